@@ -1,8 +1,9 @@
-//! The allocator of a program that may work within a limit of memory: [`LimitedAllocator`].
+//! This module is the allocator of programs that may work under a memory limit: [`LimitedAllocator`].
 //!
-//! Who looks at the size of a process every few milliseconds ([`crate::split`]) sees too late what is allocated and filled in between. So
-//! large allocations, of which there are few, are counted here, exactly and before anything is written to them; small ones are passed on
-//! for one comparison. Where the system has no memory to give, that is told too, before the program aborts.
+//! The thread that reads the size of a process every few milliseconds ([`crate::split`]) is too late for memory that
+//! is allocated and filled in between. So this allocator counts large allocations, which are few, exactly and before
+//! any byte is written; small allocations cost one comparison more. If the system refuses memory, the process reports
+//! that too, before it aborts.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -15,17 +16,19 @@ use std::{
 /// Allocations of fewer bytes aren't counted: a core takes 100 us to fill one.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Bytes of large allocations, and how many there may be.
+/// Holds the bytes of large allocations.
 static LARGE: AtomicU64 = AtomicU64::new(0);
+/// Limits the bytes of large allocations.
 static LARGE_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 static REFUSED: OnceLock<fn() -> !> = OnceLock::new();
 
-/// The system's allocator, with a limit on the sum of large allocations (256 KiB and more) in a process that [`crate::split`] made, and
-/// none elsewhere. As the `#[global_allocator]` of a program it makes that limit exact for what grows fastest.
+/// Wraps the system's allocator, with a limit on the sum of large allocations (256 KiB and more) in a process that
+/// [`crate::split`] made, and without a limit elsewhere. As the `#[global_allocator]` of a program it makes that
+/// limit exact for large allocations.
 #[derive(Debug)]
 pub struct LimitedAllocator;
 
-/// From now on an allocation that is beyond the limit, or that the system refuses, calls `refused`.
+/// Sets the limit. Later allocations that exceed the limit, or that the system refuses, call `refused`.
 pub(crate) fn limit(bytes: u64, refused: fn() -> !) {
     let _ = REFUSED.set(refused);
     LARGE_MAX.store(bytes, Ordering::Relaxed);
@@ -58,7 +61,7 @@ fn refuse() {
     }
 }
 
-/// Ends the process where the system gave nothing and there is somebody to tell; else the caller finds out.
+/// Calls `refused` if the system gave no memory; without `refused`, the caller gets the null pointer.
 fn given(place: *mut u8, bytes: usize) -> *mut u8 {
     if place.is_null() {
         remove(bytes);
@@ -71,7 +74,7 @@ fn given(place: *mut u8, bytes: usize) -> *mut u8 {
 unsafe impl GlobalAlloc for LimitedAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         add(layout.size());
-        // SAFETY: the caller promises of the layout what this asks for.
+        // SAFETY: the caller's promises about the layout are those that the system's allocator needs.
         given(unsafe { System.alloc(layout) }, layout.size())
     }
 
@@ -83,12 +86,12 @@ unsafe impl GlobalAlloc for LimitedAllocator {
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
         remove(layout.size());
-        // SAFETY: the caller promises that it's from here, which is from there.
+        // SAFETY: the caller promises that this allocator made the allocation, so the system's allocator did.
         unsafe { System.dealloc(place, layout) }
     }
 
     unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // A small allocation that moves is there twice for a moment; of a large one the system moves the pages.
+        // A small allocation that moves exists twice for a moment; for a large one the system moves the pages.
         remove(layout.size());
         add(bytes);
         // SAFETY: as above.

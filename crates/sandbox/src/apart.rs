@@ -1,19 +1,20 @@
-//! Work of our own program in a process of its own, so that it can be ended: for work on what others ask, of which nobody can
-//! foretell how much memory it takes, or when it ends.
+//! This module runs work of our own program in a worker process that can be killed: work on requests of clients,
+//! whose memory and time nobody can predict.
 //!
 //! ```text
 //!   our process                              our program once more
 //!   Apart::start ── spawn ─────────────────► apart_main_if_asked: limits itself, then works
-//!     socket ◄────── whatever they say ────►  socket
-//!     memory ◄────── what is long ──────────  memory in common
-//!     drop ───────── SIGKILL ──────────────►  a thread that looks how much memory there is, and ends all
+//!     socket ◄────── requests, answers ────►  socket
+//!     memory ◄────── long answers ──────────  shared memory
+//!     drop ───────── SIGKILL ──────────────►  a thread that measures memory, and ends the process at the limit
 //! ```
 //!
-//! It is not contained as commands and modules are: it is code of ours, with our rights, files and environment. What it gets is a
-//! limit of memory: what it has resident or swapped out and nobody else could use (code and the page cache are not counted), looked at
-//! every few milliseconds, the sooner the nearer it is, and behind that a limit of what it may write to at all, which an allocation of
-//! gigabytes at once meets first. Between two looks each of its threads may touch 8 MiB at worst. Where the system itself has no memory
-//! left, it is the first to go. It ends with the thread that started it.
+//! A worker process is not contained as commands and modules are: it runs our code, with our rights, files and
+//! environment. Only memory is limited. A thread in the worker measures the memory that is resident or swapped out
+//! and that no other process could use (code and the page cache are not counted) every few milliseconds, more often
+//! near the limit. Between two measurements each thread of the worker may touch 8 MiB at worst. Behind that, the
+//! system limits the writable memory, which stops a single allocation of gigabytes. If the system runs out of memory,
+//! the kernel kills the worker first. The worker ends with the thread that started it.
 
 use std::{
     convert::Infallible,
@@ -39,41 +40,45 @@ use rustix::{
 use crate::{
     Error, Helper, Result, WorkerEnd, allocator,
     channel::{receive_beside, send_beside},
-    ends::{self, Last, UNKNOWN_SIZE, end_too_large},
     shared::Shared,
     sys,
+    worker_end::{self, LastWords, UNKNOWN_SIZE, end_too_large},
 };
 
-/// The name that a program is started by to work apart, and then looks for.
+/// Is the name (`argv[0]`) by which a program knows that it is started as a worker.
 const NAME: &str = "inshore-apart";
-/// What it is told with the memory in common beside it, what it answers, and how long that may take.
+/// Is the first byte to a worker, beside the shared memory.
 const BEGIN: u8 = b'B';
+/// Is the worker's reply to the first byte.
 const READY: u8 = b'R';
+/// Limits the time until that reply.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// How long it does not look at its memory, at most and at least, and how fast each of its threads could fill it meanwhile: 8 GiB a
-/// second is what the system hands out in huge pages. A look takes 2 us, and two changes of what a core does.
-const LOOK_MAX: Duration = Duration::from_millis(20);
-const LOOK_MIN: Duration = Duration::from_millis(1);
+/// Is the longest interval between two measurements.
+const INTERVAL_MAX: Duration = Duration::from_millis(20);
+/// Is the shortest interval between two measurements. A measurement takes 2 us and two context switches.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+/// Is the rate at which a thread can fill memory: the system hands out 8 GiB a second in huge pages.
 const BYTES_PER_MS: u64 = 8 << 20;
-/// What is read of what the system says of a process.
+/// Is the number of bytes read of a process's `/proc` status.
 const STATUS_BYTES: usize = 32 << 10;
-/// Time for it to end once it has closed its socket.
+/// Is the time that a worker gets to end once its socket is closed.
 const GRACE: Duration = Duration::from_secs(2);
-/// Characters that are told of what it said first, and last.
+/// Is the number of characters that a message quotes from the start, and from the end, of the worker's standard
+/// error.
 const WORDS: usize = 300;
 
-/// What a process apart may use.
+/// Limits the resources of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ApartLimits {
-    /// Memory that it has resident, in bytes, code not counted.
+    /// Limits the resident memory in bytes, code not counted.
     pub memory_bytes: u64,
-    /// Bytes of stacks of its threads, which are room and no memory.
+    /// Adds bytes of address space for the stacks of the worker's threads, which are mostly never touched.
     pub stack_bytes: u64,
-    /// Threads that work there.
+    /// Counts the threads that work there.
     pub threads: usize,
 }
 
-/// A process apart, killed on drop.
+/// Holds a worker process, which is killed on drop.
 #[derive(Debug)]
 pub struct Apart {
     socket: UnixStream,
@@ -83,39 +88,41 @@ pub struct Apart {
     limits: ApartLimits,
 }
 
-/// The memory that a process apart has in common with its parent: for what is long, which a socket would copy twice and wake who reads
-/// for every 32 KiB of.
+/// Holds the memory that a worker shares with the parent, for long answers: a socket would copy them twice and wake
+/// the reader for every 32 KiB.
 #[derive(Debug)]
 pub struct ApartMemory(Shared);
 
 impl ApartMemory {
-    /// Puts these bytes at its start, which grows as far as it has to. The parent is not to [take](Apart::take) any meanwhile.
+    /// Writes bytes at the start of the shared memory, which grows as needed. The parent must not [take](Apart::take)
+    /// bytes meanwhile.
     ///
     /// # Errors
-    /// The system's, where there is no memory left.
+    /// Returns the system's error if no memory is left.
     pub fn put(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.put(0, bytes)
     }
 }
 
-/// What came of waiting for an end.
-enum End {
-    /// It ended by itself.
-    Ended(ExitStatus),
-    /// It did not, and was killed.
+/// Says how waiting for a worker's end ended.
+enum Exit {
+    /// The worker ended by itself.
+    Exited(ExitStatus),
+    /// The worker did not end in time, and was killed.
     Killed,
 }
 
 impl Apart {
-    /// Starts one and waits until it is ready, some milliseconds. `helper` is a program that begins with [`apart_main_if_asked`].
+    /// Starts a worker and waits some milliseconds until the worker is ready. `helper` is a program that begins with
+    /// [`apart_main_if_asked`].
     ///
     /// # Errors
-    /// [`Error::Path`] where the program cannot be started; [`Error::Helper`] where it is not ready within 10 s;
+    /// [`Error::Path`] if the program cannot be started; [`Error::Helper`] if the worker is not ready within 10 s;
     /// [`Error::System`].
     pub fn start(helper: &Helper, limits: ApartLimits) -> Result<Apart> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let shared = Shared::new().map_err(Error::system("make a file in memory"))?;
-        // What does not fit is lost, and does not hold it up.
+        // Words that do not fit into the pipe are lost, and do not block the worker.
         let (words, their_words) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| Error::system("make a pipe")(error.into()))?;
         let child = helper
@@ -124,7 +131,7 @@ impl Apart {
                 [limits.memory_bytes, limits.stack_bytes, limits.threads as u64]
                     .map(|number| number.to_string()),
             )
-            // To find the names in it takes more memory than the work.
+            // Finding the names for a backtrace takes more memory than the work.
             .env_remove("RUST_BACKTRACE")
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
@@ -132,12 +139,12 @@ impl Apart {
             .stderr(their_words)
             .spawn()
             .map_err(|source| Error::Path {
-                what: "start it once more, to work apart".to_string(),
+                what: "start a worker process".to_string(),
                 path: helper.program.clone(),
                 source,
             })?;
         let mut apart = Apart { socket, shared, child: Some(child), words: File::from(words), limits };
-        // Where it has ended, it does not say that it is ready.
+        // If the worker has ended, the read below fails.
         let _ = send_beside(&apart.socket, &[BEGIN], &[apart.shared.file().as_fd()]);
         apart.socket.set_read_timeout(Some(READY_WITHIN)).map_err(Error::system("set a time limit"))?;
         let mut said = [0];
@@ -146,7 +153,7 @@ impl Apart {
             _ => {
                 let end = apart.end(Duration::from_millis(100));
                 let why = apart.why(end).map(|end| end.to_string());
-                let reason = why.unwrap_or_else(|| "it did not say that it works apart".to_string());
+                let reason = why.unwrap_or_else(|| "it did not report that it is ready".to_string());
                 return Err(Error::Helper { program: helper.program.clone(), reason });
             }
         }
@@ -154,44 +161,45 @@ impl Apart {
         Ok(apart)
     }
 
-    /// The way to it.
+    /// Returns the socket to the worker.
     pub fn socket(&self) -> &UnixStream {
         &self.socket
     }
 
-    /// Adds the first `length` bytes of what it [put](ApartMemory::put) there. It is not to put anything meanwhile.
+    /// Appends the first `length` bytes that the worker [put](ApartMemory::put) there. The worker must not put bytes
+    /// meanwhile.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn take(&mut self, length: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
         self.shared.take(length, bytes)
     }
 
-    /// Waits for its end, which is near once it has closed its socket or said its last word, and says why it ended where it did not
-    /// end well. After 2 s it is killed.
+    /// Waits for the worker's end, which is near once the worker has closed the socket or sent the last answer.
+    /// Returns the reason if the worker failed. After 2 s the worker is killed.
     pub fn ended(mut self) -> Option<ApartEnd> {
         let end = self.end(GRACE);
         self.why(end)
     }
 
-    fn why(&mut self, end: End) -> Option<ApartEnd> {
-        let End::Ended(status) = end else {
-            let text = "its process did not end by itself".to_string();
+    fn why(&mut self, end: Exit) -> Option<ApartEnd> {
+        let Exit::Exited(status) = end else {
+            let text = "its process did not end in time and was killed".to_string();
             return Some(ApartEnd { end: WorkerEnd::Killed(libc::SIGKILL), text });
         };
         let mut words = Vec::new();
-        // As far as there are any: nobody else writes.
+        // Only the worker writes to this pipe, and the worker has ended.
         let _ = self.words.read_to_end(&mut words);
         why(status, String::from_utf8_lossy(&words).trim(), self.limits.memory_bytes)
     }
 
-    /// Gives it so much time, then kills it.
-    fn end(&mut self, patience: Duration) -> End {
-        let Some(mut child) = self.child.take() else { return End::Killed };
+    /// Waits for the worker's end, and kills the worker after `patience`.
+    fn end(&mut self, patience: Duration) -> Exit {
+        let Some(mut child) = self.child.take() else { return Exit::Killed };
         let until = Instant::now() + patience;
         loop {
             match child.try_wait() {
-                Ok(Some(status)) => return End::Ended(status),
+                Ok(Some(status)) => return Exit::Exited(status),
                 Ok(None) if Instant::now() < until => thread::sleep(Duration::from_millis(1)),
                 _ => break,
             }
@@ -201,13 +209,13 @@ impl Apart {
         while killed.elapsed() < GRACE {
             match child.try_wait() {
                 Ok(None) => thread::sleep(Duration::from_millis(1)),
-                _ => return End::Killed,
+                _ => return Exit::Killed,
             }
         }
-        // A drive holds it up, which is no reason to hold us up.
+        // A drive delays the worker's end; this thread need not wait for that.
         let waiting = thread::Builder::new().name("apart".to_string()).spawn(move || child.wait());
         drop(waiting);
-        End::Killed
+        Exit::Killed
     }
 }
 
@@ -217,7 +225,7 @@ impl Drop for Apart {
     }
 }
 
-/// How a process apart ended that did not end well; as text, in a sentence whose subject is the process.
+/// Says how a worker failed; the text fits a sentence whose subject is the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApartEnd {
     end: WorkerEnd,
@@ -225,7 +233,7 @@ pub struct ApartEnd {
 }
 
 impl ApartEnd {
-    /// The kind of its end.
+    /// Returns the kind of end.
     pub fn end(&self) -> &WorkerEnd {
         &self.end
     }
@@ -239,7 +247,7 @@ impl fmt::Display for ApartEnd {
 
 impl error::Error for ApartEnd {}
 
-/// Why a process did not end well; nothing where it did.
+/// Says why a process failed; `None` if the process succeeded.
 fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
     let end = match (WorkerEnd::of(status, words), status.signal()) {
         (WorkerEnd::Exited(0), _) => return None,
@@ -253,9 +261,9 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
             let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
             format!("{place}it wanted more memory than the {} MiB that it had", memory_bytes >> 20)
         }
-        WorkerEnd::UnknownSize => "the system did not tell how much memory it has".to_string(),
+        WorkerEnd::UnknownSize => "the system did not tell how much memory it used".to_string(),
         WorkerEnd::Killed(libc::SIGKILL) => {
-            "it was killed, as the system does where its memory is short".to_string()
+            "it was killed, maybe because the system ran out of memory".to_string()
         }
         _ if words.is_empty() => format!("its process ended early ({status})"),
         _ => {
@@ -273,9 +281,10 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
     Some(ApartEnd { end, text })
 }
 
-/// Works apart if this program was started to, and never returns then. To be called before anything else in `main` that takes
-/// time or memory. `doing` tells what is done at the moment, for the message of a process that takes too much: it is called at its end, from
-/// any thread and maybe with no memory left to allocate. Nothing is told where that is empty.
+/// Becomes a worker if this program was started as one, and never returns then. Call this in `main` before anything
+/// that takes time or memory. `doing` names the current work for the message of a worker that exceeds the limit: it
+/// is called when that happens, from any thread and maybe with no memory left to allocate. An empty name is left out
+/// of the message.
 pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) {
     let args: Vec<_> = env::args_os().collect();
     if args.first().is_some_and(|name| name == NAME) {
@@ -283,8 +292,8 @@ pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, 
     }
 }
 
-/// The same for a program that finds out by other means that it was started to work apart: with the arguments that it got. Where
-/// [`LimitedAllocator`](crate::LimitedAllocator) is its allocator, the limit is exact for large allocations.
+/// Becomes a worker in a program that knows by its arguments `args` that it was started as one. If the allocator is a
+/// [`LimitedAllocator`](crate::LimitedAllocator), the limit is exact for large allocations.
 pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) -> ! {
     main(args, true, doing, work)
 }
@@ -307,25 +316,25 @@ fn main(
     match numbers.and_then(|limits| begin(limits, is_exact, doing)) {
         Ok((socket, memory)) => work(socket, memory),
         Err(error) => {
-            eprintln!("cannot begin to work apart: {error}");
+            eprintln!("cannot start a worker process: {error}");
             sys::exit(1);
         }
     }
     sys::exit(0);
 }
 
-/// Gives up what is not needed, and gives the ways to our parent.
+/// Sets the limits, and returns the socket and the shared memory.
 fn begin(
     limits: ApartLimits,
     is_exact: bool,
     doing: fn() -> String,
 ) -> io::Result<(UnixStream, ApartMemory)> {
     sys::die_with_parent()?;
-    // Whoever asks our parent to stop does not mean us: the parent waits for us, or ends us.
+    // A signal to the parent's group does not mean the worker: the parent waits for the worker, or kills the worker.
     sys::new_session()?;
     sys::ignore(libc::SIGTERM);
     sys::ignore(libc::SIGINT);
-    // Refused in some containers, where the system then chooses as it likes.
+    // Some containers refuse this; the system then chooses a victim by its own rules.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     sys::limit(libc::RLIMIT_CORE, 0, 0)?;
     let most = limits.memory_bytes.saturating_add(limits.stack_bytes);
@@ -334,13 +343,13 @@ fn begin(
     rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     let (_, mut beside) = receive_beside(&socket, &mut [0])?;
     let shared = beside.pop().ok_or(io::ErrorKind::UnexpectedEof)?;
-    // Who started us may have ended before we asked to end with him.
+    // The parent may have ended before this process asked to die with the parent.
     let mut ends = [PollFd::new(&socket, PollFlags::IN)];
     poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
     if ends[0].revents().contains(PollFlags::HUP) {
         sys::exit(1);
     }
-    ends::begin(Last { say: File::from(io::stderr().as_fd().try_clone_to_owned()?), doing });
+    worker_end::begin(LastWords { say: File::from(io::stderr().as_fd().try_clone_to_owned()?), doing });
     if is_exact {
         allocator::limit(limits.memory_bytes, || match end_too_large() {});
     }
@@ -353,22 +362,22 @@ fn begin(
     Ok((socket, ApartMemory(Shared::of(File::from(shared)))))
 }
 
-/// Looks how much memory this process has, for ever, and calls `end` when that is more than it was given.
+/// Measures the memory of this process for ever, and calls `end` when the process exceeds the limit.
 pub(crate) fn watch(size: &Size, limits: ApartLimits, end: impl Fn() -> Infallible) -> Infallible {
     loop {
         let Some(mut bytes) = size.bytes() else { sys::exit(UNKNOWN_SIZE) };
         if bytes > limits.memory_bytes {
-            // What was freed and is kept for the next allocation is not wanted by anybody.
+            // The allocator keeps freed memory for later allocations; the process does not need that memory now.
             sys::give_back_freed();
             bytes = size.bytes().unwrap_or(u64::MAX);
         }
         let Some(left) = limits.memory_bytes.checked_sub(bytes) else { match end() {} };
         let filled_in = Duration::from_millis(left / BYTES_PER_MS / limits.threads.max(1) as u64);
-        thread::sleep(filled_in.clamp(LOOK_MIN, LOOK_MAX));
+        thread::sleep(filled_in.clamp(INTERVAL_MIN, INTERVAL_MAX));
     }
 }
 
-/// Tells how large this process is: nothing is opened or allocated to tell it.
+/// Measures the size of this process, without opening or allocating anything.
 pub(crate) struct Size(File);
 
 impl Size {
@@ -380,11 +389,11 @@ impl Size {
         }
     }
 
-    /// What is resident or swapped out and no file's.
+    /// Returns the bytes that are resident or swapped out and belong to no file.
     fn bytes(&self) -> Option<u64> {
         let mut text = [0; STATUS_BYTES];
         let length = self.0.read_at(&mut text, 0).ok()?;
-        // Whole lines: a user of very many groups has a long one.
+        // Only whole lines count: a user in very many groups has a long line.
         let whole = text[..length].iter().rposition(|&byte| byte == b'\n')?;
         let mut kib = 0;
         let mut found = 0;
@@ -396,7 +405,7 @@ impl Size {
                 found += 1;
             }
         }
-        // Without swap in the kernel there is no line of it.
+        // A kernel without swap writes no line for swap.
         (found >= 2).then_some(kib << 10)
     }
 }
@@ -404,10 +413,10 @@ impl Size {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ends::TOO_LARGE;
+    use crate::worker_end::TOO_LARGE;
 
     #[test]
-    fn an_end_is_told_as_what_it_was() {
+    fn an_exit_status_becomes_a_message() {
         let of = |raw, words| why(ExitStatus::from_raw(raw), words, 64 << 20).map(|end| end.to_string());
         assert_eq!(of(0, "said on its way"), None);
         let too_large = Some("it wanted more memory than the 64 MiB that it had".to_string());
@@ -428,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_touched_counts_and_room_does_not() {
+    fn touched_memory_counts_and_reserved_memory_does_not() {
         let size = Size::open().unwrap();
         let before = size.bytes().unwrap();
         let mut room: Vec<u8> = Vec::with_capacity(64 << 20);

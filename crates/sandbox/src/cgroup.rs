@@ -1,7 +1,8 @@
-//! Cgroups of a command: memory and the number of processes, of all its processes together.
+//! This module makes the cgroups of a command, which limit the memory and the number of all its processes together.
 //!
-//! Version 1 has a hierarchy for each, version 2 one for both. Our process makes the groups and removes them, since it
-//! outlives the helper; the command's first process joins them before it executes anything.
+//! Cgroup version 1 has a hierarchy for each controller, version 2 has one for all. Our process makes and removes the
+//! groups, since our process outlives the helper; the command's first process joins the groups before executing
+//! anything.
 
 use std::{
     fs, io,
@@ -16,24 +17,24 @@ use std::{
 
 use crate::{Protection, Protections};
 
-/// Groups of one command, removed on drop.
+/// Holds the cgroups of one command and removes them on drop.
 #[derive(Debug)]
-pub struct Groups {
+pub struct Cgroups {
     version: u8,
-    /// The one that limits memory, and the one that limits processes: in version 2 the same.
+    /// The group that limits memory, and the group that limits processes; in version 2 both are the same.
     memory: Option<PathBuf>,
     processes: Option<PathBuf>,
     made: Vec<PathBuf>,
 }
 
-impl Groups {
-    /// Makes what is wanted and can be made; what can't is not in [`Groups::active`].
-    pub fn make(beside: Option<&Path>, wanted: Protections, memory_bytes: u64, processes: u64) -> Groups {
+impl Cgroups {
+    /// Makes the groups that are wanted, as far as the machine allows; [`Cgroups::active`] lists those that were made.
+    pub fn make(beside: Option<&Path>, wanted: Protections, memory_bytes: u64, processes: u64) -> Cgroups {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("inshore-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let v2 = parent_v2(beside);
         let version = if v2.is_some() { 2 } else { 1 };
-        let mut groups = Groups { version, memory: None, processes: None, made: Vec::new() };
+        let mut groups = Cgroups { version, memory: None, processes: None, made: Vec::new() };
         let parent = |controller| match &v2 {
             Some(folder) => Some(folder.clone()),
             None if beside.is_none() => parent_v1(controller),
@@ -41,7 +42,7 @@ impl Groups {
         };
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
-            ["memory", "pids"].into_iter().filter_map(parent).for_each(|parent| remove_left(&parent))
+            ["memory", "pids"].into_iter().filter_map(parent).for_each(|parent| remove_abandoned(&parent))
         });
         if wanted.contains(Protection::Memory) {
             let folder = parent("memory").and_then(|parent| groups.folder(parent.join(&name)));
@@ -54,7 +55,7 @@ impl Groups {
         groups
     }
 
-    /// Makes a folder, once.
+    /// Makes a folder unless this command has made it.
     fn folder(&mut self, folder: PathBuf) -> Option<PathBuf> {
         if !self.made.contains(&folder) {
             fs::create_dir(&folder).ok()?;
@@ -63,33 +64,33 @@ impl Groups {
         Some(folder)
     }
 
-    /// What they limit.
+    /// Lists the protections that the groups provide.
     pub fn active(&self) -> Protections {
         let memory = self.memory.as_ref().map(|_| Protection::Memory);
         let processes = self.processes.as_ref().map(|_| Protection::Processes);
         memory.into_iter().chain(processes).collect()
     }
 
-    /// Files to write a process into.
+    /// Lists the files that a process joins the groups by.
     pub fn to_join(&self) -> Vec<PathBuf> {
         let mut folders: Vec<_> = [&self.memory, &self.processes].into_iter().flatten().collect();
         folders.dedup();
         folders.iter().map(|folder| folder.join("cgroup.procs")).collect()
     }
 
-    /// The file that holds the limit of processes.
+    /// Returns the path of the file with the limit of processes.
     pub fn processes_file(&self) -> Option<PathBuf> {
         self.processes.as_ref().map(|folder| folder.join("pids.max"))
     }
 
-    /// Bytes of memory at their most, page cache included.
+    /// Returns the peak memory of the group, page cache included.
     pub fn memory_bytes_max(&self) -> Option<u64> {
         let folder = self.memory.as_ref()?;
         let file = if self.version == 1 { "memory.max_usage_in_bytes" } else { "memory.peak" };
         fs::read_to_string(folder.join(file)).ok()?.trim().parse().ok()
     }
 
-    /// Whether the kernel killed something in it for want of memory.
+    /// Tells whether the kernel killed a process of the group for want of memory.
     pub fn killed(&self) -> bool {
         let Some(folder) = &self.memory else { return false };
         let file = if self.version == 1 { "memory.oom_control" } else { "memory.events" };
@@ -99,10 +100,10 @@ impl Groups {
     }
 }
 
-impl Drop for Groups {
+impl Drop for Cgroups {
     fn drop(&mut self) {
         for folder in &self.made {
-            // A process that was killed leaves its group a moment after it has been waited for.
+            // A process that was killed leaves the group a moment after `wait` has returned.
             for _ in 0..100 {
                 match fs::remove_dir(folder) {
                     Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
@@ -115,26 +116,27 @@ impl Drop for Groups {
     }
 }
 
-/// Removes what processes left here that were killed before they could: those of a process that is no more.
-fn remove_left(parent: &Path) {
+/// Removes groups whose process was killed before it could remove them.
+fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let rest = name.to_str().and_then(|name| name.strip_prefix("inshore-"));
         let pid = rest.and_then(|rest| rest.split_once('-')?.0.parse::<u32>().ok());
         if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Refused while anything is in it.
+            // The kernel refuses this while processes are in the group.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// Whether the group's file took the number. (The file is the kernel's: it is there, or the limit isn't.)
+/// Writes a limit, and tells whether the kernel took it. (The kernel makes these files: a file that does not exist
+/// means a limit that does not exist.)
 fn set(folder: &Path, file: &str, to: u64) -> bool {
     let path = folder.join(file);
     path.exists() && fs::write(path, to.to_string()).is_ok()
 }
 
-/// Limits memory, with swap where that is counted: no swap of its own in version 2, the sum of both in version 1.
+/// Limits memory, and swap if the kernel counts swap: no swap in version 2, the sum of both in version 1.
 fn limit_memory(folder: &Path, version: u8, bytes: u64) -> bool {
     if version == 1 {
         let limited = set(folder, "memory.limit_in_bytes", bytes);
@@ -143,13 +145,13 @@ fn limit_memory(folder: &Path, version: u8, bytes: u64) -> bool {
     }
     let limited = set(folder, "memory.max", bytes);
     set(folder, "memory.swap.max", 0);
-    // Killed as one.
+    // The kernel then kills all processes of the group together.
     set(folder, "memory.oom.group", 1);
     limited
 }
 
-/// The folder of version 2 that ours are made in: the one configured, else that of our own process, if it hands down what we
-/// need.
+/// Returns the version 2 folder for new groups: the configured one, else the group of our own process, if it
+/// delegates the controllers that we need.
 fn parent_v2(configured: Option<&Path>) -> Option<PathBuf> {
     let folder = match configured {
         Some(folder) => folder.to_path_buf(),
@@ -158,7 +160,8 @@ fn parent_v2(configured: Option<&Path>) -> Option<PathBuf> {
             Path::new("/sys/fs/cgroup").join(own.strip_prefix('/')?)
         }
     };
-    // Refused where processes are in it: then ours can only be made where someone has set this up.
+    // The kernel refuses this while processes are in the group: then an operator has to set up a group without
+    // processes.
     let control = folder.join("cgroup.subtree_control");
     if !control.exists() {
         return None;
@@ -169,15 +172,15 @@ fn parent_v2(configured: Option<&Path>) -> Option<PathBuf> {
     (given.contains(&"memory") || given.contains(&"pids")).then_some(folder)
 }
 
-/// The folder of version 1 that ours are made in: that of our own process, or, in a container that sees only its own part of
-/// the hierarchy, the top of that.
+/// Returns the version 1 folder for new groups: the group of our own process, or, in a container that sees only a
+/// part of the hierarchy, the top of that part.
 fn parent_v1(controller: &str) -> Option<PathBuf> {
     let mount = Path::new("/sys/fs/cgroup").join(controller);
     let own = own_path(controller).and_then(|own| Some(mount.join(own.strip_prefix('/')?)));
     own.filter(|own| own.is_dir()).or_else(|| mount.is_dir().then_some(mount))
 }
 
-/// Where our process is in the hierarchy of a controller, "" for version 2.
+/// Returns the path of our process in the hierarchy of a controller, "" for version 2.
 fn own_path(controller: &str) -> Option<String> {
     let text = fs::read_to_string("/proc/self/cgroup").ok()?;
     text.lines().find_map(|line| {

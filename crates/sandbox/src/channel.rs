@@ -1,7 +1,7 @@
-//! The socket between our process and a helper: messages in JSON with their length before them (four bytes, little endian),
-//! and open files beside them.
+//! This module defines the protocol between our process and a helper: messages in JSON over a socket, each after its
+//! length (four bytes, little endian), with open files passed as ancillary data.
 //!
-//! JSON, since one message goes each way and a path may be any bytes; data goes through pipes of its own.
+//! JSON is fast enough, since each side sends one message only; data goes through separate pipes.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -24,12 +24,12 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Ended, Protection, Protections};
 
-/// Bytes of a message; a command line of Linux has at most 2 MiB, and JSON may write a byte as four.
+/// Limits the bytes of a message. A command line of Linux has at most 2 MiB, and JSON may write a byte as four.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
-/// Files beside a message.
+/// Limits the number of files beside a message.
 const FILES_MAX: usize = 2;
 
-/// What a helper is to do, the first message to it; files come beside it.
+/// Tells a helper what to run. An order is the first message to a helper; files are passed beside the order.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     pub task: Task,
@@ -37,17 +37,17 @@ pub struct Order {
     pub wall_us: u64,
 }
 
-/// What is run once all is set up.
+/// Says what the helper runs after setting up the protections.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Task {
-    /// Beside it: its standard input.
+    /// Runs a command. The file beside the order is the standard input.
     Command { program: PathBuf, args: Vec<Vec<u8>>, env: Vec<(Vec<u8>, Vec<u8>)> },
-    /// Beside it: a socket for calls, and the shared file. Known to helpers that were built without WebAssembly too, so
-    /// that they can say so.
+    /// Runs a module. The files beside the order are a socket for calls and the shared file. Helpers that were built
+    /// without WebAssembly know this variant too, so that they can refuse by name.
     Wasm { memory_bytes: u64 },
 }
 
-/// What is set up before it.
+/// Lists the protections and limits to set up before the task starts.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Confinement {
     pub wanted: Protections,
@@ -57,17 +57,18 @@ pub struct Confinement {
     pub folder: PathBuf,
     pub readable: Vec<PathBuf>,
     pub writable: Vec<PathBuf>,
-    /// A program that may be executed besides the system's own.
+    /// Names a program that may be executed besides the system's own.
     pub program: Option<PathBuf>,
-    /// Files named `cgroup.procs` of the groups to join.
+    /// Lists the `cgroup.procs` files of the groups to join.
     pub groups: Vec<PathBuf>,
-    /// Whether they limit memory and processes.
+    /// Says whether the groups limit memory and processes.
     pub group_protections: Protections,
-    /// The file to write a limit of no processes to, where there is a group that limits them.
+    /// Names the file that takes a limit of zero processes, if a group limits processes.
     pub processes_file: Option<PathBuf>,
-    /// Bytes of address space of each process; none where there is a cgroup.
+    /// Limits the bytes of address space of each process; none if there is a cgroup.
     pub address_bytes: Option<u64>,
-    /// Bytes of memory of each process that it may write to, whether shared or not in use.
+    /// Limits the bytes of writable memory of each process, including shared memory and memory that is reserved but
+    /// unused.
     pub data_bytes: Option<u64>,
     pub cpu_seconds: u64,
     pub processes: u64,
@@ -75,43 +76,43 @@ pub struct Confinement {
     pub open_files: u64,
 }
 
-/// What a helper says.
+/// Is a message from a helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
-    /// The first message: it is one.
+    /// The program is a helper. This is the first message.
     Ready,
-    /// The last.
+    /// The task is done. This is the last message.
     Done(Report),
-    /// The last, where nothing was run.
+    /// The task could not be started. This is the last message.
     Failed(Failure),
 }
 
-/// What came of a task.
+/// Reports how a task ended and what the task used.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// As of `wait`; none where it was ended with the rest.
+    /// Holds the status as `wait` gives it; none if the task was ended from outside.
     pub status: Option<i32>,
     pub ended: Option<Ended>,
     pub wall_us: u64,
     pub user_us: u64,
     pub system_us: u64,
-    /// Of the largest process.
+    /// Holds the resident size of the largest process.
     pub resident_bytes_max: u64,
     pub active: Protections,
 }
 
-/// Why nothing was run.
+/// Says why the task was not started.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Failure {
     pub missing: Option<Protection>,
     pub path: Option<PathBuf>,
     pub what: String,
-    /// 0 where it was not the system that failed.
+    /// Holds the error number of the system, or 0 if no system call failed.
     pub errno: i32,
 }
 
 impl Failure {
-    /// Of the system, in doing `what`.
+    /// Makes the failure of a system call, in doing `what`.
     pub fn system(what: &str, error: &io::Error) -> Failure {
         Failure {
             missing: None,
@@ -121,12 +122,12 @@ impl Failure {
         }
     }
 
-    /// Of the system, with a file that the caller named.
+    /// Makes the failure of a system call on a file that the caller named.
     pub fn path(what: &str, path: &std::path::Path, error: &io::Error) -> Failure {
         Failure { path: Some(path.to_path_buf()), ..Failure::system(what, error) }
     }
 
-    /// Of a protection that is required.
+    /// Makes the failure for a required protection that is not available.
     pub fn missing(protection: Protection, reason: String) -> Failure {
         Failure { missing: Some(protection), path: None, what: reason, errno: 0 }
     }
@@ -152,7 +153,7 @@ impl From<Failure> for crate::Error {
 pub fn send<T: Serialize>(mut socket: &UnixStream, message: &T, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let body = serde_json::to_vec(message)?;
     let length = u32::try_from(body.len()).ok().filter(|length| *length <= MESSAGE_BYTES_MAX);
-    let length = length.ok_or_else(|| io::Error::other("a command line of more than 16 MiB"))?.to_le_bytes();
+    let length = length.ok_or_else(|| io::Error::other("command line is longer than 16 MiB"))?.to_le_bytes();
     send_beside(socket, &length, files)?;
     socket.write_all(&body)
 }
@@ -166,7 +167,10 @@ pub fn receive<T: DeserializeOwned>(mut socket: &UnixStream) -> io::Result<Optio
     }
     let length = u32::from_le_bytes(length);
     if got < 4 || length > MESSAGE_BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not a message of the sandbox"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "protocol error: not a message of the sandbox",
+        ));
     }
     let mut body = vec![0; length as usize];
     socket.read_exact(&mut body)?;
@@ -187,12 +191,14 @@ pub fn send_beside(socket: impl AsFd, bytes: &[u8], files: &[BorrowedFd<'_>]) ->
     Ok(())
 }
 
-/// Receives as many bytes, fewer only where the socket ends, and the files beside them; says how many bytes came.
+/// Fills `bytes` from the socket and receives the files beside them. Returns the number of bytes, which is less than
+/// `bytes.len()` only at the socket's end.
 pub fn receive_beside(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
     let mut beside = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::WAITALL;
-    // A socket with a time limit is interrupted where others are not: by what io_uring has to say to the thread, for one.
+    // A socket with a timeout can be interrupted where sockets without one are not, for example by completions of
+    // io_uring.
     let got = retry_on_intr(|| {
         recvmsg(socket.as_fd(), &mut [IoSliceMut::new(bytes)], &mut beside, flags).map(|got| got.bytes)
     })?;

@@ -1,4 +1,4 @@
-//! A command, and running it: our side, which feeds it, reads it and watches it.
+//! This module runs a command: our side, which feeds the command, reads the output and watches the limits.
 
 use std::{
     collections::VecDeque,
@@ -22,53 +22,56 @@ use rustix::{
 
 use crate::{
     CommandLimits, Ended, Error, Policy, Protection, Protections, Result, Sandbox,
-    cgroup::Groups,
+    cgroup::Cgroups,
     channel::{Confinement, Order, Reply, Report, Task},
     folder::open_to_count,
-    host::Running,
+    host::RunningHelper,
     memory::used_bytes,
     walk::occupied_bytes,
 };
 
-/// Bytes of output read at once, what a pipe holds.
+/// Is the number of bytes of output read at once, the capacity of a pipe.
 const OUTPUT_BYTES: usize = 64 << 10;
-/// Bytes kept of what a command says on standard error: its last, which says why it failed.
+/// Is the number of bytes kept of standard error: the last ones, since they say why the command failed.
 const ERRORS_BYTES: usize = 8 << 10;
-/// How soon a wish to cancel is noticed.
+/// Is the interval at which `cancel` is asked.
 const TICK: Duration = Duration::from_millis(20);
-/// How often the working folder is looked at, and how many times longer than a look took, so that a folder of very many
-/// files doesn't keep us looking.
-const LOOK: Duration = Duration::from_millis(250);
-const LOOK_SHARE: u32 = 10;
-/// How often the memory of all processes is looked at where no cgroup limits it, at most: a core fills some 100 MiB meanwhile.
-const MEMORY_LOOK: Duration = Duration::from_millis(100);
-/// What a helper gets beyond its deadline before it is taken for lost.
+/// Is the interval at which the working folder is measured. The interval is also at least `MEASURE_SHARE` times as long
+/// as the last measurement took, so that a folder of very many files doesn't keep this process busy.
+const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
+const MEASURE_SHARE: u32 = 10;
+/// Is the shortest interval at which the memory of all processes is measured if no cgroup limits it: a core fills
+/// some 100 MiB meanwhile.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
+/// Is the time that a helper gets beyond the deadline before the run fails.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A Linux command, and all that it may touch.
+/// Describes a Linux command, and all files that the command may access.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Which program: a path, as no path is searched for it. It may be outside the system's folders.
+    /// Names the program by a path: no search path is used. The program may lie outside the system's folders.
     pub program: PathBuf,
-    /// Its arguments, without the program's name.
+    /// Lists the arguments, without the program's name.
     pub args: Vec<OsString>,
-    /// Where it works: a folder for this command alone, whose files it may read and write but not execute. Where we are
-    /// root, it's given to the policy's user; where we aren't, and it keeps our own user from a folder in it, that user gets
-    /// its rights back, so that all of it can be counted. What it leaves there is to be opened by [`crate::open_left`].
-    /// [`crate::Folder`] makes one, and removes it with what was left.
+    /// Names the working folder: a folder for this command alone, whose files the command may read and write but not
+    /// execute. If we are root, the folder is given to the policy's user. If we aren't, and the command takes away
+    /// our own user's rights to a subfolder, the sandbox restores the rights, so that all files can be counted. Open
+    /// files that the command left there by [`crate::open_left`]. [`crate::Folder`] makes such a folder, and removes
+    /// the folder with its content.
     pub folder: PathBuf,
-    /// Files and folders that it may read, besides the system's programs and libraries (`/usr`, `/bin`, `/lib*`). They must
-    /// be readable for the policy's user too.
+    /// Lists files and folders that the command may read, besides the system's programs and libraries (`/usr`,
+    /// `/bin`, `/lib*`). The files must be readable for the policy's user too.
     pub readable: Vec<PathBuf>,
-    /// Files and folders that it may read and write, on the same terms.
+    /// Lists files and folders that the command may read and write. The files must be writable for the policy's user
+    /// too.
     pub writable: Vec<PathBuf>,
-    /// All of its environment: nothing of ours is inherited.
+    /// Lists the whole environment of the command: nothing of ours is inherited.
     pub env: Vec<(OsString, OsString)>,
 }
 
 impl Command {
-    /// A program that works in this folder, with no more files than that, and with the environment that programs expect:
-    /// `PATH` of the system, `HOME` and `TMPDIR` the folder, and the plain `C` locale with UTF-8.
+    /// Makes a command that works in this folder, with no further files, and with the environment that programs
+    /// expect: `PATH` of the system, `HOME` and `TMPDIR` the folder, and the plain `C` locale with UTF-8.
     pub fn new(program: impl Into<PathBuf>, folder: impl Into<PathBuf>) -> Command {
         let folder = folder.into();
         let env = [
@@ -87,21 +90,21 @@ impl Command {
         }
     }
 
-    /// With these arguments too.
+    /// Adds arguments.
     #[must_use]
     pub fn args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Command {
         self.args.extend(args.into_iter().map(Into::into));
         self
     }
 
-    /// With this file or folder to read too.
+    /// Adds a file or folder that the command may read.
     #[must_use]
     pub fn readable(mut self, path: impl Into<PathBuf>) -> Command {
         self.readable.push(path.into());
         self
     }
 
-    /// With this file or folder to write too.
+    /// Adds a file or folder that the command may write.
     #[must_use]
     pub fn writable(mut self, path: impl Into<PathBuf>) -> Command {
         self.writable.push(path.into());
@@ -109,35 +112,36 @@ impl Command {
     }
 }
 
-/// What came of a command.
+/// Reports how a command ended and what the command used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Response {
-    /// Its exit status; none where a signal ended it.
+    /// Holds the exit status; none if a signal ended the command.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// Holds the signal that ended the command.
     pub signal: Option<i32>,
-    /// Why we ended it, where we did.
+    /// Says why the sandbox ended the command; none if the sandbox did not.
     pub ended: Option<Ended>,
-    /// Time from the start of the command to its end.
+    /// Holds the time from the start of the command to the end.
     pub wall: Duration,
-    /// Processor time of all its processes, in their own code and in the kernel.
+    /// Holds the processor time of all processes in user mode.
     pub user: Duration,
-    /// See `user`.
+    /// Holds the processor time of all processes in the kernel.
     pub system: Duration,
-    /// Most memory at a time: of all processes with the page cache that they caused where
-    /// [`Protection::Memory`] was active, else the most that was seen of all processes, or of the largest one if that is more.
+    /// Holds the peak memory: of all processes and the page cache that they caused if [`Protection::Memory`] was
+    /// active, else the largest sum over all processes that was measured, or the peak of the largest process if that
+    /// is more.
     pub memory_bytes_max: u64,
-    /// Bytes of standard output handed over.
+    /// Counts the bytes of standard output handed over.
     pub output_bytes: u64,
-    /// The last 8 KiB of standard error.
+    /// Holds the last 8 KiB of standard error.
     pub errors: Vec<u8>,
-    /// Which protections were active.
+    /// Lists the protections that were active.
     pub active: Protections,
 }
 
 impl Response {
-    /// Whether it came to an end by itself, and said that all went well.
+    /// Tells whether the command ended by itself, with the exit status 0.
     pub fn success(&self) -> bool {
         self.ended.is_none() && self.code == Some(0)
     }
@@ -146,15 +150,16 @@ impl Response {
 impl Sandbox {
     /// Runs a command to its end.
     ///
-    /// `input` is read by a thread of its own and becomes standard input; a command need not read it all. If a read of it
-    /// blocks for ever, so does this, after the command's end. Standard output goes to `output`, up to 64 KiB at a time; an
-    /// error from it ends the command. `cancel` is asked about fifty times a second. Costs about 5 ms a command.
+    /// `input` is read by a separate thread and becomes standard input; a command need not read all of the input. If
+    /// a read of `input` blocks for ever, this method blocks too, after the command's end. Standard output goes to
+    /// `output`, up to 64 KiB at a time; an error from `output` ends the command. `cancel` is asked about fifty times
+    /// a second. A run costs about 5 ms beside the command's own time.
     ///
     /// # Errors
-    /// Before anything has run: [`Error::Missing`] where a protection that the policy requires can't be had, [`Error::Path`]
-    /// where the program can't be started or a file can't be opened, [`Error::Helper`]. Later: [`Error::Input`] and
-    /// [`Error::Output`] from the caller's ends; then the command has been ended. That the command failed or was ended at a
-    /// limit isn't an error: see [`Response`].
+    /// Before anything has run: [`Error::Missing`] if a protection that the policy requires is not available,
+    /// [`Error::Path`] if the program can't be started or a file can't be opened, [`Error::Helper`]. Later:
+    /// [`Error::Input`] and [`Error::Output`] from the caller's ends; then the command has been ended. A command that
+    /// failed or was ended at a limit isn't an error: see [`Response`].
     pub fn run(
         &self,
         command: &Command,
@@ -170,7 +175,7 @@ impl Sandbox {
             || pipe_with(PipeFlags::CLOEXEC).map_err(|error| Error::system("make a pipe")(error.into()));
         let ((stdin_theirs, stdin), (stdout, stdout_theirs), (stderr, stderr_theirs)) =
             (pipe()?, pipe()?, pipe()?);
-        let helper = Running::start(
+        let helper = RunningHelper::start(
             &self.helper,
             &order,
             &[stdin_theirs.as_fd()],
@@ -195,7 +200,7 @@ impl Sandbox {
         let (fed, seen) = thread::scope(|scope| {
             let feeder = scope.spawn(move || feed(input, stdin));
             let seen = watch.until_end(folder.as_fd(), limits, memory_bytes, cancel);
-            // Closed either way: with the helper everything is gone that could keep the feeder waiting.
+            // This drops the helper in any case: no process is left then that could keep the feeder waiting.
             let seen = watch.close(seen, &groups);
             (feeder.join(), seen)
         });
@@ -204,14 +209,14 @@ impl Sandbox {
         Ok(response)
     }
 
-    pub(crate) fn groups(&self, limits: &CommandLimits) -> Groups {
+    pub(crate) fn groups(&self, limits: &CommandLimits) -> Cgroups {
         let Policy { cgroup, wanted, .. } = &self.policy;
-        Groups::make(cgroup.as_deref(), *wanted, limits.memory_bytes, limits.processes)
+        Cgroups::make(cgroup.as_deref(), *wanted, limits.memory_bytes, limits.processes)
     }
 }
 
-/// What a helper is told.
-fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Groups) -> Order {
+/// Makes the order for a helper that runs the command.
+fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> Order {
     let bytes = |text: &OsString| text.clone().into_vec();
     Order {
         task: Task::Command {
@@ -230,8 +235,8 @@ fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Gr
     }
 }
 
-/// With no files.
-pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Groups) -> Confinement {
+/// Makes a confinement that allows no files.
+pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> Confinement {
     Confinement {
         wanted: policy.wanted,
         required: policy.required,
@@ -253,7 +258,7 @@ pub(crate) fn confinement(limits: &CommandLimits, policy: &Policy, groups: &Grou
     }
 }
 
-/// Copies until either end has had enough. Only what the reader says is an error.
+/// Copies `input` to the command until either end closes. Only an error of `input` is returned.
 fn feed(mut input: impl Read, stdin: OwnedFd) -> io::Result<()> {
     let mut stdin = File::from(stdin);
     let mut buffer = vec![0; OUTPUT_BYTES];
@@ -270,25 +275,25 @@ fn feed(mut input: impl Read, stdin: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// What is watched while a command runs.
+/// Watches a running command.
 struct Watch<O> {
-    helper: Running,
+    helper: RunningHelper,
     stdout: File,
     stderr: File,
     output: O,
     errors: VecDeque<u8>,
     output_bytes: u64,
-    /// The most that was seen where no cgroup counts it.
+    /// Holds the largest memory that was measured if no cgroup counts memory.
     memory_bytes_max: u64,
-    /// Why it was ended, where we and not the helper did.
+    /// Says why this process, and not the helper, ended the command.
     ended: Option<Ended>,
-    /// What the consumer said.
+    /// Holds the error of the consumer.
     failed: Option<io::Error>,
 }
 
 impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
-    /// Lets the helper go, and makes a response of what is known.
-    fn close(self, seen: Result<Report>, groups: &Groups) -> Result<Response> {
+    /// Drops the helper, and makes the response.
+    fn close(self, seen: Result<Report>, groups: &Cgroups) -> Result<Response> {
         drop(self.helper);
         let Watch { failed, ended, output_bytes, memory_bytes_max, errors, .. } = self;
         match failed {
@@ -301,8 +306,8 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         }
     }
 
-    /// Hands output over until the helper has reported and everything has been read. All processes have `memory_bytes` together, where
-    /// that is looked at here.
+    /// Hands over output until the helper has reported and everything has been read. `memory_bytes` limits the memory
+    /// of all processes together, if no cgroup does.
     fn until_end(
         &mut self,
         folder: BorrowedFd<'_>,
@@ -313,7 +318,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         let mut buffer = vec![0; OUTPUT_BYTES];
         let (mut stdout_open, mut stderr_open, mut report) = (true, true, None);
         let start = Instant::now();
-        let (mut look_at, mut memory_look_at) = (start + LOOK, start);
+        let (mut measure_at, mut memory_measure_at) = (start + MEASURE_INTERVAL, start);
         let mut given_up = None;
         while stdout_open || stderr_open || report.is_none() {
             let [stdout, stderr, reply] = ready([
@@ -336,7 +341,8 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
             }
             let now = Instant::now();
             if report.is_some() {
-                // Nothing is left that could write: pipes are at their end, or someone outside holds them.
+                // All processes of the command have ended: the pipes are at their end, or a process outside holds
+                // them open.
                 let given_up = *given_up.get_or_insert(now + GRACE);
                 if now > given_up {
                     break;
@@ -348,32 +354,33 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
                 });
             } else if self.ended.is_none() && cancel() {
                 self.end(Ended::Cancelled);
-            } else if self.ended.is_none() && now > look_at {
+            } else if self.ended.is_none() && now > measure_at {
                 match occupied_bytes(folder, limits.folder_bytes) {
                     Ok(bytes) if bytes <= limits.folder_bytes => {}
                     Ok(_) => self.end(Ended::Folder),
-                    // What can't be counted may be any number.
+                    // A folder that can't be counted may have any size.
                     Err(error) => self.end(Ended::FolderUnseen { errno: error.raw_os_error() }),
                 }
-                look_at = Instant::now() + LOOK.max(now.elapsed() * LOOK_SHARE);
+                measure_at = Instant::now() + MEASURE_INTERVAL.max(now.elapsed() * MEASURE_SHARE);
             } else if self.ended.is_none()
-                && let Some(limit) = memory_bytes.filter(|_| now > memory_look_at)
+                && let Some(limit) = memory_bytes.filter(|_| now > memory_measure_at)
             {
                 let used = used_bytes(self.helper.id(), limit);
-                let used = used.map_err(Error::system("look at the memory of a command in /proc"))?;
+                let used = used.map_err(Error::system("read the memory of a command in /proc"))?;
                 self.memory_bytes_max = self.memory_bytes_max.max(used);
                 if used > limit {
                     self.end(Ended::Memory);
                 }
-                memory_look_at = Instant::now() + MEMORY_LOOK.max(now.elapsed() * LOOK_SHARE);
+                memory_measure_at = Instant::now() + MEMORY_INTERVAL.max(now.elapsed() * MEASURE_SHARE);
             }
         }
         Ok(report.expect("looped until then"))
     }
 
-    /// Whether there may be more.
+    /// Reads standard output, and tells whether there may be more.
     fn take_output(&mut self, buffer: &mut [u8], limit: u64) -> Result<bool> {
-        let length = self.stdout.read(buffer).map_err(Error::system("read what a command wrote"))?;
+        let length =
+            self.stdout.read(buffer).map_err(Error::system("read the standard output of a command"))?;
         let keep = (length as u64).min(limit - self.output_bytes) as usize;
         if self.ended.is_none() && keep > 0 {
             if let Err(error) = (self.output)(&buffer[..keep]) {
@@ -388,9 +395,10 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         Ok(length > 0)
     }
 
-    /// As above.
+    /// Reads standard error, and tells whether there may be more.
     fn take_errors(&mut self, buffer: &mut [u8]) -> Result<bool> {
-        let length = self.stderr.read(buffer).map_err(Error::system("read what a command wrote"))?;
+        let length =
+            self.stderr.read(buffer).map_err(Error::system("read the standard error of a command"))?;
         self.errors.extend(&buffer[length.saturating_sub(ERRORS_BYTES)..length]);
         self.errors.drain(..self.errors.len().saturating_sub(ERRORS_BYTES));
         Ok(length > 0)
@@ -398,12 +406,12 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
 
     fn end(&mut self, why: Ended) {
         self.ended = Some(why);
-        // If that fails, the helper is gone already, which its socket says next.
+        // If this fails, the helper has ended already, and the socket's end says so next.
         let _ = self.helper.stop();
     }
 }
 
-/// Which of these have something to read, or are at their end; waits a tick for one.
+/// Waits at most a tick, and tells which files can be read or are at their end.
 fn ready(files: [Option<BorrowedFd<'_>>; 3]) -> Result<[bool; 3]> {
     let open: Vec<_> = files.iter().flatten().collect();
     let mut polled: Vec<_> =
@@ -422,7 +430,7 @@ fn response(
     ended: Option<Ended>,
     output_bytes: u64,
     errors: Vec<u8>,
-    groups: &Groups,
+    groups: &Cgroups,
 ) -> Response {
     let status = report.status.map(ExitStatus::from_raw);
     let signal = status.and_then(|status| status.signal());

@@ -1,81 +1,83 @@
-//! What can go wrong when code is run that is not trusted. What such code does by itself (a bad status, being killed at a
-//! limit) is no error but part of the response.
+//! This module defines the errors of running untrusted code. A bad exit status or a kill at a limit is no error but a
+//! part of the response.
 
 use std::{io, path::PathBuf};
 
 use crate::Protection;
 
-/// The result of running something.
+/// Holds the result of running code in a sandbox.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of running something. A message says what failed, where, and what was expected.
+/// Says why code could not be run, or was ended. A message says what failed, where, and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The program that contains others doesn't do so.
+    /// The program that was named as a helper does not act as one.
     #[error("{}: not a helper of the sandbox: {reason}", program.display())]
     Helper {
-        /// Its path.
+        /// Holds the path of the program.
         program: PathBuf,
-        /// What it did instead.
+        /// Says how the program behaved instead.
         reason: String,
     },
-    /// A protection that the policy requires can't be had here.
-    #[error("refused: the protection '{protection}' is required, but can't be had here: {reason}")]
+    /// A protection that the policy requires is not available on this machine.
+    #[error(
+        "refused: the policy requires the protection '{protection}', which is not available on this machine: {reason}"
+    )]
     Missing {
-        /// Which.
+        /// Names the protection.
         protection: Protection,
-        /// What the system said.
+        /// Holds the reason that the system gave.
         reason: String,
     },
-    /// A program or file that the command names.
+    /// A program or file that the command names can't be used.
     #[error("{}: {what}: {source}", path.display())]
     Path {
-        /// What was to be done with it.
+        /// Says what the sandbox tried to do with the file.
         what: String,
-        /// Which.
+        /// Holds the path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// Holds the error of the system.
         source: io::Error,
     },
-    /// The system, while the command was set up or watched.
+    /// A system call failed while the command was set up or watched.
     #[error("sandbox: {what}: {source}")]
     System {
-        /// What was to be done.
+        /// Says what the sandbox tried to do.
         what: String,
-        /// What the system said.
+        /// Holds the error of the system.
         source: io::Error,
     },
-    /// Something isn't a module that can be run.
+    /// The bytes are not a module that can be run.
     #[cfg(feature = "wasm")]
     #[error("not a WebAssembly kernel: {reason}")]
     Module {
-        /// Why not.
+        /// Says why the module is refused.
         reason: String,
     },
     /// A module failed.
     #[cfg(feature = "wasm")]
-    #[error("a WebAssembly kernel: {what}: {reason}")]
+    #[error("WebAssembly kernel: {what}: {reason}")]
     Kernel {
-        /// In doing what.
+        /// Names the call that failed.
         what: String,
-        /// How.
+        /// Says how the call failed.
         reason: String,
     },
     /// A module was ended at a limit.
     #[cfg(feature = "wasm")]
-    #[error("a WebAssembly kernel was ended: {0}")]
+    #[error("WebAssembly kernel was ended: {0}")]
     Ended(crate::Ended),
     /// The input of the command could not be read.
-    #[error("the input of a command: {0}")]
+    #[error("cannot read the input of a command: {0}")]
     Input(#[source] io::Error),
-    /// Whoever got the output did not want it.
-    #[error("the output of a command: {0}")]
+    /// The consumer of the output returned an error.
+    #[error("cannot pass on the output of a command: {0}")]
     Output(#[source] io::Error),
 }
 
 impl Error {
-    /// For `map_err`.
+    /// Makes an [`Error::System`] in `map_err`.
     pub(crate) fn system(what: &str) -> impl FnOnce(io::Error) -> Error {
         move |source| Error::System { what: what.to_string(), source }
     }

@@ -1,4 +1,5 @@
-//! A command's folder, seen from outside: made, read afterwards, and removed. Whoever writes there isn't trusted.
+//! This module makes, reads and removes the folder of a command from outside. The command that writes there isn't
+//! trusted.
 
 use std::{
     fs::{self, File},
@@ -21,32 +22,34 @@ use rustix::{
 
 use crate::{Error, Result, walk};
 
-/// What names of folders begin with, before the process and a number.
+/// Begins the names of folders, before the process id and a number.
 const PREFIX: &str = "inshore-command-";
-/// The command's part of a folder.
+/// Is the name of the command's part of a folder.
 const WORK: &str = "work";
 
-/// A folder for one command, gone with all that is in it when this is.
+/// Holds a folder for one command, and removes the folder with its content on drop.
 ///
-/// Two folders: ours, which is locked for as long as we live, and in it the command's. What a process left that was killed
-/// before it could remove it isn't locked any more, and is removed by the next one that makes a folder beside it. A lock and
-/// not the process's number, which means nothing in another container; and not on the command's folder, which is its own to
-/// lock. On a file system without locks nothing is removed so.
+/// There are two folders: ours, which is locked for as long as this process lives, and in ours the command's. If a
+/// process was killed before it could remove a folder, the lock is gone, and the next process that makes a folder
+/// beside it removes the old one. The lock serves better than the process id, which means nothing in another
+/// container. The lock is not on the command's folder, which the command may lock. On a file system without locks,
+/// abandoned folders stay.
 #[derive(Debug)]
 pub struct Folder {
     whole: PathBuf,
     work: PathBuf,
-    /// With the lock.
+    /// Holds the lock.
     open: OwnedFd,
     removed: bool,
 }
 
 impl Folder {
-    /// Makes one in a folder that may be shared with other processes and users, such as the system's for temporary files, and
-    /// first removes what was left there by those that are dead; what of that can't be removed is left to the next one.
+    /// Makes a folder in `parent`, which may be shared with further processes and users, such as the system's folder
+    /// for temporary files. First removes folders that dead processes left in `parent`; files that can't be removed
+    /// are left to the next call.
     ///
     /// # Errors
-    /// [`Error::Path`] where none can be made.
+    /// Returns [`Error::Path`] if no folder can be made.
     pub fn create_in(parent: &Path) -> Result<Folder> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         remove_abandoned(parent);
@@ -67,7 +70,7 @@ impl Folder {
         }
     }
 
-    /// `None` where there is one already, or it was taken for abandoned before it was locked.
+    /// Makes a folder; `None` if the folder exists, or was taken for abandoned before it was locked.
     fn make(path: &Path) -> io::Result<Option<Folder>> {
         match fs::create_dir(path) {
             Ok(()) => {}
@@ -84,25 +87,26 @@ impl Folder {
             return Ok(None);
         }
         let folder = Folder { work: path.join(WORK), whole: path.to_path_buf(), open, removed: false };
-        // For the command's user to pass through, whatever the process keeps from new files.
+        // The command's user has to pass through, whatever the umask of this process is.
         fchmod(&folder.open, Mode::from_raw_mode(0o711))?;
         fs::DirBuilder::new().mode(0o700).create(&folder.work)?;
         Ok(Some(folder))
     }
 
-    /// Where the command works: see [`crate::Command::folder`].
+    /// Returns the path of the working folder: see [`crate::Command::folder`].
     pub fn path(&self) -> &Path {
         &self.work
     }
 
-    /// Removes it with all that the command left, whatever its depth, names and rights. Dropping does the same, and keeps
-    /// what went wrong to itself.
+    /// Removes the folder with all files that the command left, whatever their depth, names and rights. Dropping does
+    /// the same, and ignores errors.
     ///
     /// # Errors
-    /// [`Error::Path`] where something can't be removed. All the rest is, and the next [`Folder::create_in`] tries again.
+    /// Returns [`Error::Path`] if a file can't be removed. All removable files are removed, and the next
+    /// [`Folder::create_in`] tries again.
     pub fn remove(mut self) -> Result<()> {
         self.try_remove().map_err(|error| Error::Path {
-            what: "remove what a command left".to_string(),
+            what: "remove the files that a command left".to_string(),
             path: self.whole.clone(),
             source: error.into(),
         })
@@ -112,7 +116,7 @@ impl Folder {
         let mut attempts = 0;
         loop {
             match walk::empty(self.open.as_fd()).and_then(|()| rmdir(&self.whole)) {
-                // Something was written or moved there meanwhile, by a process that nobody ended.
+                // A process that still runs wrote or moved files there meanwhile.
                 Err(Errno::NOTEMPTY | Errno::STALE) if attempts < walk::ATTEMPTS => attempts += 1,
                 Err(error) => return Err(error),
                 Ok(()) => {
@@ -132,7 +136,7 @@ impl Drop for Folder {
     }
 }
 
-/// Removes the folders in this one whose processes are dead.
+/// Removes the folders in `parent` whose processes are dead.
 fn remove_abandoned(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         if !entry.file_name().as_bytes().starts_with(PREFIX.as_bytes()) {
@@ -151,31 +155,31 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     walk::listed(openat(CWD, path, flags, Mode::empty())?.as_fd())
 }
 
-/// Whether what is open has this path, still.
+/// Tells whether the open folder still has this path.
 fn is_at(open: &OwnedFd, path: &Path) -> bool {
     let there = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
     there.is_ok_and(|there| walk::id(open.as_fd()) == Ok((there.st_dev, there.st_ino)))
 }
 
-/// Opens a command's folder to count what is in it, wherever that is moved. By a path that the caller named, links in it
-/// included.
+/// Opens a command's folder for counting, wherever the folder is moved later. The caller named the path, so links in
+/// it are followed.
 pub(crate) fn open_to_count(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty()).map_err(|error| Error::Path {
-        what: "work in this folder".to_string(),
+        what: "open the working folder".to_string(),
         path: path.to_path_buf(),
         source: error.into(),
     })
 }
 
-/// Opens a file that a command left in its folder, `name` being relative to that. A plain `open` would follow a link that the
-/// command put there, with our rights, and would wait for ever at a pipe.
+/// Opens a file that a command left in its folder; `name` is relative to the folder. A plain `open` would follow a
+/// link that the command put there, with our rights, and would block for ever at a pipe.
 ///
 /// # Errors
-/// [`Error::Path`] where there is none, where it's no plain file, and where a link or `..` is on the way to it.
+/// Returns [`Error::Path`] if the file is missing, is no plain file, or has a link or `..` in its path.
 pub fn open_left(folder: &Path, name: &Path) -> Result<File> {
     let failed = |source: io::Error| Error::Path {
-        what: "open what a command left".to_string(),
+        what: "open a file that a command left".to_string(),
         path: folder.join(name),
         source,
     };

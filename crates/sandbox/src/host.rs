@@ -1,4 +1,4 @@
-//! Starting a helper.
+//! This module starts helpers and talks to them.
 
 use std::{
     cell::Cell,
@@ -18,12 +18,12 @@ use crate::{
     channel::{self, Order, Reply},
 };
 
-/// The name that a program is started by as a helper, and then looks for.
+/// Is the name (`argv[0]`) by which a program knows that it is started as a helper.
 pub(crate) const NAME: &str = "inshore-sandbox";
-/// Time for a helper to say that it is one: it does so before anything else.
+/// Limits the time until a helper says that it is ready, which a helper does first.
 const READY: Duration = Duration::from_secs(10);
 
-/// The program that contains: any binary whose `main` begins with [`crate::child_main_if_asked`].
+/// Names the program that sets up protections: any binary whose `main` begins with [`crate::child_main_if_asked`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Helper {
     pub(crate) program: PathBuf,
@@ -32,31 +32,31 @@ pub struct Helper {
 }
 
 impl Helper {
-    /// Our own binary, also when its file has been replaced since it was started.
+    /// Uses our own binary, even if the file was replaced after the start.
     pub fn own() -> Helper {
         Helper::at("/proc/self/exe")
     }
 
-    /// Another one: for libraries within a program that isn't ours, such as Python.
+    /// Uses a separate program: for libraries within a program that isn't ours, such as Python.
     pub fn at(program: impl Into<PathBuf>) -> Helper {
         Helper { program: program.into(), args: Vec::new(), is_interpreter: false }
     }
 
-    /// With these arguments, for a binary that calls [`crate::child_main`] on a word of its command line.
+    /// Adds arguments, for a binary that calls [`crate::child_main`] on a certain command-line argument.
     #[must_use]
     pub fn with_args(mut self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Helper {
         self.args = args.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Starts it by its path, and not by a name that tells its task: an interpreter finds its libraries by its path, and its arguments lead to
-    /// [`crate::apart_main`].
+    /// Starts the helper by its path, and not by a name that tells its task: an interpreter finds libraries by its
+    /// path, and the arguments lead to [`crate::apart_main`].
     #[must_use]
     pub fn by_its_path(self) -> Helper {
         Helper { is_interpreter: true, ..self }
     }
 
-    /// Begins to start it by this name.
+    /// Prepares a command that starts the helper by this name.
     pub(crate) fn command(&self, name: &str) -> std::process::Command {
         let mut command = std::process::Command::new(&self.program);
         if !self.is_interpreter {
@@ -67,44 +67,44 @@ impl Helper {
     }
 }
 
-/// Where code that is not trusted is run.
+/// Runs untrusted code: a helper and a policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sandbox {
-    /// What contains it.
+    /// Names the program that sets up the protections.
     pub helper: Helper,
-    /// How.
+    /// Says which protections to set up and to require.
     pub policy: Policy,
 }
 
 impl Sandbox {
-    /// With this policy.
+    /// Makes a sandbox from a helper and a policy.
     pub fn new(helper: Helper, policy: Policy) -> Sandbox {
         Sandbox { helper, policy }
     }
 }
 
-/// A helper that runs; killed on drop.
-pub(crate) struct Running {
+/// Holds a running helper, which is killed on drop.
+pub(crate) struct RunningHelper {
     pub socket: UnixStream,
     child: Child,
     program: PathBuf,
-    /// Whether it has said its last word.
+    /// Records whether the helper has sent the last message.
     reported: Cell<bool>,
 }
 
-impl Running {
-    /// Starts a helper and gives it its order. Its standard output and error are what the task gets.
+impl RunningHelper {
+    /// Starts a helper and sends the order. The task inherits the helper's standard output and error.
     pub fn start(
         helper: &Helper,
         order: &Order,
         files: &[BorrowedFd<'_>],
         stdout: Stdio,
         stderr: Stdio,
-    ) -> Result<Running> {
+    ) -> Result<RunningHelper> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let child = helper
             .command(NAME)
-            // Nothing of ours: it may hold secrets.
+            // The helper inherits none of our environment, which may hold secrets.
             .env_clear()
             .current_dir("/")
             .stdin(OwnedFd::from(theirs))
@@ -117,36 +117,36 @@ impl Running {
                 source,
             })?;
         let program = helper.program.clone();
-        let running = Running { socket, child, program, reported: Cell::new(false) };
+        let running = RunningHelper { socket, child, program, reported: Cell::new(false) };
         running.socket.set_read_timeout(Some(READY)).map_err(Error::system("set a time limit"))?;
         match channel::receive(&running.socket) {
             Ok(Some((Reply::Ready, _))) => {}
-            Ok(_) => return Err(running.wrong("it ended, or said something else than that it is ready")),
-            Err(error) => return Err(running.wrong(&format!("it did not say that it is ready: {error}"))),
+            Ok(_) => return Err(running.wrong("it ended, or sent another message than 'ready'")),
+            Err(error) => return Err(running.wrong(&format!("it did not report that it is ready: {error}"))),
         }
         running.socket.set_read_timeout(None).map_err(Error::system("set a time limit"))?;
         channel::send(&running.socket, order, files).map_err(|error| running.wrong(&error.to_string()))?;
         Ok(running)
     }
 
-    /// The helper's process: all that it contains descends from it.
+    /// Returns the process id of the helper: all that it contains descends from it.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its last word. Blocks until then.
+    /// Blocks until the helper sends the last message, and returns the message.
     pub fn reply(&self) -> Result<Reply> {
         match channel::receive(&self.socket) {
             Ok(Some((reply, _))) => {
                 self.reported.set(true);
                 Ok(reply)
             }
-            Ok(None) => Err(self.wrong("it was ended")),
+            Ok(None) => Err(self.wrong("it ended without a report")),
             Err(error) => Err(self.wrong(&error.to_string())),
         }
     }
 
-    /// Asks it to end the task; it then reports as ever.
+    /// Asks the helper to end the task; the helper then reports as usual.
     pub fn stop(&self) -> io::Result<()> {
         self.socket.shutdown(std::net::Shutdown::Write)
     }
@@ -156,15 +156,15 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningHelper {
     fn drop(&mut self) {
         if self.reported.get() {
-            // It ends at once, and what it contained has ended before.
+            // The helper exits at once, and the task has ended before.
             let _ = self.child.wait();
             return;
         }
-        // It gets a moment to end what it contains (without a PID namespace nobody else could), then goes, and with it
-        // its namespace.
+        // The helper gets a moment to end the task (without a PID namespace no process else could); then the helper
+        // is killed, and with it the namespace.
         let _ = self.stop();
         for _ in 0..500 {
             match self.child.try_wait() {

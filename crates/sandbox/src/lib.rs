@@ -1,15 +1,20 @@
-//! Runs what is not trusted in processes that can be ended: Linux commands and (feature `wasm`) WebAssembly kernels, contained, and our
-//! own code over what others ask.
+//! This crate runs code in child processes that can be killed: untrusted Linux commands and (feature `wasm`)
+//! WebAssembly kernels inside a sandbox, and Inshore's own code under a memory limit.
 //!
 //! The nouns:
 //!
-//! - [`Command`]: a program, its arguments, and the only files it may read and write; [`Response`] is what came of it.
-//! - [`Folder`]: where it works, removed with all that it left there.
-//! - [`CommandLimits`]: how much of each resource it gets before it is ended.
-//! - [`Policy`]: which [`Protections`] are wanted, and without which nothing is run at all.
-//! - [`Helper`]: the program that contains. It is a process of its own; a binary becomes one by [`child_main`].
-//! - [`Apart`]: our own program once more, within a limit of memory and not contained otherwise ([`apart_main_if_asked`]).
-//! - [`split`]: the rest of our own program in a child process, within such a limit; [`LimitedAllocator`] makes the limit exact.
+//! - [`Command`] is a program, the arguments, and the only files that the program may read and write; [`Response`] is
+//!   the result of a run.
+//! - [`Folder`] is the working folder of a command. Dropping a `Folder` removes the folder with all that the command
+//!   left in the folder.
+//! - [`CommandLimits`] say how much of each resource a command may use before the sandbox kills the command.
+//! - [`Policy`] says which [`Protections`] to set up, and without which of them nothing is run at all.
+//! - [`Helper`] is the program that sets up the protections. A helper is a process; a binary becomes a helper by
+//!   [`child_main`].
+//! - [`Apart`] starts our own program again as a worker process under a memory limit, without further protections
+//!   ([`apart_main_if_asked`]).
+//! - [`split`] runs the rest of our own program in a forked child under such a limit; [`LimitedAllocator`] makes the
+//!   limit exact.
 //!
 //! ```text
 //!   our process            helper               init (PID 1 of its namespace)     the command
@@ -19,14 +24,15 @@
 //!     report ◄───socket────┘ waits: the end, the deadline, or the socket's end
 //! ```
 //!
-//! Why a helper rather than a closure between fork and exec: our process has threads, and in the child of such a process
-//! nothing may take a lock, so nothing may allocate. The rules of landlock and the filter of seccomp are made by libraries
-//! that do. A helper is executed afresh, has one thread, and may do as it likes. It costs about 3 ms a command, and what it sets up 2 more. It is also
-//! what ends everything at the deadline when our process is stuck in a slow consumer, or has died.
+//! A helper, rather than a closure between fork and exec, sets up the protections: our process has threads, and in the child of a process
+//! with threads no code may take a lock, so no code may allocate. The landlock rules and the seccomp filter are made
+//! by libraries that allocate. A helper is executed afresh, has one thread, and may allocate. A helper costs about 3
+//! ms a command, and the protections cost 2 ms more. The helper also kills the command at the deadline when our
+//! process is stuck in a slow consumer or has died.
 //!
-//! Why a PID namespace: whatever a command leaves behind (daemons that forked twice and have sessions of their own) dies
-//! with the namespace's first process, by the kernel's hand and at once. Where none is allowed the helper becomes the
-//! parent of all that is orphaned and kills until nothing is left.
+//! A PID namespace leaves no process behind: when the namespace's first process ends, the kernel at once kills every process that a
+//! command left behind (for example daemons that forked twice and started a session). Where a PID namespace is not
+//! allowed, the helper adopts all orphans and kills until none is left.
 //!
 #![cfg(target_os = "linux")]
 #![warn(missing_docs)]
@@ -36,7 +42,6 @@ mod apart;
 mod cgroup;
 mod channel;
 mod command;
-mod ends;
 mod error;
 mod folder;
 mod helper;
@@ -50,11 +55,11 @@ mod walk;
 #[cfg(feature = "wasm")]
 mod wasm;
 mod worker;
+mod worker_end;
 
 pub use allocator::LimitedAllocator;
 pub use apart::{Apart, ApartEnd, ApartLimits, ApartMemory, apart_main, apart_main_if_asked};
 pub use command::{Command, Response};
-pub use ends::WorkerEnd;
 pub use error::{Error, Result};
 pub use folder::{Folder, open_left};
 pub use helper::{child_main, child_main_if_asked};
@@ -66,3 +71,4 @@ pub use wasm::{
     BlockOutput, BlockPart, FileBlocks, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 pub use worker::{Split, Stops, Waiting, split};
+pub use worker_end::WorkerEnd;

@@ -1,30 +1,31 @@
-//! Memory of a command where no cgroup counts it: the sum over its processes, looked at again and again.
+//! This module measures the memory of a command that no cgroup counts, by repeatedly summing over the processes.
 //!
-//! All processes of a command descend from its helper, also those whose parent has ended: the helper and the first process
-//! inside adopt orphans. A page that several processes share counts once: where the sum of resident sizes, which is cheap to
-//! have and counts such a page for each, is within the limit, that is enough; else each process's proportional share is asked
-//! for, which makes the kernel walk over its pages.
+//! All processes of a command descend from the helper, also those whose parent has ended: the helper and the first
+//! process inside adopt orphans. A page that several processes share counts once. The sum of resident sizes is cheap
+//! to read and counts a shared page once for each process; a sum within the limit is enough. Else the module asks for
+//! the proportional share of each process, for which the kernel walks over the page tables.
 
 use std::{collections::HashMap, fs, io};
 
-/// Memory of all descendants of a process, as exactly as it takes to compare it with a limit.
+/// Returns the memory of all descendants of a process, as exactly as the comparison with `limit` needs.
 pub fn used_bytes(ancestor: u32, limit: u64) -> io::Result<u64> {
     let processes = descendants(ancestor)?;
     let resident = processes.iter().map(|process| resident_bytes(*process)).sum();
     if resident <= limit {
         return Ok(resident);
     }
-    // Where the share is not told, the resident size is no less.
+    // The resident size is an upper bound where the system does not tell the share.
     let share = |process: &u32| share_bytes(*process).unwrap_or_else(|| resident_bytes(*process));
     Ok(processes.iter().map(share).sum())
 }
 
-/// The processes below one, without it. One that forks meanwhile may be missed, and is seen the next time.
+/// Lists all descendants of a process. A process that forks during the scan may be missed, and is seen in the next
+/// scan.
 fn descendants(ancestor: u32) -> io::Result<Vec<u32>> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in fs::read_dir("/proc")? {
         let Some(process) = entry?.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // One that has ended in this moment has no memory.
+        // A process that has just ended has no memory.
         let Ok(text) = fs::read_to_string(format!("/proc/{process}/stat")) else { continue };
         if let Some(parent) = parent(&text) {
             children.entry(parent).or_default().push(process);
@@ -40,19 +41,20 @@ fn descendants(ancestor: u32) -> io::Result<Vec<u32>> {
     Ok(found)
 }
 
-/// The parent in `/proc/PID/stat`: "pid (name) state parent ...", and a name may hold anything.
+/// Parses the parent from `/proc/PID/stat`: "pid (name) state parent ...", where the name may hold any bytes.
 pub fn parent(stat: &str) -> Option<u32> {
     stat.rsplit(") ").next()?.split(' ').nth(1)?.parse().ok()
 }
 
-/// Pages in memory, of files too; 0 of a process that has ended.
+/// Returns the bytes of a process's resident pages, including pages of files; 0 for a process that has ended.
 fn resident_bytes(process: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
     pages * rustix::param::page_size() as u64
 }
 
-/// Pages in memory, each divided by the number of processes that have it. None where we may not look, or the process has ended.
+/// Returns the bytes of a process's resident pages, each divided by the number of processes that share the page.
+/// `None` if we may not read them, or the process has ended.
 fn share_bytes(process: u32) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
     let share = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
@@ -75,7 +77,7 @@ mod tests {
                 .spawn()
                 .unwrap()
         };
-        // Each shell has a child that waits for its standard input.
+        // Each shell has a child that waits for standard input.
         let mut tree = start("echo; (cat; :) | (cat; :)");
         let mut other = start("echo; cat; :");
         for child in [&mut tree, &mut other] {

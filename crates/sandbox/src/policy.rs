@@ -1,4 +1,5 @@
-//! Which protections there are, which are wanted, and which are insisted on.
+//! This module defines the protections of the sandbox, and the policy that says which of them to set up and which to
+//! require.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -7,35 +8,38 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-/// One way in which code is contained. Each is independent of the others: where one fails, the others still hold.
+/// Names a way in which the sandbox confines code. Protections are independent: where one fails, the rest still hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Protection {
-    /// Landlock: no file but those named, the system's programs and libraries, and the working folder. Counts as active
-    /// from its third version on (Linux 6.2), before which files could be truncated. From the sixth (6.12) also: no signals
-    /// to, and no abstract sockets of, processes outside.
+    /// Landlock allows no files but those named, the system's programs and libraries, and the working folder. The
+    /// protection counts as active from landlock's third version on (Linux 6.2), since earlier versions let a process
+    /// truncate files. From the sixth version on (6.12), landlock also forbids signals to processes outside the
+    /// sandbox, and connections to their abstract sockets.
     Files,
-    /// Seccomp: no system call but those that programs like `sh`, `grep`, `awk`, `sort` and `python3` need; no socket of any
-    /// family, no namespaces, no mounts, no tracing, no keys, no `io_uring`.
+    /// Seccomp allows no system calls but those that programs like `sh`, `grep`, `awk`, `sort` and `python3` need: no
+    /// sockets of any family, no namespaces, no mounts, no tracing, no keys, no `io_uring`.
     Calls,
-    /// A network namespace with nothing in it, not even a loopback that is up. (Without it, [`Protection::Calls`] alone keeps
-    /// from the network.)
+    /// The command runs in an empty network namespace, in which not even the loopback interface is up. (Without this
+    /// protection, [`Protection::Calls`] alone forbids the network.)
     Network,
-    /// Nothing outlives the command: a PID namespace, or, where none is allowed, a helper that the command cannot signal
-    /// (it has another user, or landlock forbids it) and that kills until none of its descendants is left.
+    /// No process outlives the command. A PID namespace ensures this, or, if none is allowed, a helper that kills
+    /// until no descendant is left and that the command cannot signal (the users differ, or landlock forbids
+    /// signals).
     Descendants,
-    /// A cgroup that limits memory of all processes together. (Where it is wanted and none can be made: `RLIMIT_AS` of each, and
-    /// the sum over all is looked at ten times a second.)
+    /// A cgroup limits the memory of all processes together. (If the policy wants this and no cgroup can be made,
+    /// `RLIMIT_AS` limits each process, and the sandbox sums over all processes ten times a second.)
     Memory,
-    /// The number of processes is limited for this command alone: by a cgroup, or by `RLIMIT_NPROC` within a user namespace
-    /// of its own. (The plain limit counts all processes of the user, of other commands too, and is no substitute.)
+    /// A cgroup, or `RLIMIT_NPROC` within a new user namespace, limits the number of processes of this command alone.
+    /// (The plain `RLIMIT_NPROC` counts all processes of the user, including those of further commands, and is no
+    /// substitute.)
     Processes,
-    /// A user without rights: never root, no supplementary groups, no capabilities.
+    /// The command runs as a user without rights: never root, no supplementary groups, no capabilities.
     User,
 }
 
 impl Protection {
-    /// All of them.
+    /// Lists all protections.
     pub const ALL: [Protection; 7] = [
         Protection::Files,
         Protection::Calls,
@@ -61,34 +65,34 @@ impl Display for Protection {
     }
 }
 
-/// A set of [`Protection`]s.
+/// Holds a set of [`Protection`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protections(u16);
 
 impl Protections {
-    /// None.
+    /// Is the empty set.
     pub const NONE: Protections = Protections(0);
-    /// All of them.
+    /// Is the set of all protections.
     pub const ALL: Protections = Protections((1 << Protection::ALL.len()) - 1);
 
-    /// These and `one`.
+    /// Returns the set with `one` added.
     #[must_use]
     pub const fn with(self, one: Protection) -> Protections {
         Protections(self.0 | 1 << one as u16)
     }
 
-    /// These without `one`.
+    /// Returns the set with `one` removed.
     #[must_use]
     pub const fn without(self, one: Protection) -> Protections {
         Protections(self.0 & !(1 << one as u16))
     }
 
-    /// Whether `one` is among them.
+    /// Tells whether `one` is in the set.
     pub const fn contains(self, one: Protection) -> bool {
         self.0 & 1 << one as u16 != 0
     }
 
-    /// Each of them.
+    /// Iterates over the set.
     pub fn iter(self) -> impl Iterator<Item = Protection> {
         Protection::ALL.into_iter().filter(move |one| self.contains(*one))
     }
@@ -107,22 +111,23 @@ impl Display for Protections {
     }
 }
 
-/// How code is contained on this machine: the operator's choice, not that of who sends the code.
+/// Says how code is contained on this machine. The operator chooses the policy, not the client that sends the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Protections that are set up wherever the machine allows it. Default: all. To leave one out is for machines on which it
-    /// is in the way, and for tests that want to see what it keeps from happening.
+    /// Lists protections that are set up wherever the machine allows. Default: all. Leave a protection out on
+    /// machines where the protection is in the way, and in tests that show what the protection prevents.
     pub wanted: Protections,
-    /// Protections without which nothing is run ([`crate::Error::Missing`] names the first that is missing). Default: all but
-    /// `Network`, since `Calls` already forbids sockets, and `Memory`, which a container seldom may set up.
+    /// Lists protections without which nothing is run ([`crate::Error::Missing`] names the first that is missing).
+    /// Default: all but `Network`, since `Calls` already forbids sockets, and `Memory`, for which containers seldom
+    /// have the rights.
     pub required: Protections,
-    /// The user that commands run as where we are root; else they run as our own user. Default: 65534, `nobody`. Two
+    /// Sets the user id for commands if we are root; else commands run as our own user. Default: 65534, `nobody`. Two
     /// commands of one user share no process namespace, but do share the files of that user.
     pub user: u32,
-    /// Its group. Default: 65534.
+    /// Sets the group id for commands. Default: 65534.
     pub group: u32,
-    /// The cgroup in which those of the commands are made: a folder of a version 2 hierarchy that is delegated to us. Default:
-    /// none, which means beside our own, in whichever version this machine has.
+    /// Names the cgroup in which the groups of commands are made: a folder of a version 2 hierarchy that is delegated
+    /// to us. Default: none, so that new groups stand beside our own group, in the version that this machine has.
     pub cgroup: Option<PathBuf>,
 }
 

@@ -1,7 +1,8 @@
-//! The memory that our process and another one have in common, a module's or one of our own: all `unsafe` of it is in here.
+//! This module shares memory between our process and a child process (of a module, or of our own code). All `unsafe`
+//! code for shared memory stands in this file.
 //!
-//! A file in memory (`memfd`) that can't become shorter: so what the other process does to it can't take pages away that ours
-//! has mapped.
+//! The shared memory is a file in memory (`memfd`) that is sealed against shrinking: so the child cannot remove pages
+//! that our process has mapped.
 
 use std::{
     fs::File,
@@ -14,10 +15,10 @@ use rustix::{
     mm::{MapFlags, ProtFlags, mmap, munmap},
 };
 
-/// The file grows by multiples of this.
+/// The file grows in multiples of this size.
 const STEP_BYTES: usize = 64 << 10;
 
-/// Our end: a file, and where it is mapped.
+/// Holds our end of the shared memory: the file and our mapping.
 #[derive(Debug)]
 pub struct Shared {
     file: File,
@@ -35,7 +36,7 @@ impl Shared {
         Ok(Shared { file: File::from(file), at: None, mapped_bytes: 0 })
     }
 
-    /// The other end of one.
+    /// Opens the child's end on the file that the parent made.
     pub fn of(file: File) -> Shared {
         Shared { file, at: None, mapped_bytes: 0 }
     }
@@ -44,7 +45,7 @@ impl Shared {
         &self.file
     }
 
-    /// Makes room up to here, so that the other side can map it.
+    /// Grows the file and our mapping to at least `bytes`, so that the child can map as much.
     pub fn grow(&mut self, bytes: usize) -> io::Result<()> {
         if bytes <= self.mapped_bytes {
             return Ok(());
@@ -61,7 +62,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Writes bytes. The other side is not to read there meanwhile.
+    /// Writes bytes at `position`. The child must not read these bytes meanwhile.
     pub fn put(&mut self, position: usize, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -74,8 +75,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Adds the first `length` bytes to `bytes`. The other side is not to write there meanwhile; where it does, what is added is neither
-    /// what was nor what is.
+    /// Appends the first `length` bytes of the shared memory to `bytes`. The child must not write to them meanwhile;
+    /// if the child does, the appended bytes are a mixture of old and new ones.
     pub fn take(&mut self, length: usize, bytes: &mut Vec<u8>) -> io::Result<()> {
         if length == 0 {
             return Ok(());
@@ -83,7 +84,8 @@ impl Shared {
         self.grow(length)?;
         bytes.reserve(length);
         let (at, end) = (self.at.expect("mapped just now"), bytes.len());
-        // SAFETY: `length` bytes are mapped, of a file that can't become shorter, and as many are reserved behind the end.
+        // SAFETY: `length` bytes are mapped, of a file that can't become shorter, and as many are reserved behind the
+        // end.
         unsafe {
             ptr::copy_nonoverlapping(at.as_ptr(), bytes.as_mut_ptr().add(end), length);
             bytes.set_len(end + length);
@@ -93,7 +95,7 @@ impl Shared {
 
     fn unmap(&mut self) {
         if let Some(at) = self.at.take() {
-            // SAFETY: what was mapped in `grow`, and is forgotten with this.
+            // SAFETY: the mapping was made in `grow`, and no pointer to the mapping is kept.
             let unmapped = unsafe { munmap(at.as_ptr().cast(), self.mapped_bytes) };
             assert!(unmapped.is_ok(), "what was mapped can be unmapped");
             self.mapped_bytes = 0;
@@ -107,39 +109,39 @@ impl Drop for Shared {
     }
 }
 
-/// A part of a module's memory in place of which the shared file lies.
+/// Records a part of a module's memory that the shared file is mapped over.
 #[cfg(feature = "wasm")]
 #[derive(Clone, Copy, Debug)]
-pub struct Lent {
+pub struct LentMemory {
     at: *mut u8,
     bytes: usize,
 }
 
-// SAFETY: an address and a length; whoever uses them says why they hold.
+// SAFETY: this is an address and a length; callers that use the address say why the address is valid.
 #[cfg(feature = "wasm")]
-unsafe impl Send for Lent {}
+unsafe impl Send for LentMemory {}
 
 #[cfg(feature = "wasm")]
-impl Lent {
-    /// Lays the first `bytes` of the file over the memory at `at`.
+impl LentMemory {
+    /// Maps the first `bytes` of the file over the memory at `at`.
     ///
     /// # Safety
-    /// `at` is the start of a page, and `bytes` bytes from there on are memory that whoever calls owns, that stays where it is
-    /// until [`Lent::take_back`], and to which no reference exists.
-    pub unsafe fn lend(at: *mut u8, bytes: usize, file: &File) -> io::Result<Lent> {
+    /// `at` is the start of a page. The caller owns `bytes` bytes from there on; the memory does not move until
+    /// [`LentMemory::take_back`], and no reference to the memory exists.
+    pub unsafe fn lend(at: *mut u8, bytes: usize, file: &File) -> io::Result<LentMemory> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
-        // SAFETY: it takes the place of pages that are the caller's.
+        // SAFETY: the mapping replaces pages that the caller owns.
         unsafe { mmap(at.cast(), bytes, protection, flags, file, 0) }?;
-        Ok(Lent { at, bytes })
+        Ok(LentMemory { at, bytes })
     }
 
-    /// Puts pages of zeros there again.
+    /// Maps zeroed pages over the memory again.
     ///
     /// # Safety
-    /// The memory is still the caller's, and no reference to it exists.
+    /// The caller still owns the memory, and no reference to the memory exists.
     pub unsafe fn take_back(self) -> io::Result<()> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-        // SAFETY: it takes the place of what `lend` put there.
+        // SAFETY: the mapping replaces the one that `lend` made.
         unsafe { rustix::mm::mmap_anonymous(self.at.cast(), self.bytes, protection, flags) }?;
         Ok(())
     }
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_is_in_the_file_and_the_file_never_shrinks() {
+    fn written_bytes_are_in_the_file_and_the_file_never_shrinks() {
         let mut shared = Shared::new().unwrap();
         shared.put(0, b"abc").unwrap();
         shared.put(100_000, b"def").unwrap();
@@ -185,7 +187,7 @@ mod tests {
             let at =
                 rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags);
             let at = at.unwrap().cast::<u8>();
-            let lent = Lent::lend(at, bytes, shared.file()).unwrap();
+            let lent = LentMemory::lend(at, bytes, shared.file()).unwrap();
             assert_eq!(at.add(2).read_volatile(), b'c');
             shared.put(2, b"C").unwrap();
             assert_eq!(at.add(2).read_volatile(), b'C');

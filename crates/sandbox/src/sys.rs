@@ -1,8 +1,9 @@
-//! System calls that have no safe wrapper elsewhere: all `unsafe` of commands is in here.
+//! This module wraps system calls that have no safe wrapper elsewhere. All `unsafe` code of commands stands in this
+//! file.
 
 use std::{io, mem};
 
-/// What `fork` gave.
+/// Says which process `fork` returned in.
 pub enum Forked {
     Child,
     Parent(i32),
@@ -12,25 +13,27 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Forks.
+/// Forks this process.
 ///
 /// # Safety
-/// The process has one thread. (Else the child may find a lock taken for ever, that of the allocator for one.)
+/// The process has one thread. (With more, the child may find a lock taken for ever, for example that of the
+/// allocator.)
 pub unsafe fn fork() -> io::Result<Forked> {
-    // SAFETY: no other thread, as the caller promised, so the child's memory is in order.
+    // SAFETY: no further thread exists, as the caller promised, so the child's memory is consistent.
     match done(unsafe { libc::fork() })? {
         0 => Ok(Forked::Child),
         pid => Ok(Forked::Parent(pid)),
     }
 }
 
-/// Ends the process at once: nothing that is registered to run at the end of the parent it was forked from.
+/// Exits at once, without the exit handlers that the parent process registered before the fork.
 pub fn exit(status: i32) -> ! {
     // SAFETY: takes no memory and does not return.
     unsafe { libc::_exit(status) }
 }
 
-/// What `wait4` gave: a process, its status, and what it and the descendants that it waited for used.
+/// Reports a process that `wait4` returned: the status, and the resources of the process and of the descendants that
+/// it waited for.
 pub struct Waited {
     pub pid: i32,
     pub status: i32,
@@ -39,14 +42,14 @@ pub struct Waited {
     pub resident_bytes_max: u64,
 }
 
-/// Waits for a child, any with -1. `None` if it's not to block and none has ended.
+/// Waits for a child, or for any child with -1. Returns `None` if `block` is false and no child has ended.
 pub fn wait(pid: i32, block: bool) -> io::Result<Option<Waited>> {
     let flags = if block { 0 } else { libc::WNOHANG };
     loop {
         let mut status = 0;
         // SAFETY: a struct of integers, for which zeros are a value.
         let mut usage: libc::rusage = unsafe { mem::zeroed() };
-        // SAFETY: both are written to while this call lasts.
+        // SAFETY: both variables live while this call lasts.
         let pid = match done(unsafe { libc::wait4(pid, &mut status, flags, &mut usage) }) {
             Ok(0) => return Ok(None),
             Ok(pid) => pid,
@@ -59,7 +62,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<Waited>> {
             status,
             user_us: us(usage.ru_utime),
             system_us: us(usage.ru_stime),
-            // KiB on Linux.
+            // Linux counts in KiB.
             resident_bytes_max: usage.ru_maxrss as u64 * 1024,
         }));
     }
@@ -76,22 +79,22 @@ fn prctl(option: libc::c_int, argument: libc::c_ulong) -> io::Result<()> {
     done(unsafe { libc::prctl(option, argument, 0, 0, 0) }).map(drop)
 }
 
-/// Is killed when the thread that forked it ends.
+/// Has the kernel kill this process when the thread that forked the process ends.
 pub fn die_with_parent() -> io::Result<()> {
     prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong)
 }
 
-/// Becomes the parent of descendants whose own has ended.
+/// Makes this process the parent of descendants whose parent has ended.
 pub fn adopt_orphans() -> io::Result<()> {
     prctl(libc::PR_SET_CHILD_SUBREAPER, 1)
 }
 
-/// Gains no rights by executing anything.
+/// Forbids this process to gain rights by executing a program.
 pub fn no_new_privileges() -> io::Result<()> {
     prctl(libc::PR_SET_NO_NEW_PRIVS, 1)
 }
 
-/// Whether others of this user may look into it (and it into its own files in /proc).
+/// Sets whether processes of this user may read this process's memory (and this process its own files in /proc).
 pub fn dumpable(yes: bool) -> io::Result<()> {
     prctl(libc::PR_SET_DUMPABLE, libc::c_ulong::from(yes))
 }
@@ -99,10 +102,12 @@ pub fn dumpable(yes: bool) -> io::Result<()> {
 /// Gives up all capabilities, for ever: even root gets none back by executing.
 pub fn drop_capabilities() -> io::Result<()> {
     for capability in 0..64 {
-        // EINVAL: more than this kernel has; EPERM: it has none that would allow this, and none to drop.
+        // EINVAL means that the kernel has fewer capabilities; EPERM means that this process may not drop
+        // capabilities, and has none.
         let _ = prctl(libc::PR_CAPBSET_DROP, capability);
     }
-    // _LINUX_CAPABILITY_VERSION_3, and this process; then effective, permitted and inheritable, twice.
+    // The header is _LINUX_CAPABILITY_VERSION_3 and this process; the data is effective, permitted and inheritable,
+    // twice.
     let header: [u32; 2] = [0x2008_0522, 0];
     let none = [0u32; 6];
     // SAFETY: the two structs have these sizes in version 3 and are only read.
@@ -120,51 +125,52 @@ pub fn become_user(user: u32, group: u32) -> io::Result<()> {
     done(unsafe { libc::setresuid(user, user, user) }).map(drop)
 }
 
-/// A resource as of `setrlimit` may be used so much and no more.
+/// Sets the limits of a resource by `setrlimit`, no higher than they are now.
 pub fn limit(resource: libc::__rlimit_resource_t, soft: u64, hard: u64) -> io::Result<()> {
     // SAFETY: a struct of integers, which is written to while this call lasts.
     let mut now: libc::rlimit = unsafe { mem::zeroed() };
     // SAFETY: as above.
     done(unsafe { libc::getrlimit(resource, &mut now) })?;
-    // More than we have ourselves can't be given, and need not be.
+    // The system refuses limits above our own, and such limits are not needed.
     let (hard, soft) = (hard.min(now.rlim_max), soft.min(now.rlim_max));
     // SAFETY: the struct is only read.
     done(unsafe { libc::setrlimit(resource, &libc::rlimit { rlim_cur: soft, rlim_max: hard }) }).map(drop)
 }
 
-/// Its own session, so that it has no terminal and no group of ours.
+/// Starts a session, so that this process has no terminal and leaves our process group.
 pub fn new_session() -> io::Result<()> {
     // SAFETY: takes nothing.
     done(unsafe { libc::setsid() }).map(drop)
 }
 
-/// Kills a process; that it has ended already is fine.
+/// Kills a process, which may have ended already.
 pub fn kill(pid: i32) {
     assert!(pid > 0, "0 and less are groups");
     // SAFETY: takes integers alone.
     unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// A signal does nothing from now on.
+/// Ignores a signal from now on.
 pub fn ignore(signal: libc::c_int) {
     // SAFETY: to ignore runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_IGN) };
 }
 
-/// All signals are as at the start of a program: none ignored (Rust's runtime ignores SIGPIPE), none blocked.
+/// Resets all signals to the state at the start of a program: none ignored (Rust's runtime ignores SIGPIPE), none
+/// blocked.
 pub fn reset_signals() {
     for signal in 1..=64 {
-        // SAFETY: the default action runs no code of ours. What can't be changed (SIGKILL) stays as it is.
+        // SAFETY: the default action runs no code of ours. Signals that can't be changed (SIGKILL) stay as they are.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
-    // SAFETY: a set of bits, for which zeros are a value: the empty set; it's only read.
+    // SAFETY: a set of bits, for which zeros are a value: the empty set; the set is only read.
     unsafe {
         let none: libc::sigset_t = mem::zeroed();
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
     }
 }
 
-/// A set of signals.
+/// Holds a set of blocked signals.
 pub struct Signals(libc::sigset_t);
 
 impl std::fmt::Debug for Signals {
@@ -174,7 +180,8 @@ impl std::fmt::Debug for Signals {
 }
 
 impl Signals {
-    /// Blocks these signals in this thread, and in those that it starts: they wait until [`Signals::next`] takes them.
+    /// Blocks these signals in this thread and in threads started later: signals wait until [`Signals::next`] takes
+    /// them.
     pub fn block(signals: &[libc::c_int]) -> io::Result<Signals> {
         // SAFETY: a set of bits, for which zeros are a value: the empty set.
         let mut set: libc::sigset_t = unsafe { mem::zeroed() };
@@ -187,13 +194,13 @@ impl Signals {
         Ok(Signals(set))
     }
 
-    /// Lets them do again what they did before.
+    /// Unblocks the signals.
     pub fn unblock(&self) -> io::Result<()> {
         // SAFETY: the set is only read.
         done(unsafe { libc::sigprocmask(libc::SIG_UNBLOCK, &self.0, std::ptr::null_mut()) }).map(drop)
     }
 
-    /// Waits for one of them.
+    /// Waits for a signal of the set.
     pub fn next(&self) -> io::Result<libc::c_int> {
         loop {
             // SAFETY: the set is only read, and nothing is asked of the signal but its number.
@@ -205,30 +212,30 @@ impl Signals {
     }
 }
 
-/// The action of a signal is that of the system from now on.
+/// Resets the action of a signal to the system's default.
 pub fn by_default(signal: libc::c_int) {
     // SAFETY: the default action runs no code of ours.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
-/// How many threads this process has.
+/// Counts the threads of this process.
 pub fn threads() -> io::Result<usize> {
     std::fs::read_dir("/proc/self/task").map(Iterator::count)
 }
 
-/// The number of this thread.
+/// Returns the id of this thread.
 pub fn thread() -> i32 {
     // SAFETY: takes nothing and can't fail.
     unsafe { libc::gettid() }
 }
 
-/// Our parent.
+/// Returns the id of the parent process.
 pub fn parent() -> i32 {
     // SAFETY: takes nothing and can't fail.
     unsafe { libc::getppid() }
 }
 
-/// Gives memory back to the system that was freed here, where the allocator can.
+/// Returns freed memory to the system, if the allocator can.
 pub fn give_back_freed() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number, and the allocator's own locks.
@@ -237,13 +244,13 @@ pub fn give_back_freed() {
     };
 }
 
-/// Our user.
+/// Returns the effective user id.
 pub fn user() -> u32 {
     // SAFETY: takes nothing and can't fail.
     unsafe { libc::geteuid() }
 }
 
-/// Our group.
+/// Returns the effective group id.
 pub fn group() -> u32 {
     // SAFETY: takes nothing and can't fail.
     unsafe { libc::getegid() }

@@ -1,12 +1,13 @@
-//! Going through a folder that a command writes to, or wrote to: to count it, or to remove it. The command isn't trusted, and
-//! may still be at it.
+//! This module walks through a folder that a command writes to or wrote to: to count the bytes, or to remove the
+//! files. The command isn't trusted, and may still be running.
 //!
-//! By open folders, two at a time, down by name and up by `..`: a path may be longer than the system takes, and a tree deeper
-//! than files may be open or than a stack reaches. What is above has to be the folder that we came from, since one that was
-//! moved meanwhile leads elsewhere; then the walk begins again. Links are never followed, and what is mounted isn't entered.
+//! The walk uses open folders, two at a time, down by name and up by `..`: a path may be longer than the system
+//! allows, and a tree deeper than the limit of open files or the stack. The parent has to be the folder that the walk
+//! came from, since a folder that was moved meanwhile leads elsewhere; then the walk starts again. Links are never
+//! followed, and mounted file systems aren't entered.
 //!
-//! Where we aren't root, commands run as our own user, who can take the rights to a folder from itself. It gets them back when
-//! that stands in the way (`granted`), by an open folder and never by its name, which might be a link by then.
+//! If we aren't root, commands run as our own user, and can take away our rights to a folder. The walk restores
+//! rights that it needs (`granted`), by an open folder and never by the name, which might be a link by then.
 
 use std::{
     ffi::{CStr, CString},
@@ -22,22 +23,22 @@ use rustix::{
     io::{Errno, Result},
 };
 
-/// Bytes of names of a folder that are read at once.
+/// Is the size of the buffer for the names in a folder.
 const NAMES_BYTES: usize = 32 << 10;
-/// Most memory that counting takes for the folders which it has yet to enter: some hundred thousand with the longest names,
-/// millions with usual ones. A tree of more isn't counted, which is an error.
+/// Limits the memory that counting takes for folders not yet entered: some hundred thousand with the longest names,
+/// millions with usual names. A larger tree is an error.
 const COUNTING_BYTES_MAX: usize = 64 << 20;
-/// How often a walk begins again after something was moved, or came to be while it was removed; and how often rights that a
-/// command takes from us are given back in one step of it.
+/// Limits how often a walk starts again after files were moved or added; and how often one step of a walk restores
+/// rights that a command takes away.
 pub const ATTEMPTS: usize = 8;
 
-/// A folder to start from, not one to read: opening it so takes no right to it.
+/// Opens a folder as a place to start from: that needs no right to the folder.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// Bytes that everything in a folder occupies, links not followed; at least 512 for each, so that empty files count too.
-/// Stops once there are more than `enough`. What vanishes meanwhile counts for nothing; all else that keeps us from looking
-/// is an error. Files that are open but in no folder any more aren't seen.
+/// Sums the bytes that everything in a folder occupies, links not followed; each entry counts at least 512, so that
+/// empty files count too. Stops once the sum exceeds `enough`. Entries that vanish meanwhile count for nothing; any
+/// further obstacle is an error. Deleted files that are still open aren't seen.
 pub fn occupied_bytes(folder: BorrowedFd<'_>, enough: u64) -> Result<u64> {
     let mut attempts = 0;
     loop {
@@ -49,35 +50,36 @@ pub fn occupied_bytes(folder: BorrowedFd<'_>, enough: u64) -> Result<u64> {
     }
 }
 
-/// Removes everything in a folder, links not followed. What can't be removed doesn't keep the rest; its error is returned.
+/// Removes everything in a folder, links not followed. An entry that can't be removed doesn't keep the rest; the
+/// first error is returned.
 pub fn empty(folder: BorrowedFd<'_>) -> Result<()> {
     let mut removal = Removal { failed: None };
-    // No limit of memory: what was too much for counting is to be removed too.
+    // There is no limit of memory: a tree that was too large for counting has to be removed too.
     walk(folder, usize::MAX, &mut removal)?;
     removal.failed.map_or(Ok(()), Err)
 }
 
-/// Opens a folder, whose rights may have been taken, so that it can be read.
+/// Opens a folder for reading, after restoring rights to the folder if needed.
 pub fn listed(folder: BorrowedFd<'_>) -> Result<OwnedFd> {
     granted(folder, || openat(folder, c".", LIST, Mode::empty()))
 }
 
-/// What an entry is to a walk.
-enum Found {
-    /// To be entered.
-    Folder,
-    Other,
-    /// The last that matters.
-    Enough,
+/// Says what a walk does with an entry.
+enum Step {
+    /// The walk enters the folder.
+    Enter,
+    Skip,
+    /// The walk ends.
+    Stop,
 }
 
-/// What a walk is for.
+/// Receives the entries of a walk.
 trait Visit {
-    /// Something in a folder. An error ends the walk.
-    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Found>;
-    /// The walk comes back from a folder in this one.
+    /// Visits an entry of a folder. An error ends the walk.
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Step>;
+    /// Is called when the walk comes back to `folder` from the folder `name`.
     fn left(&mut self, folder: BorrowedFd<'_>, name: &CStr);
-    /// A folder can't be entered or read.
+    /// Is called when a folder can't be entered or read.
     fn failed(&mut self, error: Errno) -> Result<()>;
 }
 
@@ -87,31 +89,31 @@ struct Count {
 }
 
 impl Visit for Count {
-    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Found> {
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Step> {
         let data = match granted(folder, || statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
-            Err(Errno::NOENT) => return Ok(Found::Other),
+            Err(Errno::NOENT) => return Ok(Step::Skip),
             data => data?,
         };
         self.bytes += (data.st_blocks as u64 * 512).max(512);
         Ok(if self.bytes > self.enough {
-            Found::Enough
+            Step::Stop
         } else if FileType::from_raw_mode(data.st_mode).is_dir() {
-            Found::Folder
+            Step::Enter
         } else {
-            Found::Other
+            Step::Skip
         })
     }
 
     fn left(&mut self, _: BorrowedFd<'_>, _: &CStr) {}
 
     fn failed(&mut self, error: Errno) -> Result<()> {
-        // What is mounted there, a command can't have mounted.
+        // A command can't have mounted a file system there.
         if error == Errno::XDEV { Ok(()) } else { Err(error) }
     }
 }
 
 struct Removal {
-    /// The first error.
+    /// Holds the first error.
     failed: Option<Errno>,
 }
 
@@ -126,12 +128,12 @@ impl Removal {
 }
 
 impl Visit for Removal {
-    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Found> {
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Step> {
         match granted(folder, || unlinkat(folder, name, AtFlags::empty())) {
-            Err(Errno::ISDIR) => Ok(Found::Folder),
+            Err(Errno::ISDIR) => Ok(Step::Enter),
             removed => {
                 self.note(removed);
-                Ok(Found::Other)
+                Ok(Step::Skip)
             }
         }
     }
@@ -146,15 +148,15 @@ impl Visit for Removal {
     }
 }
 
-/// A folder on the way to where a walk is.
+/// Represents a folder on the path to the walk's place.
 struct Level {
-    /// Its name in the one above.
+    /// Holds the folder's name in the parent.
     name: CString,
-    /// Device and inode: which folder it is.
+    /// Identifies the folder by device and inode.
     id: (u64, u64),
-    /// Names of folders in it that are yet to be entered, each with a zero at its end: one piece of memory for all.
+    /// Holds the names of subfolders not yet entered, each with a zero at the end, in one allocation.
     below: Vec<u8>,
-    /// Memory that it took in the beginning.
+    /// Counts the memory that the level took when its folder was read.
     bytes: usize,
 }
 
@@ -167,8 +169,8 @@ impl Level {
     }
 }
 
-/// Goes through everything in a folder, each folder's entries before what is below it, with so much memory.
-/// [`Errno::STALE`] where a folder was moved away with the walk in it.
+/// Visits everything in a folder, each folder's entries before those of subfolders, within `memory_bytes`.
+/// [`Errno::STALE`] says that a folder was moved away with the walk inside.
 fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visit) -> Result<()> {
     let mut buffer = vec![MaybeUninit::uninit(); NAMES_BYTES];
     let mut at =
@@ -199,7 +201,7 @@ fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visit) -> Res
     }
 }
 
-/// Visits the entries of a folder, and keeps those to be entered; `None` where it was enough.
+/// Visits the entries of a folder, and keeps the subfolders; `None` if a visit ended the walk.
 fn read(
     folder: BorrowedFd<'_>,
     name: CString,
@@ -224,7 +226,7 @@ fn read(
     while let Some(entry) = entries.next() {
         let entry = match entry {
             Ok(entry) => entry,
-            // It was removed.
+            // The folder was removed.
             Err(error) if gone(error) => break,
             Err(error) => {
                 visit.failed(error)?;
@@ -236,9 +238,9 @@ fn read(
             continue;
         }
         match visit.entry(folder, name)? {
-            Found::Folder => level.below.extend_from_slice(name.to_bytes_with_nul()),
-            Found::Other => {}
-            Found::Enough => return Ok(None),
+            Step::Enter => level.below.extend_from_slice(name.to_bytes_with_nul()),
+            Step::Skip => {}
+            Step::Stop => return Ok(None),
         }
         if own_bytes + level.below.len() > memory_bytes {
             return Err(Errno::NOMEM);
@@ -248,7 +250,7 @@ fn read(
     Ok(Some(level))
 }
 
-/// A folder in another one, and nothing else that its name may mean by now.
+/// Opens a subfolder, and nothing else that the name may mean by now.
 fn enter(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     let inside = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS
@@ -257,7 +259,7 @@ fn enter(folder: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
     granted(folder, || openat2(folder, name, PLACE, Mode::empty(), inside))
 }
 
-/// The folder above, which has to be this one.
+/// Opens the parent folder, which has to be the expected one.
 fn above(folder: BorrowedFd<'_>, expected: (u64, u64)) -> Result<OwnedFd> {
     match granted(folder, || openat(folder, c"..", PLACE, Mode::empty())) {
         Ok(parent) if id(parent.as_fd())? == expected => Ok(parent),
@@ -266,18 +268,18 @@ fn above(folder: BorrowedFd<'_>, expected: (u64, u64)) -> Result<OwnedFd> {
     }
 }
 
-/// Device and inode of something open.
+/// Returns device and inode of an open file.
 pub fn id(open: BorrowedFd<'_>) -> Result<(u64, u64)> {
     fstat(open).map(|data| (data.st_dev, data.st_ino))
 }
 
-/// Whether that says that a folder is no more: nothing of its name is there, or something else.
+/// Tells whether the error says that a folder has vanished: nothing has the name, or something else has.
 fn gone(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }
 
-/// Does something in a folder; where that is refused, once more after giving the folder's owner all rights to it, and again
-/// where these are taken just then. (Who is neither the owner nor root can't give them.)
+/// Does something in a folder. If that is refused, gives the folder's owner all rights to it and tries again, several
+/// times if a command takes the rights away just then. (A user who is neither the owner nor root can't give rights.)
 fn granted<T>(folder: BorrowedFd<'_>, act: impl Fn() -> Result<T>) -> Result<T> {
     for _ in 0..ATTEMPTS {
         match act() {
@@ -285,7 +287,7 @@ fn granted<T>(folder: BorrowedFd<'_>, act: impl Fn() -> Result<T>) -> Result<T> 
             result => return result,
         }
         let mode = Mode::from_raw_mode(fstat(folder)?.st_mode) | Mode::RWXU;
-        // Not by `fchmod`, which takes no folder that was opened without a right to it.
+        // `fchmod` would not do: it takes no folder that was opened without a right to it.
         chmod(format!("/proc/self/fd/{}", folder.as_raw_fd()), mode).map_err(|_| Errno::ACCESS)?;
     }
     act()
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn more_folders_than_memory_is_for_are_an_error() {
+    fn a_walk_over_its_memory_limit_is_an_error() {
         let top = tempfile::tempdir().unwrap();
         for folder in 0..100 {
             fs::create_dir(top.path().join(format!("{folder:0200}"))).unwrap();
@@ -343,12 +345,12 @@ mod tests {
         let mut count = Count { bytes: 0, enough: u64::MAX };
         let open = place(top.path());
         assert_eq!(walk(open.as_fd(), 100 * 201, &mut count), Err(Errno::NOMEM));
-        // Those of the folder, and where the walk is: at its top and in one of them.
+        // The memory is for the subfolders, and for two levels: the top and a subfolder.
         assert_eq!(walk(open.as_fd(), 101 * 201 + 2 * size_of::<Level>() + 1, &mut count), Ok(()));
     }
 
     #[test]
-    fn a_folder_that_is_moved_out_with_the_walk_in_it_leads_nowhere_else() {
+    fn a_folder_moved_during_the_walk_does_not_lead_outside() {
         let place_of_all = tempfile::tempdir().unwrap();
         let [top, outside] = ["top", "outside"].map(|name| place_of_all.path().join(name));
         let others: Vec<String> = (0..20).map(|number| format!("other{number}")).collect();

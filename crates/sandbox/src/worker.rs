@@ -1,19 +1,20 @@
-//! The rest of a program in a child process with a limit of memory, while the parent waits: for a command that does one thing, of which
-//! nobody can foretell how much memory it takes.
+//! This module runs the rest of a program in a child process under a memory limit, while the parent waits. Programs
+//! use it for a command that does one job whose memory nobody can predict.
 //!
 //! ```text
-//!   main ── split ── fork ─────────────────► Split::Worker: goes on with all that the program does
+//!   main ── split ── fork ─────────────────► Split::Worker: runs the rest of the program
 //!             │                                files, terminal, environment and arguments are the same
-//!             │  SIGINT, SIGTERM ─── a byte ──► Stops; the end of the pipe: the parent is gone
-//!             │◄── what it was doing ────────── a thread that looks how much memory there is, and ends all
+//!             │  SIGINT, SIGTERM ─── a byte ──► Stops; the pipe's end means that the parent is gone
+//!             │◄── name of the work ─────────── a thread that measures memory, and ends the worker at the limit
 //!           Split::Parent ── wait ──► WorkerEnd
 //! ```
 //!
-//! A fork of the process as it is when it has done next to nothing: what both have in memory is there once, and neither arguments nor files
-//! have to be handed over. To execute the program again takes 7 ms, and its relocated data is there twice.
+//! The fork happens when the program has done next to nothing: both processes share the memory so far, and neither
+//! arguments nor files have to be passed. Executing the program again would take 7 ms, and duplicate the relocated
+//! data.
 //!
-//! The parent alone hears signals: a terminal sends Ctrl-C to both processes, `kill` to one of them, and either way it is asked to stop
-//! once. The worker ends with its parent, whatever ends that.
+//! Only the parent handles signals: a terminal sends Ctrl-C to both processes and `kill` to one of them, and either
+//! way the worker is asked to stop once. The worker ends with the parent, however the parent ends.
 
 use std::{
     fs::File,
@@ -28,20 +29,20 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::{
     ApartLimits, WorkerEnd, allocator,
     apart::{Size, watch},
-    ends::{self, Last, end_too_large},
     sys::{self, Forked, Signals},
+    worker_end::{self, LastWords, end_too_large},
 };
 
-/// Which of two processes this one is.
+/// Says which of the two processes the caller is in.
 #[derive(Debug)]
 pub enum Split {
-    /// The worker, which goes on.
+    /// The caller is in the worker, and goes on.
     Worker(Stops),
-    /// The parent, which is to wait.
+    /// The caller is in the parent, and has to wait.
     Parent(Waiting),
 }
 
-/// A parent and its worker.
+/// Represents a worker in the parent.
 #[derive(Debug)]
 pub struct Waiting {
     worker: i32,
@@ -50,12 +51,12 @@ pub struct Waiting {
     words: File,
 }
 
-/// Wishes of others that a worker stops, as its parent heard them.
+/// Receives requests to stop in the worker, as the parent hands them on.
 #[derive(Debug)]
 pub struct Stops(File);
 
 impl Stops {
-    /// Waits for a wish. Ends this process where the parent has ended.
+    /// Waits for a request to stop. Exits this process if the parent has ended.
     pub fn wait(&mut self) {
         if self.0.read_exact(&mut [0]).is_err() {
             sys::exit(1);
@@ -63,21 +64,26 @@ impl Stops {
     }
 }
 
-/// Goes on in a child process within these limits; this one is to [wait](Waiting::wait) for its end. `doing` tells, in the worker, what it does at the
-/// moment: it is called at its end, from any thread and maybe with no memory left to allocate.
+/// Forks a worker within these limits; the parent is to [wait](Waiting::wait) for the worker's end. `doing` names the
+/// worker's current work: it is called when the worker exceeds the limit, from any thread and maybe with no memory
+/// left to allocate.
 ///
-/// To be called while the process has one thread, the earlier the better: what it has in memory by now, both have.
+/// Call this while the process has one thread, and as early as possible: the processes share only memory that neither
+/// changes later.
 ///
 /// # Errors
-/// The system's, where no process can be started or limited; an error too where there are threads.
+/// Returns the system's error if no process can be started or limited, and an error if the process has more than one
+/// thread.
 pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
     if sys::threads()? != 1 {
-        return Err(io::Error::other("there are threads already, and a fork would lose them"));
+        return Err(io::Error::other(
+            "cannot fork a worker: there are threads already, and a fork would lose them",
+        ));
     }
     let (stops, stop) = pipe_with(PipeFlags::CLOEXEC)?;
     let (words, say) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM, libc::SIGCHLD])?;
-    // Where it was ignored, nobody would hear of an end.
+    // If SIGCHLD were ignored, the parent would not notice the worker's end.
     sys::by_default(libc::SIGCHLD);
     let parent = process::id();
     // SAFETY: there is one thread, as was just seen, and only it could start another.
@@ -89,7 +95,7 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
         }
         Ok(Forked::Child) => {
             drop((stop, words));
-            begin(limits, Last { say: File::from(say), doing }, parent, &signals)?;
+            begin(limits, LastWords { say: File::from(say), doing }, parent, &signals)?;
             Ok(Split::Worker(Stops(File::from(stops))))
         }
         Err(error) => {
@@ -100,33 +106,33 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
 }
 
 impl Waiting {
-    /// Waits for the end of the worker, and hands on to it what this process is asked meanwhile.
+    /// Waits for the end of the worker, and hands on signals to stop meanwhile.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error.
     pub fn wait(mut self) -> io::Result<WorkerEnd> {
         let waited = loop {
             if let Some(waited) = sys::wait(self.worker, false)? {
                 break waited;
             }
             if self.signals.next()? != libc::SIGCHLD {
-                // Where it has just ended, that is heard next.
+                // If the worker has just ended, SIGCHLD comes next.
                 let _ = self.stop.write_all(&[1]);
             }
         };
         self.signals.unblock()?;
         let mut words = String::new();
-        // As far as there are any: nobody else writes.
+        // Only the worker writes to this pipe, and the worker has ended.
         let _ = self.words.read_to_string(&mut words);
         Ok(WorkerEnd::of(ExitStatus::from_raw(waited.status), &words))
     }
 }
 
 /// Makes this process a worker.
-fn begin(limits: ApartLimits, last: Last, parent: u32, signals: &Signals) -> io::Result<()> {
+fn begin(limits: ApartLimits, last: LastWords, parent: u32, signals: &Signals) -> io::Result<()> {
     sys::die_with_parent()?;
     if sys::parent() != parent as i32 {
-        // It ended before we asked to end with it.
+        // The parent ended before this process asked to die with the parent.
         sys::exit(1);
     }
     sys::ignore(libc::SIGINT);
@@ -134,7 +140,7 @@ fn begin(limits: ApartLimits, last: Last, parent: u32, signals: &Signals) -> io:
     signals.unblock()?;
     let most = limits.memory_bytes.saturating_add(limits.stack_bytes);
     sys::limit(libc::RLIMIT_DATA, most, most)?;
-    ends::begin(last);
+    worker_end::begin(last);
     allocator::limit(limits.memory_bytes, || match end_too_large() {});
     let size = Size::open()?;
     thread::Builder::new()

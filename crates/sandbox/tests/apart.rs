@@ -1,4 +1,4 @@
-//! Work in a process apart: what it says arrives, and what it takes too much of ends it.
+//! These tests run worker processes: answers arrive, and a worker that exceeds a limit ends.
 
 use std::{
     env,
@@ -13,9 +13,9 @@ use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper, WorkerEnd, apart_
 
 const MIB: u64 = 1 << 20;
 
-/// Not a test where this program was started to work apart: then it does what the first byte says.
+/// Does the work that the first byte names if this program was started as a worker; else this is no test.
 #[test]
-fn works_apart() {
+fn worker_process() {
     apart_main_if_asked(
         || "a trial".to_string(),
         |mut socket: UnixStream, mut memory: ApartMemory| {
@@ -23,27 +23,27 @@ fn works_apart() {
             while socket.read_exact(&mut asked).is_ok() {
                 match asked[0] {
                     b'e' => socket.write_all(b"echo").unwrap(),
-                    // Page by page, as memory grows.
+                    // The memory grows page by page.
                     b'g' => loop {
                         black_box(Box::leak(vec![1u8; MIB as usize].into_boxed_slice()));
                     },
-                    // At once.
+                    // The allocation is too large at once.
                     b'l' => drop(black_box(vec![1u8; 8 << 30])),
-                    // Room that is not touched.
+                    // The memory is reserved and not touched.
                     b'r' => {
                         let room: Vec<u8> = Vec::with_capacity(90 * MIB as usize);
                         socket
                             .write_all(&[b'k'; 4][..usize::from(black_box(room.capacity()) > 0) * 4])
                             .unwrap();
                     }
-                    // Freed, and by habit kept for what comes next.
+                    // The memory is freed, and the allocator keeps it for later allocations.
                     b'f' => {
                         let parts: Vec<Vec<u8>> = (0..700).map(|_| vec![1u8; 64 << 10]).collect();
                         let last = black_box(parts).pop();
                         socket.write_all(b"free").unwrap();
                         drop(last);
                     }
-                    // Longer each time, in the memory in common.
+                    // The shared memory holds more bytes each time.
                     b'm' => {
                         put += 1;
                         memory.put(&vec![put as u8; put * 1_000_000]).unwrap();
@@ -60,7 +60,8 @@ fn works_apart() {
 }
 
 fn start() -> Apart {
-    let helper = Helper::at(env::current_exe().unwrap()).with_args(["--exact", "works_apart", "--nocapture"]);
+    let helper =
+        Helper::at(env::current_exe().unwrap()).with_args(["--exact", "worker_process", "--nocapture"]);
     Apart::start(&helper, ApartLimits { memory_bytes: 64 * MIB, stack_bytes: 64 * MIB, threads: 1 }).unwrap()
 }
 
@@ -71,7 +72,7 @@ fn ask(apart: &Apart, what: u8) -> Vec<u8> {
 }
 
 #[test]
-fn it_answers_and_ends_with_its_socket() {
+fn a_worker_answers_and_ends_with_its_socket() {
     let apart = start();
     assert_eq!(ask(&apart, b'e'), b"echo");
     assert_eq!(ask(&apart, b'r'), b"kkkk", "room is no memory");
@@ -80,7 +81,7 @@ fn it_answers_and_ends_with_its_socket() {
 }
 
 #[test]
-fn what_is_long_comes_through_memory_in_common() {
+fn long_answers_come_through_shared_memory() {
     let mut apart = start();
     for length in 1..=5 {
         assert_eq!(ask(&apart, b'm'), b"memo");
@@ -92,8 +93,8 @@ fn what_is_long_comes_through_memory_in_common() {
 }
 
 #[test]
-fn more_memory_than_it_was_given_ends_it_and_is_told() {
-    // Where the system refuses to give any, nobody can tell at what.
+fn a_worker_over_its_memory_limit_ends_with_the_name_of_the_work() {
+    // If the system refuses an allocation, no work can be named.
     for (what, place, doing) in [(b'g', "at 'a trial' ", "a trial"), (b'l', "", "")] {
         let apart = start();
         assert!(ask(&apart, what).is_empty());
@@ -104,7 +105,7 @@ fn more_memory_than_it_was_given_ends_it_and_is_told() {
 }
 
 #[test]
-fn another_end_is_told_as_what_it_was() {
+fn panics_and_aborts_are_reported() {
     for (what, words) in [(b'p', "a planned panic"), (b'a', "signal: 6")] {
         let apart = start();
         assert!(ask(&apart, what).is_empty());
@@ -114,7 +115,7 @@ fn another_end_is_told_as_what_it_was() {
 }
 
 #[test]
-fn a_program_that_does_not_work_apart_is_refused() {
+fn a_program_that_is_no_worker_is_refused() {
     let limits = ApartLimits { memory_bytes: 64 * MIB, stack_bytes: 64 * MIB, threads: 1 };
     for program in ["/bin/true", "/bin/false"] {
         let error = Apart::start(&Helper::at(program), limits).unwrap_err().to_string();
@@ -124,7 +125,7 @@ fn a_program_that_does_not_work_apart_is_refused() {
 }
 
 #[test]
-fn what_was_freed_is_given_back_before_it_ends() {
+fn freed_memory_is_returned_before_a_worker_ends() {
     let apart = start();
     for _ in 0..20 {
         assert_eq!(ask(&apart, b'f'), b"free");
@@ -132,15 +133,15 @@ fn what_was_freed_is_given_back_before_it_ends() {
 }
 
 #[test]
-fn one_that_is_let_go_is_killed_whatever_it_does() {
+fn a_dropped_worker_is_killed_whatever_it_does() {
     let apart = start();
     assert_eq!(ask(&apart, b'e'), b"echo");
     apart.socket().write_all(b"s").unwrap();
     let began = Instant::now();
-    // The other end of its socket is gone with it.
+    // The other end of the socket closes with the worker.
     let mut other = apart.socket().try_clone().unwrap();
     drop(apart);
-    // What it does takes a thousand seconds.
+    // The worker would sleep for a thousand seconds.
     assert!(began.elapsed() < Duration::from_secs(120));
     let end = other.read(&mut [0]);
     assert!(

@@ -1,5 +1,6 @@
-//! Commands that do what they should, and commands that do what they shouldn't. An attack on a protection is made twice: with
-//! that protection, where it's contained, and without, where it succeeds: else it would show nothing.
+//! These tests run well-behaved commands, and attacks. Each attack on a protection is made twice: with the
+//! protection, where the attack is contained, and without, where the attack succeeds. Else the test would show
+//! nothing.
 
 use std::{
     fs, io,
@@ -17,10 +18,10 @@ use inshore_sandbox::{
 
 const MIB: u64 = 1 << 20;
 
-/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+/// Is how long a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -33,18 +34,18 @@ fn helper() -> Helper {
     Helper::at(env!("CARGO_BIN_EXE_inshore-sandbox-helper"))
 }
 
-/// A helper that is started by another program, which takes rights from it first.
+/// Returns a helper that is started by a program that takes away rights first.
 fn weaker_helper(words: &[&str]) -> Helper {
     let own = [env!("CARGO_BIN_EXE_inshore-sandbox-helper"), "serve"];
     Helper::at("/usr/bin/setpriv").with_args(words.iter().chain(&own))
 }
 
-/// With everything that this machine allows, and nothing insisted on.
+/// Returns a policy that wants all protections and requires none.
 fn lenient() -> Policy {
     Policy { required: Protections::NONE, ..Policy::default() }
 }
 
-/// A folder that the user of commands can get at.
+/// Makes a folder that the user of commands can enter.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -80,13 +81,13 @@ fn shell(folder: &Path, script: &str) -> Command {
     Command::new("/bin/sh", folder).args(["-c", script])
 }
 
-/// Runs a script in a folder of its own.
+/// Runs a script in a new folder.
 fn script(policy: Policy, limits: &CommandLimits, script: &str) -> Ran {
     let folder = folder();
     run_with(&Sandbox::new(helper(), policy), &shell(folder.path(), script), limits, "").unwrap()
 }
 
-/// Whether a protection can be had here; says so if not.
+/// Tells whether a protection is available here; prints a line if not.
 fn available(one: Protection) -> bool {
     let active = script(lenient(), &limits(), ":").response.active;
     if !active.contains(one) {
@@ -111,10 +112,10 @@ fn has_setpriv() -> bool {
     has
 }
 
-/// `nobody`.
+/// Is the user id of `nobody`.
 const NOBODY: u32 = 65534;
 
-/// Runs a test of this binary as a user without rights. What keeps a node from its own files doesn't keep root.
+/// Runs a test of this binary as a user without rights, since root may read any file.
 fn without_rights(name: &str, attack: Option<&Path>) {
     let mut test = std::process::Command::new(std::env::current_exe().unwrap());
     test.args(["--exact", name, "--nocapture"]).uid(NOBODY).gid(NOBODY);
@@ -126,23 +127,23 @@ fn without_rights(name: &str, attack: Option<&Path>) {
     assert!(done.status.success() && said.contains("1 passed"), "as a user without rights: {said}");
 }
 
-/// Lets a test hold for both: of root, which goes on after this, and of a user without rights.
+/// Runs the test once more as a user without rights, if this process is root.
 fn also_without_rights(name: &str) {
     if is_root() {
         without_rights(name, None);
     }
 }
 
-/// Names in a folder.
+/// Lists the names in a folder.
 fn names_in(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// Tells a test that it is the attack.
+/// Is the environment variable that makes a test the attack.
 const ATTACK: &str = "INSHORE_TEST_ATTACK";
 
-/// This test binary where everyone may execute it: some attacks are tests of it, which otherwise do nothing.
+/// Runs a test of this binary as a command: some attacks are tests, which otherwise do nothing.
 fn own_attack(folder: &Path, name: &str) -> Command {
     let place = folder.join("bin");
     fs::create_dir(&place).unwrap();
@@ -219,7 +220,7 @@ fn a_missing_program_is_an_error_that_names_it() {
             other => panic!("{:?}", other.map(|ran| ran.response)),
         }
     }
-    // There, but not to be executed.
+    // The file exists, but is not executable.
     let plain = folder.path().join("plain");
     fs::write(&plain, "").unwrap();
     assert!(matches!(
@@ -279,7 +280,7 @@ fn other_files_are_neither_read_nor_written_nor_executed() {
         let ran = script(lenient(), &limits(), &attack);
         assert!(!ran.response.success() && ran.output.is_empty(), "{attack}: {:?}", ran.response);
         if attack.starts_with("ln ") {
-            // Between two file systems it fails anyway.
+            // Between two file systems a link fails anyway.
             continue;
         }
         let ran = script(without(Protection::Files), &limits(), &attack);
@@ -287,7 +288,7 @@ fn other_files_are_neither_read_nor_written_nor_executed() {
     }
 }
 
-/// What tells that the sockets could be made.
+/// Is printed when all sockets were made.
 const SOCKETS: &str = "made all sockets";
 
 #[test]
@@ -324,7 +325,7 @@ fn no_socket_can_be_opened() {
     let wanted = all.into_iter().fold(Protections::ALL, Protections::without);
     let ran = attack(Policy { wanted, ..lenient() });
     assert!(ran.output.contains(SOCKETS), "without: {}{}", ran.output, ran.errors());
-    // The network's namespace by itself: there are sockets, and nothing that they could reach.
+    // With the network namespace alone, sockets can be made, and reach nothing.
     let wanted = Protections::ALL.without(Protection::Calls);
     let ran = attack(Policy { wanted, ..lenient() });
     assert!(!ran.output.contains(SOCKETS), "{}", ran.output);
@@ -347,7 +348,7 @@ fn the_user_has_no_rights() {
         return;
     }
     assert_eq!(script(lenient(), &limits(), "id -u; id -g; id -G").output, "65534\n65534\n65534\n");
-    // Root by name, for want of the protection, but without what makes it one.
+    // Without the protection the command is root by name, but has none of root's capabilities.
     let ran = script(without(Protection::User), &limits(), "id -u; chroot / true");
     assert!(ran.output == "0\n" && !ran.response.success(), "{:?}", ran.response);
 }
@@ -380,7 +381,7 @@ fn a_fork_bomb_is_contained_and_gone_at_the_deadline() {
     assert_eq!(living(&format!("bomb{}", std::process::id())), 0);
 }
 
-/// Processes whose command line holds this.
+/// Lists processes whose command line contains the marker.
 fn processes(marker: &str) -> Vec<i32> {
     let processes = fs::read_dir("/proc").unwrap().flatten();
     let holds = |path: &Path| {
@@ -394,8 +395,8 @@ fn living(marker: &str) -> usize {
     processes(marker).len()
 }
 
-/// Runs a command that leaves a process which has forked twice, has its own session, ignores what can be ignored and never
-/// ends, and tells whether that lives on.
+/// Runs a command that leaves a daemon (a process that forked twice, has a session, ignores signals and never ends),
+/// and tells whether the daemon lives on.
 fn daemon_lives(sandbox: &Sandbox, folder: &Path) -> bool {
     static DAEMONS: AtomicUsize = AtomicUsize::new(0);
     let marker = format!("daemon{}-{}.", std::process::id(), DAEMONS.fetch_add(1, Ordering::Relaxed));
@@ -404,7 +405,7 @@ fn daemon_lives(sandbox: &Sandbox, folder: &Path) -> bool {
         "(setsid sh -c '{daemon}' {marker} > /dev/null 2>&1 < /dev/null &)
         until [ -e started ]; do sleep 0.02; done"
     );
-    // If it were waited for, the command would go on until its time is over.
+    // If the sandbox waited for the daemon, the command would run until the deadline.
     let ran = run_with(sandbox, &shell(folder, &script), &limits(), "").unwrap();
     assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
     let left = processes(&marker);
@@ -421,7 +422,7 @@ fn nothing_outlives_a_command() {
         return;
     }
     assert!(!daemon_lives(&Sandbox::new(helper(), lenient()), folder().path()));
-    // Nor in a group, which could not be removed while it lives.
+    // There is no cgroup either, which could not be removed while the daemon lives.
     let wanted = Protections::NONE.with(Protection::Files).with(Protection::Calls).with(Protection::User);
     assert!(daemon_lives(&Sandbox::new(helper(), Policy { wanted, ..lenient() }), folder().path()));
 }
@@ -466,7 +467,7 @@ fn a_user_without_rights_has_the_same_protections() {
 
 #[test]
 fn attack_by_dying() {
-    // Not an attack of the command's: the process that started it is killed meanwhile.
+    // This is not an attack by the command: the process that started the command is killed meanwhile.
     let Some(folder) = std::env::var_os(ATTACK) else { return };
     let folder = Path::new(&folder);
     let command = shell(folder, &format!(": {}; touch started; while :; do sleep 1; done", folder.display()));
@@ -474,7 +475,7 @@ fn attack_by_dying() {
 }
 
 #[test]
-fn a_command_ends_with_whoever_started_it() {
+fn a_command_ends_with_the_process_that_started_it() {
     let folder = folder();
     let mut starter = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "attack_by_dying"])
@@ -488,7 +489,7 @@ fn a_command_ends_with_whoever_started_it() {
     starter.kill().unwrap();
     starter.wait().unwrap();
     until("it lives on", || living(marker) == 0);
-    // What it could not remove is removed by the next one.
+    // The next process removes the groups that the killed one could not remove.
     let again = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "awk_sort_and_python_work"])
         .stdout(std::process::Stdio::null())
@@ -497,7 +498,7 @@ fn a_command_ends_with_whoever_started_it() {
     assert_eq!(groups(starter.id()), [] as [PathBuf; 0]);
 }
 
-/// Groups of a process.
+/// Lists the cgroups of a process.
 fn groups(of: u32) -> Vec<PathBuf> {
     let prefix = format!("inshore-{of}-");
     let mut found = Vec::new();
@@ -537,7 +538,7 @@ fn memory_of_all_processes_together_is_limited() {
         return;
     }
     let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
-    // Each holds what it read when it begins to write, and goes on when all of them do or were killed.
+    // Each process holds the bytes read before writing, and continues when all do or were killed.
     let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
         until [ -e 1 -a -e 2 -a -e 3 -a -e 4 ]; do sleep 0.02; done; wc -c) & done; wait";
     let ran = script(lenient(), &limits, attack);
@@ -548,9 +549,9 @@ fn memory_of_all_processes_together_is_limited() {
 }
 
 #[test]
-fn memory_of_all_processes_together_is_watched_where_no_group_can_be_made() {
+fn memory_of_all_processes_together_is_limited_without_a_cgroup() {
     let limits = CommandLimits { memory_bytes: 100 * MIB, ..limits() };
-    // Each has less than the limit, and holds it until it is ended.
+    // Each process has less than the limit, and holds the memory until the end.
     let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
         until [ -e never ]; do sleep 0.02; done) & done; wait";
     let ungrouped = Policy { cgroup: Some("/nowhere".into()), ..lenient() };
@@ -558,7 +559,7 @@ fn memory_of_all_processes_together_is_watched_where_no_group_can_be_made() {
     assert!(!ran.response.active.contains(Protection::Memory), "{}", ran.response.active);
     assert_eq!(ran.response.ended, Some(Ended::Memory), "{:?}", ran.response);
     assert!(ran.response.memory_bytes_max > limits.memory_bytes, "{:?}", ran.response);
-    // Pages that a process shares with those that it forked count once.
+    // Pages that a process shares with its children count once.
     if Path::new("/usr/bin/python3").exists() {
         let shares = "exec python3 -c 'import os, time
 x = b\"x\" * (40 << 20)
@@ -590,7 +591,7 @@ fn a_program_that_reserves_space_writes_it_instead() {
 
 #[test]
 fn a_process_that_allocates_without_end_is_ended() {
-    // With a group by the kernel; without one by itself, when it gets no more.
+    // With a cgroup the kernel ends the process; without one the process ends itself when an allocation fails.
     for policy in [lenient(), without(Protection::Memory)] {
         let grouped = policy.wanted.contains(Protection::Memory) && available(Protection::Memory);
         let limits = CommandLimits { memory_bytes: 64 * MIB, ..limits() };
@@ -602,7 +603,7 @@ fn a_process_that_allocates_without_end_is_ended() {
 }
 
 #[test]
-fn output_without_end_is_cut_off() {
+fn endless_output_is_cut_off() {
     let limits = CommandLimits { output_bytes: 1_000_000, ..limits() };
     let ran = script(lenient(), &limits, "exec yes");
     assert_eq!((ran.response.ended, ran.output.len()), (Some(Ended::Output), 1_000_000));
@@ -612,7 +613,7 @@ fn output_without_end_is_cut_off() {
 }
 
 #[test]
-fn a_file_without_end_is_cut_off() {
+fn an_endless_file_is_cut_off() {
     let limits = CommandLimits { file_bytes: MIB, ..limits() };
     let ran = script(lenient(), &limits, "exec head -c 4M /dev/zero > file");
     assert_eq!(ran.response.ended, Some(Ended::FileSize), "{:?}", ran.response);
@@ -625,7 +626,7 @@ fn a_file_without_end_is_cut_off() {
 }
 
 #[test]
-fn files_without_end_are_noticed() {
+fn endless_files_end_the_command() {
     let limits = CommandLimits { folder_bytes: 8 * MIB, ..limits() };
     let attack = "i=0; while :; do head -c 1M /dev/zero > $i; i=$((i+1)); sleep 0.05; done";
     let ran = script(lenient(), &limits, attack);
@@ -634,15 +635,15 @@ fn files_without_end_are_noticed() {
 }
 
 #[test]
-fn a_folder_that_may_not_be_read_counts_whoever_looks() {
-    also_without_rights("a_folder_that_may_not_be_read_counts_whoever_looks");
+fn an_unreadable_folder_is_counted_for_root_and_for_other_users() {
+    also_without_rights("an_unreadable_folder_is_counted_for_root_and_for_other_users");
     let limits = CommandLimits { folder_bytes: 8 * MIB, ..limits() };
     let writes = "i=0; while [ $i -lt 1000 ]; do head -c 1M /dev/zero > x/$i; i=$((i+1)); sleep 0.05; done";
     for hides in ["chmod 311 x", "chmod 311 .", "chmod 300 x .", "mkdir y; chmod 0 y"] {
         let ran = script(lenient(), &limits, &format!("mkdir x; {hides}; {writes}"));
         assert_eq!(ran.response.ended, Some(Ended::Folder), "{hides}: {:?}", ran.response);
     }
-    // What is in a folder without rights counts too, and isn't taken for an error.
+    // Files in a folder without rights count too, and cause no error.
     let ran = script(lenient(), &limits, "mkdir x; head -c 1M /dev/zero > x/1; chmod 0 x .; sleep 1");
     assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
     let hides = "mkdir x; head -c 9M /dev/zero > x/1; chmod 0 x .; sleep 1000";
@@ -651,17 +652,14 @@ fn a_folder_that_may_not_be_read_counts_whoever_looks() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_looked_through_ends_the_command_which_is_told_why() {
-    let name = "a_folder_that_cannot_be_looked_through_ends_the_command_which_is_told_why";
+fn a_folder_that_cannot_be_read_ends_the_command_with_the_reason() {
+    let name = "a_folder_that_cannot_be_read_ends_the_command_with_the_reason";
     if let Some(folder) = std::env::var_os(ATTACK) {
         let command = shell(Path::new(&folder), "exec sleep 1000");
         let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "").unwrap();
         assert_eq!(ran.response.ended, Some(Ended::FolderUnseen { errno: libc::EACCES }));
         let told = ran.response.ended.unwrap().to_string();
-        assert!(
-            told.starts_with("its working folder could not be looked through: Permission denied"),
-            "{told}"
-        );
+        assert!(told.starts_with("its working folder could not be read: Permission denied"), "{told}");
         return;
     }
     if !is_root() {
@@ -675,7 +673,7 @@ fn a_folder_that_cannot_be_looked_through_ends_the_command_which_is_told_why() {
     without_rights(name, Some(folder.path()));
 }
 
-/// How deep a tree is in which neither paths nor open files reach the end.
+/// Is the depth of a tree whose end neither paths nor open files reach.
 const DEEP: usize = 5_000;
 
 #[test]
@@ -694,7 +692,7 @@ fn attack_by_depth() {
 #[test]
 fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     also_without_rights("a_tree_of_5000_nested_folders_is_counted_and_removed");
-    // What most systems give, and fewer than there are folders.
+    // This is the limit of most systems, and less than the number of folders.
     let few = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let few = rustix::process::Rlimit { current: Some(1024), ..few };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, few).unwrap();
@@ -702,7 +700,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     let left = Folder::create_in(parent.path()).unwrap();
     let command = own_attack(program.path(), "attack_by_depth");
     let command = Command { folder: left.path().to_path_buf(), ..command };
-    // The folders alone are some 20 MiB at most; what lies at the bottom is too much.
+    // The folders alone take at most 20 MiB; the file at the bottom exceeds the limit.
     let limits = CommandLimits { folder_bytes: 40 * MIB, ..limits() };
     let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
     assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?} {}", ran.response, ran.errors());
@@ -712,7 +710,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     assert_eq!(names_in(parent.path()), [] as [&str; 0]);
 }
 
-/// Where links lead, in the environment of an attack.
+/// Is the environment variable with the target of an attack's links.
 const OUTSIDE: &str = "INSHORE_TEST_OUTSIDE";
 
 #[test]
@@ -731,7 +729,7 @@ fn attack_by_links() {
     while start.elapsed() < Duration::from_secs(4) {
         folder.set_permissions(fs::Permissions::from_mode(0o311)).unwrap();
         for _ in 0..1000 {
-            // Now the name of the folder is that of a link, and back.
+            // The name of the folder becomes that of a link, and back.
             renameat_with(CWD, "x", CWD, "link", RenameFlags::EXCHANGE).unwrap();
         }
     }
@@ -758,8 +756,8 @@ fn nothing_outside_is_counted_or_changed_or_removed_through_a_link() {
 }
 
 #[test]
-fn what_a_command_leaves_is_gone_afterwards() {
-    also_without_rights("what_a_command_leaves_is_gone_afterwards");
+fn files_that_a_command_leaves_are_removed() {
+    also_without_rights("files_that_a_command_leaves_are_removed");
     let leaves = "mkdir -p a/b/c d; echo x > a/b/c/file; ln -s / a/link; mkfifo a/pipe; echo > a/-rf; \
         chmod 0 a/b/c/file a/b/c; chmod 311 a/b; chmod 555 a; chmod 0 d .";
     let parent = folder();
@@ -780,7 +778,7 @@ fn what_a_command_leaves_is_gone_afterwards() {
 
 #[test]
 fn attack_by_leaving() {
-    // Not an attack of the command's: the process that made its folder ends without removing it.
+    // This is not an attack by the command: the process that made the folder ends without removing it.
     let Some(parent) = std::env::var_os(ATTACK) else { return };
     let left = Folder::create_in(Path::new(&parent)).unwrap();
     fs::create_dir(left.path().join("x")).unwrap();
@@ -791,8 +789,8 @@ fn attack_by_leaving() {
 }
 
 #[test]
-fn what_a_dead_process_left_is_removed_by_the_next_and_what_a_living_one_has_stays() {
-    also_without_rights("what_a_dead_process_left_is_removed_by_the_next_and_what_a_living_one_has_stays");
+fn folders_of_dead_processes_are_removed_and_those_of_living_ones_stay() {
+    also_without_rights("folders_of_dead_processes_are_removed_and_those_of_living_ones_stay");
     let parent = folder();
     let living = Folder::create_in(parent.path()).unwrap();
     fs::write(living.path().join("file"), "x").unwrap();
@@ -819,12 +817,12 @@ fn processor_time_is_limited() {
     let limits = CommandLimits { cpu_seconds: 1, ..limits() };
     let ran = script(lenient(), &limits, "while :; do :; done");
     assert_eq!(ran.response.ended, Some(Ended::Cpu), "{:?}", ran.response);
-    // The system ends it by its clock ticks, of which a busy machine gives others a part.
+    // The system counts clock ticks, of which a busy machine gives a part to further processes.
     assert!(ran.response.user + ran.response.system > Duration::from_millis(500));
 }
 
 #[test]
-fn a_deadline_ends_what_ignores_signals() {
+fn a_deadline_ends_commands_that_ignore_signals() {
     let limits = CommandLimits { wall: Duration::from_millis(300), ..limits() };
     for attack in ["sleep 1000", "trap '' TERM HUP INT XCPU; while :; do :; done", "kill -STOP $$"] {
         let start = Instant::now();
@@ -839,7 +837,7 @@ fn a_deadline_ends_what_ignores_signals() {
 fn a_deadline_holds_while_the_consumer_is_stuck() {
     let limits = CommandLimits { wall: Duration::from_millis(300), ..limits() };
     let folder = folder();
-    // The consumer goes on when the command is no more.
+    // The consumer continues after the command has ended.
     let marker = folder.path().to_str().unwrap();
     let slow = |_: &[u8]| {
         until("it lives on", || living(marker) == 0);
@@ -871,14 +869,14 @@ fn a_command_is_cancelled() {
 }
 
 #[test]
-fn garbage_is_handed_over_as_it_is() {
+fn binary_output_is_handed_over_unchanged() {
     let ran = script(lenient(), &limits(), "head -c 300000 /dev/urandom >&2; head -c 100000 /dev/urandom");
     assert!(ran.response.success());
     assert_eq!((ran.response.output_bytes, ran.response.errors.len()), (100_000, 8192));
 }
 
 #[test]
-fn input_that_is_not_wanted_is_no_error() {
+fn unread_input_is_no_error() {
     let folder = folder();
     let sandbox = Sandbox::new(helper(), lenient());
     let ran = run_with(&sandbox, &shell(folder.path(), "head -n 1"), &limits(), &"line\n".repeat(1_000_000))
@@ -912,7 +910,7 @@ fn groups_are_removed() {
         println!("skipped: no memory cgroup can be made here");
         return;
     }
-    // Those of other tests of this process may be there, but none for good.
+    // Groups of parallel tests of this process may exist, but none stays.
     let before = groups(std::process::id());
     until(&format!("{before:?}"), || before.iter().all(|path| !path.exists()));
 }

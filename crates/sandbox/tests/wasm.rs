@@ -1,4 +1,4 @@
-//! WebAssembly kernels that do what they should, and modules that do what they shouldn't.
+//! These tests run well-behaved WebAssembly kernels, and modules that attack the sandbox.
 #![cfg(feature = "wasm")]
 
 use std::{
@@ -18,7 +18,7 @@ use inshore_sandbox::{
     WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 
-/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+/// Is how long a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn sandbox() -> Sandbox {
@@ -30,7 +30,8 @@ fn limits() -> WasmLimits {
     WasmLimits { call: 2 * PATIENCE, ..WasmLimits::default() }
 }
 
-/// What modules have in common. Blocks lie at 64 KiB, in memory that grows as they do; results and arguments below.
+/// Is the part that modules have in common. Blocks lie at 64 KiB, in memory that grows with them; results and
+/// arguments lie below.
 const COMMON: &str = r#"
     (import "inshore" "emit" (func $emit (param i32 i32)))
     (import "inshore" "memmem" (func $memmem (param i32 i32 i32 i32) (result i64)))
@@ -51,7 +52,7 @@ const COMMON: &str = r#"
 const ABI: &str = r#"(func (export "inshore_abi") (result i32) (i32.const 1))"#;
 const INIT: &str =
     r#"(func (export "inshore_init") (param $at i32) (param $len i32) (result i32) (i32.const 0))"#;
-/// A state of eight bytes, which `$count` counts, and which is also the result.
+/// Is a state of eight bytes, counted by `$count`, that is also the result.
 const STATE: &str = r#"
     (global $count (mut i64) (i64.const 0))
     (func $say (result i32)
@@ -70,14 +71,14 @@ fn compile(text: &str) -> Vec<u8> {
     wat::parse_str(format!("(module {text})")).unwrap()
 }
 
-/// A module that does this with a block of `$len` bytes at `$at`.
+/// Makes a module that runs this code on a block of `$len` bytes at `$at`.
 fn on_block(body: &str) -> Vec<u8> {
     let block =
         "(func (export \"inshore_block\") (param $at i32) (param $len i32) (param $offset i64) (result i32)";
     compile(&format!("{COMMON} {ABI} {INIT} {block} {body} (i32.const 0))"))
 }
 
-/// Counts lines, and says how many at the end.
+/// Makes a module that counts lines and emits the number at the end.
 fn line_count() -> Vec<u8> {
     compile(&format!(
         r#"{COMMON} {ABI} {INIT} {STATE}
@@ -94,7 +95,7 @@ fn line_count() -> Vec<u8> {
     ))
 }
 
-/// Where the argument is found: an offset for each, once.
+/// Makes a module that emits the offset of each occurrence of the argument.
 fn search() -> Vec<u8> {
     compile(&format!(
         r#"{COMMON} {ABI}
@@ -122,7 +123,7 @@ fn search() -> Vec<u8> {
     ))
 }
 
-/// Gives all blocks, one after the other.
+/// Runs a module on these blocks.
 fn run(module: &[u8], args: &[u8], limits: &WasmLimits, blocks: &[&[u8]]) -> Result<(Vec<u8>, WasmResponse)> {
     let mut result = Vec::new();
     let mut take = |bytes: &[u8]| {
@@ -139,7 +140,7 @@ fn run(module: &[u8], args: &[u8], limits: &WasmLimits, blocks: &[&[u8]]) -> Res
     Ok((result, response))
 }
 
-/// What a module comes to that is given one small block.
+/// Returns the error of a module that gets one small block.
 fn failure(module: &[u8], limits: &WasmLimits) -> Error {
     match run(module, b"", limits, &[b"block"]) {
         Err(error) => error,
@@ -179,7 +180,7 @@ fn a_hash_is_that_of_xxh64() {
         "(i64.store (i32.const 0) (call $hash64 (local.get $at) (local.get $len) (i64.const 0)))
         (call $emit (i32.const 0) (i32.const 8))",
     );
-    // Of the reference implementation.
+    // The value is from the reference implementation.
     assert_eq!(numbers(&run(&module, b"", &limits(), &[b"abc"]).unwrap().0), [0x44bc_2cf5_ad77_0999]);
 }
 
@@ -203,7 +204,7 @@ fn no_blocks_and_empty_blocks_are_fine() {
 fn a_module_that_spins_is_killed() {
     let limits = WasmLimits { call: Duration::from_millis(300), ..limits() };
     let start = Instant::now();
-    // Compiled and started within the time of the test above, then given its block.
+    // The module compiles and starts within the limit, then gets a block.
     let error = failure(&on_block("(loop $for_ever (br $for_ever))"), &limits);
     assert!(matches!(error, Error::Ended(Ended::Deadline)), "{error}");
     assert!(start.elapsed() < PATIENCE);
@@ -233,7 +234,7 @@ fn the_time_of_a_whole_run_is_limited() {
 fn a_pause_between_blocks_is_not_the_modules_fault() {
     let limits = WasmLimits { call: Duration::from_secs(2), ..limits() };
     let pause = Duration::from_millis(2100);
-    // Has results that it must wait with while we pause, then more work, then more results.
+    // The module emits results that wait while the consumer pauses, works on, and emits more results.
     let emit = on_block(
         "(local $i i32)
         (call $emit (i32.const 0) (i32.const 65536)) (call $emit (i32.const 0) (i32.const 65536))
@@ -266,9 +267,9 @@ fn a_pause_between_blocks_is_not_the_modules_fault() {
 }
 
 #[test]
-fn memory_without_end_is_refused() {
+fn a_module_over_its_memory_limit_is_refused_memory() {
     let limits = WasmLimits { memory_bytes: 8 << 20, ..limits() };
-    // Says how many pages it has in the end.
+    // The module emits the number of pages in the end.
     let module = on_block(
         "(loop $more (br_if $more (i32.ne (i32.const -1) (memory.grow (i32.const 1)))))
         (i64.store (i32.const 0) (i64.extend_i32_u (memory.size)))
@@ -278,7 +279,7 @@ fn memory_without_end_is_refused() {
     let (result, response) = run(&module, b"", &limits, &[b"block"]).unwrap();
     assert_eq!(numbers(&result), [(8 << 20) / 65536]);
     assert!(response.memory_bytes_max < 100 << 20, "{response:?}");
-    // One that wants more from the start isn't started.
+    // A module that needs more memory at the start isn't started.
     let module = compile(&format!("{ABI} {INIT} (memory (export \"memory\") 200)"));
     assert!(matches!(failure(&module, &limits), Error::Kernel { .. } | Error::Module { .. }));
 }
@@ -308,7 +309,7 @@ fn a_block_that_does_not_fit_is_an_error() {
 }
 
 #[test]
-fn recursion_without_end_is_an_error() {
+fn endless_recursion_is_an_error() {
     let recurse = "(func $again (call $again) (call $again))";
     let block =
         "(func (export \"inshore_block\") (param i32 i32 i64) (result i32) (call $again) (i32.const 0))";
@@ -360,7 +361,7 @@ fn pointers_that_lead_out_of_its_memory_are_errors() {
 }
 
 #[test]
-fn results_without_end_are_cut_off() {
+fn endless_results_are_cut_off() {
     let limits = WasmLimits { output_bytes: 1_000_000, ..limits() };
     let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
     assert!(matches!(failure(&endless, &limits), Error::Ended(Ended::Output)));
@@ -372,7 +373,7 @@ fn results_without_end_are_cut_off() {
 }
 
 #[test]
-fn whoever_takes_results_can_end_it() {
+fn an_error_of_the_consumer_ends_the_run() {
     let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
     let mut run = sandbox().start_wasm(&endless, b"", &limits()).unwrap();
     run.block(b"x", 0, &mut |_| Ok(())).unwrap();
@@ -381,7 +382,7 @@ fn whoever_takes_results_can_end_it() {
 }
 
 #[test]
-fn modules_that_are_not_ours_are_refused() {
+fn modules_that_are_no_kernels_are_refused() {
     let memory = "(memory (export \"memory\") 1)";
     let rest = "(func (export \"inshore_alloc\") (param i32) (result i32) (i32.const 8))
         (func (export \"inshore_block\") (param i32 i32 i64) (result i32) (i32.const 0))";
@@ -391,14 +392,14 @@ fn modules_that_are_not_ours_are_refused() {
         (b"\0asm\x01\0\0\0\xff\xff\xff".to_vec(), ""),
         (b"#!/bin/sh\n".to_vec(), "magic"),
         (b"\0asm\x0d\0\x01\0".to_vec(), "component"),
-        (compile(&format!("{memory} {rest} {INIT} {abi_2}")), "gives 2, expected 1"),
+        (compile(&format!("{memory} {rest} {INIT} {abi_2}")), "returns 2, expected 1"),
         (compile(&format!("{memory} {rest} {INIT}")), "inshore_abi"),
         (compile(&format!("{memory} {rest} {ABI}")), "inshore_init"),
         (
             compile(&format!(
                 "{memory} {rest} {ABI} {INIT} (func (export \"inshore_state\") (result i32) (i32.const 0))"
             )),
-            "it exports inshore_state: a module has all of",
+            "it exports inshore_state; a module exports all of",
         ),
         (compile(&format!("{rest} {ABI} {INIT}")), "memory"),
         (
@@ -448,13 +449,13 @@ fn a_module_cut_off_anywhere_is_refused() {
 }
 
 #[test]
-fn arguments_that_it_does_not_like_are_an_error() {
+fn arguments_that_a_module_refuses_are_an_error() {
     let error = run(&search(), &[b'x'; 2000], &limits(), &[]).unwrap_err();
     assert!(error.to_string().contains("-22"), "{error}");
 }
 
 #[test]
-fn what_is_required_and_missing_is_refused_by_name() {
+fn a_module_is_refused_by_the_name_of_a_missing_protection() {
     let policy = Policy {
         wanted: Protections::ALL.without(Protection::Calls),
         required: Protections::NONE.with(Protection::Calls),
@@ -511,7 +512,7 @@ fn states_of_several_instances_merge_into_one_result() {
 }
 
 #[test]
-fn what_may_not_be_emitted_is_not() {
+fn emitting_where_it_is_forbidden_is_an_error() {
     let init = r#"(func (export "inshore_init") (param i32 i32) (result i32)
         (call $emit (i32.const 0) (i32.const 1)) (i32.const 0))"#;
     let block = r#"(func (export "inshore_block") (param i32 i32 i64) (result i32)
@@ -523,8 +524,8 @@ fn what_may_not_be_emitted_is_not() {
 }
 
 #[test]
-fn blocks_are_what_they_were_however_they_grow() {
-    // Says the length and the hash of each block.
+fn blocks_stay_intact_as_they_grow() {
+    // The module emits the length and the hash of each block.
     let module = on_block(
         "(i64.store (i32.const 0) (i64.extend_i32_u (local.get $len)))
         (i64.store (i32.const 8) (call $hash64 (local.get $at) (local.get $len) (i64.const 0)))
@@ -549,8 +550,8 @@ fn blocks_are_what_they_were_however_they_grow() {
 }
 
 #[test]
-fn packed_bytes_are_unpacked_for_a_module() {
-    // To 16 MiB; says how long it became, and what became of it.
+fn the_host_decompresses_for_a_module() {
+    // The module decompresses to 16 MiB, and emits the length and the bytes.
     let module = on_block(
         "(local $got i64)
         (drop (memory.grow (i32.sub (i32.const 300) (memory.size))))
@@ -575,20 +576,20 @@ fn packed_bytes_are_unpacked_for_a_module() {
 }
 
 #[test]
-fn a_module_may_not_have_the_host_look_at_another_block() {
+fn the_host_refuses_bytes_of_another_block() {
     let attack = "(call $emit (i32.add (local.get $at) (i32.const 65536)) (i32.const 8))";
     let error = failure(&on_block(attack), &limits()).to_string();
     assert!(error.contains("another block's"), "{error}");
 }
 
-/// Whether something is unwanted, and what asks for that.
+/// Returns a flag that cancels a run, and the function that asks for it.
 fn wish() -> (Arc<AtomicBool>, Box<dyn Fn() -> bool + Send>) {
     let wish = Arc::new(AtomicBool::new(false));
     let asked = wish.clone();
     (wish, Box::new(move || asked.load(Ordering::Relaxed)))
 }
 
-/// Makes it unwanted when whoever calls this waits already, or is about to.
+/// Sets the flag when the caller waits already, or is about to.
 fn wish_soon(wish: Arc<AtomicBool>) {
     thread::spawn(move || {
         thread::sleep(Duration::from_millis(300));
@@ -597,7 +598,7 @@ fn wish_soon(wish: Arc<AtomicBool>) {
 }
 
 #[test]
-fn what_is_no_longer_wanted_ends_at_once() {
+fn a_cancelled_run_ends_at_once() {
     let (wish, unwanted) = wish();
     let spins = on_block("(loop $for_ever (br $for_ever))");
     let mut run = sandbox().start_wasm_while_wanted(&spins, b"", &limits(), unwanted).unwrap();
@@ -609,12 +610,12 @@ fn what_is_no_longer_wanted_ends_at_once() {
     assert!(began.elapsed() < PATIENCE);
 }
 
-/// Emits its blocks as they are.
+/// Makes a module that emits blocks unchanged.
 fn echo() -> Vec<u8> {
     on_block("(call $emit (local.get $at) (local.get $len))")
 }
 
-/// A file of this text, and its blocks.
+/// Makes a file of this text, and describes the file's blocks.
 fn file_of(text: &[u8], stride: u64) -> (File, FileBlocks) {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(text).unwrap();
@@ -622,12 +623,13 @@ fn file_of(text: &[u8], stride: u64) -> (File, FileBlocks) {
     (file, FileBlocks { stride, count, file_bytes, enough_bytes: u64::MAX, ..FileBlocks::default() })
 }
 
-/// The blocks from one on.
+/// Returns the blocks after the first `done` ones.
 fn from(blocks: &FileBlocks, done: u64) -> FileBlocks {
     FileBlocks { start: blocks.start + done * blocks.stride, count: blocks.count - done, ..*blocks }
 }
 
-/// What comes of all blocks of a file, where those that the module's process leaves are cut here and given to it.
+/// Returns the result of all blocks of a file, and the number of blocks that the module's process left; the test
+/// sends these blocks.
 fn read(run: &mut WasmRun, text: &[u8], (file, blocks): &(File, FileBlocks)) -> (Vec<u8>, u64) {
     let (mut result, mut done, mut left) = (Vec::new(), 0, 0);
     while done < blocks.count {
@@ -661,7 +663,7 @@ fn read(run: &mut WasmRun, text: &[u8], (file, blocks): &(File, FileBlocks)) -> 
 }
 
 #[test]
-fn files_that_its_process_reads_are_what_they_are() {
+fn a_file_read_by_the_modules_process_arrives_intact() {
     let mut seed = 5u64;
     let mut line = |longest: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -702,7 +704,7 @@ fn files_that_its_process_reads_are_what_they_are() {
 }
 
 #[test]
-fn its_process_stops_where_the_file_became_shorter_or_enough_was_emitted() {
+fn reading_stops_at_a_shortened_file_and_at_enough_output() {
     let text = b"a line of a text\n".repeat(10_000);
     let (file, blocks) = file_of(&text, 4096);
     let mut run = sandbox().start_wasm(&echo(), b"", &limits()).unwrap();
@@ -714,7 +716,7 @@ fn its_process_stops_where_the_file_became_shorter_or_enough_was_emitted() {
     let asked = FileBlocks { enough_bytes: 20_000, ..blocks };
     assert_eq!(run.file_blocks(file.as_fd(), &asked, &mut take).unwrap(), 5);
     file.set_len(10 * 4096 + 77).unwrap();
-    // The margin behind a block is gone with what follows.
+    // The margin after a block is gone with the rest of the file.
     assert_eq!(run.file_blocks(file.as_fd(), &from(&blocks, 5), &mut take).unwrap(), 4);
     assert_eq!(run.file_blocks(file.as_fd(), &from(&blocks, 9), &mut take).unwrap(), 0);
     assert!(text.starts_with(&result) && result.len() > 9 * 4096, "{}", result.len());
@@ -724,7 +726,7 @@ fn its_process_stops_where_the_file_became_shorter_or_enough_was_emitted() {
 }
 
 #[test]
-fn offsets_are_those_of_the_whole_and_errors_name_the_block() {
+fn offsets_count_from_the_whole_source_and_errors_name_the_block() {
     let module = on_block(
         "(call $emit (local.get $at) (i32.const 1))
         (if (i64.gt_u (local.get $offset) (i64.const 1040000)) (then (unreachable)))",
@@ -738,16 +740,16 @@ fn offsets_are_those_of_the_whole_and_errors_name_the_block() {
         offsets.extend(part.is_last.then_some(part.offset));
         Ok(())
     });
-    // A block begins with the first line behind its start.
+    // A block begins with the first line after the block's start.
     let offset = |block: i64| if block == 0 { 1_000_000 } else { 1_000_000 + (block * 4096 / 17 + 1) * 17 };
-    // What came of those before it is told.
+    // The results of earlier blocks arrive.
     assert_eq!(offsets, (0..10).map(offset).collect::<Vec<_>>());
     let error = error.unwrap_err().to_string();
     assert!(error.contains("unreachable") && error.contains(&format!("block at {}", offset(10))), "{error}");
 }
 
 #[test]
-fn a_module_that_spins_in_a_file_that_its_process_reads_is_killed() {
+fn a_module_that_spins_on_a_file_block_is_killed() {
     let spins = on_block(
         "(if (i64.gt_u (local.get $offset) (i64.const 20000)) (then (loop $for_ever (br $for_ever))))",
     );
@@ -766,8 +768,8 @@ fn a_module_that_spins_in_a_file_that_its_process_reads_is_killed() {
 }
 
 #[test]
-fn a_slow_module_says_how_far_it_got() {
-    // Some 20 ms or more for each block.
+fn a_slow_module_reports_progress() {
+    // Each block takes 20 ms or more.
     let slow = on_block(
         "(local $i i32)
         (loop $more
@@ -776,7 +778,7 @@ fn a_slow_module_says_how_far_it_got() {
             (br_if $more (i32.lt_u (local.get $i) (i32.const 50000000))))",
     );
     let (file, blocks) = file_of(&b"a line of a text\n".repeat(100_000), 4096);
-    // All blocks together take far longer than one may.
+    // All blocks together take far longer than the limit for a block.
     let limits = WasmLimits { call: Duration::from_secs(3), ..limits() };
     let mut run = sandbox().start_wasm(&slow, b"", &limits).unwrap();
     let mut done = 0;
@@ -788,7 +790,7 @@ fn a_slow_module_says_how_far_it_got() {
 }
 
 #[test]
-fn results_without_end_of_a_file_are_cut_off_by_whoever_takes_them() {
+fn endless_results_of_a_file_end_by_an_error_of_the_consumer() {
     let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
     let (file, blocks) = file_of(&b"a line of a text\n".repeat(10_000), 4096);
     let mut run = sandbox().start_wasm(&endless, b"", &limits()).unwrap();

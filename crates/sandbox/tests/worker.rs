@@ -1,6 +1,7 @@
-//! The rest of a program in a worker: it ends as its worker does, and a worker that takes too much is ended and says at what.
+//! These tests run the rest of a program in a forked worker: the program ends as the worker does, and a worker that
+//! exceeds the limit ends with the name of the work.
 //!
-//! A program of one thread, without the harness of tests, which has more.
+//! This program has one thread, and does without the test harness, which has more.
 
 use std::{
     env,
@@ -23,13 +24,13 @@ fn main() {
         Ok(what) => be(&what),
         Err(_) => {
             the_program_ends_as_its_worker_does();
-            a_wish_to_stop_is_handed_on_once_and_the_worker_itself_hears_none();
+            a_signal_to_stop_is_handed_on_once_and_the_worker_ignores_signals();
             a_worker_ends_with_its_parent();
         }
     }
 }
 
-/// Does what a test started this program for.
+/// Does the work that a test started this program for.
 fn be(what: &str) -> ! {
     let limits = ApartLimits { memory_bytes: 64 << 20, stack_bytes: 64 << 20, threads: 1 };
     let split = match what {
@@ -56,16 +57,16 @@ fn be(what: &str) -> ! {
         Ok(Split::Worker(mut stops)) => {
             match what {
                 "ends" => exit(7),
-                // Small ones, which the thread sees that looks.
+                // Allocations are small: the thread that measures memory sees them.
                 "small" => loop {
                     black_box(Box::leak(vec![1u8; 4096].into_boxed_slice()));
                 },
-                // Large ones, of which the allocator sees each: this one is never written to.
+                // Allocations are large, so that the allocator counts each: this one is never written to.
                 "large" => {
                     let parts: Vec<Vec<u8>> = (0..9).map(|_| Vec::with_capacity(8 * MIB)).collect();
                     black_box(&parts);
                 }
-                // Those that were freed, and those that grow in their place, are no longer there.
+                // Freed allocations, and those that grow in their place, do not count.
                 "freed" => {
                     let mut grows: Vec<u8> = Vec::new();
                     for step in 1..=40 {
@@ -76,7 +77,7 @@ fn be(what: &str) -> ! {
                     black_box(&grows);
                     exit(0);
                 }
-                // More than the system gives.
+                // The system refuses this allocation.
                 "refused" => drop(black_box(Vec::<u8>::with_capacity(1 << 46))),
                 "killed" => {
                     let _ = kill_process(rustix::process::getpid(), Signal::KILL);
@@ -123,7 +124,7 @@ fn the_program_ends_as_its_worker_does() {
     }
 }
 
-/// Starts one and waits for its worker.
+/// Starts a program and waits for the worker.
 fn start(what: &str) -> (std::process::Child, u32) {
     use std::io::{BufRead, BufReader};
     let mut child = command(what).spawn().unwrap();
@@ -137,7 +138,7 @@ fn is_there(process: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-fn a_wish_to_stop_is_handed_on_once_and_the_worker_itself_hears_none() {
+fn a_signal_to_stop_is_handed_on_once_and_the_worker_ignores_signals() {
     for signal in [Signal::INT, Signal::TERM] {
         let (mut child, worker) = start("stops");
         kill_process(Pid::from_raw(worker as i32).unwrap(), signal).unwrap();

@@ -1,18 +1,21 @@
-//! Which system calls a task may make: a list for seccomp.
+//! This module lists the system calls that a task may make, for a seccomp filter.
 //!
-//! A list of what is allowed, not of what isn't: a kernel adds calls every year, and has the same ones twice (the x32 calls
-//! of an x86-64 kernel have numbers of their own, past which a list of forbidden ones is easily led). What isn't listed
-//! fails with ENOSYS rather than EPERM: programs probe for calls that a kernel may lack and go on without them, and the C
-//! library makes threads by the old `clone` where `clone3`, whose flags a filter can't see, is missing.
+//! The list names allowed calls, not forbidden ones: kernels add calls every year, and have some calls twice (the x32
+//! calls of an x86-64 kernel have separate numbers, by which a task could evade a list of forbidden calls). A call
+//! that isn't listed fails with ENOSYS rather than EPERM: programs probe for calls that a kernel may lack and
+//! continue without them. The C library makes threads by the old `clone` if `clone3`, whose flags a filter can't see,
+//! is missing.
 //!
-//! The list holds what `sh`, the core utilities, `grep`, `awk`, `sort`, `perl` and `python3` need for files, memory, time,
-//! processes and threads. Left out on purpose: sockets of every family, namespaces (`unshare`, `setns`, those of `clone`) and
-//! mounts, `ptrace` and `process_vm_*`, `bpf`, `perf_event_open`, `io_uring_*`, `userfaultfd`, keys, `kexec_*` and modules,
-//! `memfd_create` and `execveat` (programs that are in no file), System V IPC and message queues, `seccomp`, `personality`,
-//! users and groups, clocks, `open_by_handle_at`, `fanotify_*`, real-time scheduling, `chroot`.
+//! The list holds the calls that `sh`, the core utilities, `grep`, `awk`, `sort`, `perl` and `python3` need for
+//! files, memory, time, processes and threads. Left out on purpose are sockets of every family, namespaces
+//! (`unshare`, `setns`, those of `clone`) and mounts, `ptrace` and `process_vm_*`, `bpf`, `perf_event_open`,
+//! `io_uring_*`, `userfaultfd`, keys, `kexec_*` and modules, `memfd_create` and `execveat` (programs without a file),
+//! System V IPC and message queues, `seccomp`, `personality`, users and groups, clocks, `open_by_handle_at`,
+//! `fanotify_*`, real-time scheduling, `chroot`.
 //!
-//! `fallocate` of programs fails with EOPNOTSUPP, as it does on file systems without it: one call could take all that a folder may
-//! have before anybody looks. The C library and programs that reserve space then write it, which takes as long as that takes.
+//! `fallocate` of programs fails with EOPNOTSUPP, as on file systems without this call: a single call could take all
+//! space that a folder may have, before the folder is measured. The C library and programs that reserve space then
+//! write zeros, so that measuring keeps up.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +25,7 @@ use seccompiler::{
     SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// On every architecture.
+/// Lists the calls of every architecture.
 const CALLS: &[c_long] = &[
     // Files.
     libc::SYS_read,
@@ -165,7 +168,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_rt_sigtimedwait,
     libc::SYS_sigaltstack,
     libc::SYS_restart_syscall,
-    // Time, and what the system is.
+    // Time and system information.
     libc::SYS_clock_gettime,
     libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep,
@@ -184,7 +187,7 @@ const CALLS: &[c_long] = &[
     libc::SYS_getrandom,
 ];
 
-/// Older forms of the above, and what libc names on this architecture only.
+/// Lists older forms of the calls above, and calls that libc names on this architecture only.
 #[cfg(target_arch = "x86_64")]
 const OLD_CALLS: &[c_long] = &[
     libc::SYS_sync_file_range,
@@ -228,11 +231,11 @@ const OLD_CALLS: &[c_long] = &[
     libc::SYS_time,
     libc::SYS_arch_prctl,
 ];
-/// `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, of the numbers that newer architectures share.
+/// Lists `renameat`, `sync_file_range`, `getrlimit` and `setrlimit`, by the numbers that newer architectures share.
 #[cfg(not(target_arch = "x86_64"))]
 const OLD_CALLS: &[c_long] = &[38, 84, 163, 164];
 
-/// New namespaces, which `clone` makes as `unshare` does.
+/// Combines the flags for new namespaces, which `clone` makes as `unshare` does.
 const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
@@ -241,8 +244,9 @@ const NAMESPACES: u64 = (libc::CLONE_NEWUSER
     | libc::CLONE_NEWUTS
     | libc::CLONE_NEWCGROUP) as u64;
 
-/// What the compiler and the runtime of modules need: memory, signals (a module that leaves its memory is noticed by one), and
-/// what it has open already or gets by the socket that it has: files that are read by `pread64`. Of `fcntl` see below.
+/// Lists the calls that the compiler and the runtime of modules need: memory, signals (the runtime notices by a
+/// signal that a module accesses memory out of bounds), and files that are open already or come over the open socket,
+/// read by `pread64`. `fcntl` is below.
 const CALLS_OF_MODULES: &[c_long] = &[
     libc::SYS_read,
     libc::SYS_write,
@@ -270,17 +274,18 @@ const CALLS_OF_MODULES: &[c_long] = &[
     libc::SYS_exit_group,
 ];
 
-/// Whose calls.
+/// Names the set of calls that a task may make.
 #[derive(Clone, Copy, Debug)]
-pub enum Calls {
+pub enum SystemCalls {
     OfPrograms,
     OfModules,
 }
 
-impl Calls {
-    /// From now on no other calls, for ever, in this process and all that it makes.
+impl SystemCalls {
+    /// Forbids all further calls, for ever, in this process and in all descendants.
     pub fn enforce(self) -> Result<(), String> {
-        // The list comes last, since it does not have the call that makes filters. The kernel asks both, and a refusal wins.
+        // The list comes last, since the list lacks the call that installs filters. The kernel asks both filters, and
+        // a refusal wins.
         for program in [unsupported(), self.program()] {
             let program = program.map_err(|error| error.to_string())?;
             seccompiler::apply_filter(&program).map_err(|error| error.to_string())?;
@@ -291,19 +296,19 @@ impl Calls {
     fn program(self) -> Result<BpfProgram, seccompiler::BackendError> {
         let here = TargetArch::try_from(std::env::consts::ARCH)?;
         let denied = SeccompAction::Errno(libc::ENOSYS as u32);
-        // Calls with numbers of another architecture than this one end the process, which the filter does by itself.
+        // The filter kills a process that makes calls by the numbers of another architecture.
         SeccompFilter::new(self.rules()?, denied, SeccompAction::Allow, here)?.try_into()
     }
 
     fn rules(self) -> Result<Rules, seccompiler::BackendError> {
         match self {
-            Calls::OfPrograms => rules_of_programs(),
-            Calls::OfModules => rules_of_modules(),
+            SystemCalls::OfPrograms => rules_of_programs(),
+            SystemCalls::OfModules => rules_of_modules(),
         }
     }
 }
 
-/// Refuses `fallocate` in the way after which programs go on without it.
+/// Refuses `fallocate` with the error after which programs continue without it.
 fn unsupported() -> Result<BpfProgram, seccompiler::BackendError> {
     let here = TargetArch::try_from(std::env::consts::ARCH)?;
     let rules = BTreeMap::from([(libc::SYS_fallocate, Vec::new())]);
@@ -313,7 +318,7 @@ fn unsupported() -> Result<BpfProgram, seccompiler::BackendError> {
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Allows a call where an argument is so.
+/// Allows a call if an argument fulfils a condition.
 fn only(
     rules: &mut Rules,
     call: c_long,
@@ -329,7 +334,7 @@ fn only(
 
 fn rules_of_modules() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = CALLS_OF_MODULES.iter().map(|call| (*call, Vec::new())).collect();
-    // Nothing that changes what others have of the same open file, or locks it.
+    // Commands that change or lock a file shared with further processes are left out.
     for command in [libc::F_GETFD, libc::F_DUPFD_CLOEXEC] {
         only(&mut rules, libc::SYS_fcntl, 1, Length::Dword, Is::Eq, command as u64)?;
     }
@@ -340,9 +345,10 @@ fn rules_of_programs() -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = CALLS.iter().chain(OLD_CALLS).map(|call| (*call, Vec::new())).collect();
     let mut only = |call, argument, length, is, value| only(&mut rules, call, argument, length, is, value);
     only(libc::SYS_clone, 0, Length::Qword, Is::MaskedEq(NAMESPACES), 0)?;
-    // Limits of itself alone.
+    // A process may set its own limits alone.
     only(libc::SYS_prlimit64, 0, Length::Dword, Is::Eq, 0)?;
-    // Terminals, pipes and files: not what types into a terminal as its user would, nor anything of a device.
+    // Requests on terminals, pipes and files are allowed, but not the request that types into a terminal as the user
+    // would, and none on devices.
     for request in [
         libc::TCGETS,
         libc::TIOCGWINSZ,
@@ -369,8 +375,8 @@ mod tests {
     use super::*;
     use crate::{channel, sys};
 
-    /// What came of attempts within a filter, which is one of a thread.
-    fn within<T: Send + 'static>(calls: Calls, attempt: impl FnOnce() -> T + Send + 'static) -> T {
+    /// Returns the result of an attempt within a filter, which holds for a thread.
+    fn within<T: Send + 'static>(calls: SystemCalls, attempt: impl FnOnce() -> T + Send + 'static) -> T {
         let tried = thread::spawn(move || {
             sys::no_new_privileges().unwrap();
             calls.enforce().unwrap();
@@ -380,11 +386,11 @@ mod tests {
     }
 
     #[test]
-    fn a_module_reads_what_it_has_and_opens_nothing() {
+    fn a_module_reads_its_files_and_opens_none() {
         let file = File::open("/proc/self/exe").unwrap();
         let (ours, theirs) = UnixStream::pair().unwrap();
         channel::send_beside(&ours, b"file", &[file.as_fd()]).unwrap();
-        let allowed = within(Calls::OfModules, move || {
+        let allowed = within(SystemCalls::OfModules, move || {
             let mut four = [0; 4];
             let (got, mut files) = channel::receive_beside(&theirs, &mut four).unwrap();
             let file = File::from(files.pop().unwrap());
@@ -396,9 +402,9 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_reserves_space_is_told_that_the_file_system_cannot() {
+    fn fallocate_fails_as_unsupported() {
         let file = tempfile::tempfile().unwrap();
-        let (refused, written) = within(Calls::OfPrograms, move || {
+        let (refused, written) = within(SystemCalls::OfPrograms, move || {
             let refused = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, 1 << 20);
             (refused, file.write_at(b"x", (1 << 20) - 1).map_err(|error| error.to_string()))
         });
@@ -410,7 +416,7 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         std::io::Write::write_all(&mut file, b"text").unwrap();
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let refused = within(Calls::OfModules, move || {
+        let refused = within(SystemCalls::OfModules, move || {
             let flags = rustix::fs::OFlags::NONBLOCK;
             [
                 File::open("/dev/null").map(drop),

@@ -1,5 +1,5 @@
-//! What the task's process gives up before it is the task. In this order: what needs rights first, then the rights, then
-//! files and system calls.
+//! This module confines the task's process before the task starts, in this order: steps that need rights, then the
+//! rights themselves, then files and system calls.
 
 use std::{fs, io, os::unix::fs::OpenOptionsExt};
 
@@ -10,15 +10,15 @@ use crate::{
     sys,
 };
 
-/// What the helper found and did.
+/// Reports the state of the helper outside the sandbox.
 pub struct Outside {
-    /// Whether it is root.
+    /// Says whether the helper is root.
     pub root: bool,
-    /// Whether there are new namespaces, or why not.
+    /// Says whether the helper made new namespaces, or why not.
     pub namespaces: Result<(), String>,
 }
 
-/// The protections that are active, and why others are not.
+/// Collects the active protections, and the reasons why further ones are not active.
 struct Active {
     wanted: Protections,
     active: Protections,
@@ -26,7 +26,7 @@ struct Active {
 }
 
 impl Active {
-    /// Does something if it's wanted, and notes what came of it.
+    /// Sets up a protection if it is wanted, and records the result.
     fn attempt(&mut self, one: Protection, act: impl FnOnce() -> Result<(), String>) {
         if !self.wanted.contains(one) || self.active.contains(one) {
             return;
@@ -37,19 +37,19 @@ impl Active {
         }
     }
 
-    /// The first that is required and not active.
+    /// Returns the failure for the first required protection that is not active.
     fn missing(&self, required: Protections) -> Option<Failure> {
         let missing = required.iter().find(|one| !self.active.contains(*one))?;
         let mut reasons =
             self.reasons.iter().filter(|(one, _)| *one == missing).map(|(_, reason)| reason.clone());
         Some(Failure::missing(
             missing,
-            reasons.next().unwrap_or_else(|| "the policy doesn't want it".to_string()),
+            reasons.next().unwrap_or_else(|| "the policy does not list it as wanted".to_string()),
         ))
     }
 }
 
-/// Gives up everything, for ever, and says which protections that makes.
+/// Gives up all rights, for ever, and returns the protections that are then active.
 pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Failure> {
     let system = |what| move |error: io::Error| Failure::system(what, &error);
     let mut active = Active { wanted: order.wanted, active: Protections::NONE, reasons: Vec::new() };
@@ -65,7 +65,7 @@ pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Fa
         sys::become_user(order.user, order.group).map_err(system("become another user"))?;
     }
     active.attempt(Protection::User, || match sys::user() {
-        0 => Err("we are root, and are to stay that".to_string()),
+        0 => Err("the helper is root, and the policy does not change the user".to_string()),
         _ => Ok(()),
     });
     active.attempt(Protection::Network, || outside.namespaces.clone());
@@ -75,7 +75,7 @@ pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Fa
     sys::drop_capabilities().map_err(system("drop capabilities"))?;
     sys::no_new_privileges().map_err(system("forgo new privileges"))?;
     std::env::set_current_dir(&order.folder)
-        .map_err(|error| Failure::path("work in this folder", &order.folder, &error))?;
+        .map_err(|error| Failure::path("enter the working folder", &order.folder, &error))?;
 
     let mut no_signals = false;
     if order.wanted.contains(Protection::Files) {
@@ -84,12 +84,13 @@ pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Fa
     }
     active.attempt(Protection::Descendants, || match &outside.namespaces {
         Err(reason) if !changes_user && !no_signals => {
-            Err(format!("no namespace ({reason}), and the helper could be killed"))
+            Err(format!("no PID namespace ({reason}), and the command could kill the helper"))
         }
         _ => Ok(()),
     });
     sys::reset_signals();
-    let calls = if order.program.is_some() { calls::Calls::OfPrograms } else { calls::Calls::OfModules };
+    let calls =
+        if order.program.is_some() { calls::SystemCalls::OfPrograms } else { calls::SystemCalls::OfModules };
     active.attempt(Protection::Calls, || calls.enforce());
     match active.missing(order.required) {
         Some(failure) => Err(failure),
@@ -97,7 +98,7 @@ pub fn confine(order: &Confinement, outside: &Outside) -> Result<Protections, Fa
     }
 }
 
-/// The cgroups: of us, whose children are then in them too.
+/// Joins the cgroups; later children are in them too.
 fn join_groups(order: &Confinement, active: &mut Active) {
     let joined: io::Result<Vec<()>> = order.groups.iter().map(|file| fs::write(file, "0")).collect();
     for one in [Protection::Memory, Protection::Processes] {
@@ -109,7 +110,7 @@ fn join_groups(order: &Confinement, active: &mut Active) {
     }
 }
 
-/// The working folder becomes the user's. Never through a link, which someone else might have put there.
+/// Gives the working folder to the policy's user. A link that another user may have put there is never followed.
 fn give_folder(order: &Confinement) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::path("give this folder to the command's user", &order.folder, &error);
@@ -118,14 +119,14 @@ fn give_folder(order: &Confinement) -> Result<(), Failure> {
     std::os::unix::fs::fchown(&folder, Some(order.user), Some(order.group)).map_err(failed)
 }
 
-/// What `setrlimit` knows, each for every process alone.
+/// Sets the limits of `setrlimit`, which hold for each process separately.
 fn limit_resources(order: &Confinement) -> io::Result<()> {
     for (resource, bytes) in [(libc::RLIMIT_AS, order.address_bytes), (libc::RLIMIT_DATA, order.data_bytes)] {
         if let Some(bytes) = bytes {
             sys::limit(resource, bytes, bytes)?;
         }
     }
-    // A second after the signal that says so comes the one that can't be ignored.
+    // A second after the signal for the limit comes SIGKILL, which can't be ignored.
     sys::limit(libc::RLIMIT_CPU, order.cpu_seconds, order.cpu_seconds.saturating_add(1))?;
     sys::limit(libc::RLIMIT_FSIZE, order.file_bytes, order.file_bytes)?;
     sys::limit(libc::RLIMIT_NOFILE, order.open_files, order.open_files)?;
@@ -141,21 +142,21 @@ fn limit_resources(order: &Confinement) -> io::Result<()> {
     Ok(())
 }
 
-/// In a user namespace of our own only our own processes count.
+/// Limits the number of processes in a new user namespace, where only this command's processes count.
 fn count_processes(processes: u64) -> io::Result<()> {
     let (user, group) = (sys::user(), sys::group());
     if user == 0 {
-        return Err(io::Error::other("no limit of processes holds for root"));
+        return Err(io::Error::other("RLIMIT_NPROC does not limit root"));
     }
     sys::unshare(libc::CLONE_NEWUSER)?;
-    // Having changed our user, our own files in /proc are root's, but for as long as this says otherwise.
+    // After a change of user, root owns our own files in /proc unless this process is dumpable.
     sys::dumpable(true)?;
     map_user(user, group)?;
     sys::dumpable(false)?;
     sys::limit(libc::RLIMIT_NPROC, processes, processes)
 }
 
-/// In a user namespace that we just entered: the same user and group as outside, and no other.
+/// Maps the same user and group as outside, and no further ones, into a user namespace that we just entered.
 pub fn map_user(user: u32, group: u32) -> io::Result<()> {
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write("/proc/self/uid_map", format!("{user} {user} 1"))?;

@@ -1,4 +1,4 @@
-//! Which files a task may open: rules of landlock.
+//! This module defines the files that a task may open, as landlock rules.
 
 use std::path::Path;
 
@@ -9,27 +9,27 @@ use landlock::{
 
 use crate::channel::{Confinement, Failure};
 
-/// What we know of: older kernels enforce what they know.
+/// Is the newest landlock version that this module uses: older kernels enforce the part that they know.
 const NEWEST: ABI = ABI::V6;
-/// Without truncation, which came with it, this is no protection of files.
+/// Is the first landlock version that forbids truncation, without which files are not protected.
 const OLDEST: ABI = ABI::V3;
 
-/// Programs and libraries: to read and execute. What is missing isn't needed.
+/// Lists programs and libraries to read and execute. Entries that are missing aren't needed.
 const SYSTEM: [&str; 7] = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache"];
-/// Files that programs expect to read, none of which tells anything.
+/// Lists files that programs expect to read, none of which holds secrets.
 const PLAIN: [&str; 5] = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/etc/localtime"];
-/// And to write.
+/// Lists files that programs expect to write.
 const SINKS: [&str; 1] = ["/dev/null"];
 
-/// Files, opened before the rules hold.
+/// Holds files that were opened before the rules hold.
 pub struct Rules(Vec<(PathFd, BitFlags<AccessFs>)>);
 
 impl Rules {
-    /// What an order names must be there.
+    /// Opens the files of an order, all of which must exist.
     pub fn open(order: &Confinement) -> Result<Rules, Failure> {
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let execute = read | AccessFs::Execute;
-        // No devices, no sockets.
+        // Devices and sockets can't be made.
         let write = AccessFs::from_all(NEWEST)
             & !(AccessFs::Execute
                 | AccessFs::MakeChar
@@ -38,9 +38,9 @@ impl Rules {
                 | AccessFs::IoctlDev);
         let mut rules = Rules(Vec::new());
         for (paths, access) in [(&SYSTEM[..], execute), (&PLAIN, read), (&SINKS, write)] {
-            // What is no program needs no file at all.
+            // A module needs no file at all.
             for path in paths.iter().filter(|_| order.program.is_some()) {
-                // If it's there and can't be opened, the command can't open it either.
+                // A file that exists and can't be opened here can't be opened by the command either.
                 let _ = rules.add(Path::new(path), access);
             }
         }
@@ -61,14 +61,14 @@ impl Rules {
 
     fn add(&mut self, path: &Path, access: BitFlags<AccessFs>) -> Result<(), PathFdError> {
         let file = PathFd::new(path)?;
-        // A rule for a file may not speak of what is done in folders.
+        // A rule for a file may not mention rights on folders.
         let access = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
         self.0.push((file, access));
         Ok(())
     }
 
-    /// From now on nothing else can be opened, for ever, by this process and all that it makes. Says whether signals to
-    /// processes outside are forbidden too.
+    /// Forbids this process and all descendants to open further files, for ever. Returns whether signals to processes
+    /// outside are forbidden too.
     pub fn enforce(self) -> Result<bool, String> {
         let status = self.restrict().map_err(|error| error.to_string())?;
         let LandlockStatus::Available { effective_abi, .. } = status else {

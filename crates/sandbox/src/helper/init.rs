@@ -1,4 +1,5 @@
-//! The first process inside: starts the task, reaps what others leave, and tells the helper how it ended.
+//! This module is the first process inside the sandbox: it starts the task, reaps orphans, and reports the task's
+//! status to the helper.
 
 use std::{
     fs::File,
@@ -26,50 +27,50 @@ use crate::{
     sys::{self, Forked},
 };
 
-/// What came of a task, as far as it's known inside.
+/// Holds the result of a task, as far as the inside knows the result.
 pub struct Outcome {
-    /// None where it was ended from outside.
+    /// Holds the exit status; none if the task was ended from outside.
     pub status: Option<i32>,
     pub active: Protections,
 }
 
-/// What is written to the helper, a line each.
+/// Is a message to the helper, on a line of JSON.
 #[derive(Serialize, Deserialize)]
-enum Said {
+enum Message {
     Confined(Protections),
     Failed(Failure),
     Status(i32),
 }
 
 impl Outcome {
-    /// Of the lines that were written.
+    /// Parses the messages.
     pub fn parse(text: &str) -> Result<Outcome, Failure> {
         let mut outcome = Outcome { status: None, active: Protections::NONE };
         for line in text.lines() {
             match serde_json::from_str(line) {
-                Ok(Said::Confined(active)) => outcome.active = active,
-                Ok(Said::Failed(failure)) => return Err(failure),
-                Ok(Said::Status(status)) => outcome.status = Some(status),
-                Err(error) => return Err(Failure::system("read what came of a task", &error.into())),
+                Ok(Message::Confined(active)) => outcome.active = active,
+                Ok(Message::Failed(failure)) => return Err(failure),
+                Ok(Message::Status(status)) => outcome.status = Some(status),
+                Err(error) => return Err(Failure::system("read the result of a task", &error.into())),
             }
         }
         Ok(outcome)
     }
 }
 
-fn say(mut pipe: &File, said: &Said) {
+fn say(mut pipe: &File, said: &Message) {
     let mut line = serde_json::to_vec(said).expect("made of plain values");
     line.push(b'\n');
-    // If nobody listens, the helper is gone, and we are about to be.
+    // If the helper is gone, the kernel is about to kill this process too.
     let _ = pipe.write_all(&line);
 }
 
-/// The whole life of the first process.
+/// Runs the first process until its end.
 pub fn run(order: Order, files: Vec<OwnedFd>, pipe: File, outside: Outside) -> ! {
     let result = start(order, files, &pipe, outside);
     match result {
-        Ok(status) => say(&pipe, &Said::Status(status)),
-        Err(failure) => say(&pipe, &Said::Failed(failure)),
+        Ok(status) => say(&pipe, &Message::Status(status)),
+        Err(failure) => say(&pipe, &Message::Failed(failure)),
     }
     sys::exit(0);
 }
@@ -83,7 +84,7 @@ fn start(order: Order, files: Vec<OwnedFd>, pipe: &File, outside: Outside) -> Re
     sys::adopt_orphans().map_err(system("adopt orphans"))?;
     let (started, starting) =
         pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe")(error.into()))?;
-    // SAFETY: forked from a process with one thread, it has one itself.
+    // SAFETY: this process was forked from a process with one thread, so it has one thread.
     let task = match unsafe { sys::fork() }.map_err(system("fork"))? {
         Forked::Child => {
             drop(started);
@@ -91,12 +92,12 @@ fn start(order: Order, files: Vec<OwnedFd>, pipe: &File, outside: Outside) -> Re
         }
         Forked::Parent(pid) => pid,
     };
-    // So that the end of the task's input and output is seen when the task is at its end.
+    // The end of the task's input and output is seen only when no process holds copies of the files.
     drop((files, starting));
     let mut text = String::new();
     File::from(started).read_to_string(&mut text).map_err(system("wait for a task to start"))?;
     let confined = Outcome::parse(&text)?;
-    say(pipe, &Said::Confined(confined.active));
+    say(pipe, &Message::Confined(confined.active));
     loop {
         match sys::wait(-1, true).map_err(system("wait for a task"))? {
             Some(waited) if waited.pid == task => return Ok(waited.status),
@@ -105,27 +106,27 @@ fn start(order: Order, files: Vec<OwnedFd>, pipe: &File, outside: Outside) -> Re
     }
 }
 
-/// Whether the helper ended before we asked to end with it.
+/// Tells whether the helper ended before this process asked to die with the helper.
 fn abandoned(pipe: &File) -> bool {
     let mut files = [PollFd::from_borrowed_fd(pipe.as_fd(), PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut files, Some(&now)).is_ok() && files[0].revents().contains(PollFlags::ERR)
 }
 
-/// The task: gives up all that it isn't to have, then is what was ordered.
+/// Confines this process, then becomes the task of the order.
 fn become_task(order: Order, mut files: Vec<OwnedFd>, starting: File, outside: &Outside) -> ! {
     let result = match order.task {
         Task::Wasm { .. } if cfg!(not(feature = "wasm")) => Err(Failure {
             missing: None,
             path: None,
-            what: "run a module: this helper was built without WebAssembly".to_string(),
+            what: "run a WebAssembly kernel: this helper was built without the feature 'wasm'".to_string(),
             errno: 0,
         }),
         _ => confine(&order.confinement, outside),
     };
     let failure = match result {
         Ok(active) => {
-            say(&starting, &Said::Confined(active));
+            say(&starting, &Message::Confined(active));
             match order.task {
                 Task::Command { program, args, env } => execute(&program, args, env, files.pop()),
                 Task::Wasm { memory_bytes } => run_module(memory_bytes, files, starting),
@@ -133,16 +134,16 @@ fn become_task(order: Order, mut files: Vec<OwnedFd>, starting: File, outside: &
         }
         Err(failure) => failure,
     };
-    say(&starting, &Said::Failed(failure));
+    say(&starting, &Message::Failed(failure));
     sys::exit(1);
 }
 
 type Variables = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// Returns only if it failed. All other files than the standard ones are closed by executing.
+/// Executes a program; returns only after a failure. Executing closes all files but the standard ones.
 fn execute(program: &Path, args: Vec<Vec<u8>>, env: Variables, stdin: Option<OwnedFd>) -> Failure {
     if !program.as_os_str().as_bytes().contains(&b'/') {
-        return Failure::path("start: a path is expected", program, &io::ErrorKind::NotFound.into());
+        return Failure::path("start: expected a path with a '/'", program, &io::ErrorKind::NotFound.into());
     }
     let os = std::ffi::OsString::from_vec;
     let mut command = std::process::Command::new(program);
@@ -160,7 +161,7 @@ fn run_module(memory_bytes: u64, files: Vec<OwnedFd>, starting: File) -> ! {
     let Ok([socket, shared]) = <[OwnedFd; 2]>::try_from(files) else {
         sys::exit(1);
     };
-    // Tells that it has started.
+    // The end of this pipe says that the task has started.
     drop(starting);
     crate::wasm::work(socket, shared, memory_bytes);
     sys::exit(0);

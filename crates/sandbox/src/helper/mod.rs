@@ -1,8 +1,9 @@
-//! The helper: a process of its own that sets a task up, watches it, and ends all of it.
+//! This module is the helper: a process that sets up a task, watches the task, and kills all of its processes at the
+//! end.
 //!
-//! Three processes, so that each has one duty: the helper stays outside the new namespaces, keeps our rights and can't be
-//! reached by the task; the first process inside (`init`) reaps orphans and, by ending, ends the namespace; the task has
-//! given up everything.
+//! Three processes have one duty each. The helper stays outside the new namespaces, keeps our rights and can't be
+//! reached by the task. The first process inside (`init`) reaps orphans; when `init` ends, the namespace ends. The
+//! task has given up all rights.
 
 mod calls;
 mod confine;
@@ -17,8 +18,8 @@ use crate::{
     host, sys,
 };
 
-/// Becomes a helper if this program was started as one, and never returns then. To be called first thing in `main`, before
-/// there are threads or anything of use is open.
+/// Becomes a helper if this program was started as one, and never returns then. Call this first in `main`, before the
+/// program starts threads or opens files.
 ///
 /// ```no_run
 /// inshore_sandbox::child_main_if_asked();
@@ -30,10 +31,11 @@ pub fn child_main_if_asked() {
     }
 }
 
-/// Becomes a helper, whose orders come by standard input, a socket. For binaries that are started as one in another way than
-/// [`child_main_if_asked`] knows, by a word of their command line for instance: see [`crate::Helper::with_args`].
+/// Becomes a helper that receives its order by standard input, a socket. Binaries call this if they are started as a
+/// helper in another way than [`child_main_if_asked`] knows, for example by an argument: see
+/// [`crate::Helper::with_args`].
 pub fn child_main() -> ! {
-    // What went wrong is said through the socket; where that is what went wrong, nobody listens.
+    // The socket carries errors; an error of the socket itself can't be reported.
     sys::exit(if serve().is_ok() { 0 } else { 1 });
 }
 
@@ -42,7 +44,7 @@ fn serve() -> std::io::Result<()> {
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     channel::send(&socket, &Reply::Ready, &[])?;
     let Some((order, files)) = channel::receive::<Order>(&socket)? else { return Ok(()) };
-    // Of this process alone: the processes forked from it close theirs.
+    // The socket belongs to this process alone: the processes forked later close their copies.
     let mut socket = Some(socket);
     let reply = match one_thread().and_then(|()| supervise::supervise(&mut socket, order, files)) {
         Ok(report) => Reply::Done(report),
@@ -51,16 +53,16 @@ fn serve() -> std::io::Result<()> {
     channel::send(socket.as_ref().expect("closed in others only"), &reply, &[])
 }
 
-/// That we may fork.
+/// Checks that the process may fork, which needs a single thread.
 fn one_thread() -> Result<(), Failure> {
     match sys::threads() {
         Ok(1) => Ok(()),
         Ok(_) => Err(Failure {
             missing: None,
             path: None,
-            what: "become a helper: there are threads already, so it isn't the first thing that the program does".into(),
+            what: "become a helper: there are threads already; call `child_main` first in `main`".into(),
             errno: 0,
         }),
-        Err(error) => Err(Failure::system("count our threads in /proc/self/task", &error)),
+        Err(error) => Err(Failure::system("count threads in /proc/self/task", &error)),
     }
 }

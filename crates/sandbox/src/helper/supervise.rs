@@ -1,4 +1,4 @@
-//! The helper's part: namespaces, the deadline, and the end of everything.
+//! This module supervises a task in the helper: namespaces, the deadline, and the end of all processes.
 
 use std::{
     fs::{self, File},
@@ -27,7 +27,7 @@ use crate::{
     sys::{self, Forked, Waited},
 };
 
-/// Does what was ordered, to its end or until the other side of the socket wants no more of it or is gone.
+/// Runs the task of an order to its end, or until the other side of the socket cancels or is gone.
 pub fn supervise(
     socket: &mut Option<UnixStream>,
     order: Order,
@@ -41,7 +41,7 @@ pub fn supervise(
     sys::adopt_orphans().map_err(system("adopt orphans"))?;
     let (said, say) = pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe")(error.into()))?;
     let start = Instant::now();
-    // SAFETY: a helper has one thread: that was looked at, and no code here starts another.
+    // SAFETY: a helper has one thread, as `one_thread` found, and no code here starts another.
     let pid = match unsafe { sys::fork() }.map_err(system("fork"))? {
         Forked::Child => {
             drop((said, socket.take()));
@@ -53,7 +53,7 @@ pub fn supervise(
     let socket = socket.as_ref().expect("closed in the child only");
     let ended = until_end(socket, pid, start, wall).map_err(system("wait for a task"))?;
     if end_all && let Some(file) = processes_file {
-        // No more forks: where there is no namespace, killing one by one then comes to an end.
+        // This forbids forks: without a namespace, killing one process after another then comes to an end.
         let _ = fs::write(file, "0");
     }
     sys::kill(pid);
@@ -61,10 +61,10 @@ pub fn supervise(
     used.wait(pid).map_err(system("wait for a task"))?;
     let wall_us = start.elapsed().as_micros() as u64;
     if end_all {
-        used.end_descendants().map_err(system("end what a task left"))?;
+        used.end_descendants().map_err(system("end processes that a task left"))?;
     }
     let mut text = String::new();
-    File::from(said).read_to_string(&mut text).map_err(system("read what came of a task"))?;
+    File::from(said).read_to_string(&mut text).map_err(system("read the result of a task"))?;
     let outcome = init::Outcome::parse(&text)?;
     Ok(Report {
         status: outcome.status,
@@ -77,8 +77,8 @@ pub fn supervise(
     })
 }
 
-/// New namespaces for the processes forked from now on, as wanted and possible: the network's, those of System V IPC and of
-/// the host's name, and that of processes. Without root that takes a user namespace.
+/// Makes new namespaces for the processes forked from now on, as wanted and possible: for the network, System V IPC,
+/// the host name, and processes. Without root this needs a user namespace.
 fn enter_namespaces(confinement: &Confinement) -> Outside {
     let wants = |one, flag| if confinement.wanted.contains(one) { flag } else { 0 };
     let root = sys::user() == 0;
@@ -90,13 +90,13 @@ fn enter_namespaces(confinement: &Confinement) -> Outside {
     let (own_user, own_group) = (sys::user(), sys::group());
     let result = sys::unshare(flags | user);
     if result.is_ok() && !root {
-        // Without these, files that we make belong to nobody; all else holds.
+        // Without these maps, files that the command makes belong to `nobody`; all protections hold.
         let _ = map_user(own_user, own_group);
     }
     Outside { root, namespaces: result.map_err(|error| error.to_string()) }
 }
 
-/// Waits for the end of a process, the deadline, or the socket (nothing more is said there but that it's enough).
+/// Waits for the end of a process, the deadline, or the socket (where nothing arrives but the wish to cancel).
 fn until_end(socket: &UnixStream, pid: i32, start: Instant, wall: Duration) -> io::Result<Option<Ended>> {
     let process = pidfd_open(Pid::from_raw(pid).expect("of a child"), PidfdFlags::empty())?;
     loop {
@@ -119,7 +119,7 @@ fn until_end(socket: &UnixStream, pid: i32, start: Instant, wall: Duration) -> i
     }
 }
 
-/// What all processes used.
+/// Sums the resources of all processes.
 #[derive(Default)]
 struct Used {
     user_us: u64,
@@ -141,9 +141,9 @@ impl Used {
         Ok(())
     }
 
-    /// Kills our children until there are none: those of a child that ends become ours. With a namespace there are none to
-    /// begin with. One that forks without end while it dies is outrun only because a scan is faster than a fork; where there
-    /// is a cgroup it can't fork at all.
+    /// Kills our children until none is left: children of a child that ends become ours. With a namespace there are
+    /// none to begin with. A child that forks without end while it dies is outrun only because a scan is faster than
+    /// a fork; with a cgroup the child can't fork at all.
     fn end_descendants(&mut self) -> io::Result<()> {
         loop {
             match sys::wait(-1, false) {
@@ -160,7 +160,7 @@ impl Used {
     }
 }
 
-/// Our children.
+/// Lists our children.
 fn children() -> io::Result<Vec<i32>> {
     let own = std::process::id();
     let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Blocks of a file that a module's process reads itself, straight to where the module sees them.
+//! This module reads blocks of a file in the module's process, directly into the module's memory.
 //!
 //! ```text
 //!   file:     |<---- stride ---->|<---- stride ---->|<---- stride ---->|
@@ -14,29 +14,30 @@ use memchr::memchr;
 
 use super::FileBlocks;
 
-/// Read behind a block at once, in the hope that its last line ends there.
+/// Is the number of bytes read after a block at once, in the hope that the block's last line ends there.
 const MARGIN_BYTES: usize = 4096;
-/// As much is read behind a block where the line did not end in the margin.
+/// Is the number of bytes read after a block whose last line did not end in the margin.
 const LINE_BYTES: usize = 64 << 10;
 
-/// What a block came to.
+/// Says what reading a block found.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Its lines lie there.
+    /// The lines of the block lie in this range.
     Lines(Range<usize>),
-    /// No line begins in it.
+    /// No line begins in the block.
     Nothing,
-    /// It can't be read here: its last line is too long, the file is shorter than it was, or the system said why not.
+    /// The block can't be read here: the last line is too long, the file became shorter, or the system returned an
+    /// error.
     NotHere,
 }
 
 impl FileBlocks {
-    /// Room to read one of them.
+    /// Returns the bytes of memory that reading a block needs.
     pub fn room_bytes(&self) -> u64 {
         self.stride + LINE_BYTES as u64
     }
 
-    /// Reads one of them into `room`.
+    /// Reads a block into `room`.
     pub fn read(&self, file: &File, block: u64, room: &mut [u8]) -> Found {
         self.try_read(file, block, room).unwrap_or(Found::NotHere)
     }
@@ -58,7 +59,7 @@ impl FileBlocks {
     }
 }
 
-/// Which of the bytes are a block's lines; `None` where more have to be read.
+/// Finds the range of a block's lines; `None` if more bytes have to be read.
 fn cut(bytes: &[u8], stride: usize, is_first: bool, is_all: bool) -> Option<Found> {
     let first = match memchr(b'\n', &bytes[..stride]) {
         _ if is_first => 0,
@@ -80,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// A text with lines of these lengths; the last one may lack its end.
+    /// Makes a text with lines of these lengths; with `ends`, the last line ends with a newline.
     fn text(lengths: &[usize], ends: bool) -> Vec<u8> {
         let mut text = Vec::new();
         for (number, length) in lengths.iter().enumerate() {
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_gone_is_not_read() {
+    fn long_lines_and_shortened_files_are_not_read() {
         let (file, blocks) = blocks(&text(&[10, LINE_BYTES + 4096, 10], true), 4096);
         let mut room = vec![0; blocks.room_bytes() as usize];
         assert_eq!(blocks.read(&file, 0, &mut room), Found::NotHere);

@@ -1,40 +1,43 @@
-//! WebAssembly kernels: modules from clients, run on blocks near the data.
+//! This module runs WebAssembly kernels: modules from clients, which work on blocks near the data.
 //!
-//! The nouns: a *module* is the client's code; a [`WasmRun`] is one instance of it, in a process of its own, that is given
-//! blocks and hands over results.
+//! The nouns: a *module* is the client's code; a [`WasmRun`] is an instance of a module in a child process, which
+//! receives blocks and returns results.
 //!
 //! # What a module is
-//! What it exports and imports is told byte by byte in `docs/kernels-wasm.md`. In short: it exports `memory`, `inshore_abi`,
-//! `inshore_alloc`, `inshore_init` and `inshore_block`, and may import `emit`, `log`, `memmem`, `hash64` and `decompress` from
-//! the module `inshore`, and nothing else. What it emits of a block is the block's part of the result, and parts come in the
-//! order of blocks ([`WasmResult::InOrder`]). Or it also exports `inshore_state`, `inshore_merge` and `inshore_finish`
-//! ([`WasmResult::State`]): then nothing comes of a block, but each instance has a state, states are merged in any order, and
-//! the result is what the last one emits. Either way it can't be seen in the result how many instances there were.
+//! `docs/kernels-wasm.md` describes the exports and imports byte by byte. In short: a module exports `memory`,
+//! `inshore_abi`, `inshore_alloc`, `inshore_init` and `inshore_block`, and may import `emit`, `log`, `memmem`,
+//! `hash64` and `decompress` from the module `inshore`, and nothing else. The bytes that a module emits for a block
+//! are the block's part of the result, and parts come in the order of blocks ([`WasmResult::InOrder`]). Or a module
+//! also exports `inshore_state`, `inshore_merge` and `inshore_finish` ([`WasmResult::State`]): then blocks emit
+//! nothing, but each instance has a state, states are merged in any order, and the result is what the last instance
+//! emits. In both cases the result does not depend on the number of instances.
 //!
-//! Pointers and lengths are unsigned; one that leads out of the memory ends the run with an error. SIMD of 128 bits is on;
-//! threads, more than one memory, memories of 64 bits, and instructions whose results differ between machines are off.
+//! Pointers and lengths are unsigned; a range outside the memory ends the run with an error. SIMD of 128 bits is on;
+//! threads, multiple memories, 64-bit memories, and instructions whose results differ between machines are off.
 //!
 //! # How it's contained
-//! A module has no authority: no files, no clock, no randomness, no WASI, nothing but the functions above. Its process is
-//! contained as a command is, with a far shorter list of system calls and no files at all, so that an error in the compiler
-//! or runtime gains little. It's also what ends a module that spins: an instance that is interrupted at counted instructions
-//! ("fuel", "epochs") ran its tight loops at a half to a quarter of the rate, and killing a process costs nothing.
+//! A module has no authority: no files, no clock, no randomness, no WASI, nothing but the functions above. The
+//! module's process is confined as a command is, with a far shorter list of system calls and no files at all, so that
+//! an error in the compiler or runtime gains an attacker little. The process is also the means to stop a module that
+//! spins. Interrupting an instance at counted instructions ("fuel", "epochs") would slow tight loops to a half or a
+//! quarter of the rate, and killing a process costs nothing.
 //!
 //! # How a block gets there
-//! A file in memory (`memfd`) with two slots, which both processes map: ours writes a block into one while the module works on
-//! the other. The module's process lays the file over a part of the module's own memory (the module says where, by
-//! `inshore_alloc`), so each byte is copied once. The file is sealed against becoming shorter and our process never reads of
-//! it, so that nothing which the other process does to it can harm ours. Results come back over a socket, framed, gathered
-//! to 64 KiB.
+//! Blocks travel through a file in memory (`memfd`) with two slots, which both processes map: our process writes a
+//! block into one slot while the module works on the other. The module's process maps the file over a part of the
+//! module's own memory (`inshore_alloc` says where), so each byte is copied once. The file is sealed against
+//! shrinking and our process never reads the file, so that nothing that the module's process does to the file can
+//! harm ours. Results come back over a socket, framed, gathered to 64 KiB.
 //!
-//! Or the module's process reads the blocks itself ([`FileBlocks`]): it gets a file that was opened for reading, beside what
-//! it's asked, and reads block after block of it to where the module sees them. So the bytes stay in the cache of one core,
-//! and the two processes wake each other once for many blocks instead of twice for each. The module sees no more of the file
-//! than its blocks; the process, if it was taken over, could read all of that one file, which it's given to read anyhow. What
-//! it can't read it leaves, and our process, which can say why, gives it or fails.
+//! Or the module's process reads the blocks directly ([`FileBlocks`]): the process gets a file that is open for
+//! reading, together with the call, and reads block after block into the module's memory. So the bytes stay in the
+//! cache of one core, and the two processes wake each other once for many blocks instead of twice for each. The
+//! module sees no more of the file than the blocks; an attacker who took over the process could read all of that one
+//! file, which the module may read anyhow. The process leaves blocks that it can't read; our process, which can
+//! report errors, then reads the block or fails.
 //!
-//! `memmem`, `hash64` and `decompress` are the host's since compiled modules do these slower (`memmem` at 21 % of the native
-//! rate, a hash at 95 %). What it all costs is in `docs/kernels-wasm.md`.
+//! `memmem`, `hash64` and `decompress` are functions of the host since compiled modules are slower at them (`memmem`
+//! at 21 % of the native rate, a hash at 95 %). `docs/kernels-wasm.md` lists all costs.
 
 mod blocks;
 mod run;
@@ -48,23 +51,23 @@ pub(crate) use worker::work;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// A process that reads blocks itself stops after so much time, so that it's known to get on, and where.
+/// Is the time after which a process that reads blocks directly returns, so that our process knows the progress.
 const BATCH: Duration = Duration::from_millis(100);
 
-/// What a module may use.
+/// Limits the resources of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WasmLimits {
-    /// Its memory; beyond it `memory.grow` fails in the module. Default: 64 MiB.
+    /// Limits the module's memory; at the limit `memory.grow` fails in the module. Default: 64 MiB.
     pub memory_bytes: u64,
-    /// What its process may take beside that, for the compiler, the compiled code and the runtime. Default: 256 MiB, which is
-    /// what a module of 10 MiB takes.
+    /// Limits the further memory of the module's process, for the compiler, the compiled code and the runtime.
+    /// Default: 256 MiB, enough for a module of 10 MiB.
     pub own_bytes: u64,
-    /// Time that is waited for it: to be compiled, to be initialised, for each block and to finish, without the time for which
-    /// results wait for whoever takes them; then it's killed. Default: 10 s.
+    /// Limits the time of each step: compiling, initialising, each block, and finishing, without the time for which
+    /// the consumer delays results; a module that takes longer is killed. Default: 10 s.
     pub call: Duration,
-    /// Time from the start; then it's killed, whatever it waits for. Default: one hour.
+    /// Limits the time from the start; at the deadline the module is killed. Default: one hour.
     pub wall: Duration,
-    /// Bytes of results; beyond it it's killed. Default: 1 GiB.
+    /// Limits the bytes of results; a module that emits more is killed. Default: 1 GiB.
     pub output_bytes: u64,
 }
 
@@ -80,30 +83,32 @@ impl Default for WasmLimits {
     }
 }
 
-/// What kind of result a module has.
+/// Says which kind of result a module has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WasmResult {
-    /// What it emits of each block, in the order of blocks.
+    /// The module emits a part of the result for each block, in the order of blocks.
     InOrder,
-    /// What it emits at the end, of the merged states of all instances.
+    /// The module emits the result at the end, from the merged states of all instances.
     State,
 }
 
-/// Blocks of a file, one after the other, which the module's process [reads itself](WasmRun::file_blocks).
+/// Describes consecutive blocks of a file that the module's process [reads directly](WasmRun::file_blocks).
 ///
-/// A block has the lines that begin in it, but not one that begins exactly where it does: that one is of the block before it.
+/// A block has the lines that begin inside, but not a line that begins exactly at the block's start: that line
+/// belongs to the previous block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileBlocks {
-    /// Where the first one begins. Multiples of a page are read fastest.
+    /// Is the offset of the first block in the file. Multiples of a page are read fastest.
     pub start: u64,
-    /// Bytes from one to the next.
+    /// Is the distance in bytes from one block to the next.
     pub stride: u64,
-    /// How many there are.
+    /// Counts the blocks.
     pub count: u64,
-    /// Bytes of the file.
+    /// Holds the size of the file in bytes.
     pub file_bytes: u64,
-    /// Added to places in the file, these are the offsets that the module is told: of a whole that the file is a part of.
+    /// Is added to offsets in the file to get the offsets that the module sees: the file may be a part of a larger
+    /// source.
     pub base: u64,
-    /// It stops after the block with which it has emitted so much.
+    /// Reading stops after the block at which the module has emitted this many bytes.
     pub enough_bytes: u64,
 }

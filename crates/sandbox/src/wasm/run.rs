@@ -1,4 +1,5 @@
-//! Our side of a module: gives it blocks, takes results, and ends it when it takes too long.
+//! This module is our side of a WebAssembly kernel: it sends blocks, takes results, and ends a module that takes too
+//! long.
 
 use std::{
     collections::VecDeque,
@@ -14,96 +15,97 @@ use std::{
 
 use super::{
     BATCH, FileBlocks, WasmLimits, WasmResult,
-    wire::{ANSWER_BYTES, Answer, Ask, Call, HAS_STATE, LAST, PAYLOAD_BYTES, Say},
+    wire::{ANSWER_BYTES, Answer, AnswerKind, Call, CallKind, HAS_STATE, LAST, PAYLOAD_BYTES},
 };
 use crate::{
     CommandLimits, Ended, Error, Protections, Result, Sandbox,
-    cgroup::Groups,
+    cgroup::Cgroups,
     channel::{Confinement, Order, Reply, Report, Task},
     command::confinement,
-    host::Running,
+    host::RunningHelper,
     shared::Shared,
 };
 
-/// Blocks under way: one that the module works on, and one that lies ready.
+/// Is the number of blocks in flight: the module works on one block, and the next is ready.
 const SLOTS: usize = 2;
-/// Distances between slots are multiples of this; a longer block moves them apart.
+/// Distances between slots are multiples of this; a longer block moves the slots apart.
 const SLOT_BYTES: usize = 64 << 10;
-/// Bytes kept of a module's log.
+/// Is the number of bytes kept of a module's log.
 const LOG_BYTES: usize = 8 << 10;
 
-/// Time for a process to end once it has closed its socket.
+/// Is the time that a process gets to end once it has closed the socket.
 const GRACE: Duration = Duration::from_secs(5);
-/// So often it is asked whether the module is still wanted.
+/// Is the interval at which a run asks whether it is cancelled.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Takes a piece of a result.
 pub type Output<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<()>;
 
-/// Takes a piece of what comes of blocks that the module's process reads.
+/// Takes a piece of the result of blocks that the module's process reads.
 pub type BlockOutput<'a> = &'a mut dyn FnMut(BlockPart<'_>) -> io::Result<()>;
 
-/// A piece of what the module emitted of a block of a file. The last one may be empty; of a block of which nothing was emitted
-/// there is none.
+/// Holds a piece of the bytes that the module emitted for a block of a file. The last piece may be empty; a block for
+/// which nothing was emitted has no piece.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPart<'a> {
-    /// Which block, from 0.
+    /// Is the number of the block, from 0.
     pub block: u64,
-    /// Where its lines begin, as the module was told.
+    /// Is the offset of the block's first line, as the module saw the offset.
     pub offset: i64,
-    /// Where in the file they end.
+    /// Is the end of the block's last line in the file.
     pub end: u64,
-    /// Whether nothing more comes of the block.
+    /// Says whether this is the block's last piece.
     pub is_last: bool,
-    /// What was emitted.
+    /// Holds the emitted bytes.
     pub bytes: &'a [u8],
 }
 
-/// Takes what comes with answers.
+/// Takes the bytes that come with answers.
 type Take<'a> = &'a mut dyn FnMut(&Answer, &[u8]) -> io::Result<()>;
 
-/// Whether a run is no longer wanted.
+/// Tells whether a run is cancelled.
 pub type Unwanted = Box<dyn Fn() -> bool + Send>;
 
-/// An instance of a module in a process of its own, which ends with this.
+/// Runs an instance of a module in a child process, which ends when this is dropped.
 pub struct WasmRun {
     socket: UnixStream,
     shared: Shared,
     result: WasmResult,
     unwanted: Unwanted,
-    helper: Running,
-    groups: Groups,
+    helper: RunningHelper,
+    groups: Cgroups,
     limits: WasmLimits,
     slot_bytes: usize,
-    /// The slot for the next block, and how many are not yet done.
+    /// Is the slot for the next block.
     next_slot: usize,
+    /// Counts the blocks in flight.
     under_way: usize,
-    /// What was asked for, to be named where it fails.
-    asked: Ask,
-    /// Since when we wait for the module: not while our caller does something else.
+    /// Names the current call for error messages.
+    current: CallKind,
+    /// Is the time since which this process waits for the module, without the time that our caller takes.
     since: Instant,
     output_bytes: u64,
     log: VecDeque<u8>,
     payload: Vec<u8>,
 }
 
-/// What came of a module.
+/// Reports how a module ended and what the module used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WasmResponse {
-    /// Time from the start of its process to its end.
+    /// Holds the time from the start of the module's process to the end.
     pub wall: Duration,
-    /// Processor time of its process, compiling included.
+    /// Holds the processor time of the process in user mode, compiling included.
     pub user: Duration,
-    /// See `user`.
+    /// Holds the processor time of the process in the kernel.
     pub system: Duration,
-    /// Most memory of its process at a time.
+    /// Holds the peak memory of the process.
     pub memory_bytes_max: u64,
-    /// Bytes of results.
+    /// Counts the bytes of results.
     pub output_bytes: u64,
-    /// The last 8 KiB of what it logged.
+    /// Holds the last 8 KiB of the module's log.
     pub log: Vec<u8>,
-    /// Which protections were active.
+    /// Lists the protections that were active.
     pub active: Protections,
 }
 
@@ -114,29 +116,30 @@ impl fmt::Debug for WasmRun {
 }
 
 impl Sandbox {
-    /// Whether a module can be run: whether it's valid, imports nothing unknown, exports what is expected, and says the right
-    /// version; and what kind of result it has. None of that happens in our own process.
+    /// Checks that a module is valid, has only known imports, has the expected exports, and reports the right ABI
+    /// version; returns the kind of result. The module is compiled and run in a child process only.
     ///
     /// # Errors
-    /// [`Error::Module`] where it isn't such a module, and those of [`Sandbox::start_wasm`].
+    /// [`Error::Module`] if the bytes are no such module, and the errors of [`Sandbox::start_wasm`].
     pub fn check_wasm(&self, module: &[u8], limits: &WasmLimits) -> Result<WasmResult> {
         Ok(self.load(module, limits, Box::new(|| false))?.result)
     }
 
-    /// Starts a module with these arguments: compiles it in a process of its own (about 10 ms, and 50 ms or more for each MiB
-    /// of module) and has it initialised.
+    /// Starts a module with these arguments: compiles the module in a child process (about 10 ms, and 50 ms or more
+    /// for each MiB of module) and calls `inshore_init`.
     ///
     /// # Errors
-    /// [`Error::Module`], [`Error::Kernel`] where its `inshore_init` fails, [`Error::Ended`] at a limit; [`Error::Missing`] and
-    /// [`Error::Helper`] as for commands.
+    /// [`Error::Module`], [`Error::Kernel`] if `inshore_init` fails, [`Error::Ended`] at a limit; [`Error::Missing`]
+    /// and [`Error::Helper`] as for commands.
     pub fn start_wasm(&self, module: &[u8], args: &[u8], limits: &WasmLimits) -> Result<WasmRun> {
         self.start_wasm_while_wanted(module, args, limits, Box::new(|| false))
     }
 
-    /// As [`Sandbox::start_wasm`]; whenever the module is waited for, `unwanted` is asked ten times a second, and a yes ends it.
+    /// Starts a module as [`Sandbox::start_wasm`] does; while the run waits for the module, `unwanted` is asked ten
+    /// times a second, and `true` ends the run.
     ///
     /// # Errors
-    /// As [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Ended::Cancelled`].
+    /// The errors of [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Ended::Cancelled`].
     pub fn start_wasm_while_wanted(
         &self,
         module: &[u8],
@@ -145,7 +148,7 @@ impl Sandbox {
         unwanted: Unwanted,
     ) -> Result<WasmRun> {
         let mut run = self.load(module, limits, unwanted)?;
-        run.give(Ask::Init, args)?;
+        run.give(CallKind::Init, args)?;
         Ok(run)
     }
 
@@ -156,7 +159,8 @@ impl Sandbox {
             wall: limits.wall,
             processes: 1,
             file_bytes: 0,
-            // Three, these two, and those of the rules while they are made.
+            // The process has three standard files, the two here, and the files of the landlock rules while the rules
+            // are made.
             open_files: 32,
             ..CommandLimits::default()
         };
@@ -164,7 +168,7 @@ impl Sandbox {
         let order = Order {
             task: Task::Wasm { memory_bytes: limits.memory_bytes },
             confinement: Confinement {
-                // Address space is reserved, not used.
+                // The runtime reserves address space that it does not use.
                 address_bytes: None,
                 data_bytes: Some(process_limits.memory_bytes),
                 ..confinement(&process_limits, &self.policy, &groups)
@@ -174,7 +178,7 @@ impl Sandbox {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
         let shared = Shared::new().map_err(Error::system("make a file in memory"))?;
         let files = [theirs.as_fd(), shared.file().as_fd()];
-        let helper = Running::start(&self.helper, &order, &files, Stdio::null(), Stdio::null())?;
+        let helper = RunningHelper::start(&self.helper, &order, &files, Stdio::null(), Stdio::null())?;
         drop(theirs);
         let mut run = WasmRun {
             socket,
@@ -187,14 +191,14 @@ impl Sandbox {
             slot_bytes: 0,
             next_slot: 0,
             under_way: 0,
-            asked: Ask::Load,
+            current: CallKind::Load,
             since: Instant::now(),
             output_bytes: 0,
             log: VecDeque::new(),
             payload: vec![0; PAYLOAD_BYTES],
         };
         run.place(module, 0)?;
-        run.call(Ask::Load, 0, module.len(), 0)?;
+        run.call(CallKind::Load, 0, module.len(), 0)?;
         if run.until_done(&mut nothing)?.code == HAS_STATE {
             run.result = WasmResult::State;
         }
@@ -202,60 +206,62 @@ impl Sandbox {
     }
 }
 
-/// Takes what can't come: the module's side refuses to send it.
+/// Takes results where none can come: the module's process refuses to send them.
 fn nothing(_: &Answer, _: &[u8]) -> io::Result<()> {
-    Err(io::Error::other("it emits where nothing is expected"))
+    Err(io::Error::other("it emits during a call that must not emit"))
 }
 
-/// Takes what is emitted, of whichever block.
+/// Takes emitted bytes, of any block.
 fn plain(output: Output<'_>) -> impl FnMut(&Answer, &[u8]) -> io::Result<()> {
     |_, bytes| output(bytes)
 }
 
 impl WasmRun {
-    /// What kind of result the module has.
+    /// Returns the module's kind of result.
     pub fn result(&self) -> WasmResult {
         self.result
     }
 
-    /// Gives the module a block that begins at `offset` of its source, and hands over what it has emitted by then, of earlier
-    /// blocks too, in order. Returns while the module works on it: two blocks may be under way. Costs one copy of the block.
+    /// Sends the module a block that begins at `offset` of the source, and hands over the bytes that the module has
+    /// emitted by then, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
+    /// be in flight. Costs one copy of the block.
     ///
     /// # Errors
-    /// Those of earlier blocks too: [`Error::Kernel`] where the module fails, [`Error::Ended`] at a limit,
-    /// [`Error::Output`]. After an error the module is gone; any call gives an error then.
+    /// The errors include those of earlier blocks: [`Error::Kernel`] if the module fails, [`Error::Ended`] at a
+    /// limit, [`Error::Output`]. After an error the module is gone, and any call returns an error.
     pub fn block(&mut self, bytes: &[u8], offset: i64, output: Output<'_>) -> Result<()> {
         self.since = Instant::now();
         self.check_length(bytes.len() as u64, "inshore_block")?;
         if bytes.len() > self.slot_bytes {
-            // Those under way lie where the slots are now.
+            // The blocks in flight lie where the slots are now.
             self.settle(output)?;
-            // Somewhat more, so that not every longer one moves them.
+            // Some reserve keeps slightly longer blocks from moving the slots again.
             self.slot_bytes = (bytes.len() + bytes.len() / 8).next_multiple_of(SLOT_BYTES);
         }
         while self.under_way >= SLOTS {
             self.until_done(&mut plain(output))?;
         }
         if self.under_way == 0 {
-            // Whoever waits for each block stays in the memory that is in a core's cache.
+            // If no block is in flight, the first slot is the one in a core's cache.
             self.next_slot = 0;
         }
         let position = self.next_slot * self.slot_bytes;
         self.place(bytes, position)?;
-        self.call(Ask::Block, position, bytes.len(), offset)?;
+        self.call(CallKind::Block, position, bytes.len(), offset)?;
         self.next_slot = (self.next_slot + 1) % SLOTS;
         self.under_way += 1;
         Ok(())
     }
 
-    /// Has the module's process read blocks of a file, which is open for reading, and give them to the module, one after the
-    /// other. Hands over what is emitted, and says how many blocks are done when it returns: fewer than all where enough was
-    /// emitted, after a tenth of a second, and before a block that the process can't read: one whose last line is longer than
-    /// 64 KiB, or where the file became shorter or reading fails. That one is to be [given](WasmRun::block), by whoever knows what
-    /// it is. Blocks that were given before are done first, and nothing may come of them: [settle](WasmRun::settle) where it may.
+    /// Has the module's process read blocks of a file, which is open for reading, and pass them to the module in
+    /// order. Hands over the emitted bytes, and returns how many blocks are done. That is fewer than all if the
+    /// module emitted enough, after a tenth of a second, and before a block that the process can't read: the last
+    /// line is longer than 64 KiB, the file became shorter, or reading fails. The caller then reads that block and
+    /// [sends](WasmRun::block) the bytes. Blocks that were sent before are done first, and must not emit anything:
+    /// call [settle](WasmRun::settle) first if they may.
     ///
     /// # Errors
-    /// As [`WasmRun::block`].
+    /// The errors of [`WasmRun::block`].
     pub fn file_blocks(
         &mut self,
         file: BorrowedFd<'_>,
@@ -267,25 +273,32 @@ impl WasmRun {
         self.check_length(room, "inshore_block")?;
         self.slot_bytes = self.slot_bytes.max((room as usize).next_multiple_of(SLOT_BYTES));
         self.shared.grow(SLOTS * self.slot_bytes).map_err(Error::system("share a block"))?;
-        self.call_with_file(Call { length: room, blocks: *blocks, ..self.call_of(Ask::Blocks) }, Some(file))?;
+        self.call_with_file(
+            Call { length: room, blocks: *blocks, ..self.call_of(CallKind::Blocks) },
+            Some(file),
+        )?;
         let done = self.until_done(&mut |answer, bytes| {
             let Answer { code, place, .. } = *answer;
             let (block, offset, end) = (place.block, place.offset, place.end);
             if block >= blocks.count {
-                return Err(io::Error::other("it says something of a block that it was not asked for"));
+                return Err(io::Error::other(
+                    "protocol error: it sends results of a block outside the request",
+                ));
             }
             output(BlockPart { block, offset, end, is_last: code == LAST, bytes })
         })?;
         match done.place.block {
             count if count <= blocks.count => Ok(count),
-            _ => self.stop(self.kernel("its process", "it has done more blocks than there are")).map(|()| 0),
+            _ => self
+                .stop(self.kernel("its process", "protocol error: it reports more blocks than there are"))
+                .map(|()| 0),
         }
     }
 
-    /// Waits until the module is done with all blocks, and hands over what it emits.
+    /// Waits until the module is done with all blocks, and hands over the emitted bytes.
     ///
     /// # Errors
-    /// As [`WasmRun::block`].
+    /// The errors of [`WasmRun::block`].
     pub fn settle(&mut self, output: Output<'_>) -> Result<()> {
         self.settle_to(&mut plain(output))
     }
@@ -298,56 +311,54 @@ impl WasmRun {
         Ok(())
     }
 
-    /// Refuses what is longer than the module's memory.
+    /// Refuses bytes that are longer than the module's memory.
     fn check_length(&self, bytes: u64, what: &str) -> Result<()> {
         match self.limits.memory_bytes {
             limit if bytes <= limit => Ok(()),
-            limit => {
-                Err(self.kernel(what, &format!("{bytes} bytes are more than the {limit} of its memory")))
-            }
+            limit => Err(self.kernel(what, &format!("{bytes} bytes do not fit its memory of {limit} bytes"))),
         }
     }
 
-    /// Has a module with a [state](WasmResult::State) hand it over, for another instance to [merge](WasmRun::merge). Nothing
-    /// but [`WasmRun::end`] comes after it.
+    /// Has a module with a [state](WasmResult::State) emit the state, for another instance to
+    /// [merge](WasmRun::merge). Only [`WasmRun::end`] may follow.
     ///
     /// # Errors
-    /// As [`WasmRun::block`].
+    /// The errors of [`WasmRun::block`].
     pub fn state(&mut self, output: Output<'_>) -> Result<()> {
         self.settle_to(&mut nothing)?;
-        self.call(Ask::State, 0, 0, 0)?;
+        self.call(CallKind::State, 0, 0, 0)?;
         self.until_done(&mut plain(output)).map(drop)
     }
 
-    /// Adds another instance's state to this one's.
+    /// Merges another instance's state into this instance's state.
     ///
     /// # Errors
-    /// As [`WasmRun::block`]; [`Error::Kernel`] where the state doesn't fit the module's memory.
+    /// The errors of [`WasmRun::block`]; [`Error::Kernel`] if the state doesn't fit the module's memory.
     pub fn merge(&mut self, state: &[u8]) -> Result<()> {
         self.settle_to(&mut nothing)?;
         self.check_length(state.len() as u64, "inshore_merge")?;
-        self.give(Ask::Merge, state)
+        self.give(CallKind::Merge, state)
     }
 
-    /// Has the module finish where it has a [state](WasmResult::State), hands over the rest of its results, and ends it.
+    /// Has a module with a [state](WasmResult::State) finish, hands over the rest of the result, and ends the module.
     ///
     /// # Errors
-    /// As [`WasmRun::block`].
+    /// The errors of [`WasmRun::block`].
     pub fn finish(mut self, output: Output<'_>) -> Result<WasmResponse> {
         self.settle(output)?;
         if self.result == WasmResult::State {
-            self.call(Ask::Finish, 0, 0, 0)?;
+            self.call(CallKind::Finish, 0, 0, 0)?;
             self.until_done(&mut plain(output))?;
         }
         self.end()
     }
 
-    /// Ends it, and tells what it took.
+    /// Ends the module, and reports the resources used.
     ///
     /// # Errors
     /// [`Error::Helper`], [`Error::System`].
     pub fn end(mut self) -> Result<WasmResponse> {
-        // It ends when it's asked for nothing more.
+        // The process ends when it receives the socket's end.
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
         let report = self.report()?;
         Ok(WasmResponse {
@@ -361,49 +372,49 @@ impl WasmRun {
         })
     }
 
-    /// The end of what it logged so far.
+    /// Returns the last 8 KiB of the module's log.
     pub fn log(&self) -> Vec<u8> {
         self.log.iter().copied().collect()
     }
 
-    /// Makes a call that is about these bytes, and waits for its end.
-    fn give(&mut self, ask: Ask, bytes: &[u8]) -> Result<()> {
+    /// Makes a call with these bytes, and waits for the call's end.
+    fn give(&mut self, kind: CallKind, bytes: &[u8]) -> Result<()> {
         self.slot_bytes = self.slot_bytes.max(bytes.len().next_multiple_of(SLOT_BYTES));
         self.place(bytes, 0)?;
-        self.call(ask, 0, bytes.len(), 0)?;
+        self.call(kind, 0, bytes.len(), 0)?;
         self.until_done(&mut nothing).map(drop)
     }
 
-    /// Puts bytes into the shared file.
+    /// Writes bytes to the shared file.
     fn place(&mut self, bytes: &[u8], position: usize) -> Result<()> {
         let room = self.shared.grow(SLOTS * self.slot_bytes);
         room.and_then(|()| self.shared.put(position, bytes)).map_err(Error::system("share a block"))
     }
 
-    fn call(&mut self, ask: Ask, position: usize, length: usize, offset: i64) -> Result<()> {
+    fn call(&mut self, kind: CallKind, position: usize, length: usize, offset: i64) -> Result<()> {
         let (position, length) = (position as u64, length as u64);
-        self.call_with_file(Call { position, length, offset, ..self.call_of(ask) }, None)
+        self.call_with_file(Call { position, length, offset, ..self.call_of(kind) }, None)
     }
 
-    /// A call that is about nothing yet.
-    fn call_of(&self, ask: Ask) -> Call {
+    /// Makes a call without bytes.
+    fn call_of(&self, kind: CallKind) -> Call {
         let capacity = (SLOTS * self.slot_bytes) as u64;
-        Call { ask, position: 0, length: 0, offset: 0, capacity, blocks: FileBlocks::default() }
+        Call { kind, position: 0, length: 0, offset: 0, capacity, blocks: FileBlocks::default() }
     }
 
     fn call_with_file(&mut self, call: Call, file: Option<BorrowedFd<'_>>) -> Result<()> {
         if self.under_way == 0 {
             self.since = Instant::now();
         }
-        self.asked = call.ask;
+        self.current = call.kind;
         match call.send(&self.socket, file) {
             Ok(()) => Ok(()),
-            // It may have said why it ended.
+            // The process may have sent the reason for its end.
             Err(_) => self.until_done(&mut |_, _| Ok(())).and(Err(self.kernel("call", "it has ended"))),
         }
     }
 
-    /// Hands results over until a call has returned, and gives its last answer.
+    /// Hands over results until a call has returned, and returns the last answer.
     fn until_done(&mut self, take: Take<'_>) -> Result<Answer> {
         loop {
             let mut header = [0; ANSWER_BYTES];
@@ -420,48 +431,48 @@ impl WasmRun {
         }
     }
 
-    /// Whether that was the end of a call.
+    /// Handles an answer, and tells whether the answer ended a call.
     fn take(&mut self, answer: &Answer, payload: &[u8], take: Take<'_>) -> Result<bool> {
         match answer.say {
-            Say::Emit => {
+            AnswerKind::Emit => {
                 self.output_bytes += payload.len() as u64;
                 if self.output_bytes > self.limits.output_bytes {
                     return self.stop(Error::Ended(Ended::Output)).map(|()| false);
                 }
                 let start = Instant::now();
                 let result = take(answer, payload);
-                // That it waited is not the module's fault.
+                // The module's time limit does not count the consumer's delay.
                 self.since += start.elapsed();
                 result.or_else(|error| self.stop(Error::Output(error))).map(|()| false)
             }
-            Say::Log => {
+            AnswerKind::Log => {
                 self.log.extend(payload);
                 self.log.drain(..self.log.len().saturating_sub(LOG_BYTES));
                 Ok(false)
             }
-            Say::Done => {
+            AnswerKind::Done => {
                 self.since = Instant::now();
                 self.under_way = self.under_way.saturating_sub(1);
                 if answer.code < 0 {
-                    let reason = format!("it returned the error {}", answer.code);
+                    let reason = format!("it returned the error code {}", answer.code);
                     return self.stop(self.kernel(&self.what(answer), &reason)).map(|()| true);
                 }
                 Ok(true)
             }
-            Say::NotOurs => Err(Error::Module { reason: text(payload) }),
-            Say::Failed => Err(self.kernel(&self.what(answer), &text(payload))),
+            AnswerKind::Invalid => Err(Error::Module { reason: text(payload) }),
+            AnswerKind::Failed => Err(self.kernel(&self.what(answer), &text(payload))),
         }
     }
 
-    /// What an answer is about, as errors name it.
+    /// Names the subject of an answer in error messages.
     fn what(&self, answer: &Answer) -> String {
-        match self.asked {
-            Ask::Block | Ask::Blocks => format!("the block at {}", answer.place.offset),
+        match self.current {
+            CallKind::Block | CallKind::Blocks => format!("the block at {}", answer.place.offset),
             asked => asked.name().to_string(),
         }
     }
 
-    /// Ends it, and is that error.
+    /// Ends the module's process, and returns the error.
     fn stop(&mut self, error: Error) -> Result<()> {
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let _ = self.helper.stop();
@@ -472,15 +483,16 @@ impl WasmRun {
         Error::Kernel { what: what.to_string(), reason: reason.to_string() }
     }
 
-    /// Time for what was asked: a block of several has as much as any, and may be begun when the time for the batch is over.
+    /// Returns the time limit of the current call. Each of several blocks has the same limit, and may begin when the
+    /// time for the batch is over.
     fn allowed(&self) -> Duration {
-        self.limits.call + if self.asked == Ask::Blocks { BATCH } else { Duration::ZERO }
+        self.limits.call + if self.current == CallKind::Blocks { BATCH } else { Duration::ZERO }
     }
 
-    /// Reads all of it, within the time that the module has.
+    /// Fills `into` within the module's time limit.
     fn read(&mut self, mut into: &mut [u8]) -> Result<()> {
         while !into.is_empty() {
-            // Looked at before each read: whoever talks without end is never waited for.
+            // The limit is checked before each read, so that a module that sends without end is stopped too.
             let left = self.allowed().saturating_sub(self.since.elapsed());
             if left.is_zero() {
                 return self.stop(Error::Ended(Ended::Deadline));
@@ -502,7 +514,7 @@ impl WasmRun {
         Ok(())
     }
 
-    /// Its process has ended, and not when it should: why.
+    /// Returns the reason for an unexpected end of the module's process.
     fn ended(&mut self) -> Result<()> {
         let report = self.report()?;
         let by_memory = self.groups.killed().then_some(Ended::Memory);
@@ -515,12 +527,14 @@ impl WasmRun {
     }
 
     fn report(&mut self) -> Result<Report> {
-        // Its process has closed its end of the socket, and is expected to be at its own end.
+        // The process has closed the socket, and is expected to end soon.
         self.helper.socket.set_read_timeout(Some(GRACE)).map_err(Error::system("set a time limit"))?;
         match self.helper.reply()? {
             Reply::Done(report) => Ok(report),
             Reply::Failed(failure) => Err(failure.into()),
-            Reply::Ready => Err(self.kernel("its process", "it is ready twice")),
+            Reply::Ready => {
+                Err(self.kernel("its process", "protocol error: it reports twice that it is ready"))
+            }
         }
     }
 }

@@ -1,20 +1,20 @@
-//! What `decompress` does for a module: frames of zstd and members of gzip, known by their first bytes.
+//! This module implements `decompress` for modules: frames of zstd and members of gzip, known by the first bytes.
 
 use std::io::Read;
 
 use flate2::bufread::MultiGzDecoder;
 use zstd::bulk::Decompressor;
 
-/// Why nothing was unpacked, in the numbers that modules know.
+/// Says why nothing was decompressed, in the numbers that modules receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// Neither format, or damaged, or cut.
+    /// The bytes have neither format, or are damaged or cut.
     Bad = -1,
-    /// More comes of it than there is room.
+    /// The decompressed bytes do not fit the room.
     TooLong = -2,
 }
 
-/// Unpacks all of `packed` into `room`, and says how many bytes came of it.
+/// Decompresses all of `packed` into `room`, and returns the number of decompressed bytes.
 pub fn unpack(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
     match packed {
         [0x1f, 0x8b, ..] => gunzip(packed, room),
@@ -40,7 +40,7 @@ fn gunzip(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
 }
 
 fn unzstd(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
-    // Straight into its room: no window is kept, however large a frame says that it is.
+    // The decoder writes directly into the room: no window is kept, however large the frame says the window is.
     let unpacked = Decompressor::new().and_then(|mut unpacker| unpacker.decompress_to_buffer(packed, room));
     unpacked.map_err(|error| match error.to_string().contains("too small") {
         true => Refused::TooLong,
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_packed_comes_back_also_in_several_parts() {
+    fn one_part_and_several_parts_decompress() {
         let text = b"to be or not to be, ".repeat(5000);
         let zstd = zstd::bulk::compress(&text, 3).unwrap();
         for packed in [gzip(&text), zstd] {

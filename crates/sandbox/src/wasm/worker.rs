@@ -1,4 +1,5 @@
-//! The module's side, in its process: compiles, calls, and hands results back. It's already contained when this begins.
+//! This module is the inside of a module's process: it compiles, calls, and returns results. The process is confined
+//! before this code runs.
 
 use std::{
     fs::File,
@@ -18,67 +19,67 @@ use super::{
     BATCH,
     blocks::Found,
     unpack::unpack,
-    wire::{Ask, Call, HAS_STATE, Outbox, PAYLOAD_BYTES, Place, Say},
+    wire::{AnswerKind, BlockPlace, Call, CallKind, HAS_STATE, Outbox, PAYLOAD_BYTES},
 };
-use crate::shared::Lent;
+use crate::shared::LentMemory;
 
-/// The version of what a module imports and exports.
+/// Is the version of a module's imports and exports.
 const ABI: i32 = 1;
-/// Bytes of a module's stack.
+/// Is the size of a module's stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
-/// Elements of each of its tables, which hold functions to call.
+/// Limits the elements of each table, which hold functions to call.
 const TABLE_ELEMENTS_MAX: usize = 1 << 20;
 const TABLES_MAX: usize = 16;
-/// Where blocks lie begins at a multiple of this, which is one of every size of pages too.
+/// Aligns blocks in the module's memory. The value is a multiple of every page size.
 const ALIGN_BYTES: u32 = 64 << 10;
-/// Memory of 32-bit addresses is reserved at once, so that it never moves.
+/// Is the address space reserved for a 32-bit memory at once, so that the memory never moves.
 const RESERVED_BYTES: u64 = 1 << 32;
 
-/// Why a run ends.
+/// Says why a run ends.
 enum Stop {
-    /// The other side is gone.
-    Alone,
-    /// The module isn't one of ours.
-    NotOurs(String),
-    /// The module did something that ends it.
+    /// The other side of the socket is gone.
+    Disconnected,
+    /// The module is invalid or not a kernel.
+    Invalid(String),
+    /// The module failed.
     Failed(String),
 }
 
 impl From<io::Error> for Stop {
     fn from(_: io::Error) -> Stop {
-        Stop::Alone
+        Stop::Disconnected
     }
 }
 
-fn not_ours(error: impl std::fmt::Display) -> Stop {
-    // With causes: which import, and what is wrong with it.
-    Stop::NotOurs(format!("{error:#}"))
+fn invalid(error: impl std::fmt::Display) -> Stop {
+    // The causes name the import and the error in it.
+    Stop::Invalid(format!("{error:#}"))
 }
 
 fn not_shared(error: io::Error) -> Stop {
-    Stop::Failed(format!("blocks can't be shared with it: {error}"))
+    Stop::Failed(format!("blocks cannot be shared with its process: {error}"))
 }
 
 fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> Stop {
-    // The root says what, what is around it says where in the module's code, which has no names.
+    // The root cause is the reason; the errors around the root name a place in the module's code, which has no names.
     move |error| Stop::Failed(format!("{what}: {}", error.root_cause()))
 }
 
-/// What host functions use.
+/// Holds the state that host functions use.
 struct Host {
     memory: Option<Memory>,
     limits: StoreLimits,
-    /// Why nothing may be emitted now; none where it may.
+    /// Says why the module must not emit now; none if it may.
     silent: Option<&'static str>,
-    /// Where the shared file lies in its memory: from, to.
+    /// Is the range of the shared file in the module's memory: start, end.
     lent: (u32, u32),
-    /// What of it is the module's now.
+    /// Is the part of that range that the module may use now.
     own: (u32, u32),
-    /// To the other side.
+    /// Sends answers to the other side.
     out: Outbox<File>,
 }
 
-/// A module that is ready to be called.
+/// Holds a module that is ready to be called.
 struct Instance {
     store: Store<Host>,
     memory: Memory,
@@ -86,31 +87,31 @@ struct Instance {
     init: TypedFunc<(u32, u32), i32>,
     block: TypedFunc<(u32, u32, i64), i32>,
     state: Option<State>,
-    /// Where blocks lie.
-    lent: Option<Lent>,
+    /// Maps the shared file over the module's memory.
+    lent: Option<LentMemory>,
 }
 
-/// What a module exports that has a state.
+/// Holds the exports of a module with a state.
 struct State {
     state: TypedFunc<(), i32>,
     merge: TypedFunc<(u32, u32), i32>,
     finish: TypedFunc<(), i32>,
 }
 
-/// Serves calls until there are no more; then the process is to end. `socket` is for calls and answers, `shared` holds
-/// modules, arguments and blocks.
+/// Serves calls until the socket ends; then the process has to end. `socket` carries calls and answers, `shared`
+/// holds modules, arguments and blocks.
 pub fn work(socket: OwnedFd, shared: OwnedFd, memory_bytes: u64) {
-    // Files of which it's known which system calls they take.
+    // `File` makes known system calls only, which the filter allows.
     let (socket, shared) = (File::from(socket), File::from(shared));
     let mut instance = None;
     let (say, why) = match serve(&socket, &shared, memory_bytes, &mut instance) {
-        Ok(()) | Err(Stop::Alone) => return,
-        Err(Stop::NotOurs(why)) => (Say::NotOurs, why),
-        Err(Stop::Failed(why)) => (Say::Failed, why),
+        Ok(()) | Err(Stop::Disconnected) => return,
+        Err(Stop::Invalid(why)) => (AnswerKind::Invalid, why),
+        Err(Stop::Failed(why)) => (AnswerKind::Failed, why),
     };
     let mut first = None;
     let out = match &mut instance {
-        // What came of earlier blocks goes first.
+        // Results of earlier blocks go first.
         Some(instance) => instance.out(),
         None => first.insert(Outbox::new(socket)),
     };
@@ -126,25 +127,25 @@ fn serve(
 ) -> Result<(), Stop> {
     loop {
         let (call, file) = Call::receive(socket)?;
-        let code = match (call.ask, &mut *instance) {
-            (Ask::Load, none) => {
+        let code = match (call.kind, &mut *instance) {
+            (CallKind::Load, none) => {
                 let mut bytes = vec![0; call.length as usize];
                 shared.read_exact_at(&mut bytes, call.position)?;
                 let loaded = none.insert(Instance::new(&bytes, memory_bytes, socket.try_clone()?)?);
                 if loaded.state.is_some() { HAS_STATE } else { 0 }
             }
-            (_, None) => return Err(Stop::Alone),
-            (Ask::Blocks, Some(instance)) => {
-                let file = File::from(file.ok_or(Stop::Alone)?);
+            (_, None) => return Err(Stop::Disconnected),
+            (CallKind::Blocks, Some(instance)) => {
+                let file = File::from(file.ok_or(Stop::Disconnected)?);
                 instance.serve_blocks(shared, &call, &file)?
             }
             (_, Some(instance)) => {
-                instance.out().begin(Place { offset: call.offset, ..Place::default() });
+                instance.out().begin(BlockPlace { offset: call.offset, ..BlockPlace::default() });
                 instance.serve(shared, &call)?
             }
         };
-        let out = instance.as_mut().ok_or(Stop::Alone)?.out();
-        out.say(Say::Done, code, &[]);
+        let out = instance.as_mut().ok_or(Stop::Disconnected)?.out();
+        out.say(AnswerKind::Done, code, &[]);
         out.send()?;
     }
 }
@@ -157,23 +158,24 @@ fn config() -> Config {
         .wasm_multi_memory(false)
         .wasm_memory64(false)
         .max_wasm_stack(STACK_BYTES)
-        // What a trap was is said; where, only names could tell.
+        // The message has the kind of trap; the place would need names.
         .wasm_backtrace_max_frames(None)
         .generate_address_map(false)
         .memory_reservation(RESERVED_BYTES)
         .memory_may_move(false)
-        // Would take system calls that it doesn't have, for instances beyond the first, of which there are none.
+        // Copy-on-write images need system calls that the filter forbids, and help only from the second instance on,
+        // of which there is none.
         .memory_init_cow(false);
     config
 }
 
 impl Instance {
     fn new(bytes: &[u8], memory_bytes: u64, out: File) -> Result<Instance, Stop> {
-        let engine = Engine::new(&config()).map_err(not_ours)?;
+        let engine = Engine::new(&config()).map_err(invalid)?;
         if bytes.starts_with(b"\0asm") && bytes.get(6) == Some(&1) {
-            return Err(Stop::NotOurs("a component; expected a module".to_string()));
+            return Err(Stop::Invalid("found a component, expected a module".to_string()));
         }
-        let module = Module::new(&engine, bytes).map_err(not_ours)?;
+        let module = Module::new(&engine, bytes).map_err(invalid)?;
         let limits = StoreLimitsBuilder::new()
             .memory_size(usize::try_from(memory_bytes).unwrap_or(usize::MAX))
             .table_elements(TABLE_ELEMENTS_MAX)
@@ -185,19 +187,19 @@ impl Instance {
             Host { memory: None, limits, silent: None, lent: (0, 0), own: (0, 0), out: Outbox::new(out) };
         let mut store = Store::new(&engine, host);
         store.limiter(|host| &mut host.limits);
-        let linker = linker(&engine).map_err(not_ours)?;
-        let pre = linker.instantiate_pre(&module).map_err(not_ours)?;
-        // Runs its start function, if it has one.
+        let linker = linker(&engine).map_err(invalid)?;
+        let pre = linker.instantiate_pre(&module).map_err(invalid)?;
+        // This runs the module's start function, if there is one.
         let instance = pre.instantiate(&mut store).map_err(failed("start"))?;
         let memory = instance
             .get_memory(&mut store, "memory")
-            .ok_or_else(|| not_ours("no memory is exported as 'memory'"))?;
+            .ok_or_else(|| invalid("no memory is exported as 'memory'"))?;
         store.data_mut().memory = Some(memory);
         macro_rules! export {
             ($name:literal) => {
                 instance
                     .get_typed_func(&mut store, $name)
-                    .map_err(|error| not_ours(format!("export '{}': {:#}", $name, error)))?
+                    .map_err(|error| invalid(format!("export '{}': {:#}", $name, error)))?
             };
         }
         let abi: TypedFunc<(), i32> = export!("inshore_abi");
@@ -217,12 +219,14 @@ impl Instance {
                 let has: Vec<&str> = has.map(|(name, _)| *name).collect();
                 let all = names.join(", ");
                 let has = has.join(", ");
-                return Err(not_ours(format!("it exports {has}: a module has all of {all}, or none")));
+                return Err(invalid(format!(
+                    "it exports {has}; a module exports all of {all}, or none of them"
+                )));
             }
         };
         match abi.call(&mut store, ()).map_err(failed("inshore_abi"))? {
             ABI => Ok(Instance { store, memory, alloc, init, block, state, lent: None }),
-            other => Err(not_ours(format!("inshore_abi gives {other}, expected {ABI}"))),
+            other => Err(invalid(format!("inshore_abi returns {other}, expected {ABI}"))),
         }
     }
 
@@ -230,12 +234,12 @@ impl Instance {
         &mut self.store.data_mut().out
     }
 
-    /// Reads blocks of a file and has the module work on them, until there is a reason to say how far it got.
+    /// Reads blocks of a file and passes them to the module, until it is time to report progress.
     fn serve_blocks(&mut self, shared: &File, call: &Call, file: &File) -> Result<i32, Stop> {
         let began = Instant::now();
         let emitted = self.out().emitted_bytes();
         let offset = (call.blocks.base + call.blocks.start) as i64;
-        self.out().begin(Place { offset, ..Place::default() });
+        self.out().begin(BlockPlace { offset, ..BlockPlace::default() });
         let (at, length) = self.lend(shared, call)?;
         let mut block = 0;
         while block < call.blocks.count {
@@ -249,7 +253,7 @@ impl Instance {
                 let first = call.blocks.start + block * call.blocks.stride;
                 let in_file = |place: u32| first + u64::from(place - at);
                 let offset = (call.blocks.base + in_file(lines.start)) as i64;
-                self.out().begin(Place { block, offset, end: in_file(lines.end) });
+                self.out().begin(BlockPlace { block, offset, end: in_file(lines.end) });
                 self.store.data_mut().own = (lines.start, lines.end);
                 let code = self.call_block(lines.start, lines.end - lines.start, offset)?;
                 if code < 0 {
@@ -263,55 +267,60 @@ impl Instance {
                 break;
             }
         }
-        self.out().begin(Place { block, ..Place::default() });
+        self.out().begin(BlockPlace { block, ..BlockPlace::default() });
         Ok(0)
     }
 
     fn call_block(&mut self, at: u32, length: u32, offset: i64) -> Result<i32, Stop> {
-        let why = "inshore_block emits: what a module with a state has to say comes from inshore_finish";
+        let why = "inshore_block emits: a module with a state emits in inshore_finish only";
         let silent = self.state.is_some().then_some(why);
         called(&mut self.store, &self.block, (at, length, offset), "inshore_block", silent)
     }
 
-    /// Does what is asked of a module that was loaded.
+    /// Makes a call to a loaded module.
     fn serve(&mut self, shared: &File, call: &Call) -> Result<i32, Stop> {
         let (at, length) = self.lend(shared, call)?;
-        let none = || Stop::Failed("it has no state, and was asked for one".to_string());
-        if call.ask == Ask::Block {
+        let none = || {
+            Stop::Failed(
+                "it has no state: it does not export inshore_state, inshore_merge and inshore_finish"
+                    .to_string(),
+            )
+        };
+        if call.kind == CallKind::Block {
             return self.call_block(at, length, call.offset);
         }
         let Instance { store, init, state, .. } = self;
         let of_state = state.as_ref().ok_or_else(none);
-        match call.ask {
-            Ask::Load | Ask::Block | Ask::Blocks => Err(Stop::Alone),
-            Ask::Init => {
-                let why = "inshore_init emits: it was given nothing yet";
+        match call.kind {
+            CallKind::Load | CallKind::Block | CallKind::Blocks => Err(Stop::Disconnected),
+            CallKind::Init => {
+                let why = "inshore_init emits: there was no block yet";
                 called(store, init, (at, length), "inshore_init", Some(why))
             }
-            Ask::State => called(store, &of_state?.state, (), "inshore_state", None),
-            Ask::Merge => {
-                let why = "inshore_merge emits: what comes of it is told by inshore_finish";
+            CallKind::State => called(store, &of_state?.state, (), "inshore_state", None),
+            CallKind::Merge => {
+                let why = "inshore_merge emits: a module with a state emits in inshore_finish only";
                 called(store, &of_state?.merge, (at, length), "inshore_merge", Some(why))
             }
-            Ask::Finish => called(store, &of_state?.finish, (), "inshore_finish", None),
+            CallKind::Finish => called(store, &of_state?.finish, (), "inshore_finish", None),
         }
     }
 
-    /// Has the shared file lie in the module's memory, as far as it's used, and gives the place of the bytes that a call is
-    /// about.
+    /// Maps the shared file into the module's memory, as far as used, and returns the place and length of the call's
+    /// bytes.
     fn lend(&mut self, shared: &File, call: &Call) -> Result<(u32, u32), Stop> {
         if call.length == 0 {
             self.store.data_mut().own = (0, 0);
             return Ok((0, 0));
         }
-        let too_long = || Stop::Failed(format!("a block of {} bytes doesn't fit its memory", call.length));
+        let too_long = || Stop::Failed(format!("a block of {} bytes does not fit its memory", call.length));
         let capacity = u32::try_from(call.capacity).map_err(|_| too_long())?;
         let (from, to) = self.store.data().lent;
         if capacity > to - from {
             self.lend_more(shared, capacity, too_long)?;
         }
         let end = call.position.checked_add(call.length).filter(|end| *end <= call.capacity);
-        end.ok_or(Stop::Alone)?;
+        end.ok_or(Stop::Disconnected)?;
         let from = self.store.data().lent.0;
         let (at, length) = (from + call.position as u32, call.length as u32);
         self.store.data_mut().own = (at, at + length);
@@ -321,31 +330,31 @@ impl Instance {
     fn lend_more(&mut self, shared: &File, capacity: u32, too_long: impl Fn() -> Stop) -> Result<(), Stop> {
         if let Some(lent) = self.lent.take() {
             self.store.data_mut().lent = (0, 0);
-            // SAFETY: the module's memory never moves or shrinks, and nobody holds a reference to it between calls.
+            // SAFETY: the module's memory never moves or shrinks, and no reference to it is held between calls.
             unsafe { lent.take_back() }.map_err(not_shared)?;
         }
         let asked = capacity.checked_add(ALIGN_BYTES).ok_or_else(too_long)?;
-        self.store.data_mut().silent = Some("inshore_alloc emits");
+        self.store.data_mut().silent = Some("inshore_alloc emits, which it must not");
         let at = self.alloc.call(&mut self.store, asked).map_err(failed("inshore_alloc"))?;
         if at == 0 {
-            return Err(Stop::Failed(format!("inshore_alloc has no room for {asked} bytes")));
+            return Err(Stop::Failed(format!("inshore_alloc returned 0: no room for {asked} bytes")));
         }
         let memory = self.memory.data_mut(&mut self.store);
         let room = memory.get_mut(at as usize..).and_then(|rest| rest.get_mut(..asked as usize));
         room.ok_or_else(|| {
-            Stop::Failed(format!("inshore_alloc gave {at} for {asked} bytes, which isn't in its memory"))
+            Stop::Failed(format!("inshore_alloc returned {at} for {asked} bytes, which isn't in its memory"))
         })?;
         let from = at.next_multiple_of(ALIGN_BYTES);
         let start = self.memory.data_ptr(&self.store).wrapping_add(from as usize);
-        // SAFETY: from `from` on, which begins a page as the memory itself does, there are at least `capacity` bytes of the
-        // module's memory, which never moves or shrinks; nobody holds a reference to it between calls.
-        self.lent = Some(unsafe { Lent::lend(start, capacity as usize, shared) }.map_err(not_shared)?);
+        // SAFETY: from `from` on, which begins a page as the memory itself does, there are at least `capacity` bytes
+        // of the module's memory, which never moves or shrinks; no reference to it is held between calls.
+        self.lent = Some(unsafe { LentMemory::lend(start, capacity as usize, shared) }.map_err(not_shared)?);
         self.store.data_mut().lent = (from, from + capacity);
         Ok(())
     }
 }
 
-/// Calls one of its functions, which may emit unless a reason is given why not.
+/// Calls a function of the module, which may emit unless `silent` holds a reason.
 fn called<P: WasmParams, R: WasmResults>(
     store: &mut Store<Host>,
     function: &TypedFunc<P, R>,
@@ -358,7 +367,7 @@ fn called<P: WasmParams, R: WasmResults>(
 }
 
 impl Host {
-    /// Refuses bytes that lie where blocks do, but not in the present one.
+    /// Refuses bytes that lie in the shared range, but not in the current block.
     fn check(&self, at: u32, length: u32) -> Result<(), wasmtime::Error> {
         let end = at.checked_add(length).ok_or_else(|| outside(at, length))?;
         let is_apart = length == 0 || end <= self.lent.0 || at >= self.lent.1;
@@ -366,18 +375,21 @@ impl Host {
             return Ok(());
         }
         Err(wasmtime::Error::msg(format!(
-            "{length} bytes at {at} are not in its memory: they are another block's"
+            "{length} bytes at {at} are not in its memory: they are another block's bytes"
         )))
     }
 }
 
-/// A function that a module calls with bytes of its own memory.
+/// Is the caller of a host function, whose arguments are places in the module's memory.
 type HostCaller<'a> = Caller<'a, Host>;
 
-/// The bytes that a module speaks of, checked: in its memory, and not where our process may be writing the next block.
+/// Returns bytes of the module's memory, after checking that they lie in the memory, and not where our process may be
+/// writing the next block.
 fn bytes<'a>(caller: &'a HostCaller<'_>, at: u32, length: u32) -> Result<&'a [u8], wasmtime::Error> {
     let host = caller.data();
-    let memory = host.memory.ok_or_else(|| wasmtime::Error::msg("called before it was started"))?;
+    let memory = host
+        .memory
+        .ok_or_else(|| wasmtime::Error::msg("a host function was called before the start of the module"))?;
     host.check(at, length)?;
     let rest = memory.data(caller).get(at as usize..);
     rest.and_then(|rest| rest.get(..length as usize)).ok_or_else(|| outside(at, length))
@@ -410,14 +422,14 @@ fn emit(mut caller: HostCaller<'_>, at: u32, length: u32) -> Result<(), wasmtime
     if let Some(why) = caller.data().silent {
         return Err(wasmtime::Error::msg(why));
     }
-    // Looked at first, then taken, since it lies beside what it is gathered into.
+    // The bytes are checked first and borrowed again afterwards, since they lie beside the outbox.
     bytes(&caller, at, length)?;
     let memory = caller.data().memory.expect("looked at just now");
     let (memory, host) = memory.data_and_store_mut(&mut caller);
     Ok(host.out.emit(&memory[at as usize..][..length as usize])?)
 }
 
-/// Unpacks what lies at one place to another.
+/// Decompresses bytes of the module's memory to another place in the memory.
 fn decompress(
     mut caller: HostCaller<'_>,
     from: u32,
@@ -437,7 +449,7 @@ fn decompress(
         let (before, behind) = memory.split_at_mut(from.start);
         (&behind[..from_len as usize], &mut before[to])
     } else {
-        return Err(wasmtime::Error::msg("decompress: what is unpacked lies where it is unpacked to"));
+        return Err(wasmtime::Error::msg("decompress: the input and the output overlap"));
     };
     Ok(unpack(packed, room).map_or_else(|error| error as i64, |length| length as i64))
 }
@@ -447,7 +459,7 @@ fn log(mut caller: HostCaller<'_>, at: u32, length: u32) -> Result<(), wasmtime:
     let memory = caller.data().memory.expect("looked at just now");
     let (memory, host) = memory.data_and_store_mut(&mut caller);
     let text = &memory[at as usize..][..length as usize];
-    host.out.say(Say::Log, 0, &text[..text.len().min(PAYLOAD_BYTES)]);
-    // At once: it may be what tells why it never returned.
+    host.out.say(AnswerKind::Log, 0, &text[..text.len().min(PAYLOAD_BYTES)]);
+    // The log is sent at once, since it may explain why the module never returned.
     Ok(host.out.send()?)
 }

@@ -1,4 +1,5 @@
-//! How a process with a limit of memory ends: by itself, or with the name of what it did when it took too much.
+//! This module says how a process under a memory limit ends: normally, or with the name of the work that took too
+//! much memory.
 
 use std::{
     convert::Infallible,
@@ -15,27 +16,28 @@ use std::{
 
 use crate::sys;
 
-/// The statuses with which a process ends where it has more memory than it was given, and where the system no longer tells how much that is.
+/// Exit statuses say that a process exceeded the memory limit, and that the system stopped telling the process's
+/// size.
 pub(crate) const TOO_LARGE: i32 = 77;
 pub(crate) const UNKNOWN_SIZE: i32 = 78;
-/// Stands before what a process did last: other words may come the same way.
+/// Separates the name of the last work from earlier bytes in the pipe.
 const MARK: char = '\0';
 
-/// How a worker ended.
+/// Says how a worker ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerEnd {
-    /// By itself, with this status.
+    /// The worker exited with this status.
     Exited(i32),
-    /// It had more memory than it was given, while it did this.
+    /// The worker exceeded the memory limit while it did this.
     TooLarge(String),
-    /// The system no longer told how much memory it had.
+    /// The system stopped telling how much memory the worker has.
     UnknownSize,
-    /// By this signal.
+    /// The worker was killed by this signal.
     Killed(i32),
 }
 
 impl WorkerEnd {
-    /// The end of a process of this status, which said these words.
+    /// Interprets the exit status of a process and the last bytes that the process wrote.
     pub(crate) fn of(status: ExitStatus, words: &str) -> WorkerEnd {
         use std::os::unix::process::ExitStatusExt;
         if let Some(signal) = status.signal() {
@@ -51,35 +53,35 @@ impl WorkerEnd {
     }
 }
 
-/// The last words of a process.
-pub(crate) struct Last {
+/// Holds how a process reports the work that exceeded the limit.
+pub(crate) struct LastWords {
     pub say: File,
-    /// Tells what it does at the moment: from any thread, and maybe with no memory left to allocate.
+    /// Names the current work. Any thread may call this, maybe when no memory is left to allocate.
     pub doing: fn() -> String,
 }
 
-static LAST: OnceLock<Last> = OnceLock::new();
+static LAST: OnceLock<LastWords> = OnceLock::new();
 
-/// From now on this process has last words.
-pub(crate) fn begin(last: Last) {
+/// Sets how this process reports the work that exceeded the limit.
+pub(crate) fn begin(last: LastWords) {
     let _ = LAST.set(last);
 }
 
-/// Ends this process since it takes too much memory, and tells what it did.
+/// Exits because this process exceeded the memory limit, and reports the current work.
 pub(crate) fn end_too_large() -> Infallible {
-    /// The thread that ends it.
+    /// Holds the id of the thread that ends the process.
     static ENDS: AtomicI32 = AtomicI32::new(0);
     let mine = sys::thread();
     match ENDS.compare_exchange(0, mine, Ordering::Relaxed, Ordering::Relaxed) {
         Ok(_) => {
             let last = LAST.get().expect("set before there is a limit");
-            // What does not fit into the pipe, or into memory, is not told.
+            // A name that does not fit into the pipe or into memory is dropped.
             let _ = write!(&last.say, "{MARK}{}", (last.doing)());
             sys::exit(TOO_LARGE)
         }
-        // No memory to tell it in.
+        // No memory is left for the report.
         Err(ends) if ends == mine => sys::exit(TOO_LARGE),
-        // Another does so. It takes no more memory meanwhile.
+        // Another thread ends the process. This thread sleeps, so that it takes no more memory.
         Err(_) => loop {
             thread::sleep(Duration::from_secs(1));
         },
