@@ -90,7 +90,7 @@ def test_what_cannot_be_told_raises_or_warns(tmp_path: Path) -> None:
         inshore.language_identify(pa.table({"body": TEXTS}), profiles="few")
     empty = tmp_path / "empty"
     empty.touch()
-    with pytest.raises(inshore.InputError, match="no word"):
+    with pytest.raises(inshore.InputError, match="has no letters"):
         inshore.language_train({"x": empty}, name="x")
     with pytest.raises(inshore.InputError, match="grams"):
         inshore.language_train([text], name="x", grams=0)

@@ -367,7 +367,7 @@ fn lines_that_replacements_make_too_long_are_refused() {
     let said = folder.run(&format!("search e+ text -c -r {long} --memory 16MiB")).ok();
     assert_eq!(said.stdout, "1\n");
     let said = folder.run(&format!("search e+ text -r {long} --memory 16MiB")).exits(2);
-    assert!(said.stderr.contains("what matches are replaced by makes the lines"), "{}", said.stderr);
+    assert!(said.stderr.contains("replacing matches makes the lines"), "{}", said.stderr);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Checksums of files, in the words of `sha256sum` and its kin.
+//! This module computes checksums of files, in the formats of `sha256sum` and similar programs.
 
 use std::{
     fmt::{self, Display, Formatter, Write},
@@ -18,31 +18,31 @@ use twox_hash::XxHash64;
 
 use crate::{Error, Result};
 
-/// How bytes become a checksum.
+/// Names a checksum algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Checksum {
-    /// SHA-256, as of `sha256sum`.
+    /// Computes SHA-256, as `sha256sum` does.
     Sha256,
-    /// BLAKE3, as of `b3sum`.
+    /// Computes BLAKE3, as `b3sum` does.
     Blake3,
-    /// MD5, as of `md5sum`: against accidents only.
+    /// Computes MD5, as `md5sum` does: against accidents only.
     Md5,
-    /// XXH64 with seed 0, as of `xxhsum -H64`: against accidents only.
+    /// Computes XXH64 with seed 0, as `xxhsum -H64` does: against accidents only.
     Xxh64,
-    /// CRC-32 of IEEE 802.3, as in gzip: against accidents only.
+    /// Computes CRC-32 of IEEE 802.3, as gzip does: against accidents only.
     Crc32,
 }
 
-/// Bytes that are read at once.
+/// Is the number of bytes read at once.
 const BLOCK_BYTES: usize = 1 << 20;
 
 impl Checksum {
-    /// All of them.
+    /// Lists all algorithms.
     pub const ALL: [Checksum; 5] =
         [Checksum::Sha256, Checksum::Blake3, Checksum::Md5, Checksum::Xxh64, Checksum::Crc32];
 
-    /// Letters of a checksum in hexadecimal.
+    /// Returns the number of hexadecimal digits of a checksum.
     pub fn letters(self) -> usize {
         match self {
             Checksum::Sha256 | Checksum::Blake3 => 64,
@@ -52,11 +52,12 @@ impl Checksum {
         }
     }
 
-    /// The checksum of all of `input`, called `name` in errors, in hexadecimal. Holds 1 MiB. About 1 to 2 GB/s with
-    /// instructions for SHA, 3 and more with BLAKE3, XXH64 and CRC-32, 0.6 with MD5.
+    /// Returns the checksum of all bytes of `input` in hexadecimal; `name` names the input in errors. Takes 1 MiB of
+    /// memory. Runs at about 1 to 2 GB/s with instructions for SHA, 3 and more with BLAKE3, XXH64 and CRC-32, 0.6
+    /// with MD5.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Store`] where the job was stopped.
+    /// [`Error::Input`]; [`Error::Store`] if the job was stopped.
     pub fn of(self, job: &Context, name: &str, input: impl Read) -> Result<String> {
         match self {
             Checksum::Sha256 => each(job, name, input, Sha256::new(), |sum, block| sum.update(block))
@@ -77,11 +78,11 @@ impl Checksum {
     }
 }
 
-/// The checksum of each file, in their order; as many files as the job has threads are read side by side.
+/// Returns the checksum of each file, in the order of `inputs`; each thread of the job reads a file.
 ///
 /// # Errors
-/// As [`Checksum::of`], for each file by itself; where the job was stopped, those that were not reached have
-/// [`inshore_store::Error::Cancelled`].
+/// Each file has its own result, with the errors of [`Checksum::of`]; if the job was stopped, files that were not
+/// reached have [`inshore_store::Error::Cancelled`].
 pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> Vec<Result<String>> {
     let next = Mutex::new(inputs.iter().enumerate());
     let done: Mutex<Vec<(usize, Result<String>)>> = Mutex::default();
@@ -102,10 +103,11 @@ pub fn checksum_files(job: &Context, algorithm: Checksum, inputs: &[Input]) -> V
     done.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Names and checksums as `sha256sum` prints them, in small letters; `list` is what errors call `text`.
+/// Parses names and checksums as `sha256sum` prints them. Returns checksums in lower case; `list` names the text in
+/// errors.
 ///
 /// # Errors
-/// [`Error::BadList`] for a line that is none, and where there is none.
+/// [`Error::BadList`] for a line that is invalid, and for a text without checksums.
 pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<Vec<(PathBuf, String)>> {
     let is_sum =
         |sum: &str| sum.len() == algorithm.letters() && sum.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -118,14 +120,15 @@ pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<
             }
             _ => {
                 let letters = algorithm.letters();
-                let what =
-                    format!("expected a checksum of {algorithm} ({letters} letters), two spaces and a name");
+                let what = format!(
+                    "expected a checksum of {algorithm} ({letters} hexadecimal digits), two spaces and a name"
+                );
                 return Err(Error::BadList { place: format!("{}:{}", list.display(), number + 1), what });
             }
         }
     }
     if wanted.is_empty() {
-        let what = "there is no checksum in it".to_string();
+        let what = "found no checksum".to_string();
         return Err(Error::BadList { place: list.display().to_string(), what });
     }
     Ok(wanted)
@@ -188,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_summed_in_their_order_and_each_fails_by_itself() {
+    fn checksums_come_in_the_order_of_files_and_errors_are_per_file() {
         let folder = tempfile::tempdir().unwrap();
         let inputs: Vec<Input> =
             (0..20).map(|number| Input::new(folder.path().join(number.to_string()))).collect();
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_are_read_and_what_is_none_is_named() {
+    fn checksum_lists_are_parsed_and_errors_name_the_line() {
         let read = |text: &str| listed_checksums(Path::new("sums"), text, Checksum::Crc32);
         let read_well = read("CBF43926  a b\n\n00000000 *c\n").unwrap();
         assert_eq!(read_well, [("a b".into(), "cbf43926".to_string()), ("c".into(), "00000000".to_string())]);
@@ -225,9 +228,10 @@ mod tests {
         assert!(read("\n").unwrap_err().to_string().contains("no checksum"));
     }
 
-    /// The published checksums of "abc": FIPS 180-4, RFC 1321, BLAKE3's and xxHash's own, and of "123456789" for CRC-32.
+    /// The values are the published checksums of "abc" (FIPS 180-4, RFC 1321, the documents of BLAKE3 and xxHash),
+    /// and of "123456789" for CRC-32.
     #[test]
-    fn published_checksums_come_out() {
+    fn published_checksums_match() {
         let job = Context::new(Budget::new(8 << 20, 1), Cancel::default());
         let cases = [
             (Checksum::Sha256, "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"),

@@ -1,131 +1,131 @@
-//! What can go wrong in a kernel.
+//! This module defines the errors of kernels.
 
-/// The result of a kernel.
+/// Holds the result of a kernel.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of kernels. A message says what failed, where, what was found and what was expected.
+/// Says why a kernel failed. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Reading a source.
+    /// A source could not be read.
     #[error(transparent)]
     Read(#[from] inshore_neardata::Error),
-    /// The store, the budget, or a job that was stopped.
+    /// The store or the budget failed, or the job was stopped.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// A table, or compressed input.
+    /// A table or compressed input could not be read.
     #[error(transparent)]
     Table(#[from] inshore_tables::Error),
-    /// A pattern that is none.
+    /// A pattern or a replacement is invalid.
     #[error("{what}")]
     BadPattern {
-        /// What is wrong with it, and where.
+        /// Says what is wrong, and where.
         what: String,
     },
-    /// An option that means nothing.
+    /// The value of an option is invalid.
     #[error("{option}: {found:?}: {what}")]
     BadOption {
-        /// The option.
+        /// Names the option.
         option: &'static str,
-        /// What it was.
+        /// Holds the value that was found.
         found: String,
-        /// What is wrong with it.
+        /// Says what is wrong with the value.
         what: String,
     },
-    /// Sorting, through flash where it must be.
+    /// Sorting failed, in memory or on flash.
     #[error(transparent)]
     SortReduce(#[from] inshore_sortreduce::Error),
-    /// A word that is longer than the memory for all words.
+    /// A word is longer than the memory for all words.
     #[error("a word of {} exceeds the memory for words", inshore_store::format_bytes(*bytes))]
     WordTooLong {
-        /// Its length.
+        /// Holds the length of the word.
         bytes: u64,
     },
-    /// Lines whose matches are replaced, that become too long.
+    /// Lines with replaced matches became too long.
     #[error(
-        "what matches are replaced by makes the lines of the block at byte {offset} longer than {}, all together; \
-         raise --memory, or replace by less",
+        "replacing matches makes the lines of the block at byte {offset} longer than {} together; \
+         raise --memory, or use a shorter replacement",
         inshore_store::format_bytes(*limit)
     )]
     ReplacedTooLong {
-        /// Where the block begins.
+        /// Holds the offset of the block.
         offset: u64,
-        /// What they may have.
+        /// Holds the limit for the lines of a block together.
         limit: u64,
     },
-    /// What is no set of profiles, or cannot become one.
+    /// A dataset is no set of language profiles, or cannot become one.
     #[error("{name}: {what}")]
     BadProfiles {
-        /// The dataset.
+        /// Names the dataset.
         name: String,
-        /// What is wrong with it.
+        /// Says what is wrong with the dataset.
         what: String,
     },
-    /// A level that a format of compression does not have.
-    #[error("{format} has the levels {} to {}, not {level}", levels.start(), levels.end())]
+    /// A compression format does not have this level.
+    #[error("{format} has no level {level}: expected {} to {}", levels.start(), levels.end())]
     BadLevel {
-        /// The format.
+        /// Names the format.
         format: crate::Format,
-        /// What was asked for.
+        /// Holds the level that was asked for.
         level: u32,
-        /// What there is.
+        /// Holds the levels of the format.
         levels: std::ops::RangeInclusive<u32>,
     },
-    /// Compressed bytes that are damaged, cut, or none.
+    /// Compressed bytes are damaged or cut, or are not compressed at all.
     #[error("{name}: {what}")]
     Damaged {
-        /// The file.
+        /// Names the file.
         name: String,
-        /// What is wrong with it.
+        /// Says what is wrong with the bytes.
         what: String,
     },
-    /// A file whose name does not say what to call the result.
+    /// A file's name does not determine the name of the result.
     #[error("{}: {what}", path.display())]
     BadName {
-        /// The file.
+        /// Names the file.
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Says what is wrong with the name.
         what: &'static str,
     },
-    /// A file to decompress whose ending is no format's, so that it is not known what to call the result.
-    #[error("{}: its ending is none of gz, bz2, zst and lz4", path.display())]
+    /// A file to decompress has no known ending, so that the name of the result is not known.
+    #[error("{}: unknown ending: expected .gz, .bz2, .zst or .lz4", path.display())]
     UnknownEnding {
-        /// The file.
+        /// Names the file.
         path: std::path::PathBuf,
     },
-    /// A file that is there already, and was not to be replaced.
-    #[error("{}: it is there already", path.display())]
+    /// A file exists, and must not be replaced.
+    #[error("{}: it exists already", path.display())]
     Exists {
-        /// The file.
+        /// Names the file.
         path: std::path::PathBuf,
     },
-    /// A list of checksums that is none.
+    /// A list of checksums is invalid.
     #[error("{place}: {what}")]
     BadList {
-        /// The list, and the line.
+        /// Names the list and the line.
         place: String,
-        /// What is wrong with it.
+        /// Says what is wrong with the line.
         what: String,
     },
-    /// The system refused something else than to read.
+    /// The system refused something, but not to read.
     #[error("{name}: cannot {what}: {source}")]
     Io {
-        /// The file.
+        /// Names the file.
         name: String,
-        /// What was tried, as a verb phrase.
+        /// Says what was tried, as a verb phrase.
         what: &'static str,
-        /// What the system said.
+        /// Holds the error of the system.
         source: std::io::Error,
     },
     /// The system refused to read.
     #[error("{name}: cannot read it: {source}{}", inshore_store::url_hint(name, source))]
     Input {
-        /// The file.
+        /// Names the file.
         name: String,
-        /// What the system said.
+        /// Holds the error of the system.
         source: std::io::Error,
     },
-    /// Writing what was found.
+    /// The result could not be written.
     #[error("cannot write: {0}")]
     Write(#[source] std::io::Error),
 }
@@ -137,12 +137,12 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Whether a line was too long that is none, since it has a NUL byte: the source is no text.
+    /// Tells whether a source is no text: a "line" with a NUL byte was too long.
     pub fn is_binary_line(&self) -> bool {
         matches!(self, Error::Read(inshore_neardata::Error::LineTooLong { has_nul: true, .. }))
     }
 
-    /// Whether a job was asked to stop.
+    /// Tells whether the job was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         match self {
             Error::Read(error) => error.is_cancelled(),

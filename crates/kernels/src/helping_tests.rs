@@ -1,4 +1,4 @@
-//! What a client does itself of a job on nodes is what nodes would have answered.
+//! These tests check that pieces of a job on nodes that the client works on give the results that nodes would give.
 
 use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     WordOptions, count_words, count_words_on_nodes, decompress,
 };
 
-/// The same kernel, which takes its time for each block: that of a node.
+/// Wraps a kernel, and delays each block: this is the kernel of a node.
 struct Slow<K>(K);
 
 impl<K: Kernel> Kernel for Slow<K> {
@@ -99,7 +99,7 @@ impl Cluster {
         Cluster { _serving: serving, _folders: folders, nodes }
     }
 
-    /// The parts, written down, and how many pieces were done here.
+    /// Returns the encoded parts, and the number of pieces that the client worked on.
     fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(Reach, Vec<u8>)>, u64)
     where
         K: Portable,
@@ -119,7 +119,7 @@ impl Cluster {
         (parts, gathered.unwrap().here.map_or(0, |here| here.pieces))
     }
 
-    /// Checks that they are the same with and without help.
+    /// Checks that the parts are the same with and without the client's help.
     fn check<K>(&self, kernel: &K)
     where
         K: Portable,
@@ -153,7 +153,7 @@ fn text(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn searches_and_languages_are_the_same_with_help() {
+fn searches_and_languages_are_the_same_with_the_clients_help() {
     let cluster = Cluster::new(&text(3 << 20), 100 << 10);
     for wanted in [
         Wanted::LineCount,
@@ -179,7 +179,7 @@ fn searches_and_languages_are_the_same_with_help() {
 }
 
 #[test]
-fn words_that_slow_nodes_have_not_counted_are_counted_here() {
+fn the_client_counts_words_that_slow_nodes_have_not_counted() {
     let slow = |folder: &Path| {
         let limits = Limits { bytes_per_second: 1 << 20, ..Limits::default() };
         let drive = Throttled::new(Arc::new(Memory::new(64)), limits);
@@ -226,7 +226,7 @@ fn words_that_slow_nodes_have_not_counted_are_counted_here() {
 }
 
 #[test]
-fn what_is_compressed_with_help_is_the_same_text() {
+fn text_compressed_with_the_clients_help_round_trips() {
     let text = text(40 << 20);
     let cluster = Cluster::new(&text, 5 << 20);
     let packed = |help_from| {

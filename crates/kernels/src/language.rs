@@ -1,24 +1,26 @@
-//! Which language a text is in.
+//! This module identifies the language of a text.
 //!
-//! A [`Profiles`] has for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a sample of
-//! it. The language of a text is the one whose profile has most of the text's n-grams.
+//! [`Profiles`] hold for each language the n-grams (n = 4 bytes of normalised text) that are most frequent in a
+//! sample. The language of a text is the language whose profile contains most of the text's n-grams.
 //!
-//! Profiles are Bloom filters, as in the paper, but all languages share one: an entry is a word with a bit for each
-//! language, so that two look-ups tell for all of them whether they have the n-gram. How often each bit was set is
-//! counted with the bits side by side too (a counter's lowest bits in one word, its next ones in another), so that the
-//! cost of an n-gram does not depend on the number of languages.
+//! Profiles become Bloom filters, as in the paper, but all languages share one filter: an entry is a word with a bit
+//! for each language, so that two look-ups tell for all languages whether they have the n-gram. The counts are
+//! bit-sliced too (the counters' lowest bits in one word, the next bits in the next word), so that the cost of an
+//! n-gram does not depend on the number of languages.
 //!
-//! Normalised text has letters in lower case (ASCII and Latin-1; other scripts as they are), one space for whatever lies
-//! between letters, and spaces around each line, so that no n-gram spans two lines: a text may be cut after any line.
+//! Normalised text has letters in lower case (ASCII and Latin-1; further scripts stay unchanged), one space in place
+//! of everything between letters, and spaces around each line, so that no n-gram spans two lines: a text may be cut
+//! after any line.
 //!
 //! # Cost
 //!
-//! Sketch: for each byte 1 ns to normalise it and 2 ns for its n-gram: two loads from 1 MiB of filters and 14 operations on
-//! words; 16 operations more for each text and language. Measured with reading, and a row of CSV for each text: 8 ns for
-//! each byte of documents of 1 KB, 22 ns of sentences.
+//! Sketch: for each byte 1 ns to normalise the byte and 2 ns for the n-gram: two loads from 1 MiB of filters and 14
+//! operations on words; 16 operations more for each text and language. Measured with reading, and a row of CSV for
+//! each text: 8 ns for each byte of documents of 1 KB, 22 ns of sentences.
 //!
-//! Paper: LLNL 2008, "Language classification" and figure 3: 5,000 4-grams for each language, 4 hash functions of 16 Kbit
-//! each. Here 2 functions of 64 Kbit, which give as few false positives (0.6 % at 5,000 n-grams) with half the look-ups.
+//! Paper: LLNL 2008, "Language classification" and figure 3: 5,000 4-grams for each language, 4 hash functions of 16
+//! Kbit each. This module has 2 functions of 64 Kbit, with as few false positives (0.6 % at 5,000 n-grams) and half
+//! the look-ups.
 
 mod columns;
 #[cfg(feature = "nodes")]
@@ -39,48 +41,49 @@ pub use self::{
 };
 use crate::{Error, Result};
 
-/// Bytes of an n-gram.
+/// Is the size of an n-gram in bytes.
 pub const GRAM_BYTES: usize = 4;
-/// The most languages that a set of profiles has: one for each bit of a word.
+/// Limits the languages of a set of profiles: each language is a bit of a word.
 pub const LANGUAGES_MAX: usize = 64;
-/// The kind of datasets that are profiles, and the name of their file.
+/// Is the kind of a dataset with profiles.
 const KIND: &str = "language";
+/// Is the name of the dataset's file.
 const FILE: &str = "grams";
 const VERSION: u32 = 1;
-/// Bytes of an n-gram that is counted, as a hash map has it, also while it grows.
+/// Is the memory for a counted n-gram in a hash map, including growth of the map.
 const COUNTED_BYTES: u64 = 48;
 
-/// The most frequent n-grams of some languages.
+/// Holds the most frequent n-grams of some languages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profiles {
     languages: Vec<(String, Vec<u32>)>,
 }
 
-/// What the attributes of the dataset say, as JSON.
+/// Holds the attributes of the dataset, as JSON.
 #[derive(Serialize, Deserialize)]
 struct Attributes {
     version: u32,
     gram_bytes: usize,
-    /// Each label and how many n-grams it has in the file, one after the other.
+    /// Lists each label and the number of its n-grams in the file, in order.
     languages: Vec<(String, usize)>,
 }
 
 impl Profiles {
-    /// The labels, in order of their bytes.
+    /// Returns the labels, in the order of their bytes.
     pub fn labels(&self) -> impl Iterator<Item = &str> {
         self.languages.iter().map(|(label, _)| &**label)
     }
 
-    /// How many n-grams a language has.
+    /// Returns the number of a language's n-grams.
     pub fn grams(&self, label: &str) -> Option<usize> {
         self.languages.iter().find(|(known, _)| known == label).map(|(_, grams)| grams.len())
     }
 
-    /// Makes profiles of labelled samples: the `grams` n-grams that are most frequent in each (of equally frequent ones the
-    /// smallest). Memory: 48 bytes for each different n-gram of a sample and thread, within the budget.
+    /// Makes profiles of labelled samples: the `grams` most frequent n-grams of each sample (among equally frequent
+    /// n-grams the smallest). Memory: 48 bytes for each different n-gram of a sample and thread, within the budget.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] for no label, too many, or one without a letter of text; [`Error::Read`];
+    /// [`Error::BadProfiles`] for no label, too many labels, or a sample without letters; [`Error::Read`];
     /// [`inshore_store::Error::OverBudget`].
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
         let refuse = |what: String| Err(Error::BadProfiles { name: "training".to_string(), what });
@@ -96,7 +99,7 @@ impl Profiles {
             let counts = count(job, sources)?;
             let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
             if counts.is_empty() {
-                return refuse(format!("the sample of {label:?} has no word of text"));
+                return refuse(format!("the sample of {label:?} has no letters"));
             }
             counts.sort_unstable_by_key(|&(gram, count)| (Reverse(count), gram));
             let mut grams: Vec<u32> = counts.into_iter().take(grams).map(|(gram, _)| gram).collect();
@@ -107,10 +110,10 @@ impl Profiles {
         Ok(Profiles { languages })
     }
 
-    /// Stores them as the dataset `name`.
+    /// Stores the profiles as the dataset `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NameExists`] and others of the store.
+    /// [`inshore_store::Error::NameExists`] and further errors of the store.
     pub fn save(&self, store: &Store, job: &Job, name: &str) -> Result<()> {
         let mut dataset = store.create_dataset(job, name, KIND)?;
         let mut file = dataset.file(FILE, 64 << 10, 1 << 20)?;
@@ -125,10 +128,10 @@ impl Profiles {
         Ok(dataset.commit(&attributes)?)
     }
 
-    /// Reads what [`Profiles::save`] stored.
+    /// Reads profiles that [`Profiles::save`] stored.
     ///
     /// # Errors
-    /// [`Error::BadProfiles`] for a dataset that is none, or of another version; those of the store.
+    /// [`Error::BadProfiles`] for a dataset of another kind or version; the errors of the store.
     pub fn load(store: &Store, job: &Job, name: &str) -> Result<Profiles> {
         let refuse = |what: String| Error::BadProfiles { name: name.to_string(), what };
         let dataset = store.dataset(name)?;
@@ -140,7 +143,7 @@ impl Profiles {
         if (attributes.version, attributes.gram_bytes) != (VERSION, GRAM_BYTES) {
             let found = (attributes.version, attributes.gram_bytes);
             return Err(refuse(format!(
-                "expected version and n-gram {:?}, got {found:?}",
+                "expected version and n-gram length {:?}, got {found:?}",
                 (VERSION, GRAM_BYTES)
             )));
         }
@@ -150,7 +153,10 @@ impl Profiles {
         let fits =
             total.and_then(|total| total.checked_mul(4)).is_some_and(|bytes| bytes as u64 == file.len());
         if !fits || !(1..=LANGUAGES_MAX).contains(&count) {
-            return Err(refuse(format!("{count} languages do not fit {} bytes of n-grams", file.len())));
+            return Err(refuse(format!(
+                "the attributes list {count} languages, which do not match {} bytes of n-grams",
+                file.len()
+            )));
         }
         let _room = job.budget().reserve(2 * file.len(), "profiles of languages")?;
         let mut bytes = Vec::with_capacity(file.len() as usize);
@@ -170,8 +176,8 @@ impl Profiles {
 
 /// Counts the n-grams of sources.
 fn count(job: &Context, sources: Vec<Source>) -> Result<HashMap<u32, u64>> {
-    let kernel = Count;
-    let workers = run(job, &kernel, sources.into_iter(), |event: Event<'_, Count>| match event.part {
+    let kernel = CountGrams;
+    let workers = run(job, &kernel, sources.into_iter(), |event: Event<'_, CountGrams>| match event.part {
         Some(Err(error)) => Err(error),
         _ => Ok(Next::Go),
     })?;
@@ -182,39 +188,39 @@ fn count(job: &Context, sources: Vec<Source>) -> Result<HashMap<u32, u64>> {
     Ok(all)
 }
 
-/// The kernel that counts n-grams.
-struct Count;
+/// Counts n-grams. This is a kernel.
+struct CountGrams;
 
-struct Counting {
-    text: Normal,
+struct GramCounts {
+    text: Normaliser,
     counts: HashMap<u32, u64>,
     reservation: Reservation,
 }
 
-impl Kernel for Count {
+impl Kernel for CountGrams {
     type Error = Error;
-    type Worker = Counting;
+    type Worker = GramCounts;
     type Part = ();
 
     fn border(&self) -> Border {
         Border::Line { numbered: false }
     }
 
-    fn worker(&self, job: &Context) -> Result<Counting> {
+    fn worker(&self, job: &Context) -> Result<GramCounts> {
         let reservation = job.budget().reserve(0, "n-grams that are counted")?;
-        Ok(Counting { text: Normal::default(), counts: HashMap::new(), reservation })
+        Ok(GramCounts { text: Normaliser::default(), counts: HashMap::new(), reservation })
     }
 
-    fn block(&self, worker: &mut Counting, block: &Block<'_>) -> Result<()> {
-        let Counting { text, counts, reservation } = worker;
-        // A line at a time, and the budget is asked before the map grows.
+    fn block(&self, worker: &mut GramCounts, block: &Block<'_>) -> Result<()> {
+        let GramCounts { text, counts, reservation } = worker;
+        // The budget is asked before the map grows, line by line.
         for line in block.bytes.split_inclusive(|&byte| byte == b'\n') {
             let most = (counts.len() + line.len() + 4) as u64;
             if most * COUNTED_BYTES > reservation.bytes() {
                 reservation.resize((2 * most).max(1 << 16) * COUNTED_BYTES)?;
             }
             for gram in text.of(line).windows(GRAM_BYTES) {
-                // Two spaces side by side stand between lines.
+                // N-grams with two adjacent spaces lie between lines.
                 if !gram.windows(2).any(|two| two == b"  ") {
                     let gram = u32::from_be_bytes(gram.try_into().expect("4 bytes"));
                     *counts.entry(gram).or_default() += 1;
@@ -225,36 +231,36 @@ impl Kernel for Count {
     }
 }
 
-/// Turns bytes into normalised text.
+/// Normalises text.
 #[derive(Debug)]
-struct Normal {
+struct Normaliser {
     classes: [u8; 256],
     text: Vec<u8>,
 }
 
-impl Default for Normal {
-    fn default() -> Normal {
+impl Default for Normaliser {
+    fn default() -> Normaliser {
         let class = |byte: usize| match byte as u8 {
             letter if letter.is_ascii_alphabetic() => letter.to_ascii_lowercase(),
             byte @ 128.. => byte,
             b'\n' => b'\n',
             _ => b' ',
         };
-        Normal { classes: std::array::from_fn(class), text: Vec::new() }
+        Normaliser { classes: std::array::from_fn(class), text: Vec::new() }
     }
 }
 
-impl Normal {
-    /// Each line of `bytes` between spaces; the text begins where the first line does, behind [`GRAM_BYTES`] of them.
+impl Normaliser {
+    /// Normalises each line of `bytes`, between spaces; the first line begins after [`GRAM_BYTES`] spaces.
     fn of(&mut self, bytes: &[u8]) -> &[u8] {
-        let Normal { classes, text } = self;
+        let Normaliser { classes, text } = self;
         let lines = memchr::memchr_iter(b'\n', bytes).count() + 1;
         // A line feed becomes as many spaces as an n-gram has bytes.
         text.clear();
         text.resize(bytes.len() + GRAM_BYTES * (lines + 1), b' ');
         let (mut place, mut before, mut raw) = (GRAM_BYTES, b' ', 0);
         for &byte in bytes {
-            // A capital letter of Latin-1 is two bytes, the second of them 32 below that of the small letter.
+            // A capital letter of Latin-1 is two bytes; the second byte is the small letter's byte minus 32.
             let is_capital = raw == 0xc3 && (0x80..=0x9e).contains(&byte) && byte != 0x97;
             raw = byte;
             let class = classes[byte as usize];
@@ -280,42 +286,42 @@ impl Normal {
 #[derive(Debug)]
 pub struct Classifier {
     labels: Vec<String>,
-    /// A bit for each language, at two places for each n-gram.
+    /// Holds a bit for each language; each n-gram has a place here and a place in `second`.
     first: Vec<u64>,
     second: Vec<u64>,
 }
 
 const FILTER: usize = 1 << 16;
 
-/// Both places of an n-gram.
+/// Returns both places of an n-gram.
 #[inline]
 fn places(gram: u32) -> (usize, usize) {
     let product = u64::from(gram).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((product >> 48) as usize, (product >> 24) as usize % FILTER)
 }
 
-/// How many of a text's n-grams each language has.
+/// Counts for each language the n-grams that a text and the language's profile share.
 #[derive(Clone, Debug)]
 pub struct Scores {
     counts: Vec<u64>,
 }
 
-/// What a text is.
+/// Holds the language of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// The number of the label.
+    /// Is the number of the label.
     pub language: usize,
-    /// By which part of its n-grams it is ahead of the next language, from 0 to 1.
+    /// Is the lead over the next language, as a share of the best count, from 0 to 1.
     pub confidence: f64,
 }
 
 impl Scores {
-    /// Adds those of another part of the same text.
+    /// Adds the scores of another part of the same text.
     pub fn add(&mut self, other: &Scores) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
     }
 
-    /// The language with most n-grams, the first of those that have as many; none where no language has any.
+    /// Returns the language with most n-grams, the first of several with equally many; `None` if no language has any.
     pub fn verdict(&self) -> Option<Verdict> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;
@@ -325,15 +331,15 @@ impl Scores {
     }
 }
 
-/// What a worker keeps to classify texts.
+/// Holds a worker's memory for classifying texts.
 #[derive(Debug, Default)]
-pub struct Reader(Normal);
+pub struct Reader(Normaliser);
 
 impl Classifier {
-    /// Bytes that it takes.
+    /// Is the memory of a classifier in bytes.
     pub const BYTES: u64 = 2 * (FILTER * 8) as u64;
 
-    /// A classifier of these languages.
+    /// Makes a classifier of these languages.
     pub fn new(profiles: &Profiles) -> Classifier {
         let (mut first, mut second) = (vec![0; FILTER], vec![0; FILTER]);
         for (number, (_, grams)) in profiles.languages.iter().enumerate() {
@@ -346,21 +352,21 @@ impl Classifier {
         Classifier { labels: profiles.labels().map(str::to_string).collect(), first, second }
     }
 
-    /// The labels, by their numbers.
+    /// Returns the labels, by their numbers.
     pub fn labels(&self) -> &[String] {
         &self.labels
     }
 
-    /// Scores of no text.
+    /// Returns scores of zero.
     pub fn no_scores(&self) -> Scores {
         Scores { counts: vec![0; self.labels.len()] }
     }
 
-    /// Scores a text, or some whole lines of it.
+    /// Scores a text, or some whole lines of a text.
     pub fn score(&self, reader: &mut Reader, text: &[u8]) -> Scores {
         let mut scores = self.no_scores();
         let text = reader.0.of(text);
-        // The first spaces are no n-gram's end.
+        // The first spaces do not end any n-gram.
         self.count(&text[GRAM_BYTES..], &mut scores.counts);
         scores
     }
@@ -369,7 +375,7 @@ impl Classifier {
         let first: &[u64; FILTER] = self.first[..].try_into().expect("made so long");
         let second: &[u64; FILTER] = self.second[..].try_into().expect("made so long");
         let mut gram = u32::from_ne_bytes([b' '; GRAM_BYTES]);
-        // Counters of 4 bits take 15 n-grams, those of 8 bits 17 times as many.
+        // Counters of 4 bits hold 15 n-grams, counters of 8 bits 17 times as many.
         for part in text.chunks(15 * 17) {
             let mut high = [0u64; 8];
             for some in part.chunks(15) {
@@ -396,31 +402,31 @@ impl Classifier {
     }
 }
 
-/// A unit whose language is told.
+/// Says which units of text are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// A source.
+    /// Each source is a text.
     Source,
-    /// A line.
+    /// Each line is a text.
     Line,
 }
 
-/// What was found of a source, or of a line of it.
+/// Reports the language of a source, or of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identified<'a> {
-    /// The name of the source.
+    /// Is the name of the source.
     pub name: &'a str,
-    /// The number of the line, from 1; none for the whole source.
+    /// Is the number of the line, from 1; none for a whole source.
     pub line: Option<u64>,
-    /// The language; none where no profile has any n-gram of the text.
+    /// Is the language; none if no profile contains any n-gram of the text.
     pub verdict: Option<Verdict>,
 }
 
-/// Tells the language of each source, or of each line that is not empty, in order.
+/// Identifies the language of each source, or of each line that is not empty, in order.
 ///
 /// # Errors
-/// What `each` gives; [`Error::Store`] where the job was stopped. A source that cannot be read is given to `failed`, which
-/// passes over it, or gives the error back to end all.
+/// Returns the errors of `each`; [`Error::Store`] if the job was stopped. An error of reading a source goes to
+/// `failed`, which skips the source, or returns the error to end the run.
 pub fn identify(
     job: &Context,
     classifier: &Classifier,
@@ -433,7 +439,7 @@ pub fn identify(
     Ok(())
 }
 
-/// What is done with what comes of blocks.
+/// Handles the results of blocks.
 fn telling<K: Kernel<Part = Part, Error = Error>>(
     classifier: &Classifier,
     unit: Unit,
@@ -466,19 +472,19 @@ fn telling<K: Kernel<Part = Part, Error = Error>>(
     }
 }
 
-/// The kernel that tells languages.
+/// Identifies languages. This is a kernel.
 #[derive(Debug)]
 struct Identify<C> {
     classifier: C,
     unit: Unit,
 }
 
-/// What comes of a block.
+/// Holds the result of a block.
 #[derive(Debug)]
 pub enum Part {
-    /// Scores of a part of the text.
+    /// Holds the scores of a part of the text.
     Whole(Scores),
-    /// Numbers of lines, and what they are.
+    /// Holds line numbers and the lines' languages.
     Lines(Vec<(u64, Option<Verdict>)>),
 }
 
@@ -548,7 +554,7 @@ mod tests {
         Profiles::train(&job(2), samples.into(), grams).unwrap()
     }
 
-    /// What everybody would write: sets of n-grams of each line's letters.
+    /// Scores a text naively: by sets of the n-grams of each line's letters.
     fn naive(profiles: &Profiles, text: &str) -> Vec<u64> {
         let mut counts = vec![0; profiles.languages.len()];
         let sets: Vec<HashSet<u32>> =
@@ -578,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn languages_of_texts_are_told() {
+    fn languages_of_texts_are_identified() {
         let profiles = profiles(5000);
         assert_eq!(profiles.labels().collect::<Vec<_>>(), ["de", "en", "fr"]);
         let classifier = Classifier::new(&profiles);
@@ -591,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_loaded_and_what_is_none_is_refused() {
+    fn profiles_round_trip_and_invalid_ones_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let job = store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
@@ -613,7 +619,7 @@ mod tests {
         };
         assert!(write("c", KIND, attributes(2, 0).as_bytes()).contains("expected version"));
         for (name, count) in [("d", 1), ("e", u64::MAX), ("f", u64::MAX / 2), ("g", 1 << 62)] {
-            assert!(write(name, KIND, attributes(1, count).as_bytes()).contains("do not fit"), "{count}");
+            assert!(write(name, KIND, attributes(1, count).as_bytes()).contains("which do not match"), "{count}");
         }
     }
 
@@ -625,12 +631,12 @@ mod tests {
         assert!(train(Vec::new()).contains("expected 1 to 64 languages, got 0"));
         let many = (0..65).map(|number| (number.to_string(), vec![source("text")])).collect();
         assert!(train(many).contains("got 65"));
-        assert!(train(vec![("x".to_string(), vec![source("123\n")])]).contains("no word"));
+        assert!(train(vec![("x".to_string(), vec![source("123\n")])]).contains("has no letters"));
     }
 
     proptest! {
         #[test]
-        fn scores_are_those_of_sets_but_for_false_positives_and_the_same_wherever_a_text_is_cut(
+        fn scores_equal_those_of_sets_wherever_a_text_is_cut(
             words in proptest::collection::vec(
                 prop_oneof![Just("the "), Just("fox"), Just("\n"), Just(" "), Just("über "), Just("Der"), Just("ÉTÉ"), Just("."), Just("ch"), Just("7"), Just("\n\n")],
                 0..300,
@@ -642,7 +648,7 @@ mod tests {
             let text = words.concat();
             let mut reader = Reader::default();
             let whole = classifier.score(&mut reader, text.as_bytes());
-            // So few n-grams in so large filters: none is taken for another.
+            // With so few n-grams in such large filters, there are no false positives.
             prop_assert_eq!(&whole.counts, &naive(&profiles, &text));
             let lines: Vec<&str> = text.split_inclusive('\n').collect();
             let cut = cut.index(lines.len() + 1);

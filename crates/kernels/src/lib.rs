@@ -1,15 +1,17 @@
-//! Streaming kernels: what is done with the blocks of files and datasets, one file for each.
+//! This crate holds the streaming kernels: the work that is done with the blocks of files and datasets. Each kernel
+//! has a module.
 //!
-//! - [`Search`]: lines that match patterns.
-//! - [`count_words`]: words and how often they occur.
-//! - [`compress()`], [`decompress`]: gzip, bzip2, zstd and lz4 with all cores.
-//! - [`Checksum`]: checksums of files.
-//! - [`identify`]: which language a text is in, by [`Profiles`].
+//! - [`Search`] finds lines that match patterns.
+//! - [`count_words`] counts how often each word occurs.
+//! - [`compress()`] and [`decompress`] handle gzip, bzip2, zstd and lz4 with all cores.
+//! - [`Checksum`] computes checksums of files.
+//! - [`identify`] tells which language a text is in, by [`Profiles`].
 //!
-//! What they read is named by [`walk`] (folders, with the rules of .gitignore), [`text_sources`] (files and datasets).
+//! [`walk`] lists input files (below folders, with the rules of .gitignore), and [`text_sources`] opens files and
+//! datasets.
 //!
-//! Each is an [`inshore_neardata::Kernel`], which runs over any sources with [`inshore_neardata::run`]. What the blocks of a
-//! source give is handed over in order, or kept by the workers and merged at the end.
+//! Each kernel is an [`inshore_neardata::Kernel`], which runs over any sources with [`inshore_neardata::run`].
+//! Results of blocks are either handed over in order, or kept by the workers and merged at the end.
 #![warn(missing_docs)]
 
 mod checksum;

@@ -1,4 +1,4 @@
-//! Work on pieces side by side, handed over in order.
+//! This module works on pieces in parallel, and hands over results in order.
 
 use std::{collections::VecDeque, thread};
 
@@ -6,8 +6,9 @@ use crossbeam_channel::{Receiver, bounded};
 
 use crate::Result;
 
-/// Gives what `next` gives to `work` on `threads` threads, and what comes of it to `done` in the order in which it was
-/// given. `next` and `done` run on the caller's thread, and one piece more than there are threads is on its way.
+/// Runs `work` on the pieces that `next` returns, on `threads` threads, and calls `done` with the results in the
+/// order of the pieces. `next` and `done` run on the caller's thread; at most one piece more than there are threads
+/// is in flight.
 pub(crate) fn in_order<T: Send, R: Send>(
     threads: usize,
     mut next: impl FnMut() -> Result<Option<T>>,
@@ -20,7 +21,7 @@ pub(crate) fn in_order<T: Send, R: Send>(
             let (queue, work) = (queue.clone(), &work);
             scope.spawn(move || {
                 for (task, answer) in queue {
-                    // Where the caller failed nobody listens.
+                    // If the caller failed, no receiver is left.
                     let _ = answer.send(work(task));
                 }
             });

@@ -1,17 +1,17 @@
-//! Lines that match patterns.
+//! This module searches for lines that match patterns.
 //!
-//! The engine is that of `grep-regex` (a literal of the pattern is looked for first, with SIMD, and only lines that have it
-//! see the automaton); what is here is what comes of a block: which lines, where in them, and how many.
+//! `grep-regex` finds matches: it looks for a literal of the pattern with SIMD, and runs the automaton on candidate
+//! lines only. This module turns matches in a block into lines, places in lines, and counts.
 //!
-//! A line ends with a line feed, and no pattern matches across it. A NUL byte makes a source binary: from there on, or all of
-//! it where the byte is among the first 64 KiB.
+//! A line ends with a line feed, and no match crosses the line's end. A NUL byte makes a source binary: from the byte
+//! on, or, if the byte is among the first 64 KiB, from the start.
 //!
 //! # Cost
 //!
-//! A block is looked at once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the pattern; for
-//! both at once where all that matches has a text in it that is rare.
-//! A part holds the text of the lines that match: as large as the block where all do, and 32 bytes for each. With a
-//! replacement it may be larger than the block, up to a quarter of a worker's share of the budget.
+//! A block is scanned once for a NUL (a vector compare for each 64 bytes, in the core's cache) and once for the
+//! pattern; both scans are one if every match contains a rare literal. A part holds the text of the lines that match:
+//! as large as the block if all lines match, and 32 bytes for each line. With a replacement a part may be larger than
+//! the block, up to a quarter of a worker's share of the budget.
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
@@ -32,84 +32,85 @@ pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, Sea
 use self::{memory::PatternMemory, needle::Needle};
 use crate::{Error, Result};
 
-/// A NUL byte among the first bytes makes all of a source binary; one behind them only what follows. As ripgrep has it.
+/// A NUL byte among the first bytes makes all of a source binary; a later one only the bytes that follow, as in
+/// ripgrep.
 const EARLY_BYTES: usize = 64 << 10;
 
-/// Bytes that are searched, and then looked at for a NUL byte, when they lie in the core's cache. The other way round, memory
-/// would be waited for by what has nothing else to do. The first ones of a source are [`EARLY_BYTES`], which tell whether all of
-/// it is binary.
+/// Pieces of this size are searched first, and then scanned for a NUL byte while they lie in the core's cache. In the
+/// opposite order the scan, which computes little, would wait for memory. The first piece of a source has
+/// [`EARLY_BYTES`], which tell whether all of the source is binary.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How patterns are read.
+/// Says how patterns are read.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct PatternOptions {
-    /// Patterns are texts and not regular expressions.
+    /// Treats patterns as literal texts and not as regular expressions.
     pub fixed: bool,
-    /// Case makes no difference.
+    /// Ignores case.
     pub ignore_case: bool,
-    /// Case makes no difference to patterns that have no capital letter.
+    /// Ignores case for patterns without a capital letter.
     pub smart_case: bool,
-    /// A match has no word character next to it.
+    /// Accepts matches only if no word character stands beside them.
     pub words: bool,
-    /// A match is a whole line.
+    /// Accepts matches only if they are whole lines.
     pub lines: bool,
-    /// Lines that do not match are meant.
+    /// Selects lines that do not match.
     pub invert: bool,
-    /// A carriage return before the line feed belongs to the end of the line.
+    /// Treats a carriage return before the line feed as a part of the line's end.
     pub crlf: bool,
 }
 
-/// What is wanted of the lines that match.
+/// Says which results of a search are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
-    /// One match is enough, before a NUL byte or behind it.
+    /// A single match is enough, before a NUL byte or after it.
     Any,
-    /// How many lines.
+    /// The number of lines is wanted.
     LineCount,
-    /// How many matches; a line may have several.
+    /// The number of matches is wanted; a line may have several.
     MatchCount,
-    /// The lines.
+    /// The lines are wanted.
     Lines {
-        /// With their numbers.
+        /// Adds line numbers.
         numbered: bool,
-        /// With the places of the matches in them.
+        /// Adds the places of matches in lines.
         spans: bool,
-        /// With so many lines before them.
+        /// Adds this many lines before each match.
         before: usize,
-        /// With so many lines after them.
+        /// Adds this many lines after each match.
         after: usize,
     },
 }
 
-/// Searches for lines.
+/// Searches blocks for lines.
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
-    /// Patterns such as \\A have to see each line by itself.
+    /// Is set for patterns such as \\A, which have to see each line separately.
     line_by_line: bool,
-    /// What every line that is meant has in it, where that is known.
+    /// Is a literal that every selected line contains, if one is known.
     needle: Option<Needle>,
-    told: Told,
+    arguments: Arguments,
     memory: PatternMemory,
 }
 
-/// What a search was told: all that another machine needs to know to make the same one.
+/// Holds the arguments of a search: all that another machine needs to run the same search.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Told {
+struct Arguments {
     patterns: Vec<String>,
     options: PatternOptions,
     wanted: Wanted,
     /// Looks for NUL bytes.
     detect_binary: bool,
-    /// What stands instead of matches in lines that are given.
+    /// Replaces matches in the lines of the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     replacement: Option<String>,
 }
 
-impl Told {
-    /// What every line that is meant has in it. Only where NUL bytes are looked for: without them, the engine by itself looks
-    /// at each byte once.
+impl Arguments {
+    /// Returns a literal that every selected line contains. Only searches that look for NUL bytes need the literal:
+    /// without NUL bytes, the engine looks at each byte once anyway.
     fn needle(&self) -> Option<Needle> {
         let [pattern] = &self.patterns[..] else { return None };
         let PatternOptions { fixed, ignore_case, smart_case, invert, .. } = self.options;
@@ -120,48 +121,49 @@ impl Told {
     }
 }
 
-/// What was found in a block.
+/// Holds the results of a search in a block.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// Lines that match.
+    /// Counts the lines that match.
     pub line_count: u64,
-    /// Matches in them, where these were wanted.
+    /// Counts the matches in the lines, if wanted.
     pub match_count: u64,
-    /// The lines, in order: where wanted, with those around them that may be shown with a match, of this block or another.
+    /// Holds the lines, in order: if wanted, with lines that may be shown around a match, of this block or an
+    /// adjacent one.
     pub lines: Vec<FoundLine>,
-    /// The text of the lines, one after the other, each with its end if it has one. Matches are replaced where that was
+    /// Holds the text of the lines, each with its line end if it has one. Matches are replaced if that was
     /// [wanted](Search::replacing).
     pub text: Vec<u8>,
-    /// Places of matches in lines, or of what they are replaced by.
+    /// Holds the places of matches, or of replacements, in lines.
     pub spans: Vec<(u32, u32)>,
-    /// Where in the source the first NUL byte is, in a block that has one. Where lines are wanted, or whether there are any, those
-    /// behind it are not given, and do not count.
+    /// Holds the offset of the first NUL byte in the source, if the block has one. If `Lines` or `Any` are wanted,
+    /// lines from the NUL byte on are left out and do not count.
     pub nul: Option<u64>,
-    /// Whether, where lines are wanted, or whether there are any, one at or behind the NUL byte matches.
+    /// Says, if `Lines` or `Any` are wanted, whether a line at or after the NUL byte matches.
     pub matches_behind_nul: bool,
 }
 
-/// A line that was found.
+/// Describes a line of the result.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundLine {
-    /// Where in the source it begins.
+    /// Holds the line's offset in the source.
     pub offset: u64,
-    /// Its number, from 1; 0 where that was not wanted.
+    /// Holds the line number, from 1; 0 if numbers were not wanted.
     pub number: u64,
-    /// Bytes of it in [`Found::text`].
+    /// Counts the line's bytes in [`Found::text`].
     pub bytes: u32,
-    /// Places of it in [`Found::spans`].
+    /// Counts the line's places in [`Found::spans`].
     pub spans: u32,
-    /// Whether it matches; else it is near one that does, or may be.
+    /// Says whether the line matches; otherwise it is near a match, or may be.
     pub is_match: bool,
 }
 
 impl Search {
-    /// Searches for lines that match one of `patterns`. What these take is taken from `budget`, as long as the search lives; a
-    /// few MiB are not counted.
+    /// Makes a search for lines that match one of `patterns`. The memory of the automata is reserved in `budget` as
+    /// long as the search lives; a few MiB are not counted.
     ///
     /// # Errors
-    /// [`Error::BadPattern`]; [`Error::Store`] where the budget is too small for the patterns.
+    /// [`Error::BadPattern`]; [`Error::Store`] if the budget is too small for the patterns.
     pub fn new(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
@@ -171,76 +173,76 @@ impl Search {
     ) -> Result<Search> {
         let memory = PatternMemory::take(patterns, options, budget)?;
         let patterns = patterns.iter().map(|pattern| pattern.as_ref().to_string()).collect();
-        let told = Told { patterns, options: *options, wanted, detect_binary, replacement: None };
-        Search::build(told, memory, usize::MAX)
+        let arguments = Arguments { patterns, options: *options, wanted, detect_binary, replacement: None };
+        Search::build(arguments, memory, usize::MAX)
     }
 
-    /// The same search, in whose lines matches are replaced: `$1` and `$name` in `replacement` stand for what the groups of
-    /// the pattern match (`${1}` before letters and digits), `$0` for all of it, and `$$` for a dollar sign.
+    /// Returns the search with a replacement for matches: `$1` and `$name` in `replacement` stand for the groups of
+    /// the pattern (`${1}` before letters and digits), `$0` for the whole match, and `$$` for a dollar sign.
     ///
     /// # Errors
-    /// [`Error::BadPattern`] where the pattern has so many groups that to find them all takes too much memory; a replacement
-    /// that is longer than 64 KiB.
+    /// [`Error::BadPattern`] if the pattern has so many groups that finding them takes too much memory, or if the
+    /// replacement is longer than 64 KiB.
     pub fn replacing(self, replacement: impl Into<String>) -> Result<Search> {
         self.replacing_within(replacement.into(), GROUPS_BYTES_MAX)
     }
 
-    /// The engine that finds groups has a table of all its states and groups, once for each thread.
+    /// The engine that finds groups has a table of all states and groups for each thread, which `limit` bounds.
     fn replacing_within(self, replacement: String, limit: usize) -> Result<Search> {
         if replacement.len() > REPLACEMENT_BYTES_MAX {
-            let what = format!("a replacement of {} bytes, where 64 KiB are the most", replacement.len());
+            let what =
+                format!("the replacement has {} bytes, more than the limit of 64 KiB", replacement.len());
             return Err(Error::BadPattern { what });
         }
         let groups = if replacement.contains('$') { self.matcher.capture_count().max(1) } else { 1 };
-        let Search { matcher, told, memory, .. } = self;
-        // The memory is that of one.
+        let Search { matcher, arguments, memory, .. } = self;
+        // The reserved memory is for one matcher.
         drop(matcher);
-        Search::build(Told { replacement: Some(replacement), ..told }, memory, limit / groups)
+        Search::build(Arguments { replacement: Some(replacement), ..arguments }, memory, limit / groups)
     }
 
-    /// The search that [`Portable::arguments`] tell of.
+    /// Makes the search that [`Portable::arguments`] describe.
     fn sent(arguments: &Value, budget: &Budget) -> Result<Search> {
-        let mut told: Told = Told::deserialize(arguments).map_err(|error| Error::BadPattern {
-            what: format!("a search that was not understood: {error}"),
-        })?;
-        let memory = PatternMemory::take(&told.patterns, &told.options, budget)?;
-        let replacement = told.replacement.take();
-        let search = Search::build(told, memory, SENT_BYTES_MAX)?;
+        let mut arguments: Arguments = Arguments::deserialize(arguments)
+            .map_err(|error| Error::BadPattern { what: format!("invalid arguments of a search: {error}") })?;
+        let memory = PatternMemory::take(&arguments.patterns, &arguments.options, budget)?;
+        let replacement = arguments.replacement.take();
+        let search = Search::build(arguments, memory, SENT_BYTES_MAX)?;
         match replacement {
             Some(replacement) => search.replacing_within(replacement, SENT_BYTES_MAX),
             None => Ok(search),
         }
     }
 
-    /// A line without its end.
+    /// Returns a line without its end.
     fn without_end<'a>(&self, line: &'a [u8]) -> &'a [u8] {
         match line.strip_suffix(b"\n") {
-            Some(line) if self.told.options.crlf => line.strip_suffix(b"\r").unwrap_or(line),
+            Some(line) if self.arguments.options.crlf => line.strip_suffix(b"\r").unwrap_or(line),
             Some(line) => line,
             None => line,
         }
     }
 
-    /// Builds what [`Told`] tells of, with automata of `limit` bytes at most.
-    fn build(told: Told, memory: PatternMemory, limit: usize) -> Result<Search> {
-        let mut builder = matcher_builder(&told.options, told.detect_binary, &memory, limit);
+    /// Builds a search from arguments, with automata of at most `limit` bytes.
+    fn build(arguments: Arguments, memory: PatternMemory, limit: usize) -> Result<Search> {
+        let mut builder = matcher_builder(&arguments.options, arguments.detect_binary, &memory, limit);
         builder.line_terminator(Some(b'\n'));
-        if told.options.crlf {
-            // After the line's end, which it says too.
+        if arguments.options.crlf {
+            // This comes after the line's end, which `crlf` sets too.
             builder.crlf(true);
         }
         let matcher = builder
-            .build_many(&told.patterns)
+            .build_many(&arguments.patterns)
             .map_err(|error| Error::BadPattern { what: error.to_string() })?;
         let line_by_line = matcher.line_terminator().is_none();
-        let needle = told.needle();
-        Ok(Search { matcher, line_by_line, needle, told, memory })
+        let needle = arguments.needle();
+        Ok(Search { matcher, line_by_line, needle, arguments, memory })
     }
 
-    /// Places of matches in a line (without its end), in order.
+    /// Calls `each` with the places of matches in a line (without its end), in order.
     ///
     /// # Errors
-    /// Those that `each` gives.
+    /// Returns the errors of `each`.
     pub fn spans(&self, line: &[u8], mut each: impl FnMut(usize, usize)) {
         let found = self.matcher.find_iter(self.without_end(line), |span| {
             each(span.start(), span.end());
@@ -249,7 +251,7 @@ impl Search {
         found.expect("this matcher never fails");
     }
 
-    /// The first line of `text` from byte `start` on that the pattern matches.
+    /// Returns the first line of `text` from byte `start` on that matches.
     fn find_line(&self, text: &[u8], mut start: usize) -> Option<Match> {
         while start < text.len() {
             if self.line_by_line {
@@ -279,11 +281,11 @@ impl Search {
         self.matcher.is_match(line).expect("this matcher never fails")
     }
 
-    /// Calls `each` with all lines that are meant, from the one that begins at `position` on, until it says no.
+    /// Calls `each` with all selected lines from the line at `position` on, until `each` returns false.
     fn for_each_line(&self, text: &[u8], mut position: usize, mut each: impl FnMut(Match) -> bool) {
         while position < text.len() {
             let found = self.find_line(text, position);
-            if !self.told.options.invert {
+            if !self.arguments.options.invert {
                 let Some(line) = found else { return };
                 if !each(line) {
                     return;
@@ -291,7 +293,7 @@ impl Search {
                 position = line.end();
                 continue;
             }
-            // All lines before the one that matches.
+            // An inverted search selects all lines before the match.
             let end = found.map_or(text.len(), |line| line.start());
             while position < end {
                 let line_end = memchr(b'\n', &text[position..end]).map_or(end, |at| position + at + 1);
@@ -327,20 +329,20 @@ fn matcher_builder(
     builder
 }
 
-/// A matcher, and the memory that is taken for it.
+/// Holds a matcher and the memory reserved for the matcher.
 #[derive(Debug)]
 pub struct Matching {
-    /// The matcher.
+    /// Finds matches.
     pub matcher: RegexMatcher,
     _memory: PatternMemory,
 }
 
-/// What matches one of `patterns`, also across the ends of lines, which a dot matches too if `dot_is_all`; what it takes is taken
-/// from `budget`. None where no match can have the end of a line in it, nor look at one (as `^` and `$` do), so that a
-/// [`Search`] finds the same.
+/// Makes a matcher for `patterns` whose matches may cross line ends; a dot matches line ends too if `dot_is_all`. The
+/// memory is reserved in `budget`. Returns `None` if no match can contain or look at a line end (as `^` and `$` do),
+/// so that a [`Search`] finds the same.
 ///
 /// # Errors
-/// As [`Search::new`].
+/// The errors of [`Search::new`].
 pub fn matcher_across_lines(
     patterns: &[impl AsRef<str>],
     options: &PatternOptions,
@@ -356,13 +358,13 @@ pub fn matcher_across_lines(
     }
     let matcher =
         builder.build_many(patterns).map_err(|error| Error::BadPattern { what: error.to_string() })?;
-    // Without it, a carriage return would be none that a pattern could have.
+    // A pattern can contain a carriage return only if the engine does not take it for a line end.
     let ends: &[u8] = if options.crlf { b"\r\n" } else { b"\n" };
     let never = matcher.non_matching_bytes().is_some_and(|bytes| ends.iter().all(|&end| bytes.contains(end)));
     Ok((!never).then_some(Matching { matcher, _memory: memory }))
 }
 
-/// The line in which `place` is; none where that is behind the last one.
+/// Returns the line that contains `place`; `None` after the last line.
 fn line_at(text: &[u8], place: usize) -> Option<Match> {
     let start = memrchr(b'\n', &text[..place]).map_or(0, |end| end + 1);
     let end = memchr(b'\n', &text[place..]).map_or(text.len(), |end| place + end + 1);
@@ -371,12 +373,12 @@ fn line_at(text: &[u8], place: usize) -> Option<Match> {
 
 impl Kernel for Search {
     type Error = Error;
-    /// Bytes that lines with replaced matches may have, those of a block together.
+    /// Limits the bytes of a block's lines with replaced matches.
     type Worker = usize;
     type Part = Found;
 
     fn border(&self) -> Border {
-        Border::Line { numbered: matches!(self.told.wanted, Wanted::Lines { numbered: true, .. }) }
+        Border::Line { numbered: matches!(self.arguments.wanted, Wanted::Lines { numbered: true, .. }) }
     }
 
     fn worker(&self, job: &Context) -> Result<usize> {
@@ -384,13 +386,13 @@ impl Kernel for Search {
         Ok(share.min(u32::MAX.into()) as usize)
     }
 
-    /// The engine sees bytes, of which nothing is known but how many they are.
+    /// The search stays correct if a process changes the bytes meanwhile: the engine relies on their number alone.
     fn takes_windows(&self) -> bool {
         true
     }
 
     fn block(&self, room: &mut usize, block: &Block<'_>) -> Result<Found> {
-        let Told { wanted, detect_binary, replacement, .. } = &self.told;
+        let Arguments { wanted, detect_binary, replacement, .. } = &self.arguments;
         let (numbered, spans, before, after) = match *wanted {
             Wanted::Lines { numbered, spans, before, after } => (numbered, spans, before, after),
             _ => (false, false, 0, 0),
@@ -408,7 +410,8 @@ impl Kernel for Search {
             copy: Vec::new(),
         };
         let (text, mut start) = (block.bytes, 0);
-        // Lines near the borders of a block are given, match or not, where those around matches are wanted.
+        // With context, lines near the borders of a block are returned, match or not, so that the literal does not
+        // help.
         let mut needle = self.needle.as_ref().filter(|_| before == 0 && after == 0);
         while start < text.len() {
             if let Some(looked_for) = needle {
@@ -416,11 +419,11 @@ impl Kernel for Search {
                 if end == text.len() {
                     break;
                 }
-                // Where it is frequent, the engine by itself sees fewer bytes twice.
+                // If the literal is frequent, the engine alone scans fewer bytes twice.
                 needle = needle.filter(|_| end - start >= PIECE_BYTES);
                 start = memrchr(b'\n', &text[start..end]).map_or(start, |line| start + line + 1);
             }
-            // A piece is searched, and lies in the core's cache when it is looked at for a NUL byte.
+            // The piece lies in the core's cache when it is scanned for a NUL byte.
             let bytes = if block.is_first() && start == 0 { EARLY_BYTES } else { PIECE_BYTES };
             let is_one = before > 0 || after > 0 || text.len() - start <= bytes;
             let line_end =
@@ -428,7 +431,7 @@ impl Kernel for Search {
             let mut end = if is_one { text.len() } else { line_end(start + bytes) };
             let mark = lines.mark();
             lines.text = &text[..end];
-            // One match is enough, unless it turns out to be behind a NUL byte of the same piece.
+            // A single match is enough, unless the match turns out to be after a NUL byte of the same piece.
             let is_enough = !lines.add_from(start, *wanted);
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
             if let Some(nul) = nul {
@@ -436,8 +439,8 @@ impl Kernel for Search {
                 if let Wanted::Lines { .. } | Wanted::Any = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
                     let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
-                    // Lines before it are given, and of those behind it whether there is one.
-                    lines.back_to(mark);
+                    // Lines before the NUL byte are returned; for lines after the byte only whether one matches.
+                    lines.rewind(mark);
                     lines.text = &text[..line];
                     lines.add_from(start, *wanted);
                     if *wanted != Wanted::Any || lines.found.line_count == 0 {
@@ -460,9 +463,9 @@ impl Kernel for Search {
         Ok(lines.found)
     }
 
-    /// Behind a NUL byte it is only looked at whether a line matches.
+    /// After a NUL byte, only the question whether a line matches is left.
     fn zeros_end_lines(&self) -> bool {
-        self.told.detect_binary
+        self.arguments.detect_binary
     }
 
     fn part_bytes(&self, found: &Found) -> u64 {
@@ -471,7 +474,7 @@ impl Kernel for Search {
     }
 }
 
-/// What was found, written down: numbers, little endian, then line by line, then the text.
+/// Encodes results: numbers in little endian, then line by line, then the text.
 ///
 /// ```text
 ///   line_count u64, match_count u64, nul u64 (2^64 - 1: none), matches_behind_nul u64, lines u64, spans u64
@@ -484,7 +487,7 @@ impl Portable for Search {
     const CAN_HELP: bool = true;
 
     fn arguments(&self) -> Value {
-        serde_json::to_value(&self.told).expect("plain data")
+        serde_json::to_value(&self.arguments).expect("plain data")
     }
 
     fn of_arguments(arguments: &Value) -> Result<Self> {
@@ -526,7 +529,7 @@ impl Portable for Search {
         found.nul = long(bytes).map(|nul| (nul < u64::MAX).then_some(nul))?;
         found.matches_behind_nul = long(bytes)? == 1;
         let (lines, spans) = (long(bytes)?, long(bytes)?);
-        // Nothing is reserved for what is not there.
+        // Memory is reserved only for bytes that exist.
         let fits = |count: u64, each: u64, left: usize| {
             count.checked_mul(each).is_some_and(|all| all <= left as u64)
         };
@@ -546,7 +549,7 @@ impl Portable for Search {
             return None;
         }
         for line in &found.lines {
-            // In order, and within the line.
+            // Spans must be in order, and within the line.
             let mut position = 0;
             for _ in 0..line.spans {
                 let (start, end) = (short(bytes)?, short(bytes)?);
@@ -562,33 +565,33 @@ impl Portable for Search {
     }
 
     fn suffices(&self, found: &Found) -> bool {
-        self.told.wanted == Wanted::Any && (found.line_count > 0 || found.matches_behind_nul)
+        self.arguments.wanted == Wanted::Any && (found.line_count > 0 || found.matches_behind_nul)
     }
 }
 
-/// Memory that the automata of a search may take that was sent from elsewhere: once, and once for each thread.
+/// Limits the memory of the automata of a search that another machine sent: in all, and for each thread.
 const SENT_BYTES_MAX: usize = 10 << 20;
-/// What the patterns of such a search may take where nobody knows of a budget.
+/// Limits the memory for the patterns of such a search if no budget is known.
 const SENT_MEMORY_BYTES_MAX: u64 = 64 << 20;
 
 const IS_MATCH: u32 = 1 << 31;
 
-/// The first bytes, which are taken away.
+/// Splits off the first bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
     let (first, rest) = bytes.split_first_chunk()?;
     *bytes = rest;
     Some(*first)
 }
 
-/// What stands instead of a match has so many bytes at most.
+/// Limits the length of a replacement.
 const REPLACEMENT_BYTES_MAX: usize = 64 << 10;
-/// Memory that finding groups may take, for each thread.
+/// Limits the memory for finding groups, for each thread.
 const GROUPS_BYTES_MAX: usize = 64 << 20;
 
-/// Writes lines with something else instead of matches.
+/// Writes lines with replaced matches.
 struct Replacer<'a> {
     replacement: &'a [u8],
-    /// Groups that it names, at most.
+    /// Bounds the number of groups that the replacement names.
     groups: usize,
     captures: RegexCaptures,
     is_full: bool,
@@ -602,7 +605,7 @@ impl<'a> Replacer<'a> {
         Replacer { replacement, groups, captures, is_full: false }
     }
 
-    /// Appends a line to `out`, which may have `room` bytes then, and the places of what matches are replaced by to `spans`.
+    /// Appends a line to `out`, which may grow to `room` bytes, and the places of the replacements to `spans`.
     fn append(
         &mut self,
         search: &Search,
@@ -615,7 +618,7 @@ impl<'a> Replacer<'a> {
         let (start, mut copied) = (out.len(), 0);
         let (text, matcher) = (search.without_end(line), &search.matcher);
         let mut replace = |place: Match, captures: Option<&RegexCaptures>| {
-            // Before it is made: a group may be named any number of times.
+            // The bound is checked first: a replacement may name a group any number of times.
             let longest = replacement.len() + *groups * place.len() + (line.len() - copied);
             *is_full |= out.len() + longest > room;
             if *is_full {
@@ -646,7 +649,7 @@ impl<'a> Replacer<'a> {
     }
 }
 
-/// Lines of a block as they are found.
+/// Gathers lines of a block.
 struct Lines<'a> {
     search: &'a Search,
     block: &'a Block<'a>,
@@ -654,16 +657,16 @@ struct Lines<'a> {
     found: Found,
     numbered: bool,
     spans: bool,
-    /// Bytes whose line ends are counted, and how many there are.
+    /// Holds the range whose line ends are counted, and their number.
     counted: (usize, u64),
     replacer: Option<Replacer<'a>>,
-    /// Bytes that they may have with matches replaced.
+    /// Limits the bytes of lines with replaced matches.
     room: usize,
-    /// A line in memory that nobody else writes to.
+    /// Holds a copy of a line that no process can write to.
     copy: Vec<u8>,
 }
 
-/// How much a block gave up to some line.
+/// Records the sizes of results up to some line.
 #[derive(Clone, Copy)]
 struct Mark {
     sizes: (usize, usize, usize),
@@ -671,32 +674,32 @@ struct Mark {
 }
 
 impl Lines<'_> {
-    /// Whether replacements made the lines longer than they may become.
+    /// Tells whether replacements made the lines too long.
     fn is_full(&self) -> bool {
         self.replacer.as_ref().is_some_and(|replacer| replacer.is_full)
     }
 
-    /// How much there is: lines, text, places, counts.
+    /// Returns the sizes of all results: lines, text, places, counts.
     fn mark(&self) -> Mark {
         let Found { lines, text, spans, line_count, match_count, .. } = &self.found;
         Mark { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
     }
 
-    /// Forgets what was added since then.
-    fn back_to(&mut self, mark: Mark) {
+    /// Removes results that were added after the mark.
+    fn rewind(&mut self, mark: Mark) {
         let Found { lines, text, spans, line_count, match_count, .. } = &mut self.found;
         lines.truncate(mark.sizes.0);
         text.truncate(mark.sizes.1);
         spans.truncate(mark.sizes.2);
         (*line_count, *match_count) = mark.counts;
-        // Ends of lines are counted from the start of the block again.
+        // Line ends are counted from the start of the block again.
         self.counted = (0, 0);
         if let Some(replacer) = &mut self.replacer {
             replacer.is_full = false;
         }
     }
 
-    /// Adds what is wanted of the lines that are meant, from one that begins at `start` on, and says whether there may be more.
+    /// Adds the wanted results of selected lines from the line at `start` on, and tells whether there may be more.
     fn add_from(&mut self, start: usize, wanted: Wanted) -> bool {
         let (search, text) = (self.search, self.text);
         let mut goes_on = true;
@@ -713,7 +716,7 @@ impl Lines<'_> {
             Wanted::MatchCount => search.for_each_line(text, start, |line| {
                 self.found.line_count += 1;
                 self.copy.clear();
-                // What looks twice for a match sees the same bytes both times.
+                // Two passes over the copy see the same bytes.
                 self.copy.extend_from_slice(&text[line]);
                 search.spans(&self.copy, |_, _| self.found.match_count += 1);
                 true
@@ -721,18 +724,18 @@ impl Lines<'_> {
             Wanted::Lines { before: 0, after: 0, .. } => {
                 search.for_each_line(text, start, |line| self.add(line, true));
             }
-            // All at once, from the beginning.
+            // Lines with context are added at once, from the beginning.
             Wanted::Lines { before, after, .. } => self.add_with_context(before, after),
         }
         goes_on
     }
 
-    /// Adds a line, and says whether there is room for more.
+    /// Adds a line, and tells whether more lines are wanted.
     fn add(&mut self, line: Match, is_match: bool) -> bool {
         let text = &self.text[line];
         let number = if self.numbered {
             let (from, ends) = self.counted;
-            // Where somebody writes to the file meanwhile, lines may seem to begin anywhere.
+            // If a process writes to the file meanwhile, lines may seem to begin anywhere.
             let before = self.text.get(from..line.start()).unwrap_or_default();
             let ends = ends + memchr_iter(b'\n', before).count() as u64;
             self.counted = (line.start(), ends);
@@ -742,8 +745,8 @@ impl Lines<'_> {
         };
         let (before, begun) = (self.found.spans.len(), self.found.text.len());
         let Found { text: out, spans, .. } = &mut self.found;
-        // Of an inverted search the lines around those that are meant may match.
-        let inverts = self.search.told.options.invert;
+        // In an inverted search, lines around the selected ones may match.
+        let inverts = self.search.arguments.options.invert;
         let wants_spans = self.spans && is_match && !inverts;
         match &mut self.replacer {
             Some(replacer) if is_match != inverts => {
@@ -771,11 +774,11 @@ impl Lines<'_> {
         !self.is_full()
     }
 
-    /// All lines that match, those near them, and those near the block's borders: whether a line in another block matches
-    /// and is near is not known here.
+    /// Adds all lines that match, lines near them, and lines near the block's borders: a nearby match in another
+    /// block is not known here.
     fn add_with_context(&mut self, before: usize, after: usize) {
         let text = self.text;
-        // Lines up to here are added or not wanted.
+        // Lines before this place are added or not wanted.
         let mut done = 0;
         let mut wanted_after = after;
         let search = self.search;
@@ -792,7 +795,7 @@ impl Lines<'_> {
         self.add_lines_after(first, text.len(), usize::MAX);
     }
 
-    /// Adds up to `limit` lines between two places and says where the next one begins.
+    /// Adds up to `limit` lines between two places, and returns the start of the next line.
     fn add_lines_after(&mut self, mut position: usize, end: usize, limit: usize) -> usize {
         for _ in 0..limit {
             if position >= end {
@@ -806,7 +809,7 @@ impl Lines<'_> {
     }
 }
 
-/// Where the last `lines` lines before `end` begin, not before `start`.
+/// Returns the start of the last `lines` lines before `end`, not before `start`.
 fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
     let mut position = end;
     for _ in 0..lines {
@@ -822,9 +825,9 @@ fn back(text: &[u8], start: usize, end: usize, lines: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Whatever the pieces in which a block is looked at.
+    /// The result does not depend on the pieces in which a block is scanned.
     #[test]
-    fn lines_before_the_first_nul_byte_are_given_and_of_those_behind_whether_one_matches() {
+    fn lines_before_the_first_nul_byte_are_returned_and_later_matches_are_flagged() {
         let job = Context::new(inshore_store::Budget::new(64 << 20, 1), Default::default());
         let mut dice = 3u64;
         let mut below = |limit: usize| {
@@ -868,7 +871,7 @@ mod tests {
                 });
                 ran.unwrap();
                 let [found] = &found[..] else { panic!("{} blocks", found.len()) };
-                // One match before it is enough to know.
+                // A single match before the NUL byte is enough.
                 if wanted != Wanted::Any || found.line_count == 0 {
                     assert_eq!(found.nul, Some(nul as u64).filter(|&nul| nul < text.len() as u64), "{case}");
                 }
@@ -894,15 +897,15 @@ mod tests {
         }
     }
 
-    /// To find groups takes memory for all of them: a search that was sent may not take all that there is.
+    /// Finding groups takes memory for all of them: a search from another machine must not take all memory.
     #[test]
-    fn searches_that_were_sent_are_refused_where_their_groups_take_too_much_memory() {
+    fn searches_from_another_machine_are_refused_when_their_groups_take_too_much_memory() {
         let sent = |pattern: String, replacement: String| {
             let wanted = Wanted::Lines { numbered: false, spans: false, before: 0, after: 0 };
             let budget = Budget::new(64 << 20, 1);
             let mut search =
                 Search::new(&[pattern], &PatternOptions::default(), wanted, true, &budget).unwrap();
-            search.told.replacement = Some(replacement);
+            search.arguments.replacement = Some(replacement);
             Search::of_arguments(&search.arguments())
         };
         assert!(sent("(a)(b)".to_string(), "$1$2".to_string()).is_ok());
@@ -910,12 +913,12 @@ mod tests {
         assert!(refused.contains("size limit"), "{refused}");
         assert!(sent("(a)".repeat(10_000), "no groups".to_string()).is_ok());
         let refused = sent("a".to_string(), "$a".repeat(100_000)).unwrap_err().to_string();
-        assert!(refused.contains("a replacement of 200000 bytes"), "{refused}");
+        assert!(refused.contains("the replacement has 200000 bytes"), "{refused}");
     }
 
-    /// From another machine anything may come.
+    /// Another machine may send any bytes.
     #[test]
-    fn bytes_that_are_no_part_are_none_and_others_say_the_same_again() {
+    fn invalid_parts_are_refused_and_valid_ones_round_trip() {
         let line = |offset, bytes, spans| FoundLine { offset, number: 7, bytes, spans, is_match: spans > 0 };
         let found = Found {
             line_count: 2,
@@ -951,8 +954,8 @@ mod tests {
                 let mut again = Vec::new();
                 Search::encode(&found, &mut again);
                 let is_nothing = again.is_empty();
-                let told = format!("{:?}", Search::decode(&again).unwrap_or_default());
-                assert!(is_nothing || told == format!("{found:?}"), "{bytes:?}");
+                let decoded = format!("{:?}", Search::decode(&again).unwrap_or_default());
+                assert!(is_nothing || decoded == format!("{found:?}"), "{bytes:?}");
             }
         }
         assert!(understood > 1000, "{understood}");

@@ -1,4 +1,4 @@
-//! Sources of text: files as they are, unpacked, or turned into UTF-8.
+//! This module opens sources of text: plain files, decompressed files, and files converted to UTF-8.
 
 use std::{
     fs::File,
@@ -14,28 +14,28 @@ use inshore_neardata::{Opened, Source};
 use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
-/// How a file becomes text.
+/// Says how a file becomes text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextOptions {
-    /// Unpacks gzip, bzip2, zstd and lz4, known by their first bytes; other formats of compression are errors.
+    /// Decompresses gzip, bzip2, zstd and lz4, known by the first bytes; further compression formats are errors.
     pub unpack: bool,
-    /// Takes archives (zip, 7z, rar) as they are, also where other formats of compression are unpacked or refused: a walk
-    /// through folders meets many that nobody means.
+    /// Reads archives (zip, 7z, rar) as plain bytes, even if further formats are decompressed or refused: a walk
+    /// through folders meets many archives that the user does not mean.
     pub keep_archives: bool,
-    /// Takes files for UTF-8 even where a mark at their beginning says UTF-16.
+    /// Reads files as UTF-8 even if a byte order mark says UTF-16.
     pub keep_encoding: bool,
 }
 
 impl TextOptions {
-    /// Whether a file that begins so is not given as it is.
+    /// Tells whether a file that begins with `head` is decompressed or refused.
     fn unpacks(&self, head: &[u8]) -> bool {
         let is_meant = |format: Compression| !(self.keep_archives && format.is_archive());
         self.unpack && Compression::of_head(head).is_some_and(is_meant)
     }
 }
 
-/// A file, or standard input for `-`, as text: unpacked if asked for, from UTF-16 where its mark says so, and else as it
-/// is. A file that is neither is read by all workers, anything else by one.
+/// Opens a file, or standard input for `-`, as text: decompressed if asked for, converted from UTF-16 if a byte order
+/// mark says so, and otherwise unchanged. All workers share an unchanged file; one worker reads any other source.
 pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     let path = path.into();
     let name = if path == Path::new("-") { "<stdin>".to_string() } else { path.display().to_string() };
@@ -66,13 +66,14 @@ fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_neardat
     Ok(Opened::File(PlainFile::of(file, path)?))
 }
 
-/// The dataset that a path names: `store:NAME`, or `store:NAME/FILE`.
+/// Returns the dataset that a path names: `store:NAME`, or `store:NAME/FILE`.
 pub fn dataset_name(path: &Path) -> Option<&str> {
     path.to_str()?.strip_prefix("store:")
 }
 
-/// The files of the dataset `named` (`NAME` or `NAME/FILE`) of the job's store, each with what it is called. A file is read as it
-/// is, unless it is to be unpacked and is compressed by its first bytes; no encoding but UTF-8 is looked for.
+/// Returns the files of the dataset `named` (`NAME` or `NAME/FILE`) in the job's store, each with its title. A file
+/// is read unchanged, unless `options` asks for decompression and the first bytes are those of a compression format;
+/// only UTF-8 is supported.
 ///
 /// # Errors
 /// [`inshore_store::Error::NotFound`].
@@ -96,7 +97,7 @@ pub fn stored_sources(
     Ok(files.into_iter().map(source).collect())
 }
 
-/// A file of a dataset, unpacked if it is compressed.
+/// Opens a file of a dataset, decompressed if compressed.
 fn open_stored(found: NamedFile, job: Job) -> inshore_neardata::Result<Opened> {
     let file = found.file.clone();
     let input = Input::of_stored(&job, found);
@@ -108,7 +109,7 @@ fn open_stored(found: NamedFile, job: Job) -> inshore_neardata::Result<Opened> {
     Ok(Opened::Dataset(job, file, all))
 }
 
-/// The first bytes of an input that can be opened again.
+/// Reads the first bytes of an input that can be opened again.
 fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
     let mut head = vec![0; Compression::HEAD_BYTES];
     let filled = input.open_as_is().and_then(|mut bytes| bytes.fill(&mut head)).map_err(opened)?;
@@ -116,10 +117,11 @@ fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be unpacked alone. Costs a request for each file.
+/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be decompressed alone. Costs a
+/// request for each file.
 ///
 /// # Errors
-/// [`nodes::Error::Unfit`], which names the format; what asking for the first bytes fails with.
+/// [`nodes::Error::Unfit`], which names the format; the errors of reading the first bytes.
 #[cfg(feature = "nodes")]
 pub fn refuse_compressed(
     nodes: &nodes::Nodes,
@@ -130,7 +132,7 @@ pub fn refuse_compressed(
     for whole in wholes {
         let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
         let head = match nodes::read_from_nodes(nodes, context, whole, range, options) {
-            // What is lost is told in the end.
+            // Missing pieces are reported at the end.
             Err(nodes::Error::Missing { .. }) if options.partial => continue,
             head => head?,
         };
@@ -144,15 +146,16 @@ pub fn refuse_compressed(
     Ok(())
 }
 
-/// The job on whose store a dataset lies.
+/// Returns the job on whose store a dataset lies.
 fn with_store<'a>(job: Option<&'a Job>, path: &Path) -> inshore_store::Result<&'a Job> {
     job.ok_or_else(|| inshore_store::Error::NoStore { path: path.to_path_buf() })
 }
 
-/// Files and datasets of the job's store, unpacked where they are packed, in this order of paths.
+/// Opens files and datasets of the job's store, decompressed if compressed, in the order of `paths`.
 ///
 /// # Errors
-/// As [`stored_sources`]; [`inshore_store::Error::NoStore`] for a dataset where there is no job. Files are opened when it is their turn.
+/// The errors of [`stored_sources`]; [`inshore_store::Error::NoStore`] for a dataset without a job. Each file is
+/// opened when its turn comes.
 pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Result<Vec<Source>> {
     let options = TextOptions { unpack: true, ..TextOptions::default() };
     let mut all = Vec::new();
@@ -168,11 +171,11 @@ pub fn text_sources(job: Option<&Job>, paths: &[PathBuf]) -> inshore_store::Resu
     Ok(all)
 }
 
-/// Files and datasets of the job's store as tables, in this order of paths.
+/// Returns files and datasets of the job's store as inputs of tables, in the order of `paths`.
 ///
 /// # Errors
-/// [`inshore_store::Error::NotFound`] for a dataset, and [`inshore_store::Error::NoStore`] where there is no job. Files are opened when it
-/// is their turn.
+/// [`inshore_store::Error::NotFound`] for a dataset, and [`inshore_store::Error::NoStore`] without a job. Each file
+/// is opened when its turn comes.
 pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Result<Vec<Input>> {
     let mut all = Vec::new();
     for path in paths {
@@ -186,7 +189,7 @@ pub fn table_inputs(job: Option<&Job>, paths: &[PathBuf]) -> inshore_tables::Res
 
 const UTF8_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// Whether text begins with a mark of its encoding.
+/// Tells whether text begins with a byte order mark.
 fn has_mark(head: &[u8]) -> bool {
     head.starts_with(&UTF8_MARK) || has_utf16_mark(head)
 }
@@ -195,10 +198,10 @@ fn has_utf16_mark(head: &[u8]) -> bool {
     head.starts_with(&[0xff, 0xfe]) || head.starts_with(&[0xfe, 0xff])
 }
 
-/// The text of an input, from its beginning to its end: unpacked if asked for and decoded, as its first bytes say.
+/// Reads the text of an input from beginning to end: decompressed if asked for, and decoded, as the first bytes say.
 ///
 /// # Errors
-/// What cannot be opened or read; a budget without room for what unpacking takes.
+/// Returns the error of opening or reading, and an error if the budget has no room for decompression.
 pub fn text_reader(
     input: &Input,
     options: TextOptions,
@@ -210,7 +213,7 @@ pub fn text_reader(
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
         false => input.open_as_is().map_err(opened)?,
-        // Each worker may unpack a file.
+        // Each worker may decompress a file.
         true => input.open_counted(context.budget()).map_err(opened)?,
     };
     if options.keep_encoding {
@@ -235,7 +238,7 @@ fn opened(error: inshore_tables::Error) -> inshore_neardata::Error {
 
 type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
-/// The first bytes of what is read, and all of it.
+/// Reads the first `count` bytes, and returns them and a reader of all bytes.
 fn peeked<R: Read>(mut bytes: R, count: usize) -> io::Result<(Vec<u8>, Whole<R>)> {
     let mut head = Vec::with_capacity(count);
     bytes.by_ref().take(count as u64).read_to_end(&mut head)?;

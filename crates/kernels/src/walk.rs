@@ -1,4 +1,5 @@
-//! Which files are searched: those below folders, with the rules of .gitignore and its kin, in the order of paths.
+//! This module lists the files to search: the files below folders, with the rules of .gitignore and similar files, in
+//! the order of paths.
 
 use std::path::{Path, PathBuf};
 
@@ -7,52 +8,52 @@ use inshore_neardata::Source;
 
 use crate::{Error, Result, TextOptions, text_source};
 
-/// Which files below folders are meant.
+/// Selects files below folders.
 #[derive(Clone, Debug, Default)]
 pub struct WalkOptions {
-    /// Files whose paths match one of these; behind '!', files that match none.
+    /// Selects files whose paths match one of these globs; a glob after '!' selects files that do not match.
     pub globs: Vec<String>,
-    /// Files of these types; see [`file_types`].
+    /// Selects files of these types; see [`file_types`].
     pub types: Vec<String>,
-    /// No files of these types.
+    /// Excludes files of these types.
     pub types_not: Vec<String>,
-    /// Hidden files and folders too.
+    /// Includes hidden files and folders.
     pub hidden: bool,
-    /// No .gitignore, .ignore or .rgignore is heeded.
+    /// Ignores .gitignore, .ignore and .rgignore.
     pub no_ignore: bool,
-    /// Symbolic links are followed.
+    /// Follows symbolic links.
     pub follow: bool,
-    /// So many folders down at most.
+    /// Limits the depth of folders.
     pub max_depth: Option<usize>,
 }
 
-/// A file that is meant.
+/// Describes a selected file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its path; `-` is standard input.
+    /// Holds the path; `-` is standard input.
     pub path: PathBuf,
-    /// Whether the user named it, and not a folder that it lies in.
+    /// Says whether the user named the file itself, and not a folder above.
     pub is_named: bool,
 }
 
 impl Candidate {
-    /// The file as text.
+    /// Opens the file as text.
     pub fn source(&self, options: TextOptions) -> Source {
         text_source(&self.path, self.options(options))
     }
 
-    /// How it becomes text: archives that a walk found are not meant to be unpacked.
+    /// Returns the options for this file: archives that a walk found are read as plain bytes.
     pub fn options(&self, options: TextOptions) -> TextOptions {
         TextOptions { keep_archives: !self.is_named, ..options }
     }
 }
 
-/// The files below `paths`, in the order of paths; without any, those below the current folder, called as they are from
-/// there. A path that is a file is meant whatever the options say; one that cannot be looked at, and a folder that cannot be
-/// read, is an error in its place. What standard output goes to is left out.
+/// Lists the files below `paths`, in the order of paths; without paths, the files below the current folder, named
+/// relative to that folder. A path that names a file is listed whatever the options say; a path or folder that cannot
+/// be read is an error in its place. The file that standard output is written to is left out.
 ///
 /// # Errors
-/// [`Error::BadOption`] for a glob that is none, or a type that is not known.
+/// [`Error::BadOption`] for an invalid glob or an unknown type.
 pub fn walk(
     paths: &[PathBuf],
     options: &WalkOptions,
@@ -72,7 +73,7 @@ pub fn walk(
             };
             (is_named || is_file).then_some(Ok(Candidate { path, is_named }))
         }
-        Err(error) => Some(Err(of_walk(error))),
+        Err(error) => Some(Err(walk_error(error))),
     }))
 }
 
@@ -132,8 +133,9 @@ fn bad(option: &'static str, found: &str, error: ignore::Error) -> Error {
     Error::BadOption { option, found: found.to_string(), what: error.to_string() }
 }
 
-/// What the system said, with the path once; else what the walk says, such as of links that go in circles.
-fn of_walk(error: ignore::Error) -> inshore_neardata::Error {
+/// Converts an error of the walk: to a system error with the path if there is one, else to the message of the walk,
+/// for example about cyclic links.
+fn walk_error(error: ignore::Error) -> inshore_neardata::Error {
     let path = match &error {
         ignore::Error::WithPath { path, .. } => Some(path.clone()),
         ignore::Error::WithDepth { err, .. } => match &**err {
@@ -154,7 +156,7 @@ fn of_walk(error: ignore::Error) -> inshore_neardata::Error {
     }
 }
 
-/// The system's number of an error, which whoever walks has wrapped in errors of its own.
+/// Finds the system's error number inside the errors that the walk wraps.
 fn system_code(error: &std::io::Error) -> Option<i32> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -171,7 +173,7 @@ fn system_code(error: &std::io::Error) -> Option<i32> {
     None
 }
 
-/// The types of files that are known, each with its globs.
+/// Lists the known file types, each with its globs.
 pub fn file_types() -> Vec<String> {
     let definitions = TypesBuilder::new().add_defaults().definitions();
     definitions.iter().map(|known| format!("{}: {}", known.name(), known.globs().join(", "))).collect()
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_walked_in_order_and_what_is_ignored_is_named_to_be_meant() {
+    fn folders_are_walked_in_order_and_ignored_files_are_read_if_named() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::create_dir(at("deep")).unwrap();
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn globs_and_types_that_are_none_are_refused_by_name() {
+    fn invalid_globs_and_unknown_types_are_refused_by_name() {
         let refused = |options: WalkOptions| {
             walk(&[PathBuf::from(".")], &options).err().expect("it is refused").to_string()
         };

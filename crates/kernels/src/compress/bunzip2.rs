@@ -1,83 +1,86 @@
-//! Blocks of bzip2 back to what they were, several at once on one thread.
+//! This module decompresses blocks of bzip2, several at once on one thread.
 //!
 //! ```text
 //! bits ──Huffman, move to front──► letters ──count, place──► table ──walk──► letters ──runs, checksum──► bytes
 //! ```
 //!
-//! A block holds up to 900,000 letters, and its table a word for each: the letter, and which word comes next. The words are
-//! walked in the order of the text, that is, all over 3.6 MB, and each is known when the one before has come from the memory
-//! behind the second cache. That wait is most of the time of a decoder that does a block at a time, as the library does (in
-//! Rust and in C alike). Here all blocks that a [`Room`] holds are laid out first and then walked in step, so that their waits
-//! overlap; and where a block has few different pairs of letters, as texts have, each word is for two letters, so that there
-//! are half as many waits. Such a word has 20 bits for the row and 12 for the number of the pair: 4,095 pairs have one, and
-//! the few letters in others are looked up.
+//! A block holds up to 900,000 letters, and its table a word for each letter: the letter, and the index of the next
+//! word. The walk follows the words in the order of the text, all over 3.6 MB, and each index is known only when the
+//! previous word has come from memory behind the second-level cache. A decoder that walks one block at a time spends
+//! most of its time on that wait, as the library does (in Rust and in C alike). This module lays out all blocks of a
+//! [`Room`] first and then walks them in step, so that their waits overlap. If a block has few different pairs of
+//! letters, as texts have, each word stands for two letters, so that there are half as many waits. Such a word has 20
+//! bits for the row and 12 for the number of the pair: 4,095 pairs have a number, and letters of rarer pairs are
+//! looked up.
 //!
-//! Measured on a core that was shared with other work, the best of twelve, 300 MB of English text, a letter a word: 33 MB/s for
-//! the library, 43 with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to 47 with eight. Over all
-//! of these the walk took three quarters of the time, Huffman and move to front an eighth. By pairs, 96 MB of sources, in turn,
-//! four blocks, seconds of one core: 1.4 to 1.6 where a letter a word took 1.8 to 2.3, when others wanted the cache too; to lay
-//! out a block takes 0.48 of these instead of 0.36.
+//! Measured on a core that was shared with further work, the best of twelve, 300 MB of English text, a letter a word:
+//! 33 MB/s for the library, 43 with one block at a time, 42 to 43 with two, 51 with three, 46 to 50 with four, 45 to
+//! 47 with eight. In all cases the walk took three quarters of the time, Huffman and move to front an eighth. By
+//! pairs, 96 MB of sources, in turn, four blocks, seconds of one core: 1.4 to 1.6, against 1.8 to 2.3 with a letter a
+//! word, on a machine whose cache was shared; laying out a block takes 0.48 of these instead of 0.36.
 //!
-//! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. There is no standard of the format;
-//! the library's source is followed, and where it takes what no program writes (a code that is ambiguous), this does not.
+//! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. The format has no
+//! standard; this module follows the library's source, but refuses input that no program writes (an ambiguous code).
 
-/// Letters of the largest block.
+/// Is the number of letters in the largest block.
 pub const BLOCK_LETTERS_MAX: usize = 900_000;
-/// A letter, and a word of the table.
+/// Is the memory for a letter and for a word of the table.
 const BYTES_A_LETTER: usize = 1 + 4;
-/// What a block begins with.
+/// Begins a block.
 pub const BLOCK_MAGIC: u64 = 0x3141_5926_5359;
-/// What stands behind the last block of a stream.
+/// Follows the last block of a stream.
 const END_MAGIC: u64 = 0x1772_4538_5090;
-/// Symbols that use one code before the next is chosen, and the most such groups.
+/// Is the number of symbols that use one code before the next is chosen.
 const GROUP_SYMBOLS: usize = 50;
+/// Limits the groups of such symbols in a block.
 const GROUPS_MAX: usize = 18_002;
-/// Two for runs, 255 places, and the end.
+/// Counts the symbols: two for runs, 255 places, and the end.
 const SYMBOLS_MAX: usize = 258;
 const CODE_BITS_MAX: u32 = 20;
-/// Codes of up to so many bits are found with one look.
+/// Limits the codes that one look-up finds.
 const WIDE_BITS: u32 = 10;
-/// A word of a table by pairs: a row below, the number of its pair above; in words on their way, the other way round.
+/// Splits a word of a table by pairs: the row below, the number of the pair above; the other way round while the
+/// table is made.
 const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
 const NAME_BITS: u32 = 32 - ROW_BITS;
 const PAIRS: usize = 1 << 16;
-/// Pairs that have a number; one number more is for all others.
+/// Is the number of pairs that have a number; one further number stands for all rare pairs.
 const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
-/// The most of the others, and the most letters of a block in them (one of so many), for which pairs pay: a text has none or
-/// few, a program has a tenth of its letters there.
+/// Limits the number of rare pairs, and the share of a block's letters in them (one of so many), for which pairs pay:
+/// a text has few or none, a program has a tenth of its letters there.
 const PAIRS_RARE: usize = 8 << 10;
 const RARE_SHARE: usize = 32;
-/// What a block's pairs take.
+/// Is the memory of a block's pairs.
 const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
-/// Bytes that are checked and handed on at once.
+/// Is the number of bytes that are checked and handed on at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Why there is no block.
+/// Says why a block could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum BlockError {
     /// The bits end before the block does.
     Short,
-    /// It is none.
+    /// The bits are not a valid block.
     Damaged(&'static str),
 }
 
-type Result<T> = std::result::Result<T, Wrong>;
+type Result<T> = std::result::Result<T, BlockError>;
 
-/// Bits, the highest of each byte first.
+/// Reads bits, the highest of each byte first.
 pub struct Bits<'a> {
     bytes: &'a [u8],
-    /// The next ones, at the top; the lowest are zero.
+    /// Holds the next bits, at the top; the lowest are zero.
     word: u64,
-    /// How many of `word` are there.
+    /// Counts the valid bits of `word`.
     held: u32,
-    /// The next byte that is not in `word`. May be behind the end, where zeros come.
+    /// Is the next byte that is not in `word`. After the end, zeros follow.
     next: usize,
     end_bits: usize,
 }
 
 impl<'a> Bits<'a> {
-    /// From bit `at` of `bytes` to `end_bits`.
+    /// Starts at bit `at` of `bytes`, and ends at `end_bits`.
     pub fn new(bytes: &'a [u8], at: usize, end_bits: usize) -> Bits<'a> {
         debug_assert!(end_bits <= 8 * bytes.len());
         let mut bits = Bits { bytes, word: 0, held: 0, next: at / 8, end_bits };
@@ -86,12 +89,12 @@ impl<'a> Bits<'a> {
         bits
     }
 
-    /// The place of the next bit.
+    /// Returns the place of the next bit.
     pub fn at(&self) -> usize {
         8 * self.next - self.held as usize
     }
 
-    /// At least 56 bits are held then.
+    /// Fills `word` to at least 56 bits.
     #[inline(always)]
     fn fill(&mut self) {
         if let Some(eight) = self.bytes.get(self.next..self.next + 8) {
@@ -100,7 +103,7 @@ impl<'a> Bits<'a> {
             let taken = (63 - self.held) / 8;
             self.next += taken as usize;
             self.held += 8 * taken;
-            // What stands below is read again.
+            // Lower bits are read again.
             self.word &= !(u64::MAX >> 1 >> (self.held - 1));
         } else {
             while self.held <= 56 {
@@ -118,7 +121,7 @@ impl<'a> Bits<'a> {
         self.held -= count;
     }
 
-    /// The next `count` bits, from 1 to 56.
+    /// Returns the next `count` bits, from 1 to 56.
     pub fn take(&mut self, count: u32) -> Result<u64> {
         if self.held < count {
             self.fill();
@@ -129,7 +132,7 @@ impl<'a> Bits<'a> {
     }
 
     fn checked<T>(&self, value: T) -> Result<T> {
-        if self.at() <= self.end_bits { Ok(value) } else { Err(Wrong::Short) }
+        if self.at() <= self.end_bits { Ok(value) } else { Err(BlockError::Short) }
     }
 
     fn align(&mut self) {
@@ -137,14 +140,14 @@ impl<'a> Bits<'a> {
     }
 }
 
-/// What comes next in a stream.
+/// Says what follows in a stream.
 pub enum Mark {
     Block,
-    /// The last of a stream, with its checksum; whole bytes follow.
+    /// The stream ends, and has this checksum; whole bytes follow.
     End(u32),
 }
 
-/// Reads whether a block or the end of a stream comes, with the checksum of the end.
+/// Reads whether a block or the end of a stream follows, with the checksum of the end.
 pub fn next_mark(bits: &mut Bits<'_>) -> Result<Mark> {
     match bits.take(48)? {
         BLOCK_MAGIC => Ok(Mark::Block),
@@ -153,17 +156,18 @@ pub fn next_mark(bits: &mut Bits<'_>) -> Result<Mark> {
             bits.align();
             bits.checked(Mark::End(checksum))
         }
-        _ => Err(Wrong::Damaged("neither a block nor the end of a stream")),
+        _ => Err(BlockError::Damaged("expected a block or the end of a stream")),
     }
 }
 
-/// A code: which symbol a row of bits is.
+/// Is a Huffman code, which maps bits to symbols.
 struct Code {
-    /// By the next [`WIDE_BITS`] bits: the symbol above five bits of its length; 0 where the code is longer or none.
+    /// Maps the next [`WIDE_BITS`] bits to the symbol, above five bits of the code's length; 0 if the code is longer
+    /// or invalid.
     wide: Box<[u16; 1 << WIDE_BITS]>,
-    /// By length: the end of its codes, at the top of [`CODE_BITS_MAX`] bits.
+    /// Holds for each length the end of its codes, at the top of [`CODE_BITS_MAX`] bits.
     ends: [u32; CODE_BITS_MAX as usize + 1],
-    /// By length: its first code (as `ends`), and the place of that code's symbol.
+    /// Holds for each length the first code (as in `ends`), and the place of that code's symbol.
     firsts: [(u32, u16); CODE_BITS_MAX as usize + 1],
     symbols: [u16; SYMBOLS_MAX],
 }
@@ -180,7 +184,7 @@ impl Default for Code {
 }
 
 impl Code {
-    /// Codes are given by length, then by symbol.
+    /// Builds the code from the lengths of the symbols' codes: codes are assigned by length, then by symbol.
     fn set(&mut self, lengths: &[u8]) -> Result<()> {
         self.wide.fill(0);
         let (mut code, mut place) = (0u32, 0usize);
@@ -189,7 +193,7 @@ impl Code {
             self.firsts[length as usize] = (code, place as u16);
             for (symbol, _) in lengths.iter().enumerate().filter(|&(_, &other)| u32::from(other) == length) {
                 if code + step > 1 << CODE_BITS_MAX {
-                    return Err(Wrong::Damaged("a code that is ambiguous"));
+                    return Err(BlockError::Damaged("a Huffman code is ambiguous"));
                 }
                 self.symbols[place] = symbol as u16;
                 place += 1;
@@ -205,7 +209,7 @@ impl Code {
         Ok(())
     }
 
-    /// The next symbol; 20 bits are held.
+    /// Reads the next symbol; 20 bits must be held.
     #[inline(always)]
     fn read(&self, bits: &mut Bits<'_>) -> Result<u16> {
         let entry = self.wide[(bits.word >> (64 - WIDE_BITS)) as usize];
@@ -228,11 +232,11 @@ impl Code {
                 );
             }
         }
-        Err(Wrong::Damaged("bits that are no code"))
+        Err(BlockError::Damaged("bits match no Huffman code"))
     }
 }
 
-/// Letters in the order of their last use, eight in a word, the latest in the lowest byte of the first.
+/// Holds letters in the order of their last use, eight in a word, the latest in the lowest byte of the first.
 struct Recent([u64; 32]);
 
 impl Recent {
@@ -248,7 +252,7 @@ impl Recent {
         self.0[0] as u8
     }
 
-    /// The letter at `place`, below 256, which comes to the front.
+    /// Returns the letter at `place`, below 256, and moves the letter to the front.
     #[inline(always)]
     fn take(&mut self, place: usize) -> u8 {
         let (row, shift) = (place / 8 % 32, 8 * (place % 8));
@@ -260,43 +264,43 @@ impl Recent {
             *word = *word << 8 | carried;
             carried = last;
         }
-        // Those before it in its word move up; those behind stay.
+        // Earlier letters of the word move up; later ones stay.
         let before = (1u64 << shift) - 1;
         self.0[row] = word & !(before << 8 | 255) | (word & before) << 8 | carried;
         letter as u8
     }
 }
 
-/// A block that is laid out.
-struct Laid {
-    /// Its letters, and words of the table, in the room.
+/// Is a block that is laid out.
+struct LaidOutBlock {
+    /// Is the range of the block's letters, and of the words of the table, in the room.
     range: std::ops::Range<usize>,
-    /// The word that the text begins with.
+    /// Is the word that the text begins with.
     start: u32,
     checksum: u32,
-    /// Where its first bit is.
+    /// Is the place of the block's first bit.
     at: usize,
-    kind: Kind,
+    kind: TableKind,
 }
 
-/// What the words of a block's table say.
-enum Kind {
-    /// One letter, and the row of the next.
+/// Says what the words of a block's table contain.
+enum TableKind {
+    /// Each word holds a letter, and the row of the next letter.
     Letters,
-    /// Two letters, and the row of those behind them.
+    /// Each word holds two letters, and the row of the letters after them.
     Pairs(Pairs),
 }
 
-/// Which pairs of letters the words of a table name.
+/// Lists the pairs of letters that the words of a table stand for.
 struct Pairs {
-    /// By the number in a word: both letters, the first one in the lower byte.
+    /// Maps the number in a word to both letters, the first in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
-    /// Those without a number: the first row that begins with them, in order.
+    /// Lists pairs without a number, with the first row of each, in order.
     rare: Vec<(u32, u16)>,
 }
 
 impl Pairs {
-    /// The letters that `row` begins with, where its word does not name them.
+    /// Returns the first two letters of `row`, if the row's word has no number.
     #[cold]
     fn of_row(&self, row: u32) -> u16 {
         let behind = self.rare.partition_point(|&(first, _)| first <= row);
@@ -304,28 +308,28 @@ impl Pairs {
     }
 }
 
-/// What a block was, before and after.
+/// Reports a block's size and checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
     pub letters: usize,
     pub checksum: u32,
 }
 
-/// Memory for some blocks that are walked in step.
+/// Holds memory for some blocks that are walked in step.
 pub struct Room {
     blocks: usize,
     letters: Vec<u8>,
     table: Vec<u32>,
-    laid: Vec<Laid>,
+    laid: Vec<LaidOutBlock>,
     codes: [Code; 6],
     groups: Vec<u8>,
     chunk: Vec<u8>,
-    /// By pair, the first letter above the second: how often it occurs, then its next row and number.
+    /// Holds for each pair (the first letter above the second) the count, then the next row and number.
     slots: Vec<u32>,
 }
 
 impl Room {
-    /// Bytes of a room for `blocks` blocks of the largest size.
+    /// Returns the bytes of a room for `blocks` blocks of the largest size.
     pub fn bytes(blocks: usize) -> u64 {
         let block = BLOCK_LETTERS_MAX * BYTES_A_LETTER + PAIRS_BYTES;
         (blocks * block + 2 * CHUNK_BYTES + PAIRS * size_of::<u32>() + (64 << 10)) as u64
@@ -344,7 +348,7 @@ impl Room {
         }
     }
 
-    /// Forgets what is laid out.
+    /// Drops all blocks that are laid out.
     pub fn clear(&mut self) {
         self.laid.clear();
     }
@@ -353,16 +357,16 @@ impl Room {
         self.laid.last().map_or(0, |laid| laid.range.end)
     }
 
-    /// Whether a block of any size has place still.
+    /// Tells whether a block of any size still fits.
     pub fn has_place(&self) -> bool {
         self.filled() + BLOCK_LETTERS_MAX <= self.blocks * BLOCK_LETTERS_MAX
     }
 
-    /// Reads the block behind its magic and lays it out; `at` is where it began. It must have place.
+    /// Reads the block after the magic and lays it out; `at` is where the magic began. The room must have place.
     pub fn lay_out(&mut self, bits: &mut Bits<'_>, at: usize) -> Result<Block> {
         let before = self.laid.len();
         let found = self.read_block(bits, at);
-        // What is read behind the end is nonsense, whatever it looks like.
+        // Bits after the end are invalid, even if they look like a block.
         bits.checked(()).inspect_err(|_| self.laid.truncate(before)).and(found)
     }
 
@@ -381,12 +385,12 @@ impl Room {
         let (count, counts) =
             read_letters(bits, &self.codes, &self.groups, Recent::new(names), used, letters)?;
         if start as usize >= count {
-            return Err(Wrong::Damaged("a block that begins outside of itself"));
+            return Err(BlockError::Damaged("the start index of a block is out of range"));
         }
-        // Written by programs of 1998 and before.
+        // Programs of 1998 and before wrote such blocks.
         if is_mixed {
-            return Err(Wrong::Damaged(
-                "a block whose letters were mixed, as bzip2 0.9.0 did: bzip2 reads it",
+            return Err(BlockError::Damaged(
+                "a randomised block, as bzip2 0.9.0 wrote: decompress the file with bzip2",
             ));
         }
         // A small file needs no large table.
@@ -394,22 +398,22 @@ impl Room {
         let (letters, table) = (&letters[..count], &mut self.table[from..from + count]);
         let rows = first_rows(&counts);
         let kind = match place_pairs(letters, names, rows, table, &mut self.slots) {
-            Some(pairs) => Kind::Pairs(pairs),
+            Some(pairs) => TableKind::Pairs(pairs),
             None => {
                 place(letters, rows, table);
-                Kind::Letters
+                TableKind::Letters
             }
         };
-        self.laid.push(Laid { range: from..from + count, start, checksum, at, kind });
+        self.laid.push(LaidOutBlock { range: from..from + count, start, checksum, at, kind });
         Ok(Block { letters: count, checksum })
     }
 
-    /// Where the bytes of a code begin, and how groups of symbols choose among them.
+    /// Reads the codes, and the code that each group of symbols uses.
     fn read_codes(&mut self, bits: &mut Bits<'_>, symbols: usize) -> Result<()> {
         let codes = bits.take(3)? as usize;
         let groups = bits.take(15)? as usize;
         if !(2..=6).contains(&codes) || groups == 0 {
-            return Err(Wrong::Damaged("a block without codes"));
+            return Err(BlockError::Damaged("a block has no Huffman codes"));
         }
         self.groups.clear();
         let mut order = [0, 1, 2, 3, 4, 5];
@@ -418,11 +422,11 @@ impl Room {
             while bits.take(1)? == 1 {
                 place += 1;
                 if place >= codes {
-                    return Err(Wrong::Damaged("a group that chooses no code"));
+                    return Err(BlockError::Damaged("a group selects a Huffman code that does not exist"));
                 }
             }
             order[..=place].rotate_right(1);
-            // More than any block needs are there to fill up.
+            // A stream may have more groups than any block needs.
             if group < GROUPS_MAX {
                 self.groups.push(order[0]);
             }
@@ -433,7 +437,7 @@ impl Room {
             for slot in &mut lengths[..symbols] {
                 loop {
                     if !(1..=u64::from(CODE_BITS_MAX)).contains(&length) {
-                        return Err(Wrong::Damaged("a code of impossible length"));
+                        return Err(BlockError::Damaged("the length of a Huffman code is out of range"));
                     }
                     if bits.take(1)? == 0 {
                         break;
@@ -447,8 +451,8 @@ impl Room {
         Ok(())
     }
 
-    /// Gives the bytes of all blocks that are laid out to `sink`, in order, and has place again. Where `sink` says that it
-    /// is full, the place of that block's first bit is returned, and those before it are whole.
+    /// Passes the bytes of all blocks that are laid out to `sink`, in order, and clears the room. If `sink` returns
+    /// false, returns the place of that block's first bit; earlier blocks are complete.
     pub fn empty(&mut self, mut sink: impl FnMut(Out<'_>) -> bool) -> Result<Option<usize>> {
         let laid = std::mem::take(&mut self.laid);
         walk_all(&laid, &self.table, &mut self.letters);
@@ -463,7 +467,7 @@ impl Room {
                 return Ok(Some(block.at));
             }
             if checksum.value() != block.checksum {
-                return Err(Wrong::Damaged("the checksum of a block differs"));
+                return Err(BlockError::Damaged("the checksum of a block differs"));
             }
             sink(Out::Whole);
         }
@@ -471,7 +475,7 @@ impl Room {
     }
 }
 
-/// Makes it at least so long, and takes no more memory than that.
+/// Grows a vector to at least `len`, and takes no more memory than that.
 fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
     if values.len() < len {
         values.reserve_exact(len - values.len());
@@ -479,14 +483,14 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
     }
 }
 
-/// What comes out of a room.
+/// Is output of a room.
 pub enum Out<'a> {
     Bytes(&'a [u8]),
-    /// The bytes since the last time were a block, and its checksum is right.
+    /// The bytes since the last `Whole` were a block with a correct checksum.
     Whole,
 }
 
-/// The letters that occur in a block, in order; how many.
+/// Reads the letters that occur in a block, in order, and returns their number.
 fn read_names(bits: &mut Bits<'_>, names: &mut [u8; 256]) -> Result<usize> {
     let rows = bits.take(16)?;
     let mut used = 0;
@@ -497,10 +501,11 @@ fn read_names(bits: &mut Bits<'_>, names: &mut [u8; 256]) -> Result<usize> {
             used += 1;
         }
     }
-    if used == 0 { Err(Wrong::Damaged("a block without letters")) } else { Ok(used) }
+    if used == 0 { Err(BlockError::Damaged("a block uses no bytes")) } else { Ok(used) }
 }
 
-/// Symbols into letters, up to the end of the block; how many, and how many of each.
+/// Decodes symbols into letters, up to the end of the block; returns the number of letters, and the count of each
+/// letter.
 fn read_letters(
     bits: &mut Bits<'_>,
     codes: &[Code; 6],
@@ -509,9 +514,10 @@ fn read_letters(
     used: usize,
     letters: &mut [u8],
 ) -> Result<(usize, [u32; 256])> {
-    const TOO_MANY: Result<(usize, [u32; 256])> = Err(Wrong::Damaged("a block of too many letters"));
+    const TOO_MANY: Result<(usize, [u32; 256])> =
+        Err(BlockError::Damaged("a block is larger than 900,000 bytes"));
     let (end, mut count, mut counts) = (used as u16 + 1, 0, [0; 256]);
-    // A run of the letter at the front, as digits 1 and 2 of rising weight.
+    // A run of the letter at the front is written as digits 1 and 2 of rising weight.
     let (mut run, mut weight) = (0usize, 1usize);
     for &group in groups {
         let code = &codes[usize::from(group)];
@@ -545,10 +551,10 @@ fn read_letters(
         }
         bits.checked(())?;
     }
-    Err(Wrong::Damaged("a block that does not end"))
+    Err(BlockError::Damaged("a block does not end"))
 }
 
-/// For each letter, the first row that begins with it.
+/// Returns for each letter the first row that begins with the letter.
 fn first_rows(counts: &[u32; 256]) -> [u32; 256] {
     let mut sum = 0;
     counts.map(|count| {
@@ -557,8 +563,8 @@ fn first_rows(counts: &[u32; 256]) -> [u32; 256] {
     })
 }
 
-/// The table of a block. Its letters are the last of the rows of the sorted matrix; word `r` is the first letter of row `r`, and
-/// above it the row that begins with the letter behind that.
+/// Fills the table of a block. The block's letters are the last letters of the rows of the sorted matrix; word `r` is
+/// the first letter of row `r`, and above it the row that begins with the letter after that.
 fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     for (row, &letter) in letters.iter().enumerate() {
         let next = &mut next[usize::from(letter)];
@@ -567,11 +573,13 @@ fn place(letters: &[u8], mut next: [u32; 256], table: &mut [u32]) {
     }
 }
 
-/// The table of a block by pairs: word `r` is the number of the two letters that row `r` begins with, and above it the row that
-/// begins with the letter behind these. None where so many letters are in pairs without a number that it does not pay.
+/// Fills the table of a block by pairs: word `r` is the number of the two letters that row `r` begins with, and above
+/// it the row that begins with the letter after these. Returns `None` if too many letters are in pairs without a
+/// number.
 ///
-/// A row `k` is preceded by its last letter; the row that begins there by that one's last letter. Rows that begin with the same
-/// two letters are in the order of what follows these, so whoever takes each `k` in order meets them in order.
+/// A row `k` is preceded by its last letter; the row that begins there is preceded by its own last letter. Rows that
+/// begin with the same two letters are in the order of the letters after these, so a loop over `k` in order meets
+/// them in order.
 fn place_pairs(
     letters: &[u8],
     names: &[u8],
@@ -593,12 +601,12 @@ fn place_pairs(
     Some(pairs)
 }
 
-/// How often each pair of these letters occurs: the last letter of each row, and its first.
+/// Counts each pair of letters: the last letter of each row, and the row's first letter.
 fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mut [u32; PAIRS]) {
     for (place, &second) in names.iter().enumerate() {
         let start = first_rows[usize::from(second)] as usize;
         let end = names.get(place + 1).map_or(letters.len(), |&next| first_rows[usize::from(next)] as usize);
-        // Two counts, so that equal letters side by side do not wait for each other.
+        // With two counts, adjacent equal letters do not wait for each other.
         let mut counts = [[0u32; 256]; 2];
         let twos = letters[start..end].chunks_exact(2);
         twos.remainder().iter().for_each(|&first| counts[0][usize::from(first)] += 1);
@@ -612,7 +620,7 @@ fn count_pairs(letters: &[u8], names: &[u8], first_rows: &[u32; 256], slots: &mu
     }
 }
 
-/// Makes of counts the first rows, and above them the numbers of the most frequent pairs.
+/// Replaces counts by the first rows, and above them the numbers of the most frequent pairs.
 fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<Pairs> {
     let all = || {
         let pairs =
@@ -620,7 +628,7 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
         names.iter().copied().flat_map(pairs)
     };
     let mut counts: Vec<u32> = all().map(|pair| slots[pair]).filter(|&count| count > 0).collect();
-    // Those that are more frequent have numbers, and so many of those that are as frequent.
+    // Pairs that are more frequent than the last named pair have numbers, and some of those that are as frequent.
     let (mut frequent, mut equal) = (0, 0);
     if counts.len() > PAIRS_NAMED {
         let (named, &mut last, rare) =
@@ -654,7 +662,7 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
     Some(pairs)
 }
 
-/// A block on its way through its table.
+/// Is a walk through a block's table.
 struct Walk<'a> {
     table: &'a [u32],
     pairs: Option<&'a Pairs>,
@@ -662,22 +670,22 @@ struct Walk<'a> {
     out: &'a mut [u8],
 }
 
-/// How many blocks are walked in step.
+/// Is the number of blocks that are walked in step.
 const ABREAST: usize = 4;
 
 /// Writes the text of each block over its letters.
-fn walk_all(laid: &[Laid], table: &[u32], letters: &mut [u8]) {
+fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8]) {
     let (mut walks, mut rest) = (Vec::with_capacity(laid.len()), letters);
     for block in laid {
         let (out, behind) = std::mem::take(&mut rest).split_at_mut(block.range.len());
         rest = behind;
         let pairs = match &block.kind {
-            Kind::Pairs(pairs) => Some(pairs),
-            Kind::Letters => None,
+            TableKind::Pairs(pairs) => Some(pairs),
+            TableKind::Letters => None,
         };
         walks.push(Walk { table: &table[block.range.clone()], pairs, row: block.start, out });
     }
-    // Those of one kind and about a length together; the shortest of a few ends, and the others go on.
+    // Blocks of one kind and similar length are walked together; the shortest ends, and the rest goes on.
     walks.sort_by_key(|walk| (walk.pairs.is_none(), std::cmp::Reverse(walk.out.len())));
     let by_pairs = walks.partition_point(|walk| walk.pairs.is_some());
     let (pairs, single) = walks.split_at_mut(by_pairs);
@@ -707,7 +715,7 @@ fn walk_all(laid: &[Laid], table: &[u32], letters: &mut [u8]) {
 }
 
 impl Walk<'_> {
-    /// That of an odd number, by pairs.
+    /// Writes the last letter of an odd number, by pairs.
     fn last_letter(&mut self) {
         if let ([last], Some(pairs)) = (&mut *self.out, self.pairs) {
             *last = pair_of(pairs, self.table[self.row as usize], self.row) as u8;
@@ -764,7 +772,8 @@ fn walk<const WALKS: usize>(walks: &mut [Walk<'_>; WALKS], steps: usize) {
     }
 }
 
-/// Gives what letters stand for to `sink`: behind four equal ones comes how many more there are. Whether `sink` took it all.
+/// Expands runs and passes the bytes to `sink`: after four equal letters comes the number of further ones. Returns
+/// whether `sink` took all bytes.
 fn expand(letters: &[u8], chunk: &mut Vec<u8>, sink: &mut impl FnMut(&[u8]) -> bool) -> Result<bool> {
     let mut rest = letters;
     chunk.clear();
@@ -772,7 +781,7 @@ fn expand(letters: &[u8], chunk: &mut Vec<u8>, sink: &mut impl FnMut(&[u8]) -> b
         let window = &rest[..rest.len().min(CHUNK_BYTES)];
         let mut plain = plain_letters(window);
         if plain == window.len() && plain < rest.len() {
-            // The last three may begin a run.
+            // The last three letters may begin a run.
             plain -= 3;
         }
         chunk.extend_from_slice(&rest[..plain]);
@@ -783,7 +792,7 @@ fn expand(letters: &[u8], chunk: &mut Vec<u8>, sink: &mut impl FnMut(&[u8]) -> b
             && third == fourth
         {
             let Some((&more, behind)) = behind.split_first() else {
-                return Err(Wrong::Damaged("a run without a length"));
+                return Err(BlockError::Damaged("a run has no length"));
             };
             chunk.resize(chunk.len() + 4 + usize::from(more), *first);
             rest = behind;
@@ -798,13 +807,13 @@ fn expand(letters: &[u8], chunk: &mut Vec<u8>, sink: &mut impl FnMut(&[u8]) -> b
     Ok(true)
 }
 
-/// How many letters there are before the first four equal ones side by side.
+/// Returns the number of letters before the first four equal ones in a row.
 fn plain_letters(letters: &[u8]) -> usize {
     const LOWEST: u64 = u64::from_le_bytes([1; 8]);
     const HIGHEST: u64 = LOWEST << 7;
     let is_run = |four: &[u8]| four[0] == four[1] && four[1] == four[2] && four[2] == four[3];
     let mut at = 0;
-    // Eight places at once: a byte becomes zero where it and the three behind it are equal.
+    // Eight places are checked at once: a byte becomes zero if it equals the three following bytes.
     while let Some(window) = letters[at..].first_chunk::<11>() {
         let word = |from: usize| u64::from_le_bytes(*window[from..].first_chunk().expect("eight bytes"));
         let (here, next) = (word(0), word(1));
@@ -818,7 +827,7 @@ fn plain_letters(letters: &[u8]) -> usize {
     letters[at..].windows(4).position(is_run).map_or(letters.len(), |place| at + place)
 }
 
-/// The checksum of bzip2: that of gzip with the bits of each byte, and of the result, the other way round.
+/// Is the checksum of bzip2: that of gzip with the bits of each byte, and of the result, in reverse order.
 #[derive(Default)]
 struct Checksum(crc32fast::Hasher);
 
@@ -840,7 +849,7 @@ impl Checksum {
 mod tests {
     use super::*;
 
-    /// The last letters of all rotations in order, and the row of the text itself.
+    /// Returns the last letters of all rotations in order, and the row of the text itself.
     fn sorted(text: &[u8]) -> (Vec<u8>, u32) {
         let twice = text.repeat(2);
         let mut starts: Vec<usize> = (0..text.len()).collect();
@@ -851,7 +860,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_come_back_by_pairs_with_and_without_numbers_and_by_letters() {
+    fn texts_round_trip_by_pairs_with_and_without_numbers_and_by_letters() {
         let mut dice = 11u64;
         let mut below = |limit: usize| {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -872,16 +881,16 @@ mod tests {
             let kind = match place_pairs(&last, &names, rows, &mut words, &mut slots) {
                 Some(pairs) => {
                     rare.push(Some(pairs.rare.len()));
-                    Kind::Pairs(pairs)
+                    TableKind::Pairs(pairs)
                 }
                 None => {
                     rare.push(None);
                     place(&last, rows, &mut words);
-                    Kind::Letters
+                    TableKind::Letters
                 }
             };
             let from = letters.len();
-            laid.push(Laid { range: from..from + last.len(), start, checksum: 0, at: 0, kind });
+            laid.push(LaidOutBlock { range: from..from + last.len(), start, checksum: 0, at: 0, kind });
             letters.extend(last);
             table.extend(words);
         }

@@ -1,4 +1,5 @@
-//! Files that become files: what the result is called, what it keeps of its file, and when that goes.
+//! This module compresses and decompresses files: it chooses the result's name, copies the file's metadata, and
+//! removes the input.
 
 use std::{
     fs, io,
@@ -11,23 +12,24 @@ use inshore_tables::{Input, NewFile};
 use super::{Format, PackSummary, compress, decompress};
 use crate::{Error, Result};
 
-/// Where a result goes.
+/// Says where a result goes.
 #[derive(Clone, Debug, Default)]
 pub struct FileOptions {
-    /// The file to write, `-` for standard output; else the input's with another ending.
+    /// Names the file to write, `-` for standard output; by default the input's name with another ending.
     pub output: Option<PathBuf>,
-    /// Replaces a file that is there already.
+    /// Replaces a file that exists.
     pub force: bool,
     /// Removes the input once the result is on the drive.
     pub remove: bool,
 }
 
-/// Compresses the file `input` into one beside it, whose name ends as the format's do, or the one that is named, and says
-/// which. The result has the permissions and the time of its file; it appears whole, or not at all. The format is the one
-/// given, else that of the output's ending, else zstd.
+/// Compresses the file `input` into `options.output`, or into a file beside the input with the format's ending, and
+/// returns the output's path. The result has the permissions and the modification time of the input; it appears
+/// whole, or not at all. The format is the given one, else that of the output's ending, else zstd.
 ///
 /// # Errors
-/// As [`compress`]; [`Error::BadName`] for a file that is compressed already, by its ending; [`Error::Exists`].
+/// The errors of [`compress`]; [`Error::BadName`] for a file whose ending is that of a compression format;
+/// [`Error::Exists`].
 pub fn compress_file(
     job: &Context,
     input: &Input,
@@ -39,7 +41,7 @@ pub fn compress_file(
     let format = format.or(named).unwrap_or(Format::Zstd);
     let beside = |path: &Path| {
         if Format::of_path(path).is_some() {
-            let what = "it is compressed already, by its ending";
+            let what = "it is compressed already, as its ending says";
             return Err(Error::BadName { path: path.to_path_buf(), what });
         }
         let mut name = path.as_os_str().to_owned();
@@ -52,11 +54,11 @@ pub fn compress_file(
     })
 }
 
-/// Decompresses the file `input` into one beside it, without the ending, or the one that is named, and says which. All else
-/// as [`compress_file`].
+/// Decompresses the file `input` into `options.output`, or into a file beside the input without the ending, and
+/// returns the output's path. Metadata is treated as in [`compress_file`].
 ///
 /// # Errors
-/// As [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
+/// The errors of [`decompress`]; [`Error::UnknownEnding`]; [`Error::Exists`].
 pub fn decompress_file(
     job: &Context,
     input: &Input,
@@ -88,12 +90,12 @@ fn one(
     if !is_in_place && !options.force && output.exists() {
         return Err(Error::Exists { path: output });
     }
-    // Else what was just written would be removed.
+    // Otherwise the new result would be removed.
     if let (Some(from), Ok(to)) = (input.path(), fs::canonicalize(&output))
         && !is_in_place
         && fs::canonicalize(from).is_ok_and(|from| from == to)
     {
-        return Err(Error::BadName { path: output, what: "it is the file that is read" });
+        return Err(Error::BadName { path: output, what: "the output is the input file" });
     }
     let from = input.path().filter(|_| !is_in_place);
     let out = match from {
@@ -113,13 +115,13 @@ fn one(
     Ok((output, done))
 }
 
-/// Gives a file that has no name yet the permissions and the time of the source.
+/// Copies the permissions and the modification time of the source to a file without a name.
 fn keep_facts(from: &Path, file: &fs::File, to: &Path) -> Result<()> {
     let keep = || -> io::Result<()> {
         let facts = fs::metadata(from)?;
         file.set_permissions(facts.permissions())?;
         file.set_modified(facts.modified()?)
     };
-    let what = "keep its permissions and time";
+    let what = "copy its permissions and modification time";
     keep().map_err(|source| Error::Io { name: to.display().to_string(), what, source })
 }

@@ -1,4 +1,4 @@
-//! The formats of compressed bytes: their names, endings, first bytes and levels.
+//! This module describes the compression formats: names, endings, first bytes and levels.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 pub(super) const LZ4_MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
 pub(super) const ZSTD_MAGIC: u32 = 0xfd2f_b528;
 
-/// A format of compressed bytes.
+/// Names a compression format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// gzip: members of 1 MiB, compressed with libdeflate.
+    /// Consists of gzip members, of 1 MiB where we write them (with libdeflate).
     Gzip,
-    /// bzip2: streams of 900 kB.
+    /// Consists of bzip2 streams, of 900 kB where we write them.
     Bzip2,
-    /// Zstandard: frames of 4 MiB, from level 9 on of 16 MiB, from level 17 on of 32 MiB.
+    /// Consists of Zstandard frames, of 4 MiB where we write them, from level 9 on of 16 MiB, from level 17 on of 32 MiB.
     Zstd,
-    /// LZ4: a frame of independent blocks of 4 MiB.
+    /// Consists of LZ4 frames; we write one frame of independent blocks of 4 MiB.
     Lz4,
 }
 
 impl Format {
-    /// All of them.
+    /// Lists all formats.
     pub const ALL: [Format; 4] = [Format::Gzip, Format::Bzip2, Format::Zstd, Format::Lz4];
 
-    /// The ending of its files.
+    /// Returns the ending of the format's files.
     pub fn ending(self) -> &'static str {
         match self {
             Format::Gzip => "gz",
@@ -38,7 +38,7 @@ impl Format {
         }
     }
 
-    /// The format of what begins with these bytes, by the first four of them.
+    /// Detects the format from the first four bytes.
     pub(crate) fn of_head(head: &[u8]) -> Option<Format> {
         let word = head.first_chunk().map(|word| u32::from_le_bytes(*word));
         match (head, word) {
@@ -50,13 +50,13 @@ impl Format {
         }
     }
 
-    /// The format that a file's name says.
+    /// Returns the format that a file's name says.
     pub fn of_path(path: &Path) -> Option<Format> {
         let ending = path.extension()?.to_str()?.to_ascii_lowercase();
         Self::ALL.into_iter().find(|format| format.ending() == ending)
     }
 
-    /// Levels, and the one of habit.
+    /// Returns the levels, and the default level.
     pub fn levels(self) -> (std::ops::RangeInclusive<u32>, u32) {
         match self {
             Format::Gzip => (1..=12, 6),

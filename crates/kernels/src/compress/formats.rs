@@ -1,4 +1,4 @@
-//! How a block becomes a piece of each format, and back.
+//! This module compresses a block into a piece of each format, and back.
 
 use std::{hash::Hasher, io::Write};
 
@@ -8,25 +8,27 @@ use twox_hash::XxHash32;
 use super::format::{Format, LZ4_MAGIC};
 use crate::{Error, Result};
 
-/// The size of a member of gzip in an extra field of its header, for whoever decompresses members side by side: two letters,
-/// then a length of four, then the size in bytes. Others pass over it, as RFC 1952 says.
+/// Begins the extra field in a gzip member's header that holds the member's size, so that members can be decompressed
+/// in parallel: two letters, then a length of four, then the size in bytes. Further programs skip the field, as RFC
+/// 1952 says.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
-/// The header of our members: magic, deflate, an extra field, no time, no hint, no system, length of the extra field.
+/// Is the header of our members: magic, deflate, an extra field, no time, no hint, no system, length of the extra
+/// field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
-/// Header with the extra field, and the checksum and size behind.
+/// Counts the header with the extra field (a checksum and the size follow the data).
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
-/// A frame to be passed over begins with one of 16 magic numbers, which zstd and lz4 share.
+/// Is the first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
-/// Version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
+/// Describes the frame: version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// The largest window and piece of zstd that is written, as a power of two.
+/// Is the largest window and piece of zstd that is written, as a power of two.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
-/// Set in the length of a block that is stored as it is.
+/// Is set in the length of a block that is stored uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;
 
-/// The window of zstd as a power of two, where pieces are as large: from the level on at which zstd's own is 4 MiB, and twice
-/// as large from the level on at which its own is 8 MiB.
+/// Returns the window of zstd as a power of two, if pieces are as large: from the level on at which zstd's own window
+/// is 4 MiB, and twice as large from the level on at which zstd's own is 8 MiB.
 fn zstd_window(level: u32) -> Option<u32> {
     match level {
         0..=8 => None,
@@ -45,12 +47,13 @@ impl Format {
         }
     }
 
-    /// Bytes of the input that become one piece.
+    /// Returns the number of input bytes in a piece.
     ///
-    /// A piece of zstd knows nothing of those before it, and a text that repeats itself from afar loses by that: of one that
-    /// does, level 12 left 27.1 % in pieces of 4 MiB, 22.2 % in pieces of 16 MiB with the level's window of 4 MiB, and 18.0 %
-    /// where the window is the piece; the zstd program left 21.5 %. Small pieces keep more threads busy with less memory,
-    /// which is what low levels are for. Level 19 left 14.8 % in pieces of 16 MiB where the zstd program left 12.7 %.
+    /// Pieces of zstd are independent, and a text with distant repetitions loses by that: of such a text, level 12
+    /// left 27.1 % in pieces of 4 MiB, 22.2 % in pieces of 16 MiB with the level's window of 4 MiB, and 18.0 % with
+    /// the window as large as the piece; the zstd program left 21.5 %. Small pieces keep more threads busy with less
+    /// memory, the purpose of low levels. Level 19 left 14.8 % in pieces of 16 MiB where the zstd program left 12.7
+    /// %.
     pub(super) fn block_bytes(self, level: u32) -> usize {
         match self {
             Format::Gzip => 1 << 20,
@@ -60,7 +63,7 @@ impl Format {
         }
     }
 
-    /// Bytes that a compressor remembers, about.
+    /// Returns the approximate size of a compressor's state in bytes.
     pub(super) fn state_bytes(self, level: u32) -> u64 {
         match self {
             Format::Gzip => {
@@ -82,9 +85,9 @@ impl Format {
         }
     }
 
-    /// A block as a piece of the format.
+    /// Compresses a block into a piece.
     pub(super) fn pack(self, block: &[u8], level: u32) -> Result<Vec<u8>> {
-        let failed = |what: String| Error::Damaged { name: format!("a compressor of {self}"), what };
+        let failed = |what: String| Error::Damaged { name: format!("{self} compressor"), what };
         match self {
             Format::Gzip => {
                 let level =
@@ -141,30 +144,30 @@ impl Format {
         }
     }
 
-    /// Makes the first bytes of `out` what a piece was, and says how many; an error says what is wrong with it. What `out` was
-    /// before does not matter: new memory for each piece would cost as much as some formats take to decompress it.
+    /// Decompresses a piece into the first bytes of `out`, and returns their number; an error says what is wrong with
+    /// the piece. The old bytes of `out` do not matter, so that buffers can be used again: new memory for each piece
+    /// would cost as much as decompression in some formats.
     pub(super) fn unpack(self, piece: &[u8], out: &mut [u8]) -> std::result::Result<usize, String> {
         match self {
             Format::Gzip => {
-                let size = piece.len().checked_sub(4).ok_or("a member that is too short")?;
+                let size = piece.len().checked_sub(4).ok_or("a member is too short")?;
                 let bytes = u32::from_le_bytes(piece[size..].try_into().expect("four bytes")) as usize;
                 let Some(out) = out.get_mut(..bytes) else {
-                    return Err(format!("a member that says it has {bytes} bytes, more than may be held"));
+                    return Err(format!("a member of {bytes} bytes is larger than the limit for a piece"));
                 };
                 let found =
                     Decompressor::new().gzip_decompress(piece, out).map_err(|error| error.to_string())?;
                 if found == bytes {
                     Ok(bytes)
                 } else {
-                    Err("a member that is shorter than it says".to_string())
+                    Err("a member is shorter than its header says".to_string())
                 }
             }
             Format::Bzip2 => unreachable!("bzip2 is cut at its blocks"),
             Format::Zstd => {
                 let size = zstd::zstd_safe::get_frame_content_size(piece).ok().flatten();
-                let size = size
-                    .filter(|&size| size <= out.len() as u64)
-                    .ok_or("a frame that does not say its size")?;
+                let size =
+                    size.filter(|&size| size <= out.len() as u64).ok_or("a frame does not say its size")?;
                 let out = &mut out[..size as usize];
                 let unpacked = zstd::bulk::Decompressor::new()
                     .and_then(|mut decompressor| decompressor.decompress_to_buffer(piece, out));
@@ -172,14 +175,15 @@ impl Format {
                 if found as u64 == size {
                     Ok(found)
                 } else {
-                    Err("a frame that is shorter than it says".to_string())
+                    Err("a frame is shorter than its header says".to_string())
                 }
             }
             Format::Lz4 => {
-                let (length, bytes) = piece.split_at_checked(4).ok_or("a block that is too short")?;
+                let (length, bytes) = piece.split_at_checked(4).ok_or("a block is too short")?;
                 let length = u32::from_le_bytes(length.try_into().expect("four bytes"));
                 if length & LZ4_PLAIN != 0 {
-                    let out = out.get_mut(..bytes.len()).ok_or("a block that is larger than may be held")?;
+                    let out =
+                        out.get_mut(..bytes.len()).ok_or("a block is larger than the limit for a piece")?;
                     out.copy_from_slice(bytes);
                     return Ok(bytes.len());
                 }
@@ -198,7 +202,7 @@ impl std::str::FromStr for Format {
     }
 }
 
-/// What stands before and behind all pieces.
+/// Writes the bytes before and after all pieces.
 pub(super) struct Packer {
     format: Format,
     hash: XxHash32,
@@ -232,7 +236,7 @@ impl Packer {
     }
 }
 
-/// The second byte of the hash of a frame's descriptor.
+/// Returns the second byte of the hash of a frame's descriptor.
 pub(super) fn lz4_descriptor_check(descriptor: &[u8]) -> u8 {
     let mut hash = XxHash32::with_seed(0);
     hash.write(descriptor);

@@ -1,13 +1,14 @@
-//! Compressing and decompressing with all cores: gzip, bzip2, zstd and lz4, as every other program reads and writes them.
+//! This module compresses and decompresses with all cores: gzip, bzip2, zstd and lz4, in files that standard programs
+//! read and write.
 //!
 //! ```text
 //!   read ──► block, block, ... ──► worker: compress ─┐
 //!                              ──► worker: compress ─┴──► written in order      each block a member, stream or frame
 //! ```
 //!
-//! All four formats allow what is compressed to be a sequence of independent pieces: members of gzip, streams of bzip2, frames
-//! of zstd, blocks of lz4. So blocks of the input are compressed side by side, and what was written so is decompressed side
-//! by side too ([`units`]). What others wrote in one piece goes to one worker, as its nature is.
+//! All four formats allow a sequence of independent pieces: members of gzip, streams of bzip2, frames of zstd, blocks
+//! of lz4. So blocks of the input are compressed in parallel, and files with several pieces are decompressed in
+//! parallel too ([`units`]). A file of one piece, as most programs write, goes to one worker.
 //!
 //! The same input gives the same bytes, whatever the memory and the number of threads.
 //!
@@ -41,42 +42,43 @@ pub use self::{
 use self::{formats::Packer, units::Units};
 use crate::{Error, Result, ordered::in_order};
 
-/// What was compressed or decompressed.
+/// Sums up a compression or decompression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PackSummary {
-    /// Bytes read.
+    /// Counts bytes read.
     pub bytes_in: u64,
-    /// Bytes written.
+    /// Counts bytes written.
     pub bytes_out: u64,
-    /// Pieces that were worked on independently.
+    /// Counts pieces that were worked on independently.
     pub pieces: u64,
 }
 
-/// The smallest budget with which `threads` threads can compress in this format and at this level, in bytes.
+/// Returns the smallest budget, in bytes, with which `threads` threads can compress in this format and at this level.
 pub fn smallest_pack_memory_bytes(format: Format, level: u32, threads: usize) -> u64 {
     piece_memory_bytes(format, level) * (threads as u64 + 1) + (1 << 20)
 }
 
-/// Memory for one block on its way: itself, what it becomes, and what the compressor remembers.
+/// Returns the memory for a block in flight: the input, the output, and the compressor's state.
 fn piece_memory_bytes(format: Format, level: u32) -> u64 {
     let block = format.block_bytes(level) as u64;
     block + block + block / 64 + format.state_bytes(level)
 }
 
-/// As many threads as have room; a block more than them is on its way.
+/// Returns the number of threads that have room; one block more than there are threads is in flight.
 fn threads(budget: &Budget, each: u64) -> usize {
     let room = budget.free_bytes() / each;
     (room.saturating_sub(1) as usize).clamp(1, budget.threads())
 }
 
-/// Compresses all of `input`, called `name` in errors, into `output`.
+/// Compresses all of `input` into `output`; `name` names the input in errors.
 ///
-/// Memory: for each thread and one more two blocks (1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, 16 MiB for zstd
-/// from level 9 on) and the state of the compressor; with less than [`smallest_pack_memory_bytes`] for all threads, fewer work.
+/// Memory: for each thread and one more two blocks (1 MiB for gzip, 900 kB for bzip2, 4 MiB for zstd and lz4, 16 MiB
+/// for zstd from level 9 on) and the state of the compressor; with less than [`smallest_pack_memory_bytes`] for all
+/// threads, fewer threads work.
 ///
 /// # Errors
-/// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] where the job was
-/// stopped, or the budget is too small for one thread.
+/// [`Error::BadLevel`]; [`Error::Table`] and [`Error::Write`] for reading and writing; [`Error::Store`] if the job
+/// was stopped, or the budget is too small for one thread.
 pub fn compress(
     job: &Context,
     name: &str,
@@ -100,7 +102,7 @@ pub fn compress(
         let mut block = vec![0; format.block_bytes(level)];
         let filled = fill(&mut input, &mut block, name)?;
         block.truncate(filled);
-        // Nothing is compressed as one block of nothing, so that a program that decompresses it finds a whole file.
+        // An empty input becomes a single empty block, so that programs find a complete file.
         let is_only = std::mem::replace(&mut is_first, false);
         Ok((filled > 0 || is_only).then_some(block))
     };
@@ -124,16 +126,16 @@ pub fn compress(
     Ok(summary)
 }
 
-/// Decompresses all of `input`, called `name` in errors, into `output`; the format is known by its first bytes. What follows
-/// the end of what is compressed is an error, as is what ends too early.
+/// Decompresses all of `input` into `output`; `name` names the input in errors, and the first bytes determine the
+/// format. Bytes after the end of the compressed data are an error, and so is an early end.
 ///
-/// Memory: pieces of up to 16 MiB are worked on side by side, as many of them as fit in half of the budget; larger ones are
-/// decompressed by one thread as they are read, in the format's own window. bzip2: as many threads, and blocks for each, as
-/// fit in the budget, 5 MB for a block and its table.
+/// Memory: pieces of up to 16 MiB are decompressed in parallel, as many of them as fit in half of the budget; one
+/// thread decompresses larger pieces while reading them, in the format's own window. bzip2: as many threads, and
+/// blocks for each, as fit in the budget, 5 MB for a block and its table.
 ///
 /// # Errors
-/// [`Error::Damaged`] for what is none of the formats, truncated or damaged; [`Error::Table`], [`Error::Write`];
-/// [`Error::Store`] where the job was stopped or the budget too small for a window.
+/// [`Error::Damaged`] for input that has none of the formats, is truncated or damaged; [`Error::Table`],
+/// [`Error::Write`]; [`Error::Store`] if the job was stopped or the budget is too small for a window.
 pub fn decompress(
     job: &Context,
     name: &str,
@@ -147,7 +149,7 @@ pub fn decompress(
     if format == Format::Bzip2 {
         return streams::decompress(job, name, units, &mut out);
     }
-    // What a piece is, and what it becomes, for each thread and one more.
+    // Each thread and one more has a piece and the decompressed bytes.
     let quarter = budget.free_bytes() / 4;
     let threads = (quarter / units.piece_bytes()? as u64).saturating_sub(1) as usize;
     let threads = threads.clamp(1, budget.threads());
@@ -159,7 +161,7 @@ pub fn decompress(
     let mut summary = PackSummary::default();
     let mut check = units::Check::default();
     let buffers = || used.lock().expect("no panic under this lock");
-    // Small pieces side by side, until one comes that is not.
+    // Small pieces are decompressed in parallel, until the first larger one.
     in_order(
         threads,
         || {
@@ -189,16 +191,16 @@ pub fn decompress(
     Ok(summary)
 }
 
-/// Memory for what pieces become, as many as are on their way: what was written is memory for what comes. On huge pages, since
-/// the first touch of a small one costs a tenth as much as to decompress into it.
+/// Allocates output buffers for the pieces in flight; a written buffer is used again. The buffers lie on huge pages,
+/// since the first touch of small pages costs a tenth of the decompression.
 fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Buffer>>> {
-    let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "what pieces are decompressed to"));
+    let buffers = (0..=threads).map(|_| Buffer::zeroed(budget, bytes, "buffers of decompressed pieces"));
     Ok(Mutex::new(buffers.collect::<std::result::Result<_, _>>()?))
 }
 
-const BUFFERS_SUFFICE: &str = "one for each piece on its way";
+const BUFFERS_SUFFICE: &str = "a buffer for each piece in flight";
 
-/// All that `input` gives, a little at a time.
+/// Copies all bytes of `input`, block by block.
 fn copy(job: &Context, name: &str, input: &mut impl Read, out: &mut Counted<impl Write>) -> Result<()> {
     let mut block = vec![0; COPY_BYTES];
     loop {
@@ -211,7 +213,8 @@ fn copy(job: &Context, name: &str, input: &mut impl Read, out: &mut Counted<impl
 }
 
 const COPY_BYTES: usize = 256 << 10;
-/// The largest piece that is decompressed beside others: one of ours of 16 MiB, which may become a little larger.
+/// Limits the pieces that are decompressed in parallel: a piece that we wrote has 16 MiB, and may become slightly
+/// larger.
 const PIECE_BYTES_MAX: usize = 17 << 20;
 
 /// Fills `block` as far as there are bytes.
@@ -228,7 +231,7 @@ fn fill(input: &mut impl Read, block: &mut [u8], name: &str) -> Result<usize> {
     Ok(filled)
 }
 
-/// What reading gave: our own error, damage that a decompressor found, or one of the system.
+/// Converts an error of reading: our own error, damage that a decompressor found, or an error of the system.
 fn read_error(name: &str, error: std::io::Error) -> Error {
     match error.downcast::<inshore_tables::Error>() {
         Ok(error) => Error::Table(error),

@@ -1,15 +1,16 @@
-//! Files of bzip2, cut before blocks, which are found by the 48 bits that each begins with.
+//! This module cuts files of bzip2 before blocks, which it finds by the 48 bits that each block begins with.
 //!
 //! ```text
 //! header block block block end | header block block end        streams of any length, at any bit
 //! └── part ──────┘└── part ────────┘└── part ──┘               each begins with a header (the first) or a block
 //! ```
 //!
-//! So what is one stream, as `bzip2` writes it, is decompressed by all cores as well as what is many. Those 48 bits can stand
-//! in the middle of a block, by chance once in 2^48 bits or by design: a part that is cut there ends too early. Parts come back
-//! in order, with their bits; such a one is joined with the next, and read on the caller's thread.
+//! So all cores decompress a single stream, as `bzip2` writes it, as well as several streams. The 48 bits can occur
+//! in the middle of a block, by chance once in 2^48 bits or by design: a part that is cut there ends too early. Parts
+//! come back in order, with their bits; such a part is joined with the next, and read on the caller's thread.
 //!
-//! The checksum of each block is checked where it is decompressed, that of each stream where the parts come back.
+//! Workers check the checksum of each block; the caller's thread checks the checksum of each stream as parts come
+//! back.
 
 use std::{
     io::{Read, Write},
@@ -21,29 +22,30 @@ use inshore_store::{Budget, Context, Reservation, taken_bytes};
 
 use super::{
     BUFFERS_SUFFICE, Counted, PackSummary, buffers,
-    bunzip2::{BLOCK_MAGIC, Bits, Mark, Out, Room, Wrong, next_mark},
+    bunzip2::{BLOCK_MAGIC, Bits, BlockError, Mark, Out, Room, next_mark},
     format::Format,
     units::{READ_BYTES, Units, damaged, truncated},
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// Blocks of a part, and of a room.
+/// Is the number of blocks of a part, and of a room.
 ///
 /// More blocks in step hide more of the memory's latency, and leave less of the cache to each: [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
-/// The least distance of two blocks that count: between them stand the few letters by which 900,000 exceed a block.
+/// Is the least distance of two block starts that count: a stream of 900,000 bytes ends with a tiny block of the few
+/// bytes by which the stream exceeds the first block.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
-/// What is reserved for the bits of a block; none that was ever written is larger.
+/// Is the memory reserved for the bits of a block; no known program writes larger blocks.
 const BLOCK_BYTES: usize = 1 << 20;
-/// What the bits of a block can be: 20 for each of 900,000 symbols, and its codes.
+/// Is the largest possible size of a block: 20 bits for each of 900,000 symbols, and the codes.
 const BLOCK_BYTES_MAX: usize = 5 << 19;
 const MAGIC_BITS: usize = 48;
 const HEADER_BITS: usize = 32;
 
-/// How much is done at once.
+/// Says how many threads work, on how many blocks each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Plan {
-    /// 0 where all is done on the caller's thread.
+    /// Is 0 if all work is done on the caller's thread.
     threads: usize,
     blocks: usize,
 }
@@ -58,23 +60,23 @@ impl Plan {
         plans.find(fits).unwrap_or(Plan::SMALLEST)
     }
 
-    /// What a part may become.
+    /// Returns the size of the buffer for a decompressed part.
     fn out_bytes(self) -> usize {
         2 * self.blocks * BLOCK_BYTES
     }
 
-    /// Parts on their way, that which is read, and that which is joined.
+    /// Returns the number of parts: those in flight, one being read, and one being joined.
     fn parts(self) -> usize {
         if self.threads == 0 { 2 } else { self.threads + 3 }
     }
 
-    /// Rooms of the threads and of the caller, and parts.
+    /// Returns the memory of the threads' and the caller's rooms, and of the parts.
     fn in_bytes(self) -> u64 {
         let rooms = self.threads as u64 * Room::bytes(self.blocks) + Room::bytes(1);
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
     }
 
-    /// With what becomes of parts.
+    /// Returns the memory with the buffers for decompressed parts.
     fn bytes(self) -> u64 {
         let out = if self.threads == 0 { 0 } else { (self.threads + 1) * taken_bytes(self.out_bytes()) };
         self.in_bytes() + out as u64
@@ -93,7 +95,7 @@ pub(super) fn decompress<R: Read + Send>(
     budget.need(Plan::SMALLEST.bytes(), || "decompressing bzip2".to_string())?;
     let _memory = budget.reserve(plan.in_bytes(), "blocks of bzip2")?;
     let mut cutter = Cutter { units, plan, at: 0, is_first: true, more: None };
-    let mut follow = Follow::new(name);
+    let mut follow = Assembler::new(name);
     let mut pieces = 0;
     let next = || {
         job.check_cancelled()?;
@@ -122,7 +124,7 @@ pub(super) fn decompress<R: Read + Send>(
                 rooms().push(room);
                 Ok(unpacked)
             },
-            |Unpacked { part, bytes, len, run }| {
+            |UnpackedPart { part, bytes, len, run }| {
                 pieces += 1;
                 job.progress().add(part.whole_bytes() as u64);
                 follow.saw(part, &bytes[..len], run, out)?;
@@ -135,30 +137,30 @@ pub(super) fn decompress<R: Read + Send>(
     Ok(PackSummary { bytes_in: cutter.units.bytes(), bytes_out: out.bytes, pieces })
 }
 
-/// Bits of a file between two places.
+/// Holds the bits of a file between two places.
 #[derive(Debug)]
 struct Part {
     bytes: Vec<u8>,
-    /// In the first byte.
+    /// Is the first bit, in the first byte.
     at: usize,
-    /// In `bytes`; the rest of the last byte belongs to the next part.
+    /// Is the end in bits of `bytes`; the rest of the last byte belongs to the next part.
     end: usize,
     is_first: bool,
 }
 
 impl Part {
-    /// Those that it does not share with the next part.
+    /// Counts the bytes that the part does not share with the next part.
     fn whole_bytes(&self) -> usize {
         self.end / 8
     }
 
-    /// Without the bits before `at`.
+    /// Drops the bits before `at`.
     fn behind(mut self, at: usize) -> Part {
         self.bytes.drain(..at / 8);
         Part { bytes: self.bytes, at: at % 8, end: self.end - at / 8 * 8, is_first: false }
     }
 
-    /// With the bits of the next part.
+    /// Appends the bits of the next part.
     fn joined(mut self, next: &Part) -> Part {
         let whole = self.whole_bytes();
         self.bytes.truncate(whole);
@@ -172,7 +174,7 @@ impl Part {
 struct Cutter<R> {
     units: Units<R>,
     plan: Plan,
-    /// The bit of the next byte that the next part begins with.
+    /// Is the bit of the next byte that the next part begins with.
     at: usize,
     is_first: bool,
     more: Option<Reservation>,
@@ -182,7 +184,7 @@ impl<R: Read> Cutter<R> {
     fn next_part(&mut self, budget: &Budget) -> Result<Option<Part>> {
         let most = self.plan.blocks * BLOCK_BYTES;
         let mut wanted = READ_BYTES;
-        // The first part's block stands behind a header.
+        // The first part's block follows a header.
         let mut from = self.at + MAGIC_BITS + if self.is_first { HEADER_BITS } else { 0 };
         let (mut blocks, mut last) = (0, None);
         let end = loop {
@@ -210,7 +212,7 @@ impl<R: Read> Cutter<R> {
                 _ if has_all => break 8 * bytes.len(),
                 Some(last) if bytes.len() >= most => break last,
                 None if bytes.len() >= BLOCK_BYTES_MAX.max(most) => {
-                    return Err(damaged(self.units.name(), "damaged bzip2 data: a block that does not end"));
+                    return Err(damaged(self.units.name(), "damaged bzip2 data: a block does not end"));
                 }
                 None if bytes.len() >= most && self.more.is_none() => {
                     let more = self.plan.parts() * BLOCK_BYTES_MAX;
@@ -228,11 +230,12 @@ impl<R: Read> Cutter<R> {
     }
 }
 
-/// Where the 48 bits are, at any bit from `from` on.
+/// Finds the 48 bits, at any bit from `from` on.
 ///
-/// Whatever bit they begin at, the two bytes behind the one they begin in are known: two looks a byte.
+/// At whatever bit they begin, the next two bytes are known, so that two look-ups for each byte are enough.
 fn find_block(bytes: &[u8], from: usize) -> Option<usize> {
-    // By a byte: at which bits (one bit each) they can begin in the byte before, and in the one before that.
+    // Each table maps a byte to the bits (one bit each) at which the 48 bits can begin in the previous byte (`NEAR`),
+    // or in the byte before that (`FAR`).
     const NEAR: [u8; 256] = beginnings(32);
     const FAR: [u8; 256] = beginnings(24);
     let mut first = from / 8;
@@ -267,10 +270,10 @@ const fn beginnings(down: u32) -> [u8; 256] {
     table
 }
 
-/// What was met, in order.
+/// Is an element of a stream.
 #[derive(Clone, Copy, Debug)]
-enum Met {
-    /// A stream of blocks of so many times 100,000 letters.
+enum Element {
+    /// A stream begins, whose blocks have at most this many times 100,000 letters.
     Stream(usize),
     Block {
         letters: usize,
@@ -279,36 +282,36 @@ enum Met {
     End(u32),
 }
 
-/// A part, and what of it was read: the first bytes of some memory.
-struct Unpacked<B> {
+/// Holds a part, and the result of reading the part: the first `len` of `bytes`.
+struct UnpackedPart<B> {
     part: Part,
     bytes: B,
     len: usize,
-    run: std::result::Result<Run, Wrong>,
+    run: std::result::Result<ReadPart, BlockError>,
 }
 
-/// What of a part was read.
-struct Run {
-    /// With the bits where they begin.
-    met: Vec<(usize, Met)>,
-    /// The bit that comes next.
+/// Reports how much of a part was read.
+struct ReadPart {
+    /// Lists elements of the stream, with the bits where they begin.
+    met: Vec<(usize, Element)>,
+    /// Is the next bit.
     at: usize,
-    why: Why,
+    why: Stopped,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    /// All is read.
+enum Stopped {
+    /// All of the part was read.
     All,
-    /// What comes next does not end here.
+    /// The next element does not end in this part.
     Short,
-    /// What comes next is too large for the sink.
+    /// The next element is too large for the sink.
     Full,
 }
 
-/// As much of a part as `bytes` have room for.
-fn unpack<B: DerefMut<Target = [u8]>>(part: Part, room: &mut Room, mut bytes: B) -> Unpacked<B> {
-    // What was whole, so that nothing of a block stays that did not fit.
+/// Reads as much of a part as `bytes` has room for.
+fn unpack<B: DerefMut<Target = [u8]>>(part: Part, room: &mut Room, mut bytes: B) -> UnpackedPart<B> {
+    // `len` counts complete blocks, so that no bytes stay of a block that did not fit.
     let (mut filled, mut len) = (0, 0);
     let run = run(&part, !part.is_first, room, |out| {
         match out {
@@ -321,7 +324,7 @@ fn unpack<B: DerefMut<Target = [u8]>>(part: Part, room: &mut Room, mut bytes: B)
         }
         true
     });
-    Unpacked { part, bytes, len, run }
+    UnpackedPart { part, bytes, len, run }
 }
 
 /// Reads a part, which begins with a header or, in a stream, a block.
@@ -330,88 +333,93 @@ fn run(
     mut in_stream: bool,
     room: &mut Room,
     mut sink: impl FnMut(Out<'_>) -> bool,
-) -> std::result::Result<Run, Wrong> {
+) -> std::result::Result<ReadPart, BlockError> {
     room.clear();
     let mut bits = Bits::new(&part.bytes, part.at, part.end);
-    let mut run = Run { met: Vec::new(), at: part.at, why: Why::All };
+    let mut run = ReadPart { met: Vec::new(), at: part.at, why: Stopped::All };
     loop {
         let at = bits.at();
-        let met = if at == part.end { Err(Wrong::Short) } else { next(&mut bits, at, in_stream, room) };
-        let is_last = matches!(met, Err(Wrong::Short));
+        let met = if at == part.end { Err(BlockError::Short) } else { next(&mut bits, at, in_stream, room) };
+        let is_last = matches!(met, Err(BlockError::Short));
         if (is_last || !room.has_place())
             && let Some(full) = room.empty(&mut sink)?
         {
             run.met.retain(|&(at, _)| at < full);
-            return Ok(Run { at: full, why: Why::Full, ..run });
+            return Ok(ReadPart { at: full, why: Stopped::Full, ..run });
         }
         if is_last {
-            let why = if at == part.end { Why::All } else { Why::Short };
-            return Ok(Run { at, why, ..run });
+            let why = if at == part.end { Stopped::All } else { Stopped::Short };
+            return Ok(ReadPart { at, why, ..run });
         }
         let met = met?;
-        in_stream = !matches!(met, Met::End(_));
+        in_stream = !matches!(met, Element::End(_));
         run.met.push((at, met));
     }
 }
 
-/// Reads what comes next; a block is laid out.
-fn next(bits: &mut Bits<'_>, at: usize, in_stream: bool, room: &mut Room) -> std::result::Result<Met, Wrong> {
+/// Reads the next element; a block is laid out.
+fn next(
+    bits: &mut Bits<'_>,
+    at: usize,
+    in_stream: bool,
+    room: &mut Room,
+) -> std::result::Result<Element, BlockError> {
     if !in_stream {
         return match bits.take(HEADER_BITS as u32)?.to_be_bytes() {
-            [.., b'B', b'Z', b'h', level @ b'1'..=b'9'] => Ok(Met::Stream((level - b'0').into())),
-            _ => Err(Wrong::Damaged("expected another stream")),
+            [.., b'B', b'Z', b'h', level @ b'1'..=b'9'] => Ok(Element::Stream((level - b'0').into())),
+            _ => Err(BlockError::Damaged("expected another bzip2 stream")),
         };
     }
     match next_mark(bits)? {
-        Mark::End(checksum) => Ok(Met::End(checksum)),
+        Mark::End(checksum) => Ok(Element::End(checksum)),
         Mark::Block => {
             let block = room.lay_out(bits, at)?;
-            Ok(Met::Block { letters: block.letters, checksum: block.checksum })
+            Ok(Element::Block { letters: block.letters, checksum: block.checksum })
         }
     }
 }
 
-/// Parts in order.
-struct Follow {
+/// Puts parts together in order.
+struct Assembler {
     name: String,
-    /// Inside a stream: its level, and the checksum of its blocks so far.
+    /// Holds the state inside a stream: the level, and the checksum of the blocks so far.
     stream: Option<(usize, u32)>,
-    /// What does not end where it was cut.
+    /// Holds a part whose last element does not end where the part was cut.
     open: Option<Part>,
     room: Option<Room>,
 }
 
-impl Follow {
-    fn new(name: &str) -> Follow {
-        Follow { name: name.to_string(), stream: None, open: None, room: None }
+impl Assembler {
+    fn new(name: &str) -> Assembler {
+        Assembler { name: name.to_string(), stream: None, open: None, room: None }
     }
 
-    /// The next part, read by a worker.
+    /// Takes the next part, read by a worker.
     fn saw(
         &mut self,
         part: Part,
         bytes: &[u8],
-        run: std::result::Result<Run, Wrong>,
+        run: std::result::Result<ReadPart, BlockError>,
         out: &mut Counted<impl Write>,
     ) -> Result<()> {
         if self.open.is_some() || (self.stream.is_none() && !part.is_first) {
-            // It was cut elsewhere than before a block, and what was read is nonsense.
+            // The part was cut inside a block, so that the worker's result is invalid.
             return self.read(part, out);
         }
         let run = run.map_err(|wrong| self.wrong(wrong))?;
         self.follow(run.met)?;
         out.all(bytes)?;
         match run.why {
-            Why::All => Ok(()),
-            Why::Short => {
+            Stopped::All => Ok(()),
+            Stopped::Short => {
                 self.open = Some(part.behind(run.at));
                 Ok(())
             }
-            Why::Full => self.read_on(part.behind(run.at), out),
+            Stopped::Full => self.read_on(part.behind(run.at), out),
         }
     }
 
-    /// The next part, not read yet.
+    /// Reads the next part on this thread.
     fn read(&mut self, part: Part, out: &mut Counted<impl Write>) -> Result<()> {
         let part = match self.open.take() {
             Some(open) => open.joined(&part),
@@ -434,48 +442,50 @@ impl Follow {
         }
         let run = run.map_err(|wrong| self.wrong(wrong))?;
         self.follow(run.met)?;
-        if run.why == Why::Short {
+        if run.why == Stopped::Short {
             self.open = Some(part.behind(run.at));
         }
         Ok(())
     }
 
-    /// Checks what only the whole stream shows.
-    fn follow(&mut self, met: Vec<(usize, Met)>) -> Result<()> {
+    /// Checks sizes and checksums that need the whole stream.
+    fn follow(&mut self, met: Vec<(usize, Element)>) -> Result<()> {
         for (_, met) in met {
             let right = match (met, &mut self.stream) {
-                (Met::Stream(level), stream @ None) => {
+                (Element::Stream(level), stream @ None) => {
                     *stream = Some((level, 0));
                     Ok(())
                 }
-                (Met::Block { letters, checksum }, Some((level, sum))) => {
+                (Element::Block { letters, checksum }, Some((level, sum))) => {
                     *sum = sum.rotate_left(1) ^ checksum;
                     if letters <= *level * 100_000 {
                         Ok(())
                     } else {
-                        Err("a block that is larger than its stream allows")
+                        Err("a block is larger than its stream allows")
                     }
                 }
-                (Met::End(checksum), stream @ Some((_, _))) => {
+                (Element::End(checksum), stream @ Some((_, _))) => {
                     let (_, sum) = stream.take().expect("looked at");
                     if sum == checksum { Ok(()) } else { Err("the checksum of a stream differs") }
                 }
                 _ => unreachable!("what is met follows the form of a stream"),
             };
-            right.map_err(|what| self.wrong(Wrong::Damaged(what)))?;
+            right.map_err(|what| self.wrong(BlockError::Damaged(what)))?;
         }
         Ok(())
     }
 
-    /// There are no more parts.
+    /// Checks that the last stream is complete.
     fn end(self) -> Result<()> {
-        if self.open.is_some() || self.stream.is_some() { Err(self.wrong(Wrong::Short)) } else { Ok(()) }
+        if self.open.is_some() || self.stream.is_some() { Err(self.wrong(BlockError::Short)) } else { Ok(()) }
     }
 
-    fn wrong(&self, wrong: Wrong) -> Error {
+    fn wrong(&self, wrong: BlockError) -> Error {
         match wrong {
-            Wrong::Short => truncated(&self.name, Format::Bzip2),
-            Wrong::Damaged(what) => damaged(&self.name, format!("damaged {} data: {what}", Format::Bzip2)),
+            BlockError::Short => truncated(&self.name, Format::Bzip2),
+            BlockError::Damaged(what) => {
+                damaged(&self.name, format!("damaged {} data: {what}", Format::Bzip2))
+            }
         }
     }
 }
@@ -493,15 +503,16 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// Whatever is in `packed`, cut at these bits, as workers and the caller read it.
+    /// Reads `packed`, cut at these bits, as workers and the caller would.
     fn cut_and_read(packed: &[u8], cuts: &[usize], blocks: usize, limit: usize) -> Result<Vec<u8>> {
-        let (mut follow, mut out) = (Follow::new("bytes"), Counted { inner: Vec::new(), bytes: 0 });
+        let (mut follow, mut out) = (Assembler::new("bytes"), Counted { inner: Vec::new(), bytes: 0 });
         let mut room = Room::new(blocks);
         let mut from = 0;
         for &to in cuts.iter().chain([&(8 * packed.len())]) {
             let bytes = packed[from / 8..to.div_ceil(8)].to_vec();
             let part = Part { bytes, at: from % 8, end: to - from / 8 * 8, is_first: from == 0 };
-            let Unpacked { part, bytes, len, run } = unpack(part, &mut room, vec![0; limit.min(32 << 20)]);
+            let UnpackedPart { part, bytes, len, run } =
+                unpack(part, &mut room, vec![0; limit.min(32 << 20)]);
             follow.saw(part, &bytes[..len], run, &mut out)?;
             from = to;
         }
@@ -509,7 +520,7 @@ mod tests {
         Ok(out.inner)
     }
 
-    /// Letters, runs of all lengths, and bytes of any kind.
+    /// Generates letters, runs of all lengths, and bytes of any kind.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let piece = prop_oneof![
             (prop::collection::vec(any::<u8>(), 1..8), 1usize..200)
@@ -527,7 +538,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(40))]
 
         #[test]
-        fn wherever_it_is_cut_it_is_what_the_library_reads(
+        fn the_text_equals_the_librarys_wherever_it_is_cut(
             texts in prop::collection::vec((text(), 1u32..=9), 1..4),
             places in prop::collection::vec(any::<prop::sample::Index>(), 0..4),
             blocks in 1usize..6,
@@ -535,7 +546,7 @@ mod tests {
         ) {
             let packed: Vec<u8> = texts.iter().flat_map(|(text, level)| stream(text, *level)).collect();
             let mut cuts: Vec<usize> = places.iter().map(|place| place.index(8 * packed.len())).collect();
-            // Those that the cutter finds, and those that it should not.
+            // Some cuts are those that the cutter finds, some are wrong.
             let mut from = 8 * packed.len() / 3;
             while let Some(found) = find_block(&packed, from) {
                 cuts.push(found);
@@ -550,7 +561,7 @@ mod tests {
         }
 
         #[test]
-        fn what_the_library_refuses_is_refused(
+        fn files_that_the_library_refuses_are_refused(
             text in text(),
             level in 1u32..=9,
             changes in prop::collection::vec((any::<prop::sample::Index>(), 0u32..8), 1..3),
@@ -570,7 +581,7 @@ mod tests {
         }
 
         #[test]
-        fn beginnings_are_found_at_every_bit(
+        fn block_starts_are_found_at_every_bit(
             mut bytes in prop::collection::vec(any::<u8>(), 8..60),
             place in any::<prop::sample::Index>(),
             from in 0usize..100,
@@ -603,7 +614,7 @@ mod tests {
         let text: Vec<u8> =
             (0..400_000u32).flat_map(|number| number.wrapping_mul(2_654_435_761).to_be_bytes()).collect();
         let packed = stream(&text, 1);
-        // From too little for two threads to plenty.
+        // The budgets range from too little for two threads to plenty.
         for (mib, parts) in [(8, 2), (20, 15), (1 << 10, 4)] {
             let job = Context::new(Budget::new(mib << 20, 2), inshore_store::Cancel::default());
             let mut out = Vec::new();

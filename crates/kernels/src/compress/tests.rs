@@ -1,4 +1,4 @@
-//! Round trips; files by other programs and for them; damage.
+//! These tests cover round trips, files by and for standard programs, and damage.
 
 use std::{
     io::Write,
@@ -29,7 +29,7 @@ fn unpacked(bytes: &[u8], memory_bytes: u64, threads: usize) -> Result<Vec<u8>> 
     Ok(out)
 }
 
-/// Text, a long run, and noise.
+/// Makes text, a long run, and noise.
 fn sample(bytes: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut noise = move || {
@@ -49,7 +49,7 @@ fn sample(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_was_compressed_comes_back_at_every_size_and_level() {
+fn compression_round_trips_at_every_size_and_level() {
     for format in Format::ALL {
         let block = format.block_bytes(format.levels().1);
         for size in [0, 1, 100, block - 1, block, block + 1, 3 * block + 17] {
@@ -57,7 +57,7 @@ fn what_was_compressed_comes_back_at_every_size_and_level() {
             let compressed = packed(&bytes, format, None, 2);
             assert_eq!(unpacked(&compressed, 256 << 20, 2).unwrap(), bytes, "{format}, {size} bytes");
             assert_eq!(compressed, packed(&bytes, format, None, 1), "{format}, {size} bytes, one thread");
-            // Pieces that are too large for side by side.
+            // These pieces are too large for parallel decompression.
             assert_eq!(
                 unpacked(&compressed, 9 << 20, 1).unwrap(),
                 bytes,
@@ -71,7 +71,7 @@ fn what_was_compressed_comes_back_at_every_size_and_level() {
         }
         let above = *format.levels().0.end() + 1;
         let error = compress(&job(1 << 30, 1), "x", &b"x"[..], Vec::new(), format, Some(above)).unwrap_err();
-        assert!(error.to_string().contains(&format!("not {above}")), "{error}");
+        assert!(error.to_string().contains(&format!("no level {above}")), "{error}");
     }
 }
 
@@ -87,13 +87,13 @@ fn too_small_a_budget_is_named() {
 }
 
 #[test]
-fn high_levels_of_zstd_see_what_was_long_ago() {
+fn high_levels_of_zstd_use_distant_repetitions() {
     let mut state = 1u64;
     let mut noise = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (state >> 33) as u8
     };
-    // Farther apart than the level's own window of 4 MiB, in two pieces.
+    // The repetitions are farther apart than the level's own window of 4 MiB, in two pieces.
     let once: Vec<u8> = (0..6 << 20).map(|_| noise()).collect();
     let bytes = once.repeat(3);
     let compressed = packed(&bytes, Format::Zstd, Some(9), 2);
@@ -102,7 +102,7 @@ fn high_levels_of_zstd_see_what_was_long_ago() {
     let mut again = Vec::new();
     compress(&job(smallest, 2), "bytes", &bytes[..], &mut again, Format::Zstd, Some(9)).unwrap();
     assert!(again == compressed);
-    // Side by side, and in too little memory for that.
+    // The first budgets allow parallel decompression, the last does not.
     for (mib, pieces) in [(512, 2), (128, 2), (40, 1)] {
         let mut out = Vec::new();
         let summary = decompress(&job(mib << 20, 2), "bytes", &compressed[..], &mut out).unwrap();
@@ -110,7 +110,7 @@ fn high_levels_of_zstd_see_what_was_long_ago() {
     }
 }
 
-/// The programs that made the formats; `None` where one is not installed.
+/// Returns the program that defines the format; `None` if it is not installed.
 fn program(format: Format) -> &'static str {
     match format {
         Format::Gzip => "gzip",
@@ -139,7 +139,7 @@ fn through(program: &str, arguments: &[&str], input: &[u8]) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn other_programs_read_what_is_written_and_what_they_write_is_read() {
+fn standard_programs_read_our_files_and_we_read_theirs() {
     let bytes = sample(9_500_000);
     for format in Format::ALL {
         let name = program(format);
@@ -157,7 +157,7 @@ fn other_programs_read_what_is_written_and_what_they_write_is_read() {
                     bytes,
                     "{name} {arguments:?}, {size} bytes"
                 );
-                // Several files in one, by them and by us.
+                // Several files, by the program and by us, are concatenated.
                 let both = [&written[..], &packed(bytes, format, None, 2), &written].concat();
                 let expected = [bytes, bytes, bytes].concat();
                 assert_eq!(unpacked(&both, 256 << 20, 2).unwrap(), expected, "{name} and ours, {size} bytes");
@@ -170,7 +170,7 @@ fn other_programs_read_what_is_written_and_what_they_write_is_read() {
 }
 
 #[test]
-fn a_small_stream_that_becomes_large_is_written_as_it_comes() {
+fn a_small_stream_that_becomes_large_is_written_while_it_is_read() {
     let bytes = vec![7; 40 << 20];
     let out = Vec::new();
     let mut encoder = bzip2::write::BzEncoder::new(out, bzip2::Compression::best());
@@ -180,7 +180,7 @@ fn a_small_stream_that_becomes_large_is_written_as_it_comes() {
     assert_eq!(unpacked(&stream, 8 << 20, 2).unwrap(), bytes);
 }
 
-/// Whatever is cut or changed is an error, or gives the same bytes (a time in a header, a cut between two members).
+/// Any cut or changed file is an error, or gives the same bytes (a time in a header, a cut between two members).
 #[test]
 fn damage_is_found() {
     let bytes = sample(5_000);
@@ -217,7 +217,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_bytes_are_no_reason_to_panic(
+    fn arbitrary_bytes_do_not_panic(
         format in 0usize..4,
         keep in 0usize..200,
         bytes in prop::collection::vec(any::<u8>(), 0..300),

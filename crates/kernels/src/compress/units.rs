@@ -1,4 +1,4 @@
-//! Where compressed input can be cut into pieces that are decompressed side by side.
+//! This module cuts compressed input into pieces that are decompressed in parallel.
 //!
 //! | format | a piece is | known by |
 //! |---|---|---|
@@ -6,8 +6,9 @@
 //! | zstd | a frame | the lengths of its blocks |
 //! | lz4 | an independent block | its length |
 //!
-//! What is larger than may be held, or cannot be cut (a member of gzip by another program, dependent blocks of lz4), and all
-//! that follows it, is left to be decompressed as it is read. bzip2 is cut before any block, at any bit: [`super::streams`].
+//! Input that is larger than the limit, or that cannot be cut (a member of gzip by another program, dependent blocks
+//! of lz4), and all that follows, is decompressed while being read. bzip2 is cut before any block, at any bit:
+//! [`super::streams`].
 
 use std::{
     hash::Hasher,
@@ -28,52 +29,53 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Bytes that are read at once.
+/// Is the number of bytes read at once.
 pub(super) const READ_BYTES: usize = 256 << 10;
 
-/// Compressed input.
+/// Reads compressed input.
 pub(super) struct Units<R> {
     name: String,
     input: R,
-    /// Bytes that were read, of which those before `taken` are done with.
+    /// Holds bytes that were read; those before `taken` are used up.
     buffer: Vec<u8>,
     taken: usize,
     read: u64,
     ended: bool,
     format: Format,
     limit: usize,
-    /// Inside a frame of lz4: bytes of its largest block, and whether a checksum of its content follows.
+    /// Holds the state inside a frame of lz4: the size of the largest block, and whether a checksum of the content
+    /// follows.
     frame: Option<(usize, bool)>,
-    /// What comes next is decompressed as it is read.
+    /// Says that the following input is decompressed while being read.
     is_whole: bool,
 }
 
-/// A piece.
+/// Is a piece of compressed input.
 pub(super) struct Unit {
     kind: Kind,
-    /// Bytes of it, and of what was passed over before it.
+    /// Counts bytes of the piece, and of skippable frames before the piece.
     packed_bytes: u64,
 }
 
 enum Kind {
     Piece(Vec<u8>),
-    /// A block of lz4, and the most bytes that it can have.
+    /// Holds a block of lz4, and the largest size of its content.
     Block(Vec<u8>, usize),
-    /// The end of a frame of lz4, and the checksum of its content.
+    /// Ends a frame of lz4, with the checksum of the content.
     End(Option<u32>),
 }
 
-/// What a piece was.
+/// Is a decompressed piece.
 pub(super) struct Unpacked {
     memory: Buffer,
     len: usize,
     pub packed_bytes: u64,
-    /// Whether the bytes belong to a frame whose checksum comes at its end.
+    /// Says whether the bytes belong to a frame with a checksum at the end.
     is_block: bool,
     end: Option<Option<u32>>,
 }
 
-/// Checks content whose checksum comes at its end.
+/// Checks the content of frames with a checksum at the end.
 pub(super) struct Check(XxHash32);
 
 impl Default for Check {
@@ -103,7 +105,7 @@ impl Unpacked {
         &self.memory[..self.len]
     }
 
-    /// For another piece.
+    /// Returns the buffer, for another piece.
     pub fn into_memory(self) -> Buffer {
         self.memory
     }
@@ -118,7 +120,7 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
 }
 
 impl Unit {
-    /// Decompresses it into memory that may have held others, and has room for the largest piece.
+    /// Decompresses the piece into a buffer with room for the largest piece.
     pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<Unpacked> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
@@ -134,7 +136,7 @@ impl Unit {
 }
 
 impl<R: Read> Units<R> {
-    /// Looks at the first bytes of `input`.
+    /// Detects the format from the first bytes of `input`.
     pub fn open(name: &str, input: R) -> Result<Units<R>> {
         let mut units = Units {
             name: name.to_string(),
@@ -152,11 +154,11 @@ impl<R: Read> Units<R> {
         let head = units.peek(Compression::HEAD_BYTES)?;
         units.format = match (Format::of_head(head), Compression::of_head(head)) {
             (Some(format), _) => format,
-            // Nothing but skippable frames is an empty file of zstd.
+            // A file with nothing but skippable frames is an empty file of zstd.
             (None, _) if has_skipped && head.is_empty() => Format::Zstd,
             (None, other) => {
                 let found = match other {
-                    Some(other) => format!("a file of {other}"),
+                    Some(other) => format!("a {other} file"),
                     None if head.is_empty() => "an empty file".to_string(),
                     None => format!("a file that begins with {:02x?}", &head[..head.len().min(4)]),
                 };
@@ -166,8 +168,8 @@ impl<R: Read> Units<R> {
         Ok(units)
     }
 
-    /// Passes over skippable frames, with which zstd and lz4 may begin, and says whether there are any. A frame may be
-    /// longer than what is held of the input.
+    /// Skips skippable frames, with which zstd and lz4 may begin, and tells whether there are any. A frame may be
+    /// longer than the buffer.
     fn skip_frames(&mut self) -> Result<bool> {
         let mut has_skipped = false;
         loop {
@@ -195,12 +197,12 @@ impl<R: Read> Units<R> {
         self.format
     }
 
-    /// No piece, packed or not, is larger than this.
+    /// Limits the size of pieces, compressed or not.
     pub fn limit(&mut self, bytes: usize) {
         self.limit = bytes;
     }
 
-    /// What the limit should be, so that the first piece, and those like it, are below it.
+    /// Returns a limit that the first piece, and similar ones, stay below.
     pub fn piece_bytes(&mut self) -> Result<usize> {
         let bytes = match self.format {
             Format::Zstd => {
@@ -213,7 +215,7 @@ impl<R: Read> Units<R> {
         Ok(bytes + bytes / 64)
     }
 
-    /// Bytes taken from the input.
+    /// Returns the number of bytes taken from the input.
     pub fn bytes(&self) -> u64 {
         self.read
     }
@@ -222,7 +224,7 @@ impl<R: Read> Units<R> {
         &self.name
     }
 
-    /// The next `bytes` bytes, or as many as there are.
+    /// Returns the next `bytes` bytes, or fewer at the end, without taking them.
     pub fn peek(&mut self, bytes: usize) -> Result<&[u8]> {
         if self.buffer.len() - self.taken < bytes && !self.ended {
             self.buffer.drain(..self.taken);
@@ -246,7 +248,7 @@ impl<R: Read> Units<R> {
         piece
     }
 
-    /// Passes over bytes that were looked at.
+    /// Skips bytes that were peeked at.
     pub fn skip(&mut self, bytes: usize) {
         self.taken += bytes;
     }
@@ -255,7 +257,7 @@ impl<R: Read> Units<R> {
         truncated(&self.name, self.format)
     }
 
-    /// The next piece; `None` at the end of the input, or where what follows cannot be cut.
+    /// Returns the next piece; `None` at the end of the input, or if the rest cannot be cut.
     pub fn next_unit(&mut self) -> Result<Option<Unit>> {
         if self.is_whole {
             return Ok(None);
@@ -310,7 +312,7 @@ impl<R: Read> Units<R> {
                 return if head.is_empty() { Ok(None) } else { Err(self.truncated()) };
             }
             let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes"));
-            // A frame that is there to be passed over.
+            // This is a skippable frame.
             if word(0) & !15 == SKIPPABLE_MAGIC {
                 let size = 8 + word(4) as usize;
                 if size > limit {
@@ -324,7 +326,7 @@ impl<R: Read> Units<R> {
             }
             if word(0) != ZSTD_MAGIC {
                 let found = head[..4].to_vec();
-                return Err(damaged(&self.name, format!("expected another frame of zstd, got {found:02x?}")));
+                return Err(damaged(&self.name, format!("expected another zstd frame, got {found:02x?}")));
             }
             let descriptor = head[4];
             let (is_single, has_checksum) = (descriptor & 0x20 != 0, descriptor & 4 != 0);
@@ -363,7 +365,7 @@ impl<R: Read> Units<R> {
             let head = self.peek(15)?.to_vec();
             let Some(&[flags, sizes]) = head.get(4..6) else { return Err(self.truncated()) };
             let most = [64 << 10, 256 << 10, 1 << 20, 4 << 20].get((sizes >> 4 & 7).wrapping_sub(4) as usize);
-            // Version 1, independent blocks without checksums of their own, no dictionary.
+            // The frame has version 1, independent blocks without checksums, and no dictionary.
             let is_plain = flags & 0b1111_0001 == 0b0110_0000;
             let length = 2 + if flags & 8 != 0 { 8 } else { 0 };
             let (Some(&most), true, true) =
@@ -375,7 +377,7 @@ impl<R: Read> Units<R> {
             if check != lz4_descriptor_check(&head[4..4 + length]) {
                 return Err(damaged(
                     &self.name,
-                    "damaged lz4 data: the checksum of the frame's header differs",
+                    "damaged lz4 data: the checksum of a frame's header differs",
                 ));
             }
             self.taken += 4 + length + 1;
@@ -400,7 +402,7 @@ impl<R: Read> Units<R> {
         }
         let size = 4 + (length & !LZ4_PLAIN) as usize;
         if size > 4 + most {
-            return Err(damaged(&self.name, "damaged lz4 data: a block that is larger than the frame says"));
+            return Err(damaged(&self.name, "damaged lz4 data: a block is larger than its frame allows"));
         }
         if self.peek(size)?.len() < size {
             return Err(self.truncated());
@@ -408,7 +410,7 @@ impl<R: Read> Units<R> {
         Ok(Some(Kind::Block(self.take(size), most)))
     }
 
-    /// What could not be cut, as a stream of what it was.
+    /// Returns a reader that decompresses the input that could not be cut.
     pub fn rest(&mut self, job: &Context) -> Result<Option<Rest<'_>>> {
         if !self.is_whole {
             return Ok(None);
@@ -431,7 +433,7 @@ impl<R: Read> Units<R> {
     }
 }
 
-/// The largest window of zstd that is accepted, as a power of two, and the memory for it.
+/// Returns the largest window of zstd that is accepted, as a power of two, and the memory for the window.
 fn zstd_window(budget: &Budget) -> Result<(u32, Reservation)> {
     let free = budget.free_bytes() / 2;
     let log = free.max(1 << 10).ilog2().clamp(10, 31);
@@ -451,7 +453,7 @@ impl<R: Read> Read for Counted<'_, R> {
     }
 }
 
-/// A stream that is decompressed as it is read.
+/// Decompresses a stream while reading it.
 pub(super) struct Rest<'a> {
     decoder: Box<dyn Read + 'a>,
     _memory: Option<Reservation>,

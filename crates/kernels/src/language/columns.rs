@@ -1,12 +1,12 @@
-//! Languages of the rows of a table.
+//! This module identifies the languages of the rows of a table.
 //!
 //! ```text
 //!   caller: read batches, copy texts into pieces ──► worker: score ─┐
 //!                                                ──► worker: score ─┴──► caller: verdicts, in order
 //! ```
 //!
-//! A piece has about as many bytes as the budget has for one, however long its rows are; what is longer than a piece is
-//! scored where it was read, so that a few long rows take no more memory than the reader has for them.
+//! A piece has about as many bytes as the budget allows, however long the rows are. A text that is longer than a
+//! piece is scored by the reading thread, so that a few long rows take no more memory than the reader has for them.
 
 use arrow_array::{Array, cast::AsArray};
 use arrow_schema::DataType;
@@ -16,13 +16,13 @@ use inshore_tables::{Input, TableReader};
 use super::{Classifier, Reader, Verdict};
 use crate::{Result, ordered::in_order};
 
-/// Rows that are read at once, and rows of a piece at most.
+/// Is the number of rows read at once, and the most rows of a piece.
 const BATCH_ROWS: usize = 4096;
-/// Bytes of the texts of a piece; less where the budget is small.
+/// Is the target size of a piece's texts in bytes; small budgets use less.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
-/// Some rows, one after the other.
+/// Holds consecutive rows.
 #[derive(Default)]
 struct Piece {
     texts: Vec<u8>,
@@ -30,9 +30,9 @@ struct Piece {
 }
 
 enum Row {
-    /// A text that ends here in the piece, and begins where the one before it does.
+    /// Is a text of the piece, from the previous text's end to this end.
     Text(usize),
-    /// A text that was too long for a piece.
+    /// Is the result of a text that was too long for a piece.
     Scored(Option<Verdict>),
 }
 
@@ -51,15 +51,15 @@ impl Piece {
     }
 }
 
-/// Tells the language of each row of a column of text, in order, with all threads of the job; a null is an empty text. Gives
-/// the row's number, from 0, to `each`.
+/// Identifies the language of each row of a text column, in order, with all threads of the job; a null is an empty
+/// text. Passes the row number, from 0, to `each`.
 ///
-/// Memory: what [`TableReader`] takes, and a piece of a quarter of what is free, divided by the threads and two more (64 KiB
-/// to 1 MiB), for each of them.
+/// Memory: that of [`TableReader`], and for each thread and two more a piece of a quarter of the free budget, divided
+/// by their number (64 KiB to 1 MiB).
 ///
 /// # Errors
-/// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; what `each` gives;
-/// [`Error::Store`](crate::Error::Store) where the job was stopped or has too little memory.
+/// [`Error::Table`](crate::Error::Table) for a table that cannot be read, or has no such column; the errors of
+/// `each`; [`Error::Store`](crate::Error::Store) if the job was stopped or has too little memory.
 pub fn identify_column(
     job: &Context,
     classifier: &Classifier,
@@ -68,13 +68,13 @@ pub fn identify_column(
     mut each: impl FnMut(u64, Option<Verdict>) -> Result<()>,
 ) -> Result<()> {
     let (budget, threads) = (job.budget(), job.budget().threads());
-    // One more than workers is on its way, and one is made.
+    // One piece more than there are workers is in flight, and one is being filled.
     let pieces = threads as u64 + 2;
     let piece_bytes = (budget.free_bytes() / 4 / pieces).clamp(PIECE_BYTES_MIN, PIECE_BYTES);
-    let _memory = budget.reserve(pieces * piece_bytes, "rows whose language is told")?;
+    let _memory = budget.reserve(pieces * piece_bytes, "rows of text")?;
     let mut table = TableReader::open(input, &[(column, DataType::Utf8)], BATCH_ROWS, budget)?;
     let (mut reader, mut position, mut row) = (Reader::default(), 0, 0);
-    // The batch that is divided, and the first of its rows that is in no piece.
+    // Holds the batch that is being divided, and the first row that is in no piece.
     let mut batch = None;
     let next = || {
         job.check_cancelled()?;
@@ -132,14 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_told_in_order_by_any_number_of_threads() {
+    fn languages_of_rows_come_in_order_with_any_number_of_threads() {
         let classifier = Classifier::new(&crate::language::tests::profiles(5000));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");
         let long = "der faule Hund ".repeat(20_000);
         let texts = ["the dog is over there", "der Hund ist faul", "", "le chien est paresseux", &long];
         let mut csv = "id,body\n".to_string();
-        // Mostly short rows, and some that are longer than a piece may be.
+        // Most rows are short, and some are longer than a piece.
         let which = |row: usize| if row % 997 == 5 { 4 } else { row * row % 4 };
         for row in 0..9_000 {
             writeln!(csv, "{row},{}", texts[which(row)]).unwrap();
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_that_is_not_there_is_an_error_and_so_is_what_each_gives() {
+    fn a_missing_column_and_an_error_of_the_consumer_end_the_run() {
         let classifier = Classifier::new(&crate::language::tests::profiles(50));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rows.csv");

@@ -1,4 +1,4 @@
-//! Languages as a table: whose text, where in it, the language and how sure.
+//! This module writes languages as a table: the source, the place in the source, the language and the confidence.
 
 use std::{path::Path, sync::Arc};
 
@@ -14,17 +14,17 @@ use serde::Serialize;
 use super::{Classifier, Identified, Verdict};
 use crate::Result;
 
-/// Rows that are written at once.
+/// Is the number of rows written at once.
 const BATCH_ROWS: usize = 4096;
 
-/// Where in a source a text is: the name of the column that says so.
+/// Says which places in a source texts have, which is also the name of the column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LanguagePlace {
     /// A source is a text.
     Whole,
-    /// A line is, by its number, from 1.
+    /// A line is a text, identified by the line number, from 1.
     Line,
-    /// A row of a table is, by its number, from 0.
+    /// A row of a table is a text, identified by the row number, from 0.
     Row,
 }
 
@@ -38,17 +38,16 @@ impl LanguagePlace {
     }
 }
 
-/// What was told.
+/// Counts the texts in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LanguageSummary {
-    /// Texts.
+    /// Counts texts.
     pub texts: u64,
-    /// Those of them of which no profile has anything.
+    /// Counts texts that share no n-gram with any profile.
     pub unknown: u64,
 }
 
-/// A table of languages that is written: source, line or row if there is one, language and confidence (null where there is
-/// none).
+/// Writes a table of languages: source, line or row if there is one, language and confidence (null if unknown).
 pub struct LanguageTable<'a> {
     labels: &'a [String],
     schema: SchemaRef,
@@ -65,7 +64,7 @@ impl<'a> LanguageTable<'a> {
     /// Begins a table at `output`.
     ///
     /// # Errors
-    /// As [`TableWriter::create`].
+    /// The errors of [`TableWriter::create`].
     pub fn create(
         job: &Context,
         output: &Path,
@@ -90,18 +89,18 @@ impl<'a> LanguageTable<'a> {
         })
     }
 
-    /// Adds what was found of a text, as [`identify`](super::identify) gives it.
+    /// Adds a result of [`identify`](super::identify).
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub fn add_found(&mut self, found: &Identified<'_>) -> Result<()> {
         self.add(found.name, found.line, found.verdict)
     }
 
-    /// Adds what was found of a text; its place is 0 where none is given and the table has some.
+    /// Adds the language of a text; a place that is not given is 0 if the table has a column for places.
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub fn add(&mut self, name: &str, place: Option<u64>, verdict: Option<Verdict>) -> Result<()> {
         self.names.append_value(name);
         if let Some(places) = &mut self.places {
@@ -127,10 +126,10 @@ impl<'a> LanguageTable<'a> {
         Ok(self.writer.write(&batch)?)
     }
 
-    /// Ends the table, which is there from now on, and says what is in it.
+    /// Completes the table, so that the file appears, and returns the counts.
     ///
     /// # Errors
-    /// Those of writing.
+    /// The errors of writing.
     pub fn finish(mut self) -> Result<LanguageSummary> {
         self.write()?;
         self.writer.finish()?;

@@ -1,17 +1,18 @@
-//! How much memory the automata of a search take, told before they are built.
+//! This module bounds the memory of a search's automata before they are built.
 //!
 //! ```text
 //!   many texts     one Aho-Corasick automaton: so much for each byte and each text
 //!   expressions    a syntax tree, then an automaton (NFA) in both directions, then caches of it for each thread
 //! ```
 //!
-//! The engine has limits of its own, but fails where it meets one and does not say what would be enough. Sizes are therefore
-//! bounded from the patterns: that of the first kind is a multiple of their bytes, and that of the second is found by adding up
-//! what the parts of the expression take, since a repetition takes as often as much as what it repeats. Few patterns take so little
-//! that it is not counted ([`UNCOUNTED_BYTES`]).
+//! The engine has limits, but fails at a limit and does not say how much would be enough. This module therefore
+//! bounds sizes from the patterns. For texts the bound is a multiple of their bytes. For expressions the bound sums
+//! over the parts of the expression, since a repetition multiplies the size of the repeated part. Small patterns take
+//! so little that they are not counted ([`UNCOUNTED_BYTES`]).
 //!
-//! Measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident size: 100,000 texts of 4, 10 and 30 bytes
-//! took 350, 640 and 1,660 bytes each; 20,000 of 10 bytes whose case makes no difference 5,620 bytes each.
+//! Measured with grep-regex 0.1.14 and regex-automata 0.4.18, by the growth of the peak resident size: 100,000 texts
+//! of 4, 10 and 30 bytes took 350, 640 and 1,660 bytes each; 20,000 texts of 10 bytes with ignored case took 5,620
+//! bytes each.
 
 use std::collections::HashMap;
 
@@ -23,39 +24,46 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// What is not counted: so much the fixed part of the memory promise has room for, beside the program itself.
+/// Is the memory that is not counted: the fixed part of the memory promise has this much room beside the program
+/// itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
-/// From so many texts on the engine takes one Aho-Corasick automaton.
+/// Is the number of texts from which on the engine builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
-/// For each byte of a text, and each text, of an Aho-Corasick automaton while it is built.
+/// Is the memory for each byte of a text while an Aho-Corasick automaton is built.
 const TEXT_BYTE_BYTES: u64 = 60;
+/// Is the memory for each text, beside that for its bytes.
 const TEXT_BYTES: u64 = 280;
-/// For each byte of expressions while they are parsed and compiled, and for each class in them, which may be large.
+/// Is the memory for each byte of expressions while they are parsed and compiled.
 const EXPRESSION_BYTE_BYTES: u64 = 230;
+/// Is the memory for each class in expressions, which may be large.
 const EXPRESSION_CLASS_BYTES: u64 = 8 << 10;
-/// The same where case makes no difference, so that each letter is a class.
+/// Is the memory for each byte with ignored case, so that each letter is a class.
 const CASELESS_BYTE_BYTES: u64 = 620;
-/// A pattern whose tree may be larger is not parsed to find the size of its automaton, which is taken to be so many times as large.
+/// Bounds the tree of patterns that are parsed to find the size of the automaton; the automaton of a larger pattern
+/// is taken to be `UNSEEN` times as large.
 const PARSED_BYTES_MAX: u64 = 32 << 20;
 const UNSEEN: u64 = 16;
-/// A state of an NFA, and a transition.
+/// Is the memory of an NFA's state.
 const STATE_BYTES: u64 = 24;
+/// Is the memory of an NFA's transition.
 const TRANSITION_BYTES: u64 = 8;
-/// Half of how often the bytes of an NFA in both directions are there while it is built (2.2 times were measured), and in the caches
-/// of a thread: one for each direction, and one for the simulation that steps in where these fail.
+/// Counts half copies of the bytes of an NFA in both directions while the NFA is built (2.2 copies were measured).
 const BUILDING_HALVES: u64 = 6;
+/// Counts such half copies in the caches of a thread: one for each direction, and one for the simulation that runs
+/// after a cache fails.
 const SEARCHING_HALVES: u64 = 3;
-/// The share of the budget that caches of all threads may take, beside what their NFA needs; and a cache at least.
+/// Is the share of the budget for the caches of all threads, beside the bytes of the NFA.
 const CACHES_PART: u64 = 8;
+/// Is the size of the smallest cache.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
 
-/// How many patterns there are, and how large they and their automata are.
+/// Sums the number of patterns, their bytes and the bytes of the automata.
 #[derive(Clone, Debug)]
 pub struct PatternSize {
     options: PatternOptions,
     patterns: u64,
     bytes: u64,
-    /// Classes such as `\w` in them, at most.
+    /// Bounds the number of classes such as `\w`.
     classes: u64,
     is_plain: bool,
     nfas: Nfas,
@@ -63,7 +71,7 @@ pub struct PatternSize {
 }
 
 impl PatternSize {
-    /// Of no pattern.
+    /// Returns the size of no patterns.
     pub fn new(options: &PatternOptions) -> PatternSize {
         PatternSize {
             options: *options,
@@ -76,7 +84,7 @@ impl PatternSize {
         }
     }
 
-    /// One pattern more.
+    /// Adds a pattern.
     pub fn add(&mut self, pattern: &str) {
         self.patterns += 1;
         self.bytes += pattern.len() as u64;
@@ -95,13 +103,13 @@ impl PatternSize {
         self.nfa_bytes = self.nfa_bytes.saturating_add(nfa_bytes);
     }
 
-    /// Whether the engine takes one Aho-Corasick automaton for them.
+    /// Tells whether the engine builds one Aho-Corasick automaton for all patterns.
     fn is_of_texts(&self) -> bool {
         let PatternOptions { ignore_case, smart_case, words, lines, .. } = self.options;
         self.is_plain && !(ignore_case || smart_case || words || lines) && self.patterns >= TEXTS_MIN
     }
 
-    /// What they take with so many threads.
+    /// Bounds the memory with this many threads.
     fn memory_bytes(&self, threads: usize) -> u64 {
         if self.is_of_texts() {
             return self.least_bytes();
@@ -112,20 +120,20 @@ impl PatternSize {
         parsed.max(self.nfa_bytes.saturating_mul(BUILDING_HALVES + SEARCHING_HALVES * threads as u64) / 2)
     }
 
-    /// What the kind of automaton takes that takes the least.
+    /// Returns the memory of the smallest kind of automaton.
     fn least_bytes(&self) -> u64 {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
 
-    /// Whether a budget may have room for them, or for them and more.
+    /// Tells whether a budget may have room for the patterns, and maybe for more patterns.
     pub fn may_fit(&self, budget: &Budget) -> bool {
         self.least_bytes() <= UNCOUNTED_BYTES + budget.free_bytes()
     }
 
-    /// Makes sure that a budget has room for them, and gives the bytes that count against it.
+    /// Checks that a budget has room for the patterns, and returns the bytes that count against the budget.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] with the budget that would do.
+    /// [`crate::Error::Store`] with the budget that is enough.
     pub fn check(&self, budget: &Budget) -> Result<u64> {
         let counted = self.memory_bytes(budget.threads()).saturating_sub(UNCOUNTED_BYTES);
         if counted > 0 {
@@ -139,20 +147,20 @@ impl PatternSize {
     }
 }
 
-/// What automata may take.
+/// Holds the memory reserved for automata.
 #[derive(Debug)]
 pub(super) struct PatternMemory {
-    /// Bytes of a cache, of which each thread has two.
+    /// Is the size of a cache; each thread has two.
     pub cache_bytes: usize,
-    /// Held as long as the automata are there.
+    /// Is held as long as the automata live.
     _reserved: Reservation,
 }
 
 impl PatternMemory {
-    /// Takes memory for the automata of `patterns` from a budget.
+    /// Reserves memory for the automata of `patterns` in a budget.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] where there is too little, with the budget that would do.
+    /// [`crate::Error::Store`] if the budget is too small, with the budget that is enough.
     pub fn take(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
@@ -163,28 +171,29 @@ impl PatternMemory {
         let (counted, threads) = (size.check(budget)?, budget.threads() as u64);
         let caches = (budget.free_bytes() - counted) / CACHES_PART;
         let cache_bytes = (caches / 2 / threads).max(CACHE_BYTES_MIN);
-        // Where only the least is there, caches are part of what is not counted.
+        // In the smallest budget, the caches are a part of the memory that is not counted.
         let is_roomy = budget.free_bytes() - counted - caches >= smallest_memory_bytes(budget.threads());
         let reserved = counted + if is_roomy { caches } else { 0 };
         Ok(PatternMemory {
-            // The least that the engine makes a cache of is about a third.
+            // The engine's smallest cache is about a third of this.
             cache_bytes: (cache_bytes + size.nfa_bytes / 2) as usize,
             _reserved: budget.reserve(reserved, "automata of patterns")?,
         })
     }
 }
 
-/// The sizes of the automata of classes that were met.
+/// Caches the sizes of automata of character classes.
 #[derive(Clone, Debug, Default)]
 struct Nfas {
     of_classes: HashMap<Vec<(char, char)>, u64>,
 }
 
 impl Nfas {
-    /// Bytes of the NFA of a pattern in both directions, at most. What is no pattern takes nothing: the engine says why.
+    /// Bounds the NFA of a pattern in both directions. An invalid pattern takes nothing: the engine reports the
+    /// error.
     fn bytes(&mut self, pattern: &str, options: &PatternOptions) -> u64 {
         let PatternOptions { fixed, ignore_case, smart_case, .. } = *options;
-        // The engine asks all patterns together for capitals, and takes less where one of them has some.
+        // The engine looks for capitals in all patterns together, and takes less memory if one pattern has some.
         let is_caseless = ignore_case || smart_case && !pattern.chars().any(char::is_uppercase);
         let is_plain = fixed || !pattern.chars().any(regex_syntax::is_meta_character);
         if is_plain && !is_caseless {
@@ -237,7 +246,7 @@ impl Nfas {
                 nfa.map_or(0, |nfa| nfa.memory_usage() as u64)
             };
             let (one, none) = (Hir::class(class.clone()), Hir::empty());
-            // Without what every automaton begins and ends with.
+            // The states at the beginning and end of every automaton are subtracted.
             let of =
                 |is_reverse| built(&one, is_reverse).saturating_sub(built(&none, is_reverse)) + STATE_BYTES;
             of(false) + of(true)
@@ -254,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_an_automaton_is_that_of_its_parts() {
+    fn the_size_bound_of_an_automaton_is_close() {
         let compiled = |pattern: &str| {
             let built = |is_reverse| {
                 let config = thompson::Config::new().reverse(is_reverse).which_captures(WhichCaptures::None);
@@ -272,7 +281,7 @@ mod tests {
             r"(?:a|b|cde|[0-9ä]{7})*",
         ] {
             let (told, is) = (nfa(pattern), compiled(pattern));
-            // What every automaton begins and ends with is small.
+            // The states at the beginning and end of every automaton are few.
             assert!(told + 1000 >= is && told <= 4 * is, "{pattern}: {told} instead of {is}");
         }
         assert_eq!(nfa("("), 0);
@@ -280,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_take_too_much_are_refused_with_a_budget_that_is_enough() {
+    fn large_patterns_are_refused_with_a_sufficient_budget() {
         let many: Vec<String> = (0..100_000).map(|number| format!("needle {number}")).collect();
         let fixed = PatternOptions { fixed: true, ..PatternOptions::default() };
         let expression = [r"(\w{1,200}\d){3,6}x".to_string()];
@@ -296,12 +305,12 @@ mod tests {
             drop(memory);
             assert!(PatternMemory::take(patterns, &options, &Budget::new(smallest - 1, 2)).is_err());
         }
-        // Files of patterns are looked at one by one, and told the same.
+        // Files of patterns are measured pattern by pattern, with the same result.
         let mut size = PatternSize::new(&PatternOptions { ignore_case: true, ..fixed });
         many.iter().for_each(|pattern| size.add(pattern));
         assert!(!size.may_fit(&Budget::new(1 << 20, 2)) && size.may_fit(&Budget::new(100 << 20, 2)));
         assert!(size.check(&Budget::new(100 << 20, 2)).is_err());
-        // Of what is usual nothing is counted but caches.
+        // For usual patterns nothing is counted but caches.
         let usual = Budget::new(1 << 20, 2);
         PatternMemory::take(&[r"\w+ERROR\s\d{1,3}"], &PatternOptions::default(), &usual).unwrap();
         assert_eq!(usual.reserved_bytes_max(), 0);

@@ -1,29 +1,30 @@
-//! A text that is looked for together with NUL bytes, in one pass.
+//! This module looks for a literal and for NUL bytes in a single pass.
 //!
-//! - the needle: bytes that every line that matches has in it.
-//! - the pair: those two of its bytes that are thought to be rarest. All of it is compared where they stand at their distance.
-//! - free: what is before the first NUL byte and before the first place at which the needle begins.
+//! - The needle is a literal that every line of the result contains.
+//! - The pair is the two bytes of the needle that are probably rarest. The whole needle is compared at places where
+//!   both bytes stand at their distance.
+//! - Free bytes are the bytes before the first NUL byte and before the first place at which the needle begins.
 //!
-//! A search for something rare waits for memory, so each byte is fetched once. The processor reads ahead by itself no further
-//! than a page of 4 KiB: each byte is asked for one page before it is looked at.
+//! A search for a rare literal waits for memory, so each byte is fetched once. The processor prefetches no further
+//! than a page of 4 KiB: so each byte is prefetched one page before the comparison.
 //!
-//! Measured on one core of Zen 5, 4.2 GB in the page cache: `memmem` and then `memchr` 0.19 s of CPU time, one pass 0.13, with
-//! pages asked for early 0.12. AVX-512 was no faster (0.16 and 0.12).
+//! Measured on one core of Zen 5, 4.2 GB in the page cache: `memmem` and then `memchr` took 0.19 s of CPU time, one
+//! pass 0.13, with prefetched pages 0.12. AVX-512 was no faster (0.16 and 0.12).
 
 use memchr::{arch::all::packedpair::Pair, memchr, memmem::Finder};
 
-/// Bytes that are looked at twice while they lie in the core's cache of the first level, where there is no AVX2.
+/// Is the number of bytes that are scanned twice while they lie in the first-level cache, on machines without AVX2.
 const CHUNK_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
 pub(super) struct Needle {
     finder: Finder<'static>,
-    /// Where in the needle the bytes of the pair are, the earlier one first.
+    /// Holds the places of the pair in the needle, in order.
     pair: [usize; 2],
 }
 
 impl Needle {
-    /// None where it has less than two bytes, or NUL is one of them.
+    /// Makes a needle; `None` if there are fewer than two bytes, or a NUL byte.
     pub fn new(bytes: &[u8]) -> Option<Needle> {
         let pair = Pair::new(bytes).filter(|_| memchr(0, bytes).is_none())?;
         let mut pair = [pair.index1().into(), pair.index2().into()];
@@ -31,7 +32,7 @@ impl Needle {
         Some(Needle { finder: Finder::new(bytes).into_owned(), pair })
     }
 
-    /// How many of the first bytes of `text` are free: where the first NUL is, or the first needle begins.
+    /// Counts the free bytes of `text` before the first NUL byte or needle.
     pub fn free_bytes(&self, text: &[u8]) -> usize {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
@@ -61,22 +62,22 @@ impl Needle {
     fn free_bytes_avx2(&self, text: &[u8]) -> usize {
         use std::arch::x86_64::*;
 
-        /// Bytes that are looked at together; two lines of the cache.
+        /// Is the number of bytes that are scanned together: two cache lines.
         const STEP_BYTES: usize = 128;
         const AHEAD_BYTES: usize = 4096;
 
         let (needle, [first, last]) = (self.finder.needle(), self.pair);
-        // Below, a byte is compared with NUL where it is compared with the first one of the pair. A needle that begins here ends
-        // behind these.
+        // The loop below compares a byte with NUL where the loop compares the byte with the first byte of the pair. A
+        // needle that begins before that place ends after it.
         if let Some(nul) = memchr(0, &text[..first.min(text.len())]) {
             return nul;
         }
         let vector = |byte: u8| _mm256_set1_epi8(byte as i8);
         let (one, other, nul) = (vector(needle[first]), vector(needle[last]), vector(0));
         let start = text.as_ptr();
-        // Places at which a needle may begin, or behind which, as far as the first of the pair is, NUL is.
+        // Marks places where a needle may begin, or where NUL stands at the distance of the pair's first byte.
         let hits = |at: usize| {
-            // SAFETY: the pair's later byte and 31 behind it are the text's: who asks has seen to it.
+            // SAFETY: the pair's later byte and the 31 bytes after it lie in the text, as the loop's condition says.
             let (here, there) = unsafe {
                 let place = start.add(at);
                 (_mm256_loadu_si256(place.add(first).cast()), _mm256_loadu_si256(place.add(last).cast()))
@@ -88,7 +89,8 @@ impl Needle {
         while at + STEP_BYTES + last <= text.len() {
             for line in [0, STEP_BYTES / 2] {
                 let ahead = start.wrapping_add(at + AHEAD_BYTES + line);
-                // SAFETY: it may be behind the text, since nothing is read. Newer Rust asks for no `unsafe` here.
+                // SAFETY: the address may lie after the text, since nothing is read. Newer Rust needs no `unsafe`
+                // here.
                 #[allow(unused_unsafe)]
                 unsafe {
                     _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
@@ -100,7 +102,8 @@ impl Needle {
             if _mm256_movemask_epi8(any) != 0 {
                 for (part, hits) in parts.into_iter().enumerate() {
                     let mut places = _mm256_movemask_epi8(hits) as u32;
-                    // The first one that is true is the first of all: a needle that began behind it would have the NUL in it.
+                    // The first hit is the first of all: a needle that began after the NUL byte would have a later
+                    // hit.
                     while places != 0 {
                         let place = at + 32 * part + places.trailing_zeros() as usize;
                         if text[place + first] == 0 {
@@ -129,14 +132,15 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_free_up_to_the_first_nul_or_needle_wherever_these_are() {
+    fn free_bytes_end_at_the_first_nul_or_needle() {
         let mut dice = 5u64;
         let mut below = |limit: usize| {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (dice >> 33) as usize % limit
         };
         for case in 0..4000 {
-            // Few different bytes: parts of needles, and pairs that are of none, are everywhere.
+            // The text has few different bytes, so that parts of needles, and pairs outside of needles, are
+            // everywhere.
             let letters = [&b"ab"[..], b"abcdefgz", b"aaaaaaaaaaaaaaab"][case % 3];
             let len = [2, 3, 9, 40, 300][below(5)];
             let needle: Vec<u8> = (0..len).map(|_| letters[below(letters.len())]).collect();
@@ -157,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_alone_and_a_nul_are_no_needles() {
+    fn a_single_byte_and_a_nul_are_no_needles() {
         assert!(Needle::new(b"").is_none());
         assert!(Needle::new(b"a").is_none());
         assert!(Needle::new(b"a\0b").is_none());

@@ -1,12 +1,12 @@
-//! What a search finds, as rows.
+//! This module turns the results of a search into rows.
 //!
 //! ```text
 //!   lines     path, line_number, offset, line [, spans]     a row for each line that matches
 //!   counts    path, count                                   a row for each file that has some
 //! ```
 //!
-//! Rows are gathered into batches of about 1 MiB, which are handed over in the order of sources and lines. Whoever takes them
-//! stops the search by being slow, and ends it by saying so.
+//! Rows are gathered into batches of about 1 MiB, which are handed over in the order of sources and lines. A slow
+//! consumer slows the search, and the consumer's return value can end the search.
 
 use std::{
     borrow::Cow,
@@ -30,52 +30,52 @@ use serde::Serialize;
 use super::{Found, FoundLine, PatternOptions, Search, Wanted};
 use crate::{Candidate, Error, Result};
 
-/// Bytes of a batch, about; less where the budget is small.
+/// Is the target size of a batch; small budgets use less.
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
-/// Rows that are there are handed over after this time, however few.
+/// Is the time after which gathered rows are handed over, however few.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// What the rows are.
+/// Says which rows a search returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SearchColumns {
-    /// Lines.
+    /// Returns a row for each line.
     #[default]
     Lines,
-    /// Lines, and the places of the matches in each.
+    /// Returns a row for each line, with the places of the matches.
     LinesWithSpans,
-    /// For each file how many lines match.
+    /// Returns the number of matching lines for each file.
     LineCounts,
-    /// For each file how many matches there are.
+    /// Returns the number of matches for each file.
     MatchCounts,
 }
 
-/// How what is found becomes rows.
+/// Says how results of a search become rows.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchTableOptions {
-    /// What the rows are.
+    /// Says which rows to return.
     pub columns: SearchColumns,
-    /// Lines of a file that count at most.
+    /// Limits the lines of a file that count.
     pub max_count: u64,
-    /// Rows of files without a match too, where matches or lines are counted.
+    /// Returns rows for files without a match too, if matches or lines are counted.
     pub include_zero: bool,
-    /// Lines as the bytes that they are, and places in bytes. Else lines are text, U+FFFD for what is no UTF-8, and places
-    /// are counted in characters.
+    /// Returns lines as raw bytes, and places in bytes. Otherwise lines are text, with U+FFFD for bytes that are not
+    /// UTF-8, and places are counted in characters.
     pub as_bytes: bool,
-    /// Binary files are searched as text. Else a file ends before the line with its first NUL byte; where that is early, or
-    /// lines are counted in a file that nobody named, there is nothing of it.
+    /// Searches binary files as text. Otherwise a file ends before the line with the first NUL byte; a file with an
+    /// early NUL byte has no rows, nor has any binary file in which lines are counted unless the user named the file.
     pub text: bool,
 }
 
 impl Default for SearchTableOptions {
-    /// All lines, as text, of files that are text.
+    /// Returns all lines, as text, of files that are text.
     fn default() -> Self {
         let columns = SearchColumns::default();
         SearchTableOptions { columns, max_count: u64::MAX, include_zero: false, as_bytes: false, text: false }
     }
 }
 
-/// A search whose results are rows.
+/// Searches files and returns rows.
 #[derive(Debug)]
 pub struct SearchTable {
     kernel: Search,
@@ -84,35 +84,35 @@ pub struct SearchTable {
     schema: SchemaRef,
 }
 
-/// What a search hands over.
+/// Is an item that a search hands over.
 #[derive(Debug)]
 pub enum SearchItem {
-    /// Rows, one at least.
+    /// Holds at least one row.
     Rows(RecordBatch),
-    /// A file that could not be read, or not to its end.
+    /// A file could not be read, or not to the end.
     Failed(Error),
 }
 
-/// What was searched and found.
+/// Counts the files searched and the lines found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SearchSummary {
-    /// Files that were searched.
+    /// Counts files that were searched.
     pub files: u64,
-    /// Those of them with a match.
+    /// Counts files with a match.
     pub files_matched: u64,
-    /// Lines that matched.
+    /// Counts lines that matched.
     pub lines: u64,
-    /// Files that were left where they turned out to be binary.
+    /// Counts files whose search ended because they turned out to be binary.
     pub binary: u64,
-    /// Files that could not be read.
+    /// Counts files that could not be read.
     pub failed: u64,
 }
 
 impl SearchTable {
-    /// A search for lines that match one of `patterns`.
+    /// Makes a search for lines that match one of `patterns`.
     ///
     /// # Errors
-    /// As [`Search::new`].
+    /// The errors of [`Search::new`].
     pub fn new(
         patterns: &[impl AsRef<str>],
         how: &PatternOptions,
@@ -133,19 +133,19 @@ impl SearchTable {
         Ok(SearchTable { kernel, options, crlf: how.crlf, schema: schema(options) })
     }
 
-    /// The columns.
+    /// Returns the columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Searches `files`, each of which a row calls as the candidate's path says, and hands rows over in their order.
+    /// Searches `files`, which rows name by the candidate's path, and hands over rows in the order of files.
     ///
-    /// Memory: that of [`run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which `each` may
-    /// keep until it is called again; a longer line takes more.
+    /// Memory: that of [`run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which
+    /// `each` may keep until the next call; a longer line takes more.
     ///
     /// # Errors
-    /// What `each` gives; [`Error::Store`] where the job was stopped or has too little memory. A file that cannot be read is
-    /// an item.
+    /// Returns the errors of `each`; [`Error::Store`] if the job was stopped or has too little memory. A file that
+    /// cannot be read is an item.
     pub fn run(
         &self,
         job: &Context,
@@ -172,10 +172,10 @@ impl SearchTable {
         Ok(rows.summary)
     }
 
-    /// The same for files on nodes, which rows call by their titles.
+    /// Searches files on nodes, which rows name by their titles.
     ///
     /// # Errors
-    /// As [`Self::run`] and [`run_on_nodes`].
+    /// The errors of [`Self::run`] and [`run_on_nodes`].
     #[cfg(feature = "nodes")]
     pub fn run_on_nodes(
         &self,
@@ -221,12 +221,12 @@ fn span_fields() -> Fields {
     Fields::from(["start", "end"].map(|name| Field::new(name, DataType::UInt32, false)).to_vec())
 }
 
-/// Rows that are gathered.
+/// Gathers rows.
 struct Rows<'a, E> {
     table: &'a SearchTable,
     each: E,
     summary: SearchSummary,
-    source: State,
+    source: SourceCounts,
     is_stopped: bool,
     memory: Reservation,
     batch_bytes: u64,
@@ -237,29 +237,29 @@ struct Rows<'a, E> {
     offsets: Vec<u64>,
     texts: StringBuilder,
     raw: BinaryBuilder,
-    /// Where the spans of each row end, from 0 on.
+    /// Holds the end of each row's spans, starting with 0.
     span_ends: Vec<i32>,
     spans: (Vec<u32>, Vec<u32>),
 }
 
-/// What is known of the source that is searched.
+/// Sums over the current source.
 #[derive(Default)]
-struct State {
+struct SourceCounts {
     lines: u64,
     matches: u64,
-    /// It is not told how many lines match, since not all were looked at.
+    /// Says that the search of the source ended early, so that the count is not known.
     is_left: bool,
 }
 
 impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
     fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<Rows<'a, E>> {
         let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
-        let memory = job.budget().reserve(4 * batch_bytes, "rows of what was found")?;
+        let memory = job.budget().reserve(4 * batch_bytes, "rows of results")?;
         Ok(Rows {
             table,
             each,
             summary: SearchSummary::default(),
-            source: State::default(),
+            source: SourceCounts::default(),
             is_stopped: false,
             memory,
             batch_bytes,
@@ -275,7 +275,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
         })
     }
 
-    /// Takes what came of a block, or the end of a source.
+    /// Takes the results of a block, or the end of a source.
     fn take(&mut self, whose: &Candidate, event: Event<'_, Search>) -> Result<Next> {
         let next = match event.part {
             Some(Ok(found)) => self.found(whose, &found),
@@ -320,7 +320,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
             self.source.lines = max_count;
             return Ok(Next::SkipSource);
         }
-        // What lies behind a NUL byte is no line.
+        // Bytes after a NUL byte are no lines.
         if found.nul.is_some() && !self.is_counting() {
             self.summary.binary += 1;
             return Ok(Next::SkipSource);
@@ -371,7 +371,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
     }
 
     fn end(&mut self, whose: &Candidate) -> Result<Next> {
-        let State { lines, matches, is_left } = std::mem::take(&mut self.source);
+        let SourceCounts { lines, matches, is_left } = std::mem::take(&mut self.source);
         self.summary.files += 1;
         if !is_left {
             self.summary.lines += lines;
@@ -412,7 +412,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
         Ok(())
     }
 
-    /// Hands over the rows that are there.
+    /// Hands over gathered rows.
     fn flush(&mut self) -> Result<()> {
         if self.begun.take().is_none() {
             return Ok(());
@@ -446,11 +446,11 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
     }
 }
 
-/// The same places in characters of what the text becomes.
+/// Converts places in bytes to places in characters of the decoded text.
 fn characters(text: &[u8], spans: &[(u32, u32)]) -> impl Iterator<Item = (u32, u32)> {
     let (mut bytes, mut passed) = (0, 0);
     let mut place = move |to: u32| {
-        // A node may have told of the line with its end.
+        // A node may have sent the line with its end.
         let to = (to as usize).min(text.len());
         let piece = &text[bytes..to];
         bytes = to;

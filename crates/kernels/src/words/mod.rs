@@ -1,19 +1,19 @@
-//! Counts words, however many different ones there are.
+//! This module counts words, however many different ones there are.
 //!
 //! ```text
 //!   block ─► words (split) ─► front: short, frequent words, in a core's cache
 //!                               └─► table: all words of the worker ── full, or at the end ──► sort of rows ─► word, count
 //! ```
 //!
-//! Most words of a text are few: the front counts them without leaving the cache, and what another word drives out of it
-//! goes to the table. A table that is full is emptied into a sort of rows (`inshore_sortreduce::rows`), where equal words
-//! add up; runs go to flash if they must. So the result is exact in any budget.
+//! A few words make up most of a text: the front counts them without leaving the cache, and a word that another word
+//! evicts from the front goes to the table. A full table is spilled into a sort of rows (`inshore_sortreduce::rows`),
+//! where equal words add up; runs go to flash if they must. So the result is exact in any budget.
 //!
 //! # Cost
 //!
-//! Sketch: 2 ns to find a word's ends (64 bytes at a time), 4 ns in the front, and 60 ns in the table for the tenth of the
-//! words that get there: 12 ns for each. Measured: 42 ns of a core for each of 716 million words of English with 9 million
-//! different ones, 140 MB/s for each core.
+//! Sketch: 2 ns to find a word's ends (64 bytes at a time), 4 ns in the front, and 60 ns in the table for the tenth
+//! of the words that get there: 12 ns for each. Measured: 42 ns of a core for each of 716 million words of English
+//! with 9 million different ones, 140 MB/s for each core.
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
@@ -42,58 +42,58 @@ use self::{
 };
 use crate::{Error, Result};
 
-/// What counts as a word.
+/// Says which words count and are returned.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct WordOptions {
-    /// Whatever stands between white space (space, tab, line feed, vertical tab, form feed, carriage return), instead of
-    /// words as Unicode has them (UAX #29) that have a letter or digit.
+    /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). Otherwise words are
+    /// those of Unicode (UAX #29) that have a letter or digit.
     pub split: bool,
-    /// Words that differ in case only are one, in lower case.
+    /// Counts words that differ in case only as one word, in lower case.
     pub ignore_case: bool,
-    /// Only words that occur so often are given.
+    /// Drops words that occur less often.
     pub min_count: u64,
-    /// How many of the most frequent words the summary has.
+    /// Is the number of most frequent words in the summary.
     pub top: usize,
-    /// Forces the bytes of a worker's table, so that tests fill it; `None`: as the budget allows.
+    /// Forces the bytes of a worker's table, so that tests fill it; `None` lets the budget decide.
     pub table_bytes: Option<usize>,
 }
 
 impl Default for WordOptions {
-    /// Words of Unicode, case told apart, all of them.
+    /// Returns options for words of Unicode, with case told apart and all words returned.
     fn default() -> Self {
         WordOptions { split: false, ignore_case: false, min_count: 1, top: 0, table_bytes: None }
     }
 }
 
-/// What was counted.
+/// Sums up a count of words.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct WordSummary {
-    /// Bytes of text.
+    /// Counts bytes of text.
     pub bytes: u64,
-    /// Words in it.
+    /// Counts words.
     pub words: u64,
-    /// Different ones.
+    /// Counts different words.
     pub distinct: u64,
-    /// Those given: frequent enough.
+    /// Counts words that were frequent enough to be returned.
     pub written: u64,
-    /// The most frequent ones and their counts; of equally frequent ones those that come first in the order of bytes.
+    /// Lists the most frequent words and their counts; equally frequent words come in the order of their bytes.
     pub top: Vec<(String, u64)>,
-    /// How often a worker's table was full.
+    /// Counts how often a worker's table was full.
     pub spills: u64,
-    /// Runs written to the store's scratch.
+    /// Counts runs written to the store's scratch.
     pub runs: u64,
-    /// Bytes of them.
+    /// Counts bytes of these runs.
     pub bytes_spilled: u64,
 }
 
-/// Rows of about this many bytes: a frame, a word, a count.
+/// Describes the rows of the sort: about this many bytes for a frame, a word and a count.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
-/// Bytes of rows that go into the sort, and come out of it, at once.
+/// Is the number of bytes of rows that go into the sort, and come out, at once.
 const BATCH_BYTES: usize = 1 << 20;
-/// The smallest table.
+/// Is the size of the smallest table.
 const TABLE_BYTES_MIN: u64 = 1 << 20;
 
-/// Adds counts.
+/// Adds counts of equal words.
 #[derive(Clone)]
 struct Add;
 
@@ -111,16 +111,16 @@ fn count_of(row: &[u8]) -> u64 {
     u64::from_le_bytes(row[row.len() - 8..].try_into().expect("8 bytes"))
 }
 
-/// The least that has to be free of a budget for so many threads to count words, in bytes.
+/// Returns the bytes that must be free in a budget for this many threads to count words.
 pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
     let tables = (TABLE_BYTES_MIN + FRONT_BYTES) * threads as u64;
     tables + smallest_row_memory_bytes(threads) + smallest_memory_bytes(threads)
 }
 
-/// The job with as many threads as have room to count words.
+/// Returns the job with as many threads as have room to count words.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] where not even one has.
+/// [`inshore_store::Error::BudgetTooSmall`] if even one thread has no room.
 fn with_room(job: &Job) -> Result<Job> {
     let budget = job.budget();
     budget.need(smallest_word_memory_bytes(1), || "counting words".to_string())?;
@@ -133,22 +133,22 @@ fn with_room(job: &Job) -> Result<Job> {
     }
 }
 
-/// The columns that [`count_words`] gives: word and count.
+/// Returns the columns of [`count_words`]: word and count.
 pub fn word_schema() -> SchemaRef {
     let fields =
         vec![Field::new("word", DataType::Utf8, false), Field::new("count", DataType::UInt64, false)];
     Arc::new(Schema::new(fields))
 }
 
-/// Counts the words of all sources and gives them with their counts, in the order of their bytes, to `each`. What is no
-/// UTF-8 in a word becomes U+FFFD (split at white space), or ends it (words of Unicode).
+/// Counts the words of all sources and passes words and counts to `each`, in the order of the words' bytes. Bytes of
+/// a word that are not UTF-8 become U+FFFD (split at white space), or end the word (words of Unicode).
 ///
-/// Memory: two fifths of the budget for tables, two fifths for the sort, the rest for reading and whoever writes. Where it has no
-/// room for all threads, fewer count. Beyond that, a frame, word and count of each different word of each full table are written to the store's scratch and read
-/// once.
+/// Memory: two fifths of the budget for tables, two fifths for the sort, the rest for reading and for the consumer.
+/// If the budget has no room for all threads, fewer threads count. For each full table, each different word is
+/// written to the store's scratch with a frame and a count, and read once.
 ///
 /// # Errors
-/// [`Error::Read`] for a source that cannot be read; [`Error::Store`]; what `each` gives.
+/// [`Error::Read`] for a source that cannot be read; [`Error::Store`]; the errors of `each`.
 pub fn count_words(
     job: &Job,
     sources: impl Iterator<Item = Source> + Send,
@@ -197,15 +197,16 @@ pub fn count_words(
     Ok(summary)
 }
 
-/// The kernel: what it counts stays with the workers.
+/// Counts words. This is a kernel, whose counts stay with the workers.
 struct Words {
     options: WordOptions,
-    /// One for each worker, made before anybody reads: who reads takes a share of what is free.
+    /// Holds a table for each worker. The tables are made before reading starts, since the reader takes a share of
+    /// the free budget.
     tables: Mutex<Vec<Table>>,
     sort: Mutex<Spill>,
 }
 
-/// The sort, once it is needed, and until then its memory.
+/// Holds the sort once it is needed, and until then the sort's memory.
 struct Spill {
     job: Job,
     memory: Option<Reservation>,
@@ -213,10 +214,10 @@ struct Spill {
     rows: Vec<u8>,
 }
 
-/// What a worker keeps.
+/// Holds the state of a worker.
 struct Worker {
     table: Table,
-    /// The block in lower case.
+    /// Holds the block in lower case.
     lower: String,
     words: u64,
     bytes: u64,
@@ -239,7 +240,7 @@ impl Words {
         Ok(Words { options: *options, tables, sort })
     }
 
-    /// Moves all that a worker has counted into the sort.
+    /// Moves all counts of a worker into the sort.
     fn empty(&self, worker: &mut Worker) -> Result<()> {
         let mut spill = self.sort.lock().expect("no panic under this lock");
         let Spill { job, memory, sort, rows } = &mut *spill;
@@ -267,7 +268,7 @@ impl Words {
         Ok(())
     }
 
-    /// Makes room for a word.
+    /// Spills the table and adds the word.
     #[cold]
     fn add_to_full(&self, worker: &mut Worker, text: &[u8], start: usize, end: usize) -> Result<()> {
         worker.spills += 1;
@@ -309,7 +310,7 @@ impl Kernel for Words {
                 lower.as_bytes()
             }
             Ok(text) => text.as_bytes(),
-            // Rare enough to be made anew for each block.
+            // Invalid text is rare enough to be copied for each block.
             Err(_) => {
                 lower = String::from_utf8_lossy(block.bytes).into_owned();
                 if self.options.ignore_case {

@@ -1,19 +1,20 @@
-//! Where words begin and end.
+//! This module finds the beginnings and ends of words.
 //!
-//! 64 bytes at a time become a mask of those that belong to words; where neighbours differ, a word begins or ends. What is
-//! not all ASCII goes to the `unicode-segmentation` crate, with what a mark next to it may join it with.
+//! 64 bytes at a time become a bit mask of bytes that belong to words; where adjacent bits differ, a word begins or
+//! ends. Text that is not ASCII goes to the `unicode-segmentation` crate, together with text that an adjacent mark
+//! may join to it.
 
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Calls `each` with the ends of whatever stands between white space.
+/// Calls `each` with the ends of the pieces between white space.
 pub(super) fn at_white_space(text: &[u8], each: impl FnMut(usize, usize)) {
     runs(text, in_no_space, each);
 }
 
-/// Calls `each` with the ends of the words of UAX #29 that have a letter or digit. The text is UTF-8. A combining mark that is
-/// a letter, but has none before it, is a word without the space or sign that it stands behind.
+/// Calls `each` with the ends of the words of UAX #29 that have a letter or digit. The text must be UTF-8. A
+/// combining mark that is a letter, but follows no letter, is a word without the preceding space or sign.
 pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
-    // Runs that a mark may join: from the first of them to the last.
+    // A group holds runs that marks may join, from the first run to the last.
     let mut last: Option<Group> = None;
     let is_ascii = text.is_ascii();
     runs(text, in_word, |start, end| {
@@ -35,16 +36,16 @@ pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
     }
 }
 
-/// Some runs with one character between each and the next.
+/// Is a group of runs with one character between each and the next.
 struct Group {
     start: usize,
     end: usize,
-    /// It is ASCII, and one word.
+    /// Says whether the group is ASCII and a single word.
     plain: bool,
 }
 
 impl Group {
-    /// Whether the character behind it may join it with the run behind that.
+    /// Tells whether the character after the group may join it to the next run.
     #[inline]
     fn goes_on(&self, text: &[u8], plain: bool) -> bool {
         match self.plain && plain {
@@ -62,7 +63,7 @@ impl Group {
             }
             return;
         }
-        // With the mark behind it: that of a Hebrew letter belongs to the word (WB7a).
+        // The piece includes the next mark: after a Hebrew letter the mark belongs to the word (WB7a).
         let with_mark = self.end + usize::from(text.get(self.end).is_some_and(|&byte| is_mark(byte)));
         let piece = std::str::from_utf8(&text[self.start..with_mark]);
         let piece = piece.expect("a piece of UTF-8 between ASCII characters");
@@ -79,7 +80,7 @@ impl Group {
 fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(usize, usize)) {
     let (mut start, mut inside) = (0, 0u64);
     let mut step = |base: usize, mask: u64| {
-        // A bit is set where a byte differs from the one before it.
+        // A bit is set where a byte differs from the previous byte.
         let mut borders = mask ^ (mask << 1 | inside);
         inside = mask >> 63;
         while borders != 0 {
@@ -95,19 +96,19 @@ fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(us
     for (number, chunk) in whole.iter().enumerate() {
         step(number * 64, in_word(chunk));
     }
-    // A space ends any word, also the last one.
+    // A space ends any word, also the last word.
     let mut last = [b' '; 64];
     last[..rest.len()].copy_from_slice(rest);
     step(whole.len() * 64, in_word(&last));
 }
 
-/// A bit for each byte that is no white space.
+/// Returns a bit for each byte that is no white space.
 #[inline(always)]
 fn in_no_space(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| !(byte == b' ' || byte.wrapping_sub(9) <= 4))
 }
 
-/// A bit for each letter, digit and underscore of ASCII, and for each byte of what is no ASCII.
+/// Returns a bit for each letter, digit and underscore of ASCII, and for each byte that is not ASCII.
 #[inline(always)]
 fn in_word(chunk: &[u8; 64]) -> u64 {
     mask(chunk, |byte| {
@@ -115,7 +116,8 @@ fn in_word(chunk: &[u8; 64]) -> u64 {
     })
 }
 
-/// Bits of bytes. Written so that the compiler makes vector compares of it: first a byte for each, then its bit.
+/// Returns a bit for each byte. The two steps, a flag for each byte and then its bit, let the compiler use vector
+/// compares.
 #[inline(always)]
 fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     let flags: [u8; 64] = std::array::from_fn(|i| u8::from(is_set(chunk[i])));
@@ -129,12 +131,12 @@ fn mask(chunk: &[u8; 64], is_set: impl Fn(u8) -> bool) -> u64 {
     bits
 }
 
-/// Whether a character of ASCII may join what stands on both sides of it, or belong to what stands before it.
+/// Tells whether a character of ASCII may join its neighbours, or belong to the previous character.
 fn is_mark(byte: u8) -> bool {
     matches!(byte, b'.' | b'\'' | b':' | b',' | b';' | b'"')
 }
 
-/// Whether the mark at `place`, between two characters of words, joins them (WB6, WB7, WB11, WB12).
+/// Tells whether the mark at `place`, between two characters of words, joins them (WB6, WB7, WB11, WB12).
 fn joins(text: &[u8], place: usize) -> bool {
     let (before, mark, after) = (text[place - 1], text[place], text[place + 1]);
     let between = |is: fn(&u8) -> bool| is(&before) && is(&after);
@@ -162,7 +164,8 @@ mod tests {
         found(text, |text, each| words(text, each))
     }
 
-    /// A combining mark behind a space is one piece with it, and a word if the mark is a letter; we leave the space out.
+    /// A combining mark after a space forms a piece with the space, and a word if the mark is a letter; the space is
+    /// left out.
     fn naive(text: &str) -> Vec<String> {
         let is_aside = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric() && letter != '_';
         text.unicode_words().map(|word| word.trim_start_matches(is_aside).to_string()).collect()
@@ -190,7 +193,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn long_texts_have_the_words_of_simple_code(
+        fn long_texts_have_the_words_of_a_naive_split(
             pieces in proptest::collection::vec(
                 prop_oneof![
                     Just("a".to_string()), Just(" ".to_string()), Just("\n".to_string()), Just("don't".to_string()),

@@ -1,4 +1,4 @@
-//! A table of words and counts in a fixed amount of memory.
+//! This module is a table of words and counts in a fixed amount of memory.
 //!
 //! ```text
 //!   front   [ word of up to 15 bytes with its length | count ] ...       two places for each hash, in a core's cache
@@ -6,37 +6,38 @@
 //!   arena   [ hash u64 | count u64 | length u32 | word | up to 8 ] ...   entries in the order of their first occurrence
 //! ```
 //!
-//! A word that comes to the front takes the place of the second of the two that are there, the rarer one, which goes to the
-//! table. Those that do wait until there are some: then the slots of all are looked up, and their entries, before the first is worked on, so
-//! that the misses of a cache lie side by side and not one after the other.
+//! A new word in the front replaces the second of the two words at its place, the rarer one. Evicted words wait until
+//! there are some: then the slots of all are looked up, and their entries, before the first word is inserted, so that
+//! cache misses overlap.
 
 use std::hint::black_box;
 
 use inshore_store::{Budget, Buffer, Result, taken_bytes};
 
-/// Pairs of places of the front, of 64 bytes each: 2 MiB, which lie on one huge page and mostly in a core's cache.
+/// Is the number of pairs in the front, of 64 bytes each: 2 MiB, which lie on one huge page and mostly in a core's
+/// cache.
 const PAIRS: usize = 32 << 10;
-/// Words that wait on their way from the front to the table.
+/// Is the number of words that wait between the front and the table.
 const WAITING: usize = 32;
-/// Bytes of the front.
+/// Is the size of the front in bytes.
 pub(super) const FRONT_BYTES: u64 = (PAIRS * size_of::<Pair>()) as u64;
 const HEADER_BYTES: usize = 20;
 const SLOTS_MIN: usize = 1 << 12;
 
 #[derive(Clone, Copy, Default)]
-struct Short {
-    /// The bytes of the word, and its length in the highest byte.
+struct ShortWord {
+    /// Holds the bytes of the word, and the length in the highest byte.
     word: u128,
     count: u64,
 }
 
-/// Two words: the two halves of each, its count, and a number that means nothing.
+/// Holds two words: the two halves of each, the count, and an unused number.
 type Pair = [u64; 8];
 
-/// Words and counts.
+/// Holds words and their counts.
 pub(super) struct Table {
     front: Buffer,
-    waiting: Vec<Short>,
+    waiting: Vec<ShortWord>,
     slots: Buffer,
     slots_max: usize,
     budget: Budget,
@@ -46,12 +47,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// A table in `bytes` bytes of the budget.
+    /// Makes a table in `bytes` bytes of the budget.
     pub fn new(budget: &Budget, bytes: usize) -> Result<Table> {
-        // Words of 8 bytes and 28 beside them: 36 bytes of arena for 8 / 0.6 of slots.
+        // A word of 8 bytes with a header of 28 takes 36 bytes of the arena and 8 / 0.6 of slots.
         let rest = bytes.saturating_sub(FRONT_BYTES as usize).max(1 << 18);
         let slots_max = ((rest / 4 / 8).next_power_of_two() / 2).max(SLOTS_MIN);
-        // While slots are doubled the old ones are there too.
+        // While the slots are doubled, the old slots exist too.
         let slots_bytes = taken_bytes(slots_max * 8) * 3 / 2;
         let arena_bytes = rest.saturating_sub(slots_bytes).max(1 << 16) / 4096 * 4096;
         Ok(Table {
@@ -66,7 +67,8 @@ impl Table {
         })
     }
 
-    /// Counts the word from `start` to `end` of `text` once more; `false` where there is no room for it.
+    /// Adds 1 to the count of the word from `start` to `end` of `text`; returns `false` if there is no room for the
+    /// word.
     #[inline]
     pub fn add(&mut self, text: &[u8], start: usize, end: usize) -> bool {
         if end - start > 15 {
@@ -84,7 +86,7 @@ impl Table {
         }
         if (*second_low, *second_high) == (low, high) {
             *second_count += 1;
-            // The more frequent one is looked at first.
+            // The more frequent word stands first.
             if *second_count > *first_count {
                 std::mem::swap(first_low, second_low);
                 std::mem::swap(first_high, second_high);
@@ -92,14 +94,16 @@ impl Table {
             }
             return true;
         }
-        let before =
-            Short { word: u128::from(*second_high) << 64 | u128::from(*second_low), count: *second_count };
+        let before = ShortWord {
+            word: u128::from(*second_high) << 64 | u128::from(*second_low),
+            count: *second_count,
+        };
         (*second_low, *second_high, *second_count) = (low, high, 1);
         before.count == 0 || self.wait(before, place)
     }
 
-    /// Lets a word wait that was driven out of the front; where there is no room it is put back.
-    fn wait(&mut self, short: Short, place: usize) -> bool {
+    /// Lets an evicted word wait; if there is no room, puts the word back.
+    fn wait(&mut self, short: ShortWord, place: usize) -> bool {
         if self.waiting.len() == WAITING && !self.insert_waiting() {
             let pair = &mut self.front.typed_mut::<Pair>()[place];
             (pair[4], pair[5], pair[6]) = (short.word as u64, (short.word >> 64) as u64, short.count);
@@ -109,7 +113,7 @@ impl Table {
         true
     }
 
-    /// Adds those that wait to the table; `false` where there is no room for all.
+    /// Inserts the waiting words into the table; returns `false` if there is no room for all.
     #[inline(never)]
     fn insert_waiting(&mut self) -> bool {
         let mask = self.slots.len() / 8 - 1;
@@ -119,7 +123,7 @@ impl Table {
             let hash = hash_short(short.word);
             *found = (hash, slots[hash as usize & mask] as u32 as usize * 8);
         }
-        // Their entries come into the cache together.
+        // This loads all entries into the cache together.
         black_box(found.iter().fold(0, |sum, &(_, place)| sum ^ self.arena[place]));
         while let Some(&short) = self.waiting.last() {
             let bytes = short.word.to_le_bytes();
@@ -173,7 +177,7 @@ impl Table {
         true
     }
 
-    /// Doubles the slots, if the budget has room for that; else the table is full earlier.
+    /// Doubles the slots if the budget has room; otherwise the table is full earlier.
     fn grow(&mut self) {
         let count = self.slots.len() / 8;
         let Ok(mut larger) = Buffer::zeroed(&self.budget, count * 16, "a table of words") else {
@@ -204,18 +208,20 @@ impl Table {
         }
     }
 
-    /// Gives all words with their counts, some of them several times, and forgets them.
+    /// Passes all words and counts to `each`, some words several times, and clears the table.
     ///
     /// # Errors
-    /// What `each` gives.
+    /// Returns the errors of `each`.
     pub fn empty<E>(
         &mut self,
         mut each: impl FnMut(&[u8], u64) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for pair in self.front.typed::<Pair>() {
             for half in [&pair[..4], &pair[4..]] {
-                self.waiting
-                    .push(Short { word: u128::from(half[1]) << 64 | u128::from(half[0]), count: half[2] });
+                self.waiting.push(ShortWord {
+                    word: u128::from(half[1]) << 64 | u128::from(half[0]),
+                    count: half[2],
+                });
             }
             for short in self.waiting.drain(..).filter(|short| short.count > 0) {
                 let bytes = short.word.to_le_bytes();
@@ -235,7 +241,7 @@ impl Table {
     }
 }
 
-/// A word of up to 15 bytes as a number.
+/// Packs a word of up to 15 bytes into a number.
 #[inline]
 fn pack(text: &[u8], start: usize, end: usize) -> u128 {
     let len = end - start;
@@ -253,7 +259,7 @@ fn pack(text: &[u8], start: usize, end: usize) -> u128 {
 const A: u64 = 0x9e37_79b9_7f4a_7c15;
 const B: u64 = 0xc2b2_ae3d_27d4_eb4f;
 
-/// Both halves of a product: each bit of the word reaches each of the hash.
+/// Combines both halves of a product: each bit of the word reaches each bit of the hash.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;

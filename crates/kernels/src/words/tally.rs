@@ -1,4 +1,4 @@
-//! Words and their counts, as they are given in order.
+//! This module gathers sorted words and counts into batches.
 
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
@@ -6,13 +6,13 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 
 use super::{WordOptions, WordSummary, word_schema};
 
-/// Gathers words that come in order into batches, and remembers the most frequent ones.
+/// Gathers words that come in order into batches, and keeps the most frequent words.
 pub(super) struct Tally {
     options: WordOptions,
     best: BinaryHeap<(Reverse<u64>, String)>,
     words: StringBuilder,
     counts: Vec<u64>,
-    /// Bytes of the words that wait.
+    /// Counts the bytes of gathered words.
     bytes: usize,
     distinct: u64,
     written: u64,
@@ -31,7 +31,7 @@ impl Tally {
         }
     }
 
-    /// Adds a word that comes behind all that were added, with all its occurrences.
+    /// Adds a word that follows all added words, with its total count.
     pub fn add(&mut self, word: &str, count: u64) {
         self.distinct += 1;
         if count < self.options.min_count {
@@ -50,18 +50,18 @@ impl Tally {
         }
     }
 
-    /// How many words wait to be given.
+    /// Returns the number of gathered words.
     pub fn len(&self) -> usize {
         self.counts.len()
     }
 
-    /// Bytes of them and of their counts.
+    /// Returns the bytes of gathered words and counts.
     #[cfg(feature = "nodes")]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The words that were added since the last time.
+    /// Returns the words added since the last batch.
     pub fn batch(&mut self) -> RecordBatch {
         self.written += self.counts.len() as u64;
         self.bytes = 0;
@@ -70,7 +70,7 @@ impl Tally {
         RecordBatch::try_new(word_schema(), columns).expect("columns of one length")
     }
 
-    /// Says what was given.
+    /// Adds the totals to the summary.
     pub fn tell(self, summary: &mut WordSummary) {
         (summary.distinct, summary.written) = (self.distinct, self.written);
         let best = self.best.into_sorted_vec();

@@ -14,7 +14,7 @@ fn text(words: usize, distinct: u64, mut seed: u64) -> String {
     let mut text = String::new();
     for number in 0..words {
         seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        // Squared, so that some are frequent.
+        // The distribution is squared, so that some words are frequent.
         let random = (seed >> 33) % distinct;
         let word = random * ((seed >> 20) % distinct) / distinct;
         text.push_str(&match word % 11 {
@@ -47,7 +47,7 @@ fn naive(texts: &[String], options: &WordOptions) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn counts_are_those_of_simple_code_in_memory_and_through_flash() {
+fn counts_equal_a_naive_count_in_memory_and_through_flash() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let texts: Vec<String> = (0..3).map(|seed| text(300_000, 200_000, seed)).collect();
@@ -60,7 +60,7 @@ fn counts_are_those_of_simple_code_in_memory_and_through_flash() {
                 (512 << 20, 1, None),
                 (512 << 20, 3, None),
                 (smallest, 2, None),
-                // With room for one thread.
+                // The budget has room for one thread.
                 (8 << 20, 16, None),
                 (64 << 20, 2, Some(200_000)),
             ] {
@@ -91,7 +91,7 @@ fn counts_are_those_of_simple_code_in_memory_and_through_flash() {
 }
 
 #[test]
-fn bytes_that_are_no_text_and_no_bytes_at_all_are_counted() {
+fn invalid_text_and_empty_text_are_counted() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     let job = store.job(Budget::new(64 << 20, 1), Cancel::default()).unwrap();

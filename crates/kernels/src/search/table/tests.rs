@@ -25,7 +25,7 @@ fn options(columns: SearchColumns) -> SearchTableOptions {
     SearchTableOptions { columns, ..SearchTableOptions::default() }
 }
 
-/// All rows as text.
+/// Returns all rows as text.
 fn rows(table: &SearchTable, texts: &[&'static [u8]]) -> (Vec<String>, SearchSummary) {
     let mut rows = Vec::new();
     let each = |item: SearchItem| {
@@ -46,7 +46,7 @@ fn rows(table: &SearchTable, texts: &[&'static [u8]]) -> (Vec<String>, SearchSum
 const TEXTS: [&[u8]; 3] = [b"no\nfox and fox\n", b"", b"\xc3\xbcber fox\r\nf\xff fox"];
 
 #[test]
-fn lines_have_their_numbers_places_and_spans_in_characters_or_bytes() {
+fn rows_have_line_numbers_offsets_and_spans_in_characters_or_bytes() {
     let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options, &budget()).unwrap();
     let (found, summary) = rows(&new(options(SearchColumns::LinesWithSpans)), &TEXTS);
     let expected = [
@@ -77,7 +77,7 @@ fn lines_and_matches_are_counted() {
 }
 
 #[test]
-fn a_binary_file_ends_where_it_turns_out_to_be_one() {
+fn a_binary_file_ends_at_its_first_nul_byte() {
     let texts: [&[u8]; 2] = [b"fox\n\0fox\n", b"fox \0\n"];
     let new = |options| SearchTable::new(&["fox"], &PatternOptions::default(), options, &budget()).unwrap();
     let (found, summary) = rows(&new(options(SearchColumns::Lines)), &texts);
@@ -90,7 +90,7 @@ fn a_binary_file_ends_where_it_turns_out_to_be_one() {
 }
 
 #[test]
-fn what_is_too_long_for_a_line_and_has_a_nul_byte_is_binary_and_no_failure() {
+fn a_long_line_with_a_nul_byte_is_binary_and_no_failure() {
     let long = |fill: u8| -> &'static [u8] {
         let line = std::iter::repeat_n(fill, 4 << 20);
         b"fox\n".iter().copied().chain(line).collect::<Vec<u8>>().leak()
@@ -114,7 +114,7 @@ fn what_is_too_long_for_a_line_and_has_a_nul_byte_is_binary_and_no_failure() {
 }
 
 #[test]
-fn rows_come_in_batches_and_who_takes_them_may_stop() {
+fn rows_come_in_batches_and_the_consumer_may_stop() {
     let table =
         SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines), &budget())
             .unwrap();
@@ -131,7 +131,7 @@ fn rows_come_in_batches_and_who_takes_them_may_stop() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_comes_in_its_place() {
+fn a_file_that_cannot_be_read_is_an_item_in_order() {
     let table =
         SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines), &budget())
             .unwrap();
