@@ -1,4 +1,4 @@
-/* Counts the lines of files. */
+/* This kernel counts the lines of files. */
 #include "inshore.h"
 
 static uint64_t lines;
@@ -10,7 +10,7 @@ int32_t inshore_init(const uint8_t *arguments, size_t length) {
 
 int32_t inshore_block(const uint8_t *block, size_t length, uint64_t offset) {
     (void)offset;
-    /* Sums of a byte, which the compiler makes 16 at a time. */
+    /* The sums are bytes, so that the compiler adds 16 at a time. */
     while (length >= 192) {
         uint8_t count = 0;
         for (int i = 0; i < 192; i++)

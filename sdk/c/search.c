@@ -1,4 +1,4 @@
-/* Gives the lines that contain the argument, in order. Without an argument that is an error. */
+/* This kernel returns the lines that contain the argument, in order. A missing argument is an error. */
 #include "inshore.h"
 
 static uint8_t *needle;

@@ -1,4 +1,4 @@
-/* Counts what stands between white space: each word with its count, in the order of bytes. */
+/* This kernel counts words (the pieces between white space), and returns each word with its count, in the order of bytes. */
 #include "inshore.h"
 
 struct slot {
@@ -7,7 +7,7 @@ struct slot {
     size_t length;
 };
 
-/* A table with open addresses, three quarters of it used at most. */
+/* The hash table has open addressing; at most three quarters of the slots are used. */
 static struct slot *slots;
 static size_t slot_count, used;
 
@@ -101,7 +101,7 @@ int32_t inshore_block(const uint8_t *block, size_t length, uint64_t offset) {
     return 0;
 }
 
-/* For each word: its count and length, as 8 and 4 bytes, and the word. */
+/* Emits for each word the count and the length, as 8 and 4 bytes, and the word. */
 INSHORE_EXPORT(inshore_state) int32_t inshore_state(void) {
     for (size_t i = 0; i < slot_count; i++)
         if (slots[i].count) {
@@ -131,7 +131,7 @@ INSHORE_EXPORT(inshore_merge) int32_t inshore_merge(const uint8_t *state, size_t
     return 0;
 }
 
-/* Lets a slot sink to its place in a heap. */
+/* Moves a slot down to its place in a heap. */
 static void sink(size_t from, size_t count) {
     struct slot slot = slots[from];
     for (;;) {

@@ -1,10 +1,10 @@
-//! Counts the lines of files.
+//! This kernel counts the lines of files.
 
 use core::fmt::Write;
 
 use inshore_kernel::{Kernel, Output, State};
 
-/// Line feeds so far.
+/// Counts line feeds so far.
 pub struct Scan(u64);
 
 impl Kernel for Scan {
@@ -13,7 +13,7 @@ impl Kernel for Scan {
     }
 
     fn block(&mut self, block: &[u8], _offset: u64, _out: &mut Output) -> Result<(), i32> {
-        // Sums of a byte, which the compiler makes 16 at a time.
+        // The sums are bytes, so that the compiler adds 16 at a time.
         for piece in block.chunks(192) {
             let count: u8 = piece.iter().map(|byte| u8::from(*byte == b'\n')).sum();
             self.0 += u64::from(count);

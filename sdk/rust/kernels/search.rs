@@ -1,8 +1,8 @@
-//! Gives the lines that contain the argument, in order. Without an argument that is an error.
+//! This kernel returns the lines that contain the argument, in order. A missing argument is an error.
 
 use inshore_kernel::{Kernel, Output, memmem};
 
-/// What is looked for.
+/// Holds the text to look for.
 pub struct Search(Vec<u8>);
 
 impl Kernel for Search {

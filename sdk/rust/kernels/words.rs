@@ -1,10 +1,11 @@
-//! Counts what stands between white space: each word with its count, in the order of bytes.
+//! This kernel counts words (the pieces between white space), and returns each word with its count, in the order of
+//! bytes.
 
 use core::fmt::Write;
 
 use inshore_kernel::{Kernel, Output, State};
 
-/// A table with open addresses. Words lie one after the other in `bytes`.
+/// Is a hash table with open addressing. The words lie in `bytes`, one after the other.
 pub struct Words {
     bytes: Vec<u8>,
     slots: Vec<Slot>,
@@ -103,7 +104,7 @@ impl Kernel for Words {
 }
 
 impl State for Words {
-    /// For each word: its count and length, as 8 and 4 bytes, and the word.
+    /// Writes for each word the count and the length, as 8 and 4 bytes, and the word.
     fn save(&mut self, out: &mut Output) {
         for slot in self.slots.iter().filter(|slot| slot.count > 0) {
             out.write(&slot.count.to_le_bytes());

@@ -1,12 +1,13 @@
-//! What a WebAssembly kernel of Inshore is made with.
+//! This crate is the SDK for WebAssembly kernels of Inshore in Rust.
 //!
-//! A kernel is a type that is made of arguments and given blocks: whole lines of a file, which may come in blocks of any size and
-//! go to any number of instances. So a result has one of two forms, and neither can tell how the file was cut:
+//! A kernel is a type that is made from arguments and receives blocks: whole lines of a file. Blocks may have any
+//! size and go to any number of instances. So a result has one of two forms, neither of which depends on how the file
+//! is cut:
 //!
-//! - What [`Kernel::block`] writes comes out in the order of the file ([`kernel!`] with the type alone). Each line is to be
-//!   worked on by itself.
-//! - Or blocks are added up in the kernel ([`kernel!`] with the type and `state`): [`State`] hands over what an instance has
-//!   counted, adds what others have, in any order, and writes the result at the end.
+//! - In the first form ([`kernel!`] with the type alone), the bytes that [`Kernel::block`] writes come out in the
+//!   order of the file. Such a kernel handles each line independently.
+//! - In the second form ([`kernel!`] with the type and `state`), the kernel adds up blocks: [`State`] saves the
+//!   counts of an instance, merges the counts of further instances, in any order, and writes the result at the end.
 //!
 //! ```no_run
 //! use inshore_kernel::{Kernel, Output};
@@ -33,7 +34,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! An error is a negative number of the kernel's choice, which ends the run and is told.
+//! An error is a negative number that the kernel chooses. The error ends the run, and its message names the number.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 #![warn(missing_docs)]
@@ -42,43 +43,44 @@ extern crate alloc;
 
 use core::fmt;
 
-/// A streaming function over the lines of files.
+/// Processes the lines of files, block by block.
 pub trait Kernel: Sized {
-    /// Makes an instance of the arguments that the user gave.
+    /// Makes an instance from the user's arguments.
     ///
     /// # Errors
-    /// A negative number, which the user is told.
+    /// Returns a negative number, which the error message names.
     fn new(arguments: &[u8]) -> Result<Self, i32>;
 
-    /// Works on a block: whole lines, of which the last of a file may lack its end. `offset` is where in the file it begins.
-    /// A kernel with a [`State`] writes nothing here.
+    /// Processes a block of whole lines; only the last line of a file may lack its end. `offset` is the block's
+    /// offset in the file. A kernel with a [`State`] writes nothing here.
     ///
     /// # Errors
-    /// A negative number, which the user is told.
+    /// Returns a negative number, which the error message names.
     fn block(&mut self, block: &[u8], offset: u64, out: &mut Output) -> Result<(), i32>;
 }
 
-/// A kernel whose blocks add up.
+/// Merges the counts of several instances into a single result.
 pub trait State: Kernel {
-    /// Writes down all that was counted, for another instance. The last that is asked of this one.
+    /// Writes the state of this instance, for another instance. The host calls nothing on this instance afterwards.
     fn save(&mut self, out: &mut Output);
 
-    /// Adds what another instance has [saved](State::save). The result may not depend on the order of these calls.
+    /// Adds the state that another instance [saved](State::save). The result must not depend on the order of these
+    /// calls.
     ///
     /// # Errors
-    /// A negative number, which the user is told.
+    /// Returns a negative number, which the error message names.
     fn merge(&mut self, saved: &[u8]) -> Result<(), i32>;
 
-    /// Writes the result, once, after everything was added.
+    /// Writes the result, once, after all states were merged.
     fn finish(&mut self, out: &mut Output);
 }
 
-/// Where a kernel writes.
+/// Takes the bytes that a kernel writes.
 #[derive(Debug)]
 pub struct Output(());
 
 impl Output {
-    /// For those who call a kernel: whoever is called has one.
+    /// Makes an output for code that calls a kernel; kernels receive an output as an argument.
     #[doc(hidden)]
     pub fn of_host() -> Output {
         Output(())
@@ -98,7 +100,7 @@ impl fmt::Write for Output {
     }
 }
 
-/// Where the first `needle` in `hay` begins: at the speed of the host.
+/// Finds the first `needle` in `hay`, at the speed of native code.
 pub fn memmem(hay: &[u8], needle: &[u8]) -> Option<usize> {
     // SAFETY: the host reads both.
     let at = unsafe { host::memmem(hay.as_ptr(), hay.len(), needle.as_ptr(), needle.len()) };
@@ -109,27 +111,28 @@ pub fn memmem(hay: &[u8], needle: &[u8]) -> Option<usize> {
     }
 }
 
-/// XXH64 of these bytes, at the speed of the host. Hash short words in the kernel: a call costs more than that.
+/// Returns the XXH64 hash of these bytes, at the speed of native code. Hash short words in the kernel: the call costs
+/// more than the hash.
 pub fn hash64(bytes: &[u8], seed: u64) -> u64 {
     // SAFETY: the host reads these bytes.
     unsafe { host::hash64(bytes.as_ptr(), bytes.len(), seed) }
 }
 
-/// Why nothing was unpacked.
+/// Says why nothing was decompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// It is neither zstd nor gzip, or damaged, or cut.
+    /// The bytes are neither zstd nor gzip, or are damaged or cut.
     Bad,
-    /// More comes of it than there is room.
+    /// The decompressed bytes do not fit the room.
     TooLong,
 }
 
-/// Unpacks frames of zstd, or members of gzip, into `room`, and gives how many bytes came of it.
+/// Decompresses frames of zstd, or members of gzip, into `room`, and returns the number of decompressed bytes.
 ///
 /// # Errors
 /// See [`Refused`].
 pub fn decompress(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
-    // SAFETY: the host reads the one and writes the other, and they can't overlap.
+    // SAFETY: the host reads the first slice and writes the second, and the slices can't overlap.
     match unsafe { host::decompress(packed.as_ptr(), packed.len(), room.as_mut_ptr(), room.len()) } {
         -2 => Err(Refused::TooLong),
         length if length < 0 => Err(Refused::Bad),
@@ -137,14 +140,14 @@ pub fn decompress(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
     }
 }
 
-/// Tells whoever runs the kernel: the last 8 KiB are kept.
+/// Writes a message to the log of the run, of which the last 8 KiB are kept.
 pub fn log(text: &str) {
     // SAFETY: the host reads these bytes.
     unsafe { host::log(text.as_ptr(), text.len()) }
 }
 
-/// The functions of the host. Where a kernel is compiled for another machine than WebAssembly, to be tested or measured, the
-/// program defines them, with `inshore_` before their names.
+/// Declares the functions of the host. If a kernel is compiled for another target than WebAssembly, to be tested or
+/// measured, the program defines these functions, with `inshore_` before their names.
 mod host {
     #[cfg_attr(target_arch = "wasm32", link(wasm_import_module = "inshore"))]
     extern "C" {
@@ -161,12 +164,12 @@ mod host {
     }
 }
 
-/// Exports a kernel: `kernel!(Type)` where results come in order, `kernel!(Type, state)` where it has a [`State`]. Once in each
-/// module. Compiled for another machine it exports nothing.
+/// Exports a kernel, once in each module: `kernel!(Type)` if results come in order, `kernel!(Type, state)` if the
+/// type has a [`State`]. Compiled for another target than WebAssembly, the macro exports nothing.
 #[macro_export]
 macro_rules! kernel {
     ($kernel:ty) => {
-        /// What the host calls.
+        /// Exports the functions that the host calls.
         #[cfg(target_arch = "wasm32")]
         mod inshore_exports {
             #[allow(unused_imports)]
@@ -210,7 +213,7 @@ macro_rules! kernel {
     ($kernel:ty, state) => {
         $crate::kernel!($kernel);
 
-        /// What the host calls of a kernel with a state.
+        /// Exports the functions that the host calls on a kernel with a state.
         #[cfg(target_arch = "wasm32")]
         mod inshore_state_exports {
             use super::inshore_exports::kernel;
@@ -236,7 +239,7 @@ macro_rules! kernel {
     };
 }
 
-/// An error is told by a negative number, whatever the kernel said.
+/// Makes an error code negative, whatever code the kernel returned.
 #[doc(hidden)]
 pub fn negative(code: i32) -> i32 {
     if code < 0 {
@@ -246,20 +249,20 @@ pub fn negative(code: i32) -> i32 {
     }
 }
 
-/// The bytes that the host speaks of; none are at address 0.
+/// Returns the bytes that the host passes; an empty slice may have the address 0.
 ///
 /// # Safety
-/// They are there, and nobody writes to them while they are used.
+/// The bytes exist, and are not written to while the slice is used.
 #[doc(hidden)]
 pub unsafe fn bytes<'a>(at: *const u8, length: usize) -> &'a [u8] {
     if length == 0 {
         return &[];
     }
-    // SAFETY: as whoever calls has promised.
+    // SAFETY: the caller has promised this.
     unsafe { core::slice::from_raw_parts(at, length) }
 }
 
-/// Where the host may write; what it got before is free again.
+/// Returns a buffer that the host may write to, and frees the previous one.
 #[cfg(target_arch = "wasm32")]
 #[doc(hidden)]
 pub fn buffer(length: usize) -> *mut u8 {
