@@ -1,13 +1,13 @@
 //! Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's neighbours, the share that
 //! an edge joins. Neighbours are those at either end of an edge; each direction of an edge between two of them counts.
 //!
-//! Every triangle is found once, in the memory that there is, by the method of Hu, Tao and Chung ("Massive graph
-//! triangulation", 2013): edges are turned to the end of higher degree, so that no row is longer than the square root of
-//! twice the edges; as many rows as fit are held in memory, and all rows are streamed past them. A row u → v, w with v
-//! in memory meets the row of v: where w is in both, u, v and w are a triangle. With M bytes of memory and E bytes of
-//! edges that is E / M passes over E. What a triangle adds to its corners goes through sort-reduce.
+//! Every triangle is found once, within the memory at hand, by the method of Hu, Tao and Chung ("Massive graph triangulation",
+//! 2013): edges are oriented towards the end of higher degree, so that no row is longer than the square root of twice the edges;
+//! as many rows as fit are held in memory, and all rows are streamed past them. A row u → v, w with v in memory meets the row of
+//! v: where w is in both, u, v and w are a triangle. With M bytes of memory and E bytes of edges the method makes E / M passes
+//! over E. Contributions of triangles to their corners go through sort-reduce.
 //!
-//! Numbers are whole until the last division, so that the answer is the same bit for bit.
+//! All numbers are integers until the last division, so the answer is the same bit for bit.
 
 use std::sync::{
     Arc,
@@ -31,17 +31,17 @@ use crate::{
     plain::Plain,
 };
 
-/// What the clustering job is to do.
+/// Options of the clustering job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClusteringOptions {
-    /// For tests and comparisons; any strategy but `dense` keeps degrees on flash.
+    /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` keeps degrees on flash.
     pub tuning: Tuning,
 }
 
-/// A turned row's entry is a vertex and whether edges lead both ways, in 32 bits.
+/// An entry of an oriented row is 32 bits: a vertex, and a flag for edges in both directions.
 const VERTICES_MAX: u64 = 1 << 31;
 
-/// Adds up what triangles give to a corner.
+/// Adds up the contributions of triangles to a corner.
 #[derive(Clone)]
 struct Sum;
 
@@ -53,13 +53,13 @@ impl Operation for Sum {
     }
 }
 
-/// The clustering coefficient of all vertices: columns `vertex`, `coefficient`, 0 where a vertex has fewer than two
-/// neighbours. The summary tells how many triangles there are.
+/// Computes the local clustering coefficient of all vertices: columns `vertex`, `coefficient`, 0 where a vertex has fewer than
+/// two neighbours. The summary has the number of triangles.
 ///
-/// Cost: edges are read twice and written once, turned; then all of them are read once for each part that fits in
-/// memory (4 bytes an edge), and for each edge two rows are compared. Where degrees do not fit in a quarter of the
-/// memory, all edges are sorted too (16 bytes each, both ways). A directed graph that was imported without in-edges is
-/// turned around first, at the price of one sort of all edges; the summary's notice says so.
+/// Cost: edges are read twice and written once, oriented; then all of them are read once for each part that fits in memory (4
+/// bytes per edge), and two rows are compared for each edge. Where degrees do not fit in a quarter of the memory, all edges are
+/// sorted too (16 bytes each, both ways). A directed graph that was imported without in-edges is transposed first, at the price
+/// of one sort of all edges; the summary's notice says so.
 ///
 /// # Errors
 /// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -105,13 +105,13 @@ pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Resu
 struct Neighbours<'a> {
     job: &'a Job,
     out: Csr,
-    /// Of a directed graph.
+    /// In-edges of a directed graph.
     incoming: Option<Csr>,
 }
 
 impl Neighbours<'_> {
-    /// Calls `each(vertex, neighbour, both)` for all neighbours of some vertices, in order; `both` says whether edges
-    /// lead both ways.
+    /// Calls `each(vertex, neighbour, both)` for all neighbours of some vertices, in order; `both` tells that edges lead both
+    /// ways.
     fn scan(
         &self,
         vertices: std::ops::Range<u64>,
@@ -159,7 +159,7 @@ impl Neighbours<'_> {
         Ok(())
     }
 
-    /// How many neighbours each vertex has.
+    /// Counts the neighbours of each vertex.
     fn degrees(&self, in_memory: bool) -> Result<VertexArray<u32>> {
         let vertices = self.out.vertices;
         self.job.start_phase("counting neighbours", "edges", self.out.entries);
@@ -190,8 +190,8 @@ impl Neighbours<'_> {
         Ok(array)
     }
 
-    /// Each edge in the row of its end of lower degree (of smaller number where both are the same), and the length of the
-    /// longest row. Entries are [`entry`]s.
+    /// Orients edges: each goes into the row of its end of lower degree (of smaller number where both are the same). Returns the
+    /// rows and the length of the longest. Entries are [`entry`]s.
     fn turned(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
         let job = self.job;
         let vertices = self.out.vertices;
@@ -230,7 +230,7 @@ impl Neighbours<'_> {
         Ok((turned, files.stats.degree_max as usize))
     }
 
-    /// Without degrees in memory: each vertex sends its degree to its neighbours.
+    /// Orients edges without degrees in memory: each vertex sends its degree to its neighbours.
     fn turn_by_sort(&self, mut degrees: StateCursor<'_, u32>, writer: &mut TurnedWriter) -> Result<()> {
         let job = self.job;
         let scans = csr::SCAN_BYTES * if self.incoming.is_some() { 2 } else { 1 };
@@ -258,7 +258,7 @@ impl Neighbours<'_> {
 }
 
 struct TurnedWriter {
-    /// Of the edges that are turned.
+    /// Names the oriented edges in scratch.
     name: String,
     last: Option<u64>,
     keys: Vec<u64>,
@@ -293,7 +293,7 @@ fn bad_row(name: &str, vertex: u32) -> Error {
     }
 }
 
-/// A vertex, and whether edges lead to it and back. Entries are in the order of vertices.
+/// Encodes a vertex, and a flag for edges in both directions. Entries sort by vertex.
 fn entry(vertex: u32, both: bool) -> u32 {
     vertex << 1 | u32::from(both)
 }
@@ -302,12 +302,12 @@ fn vertex_of(entry: u32) -> u32 {
     entry >> 1
 }
 
-/// How many directed edges an entry stands for.
+/// Counts the directed edges that an entry stands for.
 fn edges_of(entry: u32) -> u64 {
     1 + u64::from(entry & 1)
 }
 
-/// Finds triangles in turned rows.
+/// Finds triangles in oriented rows.
 struct Triangles<'a> {
     job: &'a Job,
     turned: &'a Csr,
@@ -318,13 +318,13 @@ struct Triangles<'a> {
 }
 
 impl Triangles<'_> {
-    /// For each vertex that is in a triangle the directed edges between its neighbours; how many passes that took, and
-    /// how they were added up.
+    /// Sums, for each vertex of a triangle, the directed edges between its neighbours. Returns also the number of passes and the
+    /// way of summing.
     fn find(&self) -> Result<(Sorted<Sum>, u32, &'static str)> {
         let vertices = self.turned.vertices;
         let free = self.job.budget().free_bytes();
         let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
-        // Rows in memory get what is left of sums in an array, and at least a third.
+        // Rows in memory get the rest of what an array of sums leaves, and at least a third.
         let record_bytes = size_of::<u32>() + size_of::<u64>();
         let threads = csr::scan_threads(self.job);
         let fits = |threads: usize| {
@@ -393,7 +393,7 @@ impl Triangles<'_> {
     }
 }
 
-/// Rows in memory: entries from the front of the words, where rows begin from their end.
+/// Rows in memory: entries fill the buffer from the front, starts of rows from the end.
 struct Held {
     words: Buffer,
     vertices: std::ops::Range<u64>,
@@ -401,12 +401,12 @@ struct Held {
 
 impl Held {
     fn new(job: &Job, bytes: u64) -> Result<Held> {
-        // Rows begin at numbers of 32 bits.
+        // Starts of rows are 32 bits.
         let bytes = largest_buffer(bytes.min(8 << 30) as usize);
         Ok(Held { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
     }
 
-    /// Takes as many of the next rows as there is room for; whether there were any.
+    /// Loads as many of the next rows as fit; returns false at the end.
     fn load_next(&mut self, job: &Job, turned: &Csr) -> Result<bool> {
         let start = self.vertices.end;
         let words = self.words.typed_mut::<u32>();
@@ -433,7 +433,7 @@ impl Held {
         if end == start {
             let what = "a row of the graph in memory".to_string();
             let given = job.budget().memory_bytes();
-            // Rows in memory get a third of it at least.
+            // Rows in memory get at least a third of the budget.
             let missing = (u64::from(rows.start(end as u32)?) + 2) * 4 - words.len() as u64 * 4;
             let smallest = given + 3 * missing;
             return Err(inshore_store::Error::BudgetTooSmall { what, given, smallest }.into());
@@ -449,7 +449,7 @@ impl Held {
         &words[begin(number)..begin(number + 1)]
     }
 
-    /// Finds the triangles of `row`, the row of `vertex`, with an edge to a row in memory; gives their number.
+    /// Finds the triangles of `row`, the row of `vertex`, with an edge to a row in memory; returns their number.
     fn meet(&self, vertex: u32, row: &[u32], sink: &mut Sink<Sum>) -> Result<u64> {
         let begin = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.start);
         let end = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.end);
@@ -473,7 +473,7 @@ impl Held {
     }
 }
 
-/// One row this many times as long as the other is searched and not walked.
+/// If one row is this many times as long as the other, it is searched and not walked.
 const SEARCHED: usize = 32;
 
 /// Calls `each` with the entries of vertices that are in both rows.
@@ -513,7 +513,7 @@ fn for_common_searched(
     Ok(())
 }
 
-/// Edges between neighbours over pairs of neighbours.
+/// Divides edges between neighbours by pairs of neighbours.
 fn divide(
     job: &Job,
     vertices: u64,
@@ -538,10 +538,10 @@ fn divide(
     Ok(coefficients)
 }
 
-/// Compares coefficients with those of plain sets of neighbours.
+/// Compares coefficients with those computed from plain sets of neighbours.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(graph: &Plain, answer: &[f64]) -> std::result::Result<String, String> {
     let mut neighbours = vec![Vec::new(); graph.vertices()];
     for vertex in 0..graph.vertices() {

@@ -1,14 +1,13 @@
 //! Communities by label propagation (Raghavan, Albert and Kumara 2007), as LDBC Graphalytics defines it.
 //!
-//! Every vertex starts with its own number as label. In each iteration all vertices at once take the label that most of
-//! their neighbours have, the smallest of several; whom edges join in both directions counts twice. The number of the
-//! vertex stands for the user's id, and is in the same order.
+//! Every vertex starts with its own number as label. In each iteration all vertices at once take the most frequent label among
+//! their neighbours, the smallest of equally frequent labels; a neighbour counts twice if edges lead both ways. The number of a
+//! vertex stands for the user's id and sorts in the same order.
 //!
-//! A most frequent label is no sum that could be combined on its way. Where the labels fit in memory, each vertex looks
-//! its neighbours' up: edges are streamed, nothing is sorted, and only rows of more than 65,536 edges go the
-//! other way. Where they do not, each edge carries the label of its source, the key is destination and label, and
-//! sort-reduce counts: what arrives at a vertex lies together, and labels that many neighbours share are combined
-//! before they are written.
+//! A most frequent label cannot be combined on the way as a sum can. Where labels fit in memory, each vertex looks up its
+//! neighbours' labels: edges are streamed, nothing is sorted, and only rows of more than 65,536 edges go the other way. Otherwise
+//! each edge carries the label of its source, the key is destination and label, and sort-reduce counts: messages to a vertex lie
+//! together, and labels that many neighbours share are combined before they are written.
 
 use std::{
     ops::Range,
@@ -35,15 +34,15 @@ use crate::{
     plain::Plain,
 };
 
-/// What the communities job is to do.
+/// Options of the communities job.
 #[derive(Clone, Copy, Debug)]
 pub struct CommunitiesOptions {
-    /// Iterations at most; 10 by default. It ends before where no label changes any more.
+    /// Iterations at most; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons; any strategy but `dense` makes edges carry labels.
+    /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` makes edges carry labels.
     pub tuning: Tuning,
 }
 
@@ -55,7 +54,7 @@ impl Default for CommunitiesOptions {
 
 /// Labels of neighbours that a thread sorts in memory: 256 KiB.
 const GATHERED_MAX: u32 = 64 << 10;
-/// What those rows that are longer are sorted in.
+/// Memory in which longer rows are sorted.
 const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
 /// Counts how often a label arrives at a vertex: the key is both.
@@ -70,7 +69,7 @@ impl Operation for Counts {
     }
 }
 
-/// Every vertex tells its label.
+/// Sends the label of every vertex.
 struct Tell;
 
 impl Sender for Tell {
@@ -97,11 +96,11 @@ impl Sender for Tell {
     }
 }
 
-/// The community of all vertices: columns `vertex`, `community` (the user's id that is its label).
+/// Finds the community of all vertices: columns `vertex`, `community` (the user's id that serves as label).
 ///
-/// Cost: each iteration reads all edges, in both directions if the graph is directed, and 8 bytes a vertex of memory;
-/// where there is less, it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without
-/// in-edges is turned around first, at the price of one sort of all edges; the summary's notice says so.
+/// Cost: each iteration reads all edges, in both directions if the graph is directed, and takes 8 bytes of memory per vertex;
+/// with less memory it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without in-edges is
+/// transposed first, at the price of one sort of all edges; the summary's notice says so.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -142,16 +141,16 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// The most frequent of some labels, the smallest of several. There is at least one.
+/// Returns the most frequent of at least one label, the smallest of equally frequent labels.
 fn most_frequent(labels: &mut [u32]) -> u32 {
     labels.sort_unstable();
     let runs = labels.chunk_by(|a, b| a == b);
-    // Of runs as long as others the first one stays.
+    // Among runs of equal length the first wins.
     let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best });
     longest.expect("at least one label")[0]
 }
 
-/// Calls `each` with every vertex that something arrived at, in order, and its most frequent label.
+/// Calls `each` with every vertex to which a label was sent, in order, and its most frequent label.
 fn for_most_frequent(
     mut arrived: Sorted<Counts>,
     mut each: impl FnMut(u32, u32) -> Result<()>,
@@ -177,7 +176,7 @@ fn for_most_frequent(
     best.map_or(Ok(()), |(vertex, label, _)| each(vertex, label))
 }
 
-/// Edges carry labels.
+/// Runs the iterations in which edges carry labels.
 fn exchange(
     job: &Job,
     vertices: u64,
@@ -185,7 +184,7 @@ fn exchange(
     options: &CommunitiesOptions,
     checkpoints: &mut Checkpoints,
 ) -> Result<(Summary, StateStream<u32>)> {
-    // Keys of two numbers have no range that could be parted.
+    // Keys of two numbers have no range that could be partitioned.
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
@@ -213,7 +212,7 @@ fn exchange(
     Ok((engine.summary(), engine.into_stream()?))
 }
 
-/// Vertices look labels up, which are in memory.
+/// Runs the iterations in which vertices look labels up in memory.
 struct Lookup<'a> {
     job: &'a Job,
     vertices: u64,
@@ -223,7 +222,7 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    /// `None` where the labels, before and after an iteration, do not fit beside what threads need.
+    /// Reserves memory; `None` where the labels of two iterations do not fit beside the buffers of threads.
     fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr], kept_bytes: u64) -> Option<Self> {
         let labels = 2 * memory_bytes::<u32>(vertices);
         let free = job.budget().free_bytes().checked_sub(labels + kept_bytes)?;
@@ -274,7 +273,7 @@ impl<'a> Lookup<'a> {
         Ok((summary, StateStream::new(self.vertices, labels)?))
     }
 
-    /// The labels after the ones of now; how many are others.
+    /// Computes the labels of the next iteration; returns how many changed.
     fn step(&self, labels: &[u32], next: &mut [u32]) -> Result<u64> {
         let config = Config {
             memory_bytes: self.long_rows_bytes,
@@ -337,7 +336,7 @@ impl<'a> Lookup<'a> {
 /// Compares labels (vertex numbers) with those of the same iterations over plain vectors.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(
     graph: &Plain,
     directed: bool,

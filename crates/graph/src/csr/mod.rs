@@ -8,10 +8,10 @@
 //!   index ──► number of an edge ──► blocks: first frames ──► block of packed edges
 //! ```
 //!
-//! A degree for each vertex and an edge number for each page take 4 bytes a vertex where an array of edge numbers
-//! takes 8; the number of a vertex's first edge is the page's plus the degrees before it, which is at most
-//! 1020 additions in cache and one when vertices are looked up in order. Edges are packed (`packed.rs`), and which block
-//! holds an edge is found in a file of 4 bytes for each block (`blocks.rs`), of which a window is in memory.
+//! A degree per vertex and an edge number per page take 4 bytes per vertex, where an array of edge numbers takes 8. The first
+//! edge of a vertex is the page's edge number plus the degrees before: at most 1020 additions in cache, and one if vertices are
+//! looked up in order. Edges are packed (`packed.rs`); a file of 4 bytes per block (`blocks.rs`), of which a window is in memory,
+//! tells the block of an edge.
 
 mod blocks;
 mod packed;
@@ -38,24 +38,24 @@ use crate::{Error, Result};
 /// Vertices in an index page.
 pub(crate) const PAGE_VERTICES: u64 = 1021;
 const PAGE_BYTES: u64 = 4096;
-/// What stands in a page before degrees.
+/// Bytes before the degrees of a page.
 const PAGE_HEADER_BYTES: usize = 12;
-/// The unit of checking of index and edge files: small, since sparse supersteps read them at random.
+/// The unit of checksums of index and edge files: small, since sparse supersteps read blocks at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
-/// Window of a scan, and the largest that a cursor grows to.
+/// Window of a scan, and the largest window of a cursor.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
-/// Memory that the checksums of files with as many edges take: 4 bytes a block.
+/// Memory of the checksums of files with as many edges: 4 bytes per block.
 pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
     checksum_bytes_max(csr.vertices, csr.entries, false)
 }
 
-/// The same for so many vertices and entries that are not written yet.
+/// Returns the same for so many vertices and entries that are not written yet.
 fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
     let edges = packed::blocks_bytes_max(entries) + if weighted { entries * 8 } else { 0 };
-    // Those of the file of blocks are for one block in 4096 of the edges.
+    // The file of blocks has one block for 4096 blocks of edges.
     4 * ((edges + index_bytes(vertices)).div_ceil(BLOCK_BYTES as u64) + edges.div_ceil(64 << 20))
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn index_bytes(vertices: u64) -> u64 {
 pub(crate) struct Csr {
     pub vertices: u64,
     pub entries: u64,
-    /// Entries are below this: vertices, but for rows that an algorithm made for itself.
+    /// Upper limit of entries: the number of vertices, except in rows that an algorithm made for itself.
     pub entry_range: u64,
     pub index: CheckedFile,
     pub edges: CheckedFile,
@@ -89,7 +89,7 @@ impl Csr {
         Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
     }
 
-    /// Refuses numbers that are no vertices: checksums say that bytes are what was written, not who wrote them.
+    /// Refuses numbers that are no vertices: checksums prove that bytes are as written, and not that a graph wrote them.
     pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
         let max = targets.iter().copied().max().unwrap_or(0);
         if u64::from(max) < self.entry_range {
@@ -103,17 +103,17 @@ impl Csr {
         })
     }
 
-    /// Of rows whose edges are not where the index says.
+    /// Creates the error of rows whose edges are not where the index says.
     pub fn misplaced(&self, first: u64) -> Error {
         self.bad_index(format!("edge {first} behind its block"), "edges in their blocks".to_string())
     }
 
-    /// Memory that [`Self::hold`] takes.
+    /// Returns the memory that [`Self::hold`] takes.
     pub fn held_bytes(&self) -> u64 {
         self.files().map(|file| CheckedFile::held_bytes(file.len())).sum()
     }
 
-    /// The same in memory.
+    /// Reads all files into memory.
     pub fn hold(&self, job: &Job) -> Result<Csr> {
         let bytes = self.files().map(CheckedFile::len).sum();
         job.start_phase("reading edges into memory", "bytes", bytes);
@@ -123,14 +123,14 @@ impl Csr {
         Ok(Csr { index, edges, blocks, weights, ..self.clone() })
     }
 
-    /// The same, whose readers leave weights where they are.
+    /// Returns the same rows for readers that skip weights.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }
     }
 }
 
-/// Edges as records: the key is source and destination, the value a weight or nothing. Duplicates merge: the
-/// smallest weight stays, so that the result does not depend on the order of the input.
+/// Defines how edges are sorted: the key is source and destination, the value a weight or nothing. Duplicates merge: the smallest
+/// weight wins, so the result does not depend on the order of the input.
 pub(crate) trait EdgeOperation: Operation<Key = u64> + Default {
     const WEIGHTED: bool;
     fn value(weight: f64) -> Self::Value;
@@ -175,7 +175,7 @@ impl EdgeOperation for SmallestWeight {
     }
 }
 
-/// The key of an edge.
+/// Returns the key of an edge.
 pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
     (source as u64) << 32 | destination as u64
 }
@@ -215,7 +215,7 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
     Ok(sorter.finish()?)
 }
 
-/// The same edges without weights seen from their destinations, in the job's scratch.
+/// Transposes the edges, without weights, into the job's scratch.
 pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     let csr = &csr.unweighted();
     let sorted = transposed::<Unweighted>(job, csr)?;
@@ -229,15 +229,15 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     Ok(Csr { entries, index, edges, blocks, ..csr.clone() })
 }
 
-/// Looks up rows in ascending order of vertices, reading ahead where they lie close together.
+/// Looks up rows in ascending order of vertices, reading ahead where lookups are close together.
 pub(crate) struct IndexCursor {
     job: Job,
     csr: Csr,
-    /// The pages in memory: number of the first, how many, and where in the buffer.
+    /// Pages in memory: number of the first, count, and offset in the buffer.
     window: Option<(u64, u64, Buffer, usize)>,
     ahead: Option<(u64, u64, PendingRead)>,
     spare: Vec<Buffer>,
-    /// Pages in the next window: doubled where windows follow each other.
+    /// Pages of the next window: doubled when windows follow each other.
     grown: u64,
     page: u64,
     slot: usize,
@@ -245,10 +245,10 @@ pub(crate) struct IndexCursor {
     blocks: BlockCursor,
 }
 
-/// Memory that an [`IndexCursor`] takes.
+/// Memory of an [`IndexCursor`].
 pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
 
-/// Entries that follow each other, and their blocks.
+/// Consecutive entries, and their blocks.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub entries: Range<u64>,
@@ -256,7 +256,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Where the blocks lie in the file of edges.
+    /// Returns the bytes of the blocks in the file of edges.
     pub fn bytes(&self) -> Range<u64> {
         self.blocks.start * BLOCK_BYTES as u64..self.blocks.end * BLOCK_BYTES as u64
     }
@@ -279,13 +279,13 @@ impl IndexCursor {
         })
     }
 
-    /// Whether it looks up rows of the same files.
+    /// Tells whether the cursor reads the files of `csr`.
     pub fn is_of(&self, csr: &Csr) -> bool {
         self.csr.index.name() == csr.index.name()
     }
 
-    /// Where the first of these entries lie, as many as there are in `blocks_max` blocks. They are at least one, and of the
-    /// vertex that was found last, or behind it.
+    /// Returns the blocks of the first entries, at most `blocks_max` blocks. There is at least one entry, and none before the row
+    /// of the vertex that was found last.
     pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
         let (_, hint, _) = self.present();
         let first = self.blocks.find(entries.start, hint)?;
@@ -309,7 +309,7 @@ impl IndexCursor {
         Ok(Span { entries: entries.start..end, blocks: first..last + 1 })
     }
 
-    /// The number of the first edge of `vertex`, and its degree.
+    /// Returns the number of the first edge of `vertex`, and its degree.
     pub fn find(&mut self, vertex: u32) -> Result<(u64, u32)> {
         let (page, slot) = (vertex as u64 / PAGE_VERTICES, (vertex as u64 % PAGE_VERTICES) as usize);
         if page != self.page {
@@ -328,7 +328,7 @@ impl IndexCursor {
         Ok((self.entry, degree))
     }
 
-    /// The degrees of a page's vertices, those of no vertex after the last one.
+    /// Returns the degrees of a page's vertices, without those past the last vertex.
     fn degrees(&mut self, page: u64) -> Result<&[u32]> {
         if page != self.page {
             self.load(page)?;
@@ -336,7 +336,7 @@ impl IndexCursor {
         Ok(self.present().2)
     }
 
-    /// The present page: the number of its first edge, a block not behind it, and degrees.
+    /// Returns the number of the page's first edge, a block not after that edge, and the degrees.
     fn present(&self) -> (u64, u64, &[u32]) {
         let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
         let at = start + ((self.page - first) * PAGE_BYTES) as usize;
@@ -350,7 +350,7 @@ impl IndexCursor {
         self.slot = 0;
     }
 
-    /// Where the page after the present one begins, by the degrees of this one.
+    /// Returns the edge at which the page after the present one begins, by the degrees of this one.
     fn page_end(&self) -> u64 {
         let (entry, _, degrees) = self.present();
         entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()
@@ -391,7 +391,7 @@ impl IndexCursor {
         }
     }
 
-    /// Starts to read the window that begins at `first`; `None` after the last page.
+    /// Starts to read the window that begins at page `first`; `None` after the last page.
     fn submit(&mut self, first: u64) -> Result<Option<(u64, u64, PendingRead)>> {
         let total = self.csr.index.len() / PAGE_BYTES;
         let pages = self.grown.min(total.saturating_sub(first));
@@ -404,7 +404,7 @@ impl IndexCursor {
     }
 }
 
-/// Degrees of vertices in order.
+/// Reads degrees of vertices in order.
 pub(crate) struct Degrees {
     cursor: IndexCursor,
     /// The vertices of the present page.
@@ -429,7 +429,7 @@ impl Degrees {
         Ok(self.degrees[(u64::from(vertex) - self.page.start) as usize])
     }
 
-    /// Those from `vertex` to the end of its page.
+    /// Returns the degrees from `vertex` to the end of its page.
     pub fn from(&mut self, vertex: u32) -> Result<&[u32]> {
         if !self.page.contains(&vertex.into()) {
             self.load(vertex)?;
@@ -447,26 +447,26 @@ impl Degrees {
     }
 }
 
-/// Memory that a scan without weights takes.
+/// Memory of a scan without weights.
 pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
 
-/// How many scans at once a budget allows: one for each thread, in at most a quarter of what is free.
+/// Returns the number of parallel scans that a budget allows: one per thread, in at most a quarter of the free memory.
 pub(crate) fn scan_threads(job: &Job) -> usize {
     let fit = (job.budget().free_bytes() / 4 / SCAN_BYTES) as usize;
     job.budget().threads().min(fit).max(1)
 }
 
-/// Rows of a range of vertices, one vertex after the other.
+/// Reads rows of a range of vertices, one vertex after the other.
 pub(crate) struct Rows {
     csr: Csr,
     degrees: Degrees,
     edges: FileReader,
     unpacker: Unpacker,
     weights: Option<FileReader>,
-    /// Entries of the range that were not given yet, and how many of them are the present vertex's.
+    /// Entries of the range that were not returned yet, and how many of them belong to the present vertex.
     entries: Range<u64>,
     left: u32,
-    /// Entries whose weights were given, of the present piece.
+    /// Entries of the present piece whose weights were returned.
     used: usize,
 }
 
@@ -475,7 +475,7 @@ impl Rows {
         Self::deep(job, csr, vertices, 2)
     }
 
-    /// The same with so many windows of edges (and of weights), of which all but one can be on their way.
+    /// Creates a reader with so many windows of edges (and of weights), of which all but one can be in flight.
     pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<Rows> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let (mut entries, mut blocks) = (0..0, 0..0);
@@ -504,7 +504,7 @@ impl Rows {
         Ok(Rows { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
     }
 
-    /// Goes to `vertex`, the next one of the range, and gives the length of its row. The row before was read whole.
+    /// Moves to `vertex`, the next one of the range, and returns the length of its row. The row before was read to its end.
     pub fn start(&mut self, vertex: u32) -> Result<u32> {
         debug_assert_eq!(self.left, 0, "the row before was read whole");
         self.left = self.degrees.of(vertex)?;
@@ -515,7 +515,7 @@ impl Rows {
         self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
     }
 
-    /// The next part of the present vertex's row, with its weights where there are any; `None` at the end of the row.
+    /// Returns the next part of the present row, with its weights where there are any; `None` at the end of the row.
     pub fn part(&mut self) -> Result<Option<Part<'_>>> {
         if self.left == 0 {
             return Ok(None);
@@ -559,7 +559,7 @@ impl Rows {
 /// A part of a row.
 pub(crate) struct Part<'a> {
     pub row: &'a [u32],
-    /// As long as the row, where there are weights.
+    /// Weights, as many as destinations, if the graph has weights.
     pub weights: Option<&'a [f64]>,
 }
 
@@ -567,8 +567,8 @@ fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(b
     <[T] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("pieces are aligned and hold whole entries")
 }
 
-/// Calls `each(source, destinations, weights)` for the rows of `vertices`, in order. A long row comes in parts;
-/// a vertex without edges does not come.
+/// Calls `each(source, destinations, weights)` with the rows of `vertices`, in order. A long row comes in parts; vertices without
+/// edges are skipped.
 pub(crate) fn scan(
     job: &Job,
     csr: &Csr,
@@ -585,8 +585,7 @@ pub(crate) fn scan(
     Ok(())
 }
 
-/// As [`scan`] over all vertices, by as many threads as there are `states`; each thread has one of them. The
-/// order of rows is not defined.
+/// Scans all vertices by as many threads as there are `states`; each thread has one of them. The order of rows is not defined.
 pub(crate) fn scan_parallel<S: Send>(
     job: &Job,
     csr: &Csr,
@@ -599,16 +598,16 @@ pub(crate) fn scan_parallel<S: Send>(
     parallel_ranges(csr.vertices, states, work)
 }
 
-/// Ranges of [`parallel_ranges`] begin at multiples of this: an index window.
+/// Ranges of [`parallel_ranges`] begin at multiples of this number: an index window.
 pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
 
-/// Vertices in a range of [`parallel_ranges`]: whole index windows, and about 16 ranges for each thread, so that a few
-/// long rows do not keep one thread busy alone.
+/// Returns the vertices per range of [`parallel_ranges`]: whole index windows, about 16 ranges per thread, so that a few long
+/// rows do not keep a single thread busy.
 pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
     (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
 }
 
-/// As [`parallel_ranges`], each with its part of `values`, of which there is one for each vertex.
+/// Calls `work` as [`parallel_ranges`] does, each time with the range's part of `values`, which has an element per vertex.
 pub(crate) fn parallel_parts<T: Send, S: Send>(
     values: &mut [T],
     states: Vec<S>,
@@ -623,8 +622,8 @@ pub(crate) fn parallel_parts<T: Send, S: Send>(
     })
 }
 
-/// Calls `work` for ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them.
-/// The order of ranges is not defined, but each thread gets ascending ones.
+/// Calls `work` with ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them. The
+/// order of ranges is not defined, but those of one thread ascend.
 pub(crate) fn parallel_ranges<S: Send>(
     vertices: u64,
     states: Vec<S>,
@@ -652,7 +651,7 @@ mod tests {
     use super::*;
     use crate::testing::test_job;
 
-    /// Pages of the index as `(first entry, degrees)`, and edges.
+    /// Writes pages of the index as `(first entry, degrees)`, and edges.
     fn csr(job: &Job, vertices: u64, pages: &[(u64, Vec<u32>)], edges: &[u32]) -> Csr {
         let write = |name: &str, bytes: &[u8]| {
             let mut file = FileWriter::create(job, name, BLOCK_BYTES, BLOCK_BYTES).unwrap();
@@ -688,7 +687,7 @@ mod tests {
         }
     }
 
-    /// The same with other numbers of first frames.
+    /// Copies `csr` with other numbers of first frames.
     fn with_blocks(job: &Job, csr: &Csr, first_frames: &[u32]) -> Csr {
         let mut file = FileWriter::create(job, "other blocks", BLOCK_BYTES, BLOCK_BYTES).unwrap();
         first_frames.iter().for_each(|frame| file.write(&frame.to_le_bytes()).unwrap());
@@ -713,7 +712,7 @@ mod tests {
                 assert!(span.entries.start == start && span.entries.end > start);
                 assert!(span.blocks.end - span.blocks.start <= blocks_max);
                 assert!(blocks_max < 100 || (span.entries.end, span.blocks.end) == (50_001, count));
-                // The blocks hold these edges, and no others would.
+                // The blocks hold these edges, and one block fewer would not.
                 let mut bytes = FileReader::new(&job, &good.edges, span.bytes(), BLOCK_BYTES).unwrap();
                 let first = bytes.next_piece().unwrap().unwrap();
                 let mut unpacker = Unpacker::new();
@@ -733,7 +732,7 @@ mod tests {
         }
     }
 
-    /// What is read of all rows in both ways, or what each of them says.
+    /// Reads all rows in both ways, or returns the errors of both.
     fn read(job: &Job, csr: &Csr) -> [std::result::Result<Vec<u64>, String>; 2] {
         let all = 0..csr.vertices;
         let mut scanned = Vec::new();

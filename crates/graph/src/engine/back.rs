@@ -1,8 +1,8 @@
-//! A superstep the other way, for searches: each vertex that waits looks along its in-edges for one that is active, and stops
-//! at the first (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
+//! Bottom-up supersteps for searches: each waiting vertex scans its in-edges for an active vertex, and stops at the first
+//! (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
 //!
-//! Where most vertices are reached from the present ones, most edges lead to vertices that were reached already. Looking
-//! back reads the rows of the others only, and sends one message to a vertex where as many would arrive as it has edges.
+//! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of the others, and sends
+//! one message to a vertex to which a push would send one per edge.
 
 use std::ops::Range;
 
@@ -19,11 +19,11 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// A sender that can also send to one vertex.
+/// Sends a message to a single vertex, beside sending along edges.
 pub(super) trait Deliver: Sender {
     type Message;
 
-    /// `is_only`: nobody else delivers to this vertex.
+    /// Delivers a message; with `is_only` no other worker delivers to this vertex.
     fn deliver(
         &self,
         sink: &mut Self::Sink,
@@ -58,7 +58,7 @@ impl<P: StepProgram> Deliver for Direct<'_, P> {
     }
 }
 
-/// Sends what the first active vertex of a row says to the vertex whose row it is.
+/// Sends the message of the first active vertex in a row to the vertex that owns the row.
 struct Back<'a, P, T> {
     program: &'a P,
     active: Marked<'a>,
@@ -66,7 +66,8 @@ struct Back<'a, P, T> {
 }
 
 impl<P: StepProgram, T> Back<'_, P, T> {
-    /// What the first active vertex of a row says. Rows are in ascending order; the parts of a long one come one by one.
+    /// Returns the message of the first active vertex in a row. Rows are in ascending order; the parts of a long one come one by
+    /// one.
     #[inline]
     fn said_along(&self, row: &[u32]) -> Option<P::Message> {
         let source = row.iter().find(|&&source| self.active.has(source));
@@ -105,11 +106,11 @@ where
     }
 }
 
-/// The same, and keeps the rows of the others.
+/// Pulls as [`PullFirst`] does, and keeps the rows in which no vertex was active.
 struct Keeping<'a, P: StepProgram>(Back<'a, P, Direct<'a, P>>);
 
 impl<P: StepProgram> Back<'_, P, Direct<'_, P>> {
-    /// Whether a vertex got a message along its row.
+    /// Tells whether a vertex got a message along its row.
     #[inline]
     fn look(&self, touched: &mut Touched, vertex: u32, row: &[u32], is_whole: bool) -> bool {
         let said = self.said_along(row);
@@ -144,7 +145,7 @@ impl<P: StepProgram> Sender for Keeping<'_, P> {
     }
 }
 
-/// Who is active: a bit for each vertex.
+/// The set of active vertices: a bit for each vertex.
 pub(super) struct Marks(Buffer);
 
 impl Marks {
@@ -157,7 +158,7 @@ impl Marks {
         self.0.typed_mut::<u64>()[vertex as usize / 64] |= 1 << (vertex % 64);
     }
 
-    /// Sets the bits of a list of vertices, of which there are `vertices` in the graph.
+    /// Sets the bits of a list of vertices of a graph with `vertices` vertices.
     pub fn set_all(&mut self, job: &Job, list: &Frontier, vertices: u64) -> Result<()> {
         let mut reader = list.reader(job, vertices)?;
         while let Some(vertex) = reader.next()? {
@@ -179,7 +180,7 @@ impl Marks {
     }
 }
 
-/// [`Marks`] to be read.
+/// A read-only view of [`ActiveSet`].
 #[derive(Clone, Copy)]
 pub(super) struct Marked<'a>(&'a [u64]);
 
@@ -190,15 +191,15 @@ impl Marked<'_> {
     }
 }
 
-/// More than this part of all vertices are many.
+/// More vertices than this part of all count as many.
 const MANY_SHARE: u64 = 64;
-/// Where vertices are many, the edges of those in one range of so many are counted.
+/// Of many vertices, those in one range of so many are sampled.
 const SAMPLED_SHARE: u32 = 8;
-/// A range: what a cursor reads of the index at once has about as many.
+/// Vertices in a range: about as many as a cursor's window of the index.
 const SAMPLED_VERTICES: u32 = 64 << 10;
 
-/// About how many edges these vertices have. Where vertices are many, those in a part of all ranges are asked: enough to choose
-/// by, and reading the whole index takes longer than all else that is done to choose.
+/// Estimates the number of edges of these vertices. If vertices are many, a sample is enough to choose by, and reading the whole
+/// index would take longer than the rest of the choice.
 pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64> {
     let are_many = vertices.count().is_none_or(|count| count > rows.vertices / MANY_SHARE);
     let share = if are_many { SAMPLED_SHARE } else { 1 };
@@ -216,8 +217,8 @@ pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64
 }
 
 impl<S: State> Engine<S> {
-    /// A superstep in which each vertex that waits looks along its row for the first `active` one. What was looked along in vain stays in
-    /// memory for the next superstep where the choice has room for it.
+    /// Runs a superstep in which each waiting vertex scans its row for the first `active` vertex. Rows without one stay in memory
+    /// for the next superstep if the choice has room for them.
     pub(super) fn pull_first<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -249,7 +250,7 @@ impl<S: State> Engine<S> {
         Ok(done)
     }
 
-    /// Looks along the rows of all vertices that wait, and keeps those in which nobody was found, if they fit in `room_bytes`.
+    /// Scans the rows of all waiting vertices, and keeps those without an active vertex, if they fit in `room_bytes`.
     fn look_back<P: StepProgram<State = S>>(
         &mut self,
         back: Back<'_, P, Direct<'_, P>>,
@@ -268,7 +269,7 @@ impl<S: State> Engine<S> {
         Ok(touched)
     }
 
-    /// Looks along the rows that were kept, and keeps those in which nobody was found again.
+    /// Scans the cached rows, and keeps those that are again without an active vertex.
     fn look_again<P: StepProgram<State = S>>(
         &mut self,
         back: &Back<'_, P, Direct<'_, P>>,
@@ -277,7 +278,7 @@ impl<S: State> Engine<S> {
         let mut cached = self.begin_cached()?;
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
-            // Who was reached has something in its cell, of this superstep or as what it has seen.
+            // The accumulator of a reached vertex holds a message of this superstep or an earlier one.
             let waits = back.to.said_by(vertex) == P::NOTHING;
             *edges += if waits { row.len() as u64 } else { 0 };
             waits && !back.look(touched, vertex, row, is_whole)
@@ -285,7 +286,7 @@ impl<S: State> Engine<S> {
         Ok(self.end_cached(cached, sinks))
     }
 
-    /// Begins a superstep over the rows in memory.
+    /// Begins a superstep over the cached rows.
     pub(super) fn begin_cached(&mut self) -> Result<Left> {
         let cached = self.cached.take().expect("rows that were kept");
         self.begin_superstep(cached.edges());
@@ -293,7 +294,7 @@ impl<S: State> Engine<S> {
         Ok(cached)
     }
 
-    /// Ends it, and gives what workers touched, who counted the edges that they looked along.
+    /// Ends the superstep, and returns the vertices that workers touched; each worker counted the edges that it scanned.
     pub(super) fn end_cached(&mut self, cached: Left, sinks: Vec<(Touched, u64)>) -> Vec<Touched> {
         self.cached = Some(cached);
         let edges = sinks.iter().map(|(_, edges)| edges).sum();

@@ -1,10 +1,9 @@
 //! The edge phase of a superstep: from active vertices to messages.
 //!
-//! One [`Source`] walks forwards over the active vertices, their states and their index entries, and cuts the
-//! edges to be read into chunks: either one large window of the edge file, in which rows lie close together, or a
-//! batch of small windows far apart, which are read at once. Workers take chunks in turn: each has some chunks on
-//! their way from the drive while it sends the messages of one. Where all vertices are active and their states in memory,
-//! every worker has a source of its own, over ranges of vertices.
+//! One [`Source`] walks over the active vertices, their states and their index entries in order, and cuts the edges to be read
+//! into chunks: either one large window of the edge file, in which rows lie close together, or a batch of small windows far
+//! apart, which are read at once. Workers take chunks in turn: each has some chunks in flight while it sends the messages of one.
+//! Where all vertices are active and their states in memory, every worker has a source of its own, over ranges of vertices.
 
 use std::{
     collections::VecDeque,
@@ -33,30 +32,30 @@ const WINDOW_BYTES_MAX: usize = 1 << 20;
 /// A small window: rows in at most so many blocks of the edge file.
 const SMALL_BLOCKS: u64 = 2;
 const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
-/// Blocks between rows that are read as one window: one takes a drive less time than another request.
+/// Blocks between rows that are read as one window: reading a block takes less time than another request.
 const GAP_BLOCKS: u64 = 1;
 /// Bytes of a window for each row of a chunk: a window of rows of the usual length is read whole.
 const BYTES_PER_ROW: usize = 32;
-/// Edges between rows that are unpacked with them, and how many are looked for at once.
+/// Edges between rows that are unpacked with them, and the most edges that are unpacked at once.
 const UNPACKED_GAP: u64 = 128;
 const UNPACKED_MAX: u64 = UNPACKER_BYTES / 4;
 
-/// What the edge phase asks of an algorithm.
+/// The interface of an algorithm to the edge phase.
 pub(crate) trait Sender: Sync {
-    /// What is kept of each vertex.
+    /// The state of a vertex.
     type State: State;
-    /// What a vertex sends along its edges.
+    /// The message that a vertex sends along its edges.
     type Sent: Copy + Send;
-    /// Where a worker puts it.
+    /// The destination of a worker's messages.
     type Sink: Send;
 
     /// Whether weights are read beside the edges.
     const READS_WEIGHTS: bool = false;
 
-    /// What an active vertex sends along each of its edges; `None` sends nothing.
+    /// Returns the message of an active vertex along each of its edges; `None` sends nothing.
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
-    /// What an active vertex adds to [`Sent::gathered`].
+    /// Returns an active vertex's term of [`Sent::gathered`].
     fn add_up(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
@@ -64,11 +63,11 @@ pub(crate) trait Sender: Sync {
     /// Whether [`Sender::look`] is called.
     const LOOKS: bool = false;
 
-    /// Looks at rows that follow each other without a gap, before these are pushed one by one.
+    /// Sees consecutive rows together, before they are pushed one by one.
     fn look(&self, _sink: &mut Self::Sink, _window: &[u32], _rows: Range<usize>) {}
 
-    /// Puts what the edges `row` of a window carry, all of one vertex; `weights` is as long as the window, or empty where
-    /// they are not read.
+    /// Sends along the edges `row` of a window, all of one vertex; `weights` is as long as the window, or empty where weights are
+    /// not read.
     fn push(
         &self,
         sink: &mut Self::Sink,
@@ -79,15 +78,15 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Workers have sources of their own where so many times the memory of these is free.
+/// Workers have sources of their own if so many times the sources' memory is free.
 const SPARE_SHARE: u64 = 16;
-/// Bytes of windows for one byte of a large window of edges: a large window and a batch of small ones for each chunk, and
-/// the same twice as wide for weights.
+/// Returns the bytes of windows per byte of a large window of edges: a large window and a batch of small ones per chunk, and the
+/// same twice as wide for weights.
 const fn window_share(weighted: bool) -> usize {
     2 * CHUNKS * if weighted { 3 } else { 1 }
 }
 
-/// How many workers, and the size of their windows, in at most an eighth of the free memory.
+/// Returns the number of workers and the size of their windows, in at most an eighth of the free memory.
 pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize, usize) {
     let each = |window_bytes: usize| (window_share(weighted) * window_bytes) as u64;
     let workers = threads.min((free_bytes / 8 / each(WINDOW_BYTES_MIN)) as usize).max(1);
@@ -98,19 +97,19 @@ pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize
     (workers, window_bytes)
 }
 
-/// Memory that the edge phase takes: windows, their rows, and the index cursor.
+/// Returns the memory of the edge phase: windows, their rows, and the index cursor.
 pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
     let pools = |large_bytes: usize| 2 * taken_bytes(CHUNKS * workers * large_bytes);
     let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
     buffers as u64 + rows_bytes(workers, window_bytes) + workers as u64 * UNPACKER_BYTES + csr::CURSOR_BYTES
 }
 
-/// Memory for the rows of chunks.
+/// Returns the memory for the rows of chunks.
 fn rows_bytes(workers: usize, window_bytes: usize) -> u64 {
     (workers * CHUNKS * (window_bytes / BYTES_PER_ROW) * 32) as u64
 }
 
-/// A part of a vertex's row, and what to send along it.
+/// A part of a vertex's row, and the message along it.
 struct Row<M> {
     first: u64,
     count: u32,
@@ -143,21 +142,21 @@ struct Source<'a, S: Sender> {
     active: FrontierReader,
     state: StatePeek<'a, S::State>,
     index: IndexCursor,
-    /// Rows (or parts of one) that did not fit in the window or chunk before; the next one last.
+    /// Rows (or parts of one) that did not fit in the last window or chunk; the next one last.
     left: Vec<Row<S::Sent>>,
-    /// What a window holds at most: blocks, and edges whose weights are read too.
+    /// Limits of a window: blocks, and edges whose weights are read too.
     window_blocks: u64,
     window_edges: u64,
     small_max: usize,
     rows_max: usize,
-    /// Rows that a chunk has room for from the start.
+    /// Initial capacity of a chunk, in rows.
     rows_usual: usize,
     gathered: u64,
     edges: u64,
 }
 
 impl<S: Sender> Source<'_, S> {
-    /// The next chunk, or `None` where no active vertex is left.
+    /// Returns the next chunk, or `None` when no active vertex is left.
     fn next_chunk(&mut self) -> Result<Option<Chunk<S::Sent>>> {
         self.job.check_cancelled()?;
         let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_usual), small: Vec::new(), large: None };
@@ -194,16 +193,16 @@ impl<S: Sender> Source<'_, S> {
         chunk
     }
 
-    /// Whether a row goes into a window that is open.
+    /// Tells whether a row goes into the open window.
     fn joins(&self, window: &Window, row: &Span) -> bool {
-        // Not where an index that lies leads back.
+        // A corrupt index may lead backwards.
         row.entries.start >= window.span.entries.end
             && (window.span.blocks.end - 1..=window.span.blocks.end + GAP_BLOCKS).contains(&row.blocks.start)
             && row.blocks.end - window.span.blocks.start <= self.window_blocks
             && row.entries.end - window.span.entries.start <= self.window_edges
     }
 
-    /// Puts a window into the chunk; whether the chunk is full.
+    /// Adds a window to the chunk; returns whether the chunk is full.
     fn close(&self, chunk: &mut Chunk<S::Sent>, window: Window) -> bool {
         let blocks = window.span.blocks.end - window.span.blocks.start;
         if blocks <= SMALL_BLOCKS && self.weight_bytes(&window.span) <= 2 * SMALL_BYTES {
@@ -215,7 +214,7 @@ impl<S: Sender> Source<'_, S> {
         }
     }
 
-    /// Bytes that are read for weights.
+    /// Returns the bytes that are read for weights.
     fn weight_bytes(&self, span: &Span) -> usize {
         match &self.csr.weights {
             Some(weights) if S::READS_WEIGHTS => weights.read_bytes(&weights_of(span)),
@@ -223,7 +222,7 @@ impl<S: Sender> Source<'_, S> {
         }
     }
 
-    /// The next row, or as much of it as fits in a window.
+    /// Returns the next row, or as much of it as fits in a window.
     fn next_row(&mut self) -> Result<Option<(Row<S::Sent>, Span)>> {
         let row = match self.left.pop() {
             Some(row) => row,
@@ -242,7 +241,7 @@ impl<S: Sender> Source<'_, S> {
         Ok(Some((Row { count, ..row }, span)))
     }
 
-    /// The row of the next active vertex that has edges and something to say.
+    /// Returns the row of the next active vertex that has edges and a message.
     fn next_vertex(&mut self) -> Result<Option<Row<S::Sent>>> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
@@ -258,14 +257,14 @@ impl<S: Sender> Source<'_, S> {
     }
 }
 
-/// What the edge phase gives back.
+/// The result of the edge phase.
 pub(super) struct Sent<K> {
     pub sinks: Vec<K>,
     pub gathered: u64,
     pub edges: u64,
 }
 
-/// Sends what all active vertices have to say along their rows in `csr`, by one worker for each sink.
+/// Sends the messages of all active vertices along their rows in `csr`, by one worker per sink.
 pub(super) fn send<S: Sender>(
     job: &Job,
     sender: &S,
@@ -372,7 +371,7 @@ struct Worker<'a, 's, S: Sender> {
     weights: Option<(&'a CheckedFile, Pool)>,
 }
 
-/// A chunk whose windows are on their way.
+/// A chunk whose windows are in flight.
 struct Flying<M> {
     rows: Vec<Row<M>>,
     windows: Vec<(Window, PendingRead, Option<PendingRead>)>,
@@ -402,7 +401,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok(())
     }
 
-    /// The next chunk; `None` at the end, and where another worker failed: a source that failed is not asked again.
+    /// Returns the next chunk; `None` at the end, and where another worker failed: a source is not called again after a failure.
     fn next_chunk(&self) -> Result<Option<Chunk<S::Sent>>> {
         let mut source = self.source.lock().expect("no panic under this lock");
         if self.failed.load(Ordering::Relaxed) {
@@ -457,7 +456,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok(())
     }
 
-    /// Sends along the rows of a window; how many edges they have.
+    /// Sends along the rows of a window; returns the number of edges.
     fn send(&mut self, span: &Span, rows: &[Row<S::Sent>], blocks: &[u8], weights: &[f64]) -> Result<u64> {
         let (mut sent, mut looked_at) = (0, 0);
         for (at, row) in rows.iter().enumerate() {
@@ -496,7 +495,7 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 }
 
-/// Where the edges end that follow the first row without a gap.
+/// Returns the end of the edges that follow the first row without a gap.
 fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {
@@ -508,7 +507,7 @@ fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// Where the edges end that can be unpacked with those of the first row: rows between are few.
+/// Returns the end of the edges that can be unpacked with those of the first row: gaps between the rows are small.
 fn run_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {
@@ -520,7 +519,7 @@ fn run_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// The weights of these edges, in their file.
+/// Returns the bytes of these edges' weights in their file.
 fn weights_of(span: &Span) -> Range<u64> {
     span.entries.start * 8..span.entries.end * 8
 }

@@ -1,8 +1,8 @@
-//! A superstep the other way, for sums: each vertex that waits adds up what active vertices at the other ends of its edges say.
+//! Bottom-up supersteps for sums: each waiting vertex adds up the messages of active vertices in its row.
 //!
-//! A sum needs all of them, where a search ([`super::back`]) stops at the first. It pays all the same where waiting vertices have
-//! not many more edges than active ones: what an active vertex says is read, by no more than a load, and only where it is
-//! active (of which the bits lie in a near cache), where a message sent is a compare-and-swap far away.
+//! A sum needs all of these, where a search ([`super::pull_first`]) stops at the first. Pulling pays nevertheless where waiting
+//! vertices do not have many more edges than active ones: a pull loads a message, and only that of an active vertex (the bits of
+//! the active set lie in a near cache), where a push does a compare-and-swap far away.
 
 use std::ops::Range;
 
@@ -14,24 +14,24 @@ use super::{
 };
 use crate::{Result, csr::Csr};
 
-/// Sends the sum of what the active vertices of a row say to the vertex whose row it is.
+/// Sends the sum of the messages of active vertices in a row to the vertex that owns the row.
 struct Gather<'a, P: StepProgram> {
     active: Marked<'a>,
     direct: Direct<'a, P>,
 }
 
-/// What a worker found in the present rows.
+/// Buffers and results of a worker for its present rows.
 struct Looked<M> {
     touched: Touched,
-    /// What each vertex in the window says, as far as rows reach.
+    /// The message of each vertex in the window, as far as rows reach.
     said: Vec<M>,
-    /// Places of the active ones, and room for as many as there could be.
+    /// Places of active vertices, with capacity for all places.
     places: Vec<u32>,
-    /// The rows without an active vertex, where they are kept.
+    /// The rows without an active vertex, if they are kept.
     leaving: Option<Leaving>,
 }
 
-/// Active vertices ahead of the present one whose cells are asked for.
+/// Distance, in active vertices, of the prefetch of accumulators.
 const AHEAD: usize = 64;
 
 impl<P: StepProgram> Sender for Gather<'_, P> {
@@ -45,7 +45,7 @@ impl<P: StepProgram> Sender for Gather<'_, P> {
         self.direct.program().waits(vertex, state).then_some((vertex, degree))
     }
 
-    /// Which vertices are active, and where rows end, cannot be foreseen: rows are looked at together, without branches.
+    /// Looks at rows together, without branches, since neither active vertices nor ends of rows can be predicted.
     fn look(&self, looked: &mut Looked<P::Message>, window: &[u32], rows: Range<usize>) {
         let Looked { said, places, .. } = looked;
         if said.len() < window.len() {
@@ -81,7 +81,7 @@ impl<P: StepProgram> Sender for Gather<'_, P> {
         let sum = said.fold(P::NOTHING, |a, &b| self.direct.program().reduce_at(vertex, a, b));
         match &mut looked.leaving {
             Some(leaving) if sum == P::NOTHING => leaving.push(vertex, &window[row], is_whole),
-            // The parts of a row may be several workers'.
+            // Several workers may have parts of a row.
             _ => self.direct.send_to(vertex, sum, is_whole, &mut looked.touched),
         }
         Ok(())
@@ -89,7 +89,7 @@ impl<P: StepProgram> Sender for Gather<'_, P> {
 }
 
 impl<P: StepProgram> Gather<'_, P> {
-    /// What the active vertices of a row say.
+    /// Sums the messages of the active vertices in a row.
     fn sum(&self, to: u32, row: &[u32]) -> P::Message {
         let active = row.iter().filter(|&&vertex| self.active.has(vertex));
         active.fold(P::NOTHING, |sum, &vertex| {
@@ -99,8 +99,8 @@ impl<P: StepProgram> Gather<'_, P> {
 }
 
 impl<S: State> Engine<S> {
-    /// A superstep in which the `waiting` vertices add up what the `active` ones along `rows` say. Where the choice has room for them,
-    /// rows in which nobody was active stay in memory for the next supersteps.
+    /// Runs a superstep in which the `waiting` vertices add up the messages of the `active` ones along `rows`. If the choice has
+    /// space for them, rows without an active vertex stay in memory for the next supersteps.
     pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -129,7 +129,7 @@ impl<S: State> Engine<S> {
             Step::PullCached => self.gather_cached(&gather, touched)?,
             _ => self.gather_rows(&gather, touched, rows, waiting, choice.unvisited_bytes)?,
         };
-        // Where all cells are walked over, those of active vertices change nothing, and are cleared with the others.
+        // If all accumulators are scanned, those of active vertices change nothing, and are cleared with the others.
         let are_all = Cells::is_crowded(&touched) || cells.are_many(active.count());
         if !are_all {
             let said = cells.all::<P::Message>();
@@ -142,7 +142,7 @@ impl<S: State> Engine<S> {
         self.settle_some(program, cells, touched, are_all, collect, log)
     }
 
-    /// Clears the bits of `active` vertices, or of all, and puts them back.
+    /// Clears the bits of `active` vertices, or of all, and returns the set to the engine.
     fn unmark(&mut self, mut marks: Marks, active: &Frontier, are_all: bool) -> Result<()> {
         if are_all {
             marks.clear_all();
@@ -180,7 +180,7 @@ impl<S: State> Engine<S> {
         Ok(touched)
     }
 
-    /// The same from the rows that were kept: vertices that wait look along them once more.
+    /// Pulls along the cached rows: waiting vertices scan these once more.
     fn gather_cached<P: StepProgram<State = S>>(
         &mut self,
         gather: &Gather<'_, P>,
@@ -194,13 +194,13 @@ impl<S: State> Engine<S> {
                 *edges += row.len() as u64;
                 gather.direct.send_to(vertex, gather.sum(vertex, row), is_whole, touched);
             }
-            // Who was reached sends along its row on the way back.
+            // A reached vertex sends along its row on the reverse pass, so all rows are kept.
             true
         });
         Ok(self.end_cached(cached, sinks))
     }
 
-    /// A superstep in which `active` vertices send along their rows, all of which were kept.
+    /// Runs a superstep in which `active` vertices send along their rows, all of which are cached.
     pub(super) fn push_cached<P: StepProgram<State = S>>(
         &mut self,
         program: &P,

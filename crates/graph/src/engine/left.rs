@@ -1,8 +1,8 @@
-//! Rows in which a search found nobody active, in memory for its next supersteps.
+//! Cached rows: rows in which a pull found no active vertex stay in memory for the next supersteps.
 //!
-//! After the superstep in which most vertices are reached, those that still wait have few edges each: of a Kronecker graph of scale
-//! 25, all 529 million edges are read for the first superstep that looks back, and some 8 million of them belong to vertices that it
-//! leaves waiting. Kept as they were unpacked, these are looked at again without a read.
+//! After the superstep that reaches most vertices, waiting vertices have few edges each: in a Kronecker graph of scale 25, the
+//! first pull reads all 529 million edges, and some 8 million of them belong to vertices that still wait. These are kept unpacked
+//! and scanned again without a read.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,17 +12,17 @@ use crate::Result;
 
 /// Words before a row: its vertex, and its length with [`IS_WHOLE`].
 const HEAD_WORDS: usize = 2;
-/// The row is all of its vertex's edges.
+/// Marks a row with all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// With room for fewer bytes than this part of the number of edges it is not tried.
+/// Caching needs at least one byte for so many edges of the graph.
 const TRIED_SHARE: u64 = 16;
-/// Some thousands of rows.
+/// Size of a piece: some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_WORDS: usize = PIECE_BYTES / 4;
-/// All pieces together are rounded up to a huge page.
+/// The pieces together are rounded up to a huge page.
 const ROUNDED_BYTES: u64 = 2 << 20;
 
-/// Rows, in pieces of memory that any worker may walk over.
+/// Rows, in pieces of memory that any worker may scan.
 pub(crate) struct Left(Vec<Piece>);
 
 /// Some rows.
@@ -35,16 +35,16 @@ struct Piece {
 #[derive(Clone)]
 pub(super) struct Room(Arc<Mutex<Vec<Buffer>>>);
 
-/// What one worker leaves.
+/// The rows that one worker caches.
 pub(super) struct Leaving {
     room: Room,
     pieces: Vec<Piece>,
-    /// There was more than fits.
+    /// Whether the pieces ran out.
     is_full: bool,
 }
 
-/// Room in `free_bytes` for the rows that will be left of a graph of so many edges: for a quarter of them at most. `None` where that
-/// is too little.
+/// Returns the bytes of `free_bytes` for cached rows of a graph of so many edges: for a quarter of the edges at most. `None`
+/// where that is too little.
 pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
     let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
     let bytes = wanted / PIECE_BYTES as u64 * PIECE_BYTES as u64;
@@ -52,7 +52,7 @@ pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
 }
 
 impl Room {
-    /// Of so many bytes: whole pieces.
+    /// Allocates so many bytes: whole pieces.
     pub fn new(budget: &Budget, bytes: u64) -> Result<Room> {
         let all = Buffer::zeroed(budget, bytes as usize, "rows that are looked at again")?;
         // The first pieces are taken first.
@@ -60,14 +60,14 @@ impl Room {
         Ok(Room(Arc::new(Mutex::new(pieces))))
     }
 
-    /// For one worker.
+    /// Creates the writer of one worker.
     pub fn leaving(&self) -> Leaving {
         Leaving { room: self.clone(), pieces: Vec::new(), is_full: false }
     }
 }
 
 impl Leaving {
-    /// Keeps a row for the next superstep.
+    /// Caches a row for the next superstep.
     #[inline]
     pub fn push(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
         let words = HEAD_WORDS + row.len();
@@ -79,7 +79,7 @@ impl Leaving {
 
     #[cold]
     fn push_more(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
-        // A long one in parts.
+        // A long row is split.
         let is_whole = is_whole && row.len() <= PIECE_WORDS - HEAD_WORDS;
         for part in row.chunks(PIECE_WORDS - HEAD_WORDS) {
             let Some(buffer) = self.room.0.lock().expect("no panic under this lock").pop() else {
@@ -94,7 +94,7 @@ impl Leaving {
 }
 
 impl Left {
-    /// What the workers left in a superstep that saw all rows; `None` where it did not fit.
+    /// Collects the rows of all workers after a superstep that scanned all rows; `None` where they did not fit.
     pub(super) fn of(workers: impl IntoIterator<Item = Leaving>) -> Option<Left> {
         let mut pieces = Vec::new();
         for leaving in workers {
@@ -106,13 +106,13 @@ impl Left {
         Some(Left(pieces))
     }
 
-    /// About how many edges there are.
+    /// Estimates the number of edges.
     pub fn edges(&self) -> u64 {
         self.0.iter().map(|piece| piece.used as u64).sum()
     }
 
-    /// Asks `look` about each row, with its vertex and whether it is all of the vertex's edges, and keeps those of which it says yes. Each
-    /// sink is a worker's.
+    /// Calls `look` with each row, its vertex and whether the row has all edges of the vertex, and keeps the rows for which
+    /// `look` returns true. Each sink belongs to a worker.
     pub(super) fn retain<K: Send>(
         &mut self,
         sinks: &mut [K],

@@ -7,15 +7,16 @@
 //!         └──────────────────────────── is_active ◄─────────────────────────────┘
 //! ```
 //!
-//! Everything moves in the order of vertices: the list of active vertices is sorted because the reduced updates
-//! are, so index, edges and state are all read forwards, and nothing is ever looked up at random. What needs random
-//! access, adding an update to its destination, is what sort-reduce turns into a sorted stream.
+//! All accesses are in the order of vertices: the list of active vertices is sorted because the reduced updates are, so index,
+//! edges and state are all read forwards, and no lookup is random. The one step that needs random access, adding an update to its
+//! destination, becomes a sorted stream by sort-reduce.
 //!
-//! One function decides all of it, once for each superstep ([`mod@choose`]). The budget decides what lies where: updates in cells, one for each
-//! vertex, where these fit (semi-external, [`direct`]), and through sort-reduce otherwise (external, [`sorted`]); vertex state in
-//! memory where it fits beside them, on flash otherwise. Where all vertices are active in several supersteps, edges are cut into
-//! columns first, and their updates combined a column at a time ([`columns`]). Some supersteps go the other way: vertices look along
-//! their edges for who is active ([`back`], [`gather`]), the next time along rows that were kept in memory ([`left`]).
+//! One function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides the place of each array:
+//! updates in accumulators, one per vertex, where these fit (semi-external, [`direct`]), and through sort-reduce otherwise
+//! (external, [`sorted`]); vertex state in memory where it fits beside the updates, on flash otherwise. Where all vertices are
+//! active in several supersteps, edges are cut into columns first, and their updates combined a column at a time (destination
+//! blocking, [`columns`]). Some supersteps pull: waiting vertices scan their edges for active ones ([`pull_first`],
+//! [`pull_all`]), and again along rows that were cached in memory ([`cached`]).
 //!
 //! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs) and
 //! 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
@@ -64,19 +65,19 @@ use crate::{
     csr::Csr,
 };
 
-/// Vertices that are looked at between two looks whether the job is cancelled.
+/// Vertices between two checks for cancellation.
 const SCANNED_VERTICES: u32 = 64 << 10;
-/// Supersteps that a job's report tells one by one.
+/// Supersteps that a job's report lists one by one.
 const PHASES_MAX: u32 = 64;
 
 /// The graph and the options of an engine.
 pub(crate) struct Setup<'a> {
     pub tuning: &'a Tuning,
-    /// Out-edges, and in-edges where vertices look along them and they are others.
+    /// Out-edges, and in-edges if vertices pull along them in a directed graph.
     pub rows: Vec<Csr>,
     /// Whether the last of `rows` are in-edges.
     pub has_in_edges: bool,
-    /// Supersteps of all vertices, if there will be any.
+    /// Supersteps of all vertices, if any will come.
     pub dense: Option<Dense>,
     /// Memory that the algorithm itself keeps.
     pub kept_bytes: u64,
@@ -88,13 +89,13 @@ pub(crate) struct Engine<S: State> {
     vertices: u64,
     state: VertexArray<S>,
     layout: Layout,
-    /// Out-edges, and in-edges where there are others.
+    /// Out-edges, and in-edges of a directed graph.
     rows: Vec<Csr>,
     cells: Option<Cells>,
     pools: pools::Pools,
     columns: Option<Columns>,
     marks: Option<Marks>,
-    /// Rows in which a pull found nobody, in memory.
+    /// Rows in which a pull found no active vertex, in memory.
     cached: Option<Left>,
     /// The numbers that decisions read, without those of a superstep's request.
     facts: Estimates,
@@ -103,12 +104,12 @@ pub(crate) struct Engine<S: State> {
     strategies: Vec<Strategy>,
     /// Whether a superstep went by columns.
     has_columns: bool,
-    /// How the last superstep went, as it was told.
+    /// The reported way of the last superstep.
     way: &'static str,
 }
 
 impl<S: State> Engine<S> {
-    /// Lays out the budget for the program `P` and gives every vertex its first state.
+    /// Lays out the budget for the program `P` and initializes the state of every vertex.
     pub fn new<P: StepProgram<State = S>>(
         job: &Job,
         setup: Setup,
@@ -125,7 +126,7 @@ impl<S: State> Engine<S> {
         Self::laid_out::<P::Message>(job, vertices, needs, setup, initial)
     }
 
-    /// For an algorithm that sends by [`Engine::exchange`] only.
+    /// Creates an engine for an algorithm that only sends by [`Engine::exchange`].
     pub fn for_exchange<O: Operation>(
         job: &Job,
         vertices: u64,
@@ -134,7 +135,7 @@ impl<S: State> Engine<S> {
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let setup = Setup { tuning, rows: Vec::new(), has_in_edges: false, dense: None, kept_bytes };
-        // Without cells.
+        // This engine has no accumulators.
         Self::laid_out::<u32>(job, vertices, Needs::of::<S, O>(vertices), setup, initial)
     }
 
@@ -202,20 +203,20 @@ impl<S: State> Engine<S> {
         })
     }
 
-    /// Forgets the rows that a search left in memory.
+    /// Frees the rows that a search cached.
     pub fn forget_cached(&mut self) {
         self.cached = None;
     }
 
-    /// Whether a search left rows in memory.
+    /// Tells whether a search cached rows.
     pub fn has_cached(&self) -> bool {
         self.cached.is_some()
     }
 
-    /// `edges` are those that it will walk along, 0 where that is not known.
+    /// Starts a superstep and its phase of progress; `edges` is the number of edges to be read, 0 where that is not known.
     fn begin_superstep(&mut self, edges: u64) {
         self.supersteps += 1;
-        // A deep search has ten thousands: a report has no room for all of them.
+        // A deep search has ten thousand supersteps: too many for a report.
         let phase = match self.supersteps {
             number @ ..=PHASES_MAX => format!("superstep {number}"),
             _ => format!("supersteps after {PHASES_MAX}"),
@@ -229,8 +230,8 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one for each worker. Gives them
-    /// back, and the sum of [`Sender::add_up`].
+    /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one per worker. Returns the sinks, and
+    /// the sum of [`Sender::add_up`].
     fn send<P: Sender<State = S>>(
         &mut self,
         sender: &P,
@@ -254,14 +255,14 @@ impl<S: State> Engine<S> {
         Ok((sinks, gathered))
     }
 
-    /// Goes on from the newest checkpoint, if there is one: who is active, and what the algorithm counted.
+    /// Resumes from the newest checkpoint, if there is one; returns the frontier and the algorithm's counters.
     pub fn take_up(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
         let keys = self.layout.frontier_keys;
         let point = checkpoints.take_up(&self.job, self.vertices, &mut self.state, keys)?;
         Ok(point.map(|point| self.taken_up(point)))
     }
 
-    /// As [`Engine::take_up`], for an algorithm that keeps other states from checkpoint to checkpoint.
+    /// Resumes as [`Engine::take_up`] does, for an algorithm that checkpoints other states.
     pub fn take_up_of<T: State>(
         &mut self,
         checkpoints: &Checkpoints,
@@ -277,7 +278,7 @@ impl<S: State> Engine<S> {
         (point.active, point.numbers)
     }
 
-    /// Makes a checkpoint, if it is time to.
+    /// Saves a checkpoint, if one is due.
     pub fn save(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -293,7 +294,7 @@ impl<S: State> Engine<S> {
         move || Point { active: active.clone(), supersteps, edges_traversed, numbers }
     }
 
-    /// As [`Engine::save`], of other states.
+    /// Saves other states, as [`Engine::save`] does.
     pub fn save_of<T: State>(
         &self,
         checkpoints: &mut Checkpoints,
@@ -305,7 +306,7 @@ impl<S: State> Engine<S> {
         checkpoints.save(&self.job, self.vertices, states, point)
     }
 
-    /// The vertices of which `is_active` says so.
+    /// Returns the vertices for which `is_active` holds.
     pub fn frontier(&mut self, is_active: impl Fn(u32, &S) -> bool) -> Result<Frontier> {
         let mut active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
         let (mut states, mut count) = (self.state.cursor(), 0);
@@ -333,7 +334,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// The states, to be read and changed in the order of vertices.
+    /// Returns a cursor over the states, to read and change in the order of vertices.
     pub fn cursor(&mut self) -> StateCursor<'_, S> {
         self.state.cursor()
     }
@@ -345,7 +346,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// What is to be said of the run.
+    /// Returns the facts of the run.
     pub fn summary(&self) -> Summary {
         let has = |strategy| self.strategies.contains(&strategy);
         let has_merge = has(Strategy::Merge) || has(Strategy::HashFirst);
@@ -357,7 +358,7 @@ impl<S: State> Engine<S> {
         ];
         let used: Vec<_> = ways.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name).collect();
         let strategy = match used[..] {
-            // Nothing was left to do.
+            // No superstep had edges to send along.
             [] if self.cells.is_some() => "dense".to_string(),
             [] => "merge".to_string(),
             _ => used.join(" and "),
@@ -373,7 +374,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// The states, to be streamed in order.
+    /// Returns a stream of the states, in order.
     pub fn into_stream(self) -> Result<StateStream<S>> {
         StateStream::new(self.vertices, self.state)
     }

@@ -1,4 +1,4 @@
-//! The second half of a superstep: new states, and who is active next.
+//! The second half of a superstep: new states, and the next frontier.
 
 use std::sync::Mutex;
 
@@ -11,18 +11,18 @@ use super::{
 };
 use crate::{Result, turns::Turns};
 
-/// Vertices to which one thread gives new states at once.
+/// Vertices that one thread finalizes at once.
 const SETTLED_VERTICES: usize = 16 << 10;
 
 /// The outcome of a superstep.
 pub(crate) struct Done {
-    /// The vertices that are active next; empty unless collected, all where that waits for few.
+    /// The next frontier; empty unless collected, all vertices while [`super::Collect::WhenFew`] waits.
     pub active: Frontier,
     /// The sum of [`StepProgram::change`].
     pub change: u64,
-    /// About how many edges active vertices have.
+    /// Estimated number of edges of active vertices.
     pub edges: u64,
-    /// The same where they were counted to choose by.
+    /// The same number if it was counted for the choice.
     pub edges_counted: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Done {
 }
 
 impl<S: State> Engine<S> {
-    /// The second half of a superstep in cells.
+    /// Finalizes a superstep whose messages are in accumulators.
     pub(super) fn settle<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -46,7 +46,7 @@ impl<S: State> Engine<S> {
         self.settle_some(program, cells, touched, are_all, collect, log)
     }
 
-    /// The same, for all vertices or for those that are listed.
+    /// Finalizes all vertices, or those that are listed.
     pub(super) fn settle_some<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -82,8 +82,8 @@ impl<S: State> Engine<S> {
         Ok(step)
     }
 
-    /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of
-    /// them, and tells who is active in the order of parts.
+    /// Finalizes all vertices with a message, or all, with states in memory, by all threads: each takes parts, and appends its
+    /// active vertices in the order of parts.
     fn settle_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -98,7 +98,7 @@ impl<S: State> Engine<S> {
         let turns = Turns::new((active, log, 0u64));
         let job = &self.job;
         let work = || -> Result<()> {
-            // In the memory of rows, of which there are none now.
+            // The list reuses the memory of rows, which are dropped by now.
             let mut active = Vec::new();
             loop {
                 job.check_cancelled()?;
@@ -141,7 +141,7 @@ impl<S: State> Engine<S> {
     }
 }
 
-/// The second half of a superstep: new states, and who is active next.
+/// The second half of a superstep: new states, and the next frontier.
 pub(super) struct Finalizing<'a, 'l, P: StepProgram> {
     program: &'a P,
     state: StateCursor<'a, P::State>,
@@ -162,7 +162,7 @@ impl<'a, 'l, P: StepProgram> Finalizing<'a, 'l, P> {
         Ok(Finalizing { program, state: engine.state.cursor(), active, collect, log, change: 0 })
     }
 
-    /// Gives the new state.
+    /// Finalizes a vertex and returns the new state.
     #[inline]
     pub fn vertex(&mut self, vertex: u32, message: P::Message) -> Result<P::State> {
         let old = *self.state.get(vertex)?;

@@ -1,4 +1,4 @@
-//! Components in less memory than a number for each vertex.
+//! Components in less memory than a number per vertex.
 
 use inshore_store::Job;
 
@@ -16,7 +16,7 @@ use crate::{
     graph::too_small,
 };
 
-/// The label of each vertex; a set of vertices counts as one first, where there is room for bits.
+/// Labels each vertex; first contracts a set of vertices to one, where bits of all vertices fit.
 pub(super) fn contract(
     graph: &Graph,
     job: &Job,
@@ -43,7 +43,7 @@ pub(super) fn contract(
     Ok((Summary { supersteps: 1, ..summary(out.entries) }, labels))
 }
 
-/// What is left beside a set of connected vertices is joined.
+/// Joins the edges outside of a set of connected vertices.
 fn around_a_set(
     graph: &Graph,
     job: &Job,
@@ -72,7 +72,7 @@ fn around_a_set(
         if vertex == first {
             of_set = label.expect("it stands for the set");
         }
-        // The others of the set come behind the first.
+        // The set's other members follow the first.
         label.unwrap_or(if set.has(vertex) { of_set } else { vertex })
     })?;
     Ok((Summary { supersteps: passes, supersteps_kept: passes_kept, ..summary(edges + count) }, labels))
@@ -82,7 +82,7 @@ fn summary(edges_traversed: u64) -> Summary {
     Summary { edges_traversed, state: "flash", strategy: "union-find".to_string(), ..Summary::default() }
 }
 
-/// A forest of so many members in what is free but for `beside` bytes.
+/// Creates a forest of `count` members in the free memory less `beside` bytes.
 fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<Ranges> {
     let plan = |free: u64| Plan::new(free.saturating_sub(beside), count, width);
     let Some(plan) = plan(job.budget().free_bytes()) else {
@@ -96,7 +96,8 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
     Ranges::new(job, plan)
 }
 
-/// Labels of all vertices, on flash. `each` is given every vertex in order, with its label where it is one of `left`.
+/// Writes labels of all vertices to flash. Calls `each` with every vertex in order, and with its label where the vertex is one of
+/// `left`.
 fn name(
     job: &Job,
     vertices: u64,

@@ -1,14 +1,14 @@
-//! Edges that are yet to be looked at, in scratch: two numbers of 32 bits each.
+//! Edges that are yet to be joined, in scratch: two numbers of 32 bits each.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 
 use crate::Result;
 
 const BYTES: usize = 8;
-/// The unit of checking; smaller where buffers are.
+/// The unit of checksums; smaller where buffers are smaller.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Memory that a writer with buffers of so many bytes takes.
+/// Returns the memory of a writer with buffers of so many bytes.
 pub(super) const fn writer_bytes(buffer_bytes: usize) -> u64 {
     2 * buffer_bytes as u64
 }

@@ -15,20 +15,20 @@ use crate::{
     engine::{Message, StepProgram},
 };
 
-/// What messages are added to: a cell for each vertex of a column.
+/// The target of messages: an accumulator for each vertex of a column.
 pub(super) trait CellArray {
     type Message: Message;
 
-    /// The place of a vertex in its column will be needed soon.
+    /// Prefetches the accumulator of a vertex, given by its place in the column.
     fn ask(&self, place: u32);
 
     fn add(&mut self, place: u32, message: Self::Message);
 }
 
-/// Cells of one thread alone.
+/// Accumulators of a single thread.
 pub(super) struct Own<'a, P: StepProgram> {
     pub program: &'a P,
-    /// The vertex of the first cell.
+    /// The vertex of the first accumulator.
     pub first: u32,
     pub cells: &'a mut [P::Message],
 }
@@ -48,10 +48,10 @@ impl<P: StepProgram> CellArray for Own<'_, P> {
     }
 }
 
-/// Cells that threads share. Where messages come from flash the drive is waited for, and not the exchange of a cell.
+/// Accumulators that threads share. Where messages come from flash the drive is the bottleneck, not the exchange.
 pub(super) struct SharedCells<'a, P: StepProgram> {
     pub program: &'a P,
-    /// The vertex of the first cell.
+    /// The vertex of the first accumulator.
     pub first: u32,
     pub cells: &'a [<P::Message as Message>::Cell],
 }
@@ -78,20 +78,20 @@ impl<P: StepProgram> CellArray for SharedCells<'_, P> {
     }
 }
 
-/// Goes along the edges of some cuts, one column after the other.
+/// Reads the edges of some cuts, one column after the other.
 pub(super) struct Adder<'a, M> {
     job: Job,
     columns: &'a Columns,
     cuts: Range<usize>,
     messages: MessageReader<'a, M>,
     chunks: ChunkReader<'a>,
-    /// One frame is unpacked ahead, so that what its edges need is asked for while those before are added.
+    /// One frame is unpacked ahead, so that the memory that its edges need is prefetched while the frame before is added.
     frame: Box<Frame>,
     next: Box<Frame>,
 }
 
 impl<'a, M: Message> Adder<'a, M> {
-    /// For these cuts of all columns.
+    /// Creates a reader for these cuts of all columns.
     pub fn new(
         job: &'a Job,
         columns: &'a Columns,
@@ -111,7 +111,7 @@ impl<'a, M: Message> Adder<'a, M> {
         })
     }
 
-    /// Adds the messages of a column's edges to its cells.
+    /// Adds the messages of a column's edges to its accumulators.
     pub fn add_up(&mut self, cells: &mut impl CellArray<Message = M>, column: usize) -> Result<()> {
         self.messages.begin()?;
         let columns = self.columns;
@@ -150,7 +150,7 @@ impl Frame {
         Frame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
     }
 
-    /// Takes keys apart.
+    /// Splits keys into senders and places.
     fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
         let mask = (1u64 << bits) - 1;
         for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {
@@ -159,7 +159,7 @@ impl Frame {
         self.count = count;
     }
 
-    /// Adds the messages of all edges, and asks for what `next` will need.
+    /// Adds the messages of all edges, and prefetches for `next`.
     #[inline]
     fn add<M: Message>(
         &self,

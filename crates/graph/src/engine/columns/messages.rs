@@ -1,4 +1,4 @@
-//! What all senders have to say in a superstep, in order: an array, or files that are read once for each column.
+//! Messages of all senders in a superstep, in order: an array, or files that are read once for each column.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::{Result, engine::Message};
 
 /// The unit in which messages are read and written.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// Windows that a reader has, all but one of them on their way.
+/// Windows of a reader, all but one of them in flight.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Messages that are written at once.
@@ -23,7 +23,7 @@ pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }
 
-/// Memory of the checksums of so many bytes in so many files: their lists may have twice the room.
+/// Returns the memory of the checksums of so many bytes in so many files, in lists whose capacity may be twice their length.
 pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
     8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }
@@ -31,18 +31,18 @@ pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
 /// The messages of a superstep.
 pub(super) enum Messages {
     Memory(Buffer),
-    /// In the order of senders.
+    /// Messages in the order of senders.
     Flash(Vec<Part>),
 }
 
-/// A file of the messages of senders that follow each other.
+/// A file of the messages of consecutive senders.
 pub(super) struct Part {
     pub first_sender: u64,
     pub file: CheckedFile,
 }
 
 impl Messages {
-    /// For the messages of a range of senders.
+    /// Creates a reader of the messages of a range of senders.
     pub fn reader<M: Message>(&self, job: &Job, senders: Range<u64>) -> Result<MessageReader<'_, M>> {
         match self {
             Messages::Memory(buffer) => Ok(MessageReader::Memory(buffer.typed())),
@@ -69,7 +69,7 @@ pub(super) enum MessageWriter<'a, M: Message> {
 }
 
 impl<'a, M: Message> MessageWriter<'a, M> {
-    /// Into the cells of the senders from `first` on.
+    /// Writes into the cells of the senders from `first` on.
     pub fn memory(cells: &'a [M::Cell], first: u64) -> Self {
         MessageWriter::Memory { cells, next: first as usize }
     }
@@ -100,7 +100,7 @@ impl<'a, M: Message> MessageWriter<'a, M> {
     /// Ends the file.
     ///
     /// # Panics
-    /// Where there is none.
+    /// For messages in memory.
     pub fn finish(self) -> Result<CheckedFile> {
         match self {
             MessageWriter::Memory { .. } => panic!("no file"),
@@ -119,7 +119,7 @@ pub(super) enum MessageReader<'a, M> {
 }
 
 impl<M: Message> MessageReader<'_, M> {
-    /// Goes to the first sender.
+    /// Moves to the first sender.
     pub fn begin(&mut self) -> Result<()> {
         match self {
             MessageReader::Memory(_) => Ok(()),
@@ -127,8 +127,8 @@ impl<M: Message> MessageReader<'_, M> {
         }
     }
 
-    /// Messages that follow each other, that of `sender` among them, with the sender of the first one. Senders are asked for
-    /// in order.
+    /// Returns consecutive messages, including that of `sender`, and the sender of the first one. Senders must be passed in
+    /// order.
     #[inline]
     pub fn window(&mut self, sender: u64) -> Result<(u64, &[M])> {
         match self {
@@ -146,11 +146,11 @@ pub(super) struct FlashReader<'a> {
     job: Job,
     parts: &'a [Part],
     senders: Range<u64>,
-    /// The part that is read.
+    /// The part that is being read.
     number: usize,
     reader: Option<Box<FileReader>>,
     spare: Vec<Buffer>,
-    /// The sender of the first message of the window.
+    /// The sender of the window's first message.
     start: u64,
 }
 
@@ -166,7 +166,7 @@ impl FlashReader<'_> {
         }
         let Part { first_sender, file } = &self.parts[number];
         let place = |sender: u64| (sender.saturating_sub(*first_sender) * message_bytes).min(file.len());
-        // From the block in which the first one is.
+        // Reading begins at the block of the first message.
         let first = place(self.senders.start) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let range = first..place(self.senders.end).max(first);
         let spare = std::mem::take(&mut self.spare);

@@ -1,6 +1,6 @@
-//! A superstep of all vertices, column by column: edges lie by ranges of their destinations, so that the updates of one range
-//! fit in memory, or in a cache (Zhu, Han and Chen, "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank
-//! communication via propagation blocking", 2017).
+//! Destination blocking: a superstep of all vertices, one column of the adjacency matrix after the other. Edges are grouped by
+//! ranges of destinations (columns), so that the accumulators of one range fit in memory, or in a cache (Zhu, Han and Chen,
+//! "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank communication via propagation blocking", 2017).
 //!
 //! ```text
 //!                  destinations ──►
@@ -10,15 +10,16 @@
 //!      ▼     └────────┴────────┴────────┘    cells       of one column, which one thread combines without any lock
 //! ```
 //!
-//! Columns are cut once, by walking over the rows in order: nothing is sorted. In each superstep every vertex writes its
-//! message down; then each thread takes a column, adds up its edges' messages in cells, and gives its vertices their new
-//! states when it is its turn. Messages are read in order for each column: where they do not fit in memory, their file is
-//! read once for each column, and columns are as wide as cells have room. Where that are many columns for the drive, all
-//! threads work on one of them, each on a part of the senders, and share its cells, so that it can be as much wider.
+//! Columns are cut once, by a pass over the rows in order: nothing is sorted. In each superstep every vertex writes its message;
+//! then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the new states of the
+//! column's vertices in turn. Messages are read in order for each column: where they do not fit in memory, their file is read
+//! once per column, and columns are as wide as the accumulators' memory allows. If the drive would then read too much, all
+//! threads work on one column, each on a part of the senders, and share its accumulators, so that columns can be as many times
+//! wider as there are threads.
 //!
-//! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads
-//! about 2 E, where they do not stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge
-//! takes a core 5 to 7 ns (scale 24, all in memory), of which unpacking is a quarter.
+//! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads about
+//! 2 E, except edges that stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge takes a core
+//! 5 to 7 ns (scale 24, all in memory), a quarter of which is unpacking.
 
 mod add;
 mod cut;
@@ -57,14 +58,14 @@ pub(crate) struct Columns {
     plan: Plan,
     rows: Csr,
     senders: Senders,
-    /// Bits of a destination within its column; the sender is above them.
+    /// Bits of a destination within its column; the sender is above these.
     bits: u32,
-    /// Each the edges of a part of the senders, one after the other.
+    /// Edges of consecutive parts of the senders.
     cuts: Vec<Cut>,
 }
 
 impl Columns {
-    /// Cuts edges as planned. `None` where the store has no room for it, unless it `is_forced`.
+    /// Cuts edges as planned. `None` if the store has no room, unless the columns are forced.
     pub fn new(job: &Job, plan: Plan, rows: &Csr, is_forced: bool) -> Result<Option<Columns>> {
         tracing::debug!(?plan, "columns");
         let rows = rows.unweighted();
@@ -88,7 +89,7 @@ impl Columns {
         self.vertices().div_ceil(self.plan.width) as usize
     }
 
-    /// The vertices of a column.
+    /// Returns the vertices of a column.
     fn range(&self, column: usize) -> Range<u64> {
         let start = column as u64 * self.plan.width;
         start..(start + self.plan.width).min(self.vertices())
@@ -98,8 +99,7 @@ impl Columns {
         self.rows.entries
     }
 
-    /// Edges are checked when they are read from flash: this is for those that were not what they should be when they were
-    /// cut.
+    /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was cut.
     fn bad_frame(&self) -> Error {
         let (found, expected) = ("numbers that are none".to_string(), "senders and destinations".to_string());
         Error::BadGraph { name: self.rows.edges.name().to_string(), what: "a column", found, expected }
@@ -107,7 +107,7 @@ impl Columns {
 }
 
 impl<S: State> Engine<S> {
-    /// A superstep with all vertices active.
+    /// Runs a superstep in which all vertices are active.
     pub(super) fn column_step<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
@@ -129,7 +129,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Each thread adds up a column of its own.
+    /// Adds up a column per thread.
     fn add_side_by_side<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -175,7 +175,7 @@ impl<S: State> Engine<S> {
         turns.into_value().finish()
     }
 
-    /// All threads add up one column after the other, each what its part of the senders says.
+    /// Adds up one column after the other by all threads, each with the messages of its part of the senders.
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -204,7 +204,7 @@ impl<S: State> Engine<S> {
         finalizing.finish()
     }
 
-    /// What all senders have to say.
+    /// Writes the messages of all senders.
     fn write_messages<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -255,12 +255,12 @@ impl<S: State> Engine<S> {
     }
 }
 
-/// Sums over the vertices that were asked for their messages.
+/// Sums over the vertices that wrote messages.
 #[derive(Clone, Copy, Default)]
 struct Said {
-    /// Of [`StepProgram::gather`].
+    /// Sum of [`StepProgram::gather`].
     gathered: u64,
-    /// The edges of those that had one.
+    /// Edges of the vertices that sent a message.
     edges: u64,
 }
 
@@ -277,7 +277,7 @@ impl Said {
     }
 }
 
-/// Calls `each` with every vertex of a range and the number of its edges, and gives the sum of what it gives.
+/// Calls `each` with every vertex of a range and its degree, and returns the sum of the results.
 fn walk(
     job: &Job,
     rows: &Csr,
@@ -297,7 +297,7 @@ fn walk(
     Ok(sum)
 }
 
-/// One thread's share of a column.
+/// Adds up one thread's share of a column.
 fn add_to<P: StepProgram>(
     adder: &mut Adder<'_, P::Message>,
     column: usize,
@@ -309,7 +309,7 @@ fn add_to<P: StepProgram>(
 }
 
 impl<P: StepProgram> Finalizing<'_, '_, P> {
-    /// Gives the vertices of a column their new states.
+    /// Computes the new states of a column's vertices.
     fn column(&mut self, first: u32, cells: &[P::Message]) -> Result<()> {
         for (vertex, &cell) in (first..).zip(cells) {
             if P::EVERY_VERTEX || cell != P::NOTHING {
@@ -320,7 +320,7 @@ impl<P: StepProgram> Finalizing<'_, '_, P> {
     }
 }
 
-/// Waits for all threads; gives the first error.
+/// Waits for all threads; returns the first error.
 fn all_joined<T>(threads: Vec<ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
     let ends: Vec<_> =
         threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
