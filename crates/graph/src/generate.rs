@@ -31,8 +31,8 @@ const ABC: u16 = (0.95 * 65536.0) as u16;
 /// Edges that a worker draws before it looks for the next piece of work.
 const STEP: u64 = 1 << 16;
 
-/// The `counter`-th number of a stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014) over a
-/// mix of seed and counter. Any number can be had without those before, so threads need no common state.
+/// Returns the `counter`-th number of a stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014) over a mix of seed and
+/// counter. Numbers are independent of those before, so threads share no state.
 pub(crate) fn random_u64(seed: u64, counter: u64) -> u64 {
     let mut bits =
         mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);

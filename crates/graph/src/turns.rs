@@ -1,27 +1,27 @@
-//! Threads that work side by side on parts and hand over what they made in the order of parts.
+//! Parallel threads that hand over their results in the order of parts.
 
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-/// Whose turn it is to change the value.
+/// A value that threads change in the order of parts.
 pub(crate) struct Turns<T> {
     state: Mutex<Turn<T>>,
     changed: Condvar,
 }
 
 pub(crate) struct Turn<T> {
-    /// The part whose turn it is.
+    /// The part whose thread may change the value.
     part: usize,
     failed: bool,
     pub value: T,
 }
 
 impl<T> Turns<T> {
-    /// It is part 0's turn.
+    /// Creates a sequencer that begins with part 0.
     pub fn new(value: T) -> Turns<T> {
         Turns { state: Mutex::new(Turn { part: 0, failed: false, value }), changed: Condvar::new() }
     }
 
-    /// Waits until all parts before this one are done; `None` where that will not happen.
+    /// Waits until all earlier parts are done; `None` if another thread failed.
     pub fn wait(&self, part: usize) -> Option<MutexGuard<'_, Turn<T>>> {
         let state = self.state.lock().expect("no panic under this lock");
         let waiting = |turn: &mut Turn<T>| turn.part < part && !turn.failed;
@@ -29,20 +29,20 @@ impl<T> Turns<T> {
         if turn.failed { None } else { Some(turn) }
     }
 
-    /// Waits until nobody else changes the value; `None` where another thread failed.
+    /// Waits until no other thread changes the value; `None` if another thread failed.
     pub fn any(&self) -> Option<MutexGuard<'_, Turn<T>>> {
         let state = self.state.lock().expect("no panic under this lock");
         if state.failed { None } else { Some(state) }
     }
 
-    /// The present part is done.
+    /// Ends the present part.
     pub fn next(&self, mut turn: MutexGuard<'_, Turn<T>>) {
         turn.part += 1;
         drop(turn);
         self.changed.notify_all();
     }
 
-    /// Runs a thread's work: where it fails, the others are told, so that they do not wait for it.
+    /// Runs a thread's work; a failure wakes the other threads, so that they do not wait for ever.
     pub fn guard<R, E>(&self, work: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
         let alarm = Alarm(self);
         let done = work()?;
@@ -55,7 +55,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// Dropped where a thread failed or panicked.
+/// Marks the sequencer as failed when dropped by a failure or panic.
 struct Alarm<'a, T>(&'a Turns<T>);
 
 impl<T> Drop for Alarm<'_, T> {

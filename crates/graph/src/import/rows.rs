@@ -14,7 +14,7 @@ use crate::{Error, Result, csr::EdgeOperation};
 
 const BATCH_ROWS: usize = 8 << 10;
 
-/// Pairs of little-endian 32-bit numbers.
+/// Reads pairs of little-endian 32-bit numbers.
 pub(super) fn binary<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let mut bytes = input.open_ahead(job)?;
     let block_bytes = lanes.block_bytes / 8 * 8;
@@ -75,7 +75,7 @@ impl Columns {
             (Some(source), Some(target)) => (source, target),
             (Some(_), None) => return Err(missing("of targets, with one of the usual names or named")),
             (None, Some(_)) => return Err(missing("of sources, with one of the usual names or named")),
-            // Nothing says which: the first two that are no weights.
+            // Without names, the first two columns that are no weights serve.
             (None, None) => {
                 let mut others = names.iter().filter(|name| Some(*name) != weight);
                 let source = others.next().ok_or_else(|| missing("of sources"))?;
@@ -101,12 +101,12 @@ impl Columns {
     }
 }
 
-/// The column of weights, if the table has one.
+/// Returns the column of weights, if the table has one.
 pub(super) fn weight_column(job: &Job, input: &Input, options: &ImportOptions) -> Result<Option<String>> {
     Ok(Columns::choose(job, input, options)?.weight)
 }
 
-/// A table with a column of sources, one of targets and perhaps one of weights.
+/// Reads a table with a column of sources, one of targets and perhaps one of weights.
 pub(super) fn table<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -126,7 +126,7 @@ pub(super) fn table<E: EdgeOperation>(
         job.progress().add(reader.position() - position);
         position = reader.position();
         refuse_nulls(input, &batch, reader.place())?;
-        // Copies, since a batch may hold much more of the file in memory.
+        // Columns are copied, since a batch may hold much more of the file in memory.
         let mut block = recycled.unwrap_or_default();
         block.first = reader.place();
         block.sources.clear();
@@ -158,7 +158,7 @@ pub(super) fn table<E: EdgeOperation>(
 /// Rows of a table.
 #[derive(Default)]
 struct Block {
-    /// The number of rows before the first one.
+    /// Number of the first row.
     first: u64,
     sources: Vec<u64>,
     targets: Vec<u64>,
