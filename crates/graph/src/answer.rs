@@ -38,7 +38,7 @@ pub struct Summary {
     /// Ways in which updates were combined: "columns", "dense", "partition", "merge", or several of them; "look-up" if vertices
     /// read their neighbours' state and sent no updates, and "union-find" if edges joined trees.
     pub strategy: String,
-    /// Whether edges were in memory too.
+    /// Tells whether edges were in memory too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub edges_held: bool,
     /// Vertices that were reached (BFS, shortest paths), including the source.

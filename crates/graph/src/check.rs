@@ -56,7 +56,7 @@ impl Default for CheckOptions {
 /// The result of a check.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Whether the answer is right.
+    /// Tells whether the answer is right.
     pub good: bool,
     /// Facts that were compared, or the difference, in words.
     pub facts: Vec<String>,

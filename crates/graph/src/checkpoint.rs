@@ -39,7 +39,7 @@ pub(crate) struct Checkpoints {
 }
 
 /// The position of a job between two supersteps.
-pub(crate) struct Point {
+pub(crate) struct CheckpointPosition {
     pub active: Frontier,
     pub supersteps: u64,
     pub edges_traversed: u64,
@@ -81,9 +81,9 @@ impl Checkpoints {
     }
 
     /// Returns the newest checkpoint, whether all vertices are active in it, and its stored piece.
-    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(Point, bool, KeptPiece)>> {
+    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(CheckpointPosition, bool, KeptPiece)>> {
         let Some(keep) = &self.keep else { return Ok(None) };
-        let mut newest: Option<(Point, bool, KeptPiece)> = None;
+        let mut newest: Option<(CheckpointPosition, bool, KeptPiece)> = None;
         for piece in keep.pieces()? {
             let Some((point, is_all)) = parse::<S>(&piece.state, vertices) else { continue };
             if newest.as_ref().is_none_or(|(newest, _, _)| newest.supersteps < point.supersteps) {
@@ -111,7 +111,7 @@ impl Checkpoints {
         vertices: u64,
         states: &mut VertexArray<S>,
         frontier_keys: usize,
-    ) -> Result<Option<Point>> {
+    ) -> Result<Option<CheckpointPosition>> {
         let Some((mut point, is_all, piece)) = self.newest::<S>(vertices)? else { return Ok(None) };
         job.start_phase("taking up an interrupted job", "vertices", vertices);
         let file = |name: &str| {
@@ -157,7 +157,7 @@ impl Checkpoints {
         job: &Job,
         vertices: u64,
         states: &mut VertexArray<S>,
-        point: impl FnOnce() -> Point,
+        point: impl FnOnce() -> CheckpointPosition,
     ) -> Result<()> {
         let Some(keep) = self.keep.as_ref().filter(|_| Instant::now() >= self.due) else { return Ok(()) };
         let (began, point) = (Instant::now(), point());
@@ -214,13 +214,14 @@ fn after(time: Duration) -> Instant {
 
 /// Parses the description that [`Checkpoints::save`] stored: the position, and whether all vertices are active. `None` for states
 /// of another kind.
-fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(Point, bool)> {
+fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(CheckpointPosition, bool)> {
     let (numbers, rest) = state.as_chunks::<8>();
     let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
     let [of, state_bytes, is_all, supersteps, edges_traversed, first, second] = numbers[..] else {
         return None;
     };
     let is_sound = rest.is_empty() && of == vertices && state_bytes == size_of::<S>() as u64 && is_all < 2;
-    let point = Point { active: Frontier::All, supersteps, edges_traversed, numbers: [first, second] };
+    let point =
+        CheckpointPosition { active: Frontier::All, supersteps, edges_traversed, numbers: [first, second] };
     is_sound.then_some((point, is_all == 1))
 }

@@ -86,13 +86,13 @@ pub struct GraphInfo {
     pub vertices: u64,
     /// Distinct edges; in an undirected graph each counts once.
     pub edges: u64,
-    /// Whether edges have a direction.
+    /// Tells whether edges have a direction.
     pub directed: bool,
-    /// Whether edges have weights.
+    /// Tells whether edges have weights.
     pub weighted: bool,
-    /// Whether the graph also keeps in-edges. (An undirected graph needs none: its out-edges serve as both.)
+    /// Tells whether the graph also keeps in-edges. (An undirected graph needs none: its out-edges serve as both.)
     pub reverse: bool,
-    /// Whether the user's ids are 0, 1, 2, ... without a gap.
+    /// Tells whether the user's ids are 0, 1, 2, ... without a gap.
     pub dense_ids: bool,
     /// Edges from a vertex to itself.
     pub self_loops: u64,

@@ -60,14 +60,14 @@ pub(crate) enum Translation {
     /// All ids are in memory.
     Memory(Buffer),
     /// `(vertex, number)` and the number's id, in the order of vertices, after two sorts on flash.
-    Sorted { stream: Box<Sorted<Only>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
+    Sorted { stream: Box<Sorted<SingleValue>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
 }
 
 /// Keeps the single value of a key.
 #[derive(Clone)]
-pub(crate) struct Only;
+pub(crate) struct SingleValue;
 
-impl Operation for Only {
+impl Operation for SingleValue {
     type Key = u64;
     type Value = u64;
     fn combine(&self, a: u64, _: u64) -> u64 {
@@ -77,9 +77,9 @@ impl Operation for Only {
 
 /// Sorts pairs of two numbers as one key.
 #[derive(Clone)]
-struct Pairs;
+struct PairSort;
 
-impl Operation for Pairs {
+impl Operation for PairSort {
     type Key = u64;
     type Value = ();
     fn combine(&self, _: (), _: ()) {}
@@ -102,13 +102,13 @@ impl Translation {
         job.start_phase("translating ids", "vertices", graph.vertices());
         let memory_bytes = (job.budget().free_bytes().saturating_sub(STREAM_BYTES + 128 * 1024)) / 2;
         let by_number = Config { memory_bytes, sinks: 1, name: "by-number", ..Config::default() };
-        let sorter = SortReduce::new(job, Pairs, &by_number)?;
+        let sorter = SortReduce::new(job, PairSort, &by_number)?;
         let mut sink = sorter.sink()?;
         pairs(&mut |vertex, number| Ok(sink.push((number as u64) << 32 | vertex as u64, ())?))?;
         sink.finish()?;
         let mut sorted = sorter.finish()?;
         let by_vertex = Config { name: "by-vertex", ..by_number };
-        let sorter = SortReduce::new(job, Only, &by_vertex)?;
+        let sorter = SortReduce::new(job, SingleValue, &by_vertex)?;
         let mut sink = sorter.sink()?;
         let mut ids = IdStream::new(job, graph)?;
         let (mut taken, mut id) = (0u64, 0);

@@ -34,10 +34,10 @@ mod ids;
 mod import;
 mod plain;
 pub mod program;
+mod sequencer;
 #[cfg(test)]
 mod testing;
 mod tuning;
-mod turns;
 
 pub use algorithms::{
     betweenness::{BetweennessOptions, betweenness},

@@ -62,14 +62,14 @@ impl Default for BetweennessOptions {
 /// State of a vertex in the search from one source.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Searched {
+struct SearchState {
     /// Number of shortest paths; 0 where the vertex was not reached.
     paths: f64,
     /// Holds the level, as [`waiting`] encodes levels, until the reverse pass reaches the vertex.
     dependency: f64,
 }
 
-impl Searched {
+impl SearchState {
     /// Returns the dependency; 0 where no shortest path continues from the vertex.
     fn found(&self, vertex: u32) -> Result<f64> {
         if !(self.paths.is_finite() && self.dependency.is_finite()) {
@@ -87,18 +87,18 @@ fn waiting(level: u32) -> f64 {
 
 /// Counts paths, from the source outwards.
 #[derive(Clone)]
-struct Outwards {
+struct CountPaths {
     level: u32,
 }
 
-impl StepProgram for Outwards {
-    type State = Searched;
+impl StepProgram for CountPaths {
+    type State = SearchState;
     type Message = f64;
     const NOTHING: f64 = 0.0;
     const PULL: Pull = Pull::All;
     const REREADS: bool = true;
 
-    fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
+    fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
         Some(state.paths)
     }
 
@@ -106,33 +106,33 @@ impl StepProgram for Outwards {
         a + b
     }
 
-    fn finalize(&self, _vertex: u32, paths: f64, state: &Searched) -> Searched {
-        if state.paths == 0.0 { Searched { paths, dependency: waiting(self.level) } } else { *state }
+    fn finalize(&self, _vertex: u32, paths: f64, state: &SearchState) -> SearchState {
+        if state.paths == 0.0 { SearchState { paths, dependency: waiting(self.level) } } else { *state }
     }
 
-    fn is_active(&self, _vertex: u32, new: &Searched, old: &Searched) -> bool {
+    fn is_active(&self, _vertex: u32, new: &SearchState, old: &SearchState) -> bool {
         new.paths != old.paths
     }
 
-    fn waits(&self, _vertex: u32, state: &Searched) -> bool {
+    fn waits(&self, _vertex: u32, state: &SearchState) -> bool {
         state.paths == 0.0
     }
 }
 
 /// Sums dependencies of the vertices at `level`, towards the source.
 #[derive(Clone)]
-struct Back {
+struct SumDependencies {
     level: u32,
 }
 
-impl StepProgram for Back {
-    type State = Searched;
+impl StepProgram for SumDependencies {
+    type State = SearchState;
     type Message = f64;
     const NOTHING: f64 = 0.0;
     const PULL: Pull = Pull::All;
     const REREADS: bool = true;
 
-    fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
+    fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
         // A vertex that still holds its level has no successor.
         Some((1.0 + state.dependency.max(0.0)) / state.paths)
     }
@@ -141,18 +141,18 @@ impl StepProgram for Back {
         a + b
     }
 
-    fn finalize(&self, vertex: u32, sum: f64, state: &Searched) -> Searched {
+    fn finalize(&self, vertex: u32, sum: f64, state: &SearchState) -> SearchState {
         match self.waits(vertex, state) {
-            true => Searched { dependency: state.paths * sum, ..*state },
+            true => SearchState { dependency: state.paths * sum, ..*state },
             false => *state,
         }
     }
 
-    fn is_active(&self, _vertex: u32, _new: &Searched, _old: &Searched) -> bool {
+    fn is_active(&self, _vertex: u32, _new: &SearchState, _old: &SearchState) -> bool {
         false
     }
 
-    fn waits(&self, _vertex: u32, state: &Searched) -> bool {
+    fn waits(&self, _vertex: u32, state: &SearchState) -> bool {
         state.dependency == waiting(self.level - 1)
     }
 }
@@ -191,7 +191,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     }
     let kept_bytes = checkpoints.bytes::<f64>(vertices);
     let setup = Setup { tuning: &options.tuning, rows, has_in_edges: true, dense: None, kept_bytes };
-    let mut engine = Engine::new::<Outwards>(job, setup, |_| Searched::default())?;
+    let mut engine = Engine::new::<CountPaths>(job, setup, |_| SearchState::default())?;
     let done = match &mut sums {
         Some(sums) => engine.take_up_of(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
         None => 0,
@@ -208,7 +208,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
                 let sum = *cursor.get(vertex)?;
                 cursor.replace(vertex, &sum, sum + dependency)?;
             }
-            *state = Searched::default();
+            *state = SearchState::default();
             Ok(())
         })?;
         // State between two sources is small beside the state within one.
@@ -232,7 +232,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
             VertexRows::stream(graph, job, schema, StateStream::new(vertices, sums)?, column)?
         }
         None => {
-            let column = |first: u32, states: &[Searched]| {
+            let column = |first: u32, states: &[SearchState]| {
                 let found = (first..).zip(states).map(|(vertex, state)| state.found(vertex));
                 let found = found.collect::<Result<Vec<f64>>>()?;
                 Ok(vec![Arc::new(Float64Array::from(found)) as _])
@@ -244,9 +244,9 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
 }
 
 /// Searches from `source`: paths and dependencies of all vertices.
-fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
+fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()> {
     let mut log = KeyLog::new(job)?;
-    engine.set(source, |state| *state = Searched { paths: 1.0, dependency: waiting(0) })?;
+    engine.set(source, |state| *state = SearchState { paths: 1.0, dependency: waiting(0) })?;
     let mut active = Frontier::one(source);
     let mut level = 0;
     // Edges out of the vertices of each level.
@@ -257,7 +257,7 @@ fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
         level += 1;
         let edges_before = edges.iter().sum();
         let asked = Superstep { log: Some(&mut log), edges_before, ..Superstep::new(&active, Collect::Yes) };
-        let done = engine.superstep(&mut Outwards { level }, asked)?;
+        let done = engine.superstep(&mut CountPaths { level }, asked)?;
         if engine.has_cached() {
             cached_from = cached_from.min(level + 1);
         }
@@ -276,7 +276,7 @@ fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
             are_cached: level >= cached_from,
         });
         let asked = Superstep { backwards, ..Superstep::new(&reached, Collect::No) };
-        engine.superstep(&mut Back { level }, asked)?;
+        engine.superstep(&mut SumDependencies { level }, asked)?;
     }
     engine.forget_cached();
     Ok(())

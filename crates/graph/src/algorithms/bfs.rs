@@ -66,7 +66,7 @@ impl StepProgram for Bfs {
         *visit == UNREACHED
     }
 
-    fn said_by(&self, vertex: u32) -> u32 {
+    fn message_of(&self, vertex: u32) -> u32 {
         vertex
     }
 

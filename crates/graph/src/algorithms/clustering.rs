@@ -43,9 +43,9 @@ const VERTICES_MAX: u64 = 1 << 31;
 
 /// Adds up the contributions of triangles to a corner.
 #[derive(Clone)]
-struct Sum;
+struct SumOfEdges;
 
-impl Operation for Sum {
+impl Operation for SumOfEdges {
     type Key = u32;
     type Value = u64;
     fn combine(&self, a: u64, b: u64) -> u64 {
@@ -74,16 +74,16 @@ pub fn clustering(graph: &Graph, job: &Job, options: &ClusteringOptions) -> Resu
     let in_memory =
         options.tuning.allows_dense() && memory_bytes::<u32>(vertices) <= job.budget().free_bytes() / 4;
     let mut degrees = neighbours.degrees(in_memory)?;
-    let (turned, row_max) = neighbours.turned(&mut degrees)?;
+    let (oriented, row_max) = neighbours.oriented(&mut degrees)?;
     let triangles =
-        Triangles { job, turned: &turned, row_max, tuning: &options.tuning, seen: AtomicU64::new(0) };
+        Triangles { job, oriented: &oriented, row_max, tuning: &options.tuning, seen: AtomicU64::new(0) };
     let (sums, passes, strategy) = triangles.find()?;
     let found = triangles.seen.into_inner();
     let coefficients = divide(job, vertices, sums, &mut degrees)?;
     drop(degrees);
     let summary = Summary {
         supersteps: passes,
-        edges_traversed: turned.entries * passes as u64,
+        edges_traversed: oriented.entries * passes as u64,
         state: if in_memory { "memory" } else { "flash" },
         strategy: strategy.to_string(),
         triangles: Some(found),
@@ -192,15 +192,15 @@ impl Neighbours<'_> {
 
     /// Orients edges: each goes into the row of its end of lower degree (of smaller number where both are the same). Returns the
     /// rows and the length of the longest. Entries are [`entry`]s.
-    fn turned(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
+    fn oriented(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
         let job = self.job;
         let vertices = self.out.vertices;
         job.start_phase("turning edges to higher degrees", "edges", self.out.entries);
         let create = |name: &str, block_bytes, buffer_bytes| {
-            Ok(FileWriter::create(job, &format!("turned.{name}"), block_bytes, buffer_bytes)?)
+            Ok(FileWriter::create(job, &format!("oriented.{name}"), block_bytes, buffer_bytes)?)
         };
         let rows = CsrWriter::new(job, create, vertices, false, false)?;
-        let mut writer = TurnedWriter {
+        let mut writer = OrientedWriter {
             name: self.out.edges.name().to_string(),
             last: None,
             keys: Vec::with_capacity(csr::STEP),
@@ -214,11 +214,11 @@ impl Neighbours<'_> {
                     if rank(vertex) < rank(to) { writer.push(vertex, to, both) } else { Ok(()) }
                 })?;
             }
-            cursor => self.turn_by_sort(cursor, &mut writer)?,
+            cursor => self.orient_by_sort(cursor, &mut writer)?,
         }
         writer.flush()?;
         let files = writer.rows.finish()?;
-        let turned = Csr {
+        let oriented = Csr {
             vertices,
             entries: files.stats.entries,
             entry_range: 2 * vertices,
@@ -227,11 +227,11 @@ impl Neighbours<'_> {
             blocks: files.blocks.finish()?,
             weights: None,
         };
-        Ok((turned, files.stats.degree_max as usize))
+        Ok((oriented, files.stats.degree_max as usize))
     }
 
     /// Orients edges without degrees in memory: each vertex sends its degree to its neighbours.
-    fn turn_by_sort(&self, mut degrees: StateCursor<'_, u32>, writer: &mut TurnedWriter) -> Result<()> {
+    fn orient_by_sort(&self, mut degrees: StateCursor<'_, u32>, writer: &mut OrientedWriter) -> Result<()> {
         let job = self.job;
         let scans = csr::SCAN_BYTES * if self.incoming.is_some() { 2 } else { 1 };
         let writing = 2 * csr::checksum_bytes(&self.out);
@@ -257,7 +257,7 @@ impl Neighbours<'_> {
     }
 }
 
-struct TurnedWriter {
+struct OrientedWriter {
     /// Names the oriented edges in scratch.
     name: String,
     last: Option<u64>,
@@ -266,7 +266,7 @@ struct TurnedWriter {
     rows: CsrWriter,
 }
 
-impl TurnedWriter {
+impl OrientedWriter {
     fn push(&mut self, vertex: u32, to: u32, both: bool) -> Result<()> {
         let key = edge_key(vertex, entry(to, both));
         if self.last.is_some_and(|last| last >= key) {
@@ -310,7 +310,7 @@ fn edges_of(entry: u32) -> u64 {
 /// Finds triangles in oriented rows.
 struct Triangles<'a> {
     job: &'a Job,
-    turned: &'a Csr,
+    oriented: &'a Csr,
     /// Entries of the longest row.
     row_max: usize,
     tuning: &'a Tuning,
@@ -320,8 +320,8 @@ struct Triangles<'a> {
 impl Triangles<'_> {
     /// Sums, for each vertex of a triangle, the directed edges between its neighbours. Returns also the number of passes and the
     /// way of summing.
-    fn find(&self) -> Result<(Sorted<Sum>, u32, &'static str)> {
-        let vertices = self.turned.vertices;
+    fn find(&self) -> Result<(Sorted<SumOfEdges>, u32, &'static str)> {
+        let vertices = self.oriented.vertices;
         let free = self.job.budget().free_bytes();
         let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
         // Rows in memory get the rest of what an array of sums leaves, and at least a third.
@@ -344,24 +344,24 @@ impl Triangles<'_> {
             name: "triangles",
             ..Config::default()
         };
-        let sorter = SortReduce::new(self.job, Sum, &config)?;
+        let sorter = SortReduce::new(self.job, SumOfEdges, &config)?;
         let mut workers = Vec::with_capacity(threads);
         for _ in 0..threads {
             let row = Buffer::zeroed(self.job.budget(), self.row_max * 4, "a row of a graph")?;
             workers.push((sorter.sink()?, row));
         }
-        let mut held = Held::new(self.job, block_bytes)?;
+        let mut held = HeldRows::new(self.job, block_bytes)?;
         self.job.progress().tell(|| {
-            let bytes = format_bytes(block_bytes.min(4 * self.turned.entries));
+            let bytes = format_bytes(block_bytes.min(4 * self.oriented.entries));
             format!("edges are held in memory, {bytes} at a time, and the others read past them")
         });
         let mut passes = 0;
-        while held.load_next(self.job, self.turned)? {
+        while held.load_next(self.job, self.oriented)? {
             passes += 1;
-            self.job.start_phase(format!("pass {passes}"), "edges", self.turned.entries);
+            self.job.start_phase(format!("pass {passes}"), "edges", self.oriented.entries);
             workers = parallel_ranges(vertices, workers, |(sink, row), range| {
                 let row = row.typed_mut::<u32>();
-                let mut rows = Rows::new(self.job, self.turned, range.clone())?;
+                let mut rows = Rows::new(self.job, self.oriented, range.clone())?;
                 let (mut edges, mut seen) = (0, 0);
                 for vertex in range {
                     let mut length = 0;
@@ -394,30 +394,30 @@ impl Triangles<'_> {
 }
 
 /// Rows in memory: entries fill the buffer from the front, starts of rows from the end.
-struct Held {
+struct HeldRows {
     words: Buffer,
     vertices: std::ops::Range<u64>,
 }
 
-impl Held {
-    fn new(job: &Job, bytes: u64) -> Result<Held> {
+impl HeldRows {
+    fn new(job: &Job, bytes: u64) -> Result<HeldRows> {
         // Starts of rows are 32 bits.
         let bytes = largest_buffer(bytes.min(8 << 30) as usize);
-        Ok(Held { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
+        Ok(HeldRows { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
     }
 
     /// Loads as many of the next rows as fit; returns false at the end.
-    fn load_next(&mut self, job: &Job, turned: &Csr) -> Result<bool> {
+    fn load_next(&mut self, job: &Job, oriented: &Csr) -> Result<bool> {
         let start = self.vertices.end;
         let words = self.words.typed_mut::<u32>();
         let (mut entries, mut end) = (0, start);
-        if start == turned.vertices {
+        if start == oriented.vertices {
             return Ok(false);
         }
-        let mut rows = Rows::new(job, turned, start..turned.vertices)?;
+        let mut rows = Rows::new(job, oriented, start..oriented.vertices)?;
         let last = words.len() - 1;
         words[last] = 0;
-        while end < turned.vertices {
+        while end < oriented.vertices {
             let degree = rows.start(end as u32)? as usize;
             let begins = (end + 1 - start) as usize;
             if entries + degree + begins + 1 > words.len() {
@@ -450,7 +450,7 @@ impl Held {
     }
 
     /// Finds the triangles of `row`, the row of `vertex`, with an edge to a row in memory; returns their number.
-    fn meet(&self, vertex: u32, row: &[u32], sink: &mut Sink<Sum>) -> Result<u64> {
+    fn meet(&self, vertex: u32, row: &[u32], sink: &mut Sink<SumOfEdges>) -> Result<u64> {
         let begin = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.start);
         let end = row.partition_point(|&to| u64::from(vertex_of(to)) < self.vertices.end);
         let (mut sum, mut seen) = (0, 0);
@@ -517,7 +517,7 @@ fn for_common_searched(
 fn divide(
     job: &Job,
     vertices: u64,
-    mut sums: Sorted<Sum>,
+    mut sums: Sorted<SumOfEdges>,
     degrees: &mut VertexArray<u32>,
 ) -> Result<VertexArray<f64>> {
     job.start_phase("dividing", "vertices", vertices);

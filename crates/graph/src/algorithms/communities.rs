@@ -26,7 +26,7 @@ use inshore_store::Job;
 use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    checkpoint::{Checkpoints, Point},
+    checkpoint::{CheckpointPosition, Checkpoints},
     csr::{self, Csr, Rows, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
@@ -59,9 +59,9 @@ const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
 /// Counts how often a label arrives at a vertex: the key is both.
 #[derive(Clone)]
-struct Counts;
+struct CountLabels;
 
-impl Operation for Counts {
+impl Operation for CountLabels {
     type Key = u64;
     type Value = u32;
     fn combine(&self, a: u32, b: u32) -> u32 {
@@ -70,12 +70,12 @@ impl Operation for Counts {
 }
 
 /// Sends the label of every vertex.
-struct Tell;
+struct SendLabels;
 
-impl Sender for Tell {
+impl Sender for SendLabels {
     type State = u32;
     type Sent = u32;
-    type Sink = Sink<Counts>;
+    type Sink = Sink<CountLabels>;
 
     fn send(&self, _vertex: u32, label: &u32, _degree: u32) -> Option<u32> {
         Some(*label)
@@ -83,7 +83,7 @@ impl Sender for Tell {
 
     fn push(
         &self,
-        sink: &mut Sink<Counts>,
+        sink: &mut Sink<CountLabels>,
         window: &[u32],
         row: Range<usize>,
         _: &[f64],
@@ -152,7 +152,7 @@ fn most_frequent(labels: &mut [u32]) -> u32 {
 
 /// Calls `each` with every vertex to which a label was sent, in order, and its most frequent label.
 fn for_most_frequent(
-    mut arrived: Sorted<Counts>,
+    mut arrived: Sorted<CountLabels>,
     mut each: impl FnMut(u32, u32) -> Result<()>,
 ) -> Result<()> {
     let mut best: Option<(u32, u32, u32)> = None;
@@ -188,7 +188,8 @@ fn exchange(
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
-    let mut engine = Engine::for_exchange::<Counts>(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
+    let mut engine =
+        Engine::for_exchange::<CountLabels>(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
     let (done, mut changed) = match engine.take_up(checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, numbers[1]),
         None => (0, 1),
@@ -198,7 +199,7 @@ fn exchange(
             break;
         }
         changed = 0;
-        let (arrived, _) = engine.exchange(&Tell, Counts, rows, &Frontier::All)?;
+        let (arrived, _) = engine.exchange(&SendLabels, CountLabels, rows, &Frontier::All)?;
         let mut labels = engine.cursor();
         for_most_frequent(arrived, |vertex, label| {
             if *labels.get(vertex)? != label {
@@ -253,7 +254,7 @@ impl<'a> Lookup<'a> {
                 self.step(labels.in_memory().expect(made), next.in_memory().expect(made))?
             };
             std::mem::swap(&mut labels, &mut next);
-            checkpoints.save(self.job, self.vertices, &mut labels, || Point {
+            checkpoints.save(self.job, self.vertices, &mut labels, || CheckpointPosition {
                 active: Frontier::All,
                 supersteps: supersteps.into(),
                 edges_traversed: entries * u64::from(supersteps),
@@ -281,7 +282,7 @@ impl<'a> Lookup<'a> {
             name: "labels",
             ..Config::default()
         };
-        let sorter = SortReduce::new(self.job, Counts, &config)?;
+        let sorter = SortReduce::new(self.job, CountLabels, &config)?;
         let mut workers = Vec::with_capacity(self.threads);
         for _ in 0..self.threads {
             workers.push((sorter.sink()?, Vec::with_capacity(GATHERED_MAX as usize)));

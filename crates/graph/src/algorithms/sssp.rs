@@ -59,7 +59,7 @@ impl StepProgram for Sssp {
     type State = f64;
     type Message = f64;
     const NOTHING: f64 = f64::INFINITY;
-    const CELLS_KEEP_STATE: bool = true;
+    const ACCUMULATORS_KEEP_STATE: bool = true;
     const WEIGHTED: bool = true;
     const REREADS: bool = true;
 

@@ -194,7 +194,7 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
         sinks.push(sorter.sink()?);
     }
     let sinks = parallel_ranges(csr.vertices, sinks, |sink, range| {
-        let mut rows = Rows::new(job, csr, range.clone())?;
+        let mut rows = RowReader::new(job, csr, range.clone())?;
         for vertex in range {
             let source = vertex as u32;
             rows.start(source)?;
@@ -457,7 +457,7 @@ pub(crate) fn scan_threads(job: &Job) -> usize {
 }
 
 /// Reads rows of a range of vertices, one vertex after the other.
-pub(crate) struct Rows {
+pub(crate) struct RowReader {
     csr: Csr,
     degrees: Degrees,
     edges: FileReader,
@@ -470,13 +470,13 @@ pub(crate) struct Rows {
     used: usize,
 }
 
-impl Rows {
-    pub fn new(job: &Job, csr: &Csr, vertices: Range<u64>) -> Result<Rows> {
+impl RowReader {
+    pub fn new(job: &Job, csr: &Csr, vertices: Range<u64>) -> Result<RowReader> {
         Self::deep(job, csr, vertices, 2)
     }
 
     /// Creates a reader with so many windows of edges (and of weights), of which all but one can be in flight.
-    pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<Rows> {
+    pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<RowReader> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let (mut entries, mut blocks) = (0..0, 0..0);
         if !vertices.is_empty() {
@@ -501,7 +501,7 @@ impl Rows {
             None => None,
         };
         let (csr, degrees, unpacker) = (csr.clone(), Degrees::after(cursor), Unpacker::new());
-        Ok(Rows { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
+        Ok(RowReader { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
     }
 
     /// Moves to `vertex`, the next one of the range, and returns the length of its row. The row before was read to its end.
@@ -516,7 +516,7 @@ impl Rows {
     }
 
     /// Returns the next part of the present row, with its weights where there are any; `None` at the end of the row.
-    pub fn part(&mut self) -> Result<Option<Part<'_>>> {
+    pub fn part(&mut self) -> Result<Option<RowPart<'_>>> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -539,7 +539,7 @@ impl Rows {
         self.left -= len as u32;
         let row = self.unpacker.get(start..start + len);
         let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[of_weights]);
-        Ok(Some(Part { row, weights }))
+        Ok(Some(RowPart { row, weights }))
     }
 
     fn unpack(&mut self) -> Result<()> {
@@ -557,7 +557,7 @@ impl Rows {
 }
 
 /// A part of a row.
-pub(crate) struct Part<'a> {
+pub(crate) struct RowPart<'a> {
     pub row: &'a [u32],
     /// Weights, as many as destinations, if the graph has weights.
     pub weights: Option<&'a [f64]>,
@@ -575,7 +575,7 @@ pub(crate) fn scan(
     vertices: Range<u64>,
     mut each: impl FnMut(u32, &[u32], Option<&[f64]>) -> Result<()>,
 ) -> Result<()> {
-    let mut rows = Rows::new(job, csr, vertices.clone())?;
+    let mut rows = RowReader::new(job, csr, vertices.clone())?;
     for vertex in vertices {
         rows.start(vertex as u32)?;
         while let Some(part) = rows.part()? {

@@ -283,19 +283,19 @@ impl Packer {
 }
 
 /// A parsed block.
-struct Block<'a> {
+struct ParsedBlock<'a> {
     bytes: &'a [u8],
     first_frame: u64,
     slots: &'a [Slot],
 }
 
-impl Block<'_> {
-    fn open(bytes: &[u8]) -> Option<Block<'_>> {
+impl ParsedBlock<'_> {
+    fn open(bytes: &[u8]) -> Option<ParsedBlock<'_>> {
         let frames = usize::from(u16::from_le_bytes(bytes[4..6].try_into().expect("2 bytes")));
         let slots = bytes[HEADER_BYTES..].get(..frames * SLOT_BYTES)?;
         let slots = <[Slot]>::ref_from_bytes(slots).expect("whole slots, of bytes");
         let first_frame = u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes")).into();
-        Some(Block { bytes, first_frame, slots })
+        Some(ParsedBlock { bytes, first_frame, slots })
     }
 
     fn frames(&self) -> Range<u64> {
@@ -358,7 +358,8 @@ impl Unpacker {
             let Some(bytes) = blocks.get(self.block * BLOCK_BYTES..(self.block + 1) * BLOCK_BYTES) else {
                 return Ok(false);
             };
-            let block = Block::open(bytes).ok_or_else(|| bad_block(csr, "more frames than have room"))?;
+            let block =
+                ParsedBlock::open(bytes).ok_or_else(|| bad_block(csr, "more frames than have room"))?;
             let held = block.frames();
             if held.contains(&frame) {
                 let last = wanted.end.div_ceil(FRAME as u64).min(held.end);
@@ -371,7 +372,7 @@ impl Unpacker {
         }
     }
 
-    fn unpack_frames(&mut self, csr: &Csr, block: &Block<'_>, frames: Range<u64>) -> Result<()> {
+    fn unpack_frames(&mut self, csr: &Csr, block: &ParsedBlock<'_>, frames: Range<u64>) -> Result<()> {
         self.values.resize((frames.end - frames.start) as usize * FRAME, 0);
         let (chunks, _) = self.values.as_chunks_mut::<FRAME>();
         for (frame, entries) in frames.clone().zip(chunks) {
@@ -461,7 +462,7 @@ mod tests {
             .unwrap();
         assert!(starts.len() > 10 && blocks.len() as u64 <= blocks_bytes_max(wanted.len() as u64));
         for (block, &first) in blocks.chunks(BLOCK_BYTES).zip(&starts) {
-            let block = Block::open(block).unwrap();
+            let block = ParsedBlock::open(block).unwrap();
             assert_eq!(block.first_frame, first);
             for frame in block.frames() {
                 let mut entries = [0; FRAME];
@@ -512,7 +513,7 @@ mod tests {
             for (at, slot) in slots.iter().enumerate() {
                 bytes[HEADER_BYTES + at * SLOT_BYTES..][..SLOT_BYTES].copy_from_slice(slot);
             }
-            let Some(block) = Block::open(&bytes) else {
+            let Some(block) = ParsedBlock::open(&bytes) else {
                 prop_assert!(frames > 2047);
                 return Ok(());
             };

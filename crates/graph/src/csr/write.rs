@@ -19,7 +19,7 @@ use inshore_store::{FileWriter, Job};
 use zerocopy::IntoBytes;
 
 use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, checksum_bytes_max, packed::Packer};
-use crate::{Error, Result, turns::Turns};
+use crate::{Error, Result, sequencer::Sequencer};
 
 /// The unit of writing, with a small budget and with a large one.
 const WRITE_BYTES: usize = 256 << 10;
@@ -72,7 +72,7 @@ pub(crate) struct CsrWriter {
     edges: BlockWriter,
     weights: Option<FileWriter>,
     vertices: u64,
-    /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
+    /// Tells whether a self-loop is entered twice, as in the rows of an undirected graph.
     double_loops: bool,
     page: Vec<u32>,
     /// Number of the page's first entry, and a block not after that entry.
@@ -371,14 +371,14 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     };
     let staged: Vec<_> = (0..readers).map(|_| Staged::new::<E>(&writer, staging)).collect();
     let parts: Vec<_> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
-    let turns = Turns::new(writer);
+    let sequencer = Sequencer::new(writer);
     let next = AtomicUsize::new(0);
     let work = |staged: &mut Staged| -> Result<()> {
         loop {
             let number_of_part = next.fetch_add(1, Ordering::Relaxed);
             let Some(part) = parts.get(number_of_part) else { break };
             let part = part.lock().expect("no panic under this lock").take().expect("each part comes once");
-            if !write_part(job, part, number_of_part, staged, &turns, numbers)? {
+            if !write_part(job, part, number_of_part, staged, &sequencer, numbers)? {
                 break;
             }
         }
@@ -386,13 +386,13 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     };
     std::thread::scope(|scope| -> Result<()> {
         let spawn = |mut staged: Staged| {
-            let (turns, work) = (&turns, &work);
-            scope.spawn(move || turns.guard(|| work(&mut staged)))
+            let (sequencer, work) = (&sequencer, &work);
+            scope.spawn(move || sequencer.guard(|| work(&mut staged)))
         };
         let threads: Vec<_> = staged.into_iter().map(spawn).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a merge does not panic"))
     })?;
-    turns.into_value().finish()
+    sequencer.into_value().finish()
 }
 
 /// Merges a part, stages its rows, and appends them after all earlier parts. Returns `false` where another thread failed.
@@ -401,21 +401,21 @@ fn write_part<E: EdgeOperation>(
     mut part: Sorted<E>,
     number_of_part: usize,
     staged: &mut Staged,
-    turns: &Turns<CsrWriter>,
+    sequencer: &Sequencer<CsrWriter>,
     numbers: &impl Numbering,
 ) -> Result<bool> {
     while let Some(block) = part.next_block()? {
         for (keys, values) in block.keys.chunks(STEP).zip(block.values.chunks(STEP)) {
             if !staged.has_room_for(keys.len()) {
-                let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
+                let Some(mut turn) = sequencer.wait(number_of_part) else { return Ok(false) };
                 turn.value.append(staged)?;
             }
             staged.push::<E>(keys, values, numbers);
         }
         job.progress().add(block.keys.len() as u64);
     }
-    let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
+    let Some(mut turn) = sequencer.wait(number_of_part) else { return Ok(false) };
     turn.value.append(staged)?;
-    turns.next(turn);
+    sequencer.next(turn);
     Ok(true)
 }

@@ -24,10 +24,10 @@ use std::fmt;
 use inshore_sortreduce::Strategy;
 
 use super::{
+    cached::room_bytes,
     chunks,
     estimates::{Estimates, Layout, Pull},
     frontier,
-    left::room_bytes,
 };
 use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 
@@ -49,11 +49,11 @@ const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 pub(crate) struct Choice {
     pub layout: Layout,
     pub step: Step,
-    /// Whether all rows are first read into memory.
+    /// Tells whether all rows are first read into memory.
     pub caches_rows: bool,
     /// Space for the rows in which a pull finds no active vertex, for the next supersteps.
     pub unvisited_bytes: Option<u64>,
-    /// Whether the next frontier is listed from here on.
+    /// Tells whether the next frontier is listed from here on.
     pub lists: bool,
     pub why: Why,
 }
@@ -224,8 +224,8 @@ impl Estimates {
             Step::Push => layout.blocks.is_none_or(|plan| plan.has_sparse),
             Step::PushCached => has_cached && self.is_backwards,
             Step::Pull => {
-                let has_cells = self.needs.pull == Pull::First || layout.is_direct;
-                self.has_waiting && layout.has_marks && has_cells
+                let has_accumulators = self.needs.pull == Pull::First || layout.is_direct;
+                self.has_waiting && layout.has_active_bits && has_accumulators
             }
             Step::PullCached => has_cached && !self.is_backwards,
             Step::Blocks => layout.blocks.is_some() && self.active.is_none() && !self.lists(),
@@ -300,11 +300,12 @@ mod tests {
     use inshore_sortreduce::Operation;
 
     use super::*;
-    use crate::engine::estimates::Needs;
+    use crate::engine::estimates::StepNeeds;
 
     /// Describes a search in a graph of a million vertices, with in-edges and plenty of memory.
     fn search(pull: Pull) -> Estimates {
-        let needs = Needs { pull, ..Needs { has_cells: true, ..Needs::of::<u64, Sums>(1 << 20) } };
+        let needs =
+            StepNeeds { pull, ..StepNeeds { has_accumulators: true, ..StepNeeds::of::<u64, Sums>(1 << 20) } };
         let mut estimates = Estimates {
             needs,
             vertices: 1 << 20,
@@ -398,7 +399,7 @@ mod tests {
     #[test]
     fn rows_are_read_into_memory_once_all_edges_were_walked_along() {
         let all = search(Pull::Never);
-        let needs = Needs { rereads: true, ..all.needs };
+        let needs = StepNeeds { rereads: true, ..all.needs };
         let walked = |edges_walked| Estimates { needs, edges_walked, ..all };
         let caches = |estimates: Estimates| choose(&estimates).unwrap().caches_rows;
         assert!(!caches(walked((16 << 20) - 1)) && caches(walked(16 << 20)));

@@ -18,7 +18,7 @@ use inshore_store::{CheckedFile, Job, PendingRead, taken_bytes};
 
 use super::{
     Frontier,
-    frontier::{FrontierReader, Ranges},
+    frontier::{FrontierReader, VertexRanges},
     pools::{ALONE_VERTICES, CHUNKS, Pool, Pools},
     state::{State, StatePeek, VertexArray},
 };
@@ -49,18 +49,18 @@ pub(crate) trait Sender: Sync {
     /// The destination of a worker's messages.
     type Sink: Send;
 
-    /// Whether weights are read beside the edges.
+    /// Tells whether weights are read beside the edges.
     const READS_WEIGHTS: bool = false;
 
     /// Returns the message of an active vertex along each of its edges; `None` sends nothing.
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
-    /// Returns an active vertex's term of [`Sent::gathered`].
-    fn add_up(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
+    /// Returns an active vertex's term of [`Sent::aggregate`].
+    fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
 
-    /// Whether [`Sender::look`] is called.
+    /// Tells whether [`Sender::look`] is called.
     const LOOKS: bool = false;
 
     /// Sees consecutive rows together, before they are pushed one by one.
@@ -151,7 +151,7 @@ struct Source<'a, S: Sender> {
     rows_max: usize,
     /// Initial capacity of a chunk, in rows.
     rows_usual: usize,
-    gathered: u64,
+    aggregate: u64,
     edges: u64,
 }
 
@@ -246,7 +246,7 @@ impl<S: Sender> Source<'_, S> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
             let state = self.state.get(vertex)?;
-            self.gathered = self.gathered.wrapping_add(self.sender.add_up(vertex, state, degree));
+            self.aggregate = self.aggregate.wrapping_add(self.sender.aggregate(vertex, state, degree));
             if degree > 0
                 && let Some(sent) = self.sender.send(vertex, state, degree)
             {
@@ -260,7 +260,7 @@ impl<S: Sender> Source<'_, S> {
 /// The result of the edge phase.
 pub(super) struct Sent<K> {
     pub sinks: Vec<K>,
-    pub gathered: u64,
+    pub aggregate: u64,
     pub edges: u64,
 }
 
@@ -282,7 +282,7 @@ pub(super) fn send<S: Sender>(
     let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES + rows_bytes(busy, window_bytes);
     let has_ranges =
         active.is_all() && state.in_memory().is_some() && job.budget().free_bytes() >= cursors && busy > 1;
-    let ranges = has_ranges.then(|| Ranges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
+    let ranges = has_ranges.then(|| VertexRanges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
     let mut kept = Some(pools.cursor(job, csr)?);
     let mut source = |state| -> Result<_> {
         Ok(Mutex::new(Source {
@@ -308,7 +308,7 @@ pub(super) fn send<S: Sender>(
             small_max,
             rows_max: window_bytes / BYTES_PER_ROW,
             rows_usual: if is_short { 0 } else { window_bytes / BYTES_PER_ROW },
-            gathered: 0,
+            aggregate: 0,
             edges: 0,
         }))
     };
@@ -349,10 +349,10 @@ pub(super) fn send<S: Sender>(
         pools.edges.push(worker.edges);
         pools.weights.extend(worker.weights.map(|(_, pool)| pool));
     }
-    let mut sent = Sent { sinks, gathered: 0, edges: 0 };
+    let mut sent = Sent { sinks, aggregate: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
-        sent.gathered = sent.gathered.wrapping_add(source.gathered);
+        sent.aggregate = sent.aggregate.wrapping_add(source.aggregate);
         sent.edges += source.edges;
         pools.index = Some(source.index);
     }
@@ -372,7 +372,7 @@ struct Worker<'a, 's, S: Sender> {
 }
 
 /// A chunk whose windows are in flight.
-struct Flying<M> {
+struct ChunkInFlight<M> {
     rows: Vec<Row<M>>,
     windows: Vec<(Window, PendingRead, Option<PendingRead>)>,
 }
@@ -414,7 +414,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         chunk
     }
 
-    fn submit(&mut self, chunk: Chunk<S::Sent>) -> Result<Flying<S::Sent>> {
+    fn submit(&mut self, chunk: Chunk<S::Sent>) -> Result<ChunkInFlight<S::Sent>> {
         let mut windows = Vec::with_capacity(chunk.small.len() + 1);
         for window in chunk.small {
             windows.push(self.read(window, true)?);
@@ -422,7 +422,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         if let Some(window) = chunk.large {
             windows.push(self.read(window, false)?);
         }
-        Ok(Flying { rows: chunk.rows, windows })
+        Ok(ChunkInFlight { rows: chunk.rows, windows })
     }
 
     fn read(&mut self, window: Window, is_small: bool) -> Result<(Window, PendingRead, Option<PendingRead>)> {
@@ -436,7 +436,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok((window, edges, weights))
     }
 
-    fn process(&mut self, flying: Flying<S::Sent>) -> Result<()> {
+    fn process(&mut self, flying: ChunkInFlight<S::Sent>) -> Result<()> {
         let mut sent = 0;
         for (window, edges, weights) in flying.windows {
             let (edges, range) = edges.wait()?;

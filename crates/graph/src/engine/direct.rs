@@ -26,8 +26,8 @@ fn touched_max(vertices: u64) -> usize {
 
 /// Returns the memory of accumulators and lists.
 pub(super) fn memory_bytes(vertices: u64, message_bytes: u64, workers: usize) -> u64 {
-    let cells = taken_bytes((vertices * message_bytes) as usize);
-    cells as u64 + list_bytes(vertices, workers)
+    let accumulators = taken_bytes((vertices * message_bytes) as usize);
+    accumulators as u64 + list_bytes(vertices, workers)
 }
 
 /// Returns the memory of a list for each worker, and of all lists together while they are sorted.
@@ -36,7 +36,7 @@ fn list_bytes(vertices: u64, workers: usize) -> u64 {
 }
 
 /// An accumulator for each vertex.
-pub(super) struct Cells {
+pub(super) struct Accumulators {
     buffer: Buffer,
     vertices: u64,
     /// Bytes of the empty message; no bytes before the first superstep.
@@ -51,7 +51,7 @@ pub(super) struct Cells {
 pub(super) struct Touched {
     list: Vec<u32>,
     max: usize,
-    /// Whether more vertices were touched than the list holds.
+    /// Tells whether more vertices were touched than the list holds.
     is_full: bool,
 }
 
@@ -79,13 +79,13 @@ impl Touched {
     }
 }
 
-impl Cells {
-    pub fn new<M: Message>(budget: &Budget, vertices: u64, workers: usize) -> Result<Cells> {
+impl Accumulators {
+    pub fn new<M: Message>(budget: &Budget, vertices: u64, workers: usize) -> Result<Accumulators> {
         let buffer = Buffer::zeroed(budget, vertices as usize * size_of::<M>(), "updates of vertices")?;
         let max = touched_max(vertices);
         let lists = budget.reserve(list_bytes(vertices, workers), "lists of updated vertices")?;
         let touched = (0..workers).map(|_| Touched { list: Vec::new(), max, is_full: false }).collect();
-        Ok(Cells {
+        Ok(Accumulators {
             buffer,
             vertices,
             nothing: Vec::new(),
@@ -111,8 +111,9 @@ impl Cells {
     /// Returns the target of messages again.
     pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
         let is_alone = self.is_alone;
-        let cells = &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
-        Direct { program, cells, is_alone }
+        let accumulators =
+            &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
+        Direct { program, accumulators, is_alone }
     }
 
     /// Tells whether more vertices got a message than the lists hold.
@@ -140,8 +141,8 @@ impl Cells {
         touched.iter().for_each(|touched| all.extend_from_slice(&touched.list));
         all.sort_unstable();
         all.dedup();
-        let cells = self.all::<M>();
-        all.into_iter().try_for_each(|vertex| each(vertex, &mut cells[vertex as usize]))
+        let accumulators = self.all::<M>();
+        all.into_iter().try_for_each(|vertex| each(vertex, &mut accumulators[vertex as usize]))
     }
 
     /// Takes the lists back for the next superstep.
@@ -157,7 +158,7 @@ impl Cells {
 /// Sends into accumulators.
 pub(super) struct Direct<'a, P: StepProgram> {
     program: &'a P,
-    cells: &'a [<P::Message as Message>::Cell],
+    accumulators: &'a [<P::Message as Message>::Cell],
     is_alone: bool,
 }
 
@@ -169,20 +170,20 @@ impl<P: StepProgram> Direct<'_, P> {
     /// Prefetches the accumulator of a vertex.
     #[inline(always)]
     pub fn ask_for(&self, vertex: u32) {
-        prefetch(&self.cells[vertex as usize]);
+        prefetch(&self.accumulators[vertex as usize]);
     }
 
     /// Returns the message in the accumulator of a vertex.
     #[inline(always)]
-    pub fn said_by(&self, vertex: u32) -> P::Message {
-        P::Message::load(&self.cells[vertex as usize])
+    pub fn message_of(&self, vertex: u32) -> P::Message {
+        P::Message::load(&self.accumulators[vertex as usize])
     }
 
     /// Combines as [`Direct::combine`], for a vertex to which no other worker sends: the compare-and-swap would wait for every
     /// load before it.
     #[inline(always)]
     pub fn put(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
-        let cell = &self.cells[vertex as usize];
+        let cell = &self.accumulators[vertex as usize];
         let old = P::Message::load(cell);
         let new = self.program.reduce_at(vertex, old, message);
         if new != old {
@@ -202,14 +203,14 @@ impl<P: StepProgram> Direct<'_, P> {
 
     #[inline(always)]
     fn touch(&self, vertex: u32, old: P::Message, touched: &mut Touched) {
-        if !P::EVERY_VERTEX && (P::CELLS_KEEP_STATE || old == P::NOTHING) {
+        if !P::EVERY_VERTEX && (P::ACCUMULATORS_KEEP_STATE || old == P::NOTHING) {
             touched.add(vertex);
         }
     }
 
     #[inline(always)]
     pub fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
-        let cell = &self.cells[vertex as usize];
+        let cell = &self.accumulators[vertex as usize];
         let mut old = P::Message::load(cell);
         loop {
             let new = self.program.reduce_at(vertex, old, message);
@@ -239,8 +240,8 @@ impl<P: StepProgram> Sender for Direct<'_, P> {
         self.program.edge_program(vertex, state, degree)
     }
 
-    fn add_up(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
-        self.program.gather(vertex, state, degree)
+    fn aggregate(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
+        self.program.aggregate(vertex, state, degree)
     }
 
     #[inline]
@@ -254,7 +255,7 @@ impl<P: StepProgram> Sender for Direct<'_, P> {
     ) -> Result<()> {
         for at in row {
             if let Some(&ahead) = window.get(at + AHEAD) {
-                prefetch(&self.cells[ahead as usize]);
+                prefetch(&self.accumulators[ahead as usize]);
             }
             let message = if P::WEIGHTED { self.program.along(window[at], sent, weights[at]) } else { sent };
             self.combine(window[at], message, touched);

@@ -10,14 +10,14 @@ use crate::Tuning;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Estimates {
     pub tuning: Tuning,
-    pub needs: Needs,
+    pub needs: StepNeeds,
     pub vertices: u64,
     /// Edges in one direction.
     pub edges: u64,
     /// Edges of all rows that the algorithm reads.
     pub rows_edges: u64,
     pub rows_bytes: u64,
-    /// Whether there are in-edges to pull along.
+    /// Tells whether there are in-edges to pull along.
     pub has_in_edges: bool,
     /// Supersteps of all vertices, if any will come; `None` also if the drive has no room for blocks.
     pub dense: Option<Dense>,
@@ -31,9 +31,9 @@ pub(crate) struct Estimates {
     /// The layout; `None` before the first superstep, which chooses one.
     pub layout: Option<Layout>,
     pub superstep: u32,
-    /// Whether the buffers of the edge phase were allocated.
+    /// Tells whether the buffers of the edge phase were allocated.
     pub has_windows: bool,
-    /// Whether rows are in memory; `None` before that was decided.
+    /// Tells whether rows are in memory; `None` before that was decided.
     pub are_rows_cached: Option<bool>,
     /// Edges in the rows that an earlier pull left in memory.
     pub cached_edges: Option<u64>,
@@ -41,18 +41,18 @@ pub(crate) struct Estimates {
     pub edges_walked: u64,
     pub edges_sent: Option<u64>,
 
-    /// Whether the superstep follows in-edges, on the reverse pass of a search.
+    /// Tells whether the superstep follows in-edges, on the reverse pass of a search.
     pub is_backwards: bool,
     /// Number of active vertices; `None` for all.
     pub active: Option<u64>,
-    /// Whether the waiting vertices are known.
+    /// Tells whether the waiting vertices are known.
     pub has_waiting: bool,
     /// Edges out of vertices that were active earlier in the same search.
     pub edges_before: u64,
     /// Edges of active and of waiting vertices, if they were counted.
     pub active_edges: Option<u64>,
     pub waiting_edges: Option<u64>,
-    /// Whether the next frontier is to be listed once few edges carry a message.
+    /// Tells whether the next frontier is to be listed once few edges carry a message.
     pub lists_when_few: bool,
 }
 
@@ -70,11 +70,11 @@ pub(crate) enum Pull {
 
 /// Declarations of an algorithm: numbers that stay the same over a job.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
+pub(crate) struct StepNeeds {
     pub pull: Pull,
-    /// Whether weights are read beside edges.
+    /// Tells whether weights are read beside edges.
     pub weighted: bool,
-    /// Whether the same rows may be read again and again, so that a copy in memory may pay.
+    /// Tells whether the same rows may be read again and again, so that a copy in memory may pay.
     pub rereads: bool,
     /// Bytes of vertex state in memory, and on flash.
     pub state_bytes: u64,
@@ -82,20 +82,20 @@ pub(crate) struct Needs {
     /// Bytes of a message; of a record of sort-reduce with its key.
     pub message_bytes: u64,
     pub record_bytes: u64,
-    /// Whether messages fit in accumulators: one per vertex, of a word.
-    pub has_cells: bool,
+    /// Tells whether messages fit in accumulators: one per vertex, of a word.
+    pub has_accumulators: bool,
 }
 
-impl Needs {
+impl StepNeeds {
     /// Returns the needs of an algorithm with states `S` whose messages are reduced by `O`, for so many vertices, that only
     /// exchanges messages.
-    pub fn of<S: State, O: Operation>(vertices: u64) -> Needs {
-        Needs {
+    pub fn of<S: State, O: Operation>(vertices: u64) -> StepNeeds {
+        StepNeeds {
             state_bytes: state::memory_bytes::<S>(vertices),
             flash_bytes: state::flash_memory_bytes::<S>(vertices),
             message_bytes: size_of::<O::Value>() as u64,
             record_bytes: (size_of::<O::Key>() + size_of::<O::Value>()) as u64,
-            ..Needs::default()
+            ..StepNeeds::default()
         }
     }
 }
@@ -107,7 +107,7 @@ pub(crate) struct Dense {
     pub senders: u64,
     /// Supersteps of all vertices that are to come.
     pub supersteps: u32,
-    /// Whether supersteps of some vertices come too.
+    /// Tells whether supersteps of some vertices come too.
     pub has_sparse: bool,
     pub drive: Drive,
 }
@@ -126,21 +126,21 @@ pub(crate) struct Layout {
     /// The unit in which edges are read.
     pub window_bytes: usize,
     pub state_in_memory: bool,
-    /// Whether updates go into accumulators.
+    /// Tells whether updates go into accumulators.
     pub is_direct: bool,
     /// Vertices of a frontier that are kept in memory.
     pub frontier_keys: usize,
     /// Memory of sort-reduce, if updates go through it; with blocks, as if blocks took none.
     pub sort_bytes: u64,
-    /// Whether there is a bit for each active vertex, so that other vertices can pull.
-    pub has_marks: bool,
+    /// Tells whether there is a bit for each active vertex, so that other vertices can pull.
+    pub has_active_bits: bool,
     /// Plan by which edges are first cut into blocks, if they are.
-    pub blocks: Option<Plan>,
+    pub blocks: Option<ColumnPlan>,
 }
 
 /// The way in which columns are cut, and the place of each array.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct ColumnPlan {
     pub workers: usize,
     /// Vertices per column.
     pub width: u64,
@@ -149,12 +149,12 @@ pub(crate) struct Plan {
     /// Bytes of edges that stay in memory.
     pub held_bytes: u64,
     pub messages_in_memory: bool,
-    /// Whether all threads work on one column and share its accumulators.
+    /// Tells whether all threads work on one column and share its accumulators.
     pub is_shared: bool,
     pub all_message_bytes: u64,
     pub state_in_memory: bool,
     /// Windows of edges per worker during cutting.
     pub windows: usize,
-    /// Whether supersteps through sort-reduce are to follow.
+    /// Tells whether supersteps through sort-reduce are to follow.
     pub has_sparse: bool,
 }

@@ -73,7 +73,7 @@ impl Frontier {
     /// Streams the vertices; `vertices` is the number in the graph.
     pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
         let (memory, file) = match self {
-            Frontier::All => return Ok(Ranges::new(vertices, vertices).reader()),
+            Frontier::All => return Ok(VertexRanges::new(vertices, vertices).reader()),
             Frontier::List { memory, file } => (memory, file),
         };
         let reader = match file {
@@ -86,22 +86,22 @@ impl Frontier {
 
 /// A stream of vertices.
 pub(crate) enum FrontierReader {
-    All { next: u64, end: u64, ranges: Ranges },
+    All { next: u64, end: u64, ranges: VertexRanges },
     List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
 /// Ranges of all vertices, shared by several readers.
 #[derive(Clone)]
-pub(crate) struct Ranges {
+pub(crate) struct VertexRanges {
     next: Arc<AtomicU64>,
     step: u64,
     vertices: u64,
 }
 
-impl Ranges {
+impl VertexRanges {
     /// Divides the vertices into ranges of `step`.
-    pub fn new(vertices: u64, step: u64) -> Ranges {
-        Ranges { next: Arc::default(), step, vertices }
+    pub fn new(vertices: u64, step: u64) -> VertexRanges {
+        VertexRanges { next: Arc::default(), step, vertices }
     }
 
     /// Creates a stream of vertices that no other stream returns.
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn walkers_over_ranges_give_each_vertex_once() {
-        let ranges = Ranges::new(1000, 64);
+        let ranges = VertexRanges::new(1000, 64);
         let mut readers = [ranges.reader(), ranges.reader(), ranges.reader()];
         let mut given: Vec<u32> = Vec::new();
         for turn in 0.. {

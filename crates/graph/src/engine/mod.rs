@@ -22,20 +22,20 @@
 //! 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
 //! again (Kronecker graphs at 64 MiB, PageRank).
 
-mod back;
+mod cached;
 mod choose;
 mod chunks;
 mod columns;
 mod direct;
 mod estimates;
+mod finalize;
 mod frontier;
-mod gather;
 mod layout;
-mod left;
 mod message;
 mod pools;
 mod program;
-mod settle;
+mod pull_all;
+mod pull_first;
 mod sorted;
 mod state;
 mod superstep;
@@ -43,25 +43,25 @@ mod superstep;
 use inshore_sortreduce::{Operation, Strategy};
 use inshore_store::Job;
 
-use back::Marks;
+use cached::CachedRows;
 use choose::{Choice, choose};
 pub(crate) use chunks::Sender;
 use columns::Columns;
-use direct::Cells;
+use direct::Accumulators;
 pub(crate) use estimates::{Dense, Pull};
-use estimates::{Estimates, Layout, Needs};
+use estimates::{Estimates, Layout, StepNeeds};
+pub(crate) use finalize::Done;
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
-use left::Left;
 pub(crate) use message::Message;
 use program::Reduce;
 pub(crate) use program::StepProgram;
-pub(crate) use settle::Done;
+use pull_first::ActiveBits;
 pub(crate) use state::{State, StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes};
 pub(crate) use superstep::{Backwards, Collect, Superstep};
 
 use crate::{
     Result, Step, Summary, Tuning,
-    checkpoint::{Checkpoints, Point},
+    checkpoint::{CheckpointPosition, Checkpoints},
     csr::Csr,
 };
 
@@ -75,7 +75,7 @@ pub(crate) struct Setup<'a> {
     pub tuning: &'a Tuning,
     /// Out-edges, and in-edges if vertices pull along them in a directed graph.
     pub rows: Vec<Csr>,
-    /// Whether the last of `rows` are in-edges.
+    /// Tells whether the last of `rows` are in-edges.
     pub has_in_edges: bool,
     /// Supersteps of all vertices, if any will come.
     pub dense: Option<Dense>,
@@ -91,18 +91,18 @@ pub(crate) struct Engine<S: State> {
     layout: Layout,
     /// Out-edges, and in-edges of a directed graph.
     rows: Vec<Csr>,
-    cells: Option<Cells>,
+    accumulators: Option<Accumulators>,
     pools: pools::Pools,
     columns: Option<Columns>,
-    marks: Option<Marks>,
+    active_bits: Option<ActiveBits>,
     /// Rows in which a pull found no active vertex, in memory.
-    cached: Option<Left>,
+    cached: Option<CachedRows>,
     /// The numbers that decisions read, without those of a superstep's request.
     facts: Estimates,
     supersteps: u32,
     supersteps_kept: Option<u32>,
     strategies: Vec<Strategy>,
-    /// Whether a superstep went by columns.
+    /// Tells whether a superstep went by columns.
     has_columns: bool,
     /// The reported way of the last superstep.
     way: &'static str,
@@ -116,12 +116,12 @@ impl<S: State> Engine<S> {
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let vertices = setup.rows[0].vertices;
-        let needs = Needs {
+        let needs = StepNeeds {
             pull: P::PULL,
             weighted: P::WEIGHTED,
             rereads: P::REREADS,
-            has_cells: true,
-            ..Needs::of::<S, Reduce<P>>(vertices)
+            has_accumulators: true,
+            ..StepNeeds::of::<S, Reduce<P>>(vertices)
         };
         Self::laid_out::<P::Message>(job, vertices, needs, setup, initial)
     }
@@ -136,13 +136,13 @@ impl<S: State> Engine<S> {
     ) -> Result<Engine<S>> {
         let setup = Setup { tuning, rows: Vec::new(), has_in_edges: false, dense: None, kept_bytes };
         // This engine has no accumulators.
-        Self::laid_out::<u32>(job, vertices, Needs::of::<S, O>(vertices), setup, initial)
+        Self::laid_out::<u32>(job, vertices, StepNeeds::of::<S, O>(vertices), setup, initial)
     }
 
     fn laid_out<M: Message>(
         job: &Job,
         vertices: u64,
-        needs: Needs,
+        needs: StepNeeds,
         setup: Setup,
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
@@ -179,20 +179,21 @@ impl<S: State> Engine<S> {
         let layout = choice.layout;
         tracing::debug!(?layout, "engine");
         facts.layout = Some(layout);
-        let cells = layout.is_direct.then(|| Cells::new::<M>(job.budget(), vertices, layout.workers));
-        let cells = cells.transpose()?;
+        let accumulators =
+            layout.is_direct.then(|| Accumulators::new::<M>(job.budget(), vertices, layout.workers));
+        let accumulators = accumulators.transpose()?;
         let state = VertexArray::new(job, vertices, layout.state_in_memory, initial)?;
-        let marks = layout.has_marks.then(|| Marks::new(job, vertices)).transpose()?;
+        let active_bits = layout.has_active_bits.then(|| ActiveBits::new(job, vertices)).transpose()?;
         Ok(Engine {
             job: job.clone(),
             vertices,
             state,
             layout,
             rows,
-            cells,
+            accumulators,
             pools: pools::Pools::new(layout.window_bytes),
             columns,
-            marks,
+            active_bits,
             cached: None,
             facts,
             supersteps: 0,
@@ -231,7 +232,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one per worker. Returns the sinks, and
-    /// the sum of [`Sender::add_up`].
+    /// the sum of [`Sender::aggregate`].
     fn send<P: Sender<State = S>>(
         &mut self,
         sender: &P,
@@ -241,18 +242,18 @@ impl<S: State> Engine<S> {
     ) -> Result<(Vec<P::Sink>, u64)> {
         let entries = rows.iter().map(|rows| rows.entries).sum();
         self.begin_superstep(if active.is_all() { entries } else { 0 });
-        let mut gathered = 0;
+        let mut aggregate = 0;
         let mut edges = 0;
         for rows in rows {
             let state = &mut self.state;
             let sent = chunks::send(&self.job, sender, rows, active, state, &mut self.pools, sinks)?;
             sinks = sent.sinks;
-            gathered = u64::wrapping_add(gathered, sent.gathered);
+            aggregate = u64::wrapping_add(aggregate, sent.aggregate);
             self.facts.edges_walked += sent.edges;
             edges += sent.edges;
         }
         self.facts.edges_sent = Some(edges);
-        Ok((sinks, gathered))
+        Ok((sinks, aggregate))
     }
 
     /// Resumes from the newest checkpoint, if there is one; returns the frontier and the algorithm's counters.
@@ -272,7 +273,7 @@ impl<S: State> Engine<S> {
         Ok(point.map(|point| self.taken_up(point)))
     }
 
-    fn taken_up(&mut self, point: Point) -> (Frontier, [u64; 2]) {
+    fn taken_up(&mut self, point: CheckpointPosition) -> (Frontier, [u64; 2]) {
         (self.supersteps, self.facts.edges_walked) = (point.supersteps as u32, point.edges_traversed);
         self.supersteps_kept = Some(self.supersteps);
         (point.active, point.numbers)
@@ -289,9 +290,13 @@ impl<S: State> Engine<S> {
         checkpoints.save(&self.job, self.vertices, &mut self.state, point)
     }
 
-    fn point<'a>(&self, active: &'a Frontier, numbers: [u64; 2]) -> impl FnOnce() -> Point + use<'a, S> {
+    fn point<'a>(
+        &self,
+        active: &'a Frontier,
+        numbers: [u64; 2],
+    ) -> impl FnOnce() -> CheckpointPosition + use<'a, S> {
         let (supersteps, edges_traversed) = (self.supersteps.into(), self.facts.edges_walked);
-        move || Point { active: active.clone(), supersteps, edges_traversed, numbers }
+        move || CheckpointPosition { active: active.clone(), supersteps, edges_traversed, numbers }
     }
 
     /// Saves other states, as [`Engine::save`] does.
@@ -359,7 +364,7 @@ impl<S: State> Engine<S> {
         let used: Vec<_> = ways.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name).collect();
         let strategy = match used[..] {
             // No superstep had edges to send along.
-            [] if self.cells.is_some() => "dense".to_string(),
+            [] if self.accumulators.is_some() => "dense".to_string(),
             [] => "merge".to_string(),
             _ => used.join(" and "),
         };

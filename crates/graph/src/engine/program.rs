@@ -7,7 +7,7 @@ use super::{Message, Pull, State};
 /// An algorithm as all steps see it: the four functions of the thesis, one for weights, two for vertices that pull, and three
 /// small ones for sums over vertices.
 ///
-/// The trait has promises that no step can check (`NOTHING`, `kept`, `said_by`): programs of users implement another trait
+/// The trait has promises that no step can check (`NOTHING`, `kept`, `message_of`): programs of users implement another trait
 /// ([`crate::program`]), which is hosted by an implementation of this one.
 pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// The state of a vertex.
@@ -18,17 +18,17 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// The empty message: reduced with any message, it gives that message.
     const NOTHING: Self::Message;
 
-    /// Whether `finalize` runs for every vertex in each superstep, with [`StepProgram::NOTHING`] where no message arrived.
+    /// Tells whether `finalize` runs for every vertex in each superstep, with [`StepProgram::NOTHING`] where no message arrived.
     const EVERY_VERTEX: bool = false;
 
-    /// Whether the weights of edges matter, so that [`StepProgram::along`] is called.
+    /// Tells whether the weights of edges matter, so that [`StepProgram::along`] is called.
     const WEIGHTED: bool = false;
 
     /// The messages that a waiting vertex needs from the active vertices in its row, to pull them. With [`Pull::All`] no active
     /// vertex waits, and messages do not change a vertex that does not wait.
     const PULL: Pull = Pull::Never;
 
-    /// Whether rows may be read again and again.
+    /// Tells whether rows may be read again and again.
     const REREADS: bool = false;
 
     /// Tells whether a vertex with this state waits for messages.
@@ -38,7 +38,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
 
     /// Returns the message of an active vertex with [`Pull::First`]. If two messages reach a vertex, the sender with the smaller
     /// number wins.
-    fn said_by(&self, _vertex: u32) -> Self::Message {
+    fn message_of(&self, _vertex: u32) -> Self::Message {
         Self::NOTHING
     }
 
@@ -62,8 +62,8 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Returns the new state of a vertex.
     fn finalize(&self, vertex: u32, message: Self::Message, state: &Self::State) -> Self::State;
 
-    /// Whether a message can still improve on [`StepProgram::kept`]: then each one that does counts as new.
-    const CELLS_KEEP_STATE: bool = false;
+    /// Tells whether a message can still improve on [`StepProgram::kept`]: then each one that does counts as new.
+    const ACCUMULATORS_KEEP_STATE: bool = false;
 
     /// Returns a message that a vertex with this state has seen: a message that changes nothing when reduced with this one is
     /// skipped. Only supersteps may change states in that case.
@@ -74,13 +74,13 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Tells whether a vertex with this new and old state takes part in the next superstep.
     fn is_active(&self, vertex: u32, new: &Self::State, old: &Self::State) -> bool;
 
-    /// Returns an active vertex's term of the wrapping sum that `gathered` gets.
-    fn gather(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
+    /// Returns an active vertex's term of the wrapping sum that `set_aggregate` gets.
+    fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
 
-    /// Takes the sum of `gather` over all active vertices, between the edges and `finalize`.
-    fn gathered(&mut self, _sum: u64) {}
+    /// Takes the sum of `aggregate` over all active vertices, between the edges and `finalize`.
+    fn set_aggregate(&mut self, _sum: u64) {}
 
     /// Returns a vertex's term of [`super::Done::change`].
     fn change(&self, _new: &Self::State, _old: &Self::State) -> u64 {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 
 use super::{
-    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, StepProgram, settle::Finalizing,
+    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, StepProgram, finalize::Finalizing,
 };
 use crate::{Regime, Result, Tuning, csr::Csr};
 
@@ -25,8 +25,8 @@ impl<P: StepProgram> Sender for Sorting<'_, P> {
         self.0.edge_program(vertex, state, degree)
     }
 
-    fn add_up(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
-        self.0.gather(vertex, state, degree)
+    fn aggregate(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
+        self.0.aggregate(vertex, state, degree)
     }
 
     #[inline]
@@ -72,7 +72,7 @@ fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tun
 
 impl<S: State> Engine<S> {
     /// Runs the first half of a superstep through sort-reduce: sends from the `active` vertices along the edges of each of
-    /// `rows`. Returns the reduced messages, in the order of keys, and the sum of [`Sender::add_up`].
+    /// `rows`. Returns the reduced messages, in the order of keys, and the sum of [`Sender::aggregate`].
     pub fn exchange<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
         &mut self,
         sender: &P,
@@ -114,16 +114,16 @@ impl<S: State> Engine<S> {
         }
         let sorter = SortReduce::new(&self.job, operation, &config)?;
         self.used(sorter.strategy());
-        self.goes(choice, Some(sorter.strategy()));
+        self.report_way(choice, Some(sorter.strategy()));
         let mut sinks = Vec::with_capacity(layout.workers);
         for _ in 0..layout.workers {
             sinks.push(sorter.sink()?);
         }
-        let (sinks, gathered) = self.send(sender, rows, active, sinks)?;
+        let (sinks, aggregate) = self.send(sender, rows, active, sinks)?;
         for sink in sinks {
             sink.finish()?;
         }
-        Ok((sorter.finish()?, gathered))
+        Ok((sorter.finish()?, aggregate))
     }
 
     pub(super) fn apply<P: StepProgram<State = S>>(

@@ -127,7 +127,7 @@ impl<S: State> VertexArray<S> {
                 Ok((0..count).map(|_| StatePeek::Memory(states)).collect())
             }
             VertexArray::Flash(blocks) => {
-                let file = blocks.settled()?;
+                let file = blocks.flushed()?;
                 (0..count).map(|_| Ok(StatePeek::Blocks(BlockPeek::new(job, file)?))).collect()
             }
         }
@@ -271,7 +271,7 @@ impl Blocks {
     }
 
     /// Waits for all writes, and returns the file.
-    fn settled(&mut self) -> Result<&BlockFile> {
+    fn flushed(&mut self) -> Result<&BlockFile> {
         self.put_back()?;
         while !self.behind.is_empty() {
             let written = self.wait_behind()?;

@@ -5,11 +5,11 @@ use inshore_store::format_bytes;
 
 use super::{
     Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, StepProgram,
-    back::edges_of,
+    cached::CachedRows,
     choose::{Choice, choose},
     columns::Columns,
     estimates::Estimates,
-    left::Left,
+    pull_first::edges_of,
     sorted::Sorting,
 };
 use crate::{Regime, Result, csr::Csr};
@@ -41,7 +41,7 @@ pub(crate) struct Backwards<'a> {
     pub waiting: Option<&'a Frontier>,
     /// Edges of active and of waiting vertices.
     pub edges: [u64; 2],
-    /// Whether the cached rows are those of all active vertices.
+    /// Tells whether the cached rows are those of all active vertices.
     pub are_cached: bool,
 }
 
@@ -74,7 +74,7 @@ impl<S: State> Engine<S> {
             self.columns = None;
         }
         if self.layout.is_direct || choice.step == Step::Blocks {
-            self.goes(&choice, None);
+            self.report_way(&choice, None);
         }
         let (rows, columns) = (std::mem::take(&mut self.rows), self.columns.take());
         let active_edges = estimates.active_edges;
@@ -91,7 +91,7 @@ impl<S: State> Engine<S> {
             free_bytes: self.job.budget().free_bytes(),
             superstep: self.supersteps + 1,
             has_windows: self.pools.is_made(),
-            cached_edges: cached.map(Left::edges),
+            cached_edges: cached.map(CachedRows::edges),
             is_backwards: back.is_some(),
             active: asked.active.count(),
             has_waiting: back.is_none_or(|back| back.waiting.is_some()),
@@ -152,17 +152,17 @@ impl<S: State> Engine<S> {
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Done> {
-        let Some(mut cells) = self.cells.take() else {
+        let Some(mut accumulators) = self.accumulators.take() else {
             let operation = Reduce(program.clone());
-            let (updates, gathered) =
+            let (updates, aggregate) =
                 self.exchange_as(&Sorting(program), operation, &[rows], active, choice)?;
-            program.gathered(gathered);
+            program.set_aggregate(aggregate);
             return self.apply(program, updates, collect, log);
         };
-        let (direct, touched) = cells.open(program);
-        let (touched, gathered) = self.send(&direct, &[rows], active, touched)?;
-        program.gathered(gathered);
-        self.settle(program, cells, touched, collect, log)
+        let (direct, touched) = accumulators.open(program);
+        let (touched, aggregate) = self.send(&direct, &[rows], active, touched)?;
+        program.set_aggregate(aggregate);
+        self.finalize_accumulators(program, accumulators, touched, collect, log)
     }
 
     /// Reads all rows into memory if chosen. If `is_due` and not chosen, rows stay on flash for good.
@@ -192,7 +192,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Reports the way of the next superstep, and the reason, where the way differs from the last one.
-    pub(super) fn goes(&mut self, choice: &Choice, strategy: Option<Strategy>) {
+    pub(super) fn report_way(&mut self, choice: &Choice, strategy: Option<Strategy>) {
         let way = choice.way(self.facts.needs.pull, strategy);
         if self.way != way {
             self.way = way;

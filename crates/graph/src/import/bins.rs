@@ -13,7 +13,7 @@ use super::{
 use crate::{Result, graph::too_small, idfile};
 
 /// Ranges of ids that fit in memory one at a time.
-struct Ranges {
+struct IdRanges {
     ids: CheckedFile,
     /// Ids per range, except the last.
     len: u64,
@@ -21,8 +21,8 @@ struct Ranges {
     bounds: Vec<u64>,
 }
 
-impl Ranges {
-    fn new(job: &Job, ids: &CheckedFile) -> Result<Ranges> {
+impl IdRanges {
+    fn new(job: &Job, ids: &CheckedFile) -> Result<IdRanges> {
         let free = job.budget().free_bytes();
         let block_ids = idfile::BLOCK_BYTES as u64 / 8;
         // A quarter of the memory is for the ids of a range, rounded to blocks so that loading a range wastes nothing.
@@ -38,7 +38,7 @@ impl Ranges {
         for range in 1..count {
             bounds.push(idfile::get(job, ids, (range * len) as u32)?);
         }
-        Ok(Ranges { ids: ids.clone(), len, bounds })
+        Ok(IdRanges { ids: ids.clone(), len, bounds })
     }
 
     fn of(&self, id: u64) -> usize {
@@ -59,7 +59,7 @@ impl Ranges {
 
 /// Turns logs of ids into as many logs of vertex numbers.
 pub(super) fn number(job: &Job, ids: &CheckedFile, logs: Vec<EdgeLog>) -> Result<Vec<EdgeLog>> {
-    let ranges = Ranges::new(job, ids)?;
+    let ranges = IdRanges::new(job, ids)?;
     let lanes = logs.len();
     let weighted = logs[0].is_weighted();
     let edges = logs.iter().map(EdgeLog::len).sum();

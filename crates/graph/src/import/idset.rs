@@ -81,7 +81,7 @@ impl IdSet {
         let mut first_high = high.next_block()?.map(|block| block.keys.to_vec());
         if first_high.is_none() && low_max.is_none_or(|max| max + 1 == low_count) {
             let max = low_max.unwrap_or(0);
-            return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: Numbers::Dense });
+            return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: IdNumbers::Dense });
         }
         let mut file = builder.file("ids", idfile::BLOCK_BYTES, idfile::BLOCK_BYTES)?;
         write_bits(words, &mut file)?;
@@ -98,10 +98,10 @@ impl IdSet {
         let file = builder.add_and_open(file)?;
         drop(high);
         let numbers = if all_low {
-            Numbers::Bits(Ranks::new(job, self.bitmap)?)
+            IdNumbers::Bits(Ranks::new(job, self.bitmap)?)
         } else {
             drop(self.bitmap);
-            Numbers::of_file(job, file)?
+            IdNumbers::of_file(job, file)?
         };
         Ok(Sealed { count, dense: false, min, max, numbers })
     }
@@ -188,15 +188,15 @@ fn write_bits(words: &[u64], file: &mut FileWriter) -> Result<()> {
 /// A finished set.
 pub(super) struct Sealed {
     pub count: u64,
-    /// Whether the ids are 0, 1, 2, ...
+    /// Tells whether the ids are 0, 1, 2, ...
     pub dense: bool,
     pub min: u64,
     pub max: u64,
-    pub numbers: Numbers,
+    pub numbers: IdNumbers,
 }
 
 /// Maps ids to numbers.
-pub(super) enum Numbers {
+pub(super) enum IdNumbers {
     /// The number is the id; also for logs that already hold numbers.
     Dense,
     /// The number is the count of bits before the id's bit.
@@ -207,23 +207,23 @@ pub(super) enum Numbers {
     OnFlash(CheckedFile),
 }
 
-impl Numbers {
-    fn of_file(job: &Job, file: CheckedFile) -> Result<Numbers> {
+impl IdNumbers {
+    fn of_file(job: &Job, file: CheckedFile) -> Result<IdNumbers> {
         // Sorting the edges needs the rest.
         let wanted = file.len().next_multiple_of(2 << 20);
         if wanted > job.budget().free_bytes() / 2 {
-            return Ok(Numbers::OnFlash(file));
+            return Ok(IdNumbers::OnFlash(file));
         }
-        Ok(Numbers::Array(load(job, &file, 0..file.len())?))
+        Ok(IdNumbers::Array(load(job, &file, 0..file.len())?))
     }
 
     /// Returns the number of `id`, which must be in the set.
     #[inline]
     pub fn number(&self, id: u64) -> u32 {
         match self {
-            Numbers::Dense | Numbers::OnFlash(_) => id as u32,
-            Numbers::Bits(ranks) => ranks.view().number(id as u32),
-            Numbers::Array(ids) => place(ids.typed::<u64>(), id),
+            IdNumbers::Dense | IdNumbers::OnFlash(_) => id as u32,
+            IdNumbers::Bits(ranks) => ranks.view().number(id as u32),
+            IdNumbers::Array(ids) => place(ids.typed::<u64>(), id),
         }
     }
 }

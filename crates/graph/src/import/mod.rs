@@ -34,7 +34,7 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use inshore_tables::Input;
 
 use self::{
-    idset::{IdSet, Numbers},
+    idset::{IdNumbers, IdSet},
     lane::{Edges, Lanes},
 };
 use crate::{
@@ -169,7 +169,7 @@ pub fn import(
         .zip(&formats)
         .map(|(input, format)| spool::readable(job, &input.clone().stopped_by(job.cancel()), *format))
         .collect::<Result<_>>()?;
-    let traits = Traits::look(job, &inputs, formats, options)?;
+    let traits = InputTraits::look(job, &inputs, formats, options)?;
     match traits.weighted {
         true => read::<SmallestWeight>(job, builder, name, &inputs, &traits, options),
         false => read::<Unweighted>(job, builder, name, &inputs, &traits, options),
@@ -202,7 +202,7 @@ fn read<E: EdgeOperation>(
     builder: DatasetBuilder,
     name: &str,
     inputs: &[Input],
-    traits: &Traits,
+    traits: &InputTraits,
     options: &ImportOptions,
 ) -> Result<GraphInfo> {
     let set = IdSet::new(job, job.budget().free_bytes() / 4)?;
@@ -227,20 +227,20 @@ fn read<E: EdgeOperation>(
 }
 
 /// Properties of all inputs together.
-struct Traits {
+struct InputTraits {
     formats: Vec<EdgeFormat>,
     weighted: bool,
     undirected: bool,
 }
 
-impl Traits {
+impl InputTraits {
     /// Reads names and headers. Inputs that disagree on weights are refused.
     fn look(
         job: &Job,
         inputs: &[Input],
         formats: Vec<EdgeFormat>,
         options: &ImportOptions,
-    ) -> Result<Traits> {
+    ) -> Result<InputTraits> {
         let mut symmetric: Option<(bool, &Input)> = None;
         let mut weighted: Option<(bool, &Input)> = None;
         for (input, format) in inputs.iter().zip(&formats) {
@@ -284,7 +284,7 @@ impl Traits {
             }
         }
         let undirected = options.undirected || symmetric.is_some_and(|(is_symmetric, _)| is_symmetric);
-        Ok(Traits { formats, undirected, weighted: weighted.is_some_and(|(has, _)| has) })
+        Ok(InputTraits { formats, undirected, weighted: weighted.is_some_and(|(has, _)| has) })
     }
 }
 
@@ -320,7 +320,7 @@ fn finish<E: EdgeOperation>(
         reverse: plan.reverse && !plan.undirected,
     };
     let logs = match (edges, &sealed.numbers) {
-        (Edges::Sorted(sorter), Numbers::Bits(ranks)) => {
+        (Edges::Sorted(sorter), IdNumbers::Bits(ranks)) => {
             let sorted = sorter.finish()?;
             return write_graph::<E>(job, builder, name, sorted, draft, &ranks.view());
         }
@@ -329,7 +329,7 @@ fn finish<E: EdgeOperation>(
             drop(sealed);
             return write_graph::<E>(job, builder, name, sorted, draft, &Numbered);
         }
-        (Edges::Logged(logs), Numbers::OnFlash(ids)) => bins::number(job, ids, logs)?,
+        (Edges::Logged(logs), IdNumbers::OnFlash(ids)) => bins::number(job, ids, logs)?,
         (Edges::Logged(logs), _) => logs,
     };
     let sorted = sort::<E>(job, &sealed.numbers, logs, plan.undirected)?;
@@ -340,7 +340,7 @@ fn finish<E: EdgeOperation>(
 /// Numbers the edges of the logs and sorts them.
 fn sort<E: EdgeOperation>(
     job: &Job,
-    numbers: &Numbers,
+    numbers: &IdNumbers,
     logs: Vec<log::EdgeLog>,
     undirected: bool,
 ) -> Result<Sorted<E>> {

@@ -44,7 +44,7 @@ pub(super) fn text<E: EdgeOperation>(
             let (_, line) = block.lines().next().unwrap_or((1, b""));
             if is_matrix_market(line) {
                 let expected = "an edge list (--format mtx reads Matrix Market)".to_string();
-                return Err(bad_line(input, 1, Bad { expected, found: Some(shown(line)) }));
+                return Err(bad_line(input, 1, LineFault { expected, found: Some(shown(line)) }));
             }
         }
         if header.get().is_none() {
@@ -59,7 +59,7 @@ pub(super) fn text<E: EdgeOperation>(
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
         let weight = if weighted { fields.weight(expected)? } else { 1.0 };
         if !fields.0.is_empty() && fields.count() > FIELDS_MAX - 2 - weighted as usize {
-            return Err(Bad { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
+            return Err(LineFault { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
         }
         Ok(lane.edge(source, destination, weight)?)
     })?;
@@ -182,7 +182,7 @@ pub(super) struct MatrixHeader {
 pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
     let bad = |line: u64, found: &[u8], expected: &str| -> Error {
-        bad_line(input, line, Bad { expected: expected.into(), found: Some(shown(found)) })
+        bad_line(input, line, LineFault { expected: expected.into(), found: Some(shown(found)) })
     };
     let mut banner: Option<(bool, bool)> = None;
     while let Some(block) = blocks.next_block(Vec::new())? {
@@ -264,7 +264,7 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
         let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
         let inside = 1..=header.vertices;
         if !inside.contains(&row) || !inside.contains(&column) {
-            return Err(Bad {
+            return Err(LineFault {
                 expected: format!("row and column from 1 to {}", header.vertices),
                 found: None,
             }
@@ -282,19 +282,19 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
 }
 
 /// The fault of a line; without `found` the whole line is quoted.
-struct Bad {
+struct LineFault {
     expected: String,
     found: Option<String>,
 }
 
 enum LineError {
-    Bad(Bad),
+    LineFault(LineFault),
     Other(Error),
 }
 
-impl From<Bad> for LineError {
-    fn from(bad: Bad) -> Self {
-        LineError::Bad(bad)
+impl From<LineFault> for LineError {
+    fn from(bad: LineFault) -> Self {
+        LineError::LineFault(bad)
     }
 }
 
@@ -304,7 +304,7 @@ impl From<Error> for LineError {
     }
 }
 
-fn bad_line(input: &Input, line: u64, bad: Bad) -> Error {
+fn bad_line(input: &Input, line: u64, bad: LineFault) -> Error {
     Error::BadInput {
         place: format!("{}:{line}", input.name()),
         found: bad.found.unwrap_or_default(),
@@ -383,9 +383,9 @@ fn each_line_quickly<E: EdgeOperation>(
             }
             parse(lane, number - 1, line).map_err(|error| match error {
                 LineError::Other(error) => error,
-                LineError::Bad(Bad { expected, found }) => {
+                LineError::LineFault(LineFault { expected, found }) => {
                     let found = found.or_else(|| Some(shown(line)));
-                    bad_line(input, number - 1, Bad { expected, found })
+                    bad_line(input, number - 1, LineFault { expected, found })
                 }
             })?;
         }
@@ -481,7 +481,7 @@ impl Fields<'_> {
 
     /// Parses the next field as an id.
     #[inline]
-    fn id(&mut self, expected: &str) -> std::result::Result<u64, Bad> {
+    fn id(&mut self, expected: &str) -> std::result::Result<u64, LineFault> {
         let follows = self.skip_separators();
         let digit = |byte: &u8| u64::from(byte.wrapping_sub(b'0'));
         let (mut value, mut len) = (0u64, 0);
@@ -491,14 +491,15 @@ impl Fields<'_> {
         }
         let ends = self.0.get(len).is_none_or(|&byte| is_separator(byte));
         if len == 0 || !ends || !follows {
-            return Err(Bad { expected: expected.to_string(), found: None });
+            return Err(LineFault { expected: expected.to_string(), found: None });
         }
         // One digit fewer than a 64-bit number can have cannot overflow.
         if len > 19 {
             let exact = self.0[..len].iter().map(digit).try_fold(0u64, |value, digit| {
                 value.checked_mul(10).and_then(|tens| tens.checked_add(digit))
             });
-            let too_large = || Bad { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) };
+            let too_large =
+                || LineFault { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) };
             value = exact.ok_or_else(too_large)?;
         }
         self.0 = &self.0[len..];
@@ -506,14 +507,14 @@ impl Fields<'_> {
     }
 
     /// Parses the next field as a finite number.
-    fn weight(&mut self, expected: &str) -> std::result::Result<f64, Bad> {
+    fn weight(&mut self, expected: &str) -> std::result::Result<f64, LineFault> {
         let follows = self.skip_separators();
         let len = self.0.iter().position(|&byte| is_separator(byte)).unwrap_or(self.0.len());
         let text = std::str::from_utf8(&self.0[..len]).ok();
         let weight =
             text.and_then(|text| text.parse::<f64>().ok()).filter(|weight| weight.is_finite() && follows);
         self.0 = &self.0[len..];
-        weight.ok_or_else(|| Bad { expected: expected.to_string(), found: None })
+        weight.ok_or_else(|| LineFault { expected: expected.to_string(), found: None })
     }
 }
 

@@ -8,7 +8,7 @@ use inshore_store::Job;
 use super::{
     Column, FixedWidth, ProgramOptions, SearchProgram, SuperstepInfo, VertexProgram,
     column::Cells,
-    hosted::{Hosted, Own, Search},
+    hosted::{Hosted, HostedSearch, HostedVertices},
 };
 use crate::{
     Answer, Error, Graph, Result, Rows,
@@ -53,7 +53,7 @@ pub fn run<P: VertexProgram>(
     }
     let out = graph.out();
     let rows = vec![if P::NEEDS.weights { out.clone() } else { out.unweighted() }];
-    drive(graph, job, Own::new(program), options, rows, false)
+    drive(graph, job, HostedVertices::new(program), options, rows, false)
 }
 
 /// Runs a search and returns rows as [`run`] does.
@@ -72,7 +72,7 @@ pub fn search<P: SearchProgram>(
     let mut rows = vec![graph.out().unweighted()];
     let in_edges = graph.kept_in_edges();
     rows.extend(in_edges.filter(|_| graph.info().directed).map(Csr::unweighted));
-    drive(graph, job, Search::new(program), options, rows, in_edges.is_some())
+    drive(graph, job, HostedSearch::new(program), options, rows, in_edges.is_some())
 }
 
 fn drive<H: Hosted>(

@@ -1,4 +1,4 @@
-//! An arena: the memory in which rows arrive, and are sorted without being moved.
+//! An arena: memory in which rows arrive, and are sorted without being moved.
 
 use inshore_store::{Budget, Buffer, FileWriter};
 
@@ -13,27 +13,27 @@ use crate::{
     cache::{LINE_BYTES, prefetch_place},
 };
 
-/// What is known of a run.
+/// Properties of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunFacts {
     pub rows: u64,
     pub row_bytes_max: usize,
-    /// Bytes that all keys of the run have in common from the start, as far as they are kept here.
+    /// Length of the common prefix of all keys of the run, up to the stored length.
     pub common: usize,
     pub first_key: Vec<u8>,
-    /// Merges that it went through.
+    /// Merges that the rows went through.
     pub level: u32,
 }
 
 impl RunFacts {
-    /// Bytes of a run's first key that are remembered.
+    /// Bytes of a run's first key that are stored.
     pub const FIRST_KEY_BYTES: usize = 64;
 }
 
 /// Bytes of whole rows, and room to sort them.
 pub(crate) struct Arena {
     pub bytes: Buffer,
-    /// Bytes of rows in it.
+    /// Bytes of rows.
     pub filled: usize,
     words: Array<u64>,
     starts: Array<u32>,
@@ -43,12 +43,12 @@ pub(crate) struct Arena {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Part {
     pub rows: usize,
-    /// Where in the arena the rows behind these begin.
+    /// End of these rows in the arena, and start of the next.
     pub end: usize,
     pub row_bytes_max: usize,
 }
 
-/// Rows that are asked for before they are needed.
+/// Distance, in rows, of the prefetch.
 const AHEAD: usize = 12;
 
 impl Arena {
@@ -89,14 +89,14 @@ impl Arena {
         part
     }
 
-    /// The row at a place of the order.
+    /// Returns the row at a place of the order.
     #[inline]
     pub fn row(&self, place: usize) -> &[u8] {
         let number = self.words[place] as usize;
         &self.bytes[self.starts[number] as usize..self.starts[number + 1] as usize]
     }
 
-    /// Asks for a row to be in the cache soon.
+    /// Prefetches a row.
     #[inline]
     pub fn prefetch(&self, place: usize) {
         if let Some(&number) = self.words.get(place) {
@@ -107,7 +107,7 @@ impl Arena {
         }
     }
 
-    /// Writes the sorted rows of a part, equal keys combined.
+    /// Writes the sorted rows of a part, and combines equal keys.
     pub fn write<S: RowShape, O: RowOperation>(
         &self,
         part: Part,

@@ -1,4 +1,4 @@
-//! Sorted rows one after the other: of a run on flash, or of an arena.
+//! Cursors over sorted rows: of a run on flash, or of an arena.
 
 use std::{ops::Range, sync::Arc};
 
@@ -18,25 +18,25 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// All of it.
+    /// Returns the range of all bytes.
     pub fn bytes(&self) -> Range<u64> {
         0..self.file.len()
     }
 
-    /// Its check blocks.
+    /// Returns the number of check blocks.
     pub fn blocks(&self) -> u64 {
         self.file.len().div_ceil(self.file.block_bytes() as u64)
     }
 }
 
-/// Where sorted rows come from.
+/// A source of sorted rows.
 pub(crate) enum Cursor<S> {
     Run(RunCursor<S>),
     Arena(ArenaCursor),
 }
 
 impl<S: RowShape> Cursor<S> {
-    /// The row it stands on.
+    /// Returns the present row.
     #[inline]
     pub fn row(&self) -> &[u8] {
         match self {
@@ -45,7 +45,7 @@ impl<S: RowShape> Cursor<S> {
         }
     }
 
-    /// Goes to the next row; `false` at the end.
+    /// Moves to the next row; returns `false` at the end.
     #[inline]
     pub fn advance(&mut self) -> Result<bool> {
         match self {
@@ -62,23 +62,23 @@ impl<S: RowShape> Cursor<S> {
 /// Rows of an arena that never left memory.
 pub(crate) struct ArenaCursor {
     arena: Arc<Arena>,
-    /// The place behind the last one.
+    /// The place after the last row.
     rows: usize,
     place: usize,
 }
 
 impl ArenaCursor {
-    /// Of the rows at some places of the order, at least one.
+    /// Creates a cursor over the rows at some places of the order, at least one.
     pub fn new(arena: Arc<Arena>, places: Range<usize>) -> Self {
         ArenaCursor { arena, rows: places.end, place: places.start }
     }
 }
 
-/// The rows of a run.
+/// Rows of a run.
 pub(crate) struct RunCursor<S> {
     shape: S,
     reader: FileReader,
-    /// Where in the reader's piece the row begins, or what is behind it if the row is in `carry`.
+    /// Start of the row in the reader's piece, or its end there if the row is in `carry`.
     position: usize,
     row_len: usize,
     /// A row that lies across two pieces.
@@ -86,7 +86,7 @@ pub(crate) struct RunCursor<S> {
 }
 
 impl<S: RowShape> RunCursor<S> {
-    /// Stands on the first row of a range of a run, which begins and ends with whole rows and has one at least.
+    /// Creates a cursor at the first row of a range of a run; the range has whole rows, at least one.
     pub fn new(
         job: &Job,
         run: &Run,
@@ -125,7 +125,7 @@ impl<S: RowShape> RunCursor<S> {
         }
     }
 
-    /// The row does not end in this piece.
+    /// Reads the next piece, since the row does not end in this one.
     #[cold]
     fn next_piece(&mut self) -> Result<bool> {
         loop {

@@ -1,4 +1,4 @@
-//! From bytes to sorted rows: sinks fill arenas, workers sort them, runs are merged.
+//! The sort of rows: sinks fill arenas, workers sort these, runs are merged.
 
 use std::{
     ops::Range,
@@ -24,8 +24,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`];
-/// [`RowSort::finish`] gives the rows back in order, those with equal keys in the order of the input.
+/// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`]; [`RowSort::finish`] returns
+/// the rows in order, rows with equal keys in the order of the input.
 pub struct RowSort<S: RowShape, O: RowOperation> {
     shared: Arc<Shared<S, O>>,
     free: Receiver<Arena>,
@@ -34,13 +34,13 @@ pub struct RowSort<S: RowShape, O: RowOperation> {
     filling: Filling,
 }
 
-/// What came in and was not given to the workers yet.
+/// Input that was not passed to the workers yet.
 #[derive(Default)]
 struct Filling {
-    /// Where in the input the next arena begins.
+    /// Start of the next arena in the input.
     place: u64,
     arena: Option<Arena>,
-    /// The beginning of a row whose end did not come yet, to go before the next arena.
+    /// The beginning of a row without its end, to be copied into the next arena.
     carry: Vec<u8>,
     bytes: u64,
 }
@@ -54,25 +54,25 @@ struct Shared<S, O> {
     recycle: Sender<Arena>,
     state: Mutex<State>,
     rows_in: AtomicU64,
-    /// Bytes of the input that an interrupted sort had in runs, and rows in them.
+    /// Bytes of the input in runs of an interrupted sort, and rows in them.
     bytes_kept: u64,
     rows_kept: u64,
 }
 
 #[derive(Default)]
 struct State {
-    /// Sorted arenas that nobody needed the memory of yet, by where in the input they begin.
+    /// Sorted arenas whose memory was not needed yet, by their start in the input.
     held: Vec<(u64, Arena, Part)>,
-    /// Whether arenas are written as runs.
+    /// Tells whether arenas are written as runs.
     is_spilling: bool,
-    /// Runs by where in the input their rows begin.
+    /// Runs, by the start of their rows in the input.
     runs: Vec<(u64, Run)>,
     /// Check blocks of all runs.
     blocks: u64,
     error: Option<Error>,
 }
 
-/// With where in the input the arena begins.
+/// Work for a thread, with the start of the arena in the input.
 enum Task {
     Sort(u64, Arena),
     Write(u64, Arena, Part),
@@ -87,7 +87,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         for task in tasks {
             if let Err(error) = self.serve(task) {
                 self.state().error.get_or_insert(error);
-                // Who waits for an arena looks for an error first: any arena wakes it.
+                // A waiting thread first checks for an error: any arena wakes the thread.
             }
         }
     }
@@ -112,7 +112,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         }
     }
 
-    /// An arena with an error to look at.
+    /// Records an error, and returns the arena to wake a waiting thread.
     fn fail(&self, error: Error, arena: Arena) {
         self.state().error.get_or_insert(error);
         self.give_back(arena);
@@ -120,12 +120,11 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 
     fn give_back(&self, mut arena: Arena) {
         arena.filled = 0;
-        // Nobody takes it after the end.
+        // After the end no thread receives the arena.
         let _ = self.recycle.send(arena);
     }
 
-    /// Sorts an arena. Where its rows are too short to be sorted at once, writes them in parts; otherwise gives the only
-    /// part.
+    /// Sorts an arena. If its rows are too short to be sorted at once, writes them in parts; otherwise returns the only part.
     fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<Part>> {
         let mut start = 0;
         loop {
@@ -191,7 +190,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
                 let mut writer = piece.file("rows", block, write)?;
                 let facts = write_to(&mut writer)?;
                 let run = Run { file: piece.add_and_open(writer)?, facts };
-                // What went wrong is told at the end, and must not be taken for right by the next.
+                // A failed operation is reported at the end, and a resumed sort must not use this run.
                 if self.operation.is_sound() {
                     keep.commit(piece, &keep::state(&run.facts, span, part.rows as u64))?;
                 }
@@ -212,7 +211,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 }
 
 impl<S: RowShape, O: RowOperation> RowSort<S, O> {
-    /// Begins a sort: takes the memory of the arenas and starts the workers.
+    /// Begins a sort: reserves the memory of the arenas and starts the workers.
     ///
     /// # Errors
     /// [`inshore_store::Error::BudgetTooSmall`] where `config.memory_bytes` is below
@@ -249,18 +248,18 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(RowSort { shared, free, tasks: Some(tasks), workers, filling })
     }
 
-    /// How many bytes from the start of the input an interrupted sort before this one kept in runs: the sink passes over
-    /// them.
+    /// Returns how many bytes from the start of the input an interrupted sort kept in runs: the sink skips them.
     pub fn bytes_kept(&self) -> u64 {
         self.shared.bytes_kept
     }
 
-    /// Where the input goes, all of it from the start. One at a time: the order of its bytes is the order of the rows.
+    /// Opens the sink for all of the input from the start. Only one sink may be open: the order of its bytes is the order of the
+    /// rows.
     pub fn sink(&mut self) -> RowSink<'_, S, O> {
         RowSink { sort: self }
     }
 
-    /// Where the next bytes of the input may be put; never empty.
+    /// Returns the buffer for the next bytes of the input; never empty.
     fn space(&mut self) -> Result<&mut [u8]> {
         if self.filling.arena.is_none() {
             let mut arena = self.arena()?;
@@ -282,12 +281,10 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         if arena.filled == arena.bytes.len() { self.send_arena() } else { Ok(()) }
     }
 
-    /// Takes the next bytes of the input, which may begin and end inside a row; those that an interrupted sort has in runs
-    /// are passed over.
+    /// Takes the next bytes of the input, which may begin and end inside a row; bytes in runs of an interrupted sort are skipped.
     ///
     /// # Errors
-    /// [`Error::RowTooLong`] for a row that does not fit; what a worker failed with;
-    /// [`inshore_store::Error::Cancelled`].
+    /// [`Error::RowTooLong`] for a row that does not fit; the error of a worker; [`inshore_store::Error::Cancelled`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         let passed_over = self.to_pass_over().min(bytes.len() as u64);
         self.filling.bytes += passed_over;
@@ -306,7 +303,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         self.shared.bytes_kept.saturating_sub(self.filling.bytes)
     }
 
-    /// Gives a full arena to the workers.
+    /// Passes a full arena to the workers.
     fn send_arena(&mut self) -> Result<()> {
         let Some(mut arena) = self.filling.arena.take() else { return Ok(()) };
         let shared = &self.shared;
@@ -323,7 +320,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(())
     }
 
-    /// Gives what came so far to the workers, and the bytes of a last row that did not end to the caller.
+    /// Passes the last arena to the workers, and returns the bytes of a last row without its end.
     fn flush(&mut self) -> Result<Vec<u8>> {
         if let Some(arena) = &self.filling.arena {
             let whole = self.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
@@ -337,14 +334,14 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(std::mem::take(&mut self.filling.carry))
     }
 
-    /// An arena to be filled; where all are in use, those that are held in memory are written.
+    /// Returns an arena to be filled; if all are in use, sorted arenas held in memory are written.
     fn arena(&self) -> Result<Arena> {
         self.check()?;
         if let Ok(arena) = self.free.try_recv() {
             return Ok(arena);
         }
         self.spill();
-        // A worker that fails gives its arena back, so this ends.
+        // A worker that fails returns its arena, so the wait ends.
         let arena = self.free.recv().expect("the sender lives in `shared`");
         self.check()?;
         Ok(arena)
@@ -358,7 +355,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// From now on arenas are written as runs.
+    /// Lets arenas be written as runs from here on.
     fn spill(&self) {
         let held = {
             let mut state = self.shared.state();
@@ -382,18 +379,18 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// Ends the input and gives the result. Runs are merged here until one merge is left; that one goes on while the
-    /// result is read.
+    /// Ends the input and returns the result. Runs are merged here until one merge is left, which runs while the result is read.
     ///
     /// # Errors
-    /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
     pub fn finish(self) -> Result<SortedRows<S, O>> {
         let mut parts = self.finish_in_parts(1)?;
         Ok(parts.pop().expect("one part").rows)
     }
 
-    /// The same in up to `parts` parts, which may be read at the same time and are in order. Where rows are combined, where they
-    /// cannot be found in the middle of a run ([`super::FramedRows`]), or where memory is short, there is one.
+    /// Ends the input and returns the result in up to `parts` parts, which are in order and may be read at the same time. There
+    /// is a single part if rows are combined, if rows cannot be found in the middle of a run ([`super::FramedRows`]), or if
+    /// memory is short.
     ///
     /// # Errors
     /// As [`RowSort::finish`].
@@ -405,7 +402,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             self.spill();
         }
         self.join();
-        // One that was sorted while the last look was taken.
+        // A worker may have failed during the last check.
         self.check()?;
         let shared = self.shared.clone();
         while self.free.try_recv().is_ok() {}
@@ -497,7 +494,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         KeyOrder { shape: self.shape.clone(), descending: self.config.descending }
     }
 
-    /// Merges, with the bytes of each, as parts of the result. What is known of all is told by the first.
+    /// Returns merges, with the bytes of each, as parts of the result. The first part reports the counters of the input.
     fn in_order(
         &self,
         merges: impl Iterator<Item = (Tree<S>, u64)>,
@@ -518,7 +515,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         merges.enumerate().map(part).collect()
     }
 
-    /// Merges neighbours into longer runs, no more than needed so that one merge is left.
+    /// Merges adjacent runs into longer ones, as few as needed to leave one merge.
     fn merge_pass(
         &self,
         runs: Vec<Run>,
@@ -547,7 +544,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
         let whole: Vec<_> = runs.iter().map(Run::bytes).collect();
-        // As wide as theirs, or the merged run would have more checksums than they have together.
+        // Blocks are as wide as those of the inputs, or the merged run would have more checksums than these together.
         let block = block_bytes_max(&runs);
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), block, row_bytes))?;
         drop(runs);
@@ -569,7 +566,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         Ok(Run { file: writer.finish()?, facts })
     }
 
-    /// A merge of a range of each run.
+    /// Opens a merge of a range of each run.
     fn tree(&self, runs: &[Run], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
         let some = runs.iter().zip(ranges).filter(|(_, range)| !range.is_empty());
         let cursor = |(run, range): (&Run, &Range<u64>)| {
@@ -580,13 +577,13 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
     }
 }
 
-/// From what is cut by sources (runs or arenas) to what each part has of all sources.
+/// Transposes cuts: from the parts of each source (run or arena) to the sources of each part.
 fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
     let parts = cut.first().map_or(1, Vec::len);
     (0..parts).map(|part| cut.iter().map(|of_source| of_source[part].clone()).collect()).collect()
 }
 
-/// The widest check block of some runs; buffers for reading them have a multiple of it.
+/// Returns the widest check block of some runs; read buffers are a multiple of it.
 fn block_bytes_max(runs: &[Run]) -> usize {
     runs.iter().map(|run| run.file.block_bytes()).max().unwrap_or(PAGE_BYTES)
 }
@@ -615,26 +612,26 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         self.sort.write(bytes)
     }
 
-    /// How many of the next bytes are in runs already, from an interrupted sort: they are passed over.
+    /// Returns how many of the next bytes are in runs of an interrupted sort already: they are skipped.
     pub fn to_pass_over(&self) -> u64 {
         self.sort.to_pass_over()
     }
 
-    /// Passes over bytes of the input, at most [`RowSink::to_pass_over`], that the caller need not even read.
+    /// Skips bytes of the input, at most [`RowSink::to_pass_over`], which the caller need not even read.
     pub fn pass_over(&mut self, bytes: u64) {
         assert!(bytes <= self.to_pass_over());
         self.sort.filling.bytes += bytes;
     }
 
-    /// Bytes taken or passed over so far.
+    /// Returns the bytes taken or skipped so far.
     pub fn bytes(&self) -> u64 {
         self.sort.filling.bytes
     }
 
-    /// Ends the input: gives the bytes of a last row that did not end, of which there are none if all is well.
+    /// Ends the input: returns the bytes of a last row without its end, of which there are none if all is well.
     ///
     /// # Errors
-    /// Those of [`RowSink::write`].
+    /// Errors of [`RowSink::write`].
     pub fn finish(self) -> Result<Vec<u8>> {
         self.sort.flush()
     }

@@ -16,12 +16,12 @@ use inshore_store::Job;
 use super::{
     edges_once,
     pairs::{PairWriter, Pairs, writer_bytes},
-    ranges::Plan,
-    sets::{Numbers, SharedSet, VertexSet},
+    ranges::RangePlan,
+    sets::{MemberNumbers, SharedSet, VertexSet},
 };
 use crate::{
     Result,
-    checkpoint::{Checkpoints, Point},
+    checkpoint::{CheckpointPosition, Checkpoints},
     csr::{Csr, Degrees, SCAN_BYTES, parallel_ranges, scan_parallel, scan_threads},
     engine::Frontier,
 };
@@ -29,18 +29,18 @@ use crate::{
 /// Buffer of each thread's writer of remaining edges.
 const BUFFER_BYTES: usize = 64 << 10;
 /// If more than one in so many edges remained, writing the edges would cost more than another pass.
-const LEFT_SHARE: u64 = 8;
+const REMAINING_SHARE: u64 = 8;
 /// Passes over the remaining edges repeat while each removes at least one in so many.
 const SHRINKS_BY: u64 = 4;
 
 /// The set, and the edges outside.
-pub(super) struct Absorbed {
+pub(super) struct GrownSet {
     /// Connected vertices.
     pub set: VertexSet,
     /// Smallest member, which stands for the set.
     pub first: u32,
     /// Numbers `first`, and all non-members with a remaining edge.
-    pub left: Numbers,
+    pub left: MemberNumbers,
     /// Each edge that is not within the set, between vertices.
     pub pairs: Vec<Pairs>,
     /// Passes over all rows, and those of an interrupted job before.
@@ -52,13 +52,13 @@ pub(super) struct Absorbed {
 
 /// Returns the memory of the set, of the set of marked vertices, and of their numbers.
 fn sets_bytes(vertices: u64) -> u64 {
-    2 * VertexSet::bytes(vertices) + Numbers::bytes(vertices)
+    2 * VertexSet::bytes(vertices) + MemberNumbers::bytes(vertices)
 }
 
 /// Tells whether the sets leave enough of `free` bytes for a pass, and for a forest of all vertices if nothing joins the set.
 pub(super) fn fits(free: u64, vertices: u64) -> bool {
     let beside = free.saturating_sub(sets_bytes(vertices));
-    beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && Plan::new(beside, vertices, None).is_some()
+    beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && RangePlan::new(beside, vertices, None).is_some()
 }
 
 /// Inputs of a pass over edges.
@@ -87,7 +87,7 @@ pub(super) fn absorb(
     directed: bool,
     narrow: Option<u64>,
     checkpoints: &mut Checkpoints,
-) -> Result<Absorbed> {
+) -> Result<GrownSet> {
     let mut set = VertexSet::new(job, out.vertices)?;
     let mut marks = VertexSet::new(job, out.vertices)?;
     let (states, array) = set.states();
@@ -97,14 +97,18 @@ pub(super) fn absorb(
         kept.map_or((0, 0), |point| (point.supersteps as u32, point.edges_traversed));
     let mut pairs = None;
     if passes == 0 {
-        set.share().add(of_most_edges(job, out)?);
-        let room = if narrow.is_some() { 0 } else { out.entries / LEFT_SHARE };
+        set.share().add(of_highest_degree(job, out)?);
+        let room = if narrow.is_some() { 0 } else { out.entries / REMAINING_SHARE };
         pairs = over_rows(job, out, directed, room, &Pass { set: set.share(), marks: marks.share() })?;
         (passes, edges) = (1, out.entries);
         if pairs.is_none() {
             let (states, array) = set.states();
-            let point =
-                || Point { active: Frontier::All, supersteps: 1, edges_traversed: edges, numbers: [0; 2] };
+            let point = || CheckpointPosition {
+                active: Frontier::All,
+                supersteps: 1,
+                edges_traversed: edges,
+                numbers: [0; 2],
+            };
             checkpoints.save(job, states, array, point)?;
         }
     }
@@ -118,11 +122,11 @@ pub(super) fn absorb(
         }
     };
     loop {
-        keep_left(&mut marks, &set);
+        keep_remaining(&mut marks, &set);
         let left = marks.words().iter().map(|word| u64::from(word.count_ones())).sum();
-        let free = job.budget().free_bytes().saturating_sub(Numbers::bytes(out.vertices));
+        let free = job.budget().free_bytes().saturating_sub(MemberNumbers::bytes(out.vertices));
         let before: u64 = pairs.iter().map(Pairs::len).sum();
-        if before == 0 || Plan::new(free, left, narrow).is_some_and(|plan| plan.ranges() == 1) {
+        if before == 0 || RangePlan::new(free, left, narrow).is_some_and(|plan| plan.ranges() == 1) {
             break;
         }
         marks.words_mut().fill(0);
@@ -130,22 +134,22 @@ pub(super) fn absorb(
         edges += before;
         let after: u64 = pairs.iter().map(Pairs::len).sum();
         if after > before - before / SHRINKS_BY {
-            keep_left(&mut marks, &set);
+            keep_remaining(&mut marks, &set);
             break;
         }
     }
     let first = set.first().expect("a vertex that it began with");
-    Ok(Absorbed { set, first, left: Numbers::of(job, marks)?, pairs, passes, passes_kept, edges })
+    Ok(GrownSet { set, first, left: MemberNumbers::of(job, marks)?, pairs, passes, passes_kept, edges })
 }
 
 /// Keeps marked vertices that did not join the set later, and the set's smallest member.
-fn keep_left(marks: &mut VertexSet, set: &VertexSet) {
+fn keep_remaining(marks: &mut VertexSet, set: &VertexSet) {
     marks.words_mut().iter_mut().zip(set.words()).for_each(|(mark, set)| *mark &= !set);
     marks.share().add(set.first().expect("a vertex that it began with"));
 }
 
 /// Returns the first vertex of highest degree.
-pub(super) fn of_most_edges(job: &Job, out: &Csr) -> Result<u32> {
+pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
     job.start_phase("looking for the longest row", "vertices", out.vertices);
     let found = parallel_ranges(out.vertices, vec![(0, u32::MAX); scan_threads(job)], |best, range| {
         let mut degrees = Degrees::new(job, out)?;

@@ -3,10 +3,10 @@
 use inshore_store::Job;
 
 use super::{
-    absorb::{self, Absorbed, absorb},
+    absorb::{self, GrownSet, absorb},
     edges_once,
-    ranges::{Plan, Ranges},
-    sets::Numbers,
+    ranges::{RangeForest, RangePlan},
+    sets::MemberNumbers,
 };
 use crate::{
     Graph, Result, Summary, Tuning,
@@ -25,7 +25,7 @@ pub(super) fn contract(
 ) -> Result<(Summary, StateStream<u32>)> {
     let kept_bytes = checkpoints.bytes::<u64>(graph.vertices().div_ceil(64));
     if absorb::fits(job.budget().free_bytes().saturating_sub(kept_bytes), graph.vertices()) {
-        return around_a_set(graph, job, tuning.column_vertices, checkpoints);
+        return contract_set(graph, job, tuning.column_vertices, checkpoints);
     }
     let (out, vertices, width) = (graph.out().unweighted(), graph.vertices(), tuning.column_vertices);
     job.progress()
@@ -39,12 +39,12 @@ pub(super) fn contract(
         row.iter().filter(|&&to| to != vertex).try_for_each(|&to| ranges.push(vertex, to))
     })?;
     let labels =
-        name(job, vertices, ranges, &Numbers::All(vertices), |_, label| label.expect("all have one"))?;
+        name(job, vertices, ranges, &MemberNumbers::All(vertices), |_, label| label.expect("all have one"))?;
     Ok((Summary { supersteps: 1, ..summary(out.entries) }, labels))
 }
 
 /// Joins the edges outside of a set of connected vertices.
-fn around_a_set(
+fn contract_set(
     graph: &Graph,
     job: &Job,
     width: Option<u64>,
@@ -53,7 +53,7 @@ fn around_a_set(
     let out = graph.out().unweighted();
     job.progress()
         .tell(|| "a bit for each vertex in memory, labels on flash, edges read once or twice".to_string());
-    let Absorbed { set, first, left, pairs, passes, passes_kept, edges } =
+    let GrownSet { set, first, left, pairs, passes, passes_kept, edges } =
         absorb(job, &out, graph.info().directed, width, checkpoints)?;
     let count = pairs.iter().map(|pairs| pairs.len()).sum();
     job.start_phase("joining trees of what is left", "edges", count);
@@ -83,8 +83,8 @@ fn summary(edges_traversed: u64) -> Summary {
 }
 
 /// Creates a forest of `count` members in the free memory less `beside` bytes.
-fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<Ranges> {
-    let plan = |free: u64| Plan::new(free.saturating_sub(beside), count, width);
+fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<RangeForest> {
+    let plan = |free: u64| RangePlan::new(free.saturating_sub(beside), count, width);
     let Some(plan) = plan(job.budget().free_bytes()) else {
         return Err(too_small(job, format!("components of {count} vertices"), |free| plan(free).is_some()));
     };
@@ -93,7 +93,7 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
         1 => format!("a forest of {count} vertices in memory"),
         ranges => format!("a forest of {count} vertices, 1/{ranges} of it in memory at a time"),
     });
-    Ranges::new(job, plan)
+    RangeForest::new(job, plan)
 }
 
 /// Writes labels of all vertices to flash. Calls `each` with every vertex in order, and with its label where the vertex is one of
@@ -101,8 +101,8 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
 fn name(
     job: &Job,
     vertices: u64,
-    ranges: Ranges,
-    left: &Numbers,
+    ranges: RangeForest,
+    left: &MemberNumbers,
     mut each: impl FnMut(u32, Option<u32>) -> u32,
 ) -> Result<StateStream<u32>> {
     let mut labels = ranges.finish(left.members())?;

@@ -11,7 +11,7 @@ use inshore_sortreduce::prefetch;
 use inshore_store::Job;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{absorb::of_most_edges, edges_once, sets::VertexSet};
+use super::{absorb::of_highest_degree, edges_once, sets::VertexSet};
 use crate::{
     Graph, Result, Summary, Tuning,
     csr::{self, scan_parallel},
@@ -43,7 +43,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
     job.progress().tell(|| "a forest of all vertices in memory, edges are read once from flash".to_string());
     let mut labels = VertexArray::new(job, graph.vertices(), true, |vertex| vertex)?;
     let mut set = VertexSet::new(job, graph.vertices())?;
-    set.share().add(of_most_edges(job, &out)?);
+    set.share().add(of_highest_degree(job, &out)?);
     job.start_phase("joining trees", "edges", out.entries);
     let parents = labels.in_memory().expect("made in memory");
     let forest = Forest(
@@ -61,7 +61,7 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
     // The set becomes one tree, joined with the trees that its members were in.
     let mut root = set.first().expect("a vertex that it began with");
     for vertex in set.members() {
-        root = forest.hang(vertex, root);
+        root = forest.attach(vertex, root);
     }
     // A parent is never larger than its child, so one ascending pass finds every root.
     for vertex in 0..parents.len() {
@@ -116,7 +116,7 @@ impl Forest<'_> {
     }
 
     /// Joins the trees of a vertex and of a root, where no other thread runs, and returns the root.
-    fn hang(&self, vertex: u32, root: u32) -> u32 {
+    fn attach(&self, vertex: u32, root: u32) -> u32 {
         if root < vertex && self.parent(vertex) == vertex {
             // The vertex is in no tree, as most members of the set.
             self.0[vertex as usize].store(root, Ordering::Relaxed);

@@ -33,7 +33,7 @@ const FORCED_RANGES_MAX: u64 = 64;
 
 /// Divides members into ranges.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Plan {
+pub(super) struct RangePlan {
     /// Number of members.
     count: u64,
     /// Members per range, except the last.
@@ -42,9 +42,9 @@ pub(super) struct Plan {
     buffer_bytes: usize,
 }
 
-impl Plan {
+impl RangePlan {
     /// Chooses the widest ranges that `free` bytes allow; `None` where their number would be too large for their writers.
-    pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<Plan> {
+    pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<RangePlan> {
         let count = count.max(1);
         let room = free.checked_sub(BESIDE_BYTES)?;
         let width = match forced {
@@ -54,7 +54,7 @@ impl Plan {
             // marks.
             None => (largest_buffer(room as usize / 2) as u64 / 4).max(1),
         };
-        let plan = |buffer_bytes| Plan { count, width, buffer_bytes };
+        let plan = |buffer_bytes| RangePlan { count, width, buffer_bytes };
         let ranges = plan(0).ranges();
         if ranges == 1 {
             return Some(plan(BUFFER_BYTES_MAX));
@@ -89,9 +89,9 @@ fn memory_bytes(width: u64) -> u64 {
 }
 
 /// A forest that first takes pairs, and then is resolved range by range, downwards.
-pub(super) struct Ranges {
+pub(super) struct RangeForest {
     job: Job,
-    plan: Plan,
+    plan: RangePlan,
     /// First member of the present range, and the parent of each member.
     first: u32,
     len: usize,
@@ -104,12 +104,12 @@ pub(super) struct Ranges {
     done: Vec<CheckedFile>,
 }
 
-impl Ranges {
-    pub fn new(job: &Job, plan: Plan) -> Result<Ranges> {
+impl RangeForest {
+    pub fn new(job: &Job, plan: RangePlan) -> Result<RangeForest> {
         let lower = plan.ranges() as usize - 1;
         let parents =
             Buffer::zeroed(job.budget(), plan.width.min(plan.count) as usize * 4, "parents of vertices")?;
-        let mut ranges = Ranges {
+        let mut ranges = RangeForest {
             job: job.clone(),
             plan,
             first: 0,
@@ -201,7 +201,7 @@ impl Ranges {
     }
 
     /// Descends through all ranges. `members` gives the vertex of each number, in order.
-    pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<Labels<'a>> {
+    pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<ComponentLabels<'a>> {
         let mut questions = Vec::new();
         while let Some(pairs) = self.below.pop() {
             self.put_away()?;
@@ -212,7 +212,7 @@ impl Ranges {
             // The larger number comes first, and all larger numbers are in the range.
             pairs.finish()?.for_each(&job, |high, low| self.join(low, high))?;
         }
-        let Ranges { job, plan, parents, done, .. } = self;
+        let RangeForest { job, plan, parents, done, .. } = self;
         let answers = plan.writers(&job, "answers", plan.ranges() as usize - 1)?;
         let marks = match plan.ranges() {
             1 => None,
@@ -222,7 +222,7 @@ impl Ranges {
                 "answered questions",
             )?),
         };
-        let mut labels = Labels {
+        let mut labels = ComponentLabels {
             job,
             plan,
             range: 0,
@@ -255,9 +255,9 @@ impl Ranges {
 }
 
 /// The label of each member, in order: the smallest vertex of its tree.
-pub(super) struct Labels<'a> {
+pub(super) struct ComponentLabels<'a> {
     job: Job,
-    plan: Plan,
+    plan: RangePlan,
     range: usize,
     /// The next member of the range.
     next: usize,
@@ -273,7 +273,7 @@ pub(super) struct Labels<'a> {
     marks: Option<Buffer>,
 }
 
-impl Labels<'_> {
+impl ComponentLabels<'_> {
     /// # Errors
     /// I/O and damage.
     ///
@@ -377,8 +377,8 @@ mod tests {
             let vertex = |number: u32| number * 3 + 5;
             let expected: Vec<u32> = plain(count, &pairs).into_iter().map(vertex).collect();
             for width in [1, 2, 17, u64::from(count)] {
-                let plan = Plan::new(job.budget().free_bytes(), u64::from(count), Some(width)).unwrap();
-                let mut ranges = Ranges::new(&job, plan).unwrap();
+                let plan = RangePlan::new(job.budget().free_bytes(), u64::from(count), Some(width)).unwrap();
+                let mut ranges = RangeForest::new(&job, plan).unwrap();
                 pairs.iter().for_each(|&(a, b)| ranges.push(a, b).unwrap());
                 let mut labels = ranges.finish(Box::new((0..count).map(vertex))).unwrap();
                 let found: Vec<u32> = expected.iter().map(|_| labels.next().unwrap()).collect();
@@ -391,11 +391,11 @@ mod tests {
     #[test]
     fn ranges_are_as_wide_as_memory_and_refused_where_there_would_be_too_many() {
         let free = 8 << 20;
-        assert_eq!(Plan::new(free, 1000, None).unwrap().ranges(), 1);
-        let plan = Plan::new(free, 16 << 20, None).unwrap();
+        assert_eq!(RangePlan::new(free, 1000, None).unwrap().ranges(), 1);
+        let plan = RangePlan::new(free, 16 << 20, None).unwrap();
         assert!(plan.ranges() > 8 && plan.ranges() < 40, "{plan:?}");
-        assert_eq!(Plan::new(free, u32::MAX.into(), None), None);
-        assert!(Plan::new(64 << 20, u32::MAX.into(), None).is_some());
-        assert_eq!(Plan::new(100 << 10, 1000, None), None);
+        assert_eq!(RangePlan::new(free, u32::MAX.into(), None), None);
+        assert!(RangePlan::new(64 << 20, u32::MAX.into(), None).is_some());
+        assert_eq!(RangePlan::new(100 << 10, 1000, None), None);
     }
 }

@@ -104,18 +104,18 @@ impl SharedSet<'_> {
 }
 
 /// Numbers the members of a set in their order from 0 on; without a set all vertices keep their own numbers.
-pub(super) enum Numbers {
+pub(super) enum MemberNumbers {
     All(u64),
     Of { set: VertexSet, before: Buffer, count: u64 },
 }
 
-impl Numbers {
+impl MemberNumbers {
     /// Returns the memory beside the set.
     pub fn bytes(vertices: u64) -> u64 {
         taken_bytes(words(vertices).div_ceil(COUNTED_WORDS as u64) as usize * 4) as u64
     }
 
-    pub fn of(job: &Job, set: VertexSet) -> Result<Numbers> {
+    pub fn of(job: &Job, set: VertexSet) -> Result<MemberNumbers> {
         let blocks = set.words().len().div_ceil(COUNTED_WORDS);
         let mut before = Buffer::zeroed(job.budget(), blocks * 4, "numbers of vertices")?;
         let mut count = 0;
@@ -123,26 +123,26 @@ impl Numbers {
             *before = count as u32;
             count += words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         }
-        Ok(Numbers::Of { set, before, count })
+        Ok(MemberNumbers::Of { set, before, count })
     }
 
     pub fn count(&self) -> u64 {
         match self {
-            Numbers::All(count) | Numbers::Of { count, .. } => *count,
+            MemberNumbers::All(count) | MemberNumbers::Of { count, .. } => *count,
         }
     }
 
     pub fn has(&self, vertex: u32) -> bool {
         match self {
-            Numbers::All(_) => true,
-            Numbers::Of { set, .. } => set.has(vertex),
+            MemberNumbers::All(_) => true,
+            MemberNumbers::Of { set, .. } => set.has(vertex),
         }
     }
 
     /// Returns the number of a member; `None` for another vertex.
     #[inline]
     pub fn get(&self, vertex: u32) -> Option<u32> {
-        let Numbers::Of { set, before, .. } = self else { return Some(vertex) };
+        let MemberNumbers::Of { set, before, .. } = self else { return Some(vertex) };
         let (words, word) = (set.words(), vertex as usize / 64);
         let bit = 1u64 << (vertex % 64);
         if words[word] & bit == 0 {
@@ -156,8 +156,8 @@ impl Numbers {
     /// Iterates over all members, in order.
     pub fn members(&self) -> Box<dyn Iterator<Item = u32> + '_> {
         match self {
-            Numbers::All(count) => Box::new((0..*count).map(|vertex| vertex as u32)),
-            Numbers::Of { set, .. } => Box::new(set.members()),
+            MemberNumbers::All(count) => Box::new((0..*count).map(|vertex| vertex as u32)),
+            MemberNumbers::Of { set, .. } => Box::new(set.members()),
         }
     }
 }
@@ -174,13 +174,13 @@ mod tests {
         let expected: Vec<u32> = (0..5000).filter(|n| n * n % 97 < 11 || (600..1900).contains(n)).collect();
         expected.iter().for_each(|&vertex| set.share().add(vertex));
         assert_eq!(set.first(), Some(0));
-        let numbers = Numbers::of(&job, set).unwrap();
+        let numbers = MemberNumbers::of(&job, set).unwrap();
         assert_eq!(numbers.count(), expected.len() as u64);
         assert!(numbers.members().eq(expected.iter().copied()));
         for vertex in 0..5000 {
             assert_eq!(numbers.get(vertex), expected.binary_search(&vertex).ok().map(|place| place as u32));
             assert_eq!(numbers.has(vertex), numbers.get(vertex).is_some());
         }
-        assert!(Numbers::All(3).members().eq(0..3));
+        assert!(MemberNumbers::All(3).members().eq(0..3));
     }
 }

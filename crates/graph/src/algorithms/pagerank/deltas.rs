@@ -110,11 +110,11 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
     }
 
     /// Sums the messages of vertices without out-edges.
-    fn gather(&self, _vertex: u32, state: &Rank, degree: u32) -> u64 {
+    fn aggregate(&self, _vertex: u32, state: &Rank, degree: u32) -> u64 {
         if ALL && degree == 0 { (state.rank - self.kept(state)).max(0).cast_unsigned() } else { 0 }
     }
 
-    fn gathered(&mut self, spread: u64) {
+    fn set_aggregate(&mut self, spread: u64) {
         if ALL {
             let more = spread.cast_signed() - self.spread.cast_signed();
             self.each = share_of(self.damping, more) / self.vertices.cast_signed();

@@ -105,11 +105,11 @@ impl StepProgram for PageRank {
         true
     }
 
-    fn gather(&self, _vertex: u32, rank: &u64, degree: u32) -> u64 {
+    fn aggregate(&self, _vertex: u32, rank: &u64, degree: u32) -> u64 {
         if degree == 0 { *rank } else { 0 }
     }
 
-    fn gathered(&mut self, dangling: u64) {
+    fn set_aggregate(&mut self, dangling: u64) {
         self.base = (ONE - self.damping + times(self.damping, dangling)) / self.vertices;
     }
 

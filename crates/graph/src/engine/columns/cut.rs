@@ -11,8 +11,8 @@ use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation, taken_byt
 use super::{Columns, Packing, senders::Senders};
 use crate::{
     Result,
-    csr::{self, Csr, IndexCursor, RANGE_UNIT, Rows},
-    engine::estimates::Plan,
+    csr::{self, Csr, IndexCursor, RANGE_UNIT, RowReader},
+    engine::estimates::ColumnPlan,
 };
 
 const FRAME_BYTES: usize = FRAME_RECORDS * 8;
@@ -21,7 +21,7 @@ const HELD_PIECE_BYTES: usize = 2 << 20;
 
 /// Consecutive edges of a column.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk {
+pub(super) struct PackedChunk {
     pub place: Place,
     pub edges: u32,
 }
@@ -34,7 +34,7 @@ pub(super) enum Place {
 }
 
 /// Returns the memory of cutting into `columns`, without chunks that stay.
-pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
+pub(super) fn memory_bytes(plan: &ColumnPlan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
     let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
     let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
@@ -43,17 +43,17 @@ pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
     (plan.workers * (rows + gathered + written) + held) as u64
 }
 
-fn write_bytes(plan: &Plan) -> usize {
+fn write_bytes(plan: &ColumnPlan) -> usize {
     plan.windows * plan.chunk_bytes
 }
 
 /// Cuts the edges of all rows.
-pub(super) fn cut(job: &Job, plan: Plan, rows: Csr, senders: Senders) -> Result<Columns> {
+pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> Result<Columns> {
     job.start_phase("cutting edges into columns", "edges", rows.entries);
     let vertices = rows.vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
     let bits = u64::BITS - (plan.width - 1).leading_zeros();
-    let room = Mutex::new(Room {
+    let room = Mutex::new(ChunkSpace {
         job: job.clone(),
         chunk_bytes: plan.chunk_bytes,
         left: plan.held_bytes,
@@ -107,16 +107,16 @@ fn parts(job: &Job, rows: &Csr, workers: usize) -> Result<Vec<Range<u64>>> {
 }
 
 /// Space for chunks that stay in memory.
-struct Room {
+struct ChunkSpace {
     job: Job,
     chunk_bytes: usize,
     left: u64,
     spare: Vec<Buffer>,
-    /// Whether a worker failed.
+    /// Tells whether a worker failed.
     is_stopped: bool,
 }
 
-impl Room {
+impl ChunkSpace {
     /// Takes an empty chunk, while there is space.
     fn take(&mut self) -> Result<Option<Buffer>> {
         if self.spare.is_empty() && self.left >= HELD_PIECE_BYTES as u64 {
@@ -133,7 +133,7 @@ pub(super) struct Cut {
     /// The number of the part's first sender.
     pub first_sender: u64,
     /// Chunks of each column, in order.
-    pub chunks: Vec<Vec<Chunk>>,
+    pub chunks: Vec<Vec<PackedChunk>>,
     pub held: Vec<Buffer>,
     /// The file; `None` where all chunks are in memory.
     pub file: Option<CheckedFile>,
@@ -141,48 +141,54 @@ pub(super) struct Cut {
 }
 
 /// Returns the memory of a chunk's place, and of its buffer or checksum, in lists whose capacity may be twice their length.
-pub(super) fn listed_bytes(plan: &Plan) -> u64 {
+pub(super) fn listed_bytes(plan: &ColumnPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
-    2 * (size_of::<Chunk>() + other) as u64
+    2 * (size_of::<PackedChunk>() + other) as u64
 }
 
 fn open_bytes(columns: usize) -> u64 {
-    (columns * (size_of::<Open>() + size_of::<Vec<Chunk>>())) as u64
+    (columns * (size_of::<OpenColumn>() + size_of::<Vec<PackedChunk>>())) as u64
 }
 
 /// The buffer of a column.
-struct Open {
+struct OpenColumn {
     /// Keys that do not fill a frame yet.
     keys: usize,
     chunk: Buffer,
     filled: usize,
     edges: u32,
-    chunks: Vec<Chunk>,
+    chunks: Vec<PackedChunk>,
 }
 
 struct Cutter<'a> {
     job: &'a Job,
-    plan: Plan,
+    plan: ColumnPlan,
     bits: u32,
     packing: Packing,
     /// Keys of a frame for each column.
     keys: Buffer,
-    open: Vec<Open>,
-    room: &'a Mutex<Room>,
+    open: Vec<OpenColumn>,
+    room: &'a Mutex<ChunkSpace>,
     held: Vec<Buffer>,
     file: Option<FileWriter>,
     written: u32,
     lists: Reservation,
     listed: u64,
-    /// Whether another worker failed.
+    /// Tells whether another worker failed.
     is_stopped: bool,
 }
 
 impl<'a> Cutter<'a> {
-    fn new(job: &'a Job, plan: Plan, columns: usize, bits: u32, room: &'a Mutex<Room>) -> Result<Cutter<'a>> {
+    fn new(
+        job: &'a Job,
+        plan: ColumnPlan,
+        columns: usize,
+        bits: u32,
+        room: &'a Mutex<ChunkSpace>,
+    ) -> Result<Cutter<'a>> {
         let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "edges of columns")?;
         let chunks = Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "chunks of columns")?;
-        let open = |chunk| Open { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
+        let open = |chunk| OpenColumn { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
         Ok(Cutter {
             job,
             plan,
@@ -206,7 +212,7 @@ impl<'a> Cutter<'a> {
             return Ok(());
         }
         let job = self.job;
-        let mut rows = Rows::deep(job, rows, range.clone(), self.plan.windows)?;
+        let mut rows = RowReader::deep(job, rows, range.clone(), self.plan.windows)?;
         for vertex in range {
             if self.is_stopped {
                 return Ok(());
@@ -285,7 +291,7 @@ impl<'a> Cutter<'a> {
         self.listed += 1;
         self.lists.resize(open_bytes(self.open.len()) + self.listed * listed_bytes(&self.plan))?;
         let open = &mut self.open[column];
-        open.chunks.push(Chunk { place, edges: open.edges });
+        open.chunks.push(PackedChunk { place, edges: open.edges });
         (open.filled, open.edges) = (0, 0);
         Ok(())
     }
@@ -301,7 +307,7 @@ impl<'a> Cutter<'a> {
         }
         let file = self.file.map(FileWriter::finish).transpose()?;
         self.lists.resize(
-            (self.open.len() * size_of::<Vec<Chunk>>()) as u64 + self.listed * listed_bytes(&self.plan),
+            (self.open.len() * size_of::<Vec<PackedChunk>>()) as u64 + self.listed * listed_bytes(&self.plan),
         )?;
         let chunks = self.open.into_iter().map(|open| open.chunks).collect();
         Ok(Cut { first_sender, chunks, held: self.held, file, _lists: self.lists })

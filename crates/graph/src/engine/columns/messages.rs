@@ -32,11 +32,11 @@ pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
 pub(super) enum Messages {
     Memory(Buffer),
     /// Messages in the order of senders.
-    Flash(Vec<Part>),
+    Flash(Vec<MessageFile>),
 }
 
 /// A file of the messages of consecutive senders.
-pub(super) struct Part {
+pub(super) struct MessageFile {
     pub first_sender: u64,
     pub file: CheckedFile,
 }
@@ -64,14 +64,14 @@ impl Messages {
 
 /// Writes messages one after the other.
 pub(super) enum MessageWriter<'a, M: Message> {
-    Memory { cells: &'a [M::Cell], next: usize },
+    Memory { accumulators: &'a [M::Cell], next: usize },
     Flash { file: Box<FileWriter>, staged: Vec<M> },
 }
 
 impl<'a, M: Message> MessageWriter<'a, M> {
     /// Writes into the cells of the senders from `first` on.
-    pub fn memory(cells: &'a [M::Cell], first: u64) -> Self {
-        MessageWriter::Memory { cells, next: first as usize }
+    pub fn memory(accumulators: &'a [M::Cell], first: u64) -> Self {
+        MessageWriter::Memory { accumulators, next: first as usize }
     }
 
     pub fn flash(job: &Job) -> Result<Self> {
@@ -82,8 +82,8 @@ impl<'a, M: Message> MessageWriter<'a, M> {
     #[inline]
     pub fn push(&mut self, message: M) -> Result<()> {
         match self {
-            MessageWriter::Memory { cells, next } => {
-                message.store(&cells[*next]);
+            MessageWriter::Memory { accumulators, next } => {
+                message.store(&accumulators[*next]);
                 *next += 1;
             }
             MessageWriter::Flash { file, staged } => {
@@ -144,7 +144,7 @@ impl<M: Message> MessageReader<'_, M> {
 /// Reads the messages of a range of senders, one file after the other.
 pub(super) struct FlashReader<'a> {
     job: Job,
-    parts: &'a [Part],
+    parts: &'a [MessageFile],
     senders: Range<u64>,
     /// The part that is being read.
     number: usize,
@@ -164,7 +164,7 @@ impl FlashReader<'_> {
         if let Some(reader) = self.reader.take() {
             self.spare = reader.into_buffers()?;
         }
-        let Part { first_sender, file } = &self.parts[number];
+        let MessageFile { first_sender, file } = &self.parts[number];
         let place = |sender: u64| (sender.saturating_sub(*first_sender) * message_bytes).min(file.len());
         // Reading begins at the block of the first message.
         let first = place(self.senders.start) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
@@ -207,7 +207,7 @@ mod tests {
         for count in counts {
             let mut writer = MessageWriter::<u64>::flash(&job).unwrap();
             (senders..senders + count).for_each(|sender| writer.push(sender * 3).unwrap());
-            parts.push(Part { first_sender: senders, file: writer.finish().unwrap() });
+            parts.push(MessageFile { first_sender: senders, file: writer.finish().unwrap() });
             senders += count;
         }
         let messages = Messages::Flash(parts);

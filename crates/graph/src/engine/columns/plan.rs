@@ -7,7 +7,7 @@ use crate::{
     Regime, csr,
     engine::{
         chunks,
-        estimates::{Dense, Drive, Estimates, Plan},
+        estimates::{ColumnPlan, Dense, Drive, Estimates},
         frontier::{self, frontier_keys},
         state,
     },
@@ -48,14 +48,14 @@ impl Dense {
 }
 
 /// Chooses a plan; `None` where other ways are better, or no plan fits.
-pub(crate) fn choose(estimates: &Estimates) -> Option<Plan> {
+pub(crate) fn choose(estimates: &Estimates) -> Option<ColumnPlan> {
     let dense = estimates.dense?;
     let is_forced = estimates.tuning.column_vertices.is_some();
     // Few supersteps do not pay for cutting, and accumulators of all vertices that fit in caches are fast anyhow.
-    let cells_bytes = estimates.vertices * estimates.needs.message_bytes;
+    let accumulators_bytes = estimates.vertices * estimates.needs.message_bytes;
     let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
-    let are_cells_quick = cells_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
-    if !is_forced && (dense.supersteps < 2 || are_cells_quick) {
+    let are_accumulators_fast = accumulators_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
+    if !is_forced && (dense.supersteps < 2 || are_accumulators_fast) {
         return None;
     }
     let plans = possible(estimates);
@@ -64,7 +64,7 @@ pub(crate) fn choose(estimates: &Estimates) -> Option<Plan> {
         return Some(first);
     }
     let costs = Costs::new(estimates, &dense);
-    let timed = |plan: Plan| (costs.of_columns(&plan, estimates.vertices), plan);
+    let timed = |plan: ColumnPlan| (costs.of_columns(&plan, estimates.vertices), plan);
     let (seconds, plan) = plans.into_iter().map(timed).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     let supersteps = f64::from(dense.supersteps);
     tracing::debug!(seconds, sorted = costs.of_sorting(), cutting = costs.of_cutting(), "columns");
@@ -72,11 +72,11 @@ pub(crate) fn choose(estimates: &Estimates) -> Option<Plan> {
 }
 
 /// Lists all plans that fit, those that keep more in memory first.
-pub(crate) fn possible(estimates: &Estimates) -> Vec<Plan> {
+pub(crate) fn possible(estimates: &Estimates) -> Vec<ColumnPlan> {
     all(estimates).unwrap_or_default()
 }
 
-fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
+fn all(estimates: &Estimates) -> Option<Vec<ColumnPlan>> {
     let Estimates { tuning, needs, vertices, edges, threads, .. } = *estimates;
     let dense = estimates.dense.filter(|_| tuning.strategy.is_none() && !needs.weighted)?;
     let message_bytes = needs.message_bytes;
@@ -96,7 +96,7 @@ fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
     let (windows, chunk_bytes) =
         if free < LARGE_BYTES { (2, CHUNK_BYTES_MAX / 2) } else { (4, CHUNK_BYTES_MAX) };
     let in_cache = (CACHE_BYTES / message_bytes).next_multiple_of(WIDTH_UNIT);
-    let plan = Plan {
+    let plan = ColumnPlan {
         workers: threads,
         width: tuning.column_vertices.unwrap_or(in_cache).clamp(1, WIDTH_MAX),
         chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
@@ -109,48 +109,49 @@ fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
         has_sparse: dense.has_sparse,
     };
     let messages = taken_bytes(plan.all_message_bytes as usize) as u64;
-    let fits = |plan: Plan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
+    let fits = |plan: ColumnPlan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
     let mut plans = Vec::new();
     if tuning.regime != Some(Regime::External)
         && let Some(plan) = fits(plan, needs.state_bytes + messages)
     {
         let held_bytes = if tuning.regime == Some(Regime::SemiExternal) { 0 } else { plan.held_bytes };
-        plans.push(Plan { held_bytes, ..plan });
+        plans.push(ColumnPlan { held_bytes, ..plan });
     }
     if tuning.regime.is_some_and(|regime| regime != Regime::External) {
         return Some(plans);
     }
-    let plan = Plan { state_in_memory: false, ..plan };
+    let plan = ColumnPlan { state_in_memory: false, ..plan };
     if tuning.regime.is_none() {
         plans.extend(fits(plan, needs.flash_bytes + messages));
     }
-    let plan = Plan { messages_in_memory: false, ..plan };
+    let plan = ColumnPlan { messages_in_memory: false, ..plan };
     if is_forced {
-        plans.extend(fits(Plan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
+        plans.extend(fits(ColumnPlan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
         return Some(plans);
     }
     // Messages are read once per column, so columns are as few as possible.
     let lists = plan.lists_bytes(edges, COLUMNS_USUAL);
-    let Some(room) = free.checked_sub(needs.flash_bytes + plan.beside_cells() + lists) else {
+    let Some(room) = free.checked_sub(needs.flash_bytes + plan.beside_accumulators() + lists) else {
         return Some(plans);
     };
     // Columns are as wide as possible, or such that each thread has equally many.
     let widest = |(is_shared, is_even): (bool, bool)| {
-        let plan = Plan { is_shared, ..plan };
-        let cells = whole_bytes(room / plan.cell_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
-        let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
+        let plan = ColumnPlan { is_shared, ..plan };
+        let accumulators =
+            whole_bytes(room / plan.accumulator_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
+        let columns = vertices.div_ceil(accumulators.max(WIDTH_UNIT));
         let columns = if is_even { columns.next_multiple_of(threads as u64) } else { columns };
         let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
-        fits(Plan { width, ..plan }, needs.flash_bytes)
+        fits(ColumnPlan { width, ..plan }, needs.flash_bytes)
     };
     let ways = [(false, false), (false, true), (true, false)];
     plans.extend(ways.into_iter().filter(|&(is_shared, _)| !is_shared || threads > 1).filter_map(widest));
     Some(plans)
 }
 
-impl Plan {
+impl ColumnPlan {
     /// Describes the plan for `--explain`, before any work.
-    pub fn told(&self, vertices: u64) -> String {
+    pub fn describe(&self, vertices: u64) -> String {
         let place = |is_in_memory| if is_in_memory { "in memory" } else { "on flash" };
         format!(
             "vertex state {}, messages {}, edges in {} columns of {} vertices, {} of them in memory",
@@ -169,7 +170,7 @@ impl Plan {
     }
 
     /// Returns the memory of workers beside accumulators and fixed buffers.
-    fn beside_cells(&self) -> u64 {
+    fn beside_accumulators(&self) -> u64 {
         let if_flash = |in_memory: bool, bytes: u64| if in_memory { 0 } else { bytes };
         let of_messages = |bytes| if_flash(self.messages_in_memory, bytes);
         let states = if_flash(self.state_in_memory, state::BUFFERS_BYTES as u64);
@@ -186,14 +187,15 @@ impl Plan {
         fixed: u64,
         (vertices, entries): (u64, u64),
         message_bytes: u64,
-    ) -> Option<Plan> {
+    ) -> Option<ColumnPlan> {
         let columns = vertices.div_ceil(self.width) as usize;
-        let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.cell_arrays();
+        let accumulators =
+            taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.accumulator_arrays();
         let mut plan = self;
         loop {
             let lists = plan.lists_bytes(entries, columns as u64);
             let cutting = lists + cut::memory_bytes(&plan, columns);
-            let running = lists + fixed + cells + plan.beside_cells();
+            let running = lists + fixed + accumulators + plan.beside_accumulators();
             if cutting <= free && running <= free {
                 if plan.state_in_memory {
                     // Edges that are held stay in memory during cutting and afterwards.
@@ -209,7 +211,7 @@ impl Plan {
     }
 
     /// Returns the number of accumulator arrays: one per thread, or a shared one.
-    fn cell_arrays(&self) -> u64 {
+    fn accumulator_arrays(&self) -> u64 {
         if self.is_shared { 1 } else { self.workers as u64 }
     }
 }
@@ -247,7 +249,7 @@ impl Costs {
 
     /// Estimates a superstep by columns: packed edges are read, and messages once per column. (Measured at 64 MiB, scale 25, two
     /// cores: 9 and 12 ns of a core per edge.)
-    fn of_columns(&self, plan: &Plan, vertices: u64) -> f64 {
+    fn of_columns(&self, plan: &ColumnPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
         // Threads wait for the last columns if the columns do not divide evenly.
         let busiest = (columns / self.threads).ceil() * self.threads / columns;

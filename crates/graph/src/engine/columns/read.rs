@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use inshore_store::{Buffer, Job, PendingRead};
 
-use super::cut::{Chunk, Cut, Place};
+use super::cut::{Cut, PackedChunk, Place};
 use crate::Result;
 
 /// Chunks of a reader, all but one of them in flight.
@@ -20,7 +20,7 @@ pub(super) struct ChunkReader<'a> {
     chunk_bytes: usize,
     cut: Option<&'a Cut>,
     /// The chunks of the present column, the number that were returned, and the number whose reads were begun.
-    chunks: &'a [Chunk],
+    chunks: &'a [PackedChunk],
     given: usize,
     begun: usize,
     flying: VecDeque<PendingRead>,

@@ -2,7 +2,7 @@
 
 use inshore_store::{Job, Reservation};
 
-use super::{Said, walk};
+use super::{MessageSums, walk};
 use crate::{
     Result,
     csr::{Csr, RANGE_UNIT, parallel_ranges},
@@ -33,7 +33,7 @@ impl Senders {
                     Some((last, count)) if *last == unit => *count += u64::from(degree > 0),
                     _ => counted.push((unit, u64::from(degree > 0))),
                 }
-                Ok(Said::default())
+                Ok(MessageSums::default())
             })?;
             Ok(())
         })?;

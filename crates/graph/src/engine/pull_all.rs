@@ -8,37 +8,37 @@ use std::ops::Range;
 
 use super::{
     Choice, Done, Engine, Frontier, KeyLog, Sender, State, Step, StepProgram,
-    back::{Marked, Marks},
-    direct::{Cells, Direct, Touched},
-    left::{Leaving, Left, Room},
+    cached::{CacheSpace, CachedRows, CachedRowsWriter},
+    direct::{Accumulators, Direct, Touched},
+    pull_first::{ActiveBits, ActiveView},
 };
 use crate::{Result, csr::Csr};
 
 /// Sends the sum of the messages of active vertices in a row to the vertex that owns the row.
-struct Gather<'a, P: StepProgram> {
-    active: Marked<'a>,
+struct PullAll<'a, P: StepProgram> {
+    active: ActiveView<'a>,
     direct: Direct<'a, P>,
 }
 
 /// Buffers and results of a worker for its present rows.
-struct Looked<M> {
+struct PullBuffers<M> {
     touched: Touched,
     /// The message of each vertex in the window, as far as rows reach.
-    said: Vec<M>,
+    messages: Vec<M>,
     /// Places of active vertices, with capacity for all places.
     places: Vec<u32>,
     /// The rows without an active vertex, if they are kept.
-    leaving: Option<Leaving>,
+    writer: Option<CachedRowsWriter>,
 }
 
 /// Distance, in active vertices, of the prefetch of accumulators.
 const AHEAD: usize = 64;
 
-impl<P: StepProgram> Sender for Gather<'_, P> {
+impl<P: StepProgram> Sender for PullAll<'_, P> {
     type State = P::State;
     /// The vertex and its degree.
     type Sent = (u32, u32);
-    type Sink = Looked<P::Message>;
+    type Sink = PullBuffers<P::Message>;
     const LOOKS: bool = true;
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
@@ -46,13 +46,13 @@ impl<P: StepProgram> Sender for Gather<'_, P> {
     }
 
     /// Looks at rows together, without branches, since neither active vertices nor ends of rows can be predicted.
-    fn look(&self, looked: &mut Looked<P::Message>, window: &[u32], rows: Range<usize>) {
-        let Looked { said, places, .. } = looked;
-        if said.len() < window.len() {
-            said.resize(window.len(), P::NOTHING);
+    fn look(&self, buffers: &mut PullBuffers<P::Message>, window: &[u32], rows: Range<usize>) {
+        let PullBuffers { messages, places, .. } = buffers;
+        if messages.len() < window.len() {
+            messages.resize(window.len(), P::NOTHING);
             places.resize(window.len(), 0);
         }
-        said[rows.clone()].fill(P::NOTHING);
+        messages[rows.clone()].fill(P::NOTHING);
         let (mut count, places) = (0, &mut places[..rows.len()]);
         for (place, &vertex) in (rows.start as u32..).zip(&window[rows]) {
             places[count] = place;
@@ -63,37 +63,37 @@ impl<P: StepProgram> Sender for Gather<'_, P> {
             if let Some(&ahead) = places.get(at + AHEAD) {
                 self.direct.ask_for(window[ahead as usize]);
             }
-            said[place as usize] = self.direct.said_by(window[place as usize]);
+            messages[place as usize] = self.direct.message_of(window[place as usize]);
         }
     }
 
     #[inline]
     fn push(
         &self,
-        looked: &mut Looked<P::Message>,
+        buffers: &mut PullBuffers<P::Message>,
         window: &[u32],
         row: Range<usize>,
         _: &[f64],
         (vertex, degree): (u32, u32),
     ) -> Result<()> {
         let is_whole = row.len() == degree as usize;
-        let said = looked.said[row.clone()].iter();
-        let sum = said.fold(P::NOTHING, |a, &b| self.direct.program().reduce_at(vertex, a, b));
-        match &mut looked.leaving {
-            Some(leaving) if sum == P::NOTHING => leaving.push(vertex, &window[row], is_whole),
+        let messages = buffers.messages[row.clone()].iter();
+        let sum = messages.fold(P::NOTHING, |a, &b| self.direct.program().reduce_at(vertex, a, b));
+        match &mut buffers.writer {
+            Some(writer) if sum == P::NOTHING => writer.push(vertex, &window[row], is_whole),
             // Several workers may have parts of a row.
-            _ => self.direct.send_to(vertex, sum, is_whole, &mut looked.touched),
+            _ => self.direct.send_to(vertex, sum, is_whole, &mut buffers.touched),
         }
         Ok(())
     }
 }
 
-impl<P: StepProgram> Gather<'_, P> {
+impl<P: StepProgram> PullAll<'_, P> {
     /// Sums the messages of the active vertices in a row.
     fn sum(&self, to: u32, row: &[u32]) -> P::Message {
         let active = row.iter().filter(|&&vertex| self.active.has(vertex));
         active.fold(P::NOTHING, |sum, &vertex| {
-            self.direct.program().reduce_at(to, sum, self.direct.said_by(vertex))
+            self.direct.program().reduce_at(to, sum, self.direct.message_of(vertex))
         })
     }
 }
@@ -110,89 +110,94 @@ impl<S: State> Engine<S> {
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Done> {
-        let mut marks = self.marks.take().expect("bits, where vertices pull");
-        let mut cells = self.cells.take().expect("cells, where vertices gather");
-        let touched = cells.open(program).1;
+        let mut active_bits = self.active_bits.take().expect("bits, where vertices pull");
+        let mut accumulators = self.accumulators.take().expect("accumulators, where vertices pull");
+        let touched = accumulators.open(program).1;
         {
-            let said = cells.all::<P::Message>();
+            let messages = accumulators.all::<P::Message>();
             let mut states = self.state.cursor();
             let mut reader = active.reader(&self.job, self.vertices)?;
             while let Some(vertex) = reader.next()? {
                 if let Some(message) = program.edge_program(vertex, states.get(vertex)?, 0) {
-                    said[vertex as usize] = message;
-                    marks.set(vertex);
+                    messages[vertex as usize] = message;
+                    active_bits.set(vertex);
                 }
             }
         }
-        let gather = Gather { active: marks.get(), direct: cells.direct(program) };
+        let pull = PullAll { active: active_bits.get(), direct: accumulators.direct(program) };
         let touched = match choice.step {
-            Step::PullCached => self.gather_cached(&gather, touched)?,
-            _ => self.gather_rows(&gather, touched, rows, waiting, choice.unvisited_bytes)?,
+            Step::PullCached => self.pull_all_cached(&pull, touched)?,
+            _ => self.pull_all_rows(&pull, touched, rows, waiting, choice.unvisited_bytes)?,
         };
         // If all accumulators are scanned, those of active vertices change nothing, and are cleared with the others.
-        let are_all = Cells::is_crowded(&touched) || cells.are_many(active.count());
+        let are_all = Accumulators::is_crowded(&touched) || accumulators.are_many(active.count());
         if !are_all {
-            let said = cells.all::<P::Message>();
+            let messages = accumulators.all::<P::Message>();
             let mut reader = active.reader(&self.job, self.vertices)?;
             while let Some(vertex) = reader.next()? {
-                said[vertex as usize] = P::NOTHING;
+                messages[vertex as usize] = P::NOTHING;
             }
         }
-        self.unmark(marks, active, are_all)?;
-        self.settle_some(program, cells, touched, are_all, collect, log)
+        self.clear_active_bits(active_bits, active, are_all)?;
+        self.finalize_some(program, accumulators, touched, are_all, collect, log)
     }
 
     /// Clears the bits of `active` vertices, or of all, and returns the set to the engine.
-    fn unmark(&mut self, mut marks: Marks, active: &Frontier, are_all: bool) -> Result<()> {
+    fn clear_active_bits(
+        &mut self,
+        mut active_bits: ActiveBits,
+        active: &Frontier,
+        are_all: bool,
+    ) -> Result<()> {
         if are_all {
-            marks.clear_all();
+            active_bits.clear_all();
         } else {
             let mut reader = active.reader(&self.job, self.vertices)?;
             while let Some(vertex) = reader.next()? {
-                marks.clear(vertex);
+                active_bits.clear(vertex);
             }
         }
-        self.marks = Some(marks);
+        self.active_bits = Some(active_bits);
         Ok(())
     }
 
-    fn gather_rows<P: StepProgram<State = S>>(
+    fn pull_all_rows<P: StepProgram<State = S>>(
         &mut self,
-        gather: &Gather<'_, P>,
+        pull: &PullAll<'_, P>,
         touched: Vec<Touched>,
         rows: &Csr,
         waiting: &Frontier,
         room_bytes: Option<u64>,
     ) -> Result<Vec<Touched>> {
-        let room = room_bytes.map(|bytes| Room::new(self.job.budget(), bytes)).transpose()?;
-        let looked = touched.into_iter().map(|touched| Looked {
+        let room = room_bytes.map(|bytes| CacheSpace::new(self.job.budget(), bytes)).transpose()?;
+        let buffers = touched.into_iter().map(|touched| PullBuffers {
             touched,
-            said: Vec::new(),
+            messages: Vec::new(),
             places: Vec::new(),
-            leaving: room.as_ref().map(Room::leaving),
+            writer: room.as_ref().map(CacheSpace::writer),
         });
-        let (sinks, _) = self.send(gather, &[rows], waiting, looked.collect())?;
-        let (touched, leaving): (_, Vec<_>) =
-            sinks.into_iter().map(|looked| (looked.touched, looked.leaving)).unzip();
+        let (sinks, _) = self.send(pull, &[rows], waiting, buffers.collect())?;
+        let (touched, writer): (_, Vec<_>) =
+            sinks.into_iter().map(|buffers| (buffers.touched, buffers.writer)).unzip();
         if room.is_some() {
-            self.cached = Left::of(leaving.into_iter().flatten());
+            self.cached = CachedRows::of(writer.into_iter().flatten());
         }
         Ok(touched)
     }
 
     /// Pulls along the cached rows: waiting vertices scan these once more.
-    fn gather_cached<P: StepProgram<State = S>>(
+    fn pull_all_cached<P: StepProgram<State = S>>(
         &mut self,
-        gather: &Gather<'_, P>,
+        pull: &PullAll<'_, P>,
         touched: Vec<Touched>,
     ) -> Result<Vec<Touched>> {
         let mut cached = self.begin_cached()?;
         let states = &*self.state.in_memory().expect("rows are kept where states are in memory");
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
-            if gather.direct.program().waits(vertex, &states[vertex as usize]) {
+            if pull.direct.program().waits(vertex, &states[vertex as usize]) {
                 *edges += row.len() as u64;
-                gather.direct.send_to(vertex, gather.sum(vertex, row), is_whole, touched);
+                pull.direct.send_to(vertex, pull.sum(vertex, row), is_whole, touched);
             }
             // A reached vertex sends along its row on the reverse pass, so all rows are kept.
             true
@@ -206,15 +211,16 @@ impl<S: State> Engine<S> {
         program: &P,
         active: &Frontier,
     ) -> Result<Done> {
-        let mut marks = self.marks.take().expect("bits, where rows were kept");
-        let mut cells = self.cells.take().expect("cells, where vertices gather");
-        marks.set_all(&self.job, active, self.vertices)?;
-        let (direct, touched) = cells.open(program);
+        let mut active_bits = self.active_bits.take().expect("bits, where rows were kept");
+        let mut accumulators = self.accumulators.take().expect("accumulators, where vertices pull");
+        active_bits.set_all(&self.job, active, self.vertices)?;
+        let (direct, touched) = accumulators.open(program);
         let mut cached = self.begin_cached()?;
-        let (marked, states) = (marks.get(), &*self.state.in_memory().expect("as where rows were kept"));
+        let (active_view, states) =
+            (active_bits.get(), &*self.state.in_memory().expect("as where rows were kept"));
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, _| {
-            let is_active = marked.has(vertex);
+            let is_active = active_view.has(vertex);
             let send = || direct.program().edge_program(vertex, &states[vertex as usize], row.len() as u32);
             if let Some(message) = is_active.then(send).flatten() {
                 *edges += row.len() as u64;
@@ -223,7 +229,7 @@ impl<S: State> Engine<S> {
             true
         });
         let touched = self.end_cached(cached, sinks);
-        self.unmark(marks, active, false)?;
-        self.settle(program, cells, touched, false, None)
+        self.clear_active_bits(active_bits, active, false)?;
+        self.finalize_accumulators(program, accumulators, touched, false, None)
     }
 }

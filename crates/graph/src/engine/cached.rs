@@ -23,7 +23,7 @@ const PIECE_WORDS: usize = PIECE_BYTES / 4;
 const ROUNDED_BYTES: u64 = 2 << 20;
 
 /// Rows, in pieces of memory that any worker may scan.
-pub(crate) struct Left(Vec<Piece>);
+pub(crate) struct CachedRows(Vec<Piece>);
 
 /// Some rows.
 struct Piece {
@@ -33,13 +33,13 @@ struct Piece {
 
 /// Empty pieces, for all workers of a superstep.
 #[derive(Clone)]
-pub(super) struct Room(Arc<Mutex<Vec<Buffer>>>);
+pub(super) struct CacheSpace(Arc<Mutex<Vec<Buffer>>>);
 
 /// The rows that one worker caches.
-pub(super) struct Leaving {
-    room: Room,
+pub(super) struct CachedRowsWriter {
+    room: CacheSpace,
     pieces: Vec<Piece>,
-    /// Whether the pieces ran out.
+    /// Tells whether the pieces ran out.
     is_full: bool,
 }
 
@@ -51,22 +51,22 @@ pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
     (bytes > 0 && bytes >= edges / TRIED_SHARE).then_some(bytes)
 }
 
-impl Room {
+impl CacheSpace {
     /// Allocates so many bytes: whole pieces.
-    pub fn new(budget: &Budget, bytes: u64) -> Result<Room> {
+    pub fn new(budget: &Budget, bytes: u64) -> Result<CacheSpace> {
         let all = Buffer::zeroed(budget, bytes as usize, "rows that are looked at again")?;
         // The first pieces are taken first.
         let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
-        Ok(Room(Arc::new(Mutex::new(pieces))))
+        Ok(CacheSpace(Arc::new(Mutex::new(pieces))))
     }
 
     /// Creates the writer of one worker.
-    pub fn leaving(&self) -> Leaving {
-        Leaving { room: self.clone(), pieces: Vec::new(), is_full: false }
+    pub fn writer(&self) -> CachedRowsWriter {
+        CachedRowsWriter { room: self.clone(), pieces: Vec::new(), is_full: false }
     }
 }
 
-impl Leaving {
+impl CachedRowsWriter {
     /// Caches a row for the next superstep.
     #[inline]
     pub fn push(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
@@ -93,17 +93,17 @@ impl Leaving {
     }
 }
 
-impl Left {
+impl CachedRows {
     /// Collects the rows of all workers after a superstep that scanned all rows; `None` where they did not fit.
-    pub(super) fn of(workers: impl IntoIterator<Item = Leaving>) -> Option<Left> {
+    pub(super) fn of(workers: impl IntoIterator<Item = CachedRowsWriter>) -> Option<CachedRows> {
         let mut pieces = Vec::new();
-        for leaving in workers {
-            if leaving.is_full {
+        for writer in workers {
+            if writer.is_full {
                 return None;
             }
-            pieces.extend(leaving.pieces);
+            pieces.extend(writer.pieces);
         }
-        Some(Left(pieces))
+        Some(CachedRows(pieces))
     }
 
     /// Estimates the number of edges.
@@ -165,9 +165,9 @@ impl Piece {
 mod tests {
     use super::*;
 
-    fn rows_of(left: &mut Left) -> Vec<(u32, Vec<u32>, bool)> {
+    fn rows_of(cached: &mut CachedRows) -> Vec<(u32, Vec<u32>, bool)> {
         let mut sinks = [Vec::new(), Vec::new()];
-        left.retain(&mut sinks, |rows, vertex, row, is_whole| {
+        cached.retain(&mut sinks, |rows, vertex, row, is_whole| {
             rows.push((vertex, row.to_vec(), is_whole));
             true
         });
@@ -179,16 +179,16 @@ mod tests {
     #[test]
     fn rows_come_back_as_they_were_left_and_long_ones_in_parts() {
         let budget = Budget::new(64 << 20, 2);
-        let room = Room::new(&budget, room_bytes(budget.free_bytes(), 1 << 20).unwrap()).unwrap();
+        let room = CacheSpace::new(&budget, room_bytes(budget.free_bytes(), 1 << 20).unwrap()).unwrap();
         let long: Vec<u32> = (0..PIECE_WORDS as u32 + 10).collect();
-        let mut workers = [room.leaving(), room.leaving()];
+        let mut workers = [room.writer(), room.writer()];
         for vertex in 0..10_000u32 {
             let row: Vec<u32> = (vertex..vertex + 1 + vertex % 90).collect();
             workers[vertex as usize % 2].push(vertex, &row, vertex % 3 == 0);
         }
         workers[0].push(10_000, &long, true);
-        let mut left = Left::of(workers).unwrap();
-        let rows = rows_of(&mut left);
+        let mut cached = CachedRows::of(workers).unwrap();
+        let rows = rows_of(&mut cached);
         assert_eq!(rows.len(), 10_002);
         for (vertex, row, is_whole) in &rows[..10_000] {
             assert_eq!(*row, (*vertex..vertex + 1 + vertex % 90).collect::<Vec<_>>());
@@ -197,20 +197,20 @@ mod tests {
         let parts: Vec<u32> = rows[10_000..].iter().flat_map(|(_, row, _)| row.clone()).collect();
         assert!(parts == long && rows[10_000..].iter().all(|(vertex, _, whole)| *vertex == 10_000 && !whole));
 
-        left.retain(&mut [(), ()], |(), vertex, _, _| vertex % 7 == 3);
-        let kept: Vec<u32> = rows_of(&mut left).iter().map(|(vertex, ..)| *vertex).collect();
+        cached.retain(&mut [(), ()], |(), vertex, _, _| vertex % 7 == 3);
+        let kept: Vec<u32> = rows_of(&mut cached).iter().map(|(vertex, ..)| *vertex).collect();
         assert_eq!(kept, (0..10_000).filter(|vertex| vertex % 7 == 3).collect::<Vec<_>>());
     }
 
     #[test]
     fn what_does_not_fit_is_not_kept_in_part() {
         let budget = Budget::new(64 << 20, 1);
-        let room = Room::new(&budget, room_bytes(budget.free_bytes(), 1).unwrap()).unwrap();
-        let (mut first, second) = (room.leaving(), room.leaving());
+        let room = CacheSpace::new(&budget, room_bytes(budget.free_bytes(), 1).unwrap()).unwrap();
+        let (mut first, second) = (room.writer(), room.writer());
         for vertex in 0..2_000 {
             first.push(vertex, &[7; 1000], true);
         }
-        assert!(Left::of([first, second]).is_none());
+        assert!(CachedRows::of([first, second]).is_none());
         assert_eq!(room_bytes(3 << 20, 1 << 40), None);
     }
 }

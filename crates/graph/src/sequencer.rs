@@ -3,40 +3,43 @@
 use std::sync::{Condvar, Mutex, MutexGuard};
 
 /// A value that threads change in the order of parts.
-pub(crate) struct Turns<T> {
-    state: Mutex<Turn<T>>,
+pub(crate) struct Sequencer<T> {
+    state: Mutex<SequencerState<T>>,
     changed: Condvar,
 }
 
-pub(crate) struct Turn<T> {
+pub(crate) struct SequencerState<T> {
     /// The part whose thread may change the value.
     part: usize,
     failed: bool,
     pub value: T,
 }
 
-impl<T> Turns<T> {
+impl<T> Sequencer<T> {
     /// Creates a sequencer that begins with part 0.
-    pub fn new(value: T) -> Turns<T> {
-        Turns { state: Mutex::new(Turn { part: 0, failed: false, value }), changed: Condvar::new() }
+    pub fn new(value: T) -> Sequencer<T> {
+        Sequencer {
+            state: Mutex::new(SequencerState { part: 0, failed: false, value }),
+            changed: Condvar::new(),
+        }
     }
 
     /// Waits until all earlier parts are done; `None` if another thread failed.
-    pub fn wait(&self, part: usize) -> Option<MutexGuard<'_, Turn<T>>> {
+    pub fn wait(&self, part: usize) -> Option<MutexGuard<'_, SequencerState<T>>> {
         let state = self.state.lock().expect("no panic under this lock");
-        let waiting = |turn: &mut Turn<T>| turn.part < part && !turn.failed;
+        let waiting = |turn: &mut SequencerState<T>| turn.part < part && !turn.failed;
         let turn = self.changed.wait_while(state, waiting).expect("no panic under this lock");
         if turn.failed { None } else { Some(turn) }
     }
 
     /// Waits until no other thread changes the value; `None` if another thread failed.
-    pub fn any(&self) -> Option<MutexGuard<'_, Turn<T>>> {
+    pub fn any(&self) -> Option<MutexGuard<'_, SequencerState<T>>> {
         let state = self.state.lock().expect("no panic under this lock");
         if state.failed { None } else { Some(state) }
     }
 
     /// Ends the present part.
-    pub fn next(&self, mut turn: MutexGuard<'_, Turn<T>>) {
+    pub fn next(&self, mut turn: MutexGuard<'_, SequencerState<T>>) {
         turn.part += 1;
         drop(turn);
         self.changed.notify_all();
@@ -56,7 +59,7 @@ impl<T> Turns<T> {
 }
 
 /// Marks the sequencer as failed when dropped by a failure or panic.
-struct Alarm<'a, T>(&'a Turns<T>);
+struct Alarm<'a, T>(&'a Sequencer<T>);
 
 impl<T> Drop for Alarm<'_, T> {
     fn drop(&mut self) {
