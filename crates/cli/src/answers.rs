@@ -1,4 +1,4 @@
-//! The algorithms. Each has its options and its sentence; running, streaming the rows and telling are the same.
+//! Runs the algorithms. Each has its options and its summary sentence; running, streaming the rows and reporting are shared.
 
 use std::{
     path::{Path, PathBuf},
@@ -118,7 +118,7 @@ pub fn betweenness(session: &Session, words: &args::Betweenness) -> Result<()> {
     answer(session, "graph betweenness", &words.asked, shown, run, sentence)
 }
 
-/// How often what was done is kept.
+/// Returns the interval between checkpoints.
 fn resume(resumed: &Resumed) -> Option<Duration> {
     resumed.resume.then(|| Duration::from_secs_f64(resumed.checkpoint_every))
 }
@@ -131,12 +131,12 @@ fn tuning(asked: &Asked) -> Tuning {
     }
 }
 
-/// What `--top` shows.
+/// The contents of `--top`.
 #[derive(Clone, Copy)]
 enum Shown {
     /// The best rows in this order.
     Rows(Order),
-    /// The values of the second column that most rows have, and how many.
+    /// The most frequent values of the second column, and their counts.
     Sizes,
 }
 
@@ -169,7 +169,7 @@ fn answer(
     Ok(Outcome { rows: top, sentence_aside, notice, how, ..outcome }.tell(&session.options)?)
 }
 
-/// Finds fault with the output before hours of work and not after.
+/// Checks the output before hours of work and not after.
 fn check_output(session: &Session, asked: &Asked) -> Result<()> {
     let Some(path) = &asked.output else { return Ok(()) };
     if path == Path::new("-") && asked.top.is_some() {
@@ -179,7 +179,7 @@ fn check_output(session: &Session, asked: &Asked) -> Result<()> {
     Ok(TableWriter::check_path(path)?)
 }
 
-/// Reads the rows once, into the file and into what `--top` shows. Reads nothing where nobody asked.
+/// Reads the rows once, into the file and into the result of `--top`. Reads no rows if neither was requested.
 fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     if asked.output.is_none() && asked.top.is_none() {
         rows.finish()?;
@@ -223,7 +223,7 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     Ok(top)
 }
 
-/// What `--explain` tells of an algorithm beside what it tells of every job.
+/// Returns the facts of `--explain` about an algorithm, beside those of every job.
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
     let updates = match &summary.strategy[..] {

@@ -1,10 +1,11 @@
 //! Each strategy on a grid of keys, records and budgets, forced and chosen, with two threads:
 //! `cargo run --release -p inshore-sortreduce --example strategies [FOLDER [MILLIONS [CASE]]]`.
 //!
-//! Scratch goes to a store in FOLDER (default: the system's temporary folder). MILLIONS of records are pushed (default
-//! 32; 4 for a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million: spread evenly, by
-//! Zipf's law, or over 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from
-//! the first push to the last record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more than 25 % slower than the best.
+//! Scratch goes to a store in FOLDER (default: the system's temporary folder). MILLIONS of records are pushed (default 32; 4 for
+//! a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million: spread evenly, by Zipf's law, or over
+//! 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from the first push to the last
+//! record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more
+//! than 25 % slower than the best.
 //!
 //! docs/benchmarks.md ("Strategies, forced and chosen") has a run in which every choice is within 25 % of the best. Known blind
 //! spot: estimates know the number of keys and not their popularity, so on a slow drive merging was chosen for Zipf's law with 16

@@ -14,9 +14,9 @@
 //! | step | needs | is taken where |
 //! |---|---|---|
 //! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting pays (`columns/plan.rs`) |
-//! | [`Step::Pull`] | in-edges, a bit for each vertex; sums: cells too | fewer edges lead to waiting vertices than from active ones |
+//! | [`Step::Pull`] | in-edges, a bit for each vertex; sums: accumulators | fewer edges lead to waiting vertices |
 //! | [`Step::PullCached`] | rows of all waiting vertices in memory | these are less than the reads of pushing |
-//! | [`Step::PushCached`] | the same on the way back | likewise |
+//! | [`Step::PushCached`] | the same on the reverse pass | likewise |
 //! | [`Step::Push`] | nothing | otherwise |
 
 use std::fmt;

@@ -79,7 +79,7 @@ pub(crate) struct StepNeeds {
     /// Bytes of vertex state in memory, and on flash.
     pub state_bytes: u64,
     pub flash_bytes: u64,
-    /// Bytes of a message; of a record of sort-reduce with its key.
+    /// Bytes of a message, and of a record of sort-reduce with its key.
     pub message_bytes: u64,
     pub record_bytes: u64,
     /// Tells whether messages fit in accumulators: one per vertex, of a word.

@@ -18,9 +18,9 @@
 //! blocking, [`columns`]). Some supersteps pull: waiting vertices scan their edges for active ones ([`pull_first`],
 //! [`pull_all`]), and again along rows that were cached in memory ([`cached`]).
 //!
-//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs) and
-//! 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
-//! again (Kronecker graphs at 64 MiB, PageRank).
+//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs)
+//! and 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and
+//! read again (Kronecker graphs at 64 MiB, PageRank).
 
 mod cached;
 mod choose;

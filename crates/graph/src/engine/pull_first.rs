@@ -193,7 +193,7 @@ impl ActiveView<'_> {
 
 /// More vertices than this part of all count as many.
 const MANY_SHARE: u64 = 64;
-/// Of many vertices, those in one range of so many are sampled.
+/// Many vertices are sampled: those in one range of so many.
 const SAMPLED_SHARE: u32 = 8;
 /// Vertices in a range: about as many as a cursor's window of the index.
 const SAMPLED_VERTICES: u32 = 64 << 10;

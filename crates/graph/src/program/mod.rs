@@ -93,9 +93,9 @@
 //! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) stand behind one trait of their own,
 //! `StepProgram`, which both programs and the built-in algorithms implement. The trait stays private because of promises that no
 //! caller can keep safely and no engine can check cheaply: that a message may be skipped where a value was seen (`kept`), that a
-//! pull finds the message that a push would have sent (`message_of`), that a bit pattern changes nothing (`NOTHING`). A program that
-//! breaks a promise gives other answers at other budgets. Vertex numbers are also 32 bits wide there. `State` and `Message` tie
-//! values to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `Deliver` and
+//! pull finds the message that a push would have sent (`message_of`), that a bit pattern changes nothing (`NOTHING`). A program
+//! that breaks a promise gives other answers at other budgets. Vertex numbers are also 32 bits wide there. `State` and `Message`
+//! tie values to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `Deliver` and
 //! `AccumulatorArray` are the ways of a message from an edge to its vertex: the engine chooses among these.
 
 mod column;
@@ -228,8 +228,8 @@ pub trait SearchProgram: Send + Sync + 'static {
     /// Tells whether a vertex with this value is yet to be reached.
     fn waits(&self, value: Self::Value) -> bool;
 
-    /// Gives the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends with
-    /// [`Error::Program`](crate::Error::Program).
+    /// Gives the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends
+    /// with [`Error::Program`](crate::Error::Program).
     fn reached(
         &self,
         at: &SuperstepInfo,

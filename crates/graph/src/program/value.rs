@@ -9,8 +9,8 @@ use crate::engine::{Message, State};
 /// on flash consist of dense numbers. A `VertexId` stands for the dense number and hides its width. Two vertices of one graph
 /// compare as their original ids do; vertices of different graphs are unrelated.
 ///
-/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and to original
-/// ids; [`VertexId::number`] gives the dense number, for arrays of the caller's.
+/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and to
+/// original ids; [`VertexId::number`] gives the dense number, for arrays of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(u64);
 

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   pairs ──► the topmost range, whose parents are in memory
-//!     │           a root has no parent, or one in a range below: then another pair of it says that two below are connected
+//!     │           a root has no parent, or one in a lower range: then a second pair of the root connects two lower members
 //!     │                                  │
-//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair goes down until it is
-//!                                                    of one tree, or a root's first way down
-//!   range 0 up: a root with a parent below asks there for its label, whose range is done by then
+//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair descends until both
+//!                                                    members are in one tree, or the pair is a root's first link downwards
+//!   range 0 up: a root with a parent below asks there for its label, since that range is finished
 //! ```
 //!
 //! Numbers are smaller the lower their range, and a parent is always smaller than its child: the root of a tree is its smallest

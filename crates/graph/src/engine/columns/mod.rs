@@ -6,8 +6,8 @@
 //!                  destinations ──►
 //!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file of each thread
 //!   senders  │ column │ column │ column │    a column    its edges in order, packed: sender and destination are one number,
-//!      │     │   0    │   1    │   2    │                and a frame keeps how far apart they are
-//!      ▼     └────────┴────────┴────────┘    cells       of one column, which one thread combines without any lock
+//!      │     │   0    │   1    │   2    │                and a frame keeps their differences
+//!      ▼     └────────┴────────┴────────┘    accumulators of one column, which one thread updates without any lock
 //! ```
 //!
 //! Columns are cut once, by a pass over the rows in order: nothing is sorted. In each superstep every vertex writes its message;
