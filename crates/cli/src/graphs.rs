@@ -1,4 +1,4 @@
-//! Graphs come and go: import, generate, ls, info, rm, export, and check.
+//! Manages graphs: import, generate, ls, info, rm, export, and check.
 
 use std::{io::BufWriter, path::Path};
 
@@ -51,7 +51,7 @@ fn sentence(info: &GraphInfo) -> String {
     format!("{}: {vertices} vertices and {edges} edges, {}, {bytes} on flash", info.name, kind(info))
 }
 
-/// What sort of graph it is, in words.
+/// Describes the kind of a graph in words.
 fn kind(info: &GraphInfo) -> String {
     let mut kind = if info.directed { "directed" } else { "undirected" }.to_string();
     if info.weighted {
@@ -100,7 +100,7 @@ pub fn info(session: &Session, name: &str) -> Result<()> {
     Ok(print_line(&info.to_string())?)
 }
 
-/// Removes each graph; tells of those that could not be removed and fails at the end if there were any.
+/// Removes each graph; reports those that could not be removed and fails at the end if there were any.
 pub fn rm(session: &Session, names: &[String]) -> Result<()> {
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
     for name in names {
@@ -120,7 +120,7 @@ pub fn rm(session: &Session, names: &[String]) -> Result<()> {
 
 fn remove(store: &Store, name: &str) -> Result<(), graph::Error> {
     match Graph::open(store, name) {
-        // A dataset of another kind is not ours to remove; a damaged graph is.
+        // Datasets of other kinds are refused; a damaged graph is removed.
         Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error),
         _ => Ok(store.remove(name)?),
     }
@@ -137,7 +137,7 @@ pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
     Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
 }
 
-/// Whether the answer is right.
+/// Returns whether the answer is right.
 pub fn check(session: &Session, words: &args::Check) -> Result<bool> {
     let graph = Graph::open(session.store()?, &words.graph)?;
     let ranks = words.how.options();

@@ -5,7 +5,7 @@ use inshore::neardata::nodes::{Agent, Page, PageConfig, read_credentials};
 
 use crate::args::PageArgs;
 
-/// Serves the page of an agent, if there is to be one.
+/// Serves the page of an agent, if requested.
 pub fn serve(agent: &Agent, words: &PageArgs) -> Result<Option<Page>> {
     let Some(listen) = words.page else { return Ok(None) };
     let peer_credentials = words.peer_credentials.as_deref().map(read_credentials).transpose()?;

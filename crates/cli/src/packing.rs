@@ -36,7 +36,7 @@ pub fn decompress(options: Everywhere, words: &Decompress) -> Result<()> {
     pack(options, &words.packed, verbs::Decompress { force, remove })
 }
 
-/// The output: standard output where something comes from standard input.
+/// Returns the output: standard output if an input is standard input.
 fn output(words: &Packed) -> Option<&Path> {
     let stdin = words.inputs.iter().find(|path| *path == Path::new("-"));
     words.output.as_deref().or(stdin.map(PathBuf::as_path))
@@ -62,7 +62,7 @@ fn pack<O: Operation<Answer = PackAnswer>>(options: Everywhere, words: &Packed, 
     })
 }
 
-/// Whether all that was checked is as it should be.
+/// Returns whether all checked files are right.
 pub fn checksum(options: Everywhere, words: &Checksum) -> Result<bool> {
     let operation = verbs::Checksum { algorithm: words.algorithm, check: words.check.is_some() };
     let inputs = words.check.as_ref().map_or(&words.inputs[..], std::slice::from_ref);
@@ -81,7 +81,7 @@ pub fn checksum(options: Everywhere, words: &Checksum) -> Result<bool> {
     Ok(all_right)
 }
 
-/// Tells the result of a file as `sha256sum` does.
+/// Formats the result of a file as `sha256sum` does.
 fn line(FileChecksum { name, checksum, is_right }: &FileChecksum) -> String {
     match (is_right, checksum) {
         (Some(true), _) => format!("{name}: OK\n"),

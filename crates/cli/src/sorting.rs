@@ -50,7 +50,7 @@ fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     sentence + &kept(summary.stats.rows_kept, what)
 }
 
-/// How much an interrupted job had done.
+/// Formats the progress that an interrupted job had kept.
 pub fn kept(count: u64, what: &str) -> String {
     if count > 0 { format!("; {count} {what} were sorted before") } else { String::new() }
 }
@@ -95,7 +95,7 @@ pub fn reduce(options: Everywhere, words: &Reduce) -> Result<()> {
     })
 }
 
-/// In the order in which the help names them.
+/// Returns the aggregates in the order in which the help lists them.
 fn aggregates(words: &Reduce) -> Vec<Aggregate> {
     let count = words.count.iter().map(|column| match &**column {
         "" => Aggregate::count(),
@@ -125,7 +125,7 @@ fn how_reduced(summary: &ReduceSummary) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// What each strategy was estimated to cost, for `--explain`.
+/// Formats the estimated cost of each strategy, for `--explain`.
 pub fn estimates(choice: &Choice) -> Vec<(&'static str, String)> {
     let line = |estimate: &Estimate| {
         let Estimate { strategy, seconds, cpu_seconds, drive_seconds, .. } = estimate;

@@ -94,7 +94,7 @@ fn print(chains: &[Chain]) -> Result<()> {
     Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
 }
 
-/// What nodes did, for `--explain`.
+/// Formats the work of nodes, for `--explain`.
 fn costs(done: &Traversed) -> Vec<(&'static str, String)> {
     let told = |node: &NodeVisits| {
         let visited = node.visited;

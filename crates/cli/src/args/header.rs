@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 
-/// Whether the first line of CSV has the names of columns.
+/// Tells whether the first line of CSV has the names of columns.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Header {
     /// The line has names, even if these are numbers, empty or repeated (the second `a` is called `a_1`)

@@ -37,7 +37,7 @@ pub struct Sort {
     /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "key")]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true, requires = "key")]
     pub header: Option<Header>,
     /// Sort records of so many bytes instead of lines
@@ -142,7 +142,7 @@ pub struct Reduce {
     /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
     /// Keep finished runs if interrupted, and resume with the runs of an interrupted job (store jobs lists them)
@@ -210,7 +210,7 @@ pub struct Values {
     /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
     /// Keep finished runs if interrupted, and resume with the runs of an interrupted count (store jobs lists them)

@@ -42,7 +42,7 @@ pub struct Sql {
     /// Columns of CSV and JSON lines that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without this option a line that may be a row is refused
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
 }
