@@ -227,9 +227,9 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
     let updates = match &summary.strategy[..] {
-        "look-up" => "none: vertices looked at their neighbours".to_string(),
+        "look-up" => "none: vertices read their neighbours' labels".to_string(),
         "union-find" => {
-            "none: edges joined trees of a forest, or fell to a set of connected vertices".to_string()
+            "none: edges joined trees of a forest, or joined a set of connected vertices".to_string()
         }
         "columns" => "combined column by column".to_string(),
         strategy => format!("combined by the {strategy} strategy"),

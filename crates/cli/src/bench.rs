@@ -93,7 +93,7 @@ fn plan_of(words: &Bench) -> MeasurePlan {
 /// Tells whether a folder is a device of a store.
 fn is_device(folder: &Path) -> Result<bool> {
     if !folder.is_dir() {
-        bail!("{} is no folder", folder.display());
+        bail!("{} is not a folder", folder.display());
     }
     match Store::open_existing(folder) {
         Ok(_) => Ok(true),

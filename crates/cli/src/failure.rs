@@ -41,7 +41,7 @@ fn is_without_threads(panic: &str) -> bool {
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(
-            "inshore: the system starts no more threads: fewer --threads need fewer, and `ulimit -u`, `ulimit -v` and the cgroup limit them",
+            "inshore: the system starts no more threads: use fewer --threads, or raise `ulimit -u`, `ulimit -v` or the limits of the cgroup",
         );
         process::exit(FAILED.into());
     }

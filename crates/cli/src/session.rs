@@ -262,7 +262,7 @@ impl<J: Reports> Run<J> {
         if let Some(Kept { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
             let bytes = format_bytes(bytes);
             say(&format!(
-                "note: finished work ({bytes}) is kept as {name}: the same command goes on with it"
+                "note: finished work ({bytes}) is kept as {name}: the same command resumes with it"
             ));
         }
     }

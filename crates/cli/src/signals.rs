@@ -48,7 +48,7 @@ fn tell_end_untidy(code: u8, why: &str) -> ! {
     match IS_WORKER.load(Ordering::Relaxed) {
         true => say(&format!("inshore: {why}")),
         false => {
-            say(&format!("inshore: {why} without tidying up; the next job removes what is left in scratch"));
+            say(&format!("inshore: {why} without cleaning up; the next job removes leftover scratch"));
         }
     }
     end_untidy(code)

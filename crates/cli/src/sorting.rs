@@ -52,7 +52,7 @@ fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
 
 /// Formats the progress that an interrupted job had kept.
 pub fn kept(count: u64, what: &str) -> String {
-    if count > 0 { format!("; {count} {what} were sorted before") } else { String::new() }
+    if count > 0 { format!("; {count} {what} were sorted by an interrupted run") } else { String::new() }
 }
 
 fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {

@@ -32,7 +32,7 @@ impl From<FollowedBy> for By {
 pub fn traverse(options: &Everywhere, words: &Traverse) -> Result<()> {
     let by = By::from(words.by);
     if words.keep.is_some() && by != By::Client {
-        bail!("--keep goes with --by client: otherwise no pages come here");
+        bail!("--keep needs --by client: otherwise no pages are sent here");
     }
     if options.partial {
         bail!("--partial does not go with node traverse: a chain ends where a page is missing");

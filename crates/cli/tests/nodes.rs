@@ -365,7 +365,7 @@ fn pointers_are_followed_from_node_to_node() {
     assert!(said.stderr.contains("10 steps in") && said.stderr.contains("of reading"), "{}", said.stderr);
     for (words, expected) in [
         ("--page 512 --start 1024", "no page 1024 to begin with"),
-        ("--page 512 --keep 1MiB", "--keep goes with --by client"),
+        ("--page 512 --keep 1MiB", "--keep needs --by client"),
         ("--page 512 --at 505", "do not lie in a page"),
         ("--page 512 --partial", "--partial does not go"),
         ("--page 1000", "are not whole pages of 1000 bytes"),

@@ -113,7 +113,7 @@ impl Checkpoints {
         frontier_keys: usize,
     ) -> Result<Option<CheckpointPosition>> {
         let Some((mut point, is_all, piece)) = self.newest::<S>(vertices)? else { return Ok(None) };
-        job.start_phase("taking up an interrupted job", "vertices", vertices);
+        job.start_phase("resuming from a checkpoint", "vertices", vertices);
         let file = |name: &str| {
             piece.dataset.file(name).ok_or_else(|| crate::Error::BadGraph {
                 name: piece.dataset.name().to_string(),

@@ -27,7 +27,7 @@ pub enum Error {
         expected: String,
     },
     /// The inputs hold no vertex at all.
-    #[error("{inputs}: no edges and no vertices in it")]
+    #[error("{inputs}: no edges and no vertices found")]
     Empty {
         /// Names of the inputs.
         inputs: String,

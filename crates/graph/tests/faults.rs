@@ -251,7 +251,7 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
             let job = rig.store.job(Budget::new(memory, 1 + runs % 2), Cancel::default()).unwrap();
             let graph = Graph::open(&rig.store, "g").unwrap();
             let result = algorithm(&graph, &job, tuning, Some(Duration::ZERO)).and_then(read);
-            let took_up = job.report().phases.iter().any(|phase| phase.phase.starts_with("taking up"));
+            let took_up = job.report().phases.iter().any(|phase| phase.phase.starts_with("resuming"));
             match result {
                 Ok(found) => {
                     let is_right = match name {

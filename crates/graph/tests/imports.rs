@@ -233,7 +233,7 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
             b"1 18446744073709551616\n".to_vec(),
             "d.txt:1: expected an id from 0 to 18446744073709551615",
         ),
-        ("e.txt", b"".to_vec(), "e.txt: no edges and no vertices in it"),
+        ("e.txt", b"".to_vec(), "e.txt: no edges and no vertices found"),
         ("f.txt", b"# nothing\n".to_vec(), "no edges and no vertices"),
         ("g.txt.gz", gzip(EDGES.as_bytes())[..30].to_vec(), "g.txt.gz"),
         (

@@ -517,11 +517,11 @@ fn every_possible_choice_gives_the_answer_of_the_choice_that_is_taken() {
     }
     for way in [
         "combined in an array in memory (forced)",
-        "looked for along in-edges, in an array in memory (forced)",
-        "looked for along in-edges that are in memory, in an array in memory (forced)",
-        "looked for along in-edges, through sort-reduce (forced)",
-        "gathered along edges, from an array in memory (forced)",
-        "gathered along edges that are in memory, from an array in memory (forced)",
+        "pulled along in-edges, in an array in memory (forced)",
+        "pulled along in-edges that are in memory, in an array in memory (forced)",
+        "pulled along in-edges, through sort-reduce (forced)",
+        "pulled along edges, from an array in memory (forced)",
+        "pulled along edges that are in memory, from an array in memory (forced)",
         "sent along edges that are in memory, in an array in memory (forced)",
         "combined column by column",
         "combined by ranges of vertices",

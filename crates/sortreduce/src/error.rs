@@ -51,7 +51,7 @@ pub enum Error {
         enough: Option<u64>,
     },
     /// A block of a run is malformed, though its checksum is right: another program wrote the block.
-    #[error("{file}: damaged: a block of records is not what this program writes")]
+    #[error("{file}: damaged: a block of records is malformed")]
     DamagedRun {
         /// The scratch file, or the dataset of a kept run.
         file: String,

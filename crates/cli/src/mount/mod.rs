@@ -116,7 +116,7 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
             io::ErrorKind::NotFound => bail!("{place}: no such folder: make it first"),
             io::ErrorKind::NotConnected => {
                 bail!(
-                    "{place}: what is mounted here has no command behind it any more: fusermount3 -u {place}"
+                    "{place}: a stale mount, whose command has ended: unmount it with fusermount3 -u {place}"
                 )
             }
             _ => return Err(error).with_context(|| format!("cannot mount at {place}")),
@@ -166,7 +166,7 @@ fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> R
     let asked = Instant::now();
     while !mounted.guard.is_finished() {
         if asked.elapsed() > PATIENCE {
-            say(&format!("note: files of {place} are still open; reading them on will fail"));
+            say(&format!("note: files of {place} are still open; further reads will fail"));
             // Drop would unmount once more, and the mountpoint may belong to another mount.
             std::mem::forget(mounted);
             return Ok(());

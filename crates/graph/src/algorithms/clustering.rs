@@ -195,7 +195,7 @@ impl Neighbours<'_> {
     fn oriented(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
         let job = self.job;
         let vertices = self.out.vertices;
-        job.start_phase("turning edges to higher degrees", "edges", self.out.entries);
+        job.start_phase("orienting edges to higher degrees", "edges", self.out.entries);
         let create = |name: &str, block_bytes, buffer_bytes| {
             Ok(FileWriter::create(job, &format!("oriented.{name}"), block_bytes, buffer_bytes)?)
         };

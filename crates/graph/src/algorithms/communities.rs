@@ -238,7 +238,7 @@ impl<'a> Lookup<'a> {
 
     fn run(&self, iterations: u32, checkpoints: &mut Checkpoints) -> Result<(Summary, StateStream<u32>)> {
         let array = |initial: fn(u32) -> u32| VertexArray::new(self.job, self.vertices, true, initial);
-        let plan = || "labels in memory, vertices look at those of their neighbours, edges on flash";
+        let plan = || "labels in memory, vertices read their neighbours' labels, edges on flash";
         self.job.progress().tell(|| plan().to_string());
         let (mut labels, mut next) = (array(|vertex| vertex)?, array(|_| 0)?);
         let entries: u64 = self.rows.iter().map(|rows| rows.entries).sum();

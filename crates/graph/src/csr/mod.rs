@@ -182,7 +182,7 @@ pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
 
 /// Sorts the edges of `csr` by their destination.
 pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorted<E>> {
-    job.start_phase("turning edges around", "edges", csr.entries);
+    job.start_phase("transposing edges", "edges", csr.entries);
     let threads = scan_threads(job);
     let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
     let writing = writer_bytes(job) + checksum_bytes(csr);

@@ -54,7 +54,7 @@ pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
 impl CacheSpace {
     /// Allocates so many bytes: whole pieces.
     pub fn new(budget: &Budget, bytes: u64) -> Result<CacheSpace> {
-        let all = Buffer::zeroed(budget, bytes as usize, "rows that are looked at again")?;
+        let all = Buffer::zeroed(budget, bytes as usize, "cached rows")?;
         // The first pieces are taken first.
         let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
         Ok(CacheSpace(Arc::new(Mutex::new(pieces))))

@@ -93,13 +93,13 @@ impl Choice {
         match (self.step, pull, strategy) {
             (Step::Blocks, ..) => "combined column by column",
             (Step::PushCached, ..) => "sent along edges that are in memory, in an array in memory",
-            (Step::Pull, Pull::All, _) => "gathered along edges, from an array in memory",
-            (Step::Pull, _, None) => "looked for along in-edges, in an array in memory",
-            (Step::Pull, _, Some(_)) => "looked for along in-edges, through sort-reduce",
+            (Step::Pull, Pull::All, _) => "pulled along edges, from an array in memory",
+            (Step::Pull, _, None) => "pulled along in-edges, in an array in memory",
+            (Step::Pull, _, Some(_)) => "pulled along in-edges, through sort-reduce",
             (Step::PullCached, Pull::All, _) => {
-                "gathered along edges that are in memory, from an array in memory"
+                "pulled along edges that are in memory, from an array in memory"
             }
-            (Step::PullCached, ..) => "looked for along in-edges that are in memory, in an array in memory",
+            (Step::PullCached, ..) => "pulled along in-edges that are in memory, in an array in memory",
             (Step::Push, _, None) => "combined in an array in memory",
             (Step::Push, _, Some(Strategy::Dense)) => "combined in an array in memory",
             (Step::Push, _, Some(Strategy::Partition)) => "combined by ranges of vertices",

@@ -266,7 +266,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             sorter => sorter,
         };
         // Numbers of low ids are known only with those of all others, and both kinds must be sorted together.
-        job.start_phase("putting edges together", "edges", 0);
+        job.start_phase("merging edges", "edges", 0);
         let mut sorted = sorter.map(SortReduce::finish).transpose()?;
         let mut lane = 0;
         while let Some(sorted) = &mut sorted

@@ -150,7 +150,7 @@ fn keep_remaining(marks: &mut VertexSet, set: &VertexSet) {
 
 /// Returns the first vertex of highest degree.
 pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
-    job.start_phase("looking for the longest row", "vertices", out.vertices);
+    job.start_phase("finding the vertex of highest degree", "vertices", out.vertices);
     let found = parallel_ranges(out.vertices, vec![(0, u32::MAX); scan_threads(job)], |best, range| {
         let mut degrees = Degrees::new(job, out)?;
         let mut next = range.start;
@@ -175,7 +175,7 @@ pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
 /// Passes over all rows. Returns `None` where more than `room` edges remained: then these are not written.
 fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
     job.start_phase("growing a set of connected vertices", "edges", out.entries);
-    let new_writer = |_| PairWriter::new(job, "edges that are left", BUFFER_BYTES);
+    let new_writer = |_| PairWriter::new(job, "remaining edges", BUFFER_BYTES);
     let writers = (0..scan_threads(job)).map(new_writer).collect::<Result<Vec<_>>>()?;
     let (left, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let writers = scan_parallel(job, out, writers, |writer, vertex, row, _| {
@@ -198,9 +198,9 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
 
 /// Passes over the remaining edges.
 fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
-    job.start_phase("growing the set along what is left", "edges", pairs.iter().map(Pairs::len).sum());
+    job.start_phase("growing the set along the remaining edges", "edges", pairs.iter().map(Pairs::len).sum());
     let work = |pairs: Pairs| -> Result<Pairs> {
-        let mut writer = PairWriter::new(job, "edges that are left", BUFFER_BYTES)?;
+        let mut writer = PairWriter::new(job, "remaining edges", BUFFER_BYTES)?;
         pairs.for_each(job, |a, b| match pass.set.absorb(a, &[b]) {
             true => Ok(()),
             false => pass.leave(&mut writer, a, &[b]),

@@ -56,7 +56,7 @@ fn contract_set(
     let GrownSet { set, first, left, pairs, passes, passes_kept, edges } =
         absorb(job, &out, graph.info().directed, width, checkpoints)?;
     let count = pairs.iter().map(|pairs| pairs.len()).sum();
-    job.start_phase("joining trees of what is left", "edges", count);
+    job.start_phase("joining trees along the remaining edges", "edges", count);
     let mut ranges = ranges_of(job, left.count(), width, 0)?;
     let of_set = left.get(first).expect("it stands for the set");
     let number = |vertex| left.get(vertex).unwrap_or(of_set);

@@ -139,7 +139,7 @@ pub(super) fn pagerank(
     let vertices = graph.vertices();
     check_vertex_tolerance(vertex_tolerance, options.damping)?;
     if options.tolerance > 0.0 {
-        let (found, expected) = (options.tolerance.to_string(), "0 beside a vertex_tolerance".to_string());
+        let (found, expected) = (options.tolerance.to_string(), "0 with a vertex_tolerance".to_string());
         return Err(Error::BadOption { option: "tolerance", found, expected });
     }
     let damping = (options.damping * ONE as f64) as u64;

@@ -101,7 +101,8 @@ impl Columns {
 
     /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was cut.
     fn bad_frame(&self) -> Error {
-        let (found, expected) = ("numbers that are none".to_string(), "senders and destinations".to_string());
+        let (found, expected) =
+            ("a malformed frame".to_string(), "packed senders and destinations".to_string());
         Error::BadGraph { name: self.rows.edges.name().to_string(), what: "a column", found, expected }
     }
 }
