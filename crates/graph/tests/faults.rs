@@ -226,7 +226,7 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
 /// A job that fails again and again, a little later each time, and resumes from its checkpoints, gives the answer of an
 /// undisturbed one, and leaves nothing behind.
 #[test]
-fn every_algorithm_goes_on_where_it_was_interrupted() {
+fn every_algorithm_resumes_where_it_was_interrupted() {
     let Rig { folder: made, store, .. } = ring();
     drop(store);
     let mut folder = Some(made);
@@ -277,7 +277,7 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
 
 /// Checkpoints of one question are not used for another.
 #[test]
-fn another_question_does_not_go_on_with_what_was_kept() {
+fn checkpoints_of_another_question_are_not_used() {
     let rig = ring();
     let graph = Graph::open(&rig.store, "g").unwrap();
     let search =

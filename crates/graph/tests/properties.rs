@@ -192,7 +192,7 @@ fn with_hubs() -> Both {
 }
 
 #[test]
-fn ranks_are_no_further_from_converged_ones_than_is_told() {
+fn ranks_are_no_further_from_converged_ones_than_is_reported() {
     let Both { world, graph, plain, .. } = with_hubs();
     for damping in [0.0, 0.3, 0.85, 0.99] {
         let expected = converged(&plain, damping);
@@ -235,7 +235,7 @@ fn ranks_converge_below_every_tolerance() {
 }
 
 #[test]
-fn vertices_that_converged_are_not_walked_over_again() {
+fn converged_vertices_are_not_read_again() {
     let Both { world, graph, .. } = with_hubs();
     let entries = graph.info().entries;
     let mut first = None;
@@ -336,7 +336,7 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
 
 /// With in-edges, a search pulls in its large supersteps, and gives the same answer from fewer edges.
 #[test]
-fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
+fn a_search_pulls_where_most_edges_lead_to_reached_vertices() {
     let world = World::new();
     let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n * n % 1999, n * 7919 % 2003)).collect();
     let path = world.file("edges.txt", text);
@@ -364,7 +364,7 @@ fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
 }
 
 #[test]
-fn what_was_looked_along_in_vain_is_looked_along_again_in_memory() {
+fn rows_without_an_active_vertex_are_cached_and_scanned_again() {
     let world = World::new();
     let kronecker = Kronecker { scale: 15, edge_factor: 8, seed: 3 };
     generate(&world.store, &world.job(64 * MIB, 2), "kron", &kronecker, true).unwrap();
@@ -405,7 +405,7 @@ fn what_was_looked_along_in_vain_is_looked_along_again_in_memory() {
 }
 
 #[test]
-fn sums_are_gathered_where_that_is_less_than_sending_along_all_edges() {
+fn sums_are_pulled_where_that_is_less_than_sending_along_all_edges() {
     let world = World::new();
     let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n % 2003, n * 7919 % 1999)).collect();
     let path = world.file("edges.txt", text);

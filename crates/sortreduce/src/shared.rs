@@ -10,7 +10,7 @@ use inshore_store::Job;
 use crate::{
     Config, Error, Operation, Result, Sorted, Stats, Strategy,
     forming::form::{Formation, Formed},
-    keys::record::Layout,
+    keys::record::RecordLayout,
     part::{ChunksPart, Part, RunsPart},
     plan::{DensePlan, MergePlan},
     runs::keep::{self, Covered},
@@ -65,8 +65,8 @@ pub(crate) struct Forming<O: Operation> {
     formed: Formed<O::Key>,
 }
 
-fn layout<O: Operation>(operation: &O) -> Layout {
-    Layout {
+fn layout<O: Operation>(operation: &O) -> RecordLayout {
+    RecordLayout {
         key_bytes: size_of::<O::Key>(),
         value_bytes: size_of::<O::Value>(),
         value_align: align_of::<O::Value>(),

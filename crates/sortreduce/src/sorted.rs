@@ -15,7 +15,7 @@ pub struct Sorted<O: Operation> {
     job: Job,
     stats: Stats,
     level: Level,
-    state: State<O>,
+    state: ReadState<O>,
 }
 
 /// The level of the job's counters to which the result is added at the end.
@@ -31,7 +31,7 @@ pub(crate) enum Level {
 
 const BEGUN: &str = "a result is cut before its first block is read";
 
-enum State<O: Operation> {
+enum ReadState<O: Operation> {
     Waiting(Part<O>),
     Begun(Records<O>),
     /// The start failed.
@@ -40,7 +40,7 @@ enum State<O: Operation> {
 
 impl<O: Operation> Sorted<O> {
     pub(crate) fn new(job: Job, stats: Stats, level: Level, part: Part<O>) -> Self {
-        Sorted { job, stats, level, state: State::Waiting(part) }
+        Sorted { job, stats, level, state: ReadState::Waiting(part) }
     }
 
     /// Cuts the result into parts of ascending keys with about equally many records to read, each for a thread of its own: one
@@ -124,20 +124,20 @@ impl<O: Operation> Sorted<O> {
 
     fn part(&self) -> &Part<O> {
         match &self.state {
-            State::Waiting(part) => part,
+            ReadState::Waiting(part) => part,
             _ => panic!("{BEGUN}"),
         }
     }
 
     fn cut(self, parts: usize, readers: usize) -> Vec<Sorted<O>> {
         let Sorted { job, stats, level, state } = self;
-        let State::Waiting(part) = state else { panic!("{BEGUN}") };
+        let ReadState::Waiting(part) = state else { panic!("{BEGUN}") };
         let parts = part.split(parts, readers).into_iter().enumerate().map(|(number, part)| {
             let level = match level {
                 Level::Pushed(_) if number > 0 => Level::Pushed(0),
                 level => level,
             };
-            Sorted { job: job.clone(), stats, level, state: State::Waiting(part) }
+            Sorted { job: job.clone(), stats, level, state: ReadState::Waiting(part) }
         });
         parts.collect()
     }
@@ -148,13 +148,13 @@ impl<O: Operation> Sorted<O> {
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
-        if matches!(self.state, State::Waiting(_)) {
-            let State::Waiting(part) = std::mem::replace(&mut self.state, State::Failed) else {
+        if matches!(self.state, ReadState::Waiting(_)) {
+            let ReadState::Waiting(part) = std::mem::replace(&mut self.state, ReadState::Failed) else {
                 unreachable!()
             };
-            self.state = State::Begun(part.begin(&self.job)?);
+            self.state = ReadState::Begun(part.begin(&self.job)?);
         }
-        let State::Begun(records) = &mut self.state else { return Ok(None) };
+        let ReadState::Begun(records) = &mut self.state else { return Ok(None) };
         let records_in = records.records_in();
         let block = records.next_block()?;
         match &block {

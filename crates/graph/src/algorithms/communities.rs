@@ -27,7 +27,7 @@ use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     checkpoint::{CheckpointPosition, Checkpoints},
-    csr::{self, Csr, Rows, edge_key, parallel_parts},
+    csr::{self, Csr, RowReader, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
@@ -40,7 +40,7 @@ pub struct CommunitiesOptions {
     /// Iterations at most; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
     /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
-    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    /// [`RowReader::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` makes edges carry labels.
     pub tuning: Tuning,
@@ -291,7 +291,7 @@ impl<'a> Lookup<'a> {
         let workers = parallel_parts(next, workers, |(sink, gathered), range, next| {
             let mut readers = Vec::with_capacity(self.rows.len());
             for rows in self.rows {
-                readers.push(Rows::new(self.job, rows, range.clone())?);
+                readers.push(RowReader::new(self.job, rows, range.clone())?);
             }
             let (mut edges, mut others) = (0, 0);
             for (vertex, next) in (range.start as u32..).zip(next) {
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_labels_as_frequent_the_smallest_is_taken() {
+    fn the_smallest_of_equally_frequent_labels_is_taken() {
         assert_eq!(most_frequent(&mut [7]), 7);
         assert_eq!(most_frequent(&mut [7, 3, 7, 3, 9]), 3);
         assert_eq!(most_frequent(&mut [9, 7, 9, 3]), 9);

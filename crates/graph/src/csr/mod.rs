@@ -1,4 +1,5 @@
-//! Compressed sparse rows on flash: scanning and looking up. Layout: `docs/format.md`, "Graph".
+//! Compressed sparse rows on flash: lookups (`cursor.rs`), scans (`scan.rs`) and writing (`write.rs`). Layout: `docs/format.md`,
+//! "Graph".
 //!
 //! ```text
 //!   index page (4 KiB):  u64 entry   number of the first edge of the page's first vertex
@@ -14,22 +15,20 @@
 //! tells the block of an edge.
 
 mod blocks;
+mod cursor;
 mod packed;
+mod scan;
 mod write;
 
-use std::{
-    ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
-use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
+use inshore_store::{CheckedFile, FileWriter, Job};
 
-use self::blocks::BlockCursor;
+pub(crate) use self::cursor::{CURSOR_BYTES, Degrees, IndexCursor, Span};
 pub(crate) use self::packed::{UNPACKER_BYTES, Unpacker};
+pub(crate) use self::scan::{
+    RANGE_UNIT, RowReader, SCAN_BYTES, parallel_parts, parallel_ranges, range_vertices, scan, scan_parallel,
+    scan_threads,
+};
 pub(crate) use self::write::{
     CsrFiles, CsrStats, CsrWriter, Numbered, Numbering, STEP, Staged, write_rows, writer_bytes,
 };
@@ -229,425 +228,14 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     Ok(Csr { entries, index, edges, blocks, ..csr.clone() })
 }
 
-/// Looks up rows in ascending order of vertices, reading ahead where lookups are close together.
-pub(crate) struct IndexCursor {
-    job: Job,
-    csr: Csr,
-    /// Pages in memory: number of the first, count, and offset in the buffer.
-    window: Option<(u64, u64, Buffer, usize)>,
-    ahead: Option<(u64, u64, PendingRead)>,
-    spare: Vec<Buffer>,
-    /// Pages of the next window: doubled when windows follow each other.
-    grown: u64,
-    page: u64,
-    slot: usize,
-    entry: u64,
-    blocks: BlockCursor,
-}
-
-/// Memory of an [`IndexCursor`].
-pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
-
-/// Consecutive entries, and their blocks.
-#[derive(Clone, Debug)]
-pub(crate) struct Span {
-    pub entries: Range<u64>,
-    pub blocks: Range<u64>,
-}
-
-impl Span {
-    /// Returns the bytes of the blocks in the file of edges.
-    pub fn bytes(&self) -> Range<u64> {
-        self.blocks.start * BLOCK_BYTES as u64..self.blocks.end * BLOCK_BYTES as u64
-    }
-}
-
-impl IndexCursor {
-    pub fn new(job: &Job, csr: &Csr) -> Result<IndexCursor> {
-        let buffers = Buffer::zeroed(job.budget(), 2 * WINDOW_BYTES, "an index cursor")?;
-        Ok(IndexCursor {
-            job: job.clone(),
-            csr: csr.clone(),
-            window: None,
-            ahead: None,
-            spare: buffers.split(WINDOW_BYTES),
-            grown: BLOCK_PAGES,
-            page: u64::MAX,
-            slot: 0,
-            entry: 0,
-            blocks: BlockCursor::new(job, csr)?,
-        })
-    }
-
-    /// Tells whether the cursor reads the files of `csr`.
-    pub fn is_of(&self, csr: &Csr) -> bool {
-        self.csr.index.name() == csr.index.name()
-    }
-
-    /// Returns the blocks of the first entries, at most `blocks_max` blocks. There is at least one entry, and none before the row
-    /// of the vertex that was found last.
-    pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
-        let (_, hint, _) = self.present();
-        let first = self.blocks.find(entries.start, hint)?;
-        if entries.end <= self.blocks.entries().end {
-            return Ok(Span { entries, blocks: first..first + 1 });
-        }
-        let end = entries.end.min(self.blocks.first_entry(first + blocks_max)?);
-        if end <= entries.start {
-            return Err(self.blocks.bad(format!(
-                "block {} before edge {}",
-                first + blocks_max,
-                entries.start
-            )));
-        }
-        let last = self.blocks.find(end - 1, first)?;
-        if last - first >= blocks_max {
-            return Err(self
-                .blocks
-                .bad(format!("edges {}..{end} in blocks {first} to {last}", entries.start)));
-        }
-        Ok(Span { entries: entries.start..end, blocks: first..last + 1 })
-    }
-
-    /// Returns the number of the first edge of `vertex`, and its degree.
-    pub fn find(&mut self, vertex: u32) -> Result<(u64, u32)> {
-        let (page, slot) = (vertex as u64 / PAGE_VERTICES, (vertex as u64 % PAGE_VERTICES) as usize);
-        if page != self.page {
-            self.load(page)?;
-        } else if slot < self.slot {
-            self.rewind();
-        }
-        let (_, _, degrees) = self.present();
-        let (degree, passed) = (degrees[slot], &degrees[self.slot..slot]);
-        self.entry += passed.iter().map(|&degree| degree as u64).sum::<u64>();
-        self.slot = slot;
-        if self.entry + u64::from(degree) > self.csr.entries {
-            let (entries, end) = (self.csr.entries, self.entry + u64::from(degree));
-            return Err(self.csr.bad_index(format!("{end} edges"), format!("{entries} at most")));
-        }
-        Ok((self.entry, degree))
-    }
-
-    /// Returns the degrees of a page's vertices, without those past the last vertex.
-    fn degrees(&mut self, page: u64) -> Result<&[u32]> {
-        if page != self.page {
-            self.load(page)?;
-        }
-        Ok(self.present().2)
-    }
-
-    /// Returns the number of the page's first edge, a block not after that edge, and the degrees.
-    fn present(&self) -> (u64, u64, &[u32]) {
-        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
-        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
-        let entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
-        let block = u32::from_le_bytes(buffer[at + 8..at + PAGE_HEADER_BYTES].try_into().expect("4 bytes"));
-        (entry, block.into(), typed(&buffer[at + PAGE_HEADER_BYTES..at + PAGE_BYTES as usize]))
-    }
-
-    fn rewind(&mut self) {
-        self.entry = self.present().0;
-        self.slot = 0;
-    }
-
-    /// Returns the edge at which the page after the present one begins, by the degrees of this one.
-    fn page_end(&self) -> u64 {
-        let (entry, _, degrees) = self.present();
-        entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()
-    }
-
-    fn load(&mut self, page: u64) -> Result<()> {
-        let follows_page = self.window.is_some() && page == self.page.wrapping_add(1);
-        let expected = follows_page.then(|| self.page_end());
-        let inside = |first: u64, pages: u64| (first..first + pages).contains(&page);
-        if !self.window.as_ref().is_some_and(|&(first, pages, ..)| inside(first, pages)) {
-            let before = self.window.take().map(|(first, pages, buffer, _)| {
-                self.spare.push(buffer);
-                first + pages
-            });
-            let follows = before.is_some_and(|end| (end..end + self.grown).contains(&page));
-            self.grown = if follows { (self.grown * 2).min(WINDOW_PAGES) } else { BLOCK_PAGES };
-            if !self.ahead.as_ref().is_some_and(|&(first, pages, _)| inside(first, pages)) {
-                if let Some((_, _, pending)) = self.ahead.take() {
-                    self.spare.push(pending.wait()?.0);
-                }
-                self.ahead = self.submit(page / BLOCK_PAGES * BLOCK_PAGES)?;
-            }
-            let (first, pages, pending) = self.ahead.take().expect("pages of the index");
-            let (buffer, range) = pending.wait()?;
-            self.window = Some((first, pages, buffer, range.start));
-            if follows {
-                self.ahead = self.submit(first + pages)?;
-            }
-        }
-        self.page = page;
-        self.rewind();
-        match expected {
-            Some(expected) if expected != self.entry => {
-                let found = format!("edge {} at the beginning of page {page}", self.entry);
-                Err(self.csr.bad_index(found, format!("edge {expected}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Starts to read the window that begins at page `first`; `None` after the last page.
-    fn submit(&mut self, first: u64) -> Result<Option<(u64, u64, PendingRead)>> {
-        let total = self.csr.index.len() / PAGE_BYTES;
-        let pages = self.grown.min(total.saturating_sub(first));
-        if pages == 0 {
-            return Ok(None);
-        }
-        let buffer = self.spare.pop().expect("two buffers: the window's and the one ahead");
-        let range = first * PAGE_BYTES..(first + pages) * PAGE_BYTES;
-        Ok(Some((first, pages, self.csr.index.submit_read(&self.job, range, buffer)?)))
-    }
-}
-
-/// Reads degrees of vertices in order.
-pub(crate) struct Degrees {
-    cursor: IndexCursor,
-    /// The vertices of the present page.
-    page: Range<u64>,
-    degrees: Vec<u32>,
-}
-
-impl Degrees {
-    pub fn new(job: &Job, csr: &Csr) -> Result<Degrees> {
-        Ok(Degrees::after(IndexCursor::new(job, csr)?))
-    }
-
-    fn after(cursor: IndexCursor) -> Degrees {
-        Degrees { cursor, page: 0..0, degrees: Vec::with_capacity(PAGE_VERTICES as usize) }
-    }
-
-    #[inline(always)]
-    pub fn of(&mut self, vertex: u32) -> Result<u32> {
-        if !self.page.contains(&vertex.into()) {
-            self.load(vertex)?;
-        }
-        Ok(self.degrees[(u64::from(vertex) - self.page.start) as usize])
-    }
-
-    /// Returns the degrees from `vertex` to the end of its page.
-    pub fn from(&mut self, vertex: u32) -> Result<&[u32]> {
-        if !self.page.contains(&vertex.into()) {
-            self.load(vertex)?;
-        }
-        Ok(&self.degrees[(u64::from(vertex) - self.page.start) as usize..])
-    }
-
-    #[inline(never)]
-    fn load(&mut self, vertex: u32) -> Result<()> {
-        let number = u64::from(vertex) / PAGE_VERTICES;
-        self.degrees.clear();
-        self.degrees.extend_from_slice(self.cursor.degrees(number)?);
-        self.page = number * PAGE_VERTICES..(number + 1) * PAGE_VERTICES;
-        Ok(())
-    }
-}
-
-/// Memory of a scan without weights.
-pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
-
-/// Returns the number of parallel scans that a budget allows: one per thread, in at most a quarter of the free memory.
-pub(crate) fn scan_threads(job: &Job) -> usize {
-    let fit = (job.budget().free_bytes() / 4 / SCAN_BYTES) as usize;
-    job.budget().threads().min(fit).max(1)
-}
-
-/// Reads rows of a range of vertices, one vertex after the other.
-pub(crate) struct RowReader {
-    csr: Csr,
-    degrees: Degrees,
-    edges: FileReader,
-    unpacker: Unpacker,
-    weights: Option<FileReader>,
-    /// Entries of the range that were not returned yet, and how many of them belong to the present vertex.
-    entries: Range<u64>,
-    left: u32,
-    /// Entries of the present piece whose weights were returned.
-    used: usize,
-}
-
-impl RowReader {
-    pub fn new(job: &Job, csr: &Csr, vertices: Range<u64>) -> Result<RowReader> {
-        Self::deep(job, csr, vertices, 2)
-    }
-
-    /// Creates a reader with so many windows of edges (and of weights), of which all but one can be in flight.
-    pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<RowReader> {
-        let mut cursor = IndexCursor::new(job, csr)?;
-        let (mut entries, mut blocks) = (0..0, 0..0);
-        if !vertices.is_empty() {
-            let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
-            let (first, _) = cursor.find(vertices.start as u32)?;
-            entries = first..last + degree as u64;
-            if vertices.end == csr.vertices && entries.end != csr.entries {
-                let found = format!("{} edges", entries.end);
-                return Err(csr.bad_index(found, csr.entries.to_string()));
-            }
-            if !entries.is_empty() {
-                let span = cursor.span(entries.clone(), u64::from(u32::MAX))?;
-                blocks = span.bytes();
-            }
-        }
-        let edges = FileReader::deep(job, &csr.edges, blocks, WINDOW_BYTES, buffers)?;
-        let weights = match &csr.weights {
-            Some(file) => {
-                let range = entries.start * 8..entries.end * 8;
-                Some(FileReader::deep(job, file, range, WINDOW_BYTES, buffers)?)
-            }
-            None => None,
-        };
-        let (csr, degrees, unpacker) = (csr.clone(), Degrees::after(cursor), Unpacker::new());
-        Ok(RowReader { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
-    }
-
-    /// Moves to `vertex`, the next one of the range, and returns the length of its row. The row before was read to its end.
-    pub fn start(&mut self, vertex: u32) -> Result<u32> {
-        debug_assert_eq!(self.left, 0, "the row before was read whole");
-        self.left = self.degrees.of(vertex)?;
-        Ok(self.left)
-    }
-
-    fn too_long(&self) -> Error {
-        self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
-    }
-
-    /// Returns the next part of the present row, with its weights where there are any; `None` at the end of the row.
-    pub fn part(&mut self) -> Result<Option<RowPart<'_>>> {
-        if self.left == 0 {
-            return Ok(None);
-        }
-        let start = self.entries.start;
-        if self.entries.is_empty() || !self.unpacker.entries().contains(&start) {
-            self.unpack()?;
-        }
-        let mut len = u64::from(self.left).min(self.unpacker.entries().end.min(self.entries.end) - start);
-        let mut of_weights = 0..0;
-        if let Some(weights) = &mut self.weights {
-            if self.used * 8 == weights.piece().len() {
-                weights.next_piece()?.expect("a weight for each edge");
-                self.used = 0;
-            }
-            len = len.min((weights.piece().len() / 8 - self.used) as u64);
-            of_weights = self.used..self.used + len as usize;
-            self.used = of_weights.end;
-        }
-        self.entries.start += len;
-        self.left -= len as u32;
-        let row = self.unpacker.get(start..start + len);
-        let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[of_weights]);
-        Ok(Some(RowPart { row, weights }))
-    }
-
-    fn unpack(&mut self) -> Result<()> {
-        if self.entries.is_empty() {
-            return Err(self.too_long());
-        }
-        while !self.unpacker.unpack(&self.csr, self.edges.piece(), self.entries.clone())? {
-            if self.edges.next_piece()?.is_none() {
-                return Err(self.too_long());
-            }
-            self.unpacker.restart();
-        }
-        Ok(())
-    }
-}
-
-/// A part of a row.
-pub(crate) struct RowPart<'a> {
-    pub row: &'a [u32],
-    /// Weights, as many as destinations, if the graph has weights.
-    pub weights: Option<&'a [f64]>,
-}
-
 fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(bytes: &[u8]) -> &[T] {
     <[T] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("pieces are aligned and hold whole entries")
 }
 
-/// Calls `each(source, destinations, weights)` with the rows of `vertices`, in order. A long row comes in parts; vertices without
-/// edges are skipped.
-pub(crate) fn scan(
-    job: &Job,
-    csr: &Csr,
-    vertices: Range<u64>,
-    mut each: impl FnMut(u32, &[u32], Option<&[f64]>) -> Result<()>,
-) -> Result<()> {
-    let mut rows = RowReader::new(job, csr, vertices.clone())?;
-    for vertex in vertices {
-        rows.start(vertex as u32)?;
-        while let Some(part) = rows.part()? {
-            each(vertex as u32, part.row, part.weights)?;
-        }
-    }
-    Ok(())
-}
-
-/// Scans all vertices by as many threads as there are `states`; each thread has one of them. The order of rows is not defined.
-pub(crate) fn scan_parallel<S: Send>(
-    job: &Job,
-    csr: &Csr,
-    states: Vec<S>,
-    each: impl Fn(&mut S, u32, &[u32], Option<&[f64]>) -> Result<()> + Sync,
-) -> Result<Vec<S>> {
-    let work = |state: &mut S, vertices: Range<u64>| {
-        scan(job, csr, vertices, |source, row, weights| each(state, source, row, weights))
-    };
-    parallel_ranges(csr.vertices, states, work)
-}
-
-/// Ranges of [`parallel_ranges`] begin at multiples of this number: an index window.
-pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
-
-/// Returns the vertices per range of [`parallel_ranges`]: whole index windows, about 16 ranges per thread, so that a few long
-/// rows do not keep a single thread busy.
-pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
-    (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
-}
-
-/// Calls `work` as [`parallel_ranges`] does, each time with the range's part of `values`, which has an element per vertex.
-pub(crate) fn parallel_parts<T: Send, S: Send>(
-    values: &mut [T],
-    states: Vec<S>,
-    work: impl Fn(&mut S, Range<u64>, &mut [T]) -> Result<()> + Sync,
-) -> Result<Vec<S>> {
-    let vertices = values.len() as u64;
-    let step = range_vertices(vertices, states.len()) as usize;
-    let parts: Vec<_> = values.chunks_mut(step).map(|part| Mutex::new(Some(part))).collect();
-    parallel_ranges(vertices, states, |state, range| {
-        let part = parts[range.start as usize / step].lock().expect("no panic under this lock").take();
-        work(state, range, part.expect("each range comes once"))
-    })
-}
-
-/// Calls `work` with ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them. The
-/// order of ranges is not defined, but those of one thread ascend.
-pub(crate) fn parallel_ranges<S: Send>(
-    vertices: u64,
-    states: Vec<S>,
-    work: impl Fn(&mut S, Range<u64>) -> Result<()> + Sync,
-) -> Result<Vec<S>> {
-    let next = AtomicU64::new(0);
-    let step = range_vertices(vertices, states.len());
-    let work = |mut state: S| -> Result<S> {
-        loop {
-            let start = next.fetch_add(step, Ordering::Relaxed);
-            if start >= vertices {
-                return Ok(state);
-            }
-            work(&mut state, start..(start + step).min(vertices))?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = states.into_iter().map(|state| scope.spawn(|| work(state))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a scan does not panic")).collect()
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use inshore_store::FileReader;
+
     use super::*;
     use crate::testing::test_job;
 
@@ -695,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_from_any_edge_and_lies_about_them_are_refused() {
+    fn blocks_are_found_from_any_edge_and_corrupt_first_frames_are_refused() {
         let (_folder, job) = test_job(8 << 20);
         let (degrees, edges): (Vec<u32>, Vec<u32>) =
             (vec![50_000, 1], (0..50_001).map(|at| at * 7919 % 50_021).collect());
@@ -765,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_lies_and_edges_to_nowhere_are_refused() {
+    fn a_corrupt_index_and_edges_to_missing_vertices_are_refused() {
         let (_folder, job) = test_job(8 << 20);
         let mut page = vec![0; PAGE_VERTICES as usize];
         page[3] = 2;

@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_take_what_they_may_at_most() {
+    fn blocks_take_at_most_their_bound() {
         // Random numbers cannot be compressed: each frame has its largest size.
         let drawn: Vec<u32> = (0..500_000).map(drawn).collect();
         let (mut packer, mut bytes) = (Packer::new(), 0);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_as_they_were_left_and_long_ones_in_parts() {
+    fn rows_come_back_as_they_were_cached_and_long_ones_in_parts() {
         let budget = Budget::new(64 << 20, 2);
         let room = CacheSpace::new(&budget, room_bytes(budget.free_bytes(), 1 << 20).unwrap()).unwrap();
         let long: Vec<u32> = (0..PIECE_WORDS as u32 + 10).collect();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_not_kept_in_part() {
+    fn rows_that_do_not_fit_are_not_cached_in_part() {
         let budget = Budget::new(64 << 20, 1);
         let room = CacheSpace::new(&budget, room_bytes(budget.free_bytes(), 1).unwrap()).unwrap();
         let (mut first, second) = (room.writer(), room.writer());

@@ -334,15 +334,7 @@ pub(super) fn send<S: Sender>(
         let (source, failed, unpacker) = (&sources[number % sources.len()], &failed, Unpacker::new());
         workers.push(Worker { job, csr, sender, source, failed, sink, unpacker, edges, weights });
     }
-    let first = workers.pop().expect("at least one sink");
-    let done = std::thread::scope(|scope| -> Result<Vec<_>> {
-        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
-        let first = first.run();
-        let mut done: Vec<_> =
-            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
-        done.push(first);
-        done.into_iter().collect()
-    })?;
+    let done = run_all(workers)?;
     let mut sinks = idle;
     for worker in done {
         sinks.push(worker.sink);
@@ -357,6 +349,19 @@ pub(super) fn send<S: Sender>(
         pools.index = Some(source.index);
     }
     Ok(sent)
+}
+
+/// Runs all workers in parallel, one of them in this thread.
+fn run_all<'a, 's, S: Sender>(mut workers: Vec<Worker<'a, 's, S>>) -> Result<Vec<Worker<'a, 's, S>>> {
+    let first = workers.pop().expect("at least one sink");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+        let first = first.run();
+        let mut done: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+        done.push(first);
+        done.into_iter().collect()
+    })
 }
 
 struct Worker<'a, 's, S: Sender> {

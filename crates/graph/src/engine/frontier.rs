@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn walkers_over_ranges_give_each_vertex_once() {
+    fn readers_of_ranges_return_each_vertex_once() {
         let ranges = VertexRanges::new(1000, 64);
         let mut readers = [ranges.reader(), ranges.reader(), ranges.reader()];
         let mut given: Vec<u32> = Vec::new();

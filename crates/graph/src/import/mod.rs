@@ -222,7 +222,7 @@ fn read<E: EdgeOperation>(
         }
     }
     let edges = lanes.finish(job)?;
-    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs };
+    let plan = ImportPlan { undirected: traits.undirected, reverse: options.reverse, inputs };
     finish(job, builder, name, set, edges, &plan)
 }
 
@@ -288,7 +288,7 @@ impl InputTraits {
     }
 }
 
-struct Plan<'a> {
+struct ImportPlan<'a> {
     undirected: bool,
     reverse: bool,
     inputs: &'a [Input],
@@ -301,7 +301,7 @@ fn finish<E: EdgeOperation>(
     name: &str,
     set: IdSet,
     edges: Edges<E>,
-    plan: &Plan,
+    plan: &ImportPlan,
 ) -> Result<GraphInfo> {
     let sealed = set.seal(job, &mut builder)?;
     if sealed.count == 0 {

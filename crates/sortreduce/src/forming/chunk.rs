@@ -24,7 +24,7 @@ use inshore_store::{Budget, Job, Reservation, Result};
 use crate::{
     Key, Operation, Value,
     array::Array,
-    forming::scatter::{Blocks, BucketMap, scatter},
+    forming::scatter::{BucketBlocks, BucketMap, scatter},
     forming::sizes::{BLOCK_EXTRA_BYTES, BUCKET_BITS_MAX, ChunkSizes, spare_blocks},
     forming::sort::{Sorter, min_max},
     keys::word::Word,
@@ -129,7 +129,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         let map = self.map;
         let mut taken = 0;
         while taken < keys.len() {
-            let into = Blocks {
+            let into = BucketBlocks {
                 keys: &mut self.keys,
                 values: &mut self.values,
                 block_records: self.sizes.block_records,

@@ -74,7 +74,7 @@ impl<W: Word> BucketMap<W> {
 }
 
 /// The target of scattered records.
-pub(crate) struct Blocks<'a, K, V> {
+pub(crate) struct BucketBlocks<'a, K, V> {
     pub keys: &'a mut [K],
     pub values: &'a mut [V],
     /// Records per block, a power of two.
@@ -88,7 +88,7 @@ pub(crate) fn scatter<K: Key, V: Value>(
     bucket: impl Fn(K::Word) -> usize,
     keys: &[K],
     value_at: impl Fn(usize) -> V,
-    into: Blocks<'_, K, V>,
+    into: BucketBlocks<'_, K, V>,
     cursors: &mut [u32],
 ) -> usize {
     let mask = into.block_records as u32 - 1;
@@ -146,7 +146,7 @@ mod tests {
         let (mut keys, mut values) = ([0u32; 8], [0u8; 8]);
         let mut cursors = [0, 4];
         let input = [3u32, 0, 2, 1, 3, 3, 0];
-        let into = Blocks { keys: &mut keys, values: &mut values, block_records: 4 };
+        let into = BucketBlocks { keys: &mut keys, values: &mut values, block_records: 4 };
         assert_eq!(scatter(|key| map.bucket(key), &input, |i| i as u8, into, &mut cursors), 6);
         assert_eq!(cursors, [2, 8]);
         assert_eq!((keys, values), ([0, 1, 0, 0, 3, 2, 3, 3], [1, 3, 0, 0, 0, 2, 4, 5]));

@@ -127,7 +127,7 @@ pub(crate) const fn record_bytes<K, V>() -> usize {
 
 /// The layout of keys and values in memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct RecordLayout {
     pub key_bytes: usize,
     pub value_bytes: usize,
     pub value_align: usize,

@@ -41,7 +41,7 @@ pub(crate) struct Arena {
 
 /// Rows of an arena in order.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct ArenaPart {
     pub rows: usize,
     /// End of these rows in the arena, and start of the next.
     pub end: usize,
@@ -63,7 +63,7 @@ impl Arena {
     }
 
     /// Sorts the rows from byte `start` on, as many as there are words for.
-    pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> Part {
+    pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> ArenaPart {
         let part = self.find_rows(shape, start);
         let rows = RowsInMemory {
             shape,
@@ -75,9 +75,9 @@ impl Arena {
         part
     }
 
-    fn find_rows<S: RowShape>(&mut self, shape: &S, start: usize) -> Part {
+    fn find_rows<S: RowShape>(&mut self, shape: &S, start: usize) -> ArenaPart {
         let bytes = &self.bytes[..self.filled];
-        let mut part = Part { end: start, ..Part::default() };
+        let mut part = ArenaPart { end: start, ..ArenaPart::default() };
         while part.end < bytes.len() && part.rows < self.words.len() {
             let len = shape.row_len(&bytes[part.end..]).expect("an arena holds whole rows");
             self.starts[part.rows] = part.end as u32;
@@ -110,7 +110,7 @@ impl Arena {
     /// Writes the sorted rows of a part, and combines equal keys.
     pub fn write<S: RowShape, O: RowOperation>(
         &self,
-        part: Part,
+        part: ArenaPart,
         shape: &S,
         operation: &O,
         writer: &mut FileWriter,

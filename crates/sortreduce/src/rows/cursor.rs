@@ -12,12 +12,12 @@ use crate::Result;
 
 /// A sorted sequence of rows on flash.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct RowRun {
     pub file: CheckedFile,
     pub facts: RunFacts,
 }
 
-impl Run {
+impl RowRun {
     /// Returns the range of all bytes.
     pub fn bytes(&self) -> Range<u64> {
         0..self.file.len()
@@ -31,7 +31,7 @@ impl Run {
 
 /// A source of sorted rows.
 pub(crate) enum Cursor<S> {
-    Run(RunCursor<S>),
+    RowRun(RowRunCursor<S>),
     Arena(ArenaCursor),
 }
 
@@ -40,7 +40,7 @@ impl<S: RowShape> Cursor<S> {
     #[inline]
     pub fn row(&self) -> &[u8] {
         match self {
-            Cursor::Run(cursor) => cursor.row(),
+            Cursor::RowRun(cursor) => cursor.row(),
             Cursor::Arena(cursor) => cursor.arena.row(cursor.place),
         }
     }
@@ -49,7 +49,7 @@ impl<S: RowShape> Cursor<S> {
     #[inline]
     pub fn advance(&mut self) -> Result<bool> {
         match self {
-            Cursor::Run(cursor) => cursor.advance(),
+            Cursor::RowRun(cursor) => cursor.advance(),
             Cursor::Arena(cursor) => {
                 cursor.place += 1;
                 cursor.arena.prefetch((cursor.place + 4).min(cursor.rows - 1));
@@ -75,7 +75,7 @@ impl ArenaCursor {
 }
 
 /// Rows of a run.
-pub(crate) struct RunCursor<S> {
+pub(crate) struct RowRunCursor<S> {
     shape: S,
     reader: FileReader,
     /// Start of the row in the reader's piece, or its end there if the row is in `carry`.
@@ -85,17 +85,17 @@ pub(crate) struct RunCursor<S> {
     carry: Vec<u8>,
 }
 
-impl<S: RowShape> RunCursor<S> {
+impl<S: RowShape> RowRunCursor<S> {
     /// Creates a cursor at the first row of a range of a run; the range has whole rows, at least one.
     pub fn new(
         job: &Job,
-        run: &Run,
+        run: &RowRun,
         range: Range<u64>,
         shape: S,
         (bytes, count): (usize, usize),
     ) -> Result<Self> {
         let reader = FileReader::deep(job, &run.file, range, bytes, count)?;
-        let mut cursor = RunCursor { shape, reader, position: 0, row_len: 0, carry: Vec::new() };
+        let mut cursor = RowRunCursor { shape, reader, position: 0, row_len: 0, carry: Vec::new() };
         let some = cursor.advance()?;
         assert!(some, "there are rows in the range");
         Ok(cursor)

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::Range};
 
 use inshore_store::{Keep, KeptPiece};
 
-use super::{arena::RunFacts, cursor::Run, plan::RowPlan};
+use super::{arena::RunFacts, cursor::RowRun, plan::RowPlan};
 use crate::{
     Result,
     runs::keep::{decode, encode},
@@ -18,9 +18,9 @@ pub(crate) type Span = Range<u64>;
 
 /// Runs of an interrupted sort.
 #[derive(Default)]
-pub(crate) struct Found {
+pub(crate) struct KeptRowRuns {
     /// Runs, by the start of their span in the input.
-    pub runs: Vec<(u64, Run)>,
+    pub runs: Vec<(u64, RowRun)>,
     /// Bytes of the input in the runs.
     pub bytes: u64,
     /// Rows in those bytes.
@@ -43,14 +43,14 @@ fn parse(state: &[u8]) -> Option<(RunFacts, Span, u64)> {
 }
 
 /// Opens the runs that are contiguous from the start of the input, and discards all others.
-pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<Found> {
-    let mut by_start: BTreeMap<u64, (KeptPiece, Run, Span, u64)> = BTreeMap::new();
+pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<KeptRowRuns> {
+    let mut by_start: BTreeMap<u64, (KeptPiece, RowRun, Span, u64)> = BTreeMap::new();
     let mut useless = Vec::new();
     for piece in keep.pieces()? {
         let fits = |(facts, span, rows_in): (RunFacts, Span, u64)| {
             let file = piece.dataset.file("rows")?;
             let fits = plan.can_read(file.block_bytes()) && facts.row_bytes_max <= plan.row_bytes_max;
-            (fits && !by_start.contains_key(&span.start)).then_some((Run { file, facts }, span, rows_in))
+            (fits && !by_start.contains_key(&span.start)).then_some((RowRun { file, facts }, span, rows_in))
         };
         match parse(&piece.state).and_then(fits) {
             Some((run, span, rows_in)) => {
@@ -59,7 +59,7 @@ pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<Found> {
             None => useless.push(piece),
         }
     }
-    let mut found = Found::default();
+    let mut found = KeptRowRuns::default();
     while let Some((_, run, span, rows_in)) = by_start.remove(&found.bytes) {
         found.runs.push((span.start, run));
         found.bytes = span.end;

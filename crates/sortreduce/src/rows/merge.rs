@@ -7,7 +7,7 @@ use inshore_store::Job;
 use serde::Serialize;
 
 use super::{
-    cursor::{Cursor, Run},
+    cursor::{Cursor, RowRun},
     order::{common_len, word_at},
     shape::{RowOperation, RowShape},
 };
@@ -178,9 +178,10 @@ pub(crate) struct Tree<S> {
 }
 
 /// Returns the length of the common prefix of all keys of all runs.
-pub(crate) fn common_of_runs(runs: &[Run]) -> usize {
+pub(crate) fn common_of_runs(runs: &[RowRun]) -> usize {
     let Some(first) = runs.first() else { return 0 };
-    let common = |run: &Run| run.facts.common.min(common_len(&run.facts.first_key, &first.facts.first_key));
+    let common =
+        |run: &RowRun| run.facts.common.min(common_len(&run.facts.first_key, &first.facts.first_key));
     runs.iter().map(common).min().unwrap_or(0)
 }
 

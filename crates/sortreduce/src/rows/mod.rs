@@ -38,6 +38,7 @@ mod shape;
 mod sort;
 #[cfg(test)]
 mod tests;
+mod workers;
 
 pub use merge::{RowStats, SortedPart, SortedRows};
 pub use plan::{RowConfig, smallest_row_memory_bytes, smallest_row_memory_bytes_for};

@@ -20,8 +20,8 @@ use std::{cmp::Ordering, ops::Range, sync::Arc};
 use inshore_store::{Buffer, Job};
 
 use super::{
-    arena::{Arena, Part},
-    cursor::{Run, RunCursor},
+    arena::{Arena, ArenaPart},
+    cursor::{RowRun, RowRunCursor},
     shape::RowShape,
 };
 use crate::Result;
@@ -72,7 +72,7 @@ fn ranges<T: Copy>(start: T, cuts: Vec<T>, end: T) -> Vec<Range<T>> {
 /// middle of a run.
 pub(super) fn cut_runs<S: RowShape>(
     job: &Job,
-    runs: &[Run],
+    runs: &[RowRun],
     order: &KeyOrder<S>,
     parts: usize,
 ) -> Result<Vec<Vec<Range<u64>>>> {
@@ -101,7 +101,7 @@ pub(super) fn cut_runs<S: RowShape>(
 /// Cuts sorted arenas into at most `parts` parts: for each arena, the places of its order that belong to each part, and the bytes
 /// of their rows.
 pub(super) fn cut_arenas<S: RowShape>(
-    arenas: &[(Arc<Arena>, Part)],
+    arenas: &[(Arc<Arena>, ArenaPart)],
     order: &KeyOrder<S>,
     parts: usize,
 ) -> Vec<Vec<(Range<usize>, u64)>> {
@@ -113,7 +113,7 @@ pub(super) fn cut_arenas<S: RowShape>(
         }
     }
     let cuts = order.cuts(sampled, parts);
-    let cut = |(arena, part): &(Arc<Arena>, Part)| {
+    let cut = |(arena, part): &(Arc<Arena>, ArenaPart)| {
         let places = cuts.iter().map(|key| first_not_before(arena, part.rows, order, key)).collect();
         let with_bytes = |places: Range<usize>| {
             let bytes = places.clone().map(|place| arena.row(place).len() as u64).sum();
@@ -141,14 +141,14 @@ fn first_not_before<S: RowShape>(arena: &Arena, rows: usize, order: &KeyOrder<S>
 /// Reads rows in the middle of a run.
 struct Probe<'a, S> {
     job: &'a Job,
-    run: &'a Run,
+    run: &'a RowRun,
     order: &'a KeyOrder<S>,
     /// The buffer; `None` during a read.
     block: Option<Buffer>,
 }
 
 impl<'a, S: RowShape> Probe<'a, S> {
-    fn new(job: &'a Job, run: &'a Run, order: &'a KeyOrder<S>) -> Result<Probe<'a, S>> {
+    fn new(job: &'a Job, run: &'a RowRun, order: &'a KeyOrder<S>) -> Result<Probe<'a, S>> {
         let block = Buffer::zeroed(job.budget(), run.file.block_bytes(), "a block to cut a run at")?;
         Ok(Probe { job, run, order, block: Some(block) })
     }
@@ -178,9 +178,9 @@ impl<'a, S: RowShape> Probe<'a, S> {
         Ok(None)
     }
 
-    fn cursor(&self, start: u64) -> Result<RunCursor<S>> {
+    fn cursor(&self, start: u64) -> Result<RowRunCursor<S>> {
         let file = &self.run.file;
-        RunCursor::new(
+        RowRunCursor::new(
             self.job,
             self.run,
             start..file.len(),

@@ -3,7 +3,7 @@
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
@@ -13,23 +13,24 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use inshore_store::{FileWriter, Job, PAGE_BYTES};
 
 use super::{
-    arena::{Arena, Part, RunFacts},
-    cursor::{ArenaCursor, Cursor, Run, RunCursor},
-    keep::{self, Span},
+    arena::{Arena, ArenaPart, RunFacts},
+    cursor::{ArenaCursor, Cursor, RowRun, RowRunCursor},
+    keep,
     merge::{RowStats, SortedPart, SortedRows, Tree, common_of_runs},
     order::common_len,
     parts::{KeyOrder, cut_arenas, cut_runs},
     plan::{RowConfig, RowPlan},
     shape::{RowOperation, RowShape},
+    workers::{RowShared, RowState, RowTask},
 };
 use crate::{Error, Result};
 
 /// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`]; [`RowSort::finish`] returns
 /// the rows in order, rows with equal keys in the order of the input.
 pub struct RowSort<S: RowShape, O: RowOperation> {
-    shared: Arc<Shared<S, O>>,
+    shared: Arc<RowShared<S, O>>,
     free: Receiver<Arena>,
-    tasks: Option<Sender<Task>>,
+    tasks: Option<Sender<RowTask>>,
     workers: Vec<JoinHandle<()>>,
     filling: Filling,
 }
@@ -43,171 +44,6 @@ struct Filling {
     /// The beginning of a row without its end, to be copied into the next arena.
     carry: Vec<u8>,
     bytes: u64,
-}
-
-struct Shared<S, O> {
-    job: Job,
-    shape: S,
-    operation: O,
-    config: RowConfig,
-    plan: RowPlan,
-    recycle: Sender<Arena>,
-    state: Mutex<State>,
-    rows_in: AtomicU64,
-    /// Bytes of the input in runs of an interrupted sort, and rows in them.
-    bytes_kept: u64,
-    rows_kept: u64,
-}
-
-#[derive(Default)]
-struct State {
-    /// Sorted arenas whose memory was not needed yet, by their start in the input.
-    held: Vec<(u64, Arena, Part)>,
-    /// Tells whether arenas are written as runs.
-    is_spilling: bool,
-    /// Runs, by the start of their rows in the input.
-    runs: Vec<(u64, Run)>,
-    /// Check blocks of all runs.
-    blocks: u64,
-    error: Option<Error>,
-}
-
-/// Work for a thread, with the start of the arena in the input.
-enum Task {
-    Sort(u64, Arena),
-    Write(u64, Arena, Part),
-}
-
-impl<S: RowShape, O: RowOperation> Shared<S, O> {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
-    }
-
-    fn work(&self, tasks: &Receiver<Task>) {
-        for task in tasks {
-            if let Err(error) = self.serve(task) {
-                self.state().error.get_or_insert(error);
-                // A waiting thread first checks for an error: any arena wakes the thread.
-            }
-        }
-    }
-
-    fn serve(&self, task: Task) -> Result<()> {
-        match task {
-            Task::Sort(place, mut arena) => {
-                let result = self.sort(place, &mut arena);
-                match result {
-                    Ok(Some(part)) => self.hold_or_write(place, arena, part),
-                    Ok(None) => {
-                        self.give_back(arena);
-                        Ok(())
-                    }
-                    Err(error) => {
-                        self.fail(error, arena);
-                        Ok(())
-                    }
-                }
-            }
-            Task::Write(place, arena, part) => self.write_and_give_back(place, arena, part),
-        }
-    }
-
-    /// Records an error, and returns the arena to wake a waiting thread.
-    fn fail(&self, error: Error, arena: Arena) {
-        self.state().error.get_or_insert(error);
-        self.give_back(arena);
-    }
-
-    fn give_back(&self, mut arena: Arena) {
-        arena.filled = 0;
-        // After the end no thread receives the arena.
-        let _ = self.recycle.send(arena);
-    }
-
-    /// Sorts an arena. If its rows are too short to be sorted at once, writes them in parts; otherwise returns the only part.
-    fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<Part>> {
-        let mut start = 0;
-        loop {
-            self.job.check_cancelled()?;
-            let part = arena.sort(&self.shape, self.config.descending, start);
-            self.rows_in.fetch_add(part.rows as u64, Ordering::Relaxed);
-            self.check_rows(part)?;
-            if start == 0 && part.end == arena.filled {
-                return Ok(Some(part));
-            }
-            self.write(place + start as u64..place + part.end as u64, arena, part)?;
-            if part.end == arena.filled {
-                return Ok(None);
-            }
-            start = part.end;
-        }
-    }
-
-    fn check_rows(&self, part: Part) -> Result<()> {
-        let limit = self.plan.row_bytes_max;
-        if part.row_bytes_max <= limit {
-            return Ok(());
-        }
-        Err(Error::RowTooLong {
-            name: self.config.name,
-            bytes: Some(part.row_bytes_max as u64),
-            limit: limit as u64,
-        })
-    }
-
-    fn hold_or_write(&self, place: u64, arena: Arena, part: Part) -> Result<()> {
-        let mut state = self.state();
-        if !state.is_spilling {
-            state.held.push((place, arena, part));
-            return Ok(());
-        }
-        drop(state);
-        self.write_and_give_back(place, arena, part)
-    }
-
-    fn write_and_give_back(&self, place: u64, arena: Arena, part: Part) -> Result<()> {
-        match self.write(place..place + part.end as u64, &arena, part) {
-            Ok(()) => self.give_back(arena),
-            Err(error) => self.fail(error, arena),
-        }
-        Ok(())
-    }
-
-    /// Writes the rows of `span` of the input as a run.
-    fn write(&self, span: Span, arena: &Arena, part: Part) -> Result<()> {
-        let _span = tracing::debug_span!("run", rows = part.rows).entered();
-        let (start, write) = (span.start, self.plan.write_bytes);
-        let block = self.plan.run_block_bytes(self.state().blocks);
-        let write_to = |writer: &mut FileWriter| arena.write(part, &self.shape, &self.operation, writer);
-        let run = match &self.config.keep {
-            None => {
-                let mut writer = FileWriter::create(&self.job, self.config.name, block, write)?;
-                let facts = write_to(&mut writer)?;
-                Run { file: writer.finish()?, facts }
-            }
-            Some(keep) => {
-                let mut piece = keep.begin(&self.job)?;
-                let mut writer = piece.file("rows", block, write)?;
-                let facts = write_to(&mut writer)?;
-                let run = Run { file: piece.add_and_open(writer)?, facts };
-                // A failed operation is reported at the end, and a resumed sort must not use this run.
-                if self.operation.is_sound() {
-                    keep.commit(piece, &keep::state(&run.facts, span, part.rows as u64))?;
-                }
-                run
-            }
-        };
-        let mut state = self.state();
-        state.is_spilling = true;
-        state.blocks += run.blocks();
-        state.runs.push((start, run));
-        if state.blocks > self.plan.blocks_max() {
-            let spilled = state.runs.iter().map(|(_, run)| run.file.len()).sum();
-            let memory = self.plan.memory_bytes as u64;
-            return Err(Error::TooManyRuns { name: self.config.name, spilled, memory, enough: None });
-        }
-        Ok(())
-    }
 }
 
 impl<S: RowShape, O: RowOperation> RowSort<S, O> {
@@ -225,8 +61,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         let found = config.keep.as_ref().map(|keep| keep::find(keep, &plan)).transpose()?.unwrap_or_default();
         let blocks = found.runs.iter().map(|(_, run)| run.blocks()).sum();
         let state =
-            State { is_spilling: !found.runs.is_empty(), runs: found.runs, blocks, ..State::default() };
-        let shared = Arc::new(Shared {
+            RowState { is_spilling: !found.runs.is_empty(), runs: found.runs, blocks, ..RowState::default() };
+        let shared = Arc::new(RowShared {
             job: job.clone(),
             shape,
             operation,
@@ -315,7 +151,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
         self.filling.carry.extend_from_slice(&arena.bytes[whole..arena.filled]);
         arena.filled = whole;
-        self.send(Task::Sort(self.filling.place, arena));
+        self.send(RowTask::Sort(self.filling.place, arena));
         self.filling.place += whole as u64;
         Ok(())
     }
@@ -363,11 +199,11 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             std::mem::take(&mut state.held)
         };
         for (place, arena, part) in held {
-            self.send(Task::Write(place, arena, part));
+            self.send(RowTask::Write(place, arena, part));
         }
     }
 
-    fn send(&self, task: Task) {
+    fn send(&self, task: RowTask) {
         let tasks = self.tasks.as_ref().expect("open until the end");
         assert!(tasks.send(task).is_ok(), "the workers live as long as the queue");
     }
@@ -426,17 +262,17 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     }
 }
 
-impl<S: RowShape, O: RowOperation> Shared<S, O> {
+impl<S: RowShape, O: RowOperation> RowShared<S, O> {
     fn finish_in_memory(
         &self,
-        mut held: Vec<(u64, Arena, Part)>,
+        mut held: Vec<(u64, Arena, ArenaPart)>,
         stats: RowStats,
         parts: usize,
     ) -> Vec<SortedPart<S, O>> {
         held.sort_by_key(|(place, ..)| *place);
         held.retain(|(_, _, part)| part.rows > 0);
         let held: Vec<_> = held.into_iter().map(|(_, arena, part)| (Arc::new(arena), part)).collect();
-        let key = |(arena, _): &(Arc<Arena>, Part), place| self.shape.key(arena.row(place)).to_vec();
+        let key = |(arena, _): &(Arc<Arena>, ArenaPart), place| self.shape.key(arena.row(place)).to_vec();
         let first = held.first().map(|held| key(held, 0)).unwrap_or_default();
         let ends = held.iter().flat_map(|held| [key(held, 0), key(held, held.1.rows - 1)]);
         let common = ends.map(|end| common_len(&first, &end)).min().unwrap_or(0);
@@ -459,7 +295,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 
     fn finish_on_flash(
         &self,
-        mut runs: Vec<Run>,
+        mut runs: Vec<RowRun>,
         mut stats: RowStats,
         parts: usize,
     ) -> Result<Vec<SortedPart<S, O>>> {
@@ -518,16 +354,16 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
     /// Merges adjacent runs into longer ones, as few as needed to leave one merge.
     fn merge_pass(
         &self,
-        runs: Vec<Run>,
+        runs: Vec<RowRun>,
         fan_in: usize,
         row_bytes: usize,
         stats: &mut RowStats,
-    ) -> Result<Vec<Run>> {
+    ) -> Result<Vec<RowRun>> {
         let mut merged = Vec::new();
         let mut runs = runs.into_iter();
         while merged.len() + runs.len() > fan_in && runs.len() > 1 {
             let group = fan_in.min(merged.len() + runs.len() - fan_in + 1);
-            let group: Vec<Run> = runs.by_ref().take(group).collect();
+            let group: Vec<RowRun> = runs.by_ref().take(group).collect();
             let run = self.merge_group(group, row_bytes)?;
             stats.bytes_spilled += run.file.len();
             merged.push(run);
@@ -536,14 +372,14 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         Ok(merged)
     }
 
-    fn merge_group(&self, runs: Vec<Run>, row_bytes: usize) -> Result<Run> {
+    fn merge_group(&self, runs: Vec<RowRun>, row_bytes: usize) -> Result<RowRun> {
         let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
         let (level, common) = (level_above(&runs), common_of_runs(&runs));
         let rows_in: u64 = runs.iter().map(|run| run.facts.rows).sum();
-        let first_key = |run: &Run| run.facts.first_key.clone();
+        let first_key = |run: &RowRun| run.facts.first_key.clone();
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
-        let whole: Vec<_> = runs.iter().map(Run::bytes).collect();
+        let whole: Vec<_> = runs.iter().map(RowRun::bytes).collect();
         // Blocks are as wide as those of the inputs, or the merged run would have more checksums than these together.
         let block = block_bytes_max(&runs);
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), block, row_bytes))?;
@@ -563,14 +399,14 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         self.job.counters().add_level(level, rows_in, rows);
         let first_key = first_key.unwrap_or_default();
         let facts = RunFacts { rows, row_bytes_max: row_bytes, common, first_key, level };
-        Ok(Run { file: writer.finish()?, facts })
+        Ok(RowRun { file: writer.finish()?, facts })
     }
 
     /// Opens a merge of a range of each run.
-    fn tree(&self, runs: &[Run], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
+    fn tree(&self, runs: &[RowRun], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
         let some = runs.iter().zip(ranges).filter(|(_, range)| !range.is_empty());
-        let cursor = |(run, range): (&Run, &Range<u64>)| {
-            RunCursor::new(&self.job, run, range.clone(), self.shape.clone(), buffers).map(Cursor::Run)
+        let cursor = |(run, range): (&RowRun, &Range<u64>)| {
+            RowRunCursor::new(&self.job, run, range.clone(), self.shape.clone(), buffers).map(Cursor::RowRun)
         };
         let cursors = some.map(cursor).collect::<Result<_>>()?;
         Ok(Tree::new(cursors, self.shape.clone(), self.config.descending, common_of_runs(runs)))
@@ -584,11 +420,11 @@ fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
 }
 
 /// Returns the widest check block of some runs; read buffers are a multiple of it.
-fn block_bytes_max(runs: &[Run]) -> usize {
+fn block_bytes_max(runs: &[RowRun]) -> usize {
     runs.iter().map(|run| run.file.block_bytes()).max().unwrap_or(PAGE_BYTES)
 }
 
-fn level_above(runs: &[Run]) -> u32 {
+fn level_above(runs: &[RowRun]) -> u32 {
     runs.iter().map(|run| run.facts.level).max().unwrap_or(0) + 1
 }
 

@@ -323,7 +323,7 @@ fn runs_with_narrow_and_wide_blocks_are_merged_together() {
 }
 
 #[test]
-fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_told() {
+fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_errors() {
     let config = RowConfig { memory_bytes: smallest_row_memory_bytes(1), threads: 1, ..RowConfig::default() };
     let mut input = b"short\n".to_vec();
     input.extend(vec![b'x'; 2_000_000]);

@@ -28,7 +28,7 @@ const PLAIN_BLOCKS: u32 = 32;
 
 /// The layout of a block.
 #[derive(Clone, Copy, Debug)]
-struct Layout<K, V> {
+struct BlockLayout<K, V> {
     block_bytes: usize,
     /// Records of a plain block.
     block_records: usize,
@@ -37,7 +37,7 @@ struct Layout<K, V> {
     of: PhantomData<(K, V)>,
 }
 
-impl<K: Key, V: Value> Layout<K, V> {
+impl<K: Key, V: Value> BlockLayout<K, V> {
     fn new(block_bytes: usize) -> Self {
         let mut block_records = (block_bytes - HEADER_BYTES) / record_bytes::<K, V>();
         let offset =
@@ -46,7 +46,7 @@ impl<K: Key, V: Value> Layout<K, V> {
             block_records -= 1;
         }
         assert!(block_records > 0, "a block of {block_bytes} bytes holds no record");
-        Layout {
+        BlockLayout {
             block_bytes,
             block_records,
             values_offset: offset(block_records),
@@ -92,7 +92,7 @@ pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
 /// Writes records into blocks.
 #[derive(Debug)]
 pub(crate) struct BlockWriter<K, V> {
-    layout: Layout<K, V>,
+    layout: BlockLayout<K, V>,
     block: Buffer,
     /// Records in the block, and the end of its frames.
     records: usize,
@@ -111,7 +111,7 @@ type TakeBlock<'a, K> = dyn FnMut(K, &[u8], usize) -> Result<()> + 'a;
 
 impl<K: Key, V: Value> BlockWriter<K, V> {
     pub fn new(block_bytes: usize, budget: &Budget) -> Result<Self> {
-        let layout = Layout::<K, V>::new(block_bytes);
+        let layout = BlockLayout::<K, V>::new(block_bytes);
         let what = "a run's block";
         let waiting = if layout.packing.is_some() { FRAME_RECORDS } else { 0 };
         Ok(BlockWriter {
@@ -249,7 +249,7 @@ pub(crate) struct BadBlock;
 /// refilled before it is empty, also from the next block, so that a merge never sees just the last few records of a frame.
 #[derive(Debug)]
 pub(crate) struct BlockReader<K, V> {
-    layout: Layout<K, V>,
+    layout: BlockLayout<K, V>,
     keys: Box<[K]>,
     values: Box<[V]>,
     /// The range that is shown, of the window or of the block.
@@ -267,7 +267,7 @@ const WINDOW_RECORDS: usize = 3 * FRAME_RECORDS;
 impl<K: Key, V: Value> BlockReader<K, V> {
     pub fn new(block_bytes: usize, budget: &Budget) -> Result<Self> {
         let memory = budget.reserve(reader_bytes::<K, V>(block_bytes) as u64, "unpacked records of a run")?;
-        let layout = Layout::<K, V>::new(block_bytes);
+        let layout = BlockLayout::<K, V>::new(block_bytes);
         let window = if layout.packing.is_some() { WINDOW_RECORDS } else { 0 };
         Ok(BlockReader {
             layout,
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_noise_and_small_again_is_packed_again() {
+    fn blocks_are_packed_again_after_incompressible_records() {
         let keys: Vec<u32> = (0..120_000).collect();
         let noise = |i: u64| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)];
         let values: Vec<[u64; 4]> =
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_cannot_be_is_refused() {
+    fn malformed_blocks_are_refused() {
         let keys: Vec<u32> = (0..600).collect();
         let blocks = write(4096, &keys, &keys, 600);
         let budget = Budget::new(1 << 20, 1);

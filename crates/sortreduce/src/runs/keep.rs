@@ -82,16 +82,16 @@ fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
 
 /// Runs of an interrupted sort-reduce.
 #[derive(Debug)]
-pub(crate) struct Found<K> {
+pub(crate) struct KeptRuns<K> {
     pub runs: Vec<Run<K>>,
     /// Pushed records that are in the runs.
     pub pushed: u64,
     pub covered: Covered,
 }
 
-impl<K> Default for Found<K> {
+impl<K> Default for KeptRuns<K> {
     fn default() -> Self {
-        Found { runs: Vec::new(), pushed: 0, covered: Covered::default() }
+        KeptRuns { runs: Vec::new(), pushed: 0, covered: Covered::default() }
     }
 }
 
@@ -127,19 +127,19 @@ impl Covered {
 ///
 /// # Errors
 /// I/O and damage; no memory for the first keys of their blocks.
-pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<Found<K>> {
+pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<KeptRuns<K>> {
     let pieces = keep.pieces()?;
     match open::<K>(job, &pieces, block_bytes)? {
         Some(found) => Ok(found),
         None => {
             keep.give_up(&pieces)?;
-            Ok(Found::default())
+            Ok(KeptRuns::default())
         }
     }
 }
 
-fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<Found<K>>> {
-    let (mut found, mut all) = (Found::default(), Vec::new());
+fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<KeptRuns<K>>> {
+    let (mut found, mut all) = (KeptRuns::default(), Vec::new());
     for piece in pieces {
         let Some(((blocks, records, spans), file)) = parse(&piece.state).zip(piece.dataset.file("records"))
         else {

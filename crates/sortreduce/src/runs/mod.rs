@@ -309,7 +309,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
 /// Streams the records of a run in a range of keys.
 #[derive(Debug)]
 pub(crate) struct RunReader<K, V> {
-    blocks: Blocks<K>,
+    blocks: RunBlocks<K>,
     range: KeyRange<K>,
     records: BlockReader<K, V>,
     /// Tells whether the shown records are the last.
@@ -320,7 +320,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
     /// Starts to read. Both buffers have one size, a multiple of the run's block.
     pub fn new(job: &Job, run: Run<K>, range: KeyRange<K>, buffers: [Buffer; 2]) -> Result<Self> {
         let records = BlockReader::new(run.file.block_bytes(), job.budget())?;
-        let blocks = Blocks::new(job, run, &range, buffers)?;
+        let blocks = RunBlocks::new(job, run, &range, buffers)?;
         let mut reader = RunReader { blocks, range, records, is_last: false };
         reader.fill()?;
         loop {
@@ -379,7 +379,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
 
 /// The blocks of a run that may hold keys of a range, through two buffers: one is used while the other is being filled.
 #[derive(Debug)]
-struct Blocks<K> {
+struct RunBlocks<K> {
     job: Job,
     run: Run<K>,
     /// Bytes of the file that were not requested yet.
@@ -390,15 +390,15 @@ struct Blocks<K> {
     left: Range<usize>,
 }
 
-impl<K: Key> Blocks<K> {
-    /// Starts to read; [`Blocks::advance`] moves to the first block.
+impl<K: Key> RunBlocks<K> {
+    /// Starts to read; [`RunBlocks::advance`] moves to the first block.
     fn new(job: &Job, run: Run<K>, range: &KeyRange<K>, [buffer, spare]: [Buffer; 2]) -> Result<Self> {
         let block_bytes = run.file.block_bytes();
         assert!(buffer.len() >= block_bytes, "a buffer smaller than a block");
         let place = |block: usize| (run.blocks.start + block as u64) * block_bytes as u64;
         let part = run.part(range);
         let unread = place(part.start)..place(part.end);
-        let mut blocks = Blocks { job: job.clone(), run, unread, ahead: None, buffer, left: 0..0 };
+        let mut blocks = RunBlocks { job: job.clone(), run, unread, ahead: None, buffer, left: 0..0 };
         blocks.read_ahead(spare)?;
         Ok(blocks)
     }

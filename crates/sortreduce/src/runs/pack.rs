@@ -339,7 +339,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_even_takes_few_bits() {
+    fn evenly_spaced_records_take_few_bits() {
         // Keys 26 apart on average, a count of one, sums below a thousand: 20 bytes become less than 3.
         let keys: Vec<u32> = (0..256).map(|i| 1_000_000 + i * 26 + (mix(i.into()) % 26) as u32).collect();
         let values: Vec<[u64; 2]> = (0..256).map(|i| [1, mix(i) % 1000]).collect();
@@ -351,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bits_that_cannot_be_are_refused() {
+    fn malformed_frames_are_refused() {
         let packing = Packing::<u64, ()>::new().unwrap();
         let mut frame = vec![0u64; 400];
         frame[1] = 65;
@@ -360,7 +360,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn wide_keys_and_values_without_words_are_left_as_they_are() {
+    fn wide_keys_and_values_without_words_are_not_packed() {
         assert!(Packing::<u128, u64>::new().is_none());
         assert!(Packing::<u64, [u8; 3]>::new().is_none());
         assert!(Packing::<u64, [u64; 9]>::new().is_none());

@@ -103,7 +103,7 @@ impl<O: Operation> BinsPart<O> {
             values: Array::zeroed(job.budget(), plan.scan_records, what)?,
             neutral: self.operation.neutral(),
             ahead: VecDeque::new(),
-            wanted: Wanted { bin: self.bins.start, sink: 0, block: 0 },
+            wanted: NextBlock { bin: self.bins.start, sink: 0, block: 0 },
             bin: self.bins.start,
             word: None,
             records_in: 0,
@@ -117,7 +117,7 @@ impl<O: Operation> BinsPart<O> {
 
 /// The next block to be requested.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct NextBlock {
     bin: usize,
     sink: usize,
     block: usize,
@@ -136,7 +136,7 @@ pub(crate) struct BinReader<O: Operation> {
     values: Array<O::Value>,
     /// Blocks in flight, in the order in which they are used.
     ahead: VecDeque<PendingRead>,
-    wanted: Wanted,
+    wanted: NextBlock,
     bin: usize,
     /// The next word of the bitmap to be scanned; none if the bin is not accumulated yet.
     word: Option<usize>,
@@ -235,16 +235,16 @@ impl<O: Operation> BinReader<O> {
     fn read_ahead(&mut self, buffer: Buffer) -> Result<()> {
         let sinks = &self.part.sinks;
         while self.wanted.bin < self.part.bins.end {
-            let Wanted { bin, sink, block } = self.wanted;
+            let NextBlock { bin, sink, block } = self.wanted;
             if sink == sinks.len() {
-                self.wanted = Wanted { bin: bin + 1, sink: 0, block: 0 };
+                self.wanted = NextBlock { bin: bin + 1, sink: 0, block: 0 };
             } else if let Some(&number) = sinks[sink].blocks(bin).get(block) {
                 let (file, range) = sinks[sink].place(number);
                 self.ahead.push_back(file.submit_read(&self.job, range, buffer)?);
                 self.wanted.block += 1;
                 return Ok(());
             } else {
-                self.wanted = Wanted { bin, sink: sink + 1, block: 0 };
+                self.wanted = NextBlock { bin, sink: sink + 1, block: 0 };
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use inshore_store::{DriveProfile, format_bytes};
 use serde::Serialize;
 
 use crate::{
-    Config, Strategy, keys::record::Layout, plan::DensePlan, smallest_memory_bytes, strategies::front,
+    Config, Strategy, keys::record::RecordLayout, plan::DensePlan, smallest_memory_bytes, strategies::front,
     strategies::partplan::PartitionPlan,
 };
 
@@ -107,7 +107,7 @@ pub struct Choice {
 
 impl Choice {
     /// Estimates all strategies and takes the forced one or the least.
-    pub(crate) fn new(config: &Config, layout: Layout, profile: Option<&DriveProfile>) -> Choice {
+    pub(crate) fn new(config: &Config, layout: RecordLayout, profile: Option<&DriveProfile>) -> Choice {
         let model = Model::new(config, layout, profile);
         let mut estimates: Vec<Estimate> =
             Strategy::ALL.into_iter().filter_map(|strategy| model.estimate(strategy)).collect();
@@ -128,7 +128,7 @@ impl Choice {
 /// the fastest, or the forced one.
 pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
     // Keys of 8 bytes are the larger of the two usual cases.
-    let layout = Layout {
+    let layout = RecordLayout {
         key_bytes: 8,
         value_bytes,
         value_align: 1 << value_bytes.trailing_zeros().min(3),
@@ -168,7 +168,7 @@ impl fmt::Display for Choice {
 /// Inputs of the estimates.
 struct Model<'a> {
     config: &'a Config,
-    layout: Layout,
+    layout: RecordLayout,
     profile: Option<&'a DriveProfile>,
     threads: f64,
     records: f64,
@@ -192,7 +192,7 @@ fn distinct(records: f64, keys: f64) -> f64 {
 }
 
 impl<'a> Model<'a> {
-    fn new(config: &'a Config, layout: Layout, profile: Option<&'a DriveProfile>) -> Model<'a> {
+    fn new(config: &'a Config, layout: RecordLayout, profile: Option<&'a DriveProfile>) -> Model<'a> {
         let record = (layout.key_bytes + layout.value_bytes) as u64;
         let guess = config.memory_bytes.saturating_mul(MEMORY_TIMES) / record;
         let records = config.expected_records.unwrap_or(guess).min(config.records_max.unwrap_or(u64::MAX));
@@ -253,7 +253,7 @@ impl<'a> Model<'a> {
 
     /// Returns the bytes of a record in a packed run of `records`: the distance to the key before it, and part of the value.
     fn packed_bytes(&self, records: f64) -> f64 {
-        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         if key_bytes > 8 || value_bytes % 4 != 0 {
             return self.record_bytes();
         }
@@ -264,7 +264,7 @@ impl<'a> Model<'a> {
     }
 
     fn dense(&self) -> Option<[Phase; 2]> {
-        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         // Keys are as wide as `choose` assumes, so that both agree.
         DensePlan::new(self.config, key_bytes.max(8), value_bytes)?;
         // Memory comes in large pages: few keys of a wide range touch as many pages as there are keys.

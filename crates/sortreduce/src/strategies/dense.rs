@@ -24,7 +24,7 @@ use inshore_store::{Budget, Buffer};
 use crate::{
     Block, Error, Key, Operation, Result, Value,
     array::{Array, taken_bytes, typed, typed_mut},
-    forming::scatter::{Blocks, ShiftMap, scatter},
+    forming::scatter::{BucketBlocks, ShiftMap, scatter},
     forming::sort::{key_at, min_max},
     plan::{DensePlan, shard_bytes},
     strategies::table::{accumulate, scan},
@@ -126,8 +126,11 @@ impl<K: Key, V: Value> Bins<K, V> {
         let map = self.map;
         let mut taken = 0;
         while taken < keys.len() {
-            let into =
-                Blocks { keys: &mut self.keys, values: &mut self.values, block_records: self.bin_records };
+            let into = BucketBlocks {
+                keys: &mut self.keys,
+                values: &mut self.values,
+                block_records: self.bin_records,
+            };
             let done = taken;
             taken += scatter(
                 |key| map.bucket(key),

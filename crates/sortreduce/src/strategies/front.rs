@@ -14,7 +14,7 @@ use inshore_store::{Budget, Result as StoreResult};
 use crate::{
     Config, Key, Operation, Result,
     array::{Array, taken_bytes},
-    keys::record::Layout,
+    keys::record::RecordLayout,
     keys::word::Word,
     smallest_memory_bytes,
 };
@@ -38,7 +38,7 @@ fn slots(record_bytes: usize, share_bytes: u64) -> usize {
 }
 
 /// Returns the bytes of the budget that a front takes.
-pub(crate) fn front_bytes(slots: usize, layout: Layout) -> usize {
+pub(crate) fn front_bytes(slots: usize, layout: RecordLayout) -> usize {
     taken_bytes(slots * layout.key_bytes)
         + taken_bytes(slots * layout.value_bytes)
         + taken_bytes(slots)
@@ -47,7 +47,7 @@ pub(crate) fn front_bytes(slots: usize, layout: Layout) -> usize {
 }
 
 /// Returns the slots of each sink's front and the bytes of all fronts; none if too little memory would be left for merging.
-pub(crate) fn plan(config: &Config, layout: Layout) -> Option<(usize, u64)> {
+pub(crate) fn plan(config: &Config, layout: RecordLayout) -> Option<(usize, u64)> {
     let sinks = config.sinks.max(1);
     let record_bytes = layout.key_bytes + layout.value_bytes;
     let spare = config.memory_bytes.checked_sub(smallest_memory_bytes(sinks, record_bytes))?;
@@ -215,7 +215,7 @@ mod tests {
             budget.reserved_bytes()
                 <= front_bytes(
                     slots,
-                    Layout { key_bytes: 8, value_bytes: 8, value_align: 8, short_bits: None }
+                    RecordLayout { key_bytes: 8, value_bytes: 8, value_align: 8, short_bits: None }
                 ) as u64
         );
         let (mut went_on, mut sums) = (0, BTreeMap::<u64, u64>::new());

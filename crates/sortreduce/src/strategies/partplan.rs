@@ -1,6 +1,6 @@
 //! Divides the memory of the partition strategy, and allocates nothing.
 
-use crate::{Config, array::taken_bytes, keys::record::Layout};
+use crate::{Config, array::taken_bytes, keys::record::RecordLayout};
 
 /// Bytes of values in a bin's table, which stay in the second-level cache, as for the shards of the dense strategy.
 const TABLE_VALUES_BYTES: usize = 512 << 10;
@@ -61,7 +61,7 @@ impl PartitionPlan {
     }
 
     /// Computes the sizes; `None` without a range of keys, or if the range is too wide for the memory.
-    pub fn new(config: &Config, layout: Layout) -> Option<PartitionPlan> {
+    pub fn new(config: &Config, layout: RecordLayout) -> Option<PartitionPlan> {
         let value_bytes = layout.value_bytes;
         let range = config.key_range?.max(1);
         let bits_of_range = u64::BITS - (range - 1).leading_zeros();
@@ -75,7 +75,7 @@ impl PartitionPlan {
         };
         let plans = |bits| {
             let sizes = BLOCK_KIB.iter().map(|kib| kib << 10);
-            let shape = Shape { config, range, bits, layout };
+            let shape = PlanInputs { config, range, bits, layout };
             sizes.filter_map(move |block_bytes| shape.plan(block_bytes)).next()
         };
         let all =
@@ -88,17 +88,22 @@ impl PartitionPlan {
 
 /// Inputs of a plan.
 #[derive(Clone, Copy)]
-struct Shape<'a> {
+struct PlanInputs<'a> {
     config: &'a Config,
     range: u64,
     bits: u32,
-    layout: Layout,
+    layout: RecordLayout,
 }
 
-impl Shape<'_> {
+impl PlanInputs<'_> {
     /// Returns the plan with blocks of a size, if the memory suffices.
     fn plan(self, block_bytes: usize) -> Option<PartitionPlan> {
-        let Shape { config, range, bits, layout: Layout { value_bytes, value_align, short_bits, .. } } = self;
+        let PlanInputs {
+            config,
+            range,
+            bits,
+            layout: RecordLayout { value_bytes, value_align, short_bits, .. },
+        } = self;
         let short_bits = short_bits.filter(|short| short + bits <= u32::BITS);
         let value_bytes = if short_bits.is_some() { 0 } else { value_bytes };
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
@@ -157,7 +162,7 @@ impl Shape<'_> {
     }
 
     fn reader_bytes(&self, scan_records: usize, read_bytes: usize) -> usize {
-        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         let keys = 1usize << self.bits;
         taken_bytes(keys * value_bytes)
             + taken_bytes(keys.div_ceil(64) * 8)

@@ -28,7 +28,7 @@ pub(crate) const fn ranges(words: usize) -> usize {
 /// Sorts `words`, none below `min` or above `max`, into `sorted`, of the same length. `ends` are [`ranges`] counters.
 pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], min: u64, max: u64) {
     let ends = &mut ends[..ranges(words.len())];
-    let map = Ranges::over(min, max, ends.len());
+    let map = WordRanges::over(min, max, ends.len());
     count(words, map, ends);
     let fullest = ends.iter().copied().max().unwrap_or(0) as usize;
     if fullest > RANGE_WORDS * 4 && fullest > words.len() / CROWDED_PART {
@@ -46,18 +46,18 @@ pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], m
 
 /// Equal ranges of words in ascending order.
 #[derive(Clone, Copy)]
-struct Ranges {
+struct WordRanges {
     min: u64,
     shift: u32,
     /// Ranges per step of `1 << shift`, as a fixed-point number with 32 binary places.
     scale: u64,
 }
 
-impl Ranges {
+impl WordRanges {
     fn over(min: u64, max: u64, ranges: usize) -> Self {
         let width = max - min;
         let shift = u64::from(u32::MAX).leading_zeros().saturating_sub(width.leading_zeros());
-        Ranges { min, shift, scale: ((ranges as u64) << 32) / ((width >> shift) + 1) }
+        WordRanges { min, shift, scale: ((ranges as u64) << 32) / ((width >> shift) + 1) }
     }
 
     #[inline(always)]
@@ -66,7 +66,7 @@ impl Ranges {
     }
 }
 
-fn count(words: &[u64], map: Ranges, counts: &mut [u32]) {
+fn count(words: &[u64], map: WordRanges, counts: &mut [u32]) {
     counts.fill(0);
     for &word in words {
         counts[map.range(word)] += 1;

@@ -288,7 +288,7 @@ fn the_parts_of_a_result_hold_about_equally_many_records() {
 
 /// Parts that are read in turns are the same stream, within the reported memory, and little is read twice.
 #[test]
-fn parts_in_turns_are_the_whole_in_the_memory_that_they_tell() {
+fn parts_in_turns_are_the_whole_within_the_reported_memory() {
     let operation = by(|a: u64, b| a + b);
     let records: Vec<(u64, u64)> = (0..1_200_000).map(|n| (n * 7919 % 1_200_007 * 3, n)).collect();
     let expected = model(&operation, &records);
@@ -498,7 +498,7 @@ fn dense_is_chosen_where_it_fits() {
 }
 
 #[test]
-fn the_choice_follows_what_is_expected() {
+fn the_choice_follows_the_expected_records() {
     let with = |key_range, records, keys| Config {
         key_range,
         expected_records: Some(records),
@@ -521,7 +521,7 @@ fn the_choice_follows_what_is_expected() {
 }
 
 #[test]
-fn a_choice_tells_what_it_was_made_of() {
+fn a_choice_lists_its_estimates() {
     let config =
         Config { key_range: Some(100_000_000), expected_records: Some(200_000_000), ..config(64 * MIB, 2) };
     let job = job(64 * MIB, &[]);
@@ -646,7 +646,7 @@ fn sinks_share_the_room_for_numbers_of_blocks_and_too_many_records_are_known_bef
 
 #[test]
 #[should_panic(expected = "1 sinks were not finished")]
-fn a_forgotten_sink_is_not_forgotten() {
+fn ending_the_input_with_an_open_sink_panics() {
     let job = job(MIB, &[]);
     let sort = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &config(MIB, 1)).unwrap();
     let _sink = sort.sink().unwrap();

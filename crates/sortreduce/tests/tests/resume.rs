@@ -108,7 +108,7 @@ fn sort<S: RowShape, O: RowOperation>(
 }
 
 #[test]
-fn a_sort_of_rows_goes_on_after_any_failed_write_or_read() {
+fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
     let input = lines(60_000);
     let mut expected: Vec<&[u8]> = input.split_inclusive(|&byte| byte == b'\n').collect();
     expected.sort();
@@ -243,7 +243,7 @@ fn records(count: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_sort_reduce_goes_on_after_any_failed_write_or_read() {
+fn a_sort_reduce_resumes_after_any_failed_write_or_read() {
     let records = records(100_000);
     let sum = by(|a: u64, b: u64| a + b);
     let expected = model(&sum, &records);
@@ -264,7 +264,7 @@ fn a_sort_reduce_goes_on_after_any_failed_write_or_read() {
 }
 
 #[test]
-fn nothing_is_kept_of_what_went_wrong() {
+fn runs_of_a_failed_operation_are_not_kept() {
     let records = records(50_000);
     let place = Place::new();
     for is_sound in [true, false] {
