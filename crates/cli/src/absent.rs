@@ -36,7 +36,7 @@ pub fn parse() -> anyhow::Result<Cli> {
     let mut command = with_absent(Cli::command(), &FEATURES);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let matches = parsed.unwrap_or_else(|error| advised(error, &command).exit());
-    if let Some((verb, feature)) = asked_for(&matches, &FEATURES) {
+    if let Some((verb, feature)) = absent_verb(&matches, &FEATURES) {
         return Err(lacks(&format!("`inshore {}`", verb.join(" ")), feature));
     }
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
@@ -76,7 +76,7 @@ fn add(command: Command, path: &[&'static str], feature: &str) -> Command {
 }
 
 /// Returns the absent verb of a command line, and its feature.
-fn asked_for(matches: &ArgMatches, features: &Features) -> Option<(&'static [&'static str], &'static str)> {
+fn absent_verb(matches: &ArgMatches, features: &Features) -> Option<(&'static [&'static str], &'static str)> {
     let (noun, sub) = matches.subcommand()?;
     let verb = sub.subcommand_name();
     absent(features).find(|(path, _)| match path {
@@ -130,7 +130,7 @@ mod tests {
             ("inshore store ls", None),
         ] {
             let matches = few.clone().try_get_matches_from(words.split(' ')).expect(words);
-            let found = asked_for(&matches, &features);
+            let found = absent_verb(&matches, &features);
             assert_eq!(found.map(|(_, feature)| feature), wanted, "{words}");
         }
         assert!(few.clone().try_get_matches_from(["inshore", "sortt"]).is_err());

@@ -132,7 +132,7 @@ mod tests {
     use crate::args::Cli;
 
     /// Returns the error message for a command line.
-    fn said(line: &str) -> String {
+    fn message(line: &str) -> String {
         let mut command = Cli::command();
         let words = std::iter::once("inshore").chain(line.split(' '));
         let error = command.try_get_matches_from_mut(words).expect_err("it is not understood");
@@ -151,18 +151,18 @@ mod tests {
             ("graph pagernak web", "inshore graph pagerank"),
             ("sotr a", "inshore sort"),
         ] {
-            let said = said(line);
-            assert!(said.contains(&format!("did you mean `{meant}`?")), "{line}: {said}");
+            let message = message(line);
+            assert!(message.contains(&format!("did you mean `{meant}`?")), "{line}: {message}");
         }
-        assert!(!said("xyzzy").contains("did you mean"));
+        assert!(!message("xyzzy").contains("did you mean"));
     }
 
     #[test]
     fn an_argument_that_is_far_from_the_one_that_was_given_is_not_proposed() {
-        let stats = said("search --stats x");
+        let stats = message("search --stats x");
         assert!(!stats.contains("stall") && stats.contains("--counters FILE"), "{stats}");
-        assert!(said("sort --memroy 1GiB a").contains("--memory"));
-        assert!(said("search --ignore-cas x").contains("--ignore-case"));
+        assert!(message("sort --memroy 1GiB a").contains("--memory"));
+        assert!(message("search --ignore-cas x").contains("--ignore-case"));
     }
 
     #[test]

@@ -29,10 +29,10 @@ use crate::{
 /// The longest bar of the chart on the terminal.
 const BAR_CHARACTERS: f64 = 20.0;
 
-pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
+pub fn bench(mut options: Everywhere, arguments: &Bench) -> Result<()> {
     // The folder is removed last, when nothing uses it any more.
     let mut temporary = None;
-    let session = match &words.folder {
+    let session = match &arguments.folder {
         None => Session::open_existing(options)?,
         Some(folder) if is_device(folder)? => {
             options.store = Some(folder.clone());
@@ -44,18 +44,18 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
             Session::open(options)?
         }
     };
-    let is_stdout_taken = words.output.as_deref() == Some(Path::new("-"));
+    let is_stdout_taken = arguments.output.as_deref() == Some(Path::new("-"));
     // Output errors are reported before half a minute of work.
-    let file = match &words.output {
+    let file = match &arguments.output {
         Some(output) if is_stdout_taken => session.check_stdout_is_free(output).map(|()| None)?,
         output => output.as_deref().map(NewFile::create).transpose()?,
     };
-    let numbers = numbers_of(session.store()?, words.folder.as_deref().filter(|_| temporary.is_none()))?;
-    let plan = plan_of(words);
+    let numbers = numbers_of(session.store()?, arguments.folder.as_deref().filter(|_| temporary.is_none()))?;
+    let plan = plan_of(arguments);
     let mut run = session.start()?;
     let devices = numbers.into_iter().map(|number| measure(&run.job, number, &plan));
     let mut devices = devices.collect::<inshore::store::Result<Vec<DeviceProfile>>>()?;
-    match &words.folder {
+    match &arguments.folder {
         Some(folder) if temporary.is_some() => {
             devices[0].path = folder.canonicalize().unwrap_or(folder.clone()).display().to_string();
         }
@@ -72,22 +72,26 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
     }
     if !session.options.json && !is_stdout_taken {
         let mut out = BufWriter::new(terminal::stdout());
-        devices.iter().try_for_each(|device| print_device(&mut out, device, words.output.is_none()))?;
+        devices.iter().try_for_each(|device| print_device(&mut out, device, arguments.output.is_none()))?;
         out.flush()?;
     }
     let sentences: Vec<String> = devices.iter().map(sentence).collect();
     let summary = json!({ "kept": temporary.is_none(), "devices": devices });
     let outcome = Outcome::new("store bench", report, summary, sentences.join("\n"));
     Outcome { sentence_aside: is_stdout_taken, ..outcome }.tell(&session.options)?;
-    if let Some(output) = words.output.as_deref().filter(|_| !is_stdout_taken && !session.options.json) {
+    if let Some(output) = arguments.output.as_deref().filter(|_| !is_stdout_taken && !session.options.json) {
         print_line(&format!("the figure is in {}", output.display()))?;
     }
     Ok(())
 }
 
-fn plan_of(words: &Bench) -> MeasurePlan {
-    let plan = if words.quick { MeasurePlan::quick() } else { MeasurePlan::default() };
-    MeasurePlan { seconds: words.seconds.unwrap_or(plan.seconds), working_set_bytes: words.size, ..plan }
+fn plan_of(arguments: &Bench) -> MeasurePlan {
+    let plan = if arguments.quick { MeasurePlan::quick() } else { MeasurePlan::default() };
+    MeasurePlan {
+        seconds: arguments.seconds.unwrap_or(plan.seconds),
+        working_set_bytes: arguments.size,
+        ..plan
+    }
 }
 
 /// Tells whether a folder is a device of a store.

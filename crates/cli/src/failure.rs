@@ -64,13 +64,13 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
 pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::Error {
     let stopped_by = deadline.filter(|deadline| deadline.is_over() && error.chain().any(is_cancelled));
     match stopped_by {
-        Some(deadline) => anyhow!("{}: {}", told(deadline), message(&error)),
+        Some(deadline) => anyhow!("{}: {}", deadline_message(deadline), message(&error)),
         None => error,
     }
 }
 
 /// Returns the message of an expired deadline.
-pub fn told(deadline: Deadline) -> String {
+pub fn deadline_message(deadline: Deadline) -> String {
     format!("the deadline of {} s is over", deadline.given().as_secs_f64())
 }
 

@@ -18,27 +18,28 @@ use crate::{
     terminal,
 };
 
-pub fn import(session: &Session, words: &args::Import) -> Result<()> {
-    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+pub fn import(session: &Session, arguments: &args::Import) -> Result<()> {
+    let inputs: Vec<Input> = arguments.inputs.iter().map(Input::new).collect();
     let options = ImportOptions {
-        undirected: words.undirected,
-        drop_loops: words.drop_loops,
-        weighted: words.weighted || words.weight_column.is_some(),
-        reverse: words.reverse,
-        format: words.format,
-        source_column: words.source_column.clone(),
-        target_column: words.target_column.clone(),
-        weight_column: words.weight_column.clone(),
+        undirected: arguments.undirected,
+        drop_loops: arguments.drop_loops,
+        weighted: arguments.weighted || arguments.weight_column.is_some(),
+        reverse: arguments.reverse,
+        format: arguments.format,
+        source_column: arguments.source_column.clone(),
+        target_column: arguments.target_column.clone(),
+        weight_column: arguments.weight_column.clone(),
     };
-    let mut run = session.start_on(&words.inputs)?;
-    let info = graph::import(session.store()?, &run.job, &words.name, &inputs, &options)?;
+    let mut run = session.start_on(&arguments.inputs)?;
+    let info = graph::import(session.store()?, &run.job, &arguments.name, &inputs, &options)?;
     made(session, Outcome::new("graph import", run.finish(), &info, sentence(&info)))
 }
 
-pub fn generate_kronecker(session: &Session, words: &args::Kronecker) -> Result<()> {
-    let kronecker = graph::Kronecker { scale: words.scale, edge_factor: words.edge_factor, seed: words.seed };
+pub fn generate_kronecker(session: &Session, arguments: &args::Kronecker) -> Result<()> {
+    let kronecker =
+        graph::Kronecker { scale: arguments.scale, edge_factor: arguments.edge_factor, seed: arguments.seed };
     let mut run = session.start()?;
-    let info = graph::generate(session.store()?, &run.job, &words.name, &kronecker, words.reverse)?;
+    let info = graph::generate(session.store()?, &run.job, &arguments.name, &kronecker, arguments.reverse)?;
     made(session, Outcome::new("graph generate", run.finish(), &info, sentence(&info)))
 }
 
@@ -138,19 +139,19 @@ pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
 }
 
 /// Returns whether the answer is right.
-pub fn check(session: &Session, words: &args::Check) -> Result<bool> {
-    let graph = Graph::open(session.store()?, &words.graph)?;
-    let ranks = words.how.options();
+pub fn check(session: &Session, arguments: &args::Check) -> Result<bool> {
+    let graph = Graph::open(session.store()?, &arguments.graph)?;
+    let ranks = arguments.how.options();
     let options = CheckOptions {
         iterations: ranks.iterations,
         damping: ranks.damping,
         vertex_tolerance: ranks.vertex_tolerance,
-        source: words.source,
-        sources: words.sample.sources,
-        seed: words.sample.seed,
+        source: arguments.source,
+        sources: arguments.sample.sources,
+        seed: arguments.sample.seed,
     };
     let mut run = session.start()?;
-    let verdict = graph::check::check(&graph, &run.job, &Input::new(&words.answer), &options)?;
+    let verdict = graph::check::check(&graph, &run.job, &Input::new(&arguments.answer), &options)?;
     let summary = json!({ "good": verdict.good, "facts": verdict.facts });
     let sentence = verdict.facts.join("\n");
     Outcome::new("graph check", run.finish(), summary, sentence).tell(&session.options)?;

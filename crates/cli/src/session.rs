@@ -103,26 +103,26 @@ impl Session {
 
     /// Starts a job that reads files: a missing store is not created for files that cannot be read.
     pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
-        self.look_at_all(inputs)?;
+        self.check_inputs(inputs)?;
         self.start()
     }
 
     /// Starts an operation that reads files.
     #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
     pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
-        self.look_at_all(inputs)?;
+        self.check_inputs(inputs)?;
         Ok(run(Execution::Stored(self.job()?), &self.options))
     }
 
     /// Fails if there is no store yet and a file cannot be read.
-    fn look_at_all<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
+    fn check_inputs<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
                     // A dataset needs a store: the error says so.
                     Store::open_folders(std::slice::from_ref(&self.folder))?;
                 }
-                look_at(path)?;
+                check_readable(path)?;
             }
         }
         Ok(())
@@ -130,7 +130,7 @@ impl Session {
 }
 
 /// Opens a file that a command is going to read, to fail as the command would; leaves standard input alone.
-fn look_at(path: &Path) -> Result<()> {
+fn check_readable(path: &Path) -> Result<()> {
     let failed = |error| Error::io("open", path, error);
     if path == Path::new("-") {
         return Ok(());

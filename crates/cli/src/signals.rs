@@ -30,28 +30,28 @@ use crate::{failure, outcome::say};
 
 /// Added to the exit code of a worker that ends without cleaning up: its parent cleans up then, and prints nothing.
 #[cfg(feature = "sql")]
-pub const UNTIDY_WORKER: u8 = 64;
+pub const UNCLEAN_WORKER: u8 = 64;
 
 /// Tells whether this process is a worker.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
 /// Ends the process without cleaning up.
-fn end_untidy(code: u8) -> ! {
+fn end_unclean(code: u8) -> ! {
     #[cfg(feature = "sql")]
-    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNTIDY_WORKER } else { code };
+    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNCLEAN_WORKER } else { code };
     process::exit(code.into())
 }
 
 /// Ends the process without cleaning up, and prints the reason, and in a process without a parent also that nothing was cleaned
 /// up.
-fn tell_end_untidy(code: u8, why: &str) -> ! {
+fn report_end_unclean(code: u8, why: &str) -> ! {
     match IS_WORKER.load(Ordering::Relaxed) {
         true => say(&format!("inshore: {why}")),
         false => {
             say(&format!("inshore: {why} without cleaning up; the next job removes leftover scratch"));
         }
     }
-    end_untidy(code)
+    end_unclean(code)
 }
 
 /// Time for a job to notice that it should stop. Jobs check every few milliseconds; only a wait for a pipe or a silent drive
@@ -72,7 +72,7 @@ static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
 
 /// Declares this process a worker.
 #[cfg(feature = "sql")]
-pub fn hear_from_parent(stops: inshore::sandbox::Stops) {
+pub fn listen_to_parent(stops: inshore::sandbox::Stops) {
     *STOPS.lock().expect("no panic under this lock") = Some(stops);
     IS_WORKER.store(true, Ordering::Relaxed);
 }
@@ -98,7 +98,7 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     if let Some(deadline) = cancel.deadline() {
         let wait = move || {
             thread::sleep(deadline.left() + LATE);
-            tell_end_untidy(failure::FAILED, &format!("{}: stopped", failure::told(deadline)));
+            report_end_unclean(failure::FAILED, &format!("{}: stopped", failure::deadline_message(deadline)));
         };
         thread::Builder::new()
             .name("deadline".into())
@@ -109,12 +109,12 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     let wait = move || {
         for () in stops {
             if cancel.is_cancelled() {
-                end_untidy(failure::STOPPED);
+                end_unclean(failure::STOPPED);
             }
             cancel.cancel();
             thread::spawn(|| {
                 thread::sleep(PATIENCE);
-                tell_end_untidy(failure::STOPPED, "stopped");
+                report_end_unclean(failure::STOPPED, "stopped");
             });
         }
     };

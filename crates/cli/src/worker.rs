@@ -36,7 +36,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     let waiting =
         match split(contained::limits(&budget), doing).context("cannot start a process for the query")? {
             Split::Worker(stops) => {
-                signals::hear_from_parent(stops);
+                signals::listen_to_parent(stops);
                 return Ok(None);
             }
             Split::Parent(waiting) => waiting,
@@ -47,13 +47,13 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     let code = match end {
         WorkerEnd::Exited(status) => status as u8,
         _ => {
-            wipe_bar();
-            failure::FAILED + signals::UNTIDY_WORKER
+            erase_bar();
+            failure::FAILED + signals::UNCLEAN_WORKER
         }
     };
-    let code = match code.checked_sub(signals::UNTIDY_WORKER) {
+    let code = match code.checked_sub(signals::UNCLEAN_WORKER) {
         Some(code @ (failure::FAILED | failure::STOPPED)) => {
-            give_back(&cli.everywhere);
+            release_extents(&cli.everywhere);
             code
         }
         _ => code,
@@ -65,13 +65,13 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
 }
 
 /// Releases the extents in the store of a worker that could not do so itself.
-fn give_back(options: &Everywhere) {
+fn release_extents(options: &Everywhere) {
     // Extents that cannot be released now are released, or reported, by the next job.
     let _ = store_path(options).map(|path| Store::open_folders(&folders(&path))?.give_back_of_dead());
 }
 
 /// Erases the progress line that a worker left behind.
-fn wipe_bar() {
+fn erase_bar() {
     let mut stderr = io::stderr();
     if stderr.is_terminal() {
         // A line that cannot be erased is no reason to fail.

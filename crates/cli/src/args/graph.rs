@@ -167,7 +167,7 @@ pub struct Kronecker {
 
 /// Arguments that all algorithms share.
 #[derive(Args)]
-pub struct Asked {
+pub struct AlgorithmArgs {
     /// Name of the graph
     #[arg(value_name = "NAME")]
     pub graph: String,
@@ -187,7 +187,7 @@ pub struct Asked {
 
 /// Arguments of algorithms that can resume.
 #[derive(Args)]
-pub struct Resumed {
+pub struct ResumeArgs {
     /// Save checkpoints, and resume from the checkpoint of an interrupted run (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
@@ -218,11 +218,11 @@ Examples:
   inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
 pub struct Pagerank {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     #[command(flatten)]
-    pub how: PagerankHow,
+    pub how: PagerankArgs,
     /// Stop earlier, once all ranks together change by at most this much
     #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance, conflicts_with = "vertex_tolerance")]
     pub tolerance: f64,
@@ -230,7 +230,7 @@ pub struct Pagerank {
 
 /// Options of PageRank.
 #[derive(Args)]
-pub struct PagerankHow {
+pub struct PagerankArgs {
     /// Iterations (PageRank, communities) [default: 10; with --vertex-tolerance until ranks converge]
     #[arg(long, value_name = "N")]
     pub iterations: Option<u32>,
@@ -242,7 +242,7 @@ pub struct PagerankHow {
     pub damping: f64,
 }
 
-impl PagerankHow {
+impl PagerankArgs {
     /// Returns the options, with defaults for the rest.
     pub fn options(&self) -> PageRankOptions {
         let usual = self.vertex_tolerance.map_or_else(PageRankOptions::default, PageRankOptions::converging);
@@ -263,9 +263,9 @@ Examples:
   inshore graph bfs web --source 42 --top 10")]
 pub struct Bfs {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     /// Vertex to start from
     #[arg(long, value_name = "ID")]
     pub source: u64,
@@ -282,9 +282,9 @@ Examples:
   inshore graph sssp roads --source 42 --memory 64MiB -o distances.parquet")]
 pub struct Sssp {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     /// Vertex to start from
     #[arg(long, value_name = "ID")]
     pub source: u64,
@@ -302,9 +302,9 @@ Examples:
   inshore graph communities web --iterations 20 --memory 64MiB -o communities.parquet")]
 pub struct Communities {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     /// Iterations at most; the job ends earlier if no label changes
     #[arg(long, value_name = "N", default_value_t = CommunitiesOptions::default().iterations)]
     pub iterations: u32,
@@ -322,7 +322,7 @@ Examples:
   inshore graph clustering web --memory 64MiB --top 20 -o clustering.parquet")]
 pub struct Clustering {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
 }
 
 /// Find the connected components
@@ -336,9 +336,9 @@ Examples:
   inshore graph components web --memory 64MiB --top 10 -o components.parquet")]
 pub struct Components {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
 }
 
 /// Compute betweenness centrality: the vertices on many shortest paths
@@ -352,16 +352,16 @@ Examples:
   inshore graph betweenness web --sources 16 --seed 7 --memory 128MiB -o centrality.parquet")]
 pub struct Betweenness {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     #[command(flatten)]
-    pub sample: Sample,
+    pub sample: SampleArgs,
 }
 
 /// The sample of betweenness.
 #[derive(Args)]
-pub struct Sample {
+pub struct SampleArgs {
     /// Sources to sample (betweenness)
     #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().sources)]
     pub sources: u64,
@@ -390,12 +390,12 @@ pub struct Check {
     #[arg(value_name = "FILE")]
     pub answer: PathBuf,
     #[command(flatten)]
-    pub how: PagerankHow,
+    pub how: PagerankArgs,
     /// Source of the search (BFS, shortest paths) [default: the first vertex at level or distance 0]
     #[arg(long, value_name = "ID")]
     pub source: Option<u64>,
     #[command(flatten)]
-    pub sample: Sample,
+    pub sample: SampleArgs,
 }
 
 /// The parts of a job that are in memory.

@@ -71,7 +71,7 @@ enum Content {
     /// The buffer; `None` if a failed read lost it.
     Free(Option<Buffer>),
     Busy,
-    Flying(PendingRead),
+    InFlight(PendingRead),
     Ready(Arc<Buffer>),
 }
 
@@ -82,7 +82,7 @@ impl Slot {
             Content::Free(_) => true,
             // Without the lock no thread can take a reference to the buffer.
             Content::Ready(buffer) => Arc::strong_count(buffer) == 1,
-            Content::Busy | Content::Flying(_) => false,
+            Content::Busy | Content::InFlight(_) => false,
         }
     }
 
@@ -94,21 +94,21 @@ impl Slot {
 
 /// Bytes of a file that stay in place until drop.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct CachedBytes<'a> {
     cache: &'a Cache,
     // The buffer; `None` only during drop.
     buffer: Option<Arc<Buffer>>,
     part: Range<usize>,
 }
 
-impl Deref for Held<'_> {
+impl Deref for CachedBytes<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.buffer.as_ref().expect("held until dropped")[self.part.clone()]
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for CachedBytes<'_> {
     fn drop(&mut self) {
         self.buffer = None;
         // The lock ensures that no thread misses the signal between its check and its wait.
@@ -148,10 +148,10 @@ impl Cache {
             drop(slots);
             // A later request reads the bytes again and reports the error.
             let content = match self.submit(source, &range, buffer) {
-                Ok(pending) => Content::Flying(pending),
+                Ok(pending) => Content::InFlight(pending),
                 Err(_) => Content::Free(None),
             };
-            self.settle(at, content);
+            self.set_content(at, content);
         }
     }
 
@@ -159,23 +159,23 @@ impl Cache {
     ///
     /// # Errors
     /// Errors of [`PendingRead::wait`]: the blocks that `range` touches are damaged or cannot be read.
-    pub fn get(&self, source: &Source, range: Range<u64>) -> Result<Held<'_>> {
+    pub fn get(&self, source: &Source, range: Range<u64>) -> Result<CachedBytes<'_>> {
         let mut slots = self.slots();
         loop {
             let found = slots.iter().position(|slot| slot.holds(source.number, &range));
             // As a last resort a read in flight for another reader gives its buffer.
-            let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| flying(&slots)) else {
+            let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| in_flight(&slots)) else {
                 slots = self.changed.wait(slots).expect("no panic under this lock");
                 continue;
             };
             match std::mem::replace(&mut slots[at].content, Content::Busy) {
                 Content::Busy => slots = self.changed.wait(slots).expect("no panic under this lock"),
-                Content::Flying(pending) => {
+                Content::InFlight(pending) => {
                     drop(slots);
                     // A whole extent cannot be read if one of its blocks cannot: then the blocks are read one by one.
                     let landed = pending.wait();
                     let ready = |(buffer, _)| Content::Ready(Arc::new(buffer));
-                    self.settle(at, landed.map_or(Content::Free(None), ready));
+                    self.set_content(at, landed.map_or(Content::Free(None), ready));
                     slots = self.slots();
                 }
                 Content::Ready(buffer) if found.is_some() => {
@@ -194,21 +194,21 @@ impl Cache {
                     let buffer = match read {
                         Ok((buffer, _)) => Arc::new(buffer),
                         Err(error) => {
-                            self.settle(at, Content::Free(None));
+                            self.set_content(at, Content::Free(None));
                             return Err(error);
                         }
                     };
                     let held = self.hold(buffer.clone(), &blocks, &range);
-                    self.settle(at, Content::Ready(buffer));
+                    self.set_content(at, Content::Ready(buffer));
                     return Ok(held);
                 }
             }
         }
     }
 
-    fn hold(&self, buffer: Arc<Buffer>, has: &Range<u64>, wanted: &Range<u64>) -> Held<'_> {
+    fn hold(&self, buffer: Arc<Buffer>, has: &Range<u64>, wanted: &Range<u64>) -> CachedBytes<'_> {
         let part = (wanted.start - has.start) as usize..(wanted.end - has.start) as usize;
-        Held { cache: self, buffer: Some(buffer), part }
+        CachedBytes { cache: self, buffer: Some(buffer), part }
     }
 
     /// Starts to read whole blocks into a slot's buffer, or into a new one if that was lost.
@@ -218,7 +218,7 @@ impl Cache {
     }
 
     /// Sets the content of a busy slot.
-    fn settle(&self, at: usize, content: Content) {
+    fn set_content(&self, at: usize, content: Content) {
         self.slots()[at].content = content;
         self.changed.notify_all();
     }
@@ -238,9 +238,9 @@ fn oldest(slots: &[Slot], wanted: impl Fn(&Slot) -> bool) -> Option<usize> {
 }
 
 /// Returns the slot with the oldest read in flight.
-fn flying(slots: &[Slot]) -> Option<usize> {
-    let flying = (0..slots.len()).filter(|&at| matches!(slots[at].content, Content::Flying(_)));
-    flying.min_by_key(|&at| slots[at].used)
+fn in_flight(slots: &[Slot]) -> Option<usize> {
+    let in_flight = (0..slots.len()).filter(|&at| matches!(slots[at].content, Content::InFlight(_)));
+    in_flight.min_by_key(|&at| slots[at].used)
 }
 
 /// Makes an idle slot busy with a range of a file, and returns its buffer.
@@ -251,7 +251,7 @@ fn claim(slot: &mut Slot, source: &Source, range: &Range<u64>) -> Option<Buffer>
     match content {
         Content::Free(buffer) => buffer,
         Content::Ready(buffer) => Some(Arc::into_inner(buffer).expect("an idle slot has no readers")),
-        Content::Busy | Content::Flying(_) => unreachable!("not idle"),
+        Content::Busy | Content::InFlight(_) => unreachable!("not idle"),
     }
 }
 

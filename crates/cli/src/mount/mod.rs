@@ -54,16 +54,17 @@ const TICK: Duration = Duration::from_millis(20);
 /// Time for other processes to close their files after Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub fn mount(session: &Session, words: &args::Mount) -> Result<()> {
-    let place = words.mountpoint.display();
-    check_mountpoint(&words.mountpoint)?;
-    let mountpoint = words.mountpoint.canonicalize().with_context(|| format!("cannot mount at {place}"))?;
+pub fn mount(session: &Session, arguments: &args::Mount) -> Result<()> {
+    let place = arguments.mountpoint.display();
+    check_mountpoint(&arguments.mountpoint)?;
+    let mountpoint =
+        arguments.mountpoint.canonicalize().with_context(|| format!("cannot mount at {place}"))?;
     let mut run = session.start()?;
     let slots = slots(run.job.budget().memory_bytes())?;
     let owner = Owner { uid: getuid().as_raw(), gid: getgid().as_raw() };
     let view = View::new(session.store()?, &run.job, slots, THREADS, owner)?;
     let served = view.served();
-    let mounted = fuser::Session::new(view, &mountpoint, &config(words))
+    let mounted = fuser::Session::new(view, &mountpoint, &config(arguments))
         .and_then(fuser::Session::spawn)
         .with_context(|| cannot_mount(&mountpoint))?;
     if !session.options.quiet && !session.options.json {
@@ -87,11 +88,11 @@ fn sentence(served: &Served) -> String {
     )
 }
 
-fn config(words: &args::Mount) -> Config {
+fn config(arguments: &args::Mount) -> Config {
     let mut config = Config::default();
     let name = MountOption::FSName("inshore".into());
     config.mount_options = vec![name, MountOption::RO, MountOption::NoAtime, MountOption::DefaultPermissions];
-    config.acl = if words.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.acl = if arguments.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config
 }

@@ -36,7 +36,7 @@ const STREAM_BYTES: u64 = 256 << 10;
 /// Headers of extents that an open file caches.
 const HEADERS: u64 = 64;
 /// Error messages that are remembered, to report each once.
-const TOLD_MAX: usize = 1000;
+const REPORTED_MAX: usize = 1000;
 
 /// Statistics of a mount.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
@@ -61,7 +61,7 @@ pub struct View {
     handles: Mutex<Handles>,
     /// Buffers for reads across a border between extents; one per thread.
     seams: Mutex<Vec<Buffer>>,
-    told: Mutex<HashSet<String>>,
+    reported: Mutex<HashSet<String>>,
     served: Arc<Mutex<Served>>,
 }
 
@@ -139,7 +139,7 @@ impl View {
             tree: Tree::default(),
             handles: Mutex::default(),
             seams: Mutex::new(seams.split(REQUEST_BYTES)),
-            told: Mutex::default(),
+            reported: Mutex::default(),
             served: Arc::default(),
         })
     }
@@ -158,7 +158,7 @@ impl View {
     }
 
     /// Converts an error, which is reported to the user once, to an error number for the kernel.
-    fn told(&self, error: &Error) -> Errno {
+    fn errno_of(&self, error: &Error) -> Errno {
         match error {
             Error::NotFound { .. } | Error::BadName { .. } => return Errno::ENOENT,
             Error::OverBudget { .. } => self.tell(format!("too many files are open: {error}")),
@@ -168,11 +168,11 @@ impl View {
     }
 
     fn tell(&self, message: String) {
-        let mut told = self.told.lock().expect("no panic under this lock");
-        if told.len() >= TOLD_MAX {
-            told.clear();
+        let mut reported = self.reported.lock().expect("no panic under this lock");
+        if reported.len() >= REPORTED_MAX {
+            reported.clear();
         }
-        if told.insert(message.clone()) {
+        if reported.insert(message.clone()) {
             say(&format!("inshore: {message}"));
         }
     }
@@ -183,14 +183,14 @@ impl View {
         match self.store.dataset(&node.name) {
             Ok(dataset) if dataset.id() == node.id => Ok(dataset),
             Ok(_) | Err(Error::NotFound { .. }) => Err(Errno::ESTALE),
-            Err(error) => Err(self.told(&error)),
+            Err(error) => Err(self.errno_of(&error)),
         }
     }
 
     /// Returns the entries of the root, or of a dataset's folder.
     fn children(&self, folder: INodeNo) -> std::result::Result<Vec<(u64, Node)>, Errno> {
         if folder == INodeNo::ROOT {
-            let datasets = self.store.list().map_err(|error| self.told(&error))?;
+            let datasets = self.store.list().map_err(|error| self.errno_of(&error))?;
             return Ok(datasets.iter().map(Node::of_dataset).collect());
         }
         let node = self.tree.get(folder.0).ok_or(Errno::ESTALE)?;
@@ -229,7 +229,7 @@ impl View {
         }
         let sums = 4 * (EXTENT_BYTES / file.block_bytes()) as u64;
         let reservation = self.job.budget().reserve(HEADERS * (sums + 64), "headers of open files");
-        let reservation = reservation.map_err(|error| self.told(&error.into()))?;
+        let reservation = reservation.map_err(|error| self.errno_of(&error.into()))?;
         Ok(OpenFile { source: Source { number, file }, _dataset: dataset, _reservation: reservation })
     }
 
@@ -281,7 +281,7 @@ impl View {
     }
 
     fn fail(&self, error: &Error, reply: ReplyData) {
-        self.told(error);
+        self.errno_of(error);
         self.count(|served| served.reads_failed += 1);
         reply.error(Errno::EIO);
     }

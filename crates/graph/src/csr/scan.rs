@@ -11,7 +11,7 @@ use std::{
 use inshore_store::{FileReader, Job};
 
 use super::{
-    BLOCK_BYTES, Csr, PAGE_VERTICES, Span, WINDOW_BYTES, WINDOW_PAGES,
+    Csr, PAGE_VERTICES, WINDOW_BYTES, WINDOW_PAGES,
     cursor::{CURSOR_BYTES, Degrees, IndexCursor},
     packed::{UNPACKER_BYTES, Unpacker},
     typed,
