@@ -14,7 +14,7 @@ use crate::{
     ids::IdStream,
 };
 
-/// The answer of an algorithm.
+/// Contains the rows of an algorithm, and a summary.
 #[derive(Debug)]
 pub struct Answer {
     /// Facts about the run and the result as a whole.
@@ -23,7 +23,7 @@ pub struct Answer {
     pub rows: Rows,
 }
 
-/// Facts about a run and its result.
+/// Reports facts about a run and its result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// Supersteps that were run; passes over the edges (clustering).
@@ -73,7 +73,7 @@ pub(crate) trait RowSource: Send {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
 }
 
-/// The rows of an answer, streamed once. They hold the job's memory and scratch until dropped.
+/// Streams the rows of an answer, once. The rows hold the job's memory and scratch until dropped.
 pub struct Rows {
     schema: SchemaRef,
     job: Job,

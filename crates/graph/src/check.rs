@@ -22,7 +22,7 @@ use crate::{
     ids::IdStream,
 };
 
-/// Options of the job that wrote the answer.
+/// Repeats the options of the job that wrote the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
     /// PageRank and communities: iterations.
@@ -53,7 +53,7 @@ impl Default for CheckOptions {
     }
 }
 
-/// The result of a check.
+/// Reports the result of a check.
 #[derive(Clone, Debug)]
 pub struct Verdict {
     /// Tells whether the answer is right.

@@ -3,7 +3,7 @@
 /// The result of a graph operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of graphs. A message says what failed, where, what was found and what was expected.
+/// Reports the failure of a graph operation. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -12,7 +12,7 @@ use crate::{
     import::{Draft, write_graph},
 };
 
-/// A Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19): directed, 2^scale vertices,
+/// Describes a Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19): directed, 2^scale vertices,
 /// `edge_factor` x 2^scale edges drawn, of which duplicates merge; vertices are shuffled.
 #[derive(Clone, Copy, Debug)]
 pub struct Kronecker {
@@ -66,7 +66,7 @@ impl Kronecker {
         (self.shuffle(source), self.shuffle(destination))
     }
 
-    /// A permutation of the numbers of `scale` bits: multiplications by odd numbers and shifts, each of which
+    /// Permutes the numbers of `scale` bits by multiplications by odd numbers and shifts, each of which
     /// can be undone.
     fn shuffle(&self, vertex: u32) -> u32 {
         let mask = ((1u64 << self.scale) - 1) as u32;

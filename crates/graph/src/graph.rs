@@ -77,7 +77,7 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 88);
 
-/// Properties of a graph that need no pass over its edges.
+/// Lists the properties of a graph that need no pass over its edges.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct GraphInfo {
     /// Name in the store.
@@ -205,7 +205,7 @@ impl std::fmt::Display for GraphInfo {
     }
 }
 
-/// A graph with its files open: later changes of the store do not touch it.
+/// Reads a graph whose files stay open: later changes of the store do not touch it.
 #[derive(Clone, Debug)]
 pub struct Graph {
     info: GraphInfo,

@@ -4,7 +4,7 @@ use inshore_store::Job;
 
 use crate::{Graph, Result, csr::scan};
 
-/// A graph in plain vectors.
+/// Holds a graph in plain vectors.
 #[derive(Debug, Default)]
 pub struct Plain {
     starts: Vec<usize>,

@@ -19,7 +19,7 @@ pub struct Tuning {
     pub draw: Option<u64>,
 }
 
-/// The parts of a graph that are in memory while a job runs.
+/// Selects the parts of a graph that are in memory while a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
     /// States of vertices and their updates, and for shortest paths and betweenness also edges. Edges in columns and rows that
@@ -31,7 +31,7 @@ pub enum Regime {
     External,
 }
 
-/// The way of a superstep.
+/// Selects the way of a superstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Active vertices send along their edges (top-down).

@@ -4,7 +4,7 @@ use inshore_store::Keep;
 
 use crate::Strategy;
 
-/// Resources and hints of a sort-reduce.
+/// Sets the resources and hints of a sort-reduce.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Keys are below this number (`None`: any key). Dense and partition need the range, and merging is a little faster with it.

@@ -5,7 +5,7 @@ use crate::Strategy;
 /// The result of a sort-reduce operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of sort-reduce. A message says what failed, where, what was found and what was expected.
+/// Reports the failure of a sort-reduce. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -16,7 +16,7 @@ const STAGED_RECORDS: usize = 256;
 /// Smallest number of keys that [`Sink::push_all`] scatters at once; fewer are staged.
 const SCATTERED_KEYS: usize = 64;
 
-/// The input of one thread.
+/// Takes the records of one thread.
 pub struct Sink<O: Operation> {
     shared: Arc<Shared<O>>,
     /// The table that combines first, with the hash-first strategy.

@@ -8,7 +8,7 @@ use crate::{
     part::{Part, Records},
 };
 
-/// The result: sorted, unique records, block by block. Dropping it removes the runs and releases the memory.
+/// Streams the result: sorted, unique records, block by block. Dropping it removes the runs and releases the memory.
 ///
 /// No input is read before the first block is requested; until then the result can be cut into parts.
 pub struct Sorted<O: Operation> {
@@ -182,7 +182,7 @@ fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
     }
 }
 
-/// Counters of a sort-reduce.
+/// Counts the work of a sort-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// The strategy.

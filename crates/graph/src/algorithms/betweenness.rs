@@ -39,7 +39,7 @@ use crate::{
     plain::Plain,
 };
 
-/// Options of betweenness centrality.
+/// Sets the options of betweenness centrality.
 #[derive(Clone, Copy, Debug)]
 pub struct BetweennessOptions {
     /// Number of vertices to search from, drawn without repetition; all vertices if the graph has no more. 16 by default.
@@ -59,7 +59,7 @@ impl Default for BetweennessOptions {
     }
 }
 
-/// State of a vertex in the search from one source.
+/// Holds the state of a vertex in the search from one source.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct SearchState {

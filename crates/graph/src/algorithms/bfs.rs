@@ -23,7 +23,7 @@ use crate::{
     plain::Plain,
 };
 
-/// Options of a breadth-first search.
+/// Sets the options of a breadth-first search.
 #[derive(Clone, Copy, Debug)]
 pub struct BfsOptions {
     /// Id (the user's) of the vertex to start from.

@@ -34,7 +34,7 @@ use crate::{
     plain::Plain,
 };
 
-/// Options of the communities job.
+/// Sets the options of the communities job.
 #[derive(Clone, Copy, Debug)]
 pub struct CommunitiesOptions {
     /// Iterations at most; 10 by default. The job ends earlier if no label changes.

@@ -30,7 +30,7 @@ use crate::{
     plain::Plain,
 };
 
-/// Options of the search for shortest paths.
+/// Sets the options of the search for shortest paths.
 #[derive(Clone, Copy, Debug)]
 pub struct SsspOptions {
     /// Id (the user's) of the vertex to start from.

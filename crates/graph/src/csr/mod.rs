@@ -46,7 +46,7 @@ pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
-/// Memory of the checksums of files with as many edges: 4 bytes per block.
+/// Returns the memory of the checksums of files with as many edges: 4 bytes per block.
 pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
     checksum_bytes_max(csr.vertices, csr.entries, false)
 }
@@ -58,7 +58,7 @@ fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
     4 * ((edges + index_bytes(vertices)).div_ceil(BLOCK_BYTES as u64) + edges.div_ceil(64 << 20))
 }
 
-/// Bytes of the index of `vertices` vertices.
+/// Returns the bytes of the index of `vertices` vertices.
 pub(crate) fn index_bytes(vertices: u64) -> u64 {
     vertices.div_ceil(PAGE_VERTICES) * PAGE_BYTES
 }

@@ -34,8 +34,8 @@ const STEP: usize = 32;
 /// Memory of an [`Unpacker`].
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
-/// Upper bound on the bytes of the blocks of so many entries: unpacked, with a slot for each frame and an empty end in each
-/// block.
+/// Returns an upper bound on the bytes of the blocks of so many entries: unpacked, with a slot for each frame and an empty end in
+/// each block.
 pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     let frames = entries.div_ceil(FRAME as u64);
     let frame_bytes = (SLOT_BYTES + FRAME * 4) as u64;

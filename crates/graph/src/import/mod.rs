@@ -46,7 +46,7 @@ use crate::{
     graph::{self, VERTICES_MAX, check_budget},
 };
 
-/// Format of an input.
+/// Names the format of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeFormat {
     /// Two ids per line, and perhaps a weight, between tabs, spaces or commas; lines that begin with `#` or `%` are comments
@@ -110,7 +110,7 @@ impl EdgeFormat {
     }
 }
 
-/// Options of an import.
+/// Sets the options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     /// Adds every edge in both directions.

@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field};
 
 use super::{FixedWidth, VertexId, host::Failures};
 
-/// A column of an answer, computed from the value of each vertex. `None` makes a null.
+/// Computes a column of an answer from the value of each vertex. `None` makes a null.
 pub struct Column<V> {
     pub(super) name: String,
     pub(super) cells: Cells<V>,

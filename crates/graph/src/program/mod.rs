@@ -242,7 +242,7 @@ pub trait SearchProgram: Send + Sync + 'static {
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// Options of a run.
+/// Sets the options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
     /// Largest number of supersteps; `None`, the default, runs until no vertex is active.

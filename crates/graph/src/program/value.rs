@@ -30,7 +30,7 @@ impl VertexId {
     }
 }
 
-/// A type that the engine stores as plain bits: copied, compared, written to flash and read back.
+/// Lets the engine store a type as plain bits: copied, compared, written to flash and read back.
 ///
 /// Each pattern of bits must stand for a value, as far as `to_bits` returns it: `from_bits(value.to_bits())` is the same value.
 /// The engine checks the bytes that it reads back (checksums), and demands no more of the type, so that no implementation needs
@@ -66,10 +66,10 @@ pub trait FixedWidth: Copy + Send + Sync + 'static {
     fn from_bits(bits: Self::Bits) -> Self;
 }
 
-/// The widths that a value can have: 4, 8 or 16 bytes. (The 2018 thesis has values of 4 to 128 bits, section 9.5.3.)
+/// Limits the width of a value to 4, 8 or 16 bytes. (The 2018 thesis has values of 4 to 128 bits, section 9.5.3.)
 pub trait Bits: sealed::Sealed + State + PartialEq {}
 
-/// The widths of a message: 4 or 8 bytes, as much as a processor exchanges atomically.
+/// Limits the width of a message to 4 or 8 bytes, as much as a processor exchanges atomically.
 pub trait MessageBits: Bits + Message {
     #[doc(hidden)]
     const RESERVED: Self;

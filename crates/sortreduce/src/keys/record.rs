@@ -4,7 +4,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::keys::word::Word;
 
-/// A key: `u32`, `u64`, or `u128` (k-mers of up to 63 bases, pairs of ids, addresses).
+/// Defines a key: `u32`, `u64`, or `u128` (k-mers of up to 63 bases, pairs of ids, addresses).
 pub trait Key:
     Copy + Ord + Default + Send + Sync + 'static + FromBytes + IntoBytes + Immutable + KnownLayout
 {
@@ -56,7 +56,7 @@ pub(crate) fn key_max<K: Key>() -> K::Word {
     K::Word::MAX >> (K::Word::BITS - K::BITS)
 }
 
-/// A value: any plain bytes without padding, such as `u32`, `f64`, an array or a struct with zerocopy's
+/// Defines a value: any plain bytes without padding, such as `u32`, `f64`, an array or a struct with zerocopy's
 /// derives. `()` makes a set of keys.
 pub trait Value:
     Copy + Default + Send + Sync + 'static + FromBytes + IntoBytes + Immutable + KnownLayout
@@ -68,7 +68,7 @@ impl<T> Value for T where
 {
 }
 
-/// An associative and commutative operation on the values of one key.
+/// Defines an associative and commutative operation on the values of one key.
 ///
 /// The order and grouping in which the values of a key are combined depend on strategy, budget and threads. Integer sums, minima,
 /// maxima and bit operations give the same result for any order. A sum of n floating-point numbers may differ by a relative `n *
@@ -111,7 +111,7 @@ pub trait Operation: Clone + Send + Sync + 'static {
     }
 }
 
-/// Records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.
+/// Contains records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a, K, V> {
     /// Keys of the records.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::Result;
 
-/// Counters of a sort of rows.
+/// Counts the work of a sort of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowStats {
     /// Rows of the input.
@@ -34,7 +34,7 @@ pub struct RowStats {
     pub merge_passes: u32,
 }
 
-/// The result: rows in order. Dropping it removes the runs and releases the memory.
+/// Streams the result: rows in order. Dropping it removes the runs and releases the memory.
 pub struct SortedRows<S: RowShape, O: RowOperation> {
     tree: Tree<S>,
     job: Job,
@@ -51,7 +51,7 @@ pub struct SortedRows<S: RowShape, O: RowOperation> {
     ended: bool,
 }
 
-/// A part of the result: see [`super::RowSort::finish_in_parts`].
+/// Streams a part of the result: see [`super::RowSort::finish_in_parts`].
 pub struct SortedPart<S: RowShape, O: RowOperation> {
     /// Bytes of the result before the part.
     pub start: u64,

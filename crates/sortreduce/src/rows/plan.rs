@@ -5,7 +5,7 @@ use inshore_store::{Error, Keep, PAGE_BYTES};
 use super::shape::RowShape;
 use crate::{Result, array::taken_bytes};
 
-/// Resources of a sort of rows.
+/// Sets the resources of a sort of rows.
 #[derive(Clone, Debug)]
 pub struct RowConfig {
     /// Bytes of the job's budget for all phases. With more memory there are fewer and longer runs.

@@ -26,7 +26,7 @@ pub trait RowShape: Clone + Send + Sync + 'static {
     fn row_bytes_hint(&self) -> usize;
 }
 
-/// Lines of text with their line ends; the whole line is the key. The last line must have its end too.
+/// Splits text into lines with their line ends; the whole line is the key. The last line must have its end too.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines;
 
@@ -59,7 +59,7 @@ impl RowShape for Lines {
     }
 }
 
-/// Records of a fixed number of bytes, sorted by some of them.
+/// Splits bytes into records of a fixed length, sorted by some of their bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRows {
     row_bytes: usize,
@@ -107,7 +107,7 @@ impl RowShape for FixedRows {
     }
 }
 
-/// Rows that begin with their length and that of the key; made by [`frame`].
+/// Splits bytes into rows that begin with their length and that of the key; [`frame`] makes such rows.
 ///
 /// ```text
 ///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; row bytes counts all of it

@@ -31,14 +31,14 @@ const VALUE_WORDS_MAX: usize = 8;
 
 type Words = [u64; FRAME_RECORDS];
 
-/// The layout of frames for a type of records.
+/// Packs and unpacks frames of a type of records.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing<K, V> {
     instructions: Instructions,
     of: PhantomData<(K, V)>,
 }
 
-/// The error of a frame that [`Packing::pack`] does not make.
+/// Reports a frame that [`Packing::pack`] does not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 

@@ -70,7 +70,7 @@ const VALUE_KEPT: f64 = 0.5;
 /// they combine before they write.
 const PARTITION_HANDICAP: f64 = 1.1;
 
-/// The estimated cost of one strategy.
+/// Estimates the cost of one strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     /// The strategy that is estimated.
@@ -88,7 +88,7 @@ pub struct Estimate {
     pub seconds: f64,
 }
 
-/// A strategy and the reason for it: printed by `--explain`.
+/// Names the chosen strategy and the reason: printed by `--explain`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// The strategy that was chosen.

@@ -10,7 +10,7 @@ pub(crate) mod table;
 
 use serde::Serialize;
 
-/// A way of bringing equal keys together.
+/// Selects how equal keys are brought together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {

@@ -87,7 +87,7 @@ unsafe fn sort_small<V: Vector>(start: *mut V::Word, count: usize) {
     }
 }
 
-/// Insertion sort.
+/// Sorts by insertion.
 fn sort_few<W: Word>(words: &mut [W]) {
     for end in 1..words.len() {
         let word = words[end];

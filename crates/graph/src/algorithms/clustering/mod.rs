@@ -7,7 +7,8 @@
 //! v: where w is in both, u, v and w are a triangle. With M bytes of memory and E bytes of edges the method makes E / M passes
 //! over E. Contributions of triangles to their corners go through sort-reduce.
 //!
-//! Finding triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer is the same bit for bit.
+//! Finding triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer is the same bit for
+//! bit.
 
 mod triangles;
 
@@ -29,7 +30,7 @@ use crate::{
     plain::Plain,
 };
 
-/// Options of the clustering job.
+/// Sets the options of the clustering job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClusteringOptions {
     /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` keeps degrees on flash.

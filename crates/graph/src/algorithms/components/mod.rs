@@ -28,7 +28,7 @@ use crate::{
     ids::Translation, plain::Plain,
 };
 
-/// Options of the components job.
+/// Sets the options of the components job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ComponentsOptions {
     /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.

@@ -20,7 +20,7 @@ pub(super) const READER_BYTES: u64 = 3 * BLOCK_BYTES as u64;
 pub(super) struct PairWriter(FileWriter);
 
 impl PairWriter {
-    /// `buffer_bytes`: 4 KiB times a power of two.
+    /// Creates a writer; `buffer_bytes` is 4 KiB times a power of two.
     pub fn new(job: &Job, name: &'static str, buffer_bytes: usize) -> Result<PairWriter> {
         Ok(PairWriter(FileWriter::create(job, name, buffer_bytes.min(BLOCK_BYTES), buffer_bytes)?))
     }

@@ -274,6 +274,8 @@ pub(super) struct ComponentLabels<'a> {
 }
 
 impl ComponentLabels<'_> {
+    /// Returns the label of the next member.
+    ///
     /// # Errors
     /// I/O and damage.
     ///

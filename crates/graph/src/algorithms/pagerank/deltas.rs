@@ -128,8 +128,10 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
     }
 }
 
+/// Runs PageRank with a vertex tolerance.
+///
 /// # Errors
-/// Runs [`super::pagerank`] with a vertex tolerance.
+/// As [`super::pagerank`].
 pub(super) fn pagerank(
     graph: &Graph,
     job: &Job,

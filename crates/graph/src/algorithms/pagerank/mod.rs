@@ -25,7 +25,7 @@ use crate::{
     plain::Plain,
 };
 
-/// Options of PageRank.
+/// Sets the options of PageRank.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRankOptions {
     /// Iterations; 10 by default. With `vertex_tolerance` the largest number of iterations.
@@ -190,8 +190,10 @@ fn answer<S: State>(
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
+/// Checks the damping.
+///
 /// # Errors
-/// Checks the damping: [`Error::BadOption`] outside 0 to 1.
+/// [`Error::BadOption`] outside 0 to 1.
 pub(crate) fn check_damping(damping: f64) -> Result<()> {
     if !(0.0..=1.0).contains(&damping) {
         let (found, expected) = (damping.to_string(), "0 to 1".to_string());
@@ -200,8 +202,10 @@ pub(crate) fn check_damping(damping: f64) -> Result<()> {
     Ok(())
 }
 
+/// Checks the tolerance per vertex.
+///
 /// # Errors
-/// Checks the tolerance: [`Error::BadOption`] where no vertex would send, or the bound on the distance would be empty.
+/// [`Error::BadOption`] where no vertex would send, or the bound on the distance would be empty.
 pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Result<()> {
     if vertex_tolerance > 0.0 && vertex_tolerance < 1.0 - damping {
         return Ok(());

@@ -18,7 +18,7 @@ const STAGED: usize = 1024;
 /// Memory of a writer to flash.
 pub(super) const WRITER_BYTES: usize = 2 * WINDOW_BYTES + STAGED * 16;
 
-/// Memory of a reader from flash.
+/// Returns the memory of a reader from flash.
 pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }

@@ -10,7 +10,7 @@ use crate::Result;
 /// Chunks of a reader, all but one of them in flight.
 const CHUNKS: usize = 16;
 
-/// Memory of a reader.
+/// Returns the memory of a reader.
 pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
     inshore_store::taken_bytes(CHUNKS * chunk_bytes) as u64
 }
