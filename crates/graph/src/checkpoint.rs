@@ -105,7 +105,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// I/O and damage.
-    pub fn take_up<S: State>(
+    pub fn resume_from<S: State>(
         &self,
         job: &Job,
         vertices: u64,

@@ -193,7 +193,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let setup = Setup { tuning: &options.tuning, rows, has_in_edges: true, dense: None, kept_bytes };
     let mut engine = Engine::new::<CountPaths>(job, setup, |_| SearchState::default())?;
     let done = match &mut sums {
-        Some(sums) => engine.take_up_of(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
+        Some(sums) => engine.resume_states_from(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
         None => 0,
     };
     let sources = (1..).zip(draw(vertices, options.sources, options.seed));
@@ -212,7 +212,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
             Ok(())
         })?;
         // State between two sources is small beside the state within one.
-        engine.save_of(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
+        engine.save_states(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
     }
     let mut summary = engine.summary();
     summary.notice = graph.reverse_notice();

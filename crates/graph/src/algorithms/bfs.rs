@@ -118,7 +118,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     let mut engine = Engine::new::<Bfs>(job, setup, |vertex| {
         if vertex == source { Visit { parent: source, level: 0 } } else { UNREACHED }
     })?;
-    let (mut active, mut levels, mut edges_before) = match engine.take_up(&checkpoints)? {
+    let (mut active, mut levels, mut edges_before) = match engine.resume_from(&checkpoints)? {
         Some((active, [levels, walked])) => (active, levels as u32, walked),
         None => (Frontier::one(source), 0, 0),
     };

@@ -190,7 +190,7 @@ fn exchange(
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
     let mut engine =
         Engine::for_exchange::<CountLabels>(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
-    let (done, mut changed) = match engine.take_up(checkpoints)? {
+    let (done, mut changed) = match engine.resume_from(checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, numbers[1]),
         None => (0, 1),
     };
@@ -242,7 +242,7 @@ impl<'a> Lookup<'a> {
         self.job.progress().tell(|| plan().to_string());
         let (mut labels, mut next) = (array(|vertex| vertex)?, array(|_| 0)?);
         let entries: u64 = self.rows.iter().map(|rows| rows.entries).sum();
-        let point = checkpoints.take_up(self.job, self.vertices, &mut labels, 0)?;
+        let point = checkpoints.resume_from(self.job, self.vertices, &mut labels, 0)?;
         let supersteps_kept = point.as_ref().map(|point| point.numbers[0] as u32);
         let (mut supersteps, mut changed) =
             (supersteps_kept.unwrap_or(0), point.map_or(1, |point| point.numbers[1]));

@@ -124,7 +124,7 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     };
     let mut engine =
         Engine::new::<Sssp>(job, setup, |vertex| if vertex == source { 0.0 } else { f64::INFINITY })?;
-    let mut active = match engine.take_up(&checkpoints)? {
+    let mut active = match engine.resume_from(&checkpoints)? {
         Some((active, _)) => active,
         None => Frontier::one(source),
     };

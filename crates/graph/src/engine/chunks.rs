@@ -392,15 +392,15 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 
     fn work(&mut self) -> Result<()> {
-        let (mut flying, mut is_last) = (VecDeque::with_capacity(CHUNKS), false);
+        let (mut in_flight, mut is_last) = (VecDeque::with_capacity(CHUNKS), false);
         while !self.failed.load(Ordering::Relaxed) {
-            while !is_last && flying.len() < CHUNKS {
+            while !is_last && in_flight.len() < CHUNKS {
                 match self.next_chunk()? {
-                    Some(chunk) => flying.push_back(self.submit(chunk)?),
+                    Some(chunk) => in_flight.push_back(self.submit(chunk)?),
                     None => is_last = true,
                 }
             }
-            let Some(next) = flying.pop_front() else { break };
+            let Some(next) = in_flight.pop_front() else { break };
             self.process(next)?;
         }
         Ok(())
@@ -441,9 +441,9 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok((window, edges, weights))
     }
 
-    fn process(&mut self, flying: ChunkInFlight<S::Sent>) -> Result<()> {
+    fn process(&mut self, in_flight: ChunkInFlight<S::Sent>) -> Result<()> {
         let mut sent = 0;
-        for (window, edges, weights) in flying.windows {
+        for (window, edges, weights) in in_flight.windows {
             let (edges, range) = edges.wait()?;
             let weights = weights.map(PendingRead::wait).transpose()?;
             let all_weights = match &weights {
@@ -451,7 +451,7 @@ impl<S: Sender> Worker<'_, '_, S> {
                 None => &[],
             };
             self.unpacker.restart();
-            sent += self.send(&window.span, &flying.rows[window.rows], &edges[range], all_weights)?;
+            sent += self.send(&window.span, &in_flight.rows[window.rows], &edges[range], all_weights)?;
             self.edges.put(edges);
             if let (Some((buffer, _)), Some((_, pool))) = (weights, &mut self.weights) {
                 pool.put(buffer);

@@ -257,23 +257,23 @@ impl<S: State> Engine<S> {
     }
 
     /// Resumes from the newest checkpoint, if there is one; returns the frontier and the algorithm's counters.
-    pub fn take_up(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
+    pub fn resume_from(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
         let keys = self.layout.frontier_keys;
-        let point = checkpoints.take_up(&self.job, self.vertices, &mut self.state, keys)?;
-        Ok(point.map(|point| self.taken_up(point)))
+        let point = checkpoints.resume_from(&self.job, self.vertices, &mut self.state, keys)?;
+        Ok(point.map(|point| self.resumed_at(point)))
     }
 
-    /// Resumes as [`Engine::take_up`] does, for an algorithm that checkpoints other states.
-    pub fn take_up_of<T: State>(
+    /// Resumes as [`Engine::resume_from`] does, for an algorithm that checkpoints other states.
+    pub fn resume_states_from<T: State>(
         &mut self,
         checkpoints: &Checkpoints,
         states: &mut VertexArray<T>,
     ) -> Result<Option<(Frontier, [u64; 2])>> {
-        let point = checkpoints.take_up(&self.job, self.vertices, states, self.layout.frontier_keys)?;
-        Ok(point.map(|point| self.taken_up(point)))
+        let point = checkpoints.resume_from(&self.job, self.vertices, states, self.layout.frontier_keys)?;
+        Ok(point.map(|point| self.resumed_at(point)))
     }
 
-    fn taken_up(&mut self, point: CheckpointPosition) -> (Frontier, [u64; 2]) {
+    fn resumed_at(&mut self, point: CheckpointPosition) -> (Frontier, [u64; 2]) {
         (self.supersteps, self.facts.edges_walked) = (point.supersteps as u32, point.edges_traversed);
         self.supersteps_kept = Some(self.supersteps);
         (point.active, point.numbers)
@@ -300,7 +300,7 @@ impl<S: State> Engine<S> {
     }
 
     /// Saves other states, as [`Engine::save`] does.
-    pub fn save_of<T: State>(
+    pub fn save_states<T: State>(
         &self,
         checkpoints: &mut Checkpoints,
         states: &mut VertexArray<T>,

@@ -81,12 +81,12 @@ impl<S: State> VertexArray<S> {
         let mut file = BlockFile::create(job, "vertex state", blocks, BLOCK_BYTES)?;
         let whole = Buffer::zeroed(job.budget(), BUFFERS_BYTES, "blocks of vertex state")?;
         let mut buffers = whole.split(BLOCK_BYTES);
-        let mut flying: VecDeque<PendingBlock> = VecDeque::new();
+        let mut in_flight: VecDeque<PendingBlock> = VecDeque::new();
         for block in 0..blocks {
             job.check_cancelled()?;
             let mut buffer = match buffers.pop() {
                 Some(buffer) => buffer,
-                None => flying.pop_front().expect("all buffers are flying").wait()?,
+                None => in_flight.pop_front().expect("all buffers are in flight").wait()?,
             };
             let first = block as u64 * u64::from(per_block::<S>());
             let states = buffer.typed_mut::<S>();
@@ -95,9 +95,9 @@ impl<S: State> VertexArray<S> {
                 *state = initial(vertex)?;
             }
             behind.fill(S::default());
-            flying.push_back(file.submit_write(block, buffer)?);
+            in_flight.push_back(file.submit_write(block, buffer)?);
         }
-        for pending in flying {
+        for pending in in_flight {
             buffers.push(pending.wait()?);
         }
         Ok(VertexArray::Flash(Box::new(Blocks::new(file, buffers))))

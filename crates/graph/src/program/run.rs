@@ -104,7 +104,7 @@ fn drive<H: Hosted>(
     let engine = Engine::new::<H>(job, setup, |vertex| hosted.initial(vertex));
     check()?;
     let mut engine = engine?;
-    let (mut active, mut number, mut edges_before) = match engine.take_up(&checkpoints)? {
+    let (mut active, mut number, mut edges_before) = match engine.resume_from(&checkpoints)? {
         Some((active, [number, edges_before])) => (active, number as u32, edges_before),
         None if H::EVERY_VERTEX => (Frontier::All, 0, 0),
         None => (engine.frontier(|vertex, state| hosted.starts(vertex, state))?, 0, 0),

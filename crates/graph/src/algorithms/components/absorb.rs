@@ -91,7 +91,7 @@ pub(super) fn absorb(
     let mut set = VertexSet::new(job, out.vertices)?;
     let mut marks = VertexSet::new(job, out.vertices)?;
     let (states, array) = set.states();
-    let kept = checkpoints.take_up(job, states, array, 0)?;
+    let kept = checkpoints.resume_from(job, states, array, 0)?;
     let passes_kept = kept.as_ref().map(|point| point.supersteps as u32);
     let (mut passes, mut edges) =
         kept.map_or((0, 0), |point| (point.supersteps as u32, point.edges_traversed));

@@ -157,7 +157,7 @@ pub(super) fn pagerank(
     let first = (ONE / vertices).cast_signed();
     let start = |_| Rank { rank: first, pending: first };
     let mut engine = Engine::new::<Deltas<true>>(job, setup, start)?;
-    let begun = engine.take_up(&checkpoints)?;
+    let begun = engine.resume_from(&checkpoints)?;
     let (mut active, [mut to_come, spread]) =
         begun.unwrap_or((Frontier::All, [options.iterations.into(), ONE]));
     let mut all = Deltas::<true> { vertices, damping, tolerance, spread, each: 0 };

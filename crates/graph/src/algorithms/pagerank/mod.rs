@@ -153,7 +153,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     let rows = vec![graph.out().unweighted()];
     let setup = Setup { tuning: &options.tuning, rows, has_in_edges: false, dense, kept_bytes };
     let mut engine = Engine::new::<PageRank>(job, setup, start)?;
-    let (done, mut last_change) = match engine.take_up(&checkpoints)? {
+    let (done, mut last_change) = match engine.resume_from(&checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, Some(f64::from_bits(numbers[1]))),
         None => (0, None),
     };
