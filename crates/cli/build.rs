@@ -1,4 +1,4 @@
-//! Tells the command which commit it is built of: `INSHORE_COMMIT` where that is set, else what git says.
+//! Passes the commit of the build to the command: `INSHORE_COMMIT` if set, else the commit that git reports.
 
 use std::{env, process::Command};
 

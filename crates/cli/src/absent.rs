@@ -1,4 +1,4 @@
-//! Verbs that a build without their feature lacks: known by name, so that the error says which feature has them.
+//! Verbs that a build without their feature lacks: the command knows their names, so that an error can name the feature.
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -22,27 +22,27 @@ const VERBS: [(&[&str], &str); 13] = [
     (&["sql"], "sql"),
     (&["store", "repair"], "nodes"),
 ];
-/// Nouns that whole features are about.
+/// Nouns of whole features.
 const NOUNS: [(&[&str], &str); 2] = [(&["kernel"], "wasm"), (&["node"], "nodes")];
 
-/// The features of a build, and whether it has them.
+/// The features, and whether a build has each.
 type Features = [(&'static str, bool)];
 
-/// Reads the command line. Ends the process as clap does for `--help` and for what cannot be understood.
+/// Reads the command line. Ends the process as clap does for `--help` and for arguments that cannot be parsed.
 ///
 /// # Errors
-/// Where a verb is asked for that needs a feature which this build lacks.
+/// If a verb needs a feature that this build lacks.
 pub fn parse() -> anyhow::Result<Cli> {
     let mut command = with_absent(Cli::command(), &FEATURES);
     let parsed = command.try_get_matches_from_mut(std::env::args_os());
     let matches = parsed.unwrap_or_else(|error| advised(error, &command).exit());
-    if let Some((verb, feature)) = asked_for(&matches, &FEATURES) {
+    if let Some((verb, feature)) = absent_verb(&matches, &FEATURES) {
         return Err(lacks(&format!("`inshore {}`", verb.join(" ")), feature));
     }
     Ok(Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit()))
 }
 
-/// The error of asking for what needs a feature which this build lacks.
+/// Creates the error of a verb or option whose feature this build lacks.
 pub fn lacks(what: &str, feature: &str) -> anyhow::Error {
     let has: Vec<&str> = FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
     anyhow!(
@@ -75,8 +75,8 @@ fn add(command: Command, path: &[&'static str], feature: &str) -> Command {
     command.subcommand(Command::new(name).about(about).disable_help_flag(true).arg(arguments.hide(true)))
 }
 
-/// The absent verb that a command line asks for, and its feature.
-fn asked_for(matches: &ArgMatches, features: &Features) -> Option<(&'static [&'static str], &'static str)> {
+/// Returns the absent verb of a command line, and its feature.
+fn absent_verb(matches: &ArgMatches, features: &Features) -> Option<(&'static [&'static str], &'static str)> {
     let (noun, sub) = matches.subcommand()?;
     let verb = sub.subcommand_name();
     absent(features).find(|(path, _)| match path {
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The command as a build with graphs alone has it; `scripts/features.sh` builds that.
+    /// The command of a build with graphs alone; `scripts/features.sh` builds that.
     #[test]
     fn a_verb_whose_feature_is_absent_is_known_by_name() {
         let features = FEATURES.map(|(name, _)| (name, name == "graph"));
@@ -130,7 +130,7 @@ mod tests {
             ("inshore store ls", None),
         ] {
             let matches = few.clone().try_get_matches_from(words.split(' ')).expect(words);
-            let found = asked_for(&matches, &features);
+            let found = absent_verb(&matches, &features);
             assert_eq!(found.map(|(_, feature)| feature), wanted, "{words}");
         }
         assert!(few.clone().try_get_matches_from(["inshore", "sortt"]).is_err());

@@ -1,8 +1,8 @@
-//! What a command line that is not understood may have meant.
+//! Proposes corrections for command lines that cannot be parsed.
 //!
-//! clap compares an argument that it does not know with all others of the command, and proposes the nearest one even where
-//! that is far away (`--stall` for `--stats`); and it looks for a verb only where the wrong one stands, so that `inshore put`
-//! does not lead to `inshore store put`. Here far-fetched proposals are left out, and verbs are looked for everywhere.
+//! clap compares an unknown argument with all others of the command, and proposes the nearest one even if that is far away
+//! (`--stall` for `--stats`); and it looks for a verb only at the place of the wrong one, so that `inshore put` does not lead to
+//! `inshore store put`. This module drops far-fetched proposals, and looks for verbs everywhere.
 
 use clap::{
     Command, Error,
@@ -10,7 +10,7 @@ use clap::{
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
-/// Verbs of other programs, and the verb here that does the same.
+/// Verbs of other programs, and the equivalent verb of this one.
 const ELSEWHERE: [(&str, &str); 21] = [
     ("bunzip2", "decompress"),
     ("bzip2", "compress"),
@@ -35,14 +35,14 @@ const ELSEWHERE: [(&str, &str); 21] = [
     ("wc", "count words"),
 ];
 
-/// Arguments of other programs that are not here, and what does the same.
+/// Arguments of other programs that do not exist here, and their equivalent.
 const ARGUMENTS_ELSEWHERE: [(&str, &str, &str); 1] = [(
     "search",
     "--stats",
     "--counters FILE writes counters of the search as JSON, --explain tells the costs",
 )];
 
-/// The error with better proposals, where there are any.
+/// Returns the error with better proposals, if there are any.
 pub fn advised(mut error: Error, command: &Command) -> Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
@@ -67,7 +67,7 @@ pub fn advised(mut error: Error, command: &Command) -> Error {
                 && !is_near(name_of(&found), name_of(proposed))
             {
                 error.remove(ContextKind::SuggestedArg);
-                // It shows the argument that was proposed.
+                // The usage line shows the argument that was proposed.
                 error.remove(ContextKind::Usage);
             }
             let known = ARGUMENTS_ELSEWHERE.iter().find(|(verb, argument, _)| {
@@ -83,14 +83,14 @@ pub fn advised(mut error: Error, command: &Command) -> Error {
     error
 }
 
-/// The name of an argument, without dashes and its value.
+/// Returns the name of an argument, without dashes and value.
 fn name_of(argument: &str) -> &str {
     let name = argument.trim_start_matches('-');
     name.split(['=', ' ']).next().unwrap_or(name)
 }
 
-/// The verbs that someone may have meant who wrote `found`: all of that name, at any place; else what does the same as a
-/// verb of that name elsewhere; else all that are spelt nearly so.
+/// Returns the verbs that the user may have meant by `found`: all of that name, at any place; else the equivalent of another
+/// program's verb of that name; else all that are spelt similarly.
 fn verbs_for(found: &str, command: &Command) -> Vec<String> {
     let mut all = Vec::new();
     add_verbs(command, "", &mut all);
@@ -117,8 +117,8 @@ fn add_verbs(command: &Command, path: &str, all: &mut Vec<String>) {
     }
 }
 
-/// True where one word may be the other misspelt: at most a quarter of the shorter word's letters, and at least one, are wrong,
-/// missing, superfluous or swapped.
+/// Tells whether one word may be the other misspelt: at most a quarter of the shorter word's letters, and at least one, are
+/// wrong, missing, superfluous or swapped.
 fn is_near(one: &str, other: &str) -> bool {
     let most = (one.len().min(other.len()) / 4).max(1);
     one.len() > 2 && one.len().abs_diff(other.len()) <= most && strsim::osa_distance(one, other) <= most
@@ -131,8 +131,8 @@ mod tests {
     use super::*;
     use crate::args::Cli;
 
-    /// What is said of a command line that is not understood.
-    fn said(line: &str) -> String {
+    /// Returns the error message for a command line.
+    fn message(line: &str) -> String {
         let mut command = Cli::command();
         let words = std::iter::once("inshore").chain(line.split(' '));
         let error = command.try_get_matches_from_mut(words).expect_err("it is not understood");
@@ -151,18 +151,18 @@ mod tests {
             ("graph pagernak web", "inshore graph pagerank"),
             ("sotr a", "inshore sort"),
         ] {
-            let said = said(line);
-            assert!(said.contains(&format!("did you mean `{meant}`?")), "{line}: {said}");
+            let message = message(line);
+            assert!(message.contains(&format!("did you mean `{meant}`?")), "{line}: {message}");
         }
-        assert!(!said("xyzzy").contains("did you mean"));
+        assert!(!message("xyzzy").contains("did you mean"));
     }
 
     #[test]
     fn an_argument_that_is_far_from_the_one_that_was_given_is_not_proposed() {
-        let stats = said("search --stats x");
+        let stats = message("search --stats x");
         assert!(!stats.contains("stall") && stats.contains("--counters FILE"), "{stats}");
-        assert!(said("sort --memroy 1GiB a").contains("--memory"));
-        assert!(said("search --ignore-cas x").contains("--ignore-case"));
+        assert!(message("sort --memroy 1GiB a").contains("--memory"));
+        assert!(message("search --ignore-cas x").contains("--ignore-case"));
     }
 
     #[test]

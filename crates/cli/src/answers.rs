@@ -1,4 +1,4 @@
-//! The algorithms. Each has its options and its sentence; running, streaming the rows and telling are the same.
+//! Runs the algorithms. Each has its options and its summary sentence; running, streaming the rows and reporting are shared.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,19 +16,19 @@ use inshore::{
 };
 
 use crate::{
-    args::{self, Asked, Resumed},
+    args::{self, AlgorithmArgs, ResumeArgs},
     outcome::Outcome,
     session::Session,
     sizes::Sizes,
     top::{Best, Order, Top},
 };
 
-pub fn pagerank(session: &Session, words: &args::Pagerank) -> Result<()> {
+pub fn pagerank(session: &Session, arguments: &args::Pagerank) -> Result<()> {
     let options = PageRankOptions {
-        tolerance: words.tolerance,
-        resume: resume(&words.resumed),
-        tuning: tuning(&words.asked),
-        ..words.how.options()
+        tolerance: arguments.tolerance,
+        resume: resume(&arguments.resumed),
+        tuning: tuning(&arguments.asked),
+        ..arguments.how.options()
     };
     let run = |graph: &Graph, job: &Job| graph::pagerank(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
@@ -42,88 +42,92 @@ pub fn pagerank(session: &Session, words: &args::Pagerank) -> Result<()> {
             summary.last_change.map(|change| format!(", the last of which changed them by {change:.1e}"));
         format!("ranks of {vertices} vertices after {supersteps} iterations{}", change.unwrap_or_default())
     };
-    let shown = Shown::Rows(Order::Descending(1));
-    answer(session, "graph pagerank", &words.asked, shown, run, sentence)
+    let shown = TopContents::Rows(Order::Descending(1));
+    answer(session, "graph pagerank", &arguments.asked, shown, run, sentence)
 }
 
-pub fn bfs(session: &Session, words: &args::Bfs) -> Result<()> {
+pub fn bfs(session: &Session, arguments: &args::Bfs) -> Result<()> {
     let options = BfsOptions {
-        resume: resume(&words.resumed),
-        tuning: tuning(&words.asked),
-        ..BfsOptions::new(words.source)
+        resume: resume(&arguments.resumed),
+        tuning: tuning(&arguments.asked),
+        ..BfsOptions::new(arguments.source)
     };
     let run = |graph: &Graph, job: &Job| graph::bfs(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         let (reached, levels) = (summary.reached.unwrap_or(0), summary.levels.unwrap_or(0));
         format!("reached {reached} of {vertices} vertices in {levels} levels")
     };
-    answer(session, "graph bfs", &words.asked, Shown::Rows(Order::Ascending(2)), run, sentence)
+    answer(session, "graph bfs", &arguments.asked, TopContents::Rows(Order::Ascending(2)), run, sentence)
 }
 
-pub fn sssp(session: &Session, words: &args::Sssp) -> Result<()> {
+pub fn sssp(session: &Session, arguments: &args::Sssp) -> Result<()> {
     let options = SsspOptions {
-        resume: resume(&words.resumed),
-        tuning: tuning(&words.asked),
-        ..SsspOptions::new(words.source)
+        resume: resume(&arguments.resumed),
+        tuning: tuning(&arguments.asked),
+        ..SsspOptions::new(arguments.source)
     };
     let run = |graph: &Graph, job: &Job| graph::sssp(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("distances to {} of {vertices} vertices", summary.reached.unwrap_or(0))
     };
-    answer(session, "graph sssp", &words.asked, Shown::Rows(Order::Ascending(1)), run, sentence)
+    answer(session, "graph sssp", &arguments.asked, TopContents::Rows(Order::Ascending(1)), run, sentence)
 }
 
-pub fn communities(session: &Session, words: &args::Communities) -> Result<()> {
+pub fn communities(session: &Session, arguments: &args::Communities) -> Result<()> {
     let options = CommunitiesOptions {
-        iterations: words.iterations,
-        resume: resume(&words.resumed),
-        tuning: tuning(&words.asked),
+        iterations: arguments.iterations,
+        resume: resume(&arguments.resumed),
+        tuning: tuning(&arguments.asked),
     };
     let run = |graph: &Graph, job: &Job| graph::communities(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("communities of {vertices} vertices after {} iterations", summary.supersteps)
     };
-    answer(session, "graph communities", &words.asked, Shown::Sizes, run, sentence)
+    answer(session, "graph communities", &arguments.asked, TopContents::Sizes, run, sentence)
 }
 
-pub fn clustering(session: &Session, words: &args::Clustering) -> Result<()> {
-    let options = ClusteringOptions { tuning: tuning(&words.asked) };
+pub fn clustering(session: &Session, arguments: &args::Clustering) -> Result<()> {
+    let options = ClusteringOptions { tuning: tuning(&arguments.asked) };
     let run = |graph: &Graph, job: &Job| graph::clustering(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         let triangles = summary.triangles.unwrap_or(0);
         format!("clustering coefficients of {vertices} vertices, {triangles} triangles")
     };
-    let shown = Shown::Rows(Order::Descending(1));
-    answer(session, "graph clustering", &words.asked, shown, run, sentence)
+    let shown = TopContents::Rows(Order::Descending(1));
+    answer(session, "graph clustering", &arguments.asked, shown, run, sentence)
 }
 
-pub fn components(session: &Session, words: &args::Components) -> Result<()> {
-    let options = ComponentsOptions { resume: resume(&words.resumed), tuning: tuning(&words.asked) };
+pub fn components(session: &Session, arguments: &args::Components) -> Result<()> {
+    let options = ComponentsOptions { resume: resume(&arguments.resumed), tuning: tuning(&arguments.asked) };
     let run = |graph: &Graph, job: &Job| graph::components(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("{} components of {vertices} vertices", summary.components.unwrap_or(0))
     };
-    answer(session, "graph components", &words.asked, Shown::Sizes, run, sentence)
+    answer(session, "graph components", &arguments.asked, TopContents::Sizes, run, sentence)
 }
 
-pub fn betweenness(session: &Session, words: &args::Betweenness) -> Result<()> {
-    let (sources, seed) = (words.sample.sources, words.sample.seed);
-    let options =
-        BetweennessOptions { sources, seed, resume: resume(&words.resumed), tuning: tuning(&words.asked) };
+pub fn betweenness(session: &Session, arguments: &args::Betweenness) -> Result<()> {
+    let (sources, seed) = (arguments.sample.sources, arguments.sample.seed);
+    let options = BetweennessOptions {
+        sources,
+        seed,
+        resume: resume(&arguments.resumed),
+        tuning: tuning(&arguments.asked),
+    };
     let run = |graph: &Graph, job: &Job| graph::betweenness(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("centrality of {vertices} vertices from {} sources", summary.sources.len())
     };
-    let shown = Shown::Rows(Order::Descending(1));
-    answer(session, "graph betweenness", &words.asked, shown, run, sentence)
+    let shown = TopContents::Rows(Order::Descending(1));
+    answer(session, "graph betweenness", &arguments.asked, shown, run, sentence)
 }
 
-/// How often what was done is kept.
-fn resume(resumed: &Resumed) -> Option<Duration> {
+/// Returns the interval between checkpoints.
+fn resume(resumed: &ResumeArgs) -> Option<Duration> {
     resumed.resume.then(|| Duration::from_secs_f64(resumed.checkpoint_every))
 }
 
-fn tuning(asked: &Asked) -> Tuning {
+fn tuning(asked: &AlgorithmArgs) -> Tuning {
     Tuning {
         strategy: asked.strategy.map(Into::into),
         regime: asked.regime.map(Into::into),
@@ -131,20 +135,20 @@ fn tuning(asked: &Asked) -> Tuning {
     }
 }
 
-/// What `--top` shows.
+/// The contents of `--top`.
 #[derive(Clone, Copy)]
-enum Shown {
+enum TopContents {
     /// The best rows in this order.
     Rows(Order),
-    /// The values of the second column that most rows have, and how many.
+    /// The most frequent values of the second column, and their counts.
     Sizes,
 }
 
 fn answer(
     session: &Session,
     command: &'static str,
-    asked: &Asked,
-    shown: Shown,
+    asked: &AlgorithmArgs,
+    shown: TopContents,
     run_algorithm: impl FnOnce(&Graph, &Job) -> graph::Result<Answer>,
     sentence: impl FnOnce(u64, &Summary) -> String,
 ) -> Result<()> {
@@ -169,8 +173,8 @@ fn answer(
     Ok(Outcome { rows: top, sentence_aside, notice, how, ..outcome }.tell(&session.options)?)
 }
 
-/// Finds fault with the output before hours of work and not after.
-fn check_output(session: &Session, asked: &Asked) -> Result<()> {
+/// Checks the output before hours of work and not after.
+fn check_output(session: &Session, asked: &AlgorithmArgs) -> Result<()> {
     let Some(path) = &asked.output else { return Ok(()) };
     if path == Path::new("-") && asked.top.is_some() {
         bail!("-o - and --top both want standard output: give one of them");
@@ -179,8 +183,8 @@ fn check_output(session: &Session, asked: &Asked) -> Result<()> {
     Ok(TableWriter::check_path(path)?)
 }
 
-/// Reads the rows once, into the file and into what `--top` shows. Reads nothing where nobody asked.
-fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
+/// Reads the rows once, into the file and into the result of `--top`. Reads no rows if neither was requested.
+fn stream(mut rows: Rows, asked: &AlgorithmArgs, shown: TopContents) -> Result<Option<Top>> {
     if asked.output.is_none() && asked.top.is_none() {
         rows.finish()?;
         return Ok(None);
@@ -190,11 +194,11 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     let writer = |path: &PathBuf| TableWriter::create(path, rows.schema().clone(), job.budget());
     let mut writer = asked.output.as_ref().map(writer).transpose()?;
     let mut best = match (asked.top, shown) {
-        (Some(limit), Shown::Rows(order)) => Some(Best::new(limit as usize, order)),
+        (Some(limit), TopContents::Rows(order)) => Some(Best::new(limit as usize, order)),
         _ => None,
     };
     let mut sizes = match (asked.top, shown) {
-        (Some(_), Shown::Sizes) => Some(Sizes::new(&job)?),
+        (Some(_), TopContents::Sizes) => Some(Sizes::new(&job)?),
         _ => None,
     };
     while let Some(batch) = rows.next_batch()? {
@@ -223,13 +227,13 @@ fn stream(mut rows: Rows, asked: &Asked, shown: Shown) -> Result<Option<Top>> {
     Ok(top)
 }
 
-/// What `--explain` tells of an algorithm beside what it tells of every job.
+/// Returns the facts of `--explain` about an algorithm, beside those of every job.
 fn how(summary: &Summary) -> Vec<(&'static str, String)> {
     let state = if summary.state == "memory" { "in memory" } else { "on flash" };
     let updates = match &summary.strategy[..] {
-        "look-up" => "none: vertices looked at their neighbours".to_string(),
+        "look-up" => "none: vertices read their neighbours' labels".to_string(),
         "union-find" => {
-            "none: edges joined trees of a forest, or fell to a set of connected vertices".to_string()
+            "none: edges joined trees of a forest, or joined a set of connected vertices".to_string()
         }
         "columns" => "combined column by column".to_string(),
         strategy => format!("combined by the {strategy} strategy"),

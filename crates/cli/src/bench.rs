@@ -1,7 +1,7 @@
-//! `inshore store bench`: what a drive can do, as a table, as JSON and as a figure.
+//! `inshore store bench`: measures a drive, and prints a table, JSON or a figure.
 //!
-//! The devices of a store are measured in scratch of the store, and what is found stays with it. Any other folder gets a
-//! store of its own for the time of the measurement.
+//! The devices of a store are measured in scratch of the store, and the results stay with the store. Any other folder gets a
+//! temporary store for the measurement.
 
 use std::{
     collections::BTreeSet,
@@ -29,10 +29,10 @@ use crate::{
 /// The longest bar of the chart on the terminal.
 const BAR_CHARACTERS: f64 = 20.0;
 
-pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
-    // Removed last, when nobody uses it any more.
+pub fn bench(mut options: Everywhere, arguments: &Bench) -> Result<()> {
+    // The folder is removed last, when nothing uses it any more.
     let mut temporary = None;
-    let session = match &words.folder {
+    let session = match &arguments.folder {
         None => Session::open_existing(options)?,
         Some(folder) if is_device(folder)? => {
             options.store = Some(folder.clone());
@@ -44,18 +44,18 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
             Session::open(options)?
         }
     };
-    let is_stdout_taken = words.output.as_deref() == Some(Path::new("-"));
-    // What cannot be written is told before half a minute of work.
-    let file = match &words.output {
+    let is_stdout_taken = arguments.output.as_deref() == Some(Path::new("-"));
+    // Output errors are reported before half a minute of work.
+    let file = match &arguments.output {
         Some(output) if is_stdout_taken => session.check_stdout_is_free(output).map(|()| None)?,
         output => output.as_deref().map(NewFile::create).transpose()?,
     };
-    let numbers = numbers_of(session.store()?, words.folder.as_deref().filter(|_| temporary.is_none()))?;
-    let plan = plan_of(words);
+    let numbers = numbers_of(session.store()?, arguments.folder.as_deref().filter(|_| temporary.is_none()))?;
+    let plan = plan_of(arguments);
     let mut run = session.start()?;
     let devices = numbers.into_iter().map(|number| measure(&run.job, number, &plan));
     let mut devices = devices.collect::<inshore::store::Result<Vec<DeviceProfile>>>()?;
-    match &words.folder {
+    match &arguments.folder {
         Some(folder) if temporary.is_some() => {
             devices[0].path = folder.canonicalize().unwrap_or(folder.clone()).display().to_string();
         }
@@ -72,28 +72,32 @@ pub fn bench(mut options: Everywhere, words: &Bench) -> Result<()> {
     }
     if !session.options.json && !is_stdout_taken {
         let mut out = BufWriter::new(terminal::stdout());
-        devices.iter().try_for_each(|device| print_device(&mut out, device, words.output.is_none()))?;
+        devices.iter().try_for_each(|device| print_device(&mut out, device, arguments.output.is_none()))?;
         out.flush()?;
     }
     let sentences: Vec<String> = devices.iter().map(sentence).collect();
     let summary = json!({ "kept": temporary.is_none(), "devices": devices });
     let outcome = Outcome::new("store bench", report, summary, sentences.join("\n"));
     Outcome { sentence_aside: is_stdout_taken, ..outcome }.tell(&session.options)?;
-    if let Some(output) = words.output.as_deref().filter(|_| !is_stdout_taken && !session.options.json) {
+    if let Some(output) = arguments.output.as_deref().filter(|_| !is_stdout_taken && !session.options.json) {
         print_line(&format!("the figure is in {}", output.display()))?;
     }
     Ok(())
 }
 
-fn plan_of(words: &Bench) -> MeasurePlan {
-    let plan = if words.quick { MeasurePlan::quick() } else { MeasurePlan::default() };
-    MeasurePlan { seconds: words.seconds.unwrap_or(plan.seconds), working_set_bytes: words.size, ..plan }
+fn plan_of(arguments: &Bench) -> MeasurePlan {
+    let plan = if arguments.quick { MeasurePlan::quick() } else { MeasurePlan::default() };
+    MeasurePlan {
+        seconds: arguments.seconds.unwrap_or(plan.seconds),
+        working_set_bytes: arguments.size,
+        ..plan
+    }
 }
 
-/// Whether a folder is a device of a store.
+/// Tells whether a folder is a device of a store.
 fn is_device(folder: &Path) -> Result<bool> {
     if !folder.is_dir() {
-        bail!("{} is no folder", folder.display());
+        bail!("{} is not a folder", folder.display());
     }
     match Store::open_existing(folder) {
         Ok(_) => Ok(true),
@@ -102,7 +106,7 @@ fn is_device(folder: &Path) -> Result<bool> {
     }
 }
 
-/// The device in `folder`, or all that are there.
+/// Returns the number of the device in `folder`, or of all present devices.
 fn numbers_of(store: &Store, folder: Option<&Path>) -> Result<Vec<u16>> {
     if let Some(folder) = folder {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
@@ -121,7 +125,7 @@ fn numbers_of(store: &Store, folder: Option<&Path>) -> Result<Vec<u16>> {
     Ok(numbers)
 }
 
-/// A folder that is removed on drop, with everything in it.
+/// A folder that is removed on drop, with all its contents.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -134,7 +138,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // What cannot be removed says by its name whose it is.
+        // A folder that cannot be removed tells its origin by its name.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -147,7 +151,7 @@ fn draw(file: NewFile, devices: &[DeviceProfile]) -> Result<()> {
     Ok(file.publish()?)
 }
 
-/// A table for each pattern, with bars where there is no figure, and one of latencies.
+/// Prints a table for each pattern, with bars if there is no figure, and one of latencies.
 fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -> io::Result<()> {
     let cache = if device.direct_io { "past the page cache" } else { "through the page cache" };
     let set = format_bytes(device.working_set_bytes);
@@ -189,7 +193,7 @@ fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -
     writeln!(out)
 }
 
-/// The first column stands left and the others right, but for bars in the last.
+/// Prints the first column left-aligned and the others right-aligned, except bars in the last.
 fn print_columns(
     out: &mut impl Write,
     names: &[String],
@@ -206,7 +210,7 @@ fn print_columns(
     table::print(out, &header, rows)
 }
 
-/// The best of a row beside the best of all.
+/// Draws the best of a row relative to the best of all.
 fn bar(part: f64) -> String {
     "#".repeat((part.clamp(0.0, 1.0) * BAR_CHARACTERS).round() as usize)
 }

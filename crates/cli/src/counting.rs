@@ -21,19 +21,19 @@ use crate::{
     sorting::{estimates, kept},
 };
 
-pub fn kmers(options: Everywhere, words: &Kmers) -> Result<()> {
-    check_stdout_is_free(&options, &words.output)?;
-    let Kmers { k, min_count, codes, resume, .. } = *words;
-    let operation = verbs::CountKmers { k, canonical: !words.forward, min_count, codes, resume };
-    let request = Request::new(operation, &words.inputs).to(&words.output);
+pub fn kmers(options: Everywhere, arguments: &Kmers) -> Result<()> {
+    check_stdout_is_free(&options, &arguments.output)?;
+    let Kmers { k, min_count, codes, resume, .. } = *arguments;
+    let operation = verbs::CountKmers { k, canonical: !arguments.forward, min_count, codes, resume };
+    let request = Request::new(operation, &arguments.inputs).to(&arguments.output);
     let ran = operations::run(options, &request)?;
-    if let Some(path) = &words.histogram {
+    if let Some(path) = &arguments.histogram {
         NewFile::write_whole(path, spectrum(&ran.done.answer).as_bytes())?;
     }
     ran.tell(|report, done| {
         let KmerSummary { kmers, distinct, written, sequences, kmers_kept, runs, bytes_spilled, .. } =
             done.answer;
-        let (sequences, place) = (counted(sequences, "sequence"), place(&words.output));
+        let (sequences, place) = (counted(sequences, "sequence"), place(&arguments.output));
         let sentence =
             format!("{kmers} {k}-mers of {sequences}, {distinct} different, {written} written{place}");
         let sentence = sentence + &kept(kmers_kept, &format!("{k}-mers"));
@@ -51,25 +51,25 @@ fn spectrum(summary: &KmerSummary) -> String {
     text
 }
 
-pub fn values(options: Everywhere, words: &Values) -> Result<()> {
-    check_stdout_is_free(&options, &words.output)?;
+pub fn values(options: Everywhere, arguments: &Values) -> Result<()> {
+    check_stdout_is_free(&options, &arguments.output)?;
     let operation = verbs::CountValues {
-        columns: words.column.clone(),
-        text: words.text.clone(),
-        header: Header::has_names(words.header),
-        resume: words.resume,
+        columns: arguments.column.clone(),
+        text: arguments.text.clone(),
+        header: Header::has_names(arguments.header),
+        resume: arguments.resume,
     };
-    let request = Request::new(operation, &words.inputs).to(&words.output);
+    let request = Request::new(operation, &arguments.inputs).to(&arguments.output);
     operations::run(options, &request)?.tell(|report, done| {
         let sentence = match &done.answer {
             ReduceAnswer::Here(summary) => {
                 let (values, rows) = (summary.groups, counted(summary.rows_in, "row"));
-                let (values, place) = (counted(values, "different value"), place(&words.output));
+                let (values, place) = (counted(values, "different value"), place(&arguments.output));
                 format!("{values} in {rows} written{place}") + &kept(summary.rows_kept, "rows")
             }
             #[cfg(all(feature = "nodes", feature = "sql"))]
             ReduceAnswer::Nodes { groups, .. } => {
-                counted(*groups, "group") + &crate::outcome::written(&words.output)
+                counted(*groups, "group") + &crate::outcome::written(&arguments.output)
             }
         };
         Outcome { sentence_aside: true, ..Outcome::new("count values", report, done, sentence) }

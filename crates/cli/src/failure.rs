@@ -1,4 +1,4 @@
-//! How an error is told, and which exit code it has.
+//! Error messages and exit codes.
 
 use std::{
     io,
@@ -17,39 +17,40 @@ use crate::outcome::say;
 /// The exit code of a command that failed.
 pub const FAILED: u8 = 2;
 
-/// The exit code of a command that a signal stopped: 128 + SIGINT, as shells have it.
+/// The exit code of a command that a signal stopped: 128 + SIGINT, as in shells.
 pub const STOPPED: u8 = 130;
 
-/// What went wrong was told when it was found.
+/// An error that was reported when it was found.
 #[derive(Debug, thiserror::Error)]
 #[error("some of the input could not be read")]
 pub struct AlreadyTold;
 
-/// Whether tasks of others run in this process, each of which may fail by itself.
+/// Tells whether tasks of clients run in this process, each of which may fail by itself.
 pub static SERVES: AtomicBool = AtomicBool::new(false);
 
-/// Whether a panic says that the system starts no more threads, in the words of the standard library and of the async runtime.
+/// Tells whether a panic means that the system starts no more threads, by the words of the standard library and of the async
+/// runtime.
 fn is_without_threads(panic: &str) -> bool {
-    // A thread that begins allocates a stack for its signals.
+    // A new thread allocates a stack for its signals.
     ["failed to spawn thread", "can't spawn worker thread", "failed to allocate an alternative stack"]
         .iter()
         .any(|words| panic.contains(words))
 }
 
-/// Ends the process with an error where a panic says that the system starts no more threads; a node goes on, without the task.
+/// Ends the process with an error if a panic means that the system starts no more threads; a node goes on, without the task.
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(
-            "inshore: the system starts no more threads: fewer --threads need fewer, and `ulimit -u`, `ulimit -v` and the cgroup limit them",
+            "inshore: the system starts no more threads: use fewer --threads, or raise `ulimit -u`, `ulimit -v` or the limits of the cgroup",
         );
         process::exit(FAILED.into());
     }
 }
 
-/// Prints `error` with its causes on standard error and gives the exit code.
+/// Prints `error` with its causes on standard error and returns the exit code.
 pub fn tell(error: &anyhow::Error) -> ExitCode {
     if error.chain().any(is_broken_pipe) {
-        // Whoever reads our output (`| head`) has seen enough.
+        // The reader of the output (`| head`) has read enough.
         return ExitCode::SUCCESS;
     }
     if !error.is::<AlreadyTold>() {
@@ -58,21 +59,22 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.chain().any(is_cancelled) { STOPPED } else { FAILED })
 }
 
-/// The error of a command that may have been stopped since its deadline is over, which is then what is said: nobody stopped it.
+/// Replaces the error of a command that was stopped at its deadline by one that names the deadline, since no user stopped the
+/// command.
 pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::Error {
     let stopped_by = deadline.filter(|deadline| deadline.is_over() && error.chain().any(is_cancelled));
     match stopped_by {
-        Some(deadline) => anyhow!("{}: {}", told(deadline), message(&error)),
+        Some(deadline) => anyhow!("{}: {}", deadline_message(deadline), message(&error)),
         None => error,
     }
 }
 
-/// That a deadline is over.
-pub fn told(deadline: Deadline) -> String {
+/// Returns the message of an expired deadline.
+pub fn deadline_message(deadline: Deadline) -> String {
     format!("the deadline of {} s is over", deadline.given().as_secs_f64())
 }
 
-/// The error and its causes. Many errors quote their cause, so a cause that was said already is left out.
+/// Returns the error and its causes. Many errors quote their cause, so a cause that was already quoted is skipped.
 fn message(error: &anyhow::Error) -> String {
     let mut message = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -6,7 +6,8 @@
 //!   random read       random write
 //! ```
 //!
-//! Written by hand, since it is rectangles, lines and words; a library for plots would be larger than this program.
+//! The SVG is written by hand, since it has only rectangles, lines and words; a plotting library would be larger than this
+//! program.
 
 use std::{collections::BTreeSet, fmt::Write};
 
@@ -16,13 +17,13 @@ const WIDTH: f64 = 960.0;
 /// The space above the panels of a device, and that of one panel.
 const HEAD: f64 = 104.0;
 const PANEL: (f64, f64) = (WIDTH / 2.0, 280.0);
-/// Where the lines are in a panel: left, top, width, height.
+/// The plot area in a panel: left, top, width, height.
 const PLOT: (f64, f64, f64, f64) = (88.0, 28.0, 364.0, 190.0);
 const HEIGHT: f64 = HEAD + 2.0 * PANEL.1;
-/// From dark to light, told apart in grey and by all kinds of eyes; then again from the start.
+/// Colours from dark to light, distinguishable in grey and with colour blindness; more lines start again.
 const COLOURS: [&str; 6] = ["#440154", "#3b528b", "#21918c", "#5ec962", "#e6a800", "#d1495b"];
 
-/// The figure; devices stand below each other.
+/// Returns the figure; devices stand below each other.
 pub fn svg(devices: &[DeviceProfile]) -> String {
     let height = HEIGHT * devices.len() as f64;
     let mut out = format!(
@@ -39,10 +40,10 @@ pub fn svg(devices: &[DeviceProfile]) -> String {
     out
 }
 
-/// What is on the axes.
+/// The scales of the axes.
 struct Scales {
     blocks: Vec<u64>,
-    /// Bytes a second, ascending; the first and the last are the ends of the axis.
+    /// Bytes per second, ascending; the first and the last are the ends of the axis.
     rates: Vec<f64>,
 }
 
@@ -67,7 +68,7 @@ impl Scales {
     }
 }
 
-/// 1, 2 and 5 of each power of ten from below `low` to above `high`; only the powers where these are too many.
+/// Returns 1, 2 and 5 of each power of ten from below `low` to above `high`; only the powers if these are too many.
 fn ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32 + 1);
     let of = |steps: &[f64]| -> Vec<f64> {
@@ -81,10 +82,10 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     if fine.len() <= 10 { fine } else { of(&[1.0]) }
 }
 
-/// A rate in the decimal units in which drives are sold.
+/// Formats a rate in the decimal units in which drives are sold.
 pub fn format_rate(bytes_per_second: f64) -> String {
     let (value, unit) = match bytes_per_second {
-        // What would be rounded to 1000 of a unit has the next one.
+        // A rate that would be rounded to 1000 of a unit has the next one.
         rate if rate >= 999.5e6 => (rate / 1e9, "GB/s"),
         rate if rate >= 999.5e3 => (rate / 1e6, "MB/s"),
         rate => (rate / 1e3, "kB/s"),
@@ -93,7 +94,7 @@ pub fn format_rate(bytes_per_second: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A block size as short as an axis wants it: "64K", "2M".
+/// Formats a block size for an axis: "64K", "2M".
 fn short_bytes(bytes: u64) -> String {
     if bytes >= 1 << 20 { format!("{}M", bytes >> 20) } else { format!("{}K", bytes >> 10) }
 }
@@ -169,7 +170,7 @@ fn rule(out: &mut String, from: (f64, f64), to: (f64, f64), colour: &str) {
     );
 }
 
-/// A line with a dot at each place.
+/// Draws a line with a dot at each place.
 fn line(out: &mut String, places: &[(f64, f64)], colour: &str) {
     let joined: Vec<String> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
     let _ = writeln!(
@@ -188,13 +189,13 @@ fn text(out: &mut String, place: (f64, f64), style: &str, words: &str) {
     let _ = writeln!(out, "<text x=\"{:.1}\" y=\"{:.1}\"{space}{style}>{words}</text>", place.0, place.1);
 }
 
-/// What XML takes: control characters stand in no version of it.
+/// Escapes text for XML, and drops control characters, which no version of XML has.
 fn escape(words: &str) -> String {
     let words: String = words.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// The end of a long path: the title is one line.
+/// Returns the end of a long path: the title is one line.
 fn short(path: &str) -> String {
     const MOST: usize = 70;
     let length = path.chars().count();

@@ -1,4 +1,4 @@
-//! Graphs come and go: import, generate, ls, info, rm, export, and check.
+//! Manages graphs: import, generate, ls, info, rm, export, and check.
 
 use std::{io::BufWriter, path::Path};
 
@@ -18,27 +18,28 @@ use crate::{
     terminal,
 };
 
-pub fn import(session: &Session, words: &args::Import) -> Result<()> {
-    let inputs: Vec<Input> = words.inputs.iter().map(Input::new).collect();
+pub fn import(session: &Session, arguments: &args::Import) -> Result<()> {
+    let inputs: Vec<Input> = arguments.inputs.iter().map(Input::new).collect();
     let options = ImportOptions {
-        undirected: words.undirected,
-        drop_loops: words.drop_loops,
-        weighted: words.weighted || words.weight_column.is_some(),
-        reverse: words.reverse,
-        format: words.format,
-        source_column: words.source_column.clone(),
-        target_column: words.target_column.clone(),
-        weight_column: words.weight_column.clone(),
+        undirected: arguments.undirected,
+        drop_loops: arguments.drop_loops,
+        weighted: arguments.weighted || arguments.weight_column.is_some(),
+        reverse: arguments.reverse,
+        format: arguments.format,
+        source_column: arguments.source_column.clone(),
+        target_column: arguments.target_column.clone(),
+        weight_column: arguments.weight_column.clone(),
     };
-    let mut run = session.start_on(&words.inputs)?;
-    let info = graph::import(session.store()?, &run.job, &words.name, &inputs, &options)?;
+    let mut run = session.start_on(&arguments.inputs)?;
+    let info = graph::import(session.store()?, &run.job, &arguments.name, &inputs, &options)?;
     made(session, Outcome::new("graph import", run.finish(), &info, sentence(&info)))
 }
 
-pub fn generate_kronecker(session: &Session, words: &args::Kronecker) -> Result<()> {
-    let kronecker = graph::Kronecker { scale: words.scale, edge_factor: words.edge_factor, seed: words.seed };
+pub fn generate_kronecker(session: &Session, arguments: &args::Kronecker) -> Result<()> {
+    let kronecker =
+        graph::Kronecker { scale: arguments.scale, edge_factor: arguments.edge_factor, seed: arguments.seed };
     let mut run = session.start()?;
-    let info = graph::generate(session.store()?, &run.job, &words.name, &kronecker, words.reverse)?;
+    let info = graph::generate(session.store()?, &run.job, &arguments.name, &kronecker, arguments.reverse)?;
     made(session, Outcome::new("graph generate", run.finish(), &info, sentence(&info)))
 }
 
@@ -51,7 +52,7 @@ fn sentence(info: &GraphInfo) -> String {
     format!("{}: {vertices} vertices and {edges} edges, {}, {bytes} on flash", info.name, kind(info))
 }
 
-/// What sort of graph it is, in words.
+/// Describes the kind of a graph in words.
 fn kind(info: &GraphInfo) -> String {
     let mut kind = if info.directed { "directed" } else { "undirected" }.to_string();
     if info.weighted {
@@ -100,7 +101,7 @@ pub fn info(session: &Session, name: &str) -> Result<()> {
     Ok(print_line(&info.to_string())?)
 }
 
-/// Removes each graph; tells of those that could not be removed and fails at the end if there were any.
+/// Removes each graph; reports those that could not be removed and fails at the end if there were any.
 pub fn rm(session: &Session, names: &[String]) -> Result<()> {
     let (mut removed, mut failures) = (Vec::new(), Vec::new());
     for name in names {
@@ -120,7 +121,7 @@ pub fn rm(session: &Session, names: &[String]) -> Result<()> {
 
 fn remove(store: &Store, name: &str) -> Result<(), graph::Error> {
     match Graph::open(store, name) {
-        // A dataset of another kind is not ours to remove; a damaged graph is.
+        // Datasets of other kinds are refused; a damaged graph is removed.
         Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error),
         _ => Ok(store.remove(name)?),
     }
@@ -137,20 +138,20 @@ pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
     Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
 }
 
-/// Whether the answer is right.
-pub fn check(session: &Session, words: &args::Check) -> Result<bool> {
-    let graph = Graph::open(session.store()?, &words.graph)?;
-    let ranks = words.how.options();
+/// Returns whether the answer is right.
+pub fn check(session: &Session, arguments: &args::Check) -> Result<bool> {
+    let graph = Graph::open(session.store()?, &arguments.graph)?;
+    let ranks = arguments.how.options();
     let options = CheckOptions {
         iterations: ranks.iterations,
         damping: ranks.damping,
         vertex_tolerance: ranks.vertex_tolerance,
-        source: words.source,
-        sources: words.sample.sources,
-        seed: words.sample.seed,
+        source: arguments.source,
+        sources: arguments.sample.sources,
+        seed: arguments.sample.seed,
     };
     let mut run = session.start()?;
-    let verdict = graph::check::check(&graph, &run.job, &Input::new(&words.answer), &options)?;
+    let verdict = graph::check::check(&graph, &run.job, &Input::new(&arguments.answer), &options)?;
     let summary = json!({ "good": verdict.good, "facts": verdict.facts });
     let sentence = verdict.facts.join("\n");
     Outcome::new("graph check", run.finish(), summary, sentence).tell(&session.options)?;

@@ -28,7 +28,7 @@ pub fn train(session: &Session, words: &Train) -> Result<()> {
         samples.push((label, text_sources(Some(&run.job), std::slice::from_ref(&path))?));
     }
     if session.store()?.list()?.iter().any(|known| known.name == words.name) {
-        // Said before the work and not after it.
+        // An existing name is reported before the work and not after it.
         run.job.store().create_dataset(&run.job, &words.name, "language")?;
     }
     let profiles = Profiles::train(&run.job, samples, words.grams as usize)?;
@@ -40,7 +40,7 @@ pub fn train(session: &Session, words: &Train) -> Result<()> {
     Ok(Outcome::new("language train", run.finish(), summary, sentence).tell(&session.options)?)
 }
 
-/// `LABEL=FILE`, or a file whose name up to the first dot is the label.
+/// Parses `LABEL=FILE`, or a file whose name up to the first dot is the label.
 fn labelled(sample: &str) -> Result<(String, PathBuf)> {
     if let Some((label, path)) = sample.split_once('=').filter(|(label, _)| !label.contains('/')) {
         return Ok((label.to_string(), PathBuf::from(path)));

@@ -1,14 +1,14 @@
 //! The `inshore` command.
 //!
-//! `main` is the table of contents: each arm of its `match` is one command, in one function. The arguments are read
-//! by [`args`]; a [`session::Session`] is what all commands have in common (store, budget, stop flag); a
-//! [`outcome::Outcome`] is what a job has to say at its end, to a person or as JSON.
+//! `main` is the table of contents: each arm of its `match` is one command, in one function. [`args`] reads the arguments; a
+//! [`session::Session`] is shared state of all commands (store, budget, stop flag); an [`outcome::Outcome`] is the result of a
+//! job, for a person or as JSON.
 //!
 //! ```text
 //!   args ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
 //! ```
 //!
-//! A query does all of that in a child process with a limit of memory, and the command waits for it: see [`worker`].
+//! A query runs in a child process with a memory limit, and the command waits for it: see [`worker`].
 //!
 //! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
 
@@ -71,13 +71,13 @@ use std::process::ExitCode;
 use args::{Cli, Command, Everywhere, StoreCommand};
 use session::Session;
 
-/// Queries are within a limit of memory, which is exact for large allocations.
+/// Enforces the memory limit of queries, which is exact for large allocations.
 #[cfg(feature = "sql")]
 #[global_allocator]
 static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;
 
 fn main() -> ExitCode {
-    // Where a node has started this program once more, to contain a command or for a task of its own.
+    // A node may have started this program as a child, to contain a command or for a task.
     inshore::child_main_if_asked();
     signals::exit_at_abort();
     quiet_caught_panics();
@@ -91,9 +91,9 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|error| failure::tell(&error))
 }
 
-/// Keeps from the terminal what decoders of files and the SQL library panic with: it is caught, and becomes an error in our words.
-/// RUST_BACKTRACE shows it all the same. A thread that the system refuses to start is an error, too: the panic ends the process, since
-/// threads that did start may wait for that one for ever.
+/// Suppresses panics of file decoders and of the SQL library on the terminal: they are caught, and become errors of this program.
+/// RUST_BACKTRACE shows them nevertheless. A thread that the system refuses to start is an error, too: the panic ends the
+/// process, since other threads may wait for that one for ever.
 fn quiet_caught_panics() {
     let tell = std::panic::take_hook();
     let is_shown = std::env::var_os("RUST_BACKTRACE").is_some_and(|asked| asked != "0");
@@ -107,7 +107,7 @@ fn quiet_caught_panics() {
     }));
 }
 
-/// Runs one command, and names the deadline where the command was stopped at it.
+/// Runs one command, and names the deadline if the command was stopped at it.
 fn run_to_deadline(cli: Cli) -> anyhow::Result<bool> {
     let deadline = cli.everywhere.deadline;
     run(cli).map_err(|error| failure::at_deadline(error, deadline))
@@ -221,7 +221,7 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     if let StoreCommand::Repair(words) = command {
         return nodes::repair(&options, &words).map(|()| true);
     }
-    // Only what puts something into a store makes one.
+    // Only commands that write data into a store create one.
     let session = match command {
         StoreCommand::Put(_) => Session::open(options)?,
         _ => Session::open_existing(options)?,

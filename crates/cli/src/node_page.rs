@@ -5,10 +5,10 @@ use inshore::neardata::nodes::{Agent, Page, PageConfig, read_credentials};
 
 use crate::args::PageArgs;
 
-/// Serves the page of an agent, if there is to be one.
-pub fn serve(agent: &Agent, words: &PageArgs) -> Result<Option<Page>> {
-    let Some(listen) = words.page else { return Ok(None) };
-    let peer_credentials = words.peer_credentials.as_deref().map(read_credentials).transpose()?;
-    let config = PageConfig { listen, peers: words.peers.clone(), peer_credentials };
+/// Serves the page of an agent, if requested.
+pub fn serve(agent: &Agent, arguments: &PageArgs) -> Result<Option<Page>> {
+    let Some(listen) = arguments.page else { return Ok(None) };
+    let peer_credentials = arguments.peer_credentials.as_deref().map(read_credentials).transpose()?;
+    let config = PageConfig { listen, peers: arguments.peers.clone(), peer_credentials };
     Ok(Some(agent.serve_page(config)?))
 }

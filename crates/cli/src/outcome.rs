@@ -1,4 +1,4 @@
-//! What a command has to say at its end: to a person, or with `--json` to a program.
+//! Results of commands: for a person, or with `--json` for a program.
 //!
 //! ```text
 //!                       standard output                 standard error
@@ -20,40 +20,40 @@ use crate::{
     top::Top,
 };
 
-/// The end of a job. As JSON it has the fields that are not for people.
+/// The result of a job. As JSON it has only the fields for programs.
 #[derive(Serialize)]
 pub struct Outcome<S> {
-    /// The words that started it ("graph pagerank").
+    /// The command ("graph pagerank").
     pub command: &'static str,
-    /// What it cost.
+    /// The cost of the job.
     pub report: Report,
-    /// What came out, as the library tells it.
+    /// Summary of the library.
     pub summary: S,
-    /// The rows that `--top` asked for.
+    /// Rows for `--top`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Top>,
-    /// What came out, for people.
+    /// Summary for people.
     #[serde(skip)]
     pub sentence: String,
-    /// Whether standard output is taken, or there is a file to look at.
+    /// Tells whether the summary goes to standard error, because standard output is taken or the result is a file.
     #[serde(skip)]
     pub sentence_aside: bool,
-    /// What a person should know although nothing failed.
+    /// Notice for people although nothing failed.
     #[serde(skip)]
     pub notice: Option<String>,
-    /// How it was done, for `--explain`: names and values.
+    /// Facts of `--explain`: names and values.
     #[serde(skip)]
     pub how: Vec<(&'static str, String)>,
 }
 
 impl<S: Serialize> Outcome<S> {
-    /// An outcome with nothing but a sentence.
+    /// Creates an outcome with only a sentence.
     pub fn new(command: &'static str, report: Report, summary: S, sentence: String) -> Outcome<S> {
         let (rows, notice, how) = (None, None, Vec::new());
         Outcome { command, report, summary, rows, sentence, sentence_aside: false, notice, how }
     }
 
-    /// Says it.
+    /// Prints the outcome.
     pub fn tell(&self, options: &Everywhere) -> io::Result<()> {
         if options.json {
             print_json(self)?;
@@ -93,8 +93,8 @@ pub fn print_line(line: &str) -> io::Result<()> {
     writeln!(terminal::stdout(), "{line}")
 }
 
-/// Prints a line on standard error; an error of that is ignored, since there is no other place to report it. Control characters
-/// are escaped wherever it goes: names of files and pieces of their text may contain sequences that a terminal obeys.
+/// Prints a line on standard error; errors are ignored, since there is no other place to report them. Control characters are
+/// escaped wherever the line goes: names of files and pieces of their text may contain sequences that a terminal obeys.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }
@@ -160,19 +160,19 @@ fn section(text: &mut Vec<u8>, header: &[(&str, Align)], rows: &[Vec<String>]) {
     }
 }
 
-/// So many of something: "1 row", "2 rows".
+/// Formats a count with its noun: "1 row", "2 rows".
 #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Names the file that rows went to, where that is not standard output.
+/// Names the file that rows went to, unless that is standard output.
 #[cfg(any(feature = "records", feature = "text"))]
 pub fn place(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") { String::new() } else { format!(" to {}", output.display()) }
 }
 
-/// The same for all of an answer.
+/// Names the file that a whole answer went to, unless that is standard output.
 #[cfg(any(feature = "records", feature = "sql"))]
 pub fn written(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") {

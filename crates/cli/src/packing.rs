@@ -22,33 +22,41 @@ use crate::{
     terminal,
 };
 
-pub fn compress(options: Everywhere, words: &Compress) -> Result<()> {
-    let Packed { force, remove, .. } = words.packed;
+pub fn compress(options: Everywhere, arguments: &Compress) -> Result<()> {
+    let Packed { force, remove, .. } = arguments.packed;
     let is_here = place(&options) == Place::Local;
-    if is_here && output(&words.packed) == Some(Path::new("-")) && io::stdout().is_terminal() {
+    if is_here && output(&arguments.packed) == Some(Path::new("-")) && io::stdout().is_terminal() {
         bail!("compressed bytes are not for a terminal: give -o FILE");
     }
-    pack(options, &words.packed, verbs::Compress { format: words.format, level: words.level, force, remove })
+    pack(
+        options,
+        &arguments.packed,
+        verbs::Compress { format: arguments.format, level: arguments.level, force, remove },
+    )
 }
 
-pub fn decompress(options: Everywhere, words: &Decompress) -> Result<()> {
-    let Packed { force, remove, .. } = words.packed;
-    pack(options, &words.packed, verbs::Decompress { force, remove })
+pub fn decompress(options: Everywhere, arguments: &Decompress) -> Result<()> {
+    let Packed { force, remove, .. } = arguments.packed;
+    pack(options, &arguments.packed, verbs::Decompress { force, remove })
 }
 
-/// The output: standard output where something comes from standard input.
-fn output(words: &Packed) -> Option<&Path> {
-    let stdin = words.inputs.iter().find(|path| *path == Path::new("-"));
-    words.output.as_deref().or(stdin.map(PathBuf::as_path))
+/// Returns the output: standard output if an input is standard input.
+fn output(arguments: &Packed) -> Option<&Path> {
+    let stdin = arguments.inputs.iter().find(|path| *path == Path::new("-"));
+    arguments.output.as_deref().or(stdin.map(PathBuf::as_path))
 }
 
-fn pack<O: Operation<Answer = PackAnswer>>(options: Everywhere, words: &Packed, operation: O) -> Result<()> {
-    output(words).map_or(Ok(()), |output| check_stdout_is_free(&options, output))?;
+fn pack<O: Operation<Answer = PackAnswer>>(
+    options: Everywhere,
+    arguments: &Packed,
+    operation: O,
+) -> Result<()> {
+    output(arguments).map_or(Ok(()), |output| check_stdout_is_free(&options, output))?;
     let sentence_aside = match place(&options) {
-        Place::Local => output(words).is_some(),
-        Place::Nodes => output(words) == Some(Path::new("-")),
+        Place::Local => output(arguments).is_some(),
+        Place::Nodes => output(arguments) == Some(Path::new("-")),
     };
-    let request = Request { output: words.output.clone(), ..Request::new(operation, &words.inputs) };
+    let request = Request { output: arguments.output.clone(), ..Request::new(operation, &arguments.inputs) };
     operations::run(options, &request)?.tell(|report, done| {
         let PackAnswer { files, sums, .. } = done.answer;
         let sentence = format!(
@@ -62,10 +70,10 @@ fn pack<O: Operation<Answer = PackAnswer>>(options: Everywhere, words: &Packed, 
     })
 }
 
-/// Whether all that was checked is as it should be.
-pub fn checksum(options: Everywhere, words: &Checksum) -> Result<bool> {
-    let operation = verbs::Checksum { algorithm: words.algorithm, check: words.check.is_some() };
-    let inputs = words.check.as_ref().map_or(&words.inputs[..], std::slice::from_ref);
+/// Returns whether all checked files are right.
+pub fn checksum(options: Everywhere, arguments: &Checksum) -> Result<bool> {
+    let operation = verbs::Checksum { algorithm: arguments.algorithm, check: arguments.check.is_some() };
+    let inputs = arguments.check.as_ref().map_or(&arguments.inputs[..], std::slice::from_ref);
     let ran = operations::run(options, &Request::new(operation, inputs))?;
     let files = &ran.done.answer.files;
     let all_right = files.iter().all(|file| file.is_right != Some(false));
@@ -81,7 +89,7 @@ pub fn checksum(options: Everywhere, words: &Checksum) -> Result<bool> {
     Ok(all_right)
 }
 
-/// Tells the result of a file as `sha256sum` does.
+/// Formats the result of a file as `sha256sum` does.
 fn line(FileChecksum { name, checksum, is_right }: &FileChecksum) -> String {
     match (is_right, checksum) {
         (Some(true), _) => format!("{name}: OK\n"),

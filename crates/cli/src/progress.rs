@@ -1,7 +1,7 @@
-//! A bar on the terminal that shows what a job is doing: phase, how far, how fast, how long still.
+//! A progress bar on the terminal: phase, progress, rate and remaining time of a job.
 //!
-//! The job only counts; a thread looks at its counters ten times a second and draws. Nothing is drawn where
-//! standard error is no terminal. With `--explain` it also prints how the job is about to go about its work, as the job decides it.
+//! The job only counts; a thread reads its counters ten times a second and draws. No bar is drawn if standard error is no
+//! terminal. With `--explain` the thread also prints the plans of the job, when the job decides them.
 
 use std::{
     io::IsTerminal,
@@ -17,15 +17,15 @@ use crate::outcome::say;
 
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// A bar that is drawn until it is dropped, and then wiped off.
+/// A bar that is drawn until drop, and then erased.
 pub struct Bar {
-    // Never sent on: dropping it ends the thread.
+    // Ends the thread when dropped; never sends.
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Bar {
-    /// Draws `job` if `is_drawn`, and says how it goes about its work if `explains`; nothing where nobody would see it.
+    /// Draws `job` if `is_drawn`, and prints its plans if `explains`; returns no bar if neither.
     pub fn draw(job: &Context, is_drawn: bool, explains: bool) -> Option<Bar> {
         let is_drawn = is_drawn && std::io::stderr().is_terminal();
         if !is_drawn && !explains {
@@ -77,7 +77,7 @@ impl Drop for Bar {
     }
 }
 
-/// A plan may have several lines.
+/// Marks each line of a plan.
 fn marked(plan: &str) -> String {
     format!("plan: {}", plan.replace('\n', "\n      "))
 }
@@ -90,14 +90,14 @@ fn new_bar(state: &ProgressState) -> ProgressBar {
         .with_prefix(state.phase.clone())
 }
 
-/// Fits in 80 columns, since a bar that wraps cannot be wiped off cleanly.
+/// Returns a style that fits in 80 columns, since a wrapped bar cannot be erased cleanly.
 fn style(known: bool) -> ProgressStyle {
     let template =
         if known { "{prefix:20!} {bar:20} {percent:>3}%  {msg}" } else { "{prefix:20!} {spinner} {msg}" };
     ProgressStyle::with_template(template).expect("templates are part of the program").progress_chars("━╸─")
 }
 
-/// A phase since it was first seen.
+/// A phase, with the time of its first sight.
 struct Phase {
     name: String,
     seen: Instant,
@@ -115,14 +115,14 @@ impl Phase {
         Phase { name: state.phase.clone(), seen: Instant::now(), done_when_seen: state.done }
     }
 
-    /// How fast, on the average of the phase, and how long still: "12.3 M edges/s, 8s left".
+    /// Formats the average rate of the phase and the remaining time: "12.3 M edges/s, 8s left".
     fn pace(&self, state: &ProgressState) -> String {
         pace(state, state.done.saturating_sub(self.done_when_seen), self.seen.elapsed())
     }
 }
 
 fn pace(state: &ProgressState, done: u64, elapsed: Duration) -> String {
-    // Before this nothing is known of the speed.
+    // The rate is unknown before this time.
     if elapsed < 2 * PERIOD || done == 0 {
         return String::new();
     }

@@ -1,4 +1,4 @@
-//! What all commands have in common: the store, the options that go everywhere, and the stop flag.
+//! Shared state of all commands: the store, the global options, and the stop flag.
 
 use std::{
     ffi::OsStr,
@@ -24,14 +24,14 @@ use crate::{args::Everywhere, outcome::say, progress::Bar, signals};
 /// One invocation of the command.
 pub struct Session {
     store: OnceLock<Store>,
-    /// Where a store is made when it is needed first.
+    /// Folder in which a store is created when first needed.
     folder: PathBuf,
     pub options: Everywhere,
     cancel: Cancel,
 }
 
 impl Session {
-    /// Opens the store and begins to listen for signals. Where there is no store, one is made, and that is said, when it is
+    /// Opens the store and begins to listen for signals. A missing store is created, with a notice, when it is first
     /// [needed](Session::store): not by a command that fails before.
     pub fn open(options: Everywhere) -> Result<Session> {
         Self::open_with(options, |folders| match Store::open_folders(folders) {
@@ -40,7 +40,7 @@ impl Session {
         })
     }
 
-    /// The store, which is made where there is none.
+    /// Returns the store, and creates a missing one.
     pub fn store(&self) -> Result<&Store> {
         if let Some(store) = self.store.get() {
             return Ok(store);
@@ -52,14 +52,14 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
-    /// The store, which belongs to the caller from now on.
+    /// Returns the store to the caller.
     #[cfg(feature = "nodes")]
     pub fn into_store(self) -> Result<Store> {
         self.store()?;
         Ok(self.store.into_inner().expect("made just now"))
     }
 
-    /// Opens the store, or makes it; signals are heard by somebody else.
+    /// Opens the store, or creates it; the caller listens for signals.
     #[cfg(feature = "nodes")]
     pub fn open_unheard(options: Everywhere) -> Result<Session> {
         let folders = folders(&store_path(&options)?);
@@ -71,7 +71,7 @@ impl Session {
         Ok(Session { store: store.into(), folder, options, cancel: Cancel::default() })
     }
 
-    /// Opens the store if it is there, and begins to listen for signals.
+    /// Opens an existing store, and begins to listen for signals.
     pub fn open_existing(options: Everywhere) -> Result<Session> {
         Self::open_with(options, |folders| Store::open_folders(folders).map(Some))
     }
@@ -87,12 +87,12 @@ impl Session {
         Ok(Session { store, folder, options, cancel })
     }
 
-    /// As [`check_stdout_is_free`].
+    /// Checks the output as [`check_stdout_is_free`] does.
     pub fn check_stdout_is_free(&self, output: &Path) -> Result<()> {
         check_stdout_is_free(&self.options, output)
     }
 
-    /// Starts a job in the budget that was named, and draws its progress where someone can see it.
+    /// Starts a job in the requested budget, and draws its progress if a person can see it.
     pub fn start(&self) -> Result<Run> {
         Ok(run(self.job()?, &self.options))
     }
@@ -101,36 +101,36 @@ impl Session {
         Ok(self.store()?.job(budget(&self.options), self.cancel.clone())?)
     }
 
-    /// The same for a job that reads files: where there is no store yet, none is made for files that cannot be read.
+    /// Starts a job that reads files: a missing store is not created for files that cannot be read.
     pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
-        self.look_at_all(inputs)?;
+        self.check_inputs(inputs)?;
         self.start()
     }
 
-    /// The same for an operation.
+    /// Starts an operation that reads files.
     #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
     pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
-        self.look_at_all(inputs)?;
+        self.check_inputs(inputs)?;
         Ok(run(Execution::Stored(self.job()?), &self.options))
     }
 
-    /// Fails where there is no store yet and a file cannot be read.
-    fn look_at_all<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
+    /// Fails if there is no store yet and a file cannot be read.
+    fn check_inputs<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
-                    // A dataset of no store: the error says so.
+                    // A dataset needs a store: the error says so.
                     Store::open_folders(std::slice::from_ref(&self.folder))?;
                 }
-                look_at(path)?;
+                check_readable(path)?;
             }
         }
         Ok(())
     }
 }
 
-/// Opens a file that a command is going to read, and fails as that would; standard input is left alone.
-fn look_at(path: &Path) -> Result<()> {
+/// Opens a file that a command is going to read, to fail as the command would; leaves standard input alone.
+fn check_readable(path: &Path) -> Result<()> {
     let failed = |error| Error::io("open", path, error);
     if path == Path::new("-") {
         return Ok(());
@@ -139,14 +139,14 @@ fn look_at(path: &Path) -> Result<()> {
     if found.is_dir() {
         return Err(failed(io::ErrorKind::IsADirectory.into()).into());
     }
-    // Whoever opens a pipe waits for a writer.
+    // Opening a pipe would wait for a writer.
     if found.is_file() {
         File::open(path).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Refuses an output on standard output (`-`) where that belongs to `--json`.
+/// Refuses an output on standard output (`-`) if `--json` uses that.
 pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
     if output == Path::new("-") && options.json {
         bail!("-o - and --json both want standard output: give -o FILE");
@@ -154,29 +154,29 @@ pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The memory and threads that were named, or those of habit.
+/// Returns the requested memory and threads, or the defaults.
 pub fn budget(options: &Everywhere) -> Budget {
     let memory_bytes = options.memory.unwrap_or_else(default_memory_bytes);
     let cores = || thread::available_parallelism().map_or(1, usize::from);
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
 }
 
-/// Starts a job that needs no store, begins to listen for signals, and draws its progress where someone can see it.
+/// Starts a job that needs no store, begins to listen for signals, and draws its progress if a person can see it.
 #[cfg(feature = "nodes")]
 pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
     let context = plain_context(options)?;
     Ok(run(context, options))
 }
 
-/// The same for an operation.
+/// Starts an operation that needs no store.
 #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
     let context = plain_context(options)?;
     Ok(run(Execution::Plain(context), options))
 }
 
-/// Starts an operation on nodes: on a store here where this machine may do a part of the work, which may need flash; without one
-/// where there is no place for a store. Gives the options back.
+/// Starts an operation on nodes: on a local store if this machine may do a part of the work, which may need flash; without one if
+/// there is no place for a store. Returns the options too.
 #[cfg(feature = "nodes")]
 pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhere)> {
     if options.only_nodes || store_path(&options).is_err() {
@@ -186,13 +186,13 @@ pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhe
     Ok((session.start_operation(&[])?, session.options))
 }
 
-/// A job whose progress is drawn, and whose plans are told, as far as that is wanted.
+/// Wraps a job, with its progress bar and plans as requested.
 fn run<J: Reports>(job: J, options: &Everywhere) -> Run<J> {
     let bar = Bar::draw(job.as_ref(), !options.quiet && !options.json, options.explain);
     Run { bar, job }
 }
 
-/// Starts what needs no store, and begins to listen for signals.
+/// Creates a context without a store, and begins to listen for signals.
 #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
     let cancel = Cancel::at(options.deadline);
@@ -200,7 +200,7 @@ pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
     Ok(store::Context::new(budget(options), cancel))
 }
 
-/// Where the store is, as options, environment or habit say.
+/// Returns the path of the store, by option, environment or default.
 pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
     options
         .store
@@ -209,7 +209,7 @@ pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
         .context("no place for a store: there is neither --store nor INSHORE_STORE nor a home directory")
 }
 
-/// The folders that `--store` names: one, or several with ':' between them.
+/// Returns the folders of `--store`: one, or several with ':' between them.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let names = path.as_os_str().as_bytes();
     if !names.contains(&b':') || path.exists() {
@@ -218,9 +218,9 @@ pub fn folders(path: &Path) -> Vec<PathBuf> {
     names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
 }
 
-/// A run that can report its cost at its end.
+/// A run that reports its cost at its end.
 pub trait Reports: AsRef<store::Context> {
-    /// Ends the last phase and gives the counters.
+    /// Ends the last phase and returns the counters.
     fn report(&self) -> Report;
 }
 
@@ -244,15 +244,15 @@ impl Reports for Execution {
     }
 }
 
-/// A job, or a context where it needs no store, and its progress bar.
+/// A job, or a context without a store, and its progress bar.
 pub struct Run<J = Job> {
-    // Dropped first: the bar is gone before anything else is printed.
+    // The bar is dropped first, before any other output.
     bar: Option<Bar>,
     pub job: J,
 }
 
 impl<J: Reports> Run<J> {
-    /// Takes the bar off the screen and says what of a job that failed or was stopped is kept.
+    /// Erases the bar and reports the checkpoints of a job that failed or was stopped.
     #[cfg(any(feature = "graph", feature = "records", feature = "sql", feature = "text"))]
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
@@ -262,12 +262,12 @@ impl<J: Reports> Run<J> {
         if let Some(Kept { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
             let bytes = format_bytes(bytes);
             say(&format!(
-                "note: finished work ({bytes}) is kept as {name}: the same command goes on with it"
+                "note: finished work ({bytes}) is kept as {name}: the same command resumes with it"
             ));
         }
     }
 
-    /// Takes the bar off the screen and gives what the job cost.
+    /// Erases the bar and returns the cost of the job.
     pub fn finish(&mut self) -> Report {
         self.bar = None;
         self.job.report()

@@ -1,10 +1,10 @@
-//! Ctrl-C and SIGTERM: the first asks the job to stop, the second ends the process at once. A deadline asks the job to stop too, and
-//! ends the process soon afterwards.
+//! Ctrl-C and SIGTERM: the first signal asks the job to stop, the second ends the process at once. A deadline asks the job to
+//! stop too, and ends the process soon afterwards.
 //!
-//! A query runs in a worker process, and its parent hears the signals: see [`crate::worker`].
+//! A query runs in a worker process, and its parent receives the signals: see [`crate::worker`].
 //!
-//! SIGHUP is left alone, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe:
-//! a store is whole at every instant, and the next job removes the scratch folder.
+//! SIGHUP has its default, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe: a store is
+//! whole at every instant, and the next job removes the scratch folder.
 
 #[cfg(feature = "sql")]
 use std::sync::Mutex;
@@ -28,55 +28,56 @@ use signal_hook::{
 
 use crate::{failure, outcome::say};
 
-/// A worker that ends without tidying up ends with its exit code and so much more: its parent tidies up then, and says nothing.
+/// Added to the exit code of a worker that ends without cleaning up: its parent cleans up then, and prints nothing.
 #[cfg(feature = "sql")]
-pub const UNTIDY_WORKER: u8 = 64;
+pub const UNCLEAN_WORKER: u8 = 64;
 
-/// Whether this process is a worker.
+/// Tells whether this process is a worker.
 static IS_WORKER: AtomicBool = AtomicBool::new(false);
 
-/// Ends the process without tidying up.
-fn end_untidy(code: u8) -> ! {
+/// Ends the process without cleaning up.
+fn end_unclean(code: u8) -> ! {
     #[cfg(feature = "sql")]
-    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNTIDY_WORKER } else { code };
+    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNCLEAN_WORKER } else { code };
     process::exit(code.into())
 }
 
-/// The same, and says why, and where nobody does it in its place also that nothing was tidied up.
-fn tell_end_untidy(code: u8, why: &str) -> ! {
+/// Ends the process without cleaning up, and prints the reason, and in a process without a parent also that nothing was cleaned
+/// up.
+fn report_end_unclean(code: u8, why: &str) -> ! {
     match IS_WORKER.load(Ordering::Relaxed) {
         true => say(&format!("inshore: {why}")),
         false => {
-            say(&format!("inshore: {why} without tidying up; the next job removes what is left in scratch"));
+            say(&format!("inshore: {why} without cleaning up; the next job removes leftover scratch"));
         }
     }
-    end_untidy(code)
+    end_unclean(code)
 }
 
-/// How long a job may take to see that it should stop. Jobs look every few milliseconds; only one that waits
-/// for a pipe or a drive that says nothing takes longer.
+/// Time for a job to notice that it should stop. Jobs check every few milliseconds; only a wait for a pipe or a silent drive
+/// takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes an abort the end of a command that failed. Memory that the system does not give aborts a program, behind a line that says so,
-/// which is an error like any other.
+/// Makes an abort a failed command. A failed allocation aborts a program after printing a message, and is an error like any
+/// other.
 pub fn exit_at_abort() {
     let always = Arc::new(AtomicBool::new(true));
-    // Where that is not heard an abort is an abort.
+    // Without the handler an abort stays an abort.
     let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
 }
 
-/// Where a worker hears what its parent was asked, in the place of signals.
+/// In a worker, the source of its parent's stop requests, in place of signals.
 #[cfg(feature = "sql")]
 static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
 
-/// This process is a worker from now on.
+/// Declares this process a worker.
 #[cfg(feature = "sql")]
-pub fn hear_from_parent(stops: inshore::sandbox::Stops) {
+pub fn listen_to_parent(stops: inshore::sandbox::Stops) {
     *STOPS.lock().expect("no panic under this lock") = Some(stops);
     IS_WORKER.store(true, Ordering::Relaxed);
 }
 
-/// Wishes to stop, as they come.
+/// Returns an iterator over stop requests.
 fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
     #[cfg(feature = "sql")]
     if let Some(mut stops) = STOPS.lock().expect("no panic under this lock").take() {
@@ -86,18 +87,18 @@ fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
     Ok(Box::new(std::iter::from_fn(move || signals.forever().next().map(drop))))
 }
 
-/// How long a job may take to see that its deadline is over.
+/// Time for a job to notice that its deadline is over.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Begins to listen: the first signal sets `cancel`.
 pub fn listen(cancel: &Cancel) -> Result<()> {
     let stops = stops()?;
-    // Heard and not heeded: a write beyond the limit on the size of files is then an error like any other.
+    // Catching this signal makes a write beyond the limit on the size of files an ordinary error.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
     if let Some(deadline) = cancel.deadline() {
         let wait = move || {
             thread::sleep(deadline.left() + LATE);
-            tell_end_untidy(failure::FAILED, &format!("{}: stopped", failure::told(deadline)));
+            report_end_unclean(failure::FAILED, &format!("{}: stopped", failure::deadline_message(deadline)));
         };
         thread::Builder::new()
             .name("deadline".into())
@@ -108,12 +109,12 @@ pub fn listen(cancel: &Cancel) -> Result<()> {
     let wait = move || {
         for () in stops {
             if cancel.is_cancelled() {
-                end_untidy(failure::STOPPED);
+                end_unclean(failure::STOPPED);
             }
             cancel.cancel();
             thread::spawn(|| {
                 thread::sleep(PATIENCE);
-                tell_end_untidy(failure::STOPPED, "stopped");
+                report_end_unclean(failure::STOPPED, "stopped");
             });
         }
     };

@@ -1,8 +1,8 @@
-//! How many vertices each component (or community) has, for `--top`.
+//! Counts the vertices of each component (or community), for `--top`.
 //!
-//! There can be as many components as vertices, so they are counted by a sort-reduce (key: component, value:
-//! vertices, operation: sum) in a part of the job's budget. Neighbouring rows of one component are counted
-//! together first; in most graphs that leaves little to sort, since most vertices are in one component.
+//! There can be as many components as vertices, so a sort-reduce counts them (key: component, value: vertices, operation: sum) in
+//! a part of the job's budget. Adjacent rows of one component are counted together first; in most graphs that leaves little to
+//! sort, since most vertices are in one component.
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 use inshore::{
@@ -13,7 +13,7 @@ use inshore::{
 
 use crate::top::{Best, Cell, Order, Top};
 
-/// Enough for runs in large blocks, so that the checksums of many of them fit (see [`Config::memory_bytes`]).
+/// Suffices for runs in large blocks, so that the checksums of many blocks fit (see [`Config::memory_bytes`]).
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
@@ -38,10 +38,10 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Takes at most half of what the job's budget has free.
+    /// Creates a counter with at most half of the job's free budget.
     pub fn new(job: &Job) -> graph::Result<Sizes> {
         let memory_bytes = (job.budget().free_bytes() / 2).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX);
-        // Components go by the user's ids, which have no range.
+        // Component ids are ids of the user, which have no range.
         let strategy = Some(Strategy::Merge);
         let config = Config { memory_bytes, strategy, name: "component-sizes", ..Config::default() };
         let sorter = SortReduce::new(job, Sum, &config)?;
@@ -69,7 +69,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// The largest components; of equally large ones, those with the smaller ids. `column` is what they are called.
+    /// Returns the largest components; of equally large ones, those with the smaller ids. `column` is their heading.
     pub fn largest(mut self, limit: usize, column: String) -> graph::Result<Top> {
         self.flush()?;
         self.job.start_phase("sizing components", "components", 0);
@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// Rows whose components change all the time, so that every one is sorted.
+    /// Returns rows whose components change all the time, so that every one is sorted.
     fn components(vertices: u64, count: u64) -> Vec<u64> {
         (0..vertices).map(|vertex| vertex.wrapping_mul(0x9e37_79b9_7f4a_7c15) % count * 3).collect()
     }

@@ -20,22 +20,23 @@ use crate::{
     session::check_stdout_is_free,
 };
 
-pub fn sort(options: Everywhere, words: &Sort) -> Result<()> {
-    check_stdout_is_free(&options, &words.output)?;
-    let by = match words.record {
-        Some(bytes) => By::Records { bytes, key: words.key_bytes.map(|key| (key.start, key.end)) },
-        None if words.key.is_empty() => By::Lines,
+pub fn sort(options: Everywhere, arguments: &Sort) -> Result<()> {
+    check_stdout_is_free(&options, &arguments.output)?;
+    let by = match arguments.record {
+        Some(bytes) => By::Records { bytes, key: arguments.key_bytes.map(|key| (key.start, key.end)) },
+        None if arguments.key.is_empty() => By::Lines,
         None => By::Columns {
-            keys: words.key.iter().map(|key| key.0.clone()).collect(),
-            text: words.text.clone(),
-            header: Header::has_names(words.header),
+            keys: arguments.key.iter().map(|key| key.0.clone()).collect(),
+            text: arguments.text.clone(),
+            header: Header::has_names(arguments.header),
         },
     };
     let what = by.unit();
-    let operation = verbs::Sort { by, descending: words.reverse, unique: words.unique, resume: words.resume };
-    let request = Request::new(operation, &words.inputs).to(&words.output);
+    let operation =
+        verbs::Sort { by, descending: arguments.reverse, unique: arguments.unique, resume: arguments.resume };
+    let request = Request::new(operation, &arguments.inputs).to(&arguments.output);
     operations::run(options, &request)?.tell(|report, done| {
-        let sentence = sentence(&done.answer, what, &words.output);
+        let sentence = sentence(&done.answer, what, &arguments.output);
         let how = how(&done.answer);
         Outcome { sentence_aside: true, how, ..Outcome::new("sort", report, done, sentence) }
     })
@@ -50,9 +51,9 @@ fn sentence(summary: &SortSummary, what: &str, output: &Path) -> String {
     sentence + &kept(summary.stats.rows_kept, what)
 }
 
-/// How much an interrupted job had done.
+/// Formats the progress that an interrupted job had kept.
 pub fn kept(count: u64, what: &str) -> String {
-    if count > 0 { format!("; {count} {what} were sorted before") } else { String::new() }
+    if count > 0 { format!("; {count} {what} were sorted by an interrupted run") } else { String::new() }
 }
 
 fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
@@ -68,16 +69,16 @@ fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
     ]
 }
 
-pub fn reduce(options: Everywhere, words: &Reduce) -> Result<()> {
-    check_stdout_is_free(&options, &words.output)?;
+pub fn reduce(options: Everywhere, arguments: &Reduce) -> Result<()> {
+    check_stdout_is_free(&options, &arguments.output)?;
     let operation = verbs::Reduce {
-        by: words.by.clone(),
-        aggregates: aggregates(words),
-        text: words.text.clone(),
-        header: Header::has_names(words.header),
-        resume: words.resume,
+        by: arguments.by.clone(),
+        aggregates: aggregates(arguments),
+        text: arguments.text.clone(),
+        header: Header::has_names(arguments.header),
+        resume: arguments.resume,
     };
-    let request = Request::new(operation, &words.inputs).to(&words.output);
+    let request = Request::new(operation, &arguments.inputs).to(&arguments.output);
     operations::run(options, &request)?.tell(|report, done| {
         let groups = counted(done.answer.groups(), "group");
         let summary = match &done.answer {
@@ -87,7 +88,7 @@ pub fn reduce(options: Everywhere, words: &Reduce) -> Result<()> {
         };
         let of_rows =
             summary.map_or(String::new(), |summary| format!(" of {}", counted(summary.rows_in, "row")));
-        let place = written(&words.output);
+        let place = written(&arguments.output);
         let kept = summary.map_or(String::new(), |summary| kept(summary.rows_kept, "rows"));
         let how = summary.map_or(Vec::new(), how_reduced);
         let outcome = Outcome::new("reduce", report, done, groups + &of_rows + &place + &kept);
@@ -95,9 +96,9 @@ pub fn reduce(options: Everywhere, words: &Reduce) -> Result<()> {
     })
 }
 
-/// In the order in which the help names them.
-fn aggregates(words: &Reduce) -> Vec<Aggregate> {
-    let count = words.count.iter().map(|column| match &**column {
+/// Returns the aggregates in the order in which the help lists them.
+fn aggregates(arguments: &Reduce) -> Vec<Aggregate> {
+    let count = arguments.count.iter().map(|column| match &**column {
         "" => Aggregate::count(),
         column => Aggregate::of(Function::Count, column),
     });
@@ -105,12 +106,12 @@ fn aggregates(words: &Reduce) -> Vec<Aggregate> {
         columns.iter().map(|column| Aggregate::of(function, column)).collect::<Vec<_>>()
     };
     count
-        .chain(all(&words.sum, Function::Sum))
-        .chain(all(&words.mean, Function::Mean))
-        .chain(all(&words.min, Function::Min))
-        .chain(all(&words.max, Function::Max))
-        .chain(all(&words.first, Function::First))
-        .chain(all(&words.last, Function::Last))
+        .chain(all(&arguments.sum, Function::Sum))
+        .chain(all(&arguments.mean, Function::Mean))
+        .chain(all(&arguments.min, Function::Min))
+        .chain(all(&arguments.max, Function::Max))
+        .chain(all(&arguments.first, Function::First))
+        .chain(all(&arguments.last, Function::Last))
         .collect()
 }
 
@@ -125,7 +126,7 @@ fn how_reduced(summary: &ReduceSummary) -> Vec<(&'static str, String)> {
     .collect()
 }
 
-/// What each strategy was estimated to cost, for `--explain`.
+/// Formats the estimated cost of each strategy, for `--explain`.
 pub fn estimates(choice: &Choice) -> Vec<(&'static str, String)> {
     let line = |estimate: &Estimate| {
         let Estimate { strategy, seconds, cpu_seconds, drive_seconds, .. } = estimate;

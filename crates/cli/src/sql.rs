@@ -146,7 +146,7 @@ impl Shown {
     }
 }
 
-/// The text of the query: given, from a file, or from standard input.
+/// Returns the text of the query: given, from a file, or from standard input.
 fn question(words: &Sql) -> Result<String> {
     match (&words.query, &words.file) {
         (_, Some(file)) => {

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-/// Where a column's cells stand.
+/// Alignment of a column's cells.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     Left,

@@ -1,29 +1,29 @@
-//! Standard output and standard error for text that others wrote: names, rows, logs of modules, what commands print.
+//! Standard output and standard error for untrusted text: names, rows, logs of modules, output of commands.
 //!
-//! A terminal obeys control characters, so that such text could move the cursor, hide lines or set the clipboard. On a terminal
-//! they are shown instead, as Rust writes them (`\u{1b}`); files and pipes get all bytes as they are. Results that a user asks
-//! for as bytes (`store get -o -`, `decompress -o -`, lines that `search` finds) are not text for people, and go past this module.
+//! A terminal obeys control characters, so untrusted text could move the cursor, hide lines or set the clipboard. On a terminal
+//! they are escaped as in Rust (`\u{1b}`); files and pipes get all bytes unchanged. Results that a user requests as bytes (`store
+//! get -o -`, `decompress -o -`, lines that `search` finds) bypass this module.
 
 use std::{
     borrow::Cow,
     io::{self, IsTerminal, Write},
 };
 
-/// Standard output for text that others wrote.
+/// Returns standard output for untrusted text.
 pub fn stdout() -> Escaping<io::Stdout> {
     let out = io::stdout();
     Escaping { escapes: out.is_terminal(), out, rest: Vec::new() }
 }
 
-/// Standard error for text that others wrote.
+/// Returns standard error for untrusted text.
 #[cfg(feature = "nodes")]
 pub fn stderr() -> Escaping<io::Stderr> {
     let out = io::stderr();
     Escaping { escapes: out.is_terminal(), out, rest: Vec::new() }
 }
 
-/// The text without what a terminal would obey: control characters but line feeds and tabs, and those that turn the direction
-/// of text, are shown as Rust writes them.
+/// Escapes all characters that a terminal would obey: control characters except line feeds and tabs, and those that change the
+/// direction of text, as in Rust.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let turns = |letter: char| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let is_obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t') || turns(letter);
@@ -40,7 +40,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// The same of bytes, such as the name of a file, that may be no UTF-8.
+/// Escapes bytes, such as the name of a file, which may not be UTF-8.
 #[cfg(feature = "text")]
 pub fn printable_bytes(bytes: &[u8]) -> Vec<u8> {
     let mut shown = Vec::with_capacity(bytes.len());
@@ -50,16 +50,16 @@ pub fn printable_bytes(bytes: &[u8]) -> Vec<u8> {
     shown
 }
 
-/// Writes text, and shows what a terminal would obey where `out` is one.
+/// Writes text, escaped if `out` is a terminal.
 pub struct Escaping<W: Write> {
     out: W,
     escapes: bool,
-    /// The beginning of a character whose other bytes have not come yet.
+    /// The first bytes of an incomplete character.
     rest: Vec<u8>,
 }
 
 impl<W: Write> Escaping<W> {
-    /// Writes the beginning of a character that never ended.
+    /// Writes the first bytes of a character that never ended.
     fn end(&mut self) -> io::Result<()> {
         let rest = std::mem::take(&mut self.rest);
         write!(self.out, "{}", rest.escape_ascii())
@@ -102,7 +102,7 @@ impl<W: Write> Write for Escaping<W> {
 
 impl<W: Write> Drop for Escaping<W> {
     fn drop(&mut self) {
-        // What cannot be written here could not be written before either.
+        // A failing write was already reported by an earlier one.
         let _ = self.end().and_then(|()| self.out.flush());
     }
 }

@@ -1,7 +1,7 @@
 //! The best rows of a result, for `--top`.
 //!
-//! A heap holds the best so far with the worst of them on top, so that N rows are all the memory it takes and
-//! most rows of a large result cost one comparison.
+//! A heap holds the best rows so far with the worst of them on top, so that memory is bounded by N rows and most rows of a large
+//! result cost one comparison.
 
 use std::{collections::BinaryHeap, io, io::Write};
 
@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer, ser::SerializeMap};
 
 use crate::table::{self, Align};
 
-/// The most columns that a result has.
+/// The most columns of a result.
 const COLUMNS_MAX: usize = 3;
 
 /// One field of a row.
@@ -28,7 +28,7 @@ pub enum Cell {
     Real(f64),
 }
 
-/// What makes a row better than another. Ties go to the smaller value of the first column.
+/// The order of rows. Ties go to the smaller value of the first column.
 #[derive(Clone, Copy, Debug)]
 pub enum Order {
     /// Larger values of this column are better.
@@ -37,7 +37,7 @@ pub enum Order {
     Ascending(usize),
 }
 
-/// Where a row stands: smaller is better. Null comes last.
+/// Sort key of a row: smaller is better. Null comes last.
 type Place = (bool, u64, u64);
 
 fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> Place {
@@ -52,7 +52,7 @@ fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> Place {
     }
 }
 
-/// A number that orders as the cell does.
+/// Returns a number that orders as the cell does.
 fn ascending(cell: Cell) -> Option<u64> {
     match cell {
         Cell::Null => None,
@@ -125,7 +125,7 @@ impl Best {
         }
     }
 
-    /// The rows, best first, under the names of their columns.
+    /// Returns the rows, best first, under the names of their columns.
     pub fn into_top(self, columns: Vec<String>) -> Top {
         let rows = self.heap.into_sorted_vec().into_iter().map(|kept| kept.cells).collect();
         Top { columns, rows }
@@ -171,7 +171,7 @@ impl Top {
     }
 }
 
-/// How many decimals show six digits of each number of a column; `None` where that makes it unreadably wide.
+/// Returns the number of decimals that shows six digits of each number of a column; `None` if the column would be too wide.
 fn decimals(reals: impl Iterator<Item = f64>) -> Option<usize> {
     const DIGITS: i32 = 6;
     const DECIMALS_MAX: i32 = 12;
@@ -194,7 +194,7 @@ fn shown(cell: Cell, decimals: Option<usize>) -> String {
 
 impl Serialize for Top {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Row by row: a tree of JSON values would take ten times the memory of the rows.
+        // Rows are serialized one by one: a tree of JSON values would take ten times the memory.
         serializer.collect_seq(self.rows.iter().map(|cells| Row { columns: &self.columns, cells }))
     }
 }
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn the_best_are_those_that_sorting_everything_finds() {
-        // Few distinct values, so that ties are common; a fixed seed, so that a failure repeats.
+        // Few distinct values make ties common; a fixed seed makes a failure repeatable.
         let mut seed = 7u64;
         let mut random = || {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

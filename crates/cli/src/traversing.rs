@@ -29,29 +29,29 @@ impl From<FollowedBy> for By {
     }
 }
 
-pub fn traverse(options: &Everywhere, words: &Traverse) -> Result<()> {
-    let by = By::from(words.by);
-    if words.keep.is_some() && by != By::Client {
-        bail!("--keep goes with --by client: otherwise no pages come here");
+pub fn traverse(options: &Everywhere, arguments: &Traverse) -> Result<()> {
+    let by = By::from(arguments.by);
+    if arguments.keep.is_some() && by != By::Client {
+        bail!("--keep needs --by client: otherwise no pages are sent here");
     }
     if options.partial {
         bail!("--partial does not go with node traverse: a chain ends where a page is missing");
     }
     let nodes = connect(options)?;
     let mut run = plain_run(options)?;
-    let wholes = wholes(&nodes, &[PathBuf::from(&words.file)])?;
+    let wholes = wholes(&nodes, &[PathBuf::from(&arguments.file)])?;
     let [whole] = &wholes[..] else {
         let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-        bail!("{} is several files: {}; say store:NAME/FILE", words.file, titles.join(", "));
+        bail!("{} is several files: {}; say store:NAME/FILE", arguments.file, titles.join(", "));
     };
     let asked = TraverseOptions {
-        pointers: Pointers { page_bytes: words.page, at: words.at },
-        steps: words.steps,
+        pointers: Pointers { page_bytes: arguments.page, at: arguments.at },
+        steps: arguments.steps,
         by,
-        keep_bytes: words.keep.unwrap_or(0),
+        keep_bytes: arguments.keep.unwrap_or(0),
         node_memory_bytes: options.node_memory,
     };
-    let done = nodes.traverse(&run.job, whole, &words.start, &asked)?;
+    let done = nodes.traverse(&run.job, whole, &arguments.start, &asked)?;
     let steps: u64 = done.chains.iter().map(|chain| chain.walked.steps).sum();
     let rate = steps as f64 / done.seconds.max(1e-9);
     let sentence = format!("{steps} steps in {:.2} s, {rate:.0} a second", done.seconds);
@@ -94,7 +94,7 @@ fn print(chains: &[Chain]) -> Result<()> {
     Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
 }
 
-/// What nodes did, for `--explain`.
+/// Formats the work of nodes, for `--explain`.
 fn costs(done: &Traversed) -> Vec<(&'static str, String)> {
     let told = |node: &NodeVisits| {
         let visited = node.visited;

@@ -1,8 +1,8 @@
-//! `inshore sql` runs in a child process with a limit of memory, the worker; the command itself only waits for it.
+//! Runs `inshore sql` in a child process with a memory limit, the worker; the command itself only waits for it.
 //!
-//! The query library computes a function over a batch at once and knows of no budget while it does. So the limit is one on the process:
-//! whatever a query does, it ends well, or with one message that names the limit and the operator that was at work. Nothing else of the verb
-//! knows of it: the worker reads, writes and draws as the command would (docs/decisions/0033). The limit is that of [`contained`].
+//! The query library computes a function over a batch at once, without any budget. So the limit applies to the process: every
+//! query ends well, or with one message that names the limit and the running operator. No other part of the verb is affected: the
+//! worker reads, writes and draws as the command would (docs/decisions/0033). The limit is that of [`contained`].
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -25,7 +25,7 @@ use crate::{
     signals,
 };
 
-/// Goes on in a worker where the command is a query: then the process that was started gets the exit code, once that has ended.
+/// Continues in a worker if the command is a query: then the first process gets the exit code when the worker has ended.
 pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     if !matches!(cli.command, Command::Sql(_)) {
         return Ok(None);
@@ -36,24 +36,24 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     let waiting =
         match split(contained::limits(&budget), doing).context("cannot start a process for the query")? {
             Split::Worker(stops) => {
-                signals::hear_from_parent(stops);
+                signals::listen_to_parent(stops);
                 return Ok(None);
             }
             Split::Parent(waiting) => waiting,
         };
-    // All that is left to do here takes little of it.
+    // The rest of the work here needs little of the code.
     release_code();
     let end = waiting.wait().context("cannot wait for the process of the query")?;
     let code = match end {
         WorkerEnd::Exited(status) => status as u8,
         _ => {
-            wipe_bar();
-            failure::FAILED + signals::UNTIDY_WORKER
+            erase_bar();
+            failure::FAILED + signals::UNCLEAN_WORKER
         }
     };
-    let code = match code.checked_sub(signals::UNTIDY_WORKER) {
+    let code = match code.checked_sub(signals::UNCLEAN_WORKER) {
         Some(code @ (failure::FAILED | failure::STOPPED)) => {
-            give_back(&cli.everywhere);
+            release_extents(&cli.everywhere);
             code
         }
         _ => code,
@@ -64,17 +64,17 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     Ok(Some(ExitCode::from(code)))
 }
 
-/// Gives back what a worker had in the store that could not do so itself.
-fn give_back(options: &Everywhere) {
-    // What cannot be done now, the next job does or says.
+/// Releases the extents in the store of a worker that could not do so itself.
+fn release_extents(options: &Everywhere) {
+    // Extents that cannot be released now are released, or reported, by the next job.
     let _ = store_path(options).map(|path| Store::open_folders(&folders(&path))?.give_back_of_dead());
 }
 
-/// Wipes off the line of progress that a worker left behind.
-fn wipe_bar() {
+/// Erases the progress line that a worker left behind.
+fn erase_bar() {
     let mut stderr = io::stderr();
     if stderr.is_terminal() {
-        // A line that cannot be wiped off is no reason to fail.
+        // A line that cannot be erased is no reason to fail.
         let _ = stderr.write_all(b"\r\x1b[2K");
     }
 }

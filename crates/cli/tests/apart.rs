@@ -1,4 +1,4 @@
-//! Fragments of queries, which nodes run in processes of their own: what goes wrong in one ends that task and nothing else.
+//! Fragments of queries, which nodes run in child processes: a failure in one ends that task and nothing else.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use crate::{
     util::{Folder, PATIENCE, Run, children, parent, until},
 };
 
-/// Waits until a node has so many, and gives them.
+/// Waits until a node has so many child processes, and returns them.
 fn wait_for_children(node: &Node, count: usize) -> Vec<u32> {
     let began = Instant::now();
     loop {
@@ -33,7 +33,7 @@ fn peak_bytes(node: &Node) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// A node with a table of words in groups.
+/// Starts a node with a table of words in groups.
 fn node(folder: &Folder, words: &str) -> Node {
     let node = Node::start_with(folder, "store", "192MiB", words);
     let row = |row: usize| format!("{},{}{}\n", row % 2000, "abcdefghij".repeat(5), row % 1000);
@@ -42,7 +42,7 @@ fn node(folder: &Folder, words: &str) -> Node {
     node
 }
 
-/// Asks without the client's own threads: on a busy machine they would take a part of the fragment, and it is the node's.
+/// Queries without the client's own threads: on a busy machine they would take a part of the fragment from the node.
 fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
     folder.write("q.sql", query);
     folder.run(&format!("sql --file q.sql --table t=store:t.csv --node {} --only-nodes", node.address))
@@ -50,7 +50,7 @@ fn ask(folder: &Folder, node: &Node, query: &str) -> Run {
 
 const EASY: &str = "SELECT count(*), sum(length(s)) FROM t WHERE g < 1000";
 
-/// Takes the square of its text, and that twenty times: minutes on any machine.
+/// Returns a query with twenty terms of quadratic time: minutes on any machine.
 fn slow() -> String {
     let term = |number: u32| {
         format!("length(regexp_replace(repeat(s, 9) || '{number}', '[a-j0-9]*Q|[a-j0-9]', '', 'g'))")
@@ -58,7 +58,7 @@ fn slow() -> String {
     format!("SELECT sum({}) FROM t", (0..20).map(term).collect::<Vec<_>>().join(" + "))
 }
 
-/// A batch of each of its columns has 2 MiB. All together have 400.
+/// Returns a query with 2 MiB per batch and column, and 400 MiB in all.
 fn large() -> String {
     let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 6 + number / 40);
     let columns: Vec<String> = (0..200).map(column).collect();
@@ -74,7 +74,7 @@ fn a_fragment_that_takes_too_much_memory_ends_alone() {
     assert!(said.stderr.contains("it wanted more memory than the"), "{}", said.stderr);
     wait_for_children(&node, 0);
     assert!(peak_bytes(&node) < 128 << 20, "{}", peak_bytes(&node));
-    // Functions that make much of little, and texts of a batch that are larger than the library can.
+    // Functions with small inputs and large results, and batches of text that are larger than the library's limit.
     for query in [
         "SELECT repeat('x', g * 1000000) FROM t",
         "SELECT count(*) FROM t WHERE lpad('x', g * 1000000) > 'a'",
@@ -149,7 +149,7 @@ fn a_fragment_ends_with_its_client_and_its_node() {
     node.send(Signal::KILL);
     until("it outlives its node", || parent(pids[0]).is_none());
     assert!(!client.wait().unwrap().success());
-    // What the process had in the store is free again: the next one works there.
+    // The extents of the process are free again: the next node works there.
     drop(node);
     node = Node::start_with(&folder, "store", "192MiB", "--log none");
     ask(&folder, &node, EASY).ok();

@@ -1,5 +1,5 @@
-//! System calls that strace lets fail or never end: acknowledged data is there, and data that the system may have lost is told or
-//! mended.
+//! System calls that strace lets fail or never end: acknowledged data exists, and data that the system may have lost is reported
+//! or repaired.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::util::{Folder, Run, Said};
 
-/// Where strace is, if it may trace here; nothing, aloud, where it may not.
+/// Returns the path of strace, if it may trace here; otherwise prints why the test is skipped.
 fn strace() -> Option<PathBuf> {
     let found = ["/usr/bin/strace", "/bin/strace"].map(PathBuf::from).into_iter().find(|path| path.exists());
     let traces = |path: &PathBuf| {
@@ -25,7 +25,7 @@ fn strace() -> Option<PathBuf> {
     found
 }
 
-/// A command whose calls of these kinds are written down in the file `trace`, with one of them changed by `inject`.
+/// Runs a command, logs its calls of these kinds in the file `trace`, and changes one of them by `inject`.
 fn traced(run: Run, strace: &Path, calls: &str, inject: Option<&str>) -> Run {
     let calls = format!("trace={calls}");
     let inject = inject.map(|inject| format!("inject={inject}"));
@@ -34,7 +34,7 @@ fn traced(run: Run, strace: &Path, calls: &str, inject: Option<&str>) -> Run {
     run.under(strace, &words)
 }
 
-/// Bytes that the store takes on its drive.
+/// Returns the bytes that the store takes on its drive.
 fn taken(folder: &Folder) -> u64 {
     let entries = fs::read_dir(folder.path("store")).unwrap().map(|entry| entry.unwrap());
     let segments = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("segment-"));
@@ -57,7 +57,7 @@ fn a_sort_that_cannot_look_who_is_at_work_loses_none_of_the_runs_that_it_named()
     traced(folder.run(words), &strace, "getdents64", None).ok();
     let calls = folder.read("trace").lines().filter(|line| line.contains("getdents64(")).count();
     assert!(calls > 30, "{calls} calls");
-    // One at the beginning, when runs are named, and at the end: listing a folder takes two calls or three.
+    // Listing a folder takes two calls or three: one call at the beginning, when runs are named, and at the end.
     for call in [1, calls / 4, calls / 3, calls / 2, calls / 2 + 1, 2 * calls / 3, calls - 3] {
         let inject = format!("getdents64:error=EIO:when={call}");
         fs::remove_file(folder.path("out.txt")).unwrap();

@@ -1,7 +1,7 @@
-//! What happens to nodes, and what is promised: the answer is right, by a copy or late, or there is an error that names what was
-//! not read, in time; and nodes do not work on for clients that have gone.
+//! Faults of nodes and links: the answer is right, from a replica or late, or there is a timely error that names the data that
+//! was not read; and nodes stop working for clients that have gone.
 //!
-//! Where root may make network namespaces, each node has one, with a link of its own that can be cut and slowed.
+//! Where root may create network namespaces, each node has one, with a link of its own that can be cut and slowed.
 
 use std::{
     path::PathBuf,
@@ -18,9 +18,9 @@ use crate::{
     util::{Folder, PATIENCE, Run, Said, until},
 };
 
-/// What a command that does not wait for nodes keeps below on any machine. Whatever it might wait for takes longer.
+/// Upper bound, on any machine, on a command that does not wait for nodes. All possible waits are longer.
 const AT_ONCE: Duration = Duration::from_secs(15);
-/// The same with a deadline, or for what is noticed after some seconds: what a slow node has takes more than a minute.
+/// Upper bound on a command with a deadline, or on noticing a fault after some seconds: a slow node takes more than a minute.
 const IN_TIME: Duration = Duration::from_secs(60);
 
 /// A hub, and namespaces with a link to it each: those of the nodes, and the client's at the end.
@@ -39,7 +39,7 @@ fn program(name: &str) -> Option<PathBuf> {
 }
 
 impl Net {
-    /// Nothing, aloud, where this machine lets nobody make one.
+    /// Creates a net; prints why the test is skipped if this machine does not allow that.
     fn new(count: usize) -> Option<Net> {
         let (Some(ip), Some(tc)) = (program("ip"), program("tc")) else {
             println!("skipped: there is no ip or no tc here");
@@ -87,7 +87,7 @@ impl Net {
         format!("10.78.0.{}", place + 1)
     }
 
-    /// Nothing comes from a node any more, and nothing goes there.
+    /// Cuts the link of a node in both directions.
     fn cut(&self, place: usize) {
         self.ip(&format!("-n {} link set p{place} down", self.hub()));
     }
@@ -96,7 +96,7 @@ impl Net {
         self.ip(&format!("-n {} link set p{place} up", self.hub()));
     }
 
-    /// Bytes that have come to a place.
+    /// Returns the bytes received at a place.
     fn received(&self, place: usize) -> u64 {
         let words = format!("-n {} -s -j link show eth0", self.space(place));
         let shown = Command::new(&self.ip).args(words.split(' ')).output().unwrap();
@@ -104,7 +104,7 @@ impl Net {
         shown[0]["stats64"]["rx"]["bytes"].as_u64().unwrap()
     }
 
-    /// What a node sends goes no faster.
+    /// Limits the rate at which a node sends.
     fn slow(&self, place: usize, rate: &str) {
         let words = format!(
             "-n {} qdisc replace dev eth0 root tbf rate {rate} burst 32kb latency 400ms",
@@ -124,7 +124,7 @@ impl Drop for Net {
     }
 }
 
-/// Nodes in a net, with a file once ("single") and twice ("safe") on them.
+/// Nodes in a net, with a file on them once ("single") and twice ("safe").
 struct Cluster {
     nodes: Vec<Node>,
     net: Net,
@@ -160,7 +160,7 @@ impl Cluster {
         Node::started(self.folder.run(&serve).within(&self.net.ip, &self.net.space(place)))
     }
 
-    /// A command that names the nodes.
+    /// Creates a command that names the nodes.
     fn client(&self, words: &str) -> Run {
         let named: Vec<String> = (0..self.net.count).map(|place| self.net.address(place)).collect();
         let words = format!(
@@ -174,7 +174,7 @@ impl Cluster {
         (0..self.net.count).for_each(|place| self.net.slow(place, rate));
     }
 
-    /// Runs a command, and does something to the nodes when it is in the middle.
+    /// Runs a command, and calls `does` in the middle of it.
     fn in_the_middle(&self, words: &str, does: impl FnOnce()) -> (Option<i32>, Said, Duration) {
         thread::scope(|scope| {
             let before = self.net.received(self.net.count);
@@ -197,7 +197,7 @@ impl Cluster {
         assert!(self.folder.read(name) == self.text, "{name} is not what was put");
     }
 
-    /// Waits until nothing runs on the nodes that answer.
+    /// Waits until no task runs on the nodes that answer.
     fn is_idle_soon(&self) {
         let began = Instant::now();
         until("tasks run on", || {
@@ -230,20 +230,20 @@ fn a_node_killed_in_the_middle_is_made_up_for_by_copies_or_named() {
         cluster.in_the_middle("store get single -o none --quiet", || cluster.nodes[1].send(Signal::KILL));
     names_what_is_missing(ended, &cluster.net.address(1));
     assert!(!cluster.folder.path("none").exists());
-    // It comes back, and with it what it has.
+    // The node returns, with its data.
     cluster.nodes[1] = cluster.serve(1);
     cluster.client("store get single -o again --quiet").ok();
     cluster.has_text("again");
 }
 
-/// INSHORE_CUT_SECONDS: how long the link is cut.
+/// `INSHORE_CUT_SECONDS` is the time for which the link is cut.
 #[test]
 fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
     let Some(cluster) = Cluster::new(3) else { return };
     cluster.slow_all("8mbit");
     let seconds =
         std::env::var("INSHORE_CUT_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(6);
-    // Shorter than anybody would worry about.
+    // The cut is shorter than any timeout.
     let (code, said, _) = cluster.in_the_middle("store get single -o late --quiet", || {
         cluster.net.cut(1);
         thread::sleep(Duration::from_secs(3));
@@ -268,7 +268,7 @@ fn a_link_that_is_cut_is_survived_made_up_for_or_named() {
     cluster.has_text("made-up");
     let ended = cut("store get single -o none --quiet --silence 4");
     names_what_is_missing(ended, &cluster.net.address(1));
-    // Whole again, it is of use at once, and does not work on for who has gone.
+    // The node is useful again at once, and does not work for a client that has gone.
     cluster.client("search -q ERROR store:single").ok();
     cluster.is_idle_soon();
 }
@@ -287,7 +287,7 @@ fn a_node_a_hundred_times_slower_is_waited_for_left_or_named_at_the_deadline() {
     let began = Instant::now();
     let (code, said) = cluster.client("store get single -o none --quiet --deadline 3").ends();
     names_what_is_missing((code, said, began.elapsed()), &cluster.net.address(1));
-    // Others have what it has: it is left when it says nothing for long enough.
+    // Replicas have its data: the client leaves a node that is silent for long enough.
     let began = Instant::now();
     cluster.client("store get safe -o got --quiet --stall 2").ok();
     cluster.has_text("got");
@@ -336,7 +336,7 @@ fn a_node_that_stands_still_is_lost() {
     assert_eq!(ask("").ok().stdout, right);
 }
 
-/// A command that prints more than anybody takes, with little memory for what waits to be printed.
+/// Starts a command that prints more than its reader takes, with little memory for the waiting output.
 fn stuck(folder: &Folder, words: &str) -> Child {
     folder.run(&format!("{words} --memory 32MiB")).spawn()
 }
@@ -362,7 +362,7 @@ fn tasks_of_a_killed_client_end_within_seconds() {
     client.kill().unwrap();
     let began = Instant::now();
     until("tasks run on", || tasks(&folder, &named, "running") == 0);
-    // A node waits 20 s for a client that lives and takes nothing.
+    // A node waits 20 s for a client that lives and reads nothing.
     println!("ended after {:.1} s", began.elapsed().as_secs_f64());
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     client.wait().unwrap();
@@ -381,7 +381,7 @@ fn a_full_queue_refuses_with_the_reason() {
     clients.push(stuck(&folder, &ask));
     until("nothing waits", || tasks(&folder, named, "waiting") == 1);
     let began = Instant::now();
-    // There may be room soon: it is asked again until the deadline.
+    // The queue may have room soon: the client retries until the deadline.
     let said = folder.run(&format!("search ERROR store:web.log --node {named} --deadline 2")).exits(2);
     let is_told = said.stderr.contains("its queue is full: 1 tasks run and 1 wait");
     assert!(is_told || said.stderr.contains("deadline"), "{}", said.stderr);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::util::{EDGES, Folder};
 
-/// The edges of a graph as CSV.
+/// Returns the edges of a graph as CSV.
 fn edges(folder: &Folder, name: &str) -> String {
     folder.run(&format!("graph export {name} -o edges-of-{name}.csv --quiet")).ok();
     folder.read(&format!("edges-of-{name}.csv"))

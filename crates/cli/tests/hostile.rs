@@ -1,8 +1,8 @@
-//! Bytes that no client sends, at an agent in a process of its own: it lives on, its memory stays bounded, and whoever asks
-//! well is answered.
+//! Malformed bytes, sent to an agent in a process of its own: the agent survives, its memory stays bounded, and valid requests
+//! are answered.
 //!
-//! Requests that are good are broken in one of their layers: the JSON, the protocol buffer around it, the frame of gRPC around
-//! that, or the frames of HTTP/2. The seed is printed where something fails; INSHORE_SEEDS tells how many there are.
+//! Valid requests are broken in one of their layers: the JSON, the protocol buffer around it, the frame of gRPC around that, or
+//! the frames of HTTP/2. A failure prints its seed; INSHORE_SEEDS sets their number.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::{
     util::{Folder, PATIENCE, until},
 };
 
-/// Numbers that look random, from a seed.
+/// Pseudo-random numbers from a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -61,7 +61,7 @@ impl Dice {
         bytes
     }
 
-    /// Puts another value in the place of one.
+    /// Replaces one value by another.
     fn broken_json(&mut self, value: &mut Value) {
         let deep = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         let go_on = self.below(4) > 0;
@@ -109,7 +109,7 @@ impl Dice {
     }
 }
 
-/// A frame of HTTP/2 (RFC 9113, section 4.1).
+/// Builds a frame of HTTP/2 (RFC 9113, section 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = (payload.len() as u32).to_be_bytes()[1..].to_vec();
     out.extend([kind, flags]);
@@ -128,12 +128,12 @@ fn varint(mut value: usize) -> Vec<u8> {
     out
 }
 
-/// A field of bytes in a protocol buffer.
+/// Builds a field of bytes in a protocol buffer.
 fn field(number: usize, bytes: &[u8]) -> Vec<u8> {
     [varint(number << 3 | 2), varint(bytes.len()), bytes.to_vec()].concat()
 }
 
-/// Headers without compression (RFC 7541, section 6.2.2): names and values in full.
+/// Builds headers without compression (RFC 7541, section 6.2.2): names and values in full.
 fn headers(method: &str) -> Vec<u8> {
     let path = format!("/arrow.flight.protocol.FlightService/{method}");
     let all = [
@@ -148,7 +148,7 @@ fn headers(method: &str) -> Vec<u8> {
     all.iter().flat_map(|(name, value)| [vec![0], text(name), text(value)].concat()).collect()
 }
 
-/// A request: a method, and messages of it as JSON with the number of its field, and other fields.
+/// A request: a method, messages as JSON with the number of their field, and other fields.
 struct Request {
     method: &'static str,
     messages: Vec<(usize, Value, Vec<u8>)>,
@@ -210,7 +210,7 @@ fn requests(id: u64) -> Vec<Request> {
     ]
 }
 
-/// The bytes of a conversation that begins with a request, broken somewhere.
+/// Returns the bytes of a conversation that begins with a request, broken somewhere.
 fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
     let layer = dice.below(5);
     let broken = dice.below(request.messages.len());
@@ -231,7 +231,7 @@ fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
         }
         let mut prefix = [vec![0], (message.len() as u32).to_be_bytes().to_vec()].concat();
         if is_broken && layer == 3 {
-            // Compressed without a word of how, or longer or shorter than it says.
+            // The frame is marked as compressed without an algorithm, or has a wrong length.
             prefix = match dice.below(4) {
                 0 => [vec![1], prefix[1..].to_vec()].concat(),
                 1 => [vec![0], u32::MAX.to_be_bytes().to_vec()].concat(),
@@ -255,7 +255,7 @@ fn conversation(request: &Request, dice: &mut Dice) -> Vec<u8> {
     }
 }
 
-/// Says something to an agent, and hears a little of its answer. The connection may be closed at any time.
+/// Sends bytes to an agent, and reads a little of its answer. The connection may be closed at any time.
 fn say(address: &str, bytes: &[u8], patience: Duration) {
     let Ok(mut stream) = TcpStream::connect(address) else { return };
     stream.set_write_timeout(Some(Duration::from_secs(5))).unwrap();
@@ -265,7 +265,7 @@ fn say(address: &str, bytes: &[u8], patience: Duration) {
     let _ = stream.read(&mut [0; 4096]);
 }
 
-/// The number of the only dataset, as the catalog tells it.
+/// Returns the number of the only dataset, by the catalog.
 fn dataset_id(address: &str) -> u64 {
     let message = field(1, b"catalog");
     let body = [vec![0], (message.len() as u32).to_be_bytes().to_vec(), message].concat();
@@ -325,7 +325,7 @@ fn an_agent_outlives_whatever_is_sent_to_it() {
             is_well();
         }
     }
-    // Larger than any message may be, and never ending: what it keeps of them is bounded.
+    // Messages above the limit, and endless ones: the agent keeps a bounded part of them.
     let large = [vec![0], (64u32 << 20).to_be_bytes().to_vec(), vec![b' '; 40 << 20]].concat();
     let mut bytes = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(), frame(4, 0, 0, &[])].concat();
     bytes.extend(frame(1, 4, 1, &headers("DoGet")));
@@ -345,7 +345,7 @@ fn an_agent_outlives_whatever_is_sent_to_it() {
         let status = folder.run(&format!("node status --node {address} --json")).ok().json();
         status[0]["status"]["running"].as_array().unwrap().is_empty()
     });
-    // 64 MiB for tasks, 64 more for the process, and what is on its way on 32 connections.
+    // 64 MiB for tasks, 64 more for the process, and the data in flight on 32 connections.
     let most = resident_bytes_max(process);
     println!("at most {} MiB were resident", most >> 20);
     assert!(most < 192 << 20, "{most} bytes were resident");

@@ -1,4 +1,4 @@
-//! What comes in: compressed files, files that do not know their size, marks of encodings; and what is told of what cannot.
+//! Inputs: compressed files, files of unknown size, byte order marks; and error messages for unreadable ones.
 
 use std::{fs, io::Write, os::unix::fs::symlink};
 
@@ -12,7 +12,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// The text in formats that are not unpacked, each with its name.
+/// Returns the text in formats that are not decompressed, each with its name.
 fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let xz = [
         0xfd, 0x37, 0x7a, 0x58, 0x5a, 0x00, 0x00, 0x04, 0xe6, 0xd6, 0xb4, 0x46, 0x02, 0x00, 0x21, 0x01, 0x1c,
@@ -28,7 +28,7 @@ fn refused() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("text.xz", xz.to_vec(), "xz"),
         ("text.lzma", lzma.to_vec(), "lzma"),
         ("text.Z", vec![0x1f, 0x9d, 0x90, 0x68, 0xca, 0xb0, 0x61, 0xf3, 0xb6], "compress"),
-        // The name decides nothing.
+        // The name of a file does not matter.
         ("text.txt", xz.to_vec(), "xz"),
     ]
 }
@@ -39,7 +39,7 @@ fn compressed_files_are_unpacked_by_every_verb_or_refused_by_name() {
     folder.write("text", TEXT);
     for format in ["gzip", "bzip2", "zstd", "lz4"] {
         folder.run(&format!("compress text -o packed --format {format} --force --quiet")).ok();
-        // As it is called elsewhere, and without an ending.
+        // Other usual names, and none.
         for name in ["packed", "packed.csv"] {
             if name != "packed" {
                 fs::copy(folder.path("packed"), folder.path(name)).unwrap();
@@ -83,7 +83,7 @@ fn compressed_files_are_unpacked_by_every_verb_or_refused_by_name() {
         let said = folder.run(&format!("decompress {name} -o out")).exits(2);
         assert!(said.stderr.contains(&format!("got a file of {format}")), "{}", said.stderr);
     }
-    // Without -z, a search looks at the bytes as they are.
+    // Without -z, a search reads the bytes unchanged.
     folder.run("search hello text.xz").ok();
 }
 
@@ -95,7 +95,7 @@ fn a_search_tells_of_files_that_it_cannot_unpack_and_searches_the_others() {
     for (name, bytes, _) in refused() {
         folder.write(&format!("logs/{name}"), bytes);
     }
-    // Archives that nobody named are binary files like others.
+    // Archives that were not named are binary files like others.
     folder.write("logs/z.zip", b"PK\x03\x04\0\0hello\n");
     let said = folder.run("search -z hello logs").exits(2);
     assert_eq!(said.stdout, "logs/a.gz:hello\n");

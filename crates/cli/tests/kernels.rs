@@ -1,4 +1,4 @@
-//! Kernels of WebAssembly as a user has them: begun, built, pushed, and run over files here and on nodes.
+//! WebAssembly kernels: created, built, pushed, and run over files here and on nodes.
 
 use std::{ffi::OsString, path::Path, process::Command, time::Instant};
 
@@ -33,7 +33,7 @@ fn module(text: &str) -> Vec<u8> {
     wat::parse_str(format!("(module {COMMON} {text})")).unwrap()
 }
 
-/// Gives the lines that begin as the argument does.
+/// Builds a kernel that returns the lines that begin with the argument.
 pub fn lines() -> Vec<u8> {
     module(&format!(
         r#"{BLOCK} (local $end i32) (local $start i32)
@@ -53,7 +53,7 @@ pub fn lines() -> Vec<u8> {
     ))
 }
 
-/// Counts lines: eight bytes.
+/// Builds a kernel that counts lines: eight bytes.
 fn count() -> Vec<u8> {
     module(&format!(
         r#"(global $count (mut i64) (i64.const 0))
@@ -76,7 +76,7 @@ fn count() -> Vec<u8> {
     ))
 }
 
-/// Does this with each block.
+/// Builds a kernel that runs `body` for each block.
 fn on_block(body: &str) -> Vec<u8> {
     module(&format!("{BLOCK} {body} (i32.const 0))"))
 }
@@ -86,7 +86,7 @@ fn text() -> String {
     (0..150_000).map(|number| format!("{} {number}\n", letters[number * 7 % 5])).collect()
 }
 
-/// A folder with kernels and a text; none where this machine can't contain kernels, which is said.
+/// Creates a folder with kernels and a text; none if this machine cannot contain kernels, which is printed.
 pub fn folder() -> Option<Folder> {
     let folder = Folder::new();
     folder.write("lines.wasm", lines());
@@ -100,7 +100,7 @@ pub fn folder() -> Option<Folder> {
     Some(folder)
 }
 
-/// A node with memory for kernels.
+/// Starts a node with memory for kernels.
 fn start(folder: &Folder, number: usize, words: &str) -> Node {
     let serve = "node serve --memory 256MiB --listen 127.0.0.1:0 --json";
     Node::started(folder.run(&format!("{serve} --store node{number} {words}")))
@@ -140,7 +140,7 @@ fn results_are_the_same_here_and_on_nodes_whatever_memory_and_threads() {
         folder.run(&format!("kernel run count.wasm --output counted --quiet {way}")).ok();
         assert_eq!(counted(&folder, "counted"), 150_000, "{way}");
     }
-    // Pushed, it is found by its name.
+    // A pushed kernel is found by its name.
     for there in [String::new(), format!("--node {named}")] {
         let said = folder.run(&format!("kernel push lines.wasm --name c-lines {there}")).ok();
         assert!(said.stdout.contains("c-lines: a kernel of") && said.stdout.contains("in order"), "{said:?}");
@@ -181,7 +181,7 @@ fn compressed_files_and_empty_ones_are_read() {
     assert_eq!(counted(&folder, "counted"), 0);
 }
 
-/// Lines of any length up to `longest`; the last one has no end.
+/// Returns lines of any length up to `longest`; the last one has no end.
 fn lines_up_to(longest: u64, bytes: usize) -> String {
     let (mut text, mut seed) = (String::new(), longest);
     while text.len() < bytes {
@@ -197,7 +197,7 @@ fn lines_up_to(longest: u64, bytes: usize) -> String {
 #[test]
 fn files_that_the_modules_process_reads_give_what_streams_do() {
     let Some(folder) = folder() else { return };
-    // Lines that end in the margin of a block, behind it, and not even in the next block.
+    // Lines that end in the margin of a block, after it, and not even in the next block.
     for (longest, bytes) in [(100, 9_000_000), (50_000, 9_000_000), (1_500_000, 20_000_000)] {
         let text = lines_up_to(longest, bytes);
         let expected: String =
@@ -216,7 +216,7 @@ fn files_that_the_modules_process_reads_give_what_streams_do() {
     }
 }
 
-/// Modules that do what they should not, and what is said of them.
+/// Lists malicious modules, and the expected error of each.
 fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let recurse = "(func $again (call $again) (call $again))";
     let garbage = r#"(func (export "inshore_state") (result i32) (call $emit (i32.const 0) (i32.const 13)) (i32.const 0))
@@ -232,7 +232,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("recurses", module(&format!("{recurse} {BLOCK} (call $again) (i32.const 0))")), "stack"),
         (
             "grows",
-            // Until there is no more, and then it uses what isn't there.
+            // The kernel grows its memory to the limit, and then accesses memory out of bounds.
             on_block(
                 "(loop $more (br_if $more (i32.ne (i32.const -1) (memory.grow (i32.const 16)))))
                 (i32.store (i32.shl (memory.size) (i32.const 16)) (i32.const 1))",
@@ -269,7 +269,7 @@ fn hostile_kernels_end_with_an_error_and_the_nodes_live_on() {
         folder.run(&format!("kernel run spins.wasm store:big.txt --node {named} --deadline 2")).exits(2);
     assert!(said.stderr.contains("deadline"), "{}", said.stderr);
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    // Here it is the time of a call that ends it.
+    // Here the time limit of a call ends the kernel.
     let said = folder.run("kernel run spins.wasm big.txt --threads 1").exits(2);
     assert!(said.stderr.contains("its deadline passed"), "{}", said.stderr);
     folder.run(&format!("kernel run count.wasm store:big.txt --node {named} --output counted --quiet")).ok();
@@ -364,7 +364,7 @@ fn examples_work(folder: &Folder, language: &str) {
         let module = format!("{language}-{example}/{language}-{example}.wasm");
         let found = folder.run(&format!("kernel run {module} {args} text --threads 2")).ok();
         assert_eq!(found.stdout, expected, "{language} {example}");
-        // Several instances, whose states are merged.
+        // Several instances run, and their states are merged.
         let here = folder.run(&format!("kernel run {module} {args} big.txt --threads 1")).ends().1.stdout;
         let there = folder.run(&format!("kernel run {module} {args} big.txt --threads 3")).ends().1.stdout;
         assert!(here == there && (!here.is_empty() || example == "search"), "{language} {example}");

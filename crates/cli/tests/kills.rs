@@ -1,5 +1,5 @@
-//! `kill -9` at any moment, many times, on stores of one to four drives that several processes work on: data that a command
-//! acknowledged with its exit code is there, other data is there as a whole or not at all.
+//! `kill -9` at any moment, many times, on stores of one to four drives with several processes at work: acknowledged data exists,
+//! other data exists as a whole or not at all.
 
 use std::{
     io::Write,
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::util::Folder;
 
-/// How the dataset of each worker is kept, where there are drives enough for it.
+/// Redundancy of each worker's dataset, if there are enough drives.
 const KEPT: [(u64, &str); 3] = [(1, ""), (2, "--copies 2"), (3, "--parity 2+1")];
 
 /// SplitMix64.
@@ -28,7 +28,7 @@ impl Chance {
     }
 }
 
-/// What a dataset holds, outside of the store.
+/// The expected content of a dataset.
 #[derive(Clone, Debug, PartialEq)]
 struct Known {
     bytes: Vec<u8>,
@@ -41,7 +41,7 @@ fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| block[at % 4096] ^ (at / 4096) as u8).collect()
 }
 
-/// Starts a command that is fed with `input`; the feeder ends with it.
+/// Starts a command whose standard input is `input`; the feeding thread ends with it.
 fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
     let mut child = folder.run(words).spawn();
     let mut pipe = child.stdin.take().unwrap();
@@ -49,13 +49,13 @@ fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
     child
 }
 
-/// One worker: commands on a dataset of its own, most of them killed. Gives how many were.
+/// Runs one worker: commands on a dataset of its own, most of them killed. Returns the number of kills.
 fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     let mut chance = Chance(worker);
     let name = format!("w{worker}");
     let mut known: Option<Known> = None;
     let mut killed = 0;
-    // How long a command takes until it is done, without the look at its result: kills should come before that.
+    // The usual time of a command, without the check of its result: kills should come before that.
     let mut usual = Duration::from_millis(20);
     while killed < kills {
         let bytes = pattern(chance.below(u64::MAX), chance.below(3_000_000) as usize);
@@ -101,7 +101,7 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
                     is(&after)
                 );
                 killed += 1;
-                // What is killed is shorter than what is not.
+                // Killed commands are shorter than others.
                 usual += usual / 64;
             }
             code => panic!("{words}: {code:?} {}", String::from_utf8_lossy(&output.stderr)),
@@ -111,12 +111,12 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
     killed
 }
 
-/// Length and whether it is sealed.
+/// Returns the length and whether the dataset is sealed.
 fn is(known: &Option<Known>) -> Option<(usize, bool)> {
     known.as_ref().map(|known| (known.bytes.len(), known.sealed))
 }
 
-/// What the store holds under a name.
+/// Reads a dataset of the store.
 fn look(folder: &Folder, name: &str) -> Option<Known> {
     let all: Value = serde_json::from_str(&folder.run("store ls --json").ok().stdout).unwrap();
     let found = all.as_array().unwrap().iter().find(|dataset| dataset["name"] == name)?;
@@ -127,7 +127,7 @@ fn look(folder: &Folder, name: &str) -> Option<Known> {
     Some(Known { bytes: output.stdout, sealed: found["sealed"].as_bool().unwrap() })
 }
 
-/// Kills on a new store of so many drives. Gives how many there were.
+/// Kills commands on a new store of so many drives. Returns the number of kills.
 fn killed(drives: u64, kills: u64) -> u64 {
     let folder = Folder::new();
     folder
@@ -145,13 +145,13 @@ fn killed(drives: u64, kills: u64) -> u64 {
         workers.into_iter().map(|worker| worker.join().unwrap()).sum()
     });
     folder.run("store verify").ok();
-    // The next job gives back what the dead had taken.
+    // The next job releases the extents of the dead ones.
     folder.run("store put - --name last").stdin("last").ok();
     assert!(folder.scratch().is_empty());
     killed
 }
 
-/// `INSHORE_KILLS` says how many in all: `make kills-long` kills 10,000 times.
+/// `INSHORE_KILLS` is the number of kills in all: `make kills-long` kills 10,000 times.
 #[test]
 fn what_was_acknowledged_survives_every_kill() {
     let kills: u64 = std::env::var("INSHORE_KILLS").map_or(60, |count| count.parse().unwrap());

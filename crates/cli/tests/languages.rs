@@ -1,4 +1,4 @@
-//! `inshore language`: what is trained is told again, on samples of a few lines and on real sentences.
+//! `inshore language`: trained languages are identified again, on samples of a few lines and on real sentences.
 
 use std::{fs, io::Read, path::Path};
 

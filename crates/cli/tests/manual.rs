@@ -1,4 +1,4 @@
-//! Help, completions, manual pages, and what a pipe gets to see.
+//! Help, completions, manual pages, and output to pipes.
 
 use std::fs;
 

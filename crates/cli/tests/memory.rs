@@ -1,5 +1,5 @@
-//! Contract 1: a job's resident size stays below its budget plus 64 MiB, and no memory cgroup of the budget plus 96 MiB
-//! kills it. On a graph whose input is sixteen times and whose edges on flash are ten times the budget.
+//! Contract 1: a job's resident size stays below its budget plus 64 MiB, and no memory cgroup of the budget plus 96 MiB kills it.
+//! The test graph has an input of sixteen times the budget, and edges on flash of ten times the budget.
 
 use std::{
     fs,
@@ -11,11 +11,11 @@ use std::{
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 8 * MIB;
 
-/// A memory cgroup (version 1 or 2), removed on drop. `None` where none can be made.
+/// A memory cgroup (version 1 or 2), removed on drop. `None` if none can be created.
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `purpose` tells the groups of one process apart.
+    /// Creates a cgroup; `purpose` tells the groups of one process apart.
     pub fn new(purpose: &str, limit_bytes: u64) -> Option<Cgroup> {
         let name = format!("inshore-test-{purpose}-{}", std::process::id());
         for (root, limit) in
@@ -33,26 +33,26 @@ impl Cgroup {
         None
     }
 
-    /// Puts a process into it, and those that it starts from then on.
+    /// Adds a process, and all processes that it starts afterwards.
     pub fn add(&self, process: u32) {
         fs::write(self.0.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// Bytes of its processes that are no file's, now.
+    /// Returns the present anonymous memory of its processes.
     pub fn anonymous_bytes(&self) -> u64 {
         let text = fs::read_to_string(self.0.join("memory.stat")).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("rss ").or(line.strip_prefix("anon ")));
         line.unwrap().parse().unwrap()
     }
 
-    /// How many of its processes the system killed for want of memory.
+    /// Returns how many of its processes the system killed for lack of memory.
     pub fn kills(&self) -> u64 {
         let text = ["memory.oom_control", "memory.events"].map(|name| fs::read_to_string(self.0.join(name)));
         let text = text.into_iter().find_map(Result::ok).unwrap();
         text.lines().find_map(|line| line.strip_prefix("oom_kill ")).unwrap().parse().unwrap()
     }
 
-    /// What a shell runs to be in it.
+    /// Returns a shell command that joins the cgroup.
     pub fn join(&self) -> String {
         format!("echo $$ > {}/cgroup.procs; ", self.0.display())
     }
@@ -64,13 +64,13 @@ impl Drop for Cgroup {
     }
 }
 
-/// Runs `inshore` with these words and `--json` in the cgroup, and gives its peak resident size.
+/// Runs `inshore` with these arguments and `--json` in the cgroup, and returns its peak resident size.
 fn run(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> u64 {
     let counters = said(folder, group, &format!("{words} --json"));
     peak(&counters)
 }
 
-/// Runs `inshore` with these words in the cgroup, and gives what it said on standard output.
+/// Runs `inshore` with these arguments in the cgroup, and returns its standard output.
 fn said(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> String {
     let mut command = Command::new("/bin/sh");
     let join = group.map_or(String::new(), Cgroup::join);
@@ -83,7 +83,7 @@ fn said(folder: &tempfile::TempDir, group: Option<&Cgroup>, words: &str) -> Stri
     stdout.into_owned()
 }
 
-/// The peak resident size that counters tell; what was reserved is within the budget.
+/// Returns the peak resident size by the counters; asserts that reservations are within the budget.
 fn peak(counters: &str) -> u64 {
     let counters: serde_json::Value = serde_json::from_str(counters).unwrap();
     let report = &counters["report"];
@@ -101,7 +101,7 @@ fn import_pagerank_and_bfs_of_ten_times_the_budget_keep_it() {
     if group.is_none() {
         println!("skipped: no memory cgroup can be made here; only the resident size is checked");
     }
-    // Not part of what is measured: a file of 16 bytes for each of 2^20 vertices x 22 edges, halved by .bin.
+    // The input is not part of the measurement: a file of 16 bytes for each of 2^20 vertices x 22 edges, halved by .bin.
     run(
         &folder,
         None,
@@ -261,7 +261,7 @@ fn patterns_count_against_the_budget_or_are_refused_with_one_that_is_enough() {
             let (number, unit) = size.split_once(' ').unwrap();
             let scale = if unit == "GiB" { 1024.0 } else { 1.0 };
             let size = (number.parse::<f64>().unwrap() * scale * MIB as f64) as u64;
-            // What wants more than tests may take is only named.
+            // A size that would need more than tests may take is only printed.
             if size < 640 * MIB {
                 assert_eq!(keeps(size), None, "{words} in {} MiB", size / MIB);
             }
@@ -354,7 +354,7 @@ fn a_node_and_its_client_keep_to_their_budgets() {
     assert!(is_alive && peak <= of_node + 64 * MIB, "the node had {} MiB resident", peak / MIB);
 }
 
-/// One sequence of so many bases.
+/// Returns one sequence of so many bases.
 fn text_of_bases(bases: usize) -> String {
     let (mut state, mut text) = (1u64, ">one".to_string());
     for base in 0..bases {
@@ -371,8 +371,8 @@ fn text_of_bases(bases: usize) -> String {
 fn queries_over_more_than_the_budget_keep_it() {
     let folder = tempfile::tempdir().unwrap();
     let budget = 32 * MIB;
-    // The library that plans is not optimised in tests, so its code takes more memory than all else of the program may: what
-    // one query without tables takes comes on top here. (Optimised, `bench/sql.py` shows queries below budget + 64 MiB.)
+    // Tests do not optimise the planning library, so its code takes more memory than the whole rest of the program may: the
+    // memory of one query without tables is added here. (Optimised, `bench/sql.py` shows queries below budget + 64 MiB.)
     let program = run(&folder, None, "sql \"SELECT 1\" -o one.csv --memory 32MiB").saturating_sub(32 * MIB);
     let group = Cgroup::new("queries", budget + 96 * MIB + program);
     if group.is_none() {

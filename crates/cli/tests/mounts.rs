@@ -1,4 +1,4 @@
-//! Datasets as files in a folder: the right bytes or an error, whatever happens to the store meanwhile.
+//! Mounted datasets: the right bytes or an error, whatever happens to the store meanwhile.
 
 use std::{
     fs::{self, File},
@@ -23,16 +23,16 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Longer than the kernel takes a name for what it was.
+/// Longer than the kernel caches a name.
 const LONG_AGO: Duration = Duration::from_millis(1100);
 
-/// Whether something can be mounted here; says why not.
+/// Tells whether this machine can mount; prints why not.
 fn usable() -> bool {
     if let Err(error) = File::options().read(true).write(true).open("/dev/fuse") {
         println!("skipped: /dev/fuse: {error}");
         return false;
     }
-    // Root in a container may be without the right to mount (bit 21, CAP_SYS_ADMIN).
+    // Root in a container may lack the right to mount (bit 21, CAP_SYS_ADMIN).
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
     let may_mount = u64::from_str_radix(rights, 16).unwrap() >> 21 & 1 == 1;
@@ -43,7 +43,7 @@ fn usable() -> bool {
     may_mount || helped
 }
 
-/// The store of `folder`, mounted; unmounted and killed if a test fails.
+/// The mounted store of `folder`; unmounted and killed if a test fails.
 struct Mounted {
     child: Option<Child>,
     point: PathBuf,
@@ -105,7 +105,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Refused where nothing is mounted any more.
+        // Unmounting fails if nothing is mounted any more.
         let _ = unmount(&self.point, UnmountFlags::DETACH);
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
@@ -135,7 +135,7 @@ fn remove(folder: &Folder, name: &str) {
     Store::open(folder.path("store")).unwrap().remove(name).unwrap();
 }
 
-/// Numbers that look random, the same for the same seed.
+/// Iterates over pseudo-random numbers, the same for the same seed.
 fn random(seed: u64) -> impl Iterator<Item = u64> {
     let step = |state: &u64| {
         Some(state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
@@ -170,7 +170,7 @@ fn a_mounted_dataset_reads_byte_for_byte() {
             let path = mounted.path(&name(len));
             let metadata = fs::metadata(&path).unwrap();
             assert_eq!((metadata.len(), metadata.mode() & 0o7777), (len as u64, 0o444));
-            // Scattered first, while the kernel has nothing yet.
+            // Random reads come first, while the kernel has cached nothing.
             let file = File::open(&path).unwrap();
             let mut numbers = random(len as u64);
             for _ in 0..200 {
@@ -250,7 +250,7 @@ fn what_is_put_and_removed_meanwhile_comes_and_goes() {
     let first = fs::metadata(mounted.path("a")).unwrap();
     remove(&folder, "a");
     put_bytes(&folder, "a", b"other");
-    // At once, while the kernel still takes the name for what it was.
+    // Reads at once, while the kernel still caches the name.
     assert_eq!(fs::read(mounted.path("a")).unwrap(), b"other");
     thread::sleep(LONG_AGO);
     let other = fs::metadata(mounted.path("a")).unwrap();
@@ -277,7 +277,7 @@ fn what_is_appended_meanwhile_is_there_within_a_second() {
     assert_eq!(fs::read(mounted.path("log")).unwrap(), b"first first ");
     let then = fs::metadata(mounted.path("log")).unwrap();
     assert!(then.len() == 12 && then.modified().unwrap() != first.modified().unwrap());
-    // Who has it open goes on with what it was.
+    // An open file keeps its old content.
     let mut found = Vec::new();
     open.read_to_end(&mut found).unwrap();
     assert_eq!(found, b"first ");
@@ -298,7 +298,7 @@ fn a_removal_does_not_disturb_who_has_the_file_open() {
     let mut found = vec![0; 100_000];
     file.read_exact(&mut found).unwrap();
     remove(&folder, "data");
-    // What it had would be free to be written over.
+    // The removed dataset's extents would be free to be overwritten.
     put_bytes(&folder, "data", &new);
     put_bytes(&folder, "more", &new);
     thread::sleep(LONG_AGO);
@@ -329,7 +329,7 @@ fn a_flipped_bit_is_an_error_that_is_told_once_and_never_wrong_bytes() {
     assert_eq!(errno(fs::read(mounted.path("data"))), Some(Errno::IO));
     let file = File::open(mounted.path("data")).unwrap();
     let block = (3 << 20) + 65_536..(3 << 20) + 131_072;
-    // Twice and often, since a read that fails must not use up anything.
+    // Repeated reads must not exhaust any resource when they fail.
     for _ in 0..2 {
         for start in (0..bytes.len()).step_by(4096) {
             let mut page = [0; 4096];
@@ -435,7 +435,7 @@ fn only_an_empty_folder_is_a_mountpoint() {
         ("full", "full: not empty, it has \"thesis.tex\""),
         ("empty --memory 7MiB", "the smallest budget that works is 8 MiB"),
     ] {
-        // Without /dev/fuse there is no need to look at the budget.
+        // Without /dev/fuse the budget is not checked.
         if words.contains("memory") && !usable() {
             continue;
         }

@@ -1,4 +1,4 @@
-//! Nodes as a user has them: agents in processes of their own, and commands that name them.
+//! Nodes: agents in child processes, and commands that name them.
 
 use std::{
     fs::File,
@@ -14,28 +14,28 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::util::{Folder, PATIENCE, Run, until};
 
-/// An agent in a process of its own; killed where the test ends without stopping it.
+/// An agent in a child process; killed if the test ends without stopping it.
 pub struct Node {
     child: Child,
     pub address: String,
-    /// Where its page is, if it has one.
+    /// Address of its page, if it has one.
     pub page: Option<String>,
 }
 
 impl Node {
-    /// Starts one on a port that is free.
+    /// Starts an agent on a free port.
     pub fn start(folder: &Folder, store: &str, words: &str) -> Node {
         Node::start_with(folder, store, "64MiB", words)
     }
 
-    /// The same with so much memory.
+    /// Starts an agent with so much memory.
     pub fn start_with(folder: &Folder, store: &str, memory: &str, words: &str) -> Node {
         let serve =
             format!("node serve --store {store} --memory {memory} --listen 127.0.0.1:0 --json {words}");
         Node::started(folder.run(&serve))
     }
 
-    /// The agent that a command starts.
+    /// Waits for the agent that a command starts.
     pub fn started(serve: Run) -> Node {
         let mut child = serve.spawn();
         let mut line = String::new();
@@ -49,7 +49,7 @@ impl Node {
         self.child.id()
     }
 
-    /// Ends it, and gives what it wrote on standard error.
+    /// Ends the agent, and returns its standard error.
     pub fn stop(&mut self) -> String {
         self.send(Signal::TERM);
         let mut errors = String::new();
@@ -193,7 +193,7 @@ fn a_killed_node_is_told_or_made_up_for() {
     assert!(part > 0 && part < whole.trim().parse().unwrap());
     let said = folder.run(&format!("node status --node {named}")).exits(1);
     assert!(said.stdout.lines().count() == 3 && said.stderr.contains(&nodes[1].address), "{}", said.stdout);
-    // It comes back with all that it acknowledged.
+    // The node returns with all acknowledged data.
     let again = Node::start(&folder, "node1", "");
     let named = named.replace(&nodes[1].address, &again.address);
     assert_eq!(folder.run(&format!("search -c ERROR store:single --node {named}")).ok().stdout, whole);
@@ -315,7 +315,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
             .iter()
             .all(|one| one["code"] == 0 && one["protections"].as_str().unwrap().contains("files"))
     );
-    // It need not read what it gets; what fails is told; what is not allowed is not run.
+    // A program need not read its input; failures are reported; forbidden programs do not run.
     folder.run(&format!("node run --node {named} --input store:web.log sh -c true")).ok();
     let said = folder.run(&format!("node run --node {named} sh -c nonsense-of-a-command")).exits(1);
     assert!(said.stderr.contains("ended with 127"), "{}", said.stderr);
@@ -338,7 +338,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
 fn pointers_are_followed_from_node_to_node() {
     let folder = Folder::new();
     let (_nodes, named) = cluster(&folder, 3);
-    // Page n names page 5 n + 1 of 1024, and the number stands at byte 8: all pages are one cycle.
+    // Page n names page 5 n + 1 of 1024, and the number is at byte 8: all pages are one cycle.
     let next = |page: u64| (5 * page + 1) % 1024;
     let page = |number: u64| [&[7; 8][..], &next(number).to_le_bytes(), &[9; 496]].concat();
     folder.write("pages", (0..1024).flat_map(page).collect::<Vec<u8>>());
@@ -365,7 +365,7 @@ fn pointers_are_followed_from_node_to_node() {
     assert!(said.stderr.contains("10 steps in") && said.stderr.contains("of reading"), "{}", said.stderr);
     for (words, expected) in [
         ("--page 512 --start 1024", "no page 1024 to begin with"),
-        ("--page 512 --keep 1MiB", "--keep goes with --by client"),
+        ("--page 512 --keep 1MiB", "--keep needs --by client"),
         ("--page 512 --at 505", "do not lie in a page"),
         ("--page 512 --partial", "--partial does not go"),
         ("--page 1000", "are not whole pages of 1000 bytes"),
@@ -480,7 +480,7 @@ fn commands_that_know_nothing_of_nodes_say_so() {
     assert!(said.stderr.contains("127.0.0.1:1"), "{}", said.stderr);
 }
 
-/// A table of sales with row groups of 5,000 rows.
+/// Writes a table of sales with row groups of 5,000 rows.
 pub fn sales(folder: &Folder, rows: i64) {
     let shops = StringArray::from_iter(
         (0..rows)
@@ -552,7 +552,7 @@ fn questions_are_answered_where_the_tables_lie() {
         let there = folder.run(&format!("sql --file q.sql --node {named} {}", tables("store:"))).ok().stdout;
         assert_eq!(there, here, "{question}");
         assert!(here.lines().count() > 1, "{question}");
-        // One of the tables here, small and large.
+        // One of the tables is here, small and large.
         let mixed = tables("store:").replace("store:items", "items");
         let mixed = folder.run(&format!("sql --file q.sql --node {named} --threads 1 {mixed}")).ok().stdout;
         assert_eq!(mixed, here, "{question}");

@@ -1,4 +1,4 @@
-//! What is installed beside the program.
+//! Files that are installed beside the program.
 
 use std::{path::PathBuf, process::Command};
 
@@ -16,7 +16,7 @@ fn systemd_understands_the_unit_of_a_node() {
         return;
     }
     let folder = Folder::new();
-    // The program is installed elsewhere than the tests have it.
+    // The tests have the program elsewhere.
     folder.write(
         "inshore-node.service",
         unit().replace("/usr/local/bin/inshore", env!("CARGO_BIN_EXE_inshore")),

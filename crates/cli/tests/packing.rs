@@ -1,4 +1,4 @@
-//! `compress`, `decompress` and `checksum` as a user has them. The formats are tested where they are written.
+//! `compress`, `decompress` and `checksum` on the command line. The crates of the formats test these.
 
 use std::{
     fs,
@@ -72,7 +72,7 @@ fn nothing_is_lost_or_replaced_unasked() {
     let said = folder.run("compress good.txt -o ./good.txt --force --rm").exits(2);
     assert!(said.stderr.contains("the output is the input file"), "{}", said.stderr);
     assert_eq!(folder.read("good.txt"), "good");
-    // One that fails does not stop the others.
+    // A failing file does not stop the others.
     let said = folder.run("compress missing.txt good.txt").exits(2);
     assert!(said.stderr.contains("missing.txt") && folder.path("good.txt.zst").exists(), "{}", said.stderr);
     let said = folder.run("compress good.txt --format lz4 --level 3").exits(2);

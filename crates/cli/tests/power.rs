@@ -1,5 +1,5 @@
-//! Power losses while commands write files: a file that was reported as written is there, whole and with the right mode; before
-//! that, its name means what it meant, or the whole result; and nothing is removed before what it became is durable.
+//! Power losses while commands write files: a file that was reported as written exists, whole and with the right mode; before
+//! that, its name means the old file, or the whole result; and no input is removed before its result is durable.
 //!
 //! ```text
 //!   command ── files ── kernel ── FUSE ── Disk       does everything in memory, and writes down each change
@@ -10,14 +10,13 @@
 //! ```
 //!
 //! A command runs once; states are computed from the recording, so that hundreds of losses take milliseconds.
-//! `INSHORE_POWER_LOSSES` says how many for each command (300), `INSHORE_SEED` which, where there are more.
+//! `INSHORE_POWER_LOSSES` is their number for each command (300), `INSHORE_SEED` selects them if there are more.
 //!
-//! `blocks.rs` does the same with the blocks that ext4 writes, and each state is mounted. `INSHORE_POWER_MOUNTS` says how many states
-//! for each command; without this variable, few states of few commands are mounted.
+//! `blocks.rs` does the same with the blocks that ext4 writes, and each state is mounted. `INSHORE_POWER_MOUNTS` is the number of
+//! states for each command; without this variable, few states of few commands are mounted.
 //!
-//! `power/files.txt` lists every argument that names a file. It is compared with those of the command line in
-//! `src/args/mod.rs`, and here each that is written has a command that is tried. The store has a rule of its own
-//! (docs/durability.md).
+//! `power/files.txt` lists every argument that names a file. `src/args/mod.rs` compares the list with the command line, and each
+//! written file has a command in this test. The store has a rule of its own (docs/durability.md).
 
 mod blocks;
 mod disk;
@@ -49,36 +48,36 @@ use tree::Files;
 
 /// Every argument that names a file: whether it is read, written, or of a store; the command; the argument.
 const FILES: &str = include_str!("power/files.txt");
-/// Where the standard output of a command goes: the last that is written there is its report.
+/// File for the standard output of a command: the last write there is its report.
 const REPORT: &str = ".report";
-/// The mode of files that are replaced, and of those that are compressed: not what a new file has.
+/// The mode of replaced files, and of compressed ones: different from a new file's.
 const PRIVATE: u32 = 0o600;
-/// How many states of ext4 are mounted for each command, unless it is said.
+/// States of ext4 that are mounted for each command by default.
 const MOUNTS: usize = 12;
-/// How many commands run at a time: most of them wait.
+/// Commands that run at a time: most of them wait.
 const WORKERS: usize = 3;
 
-/// A command whose files are looked at.
+/// A command whose files are checked.
 #[derive(Clone, Default)]
 struct Case {
     words: String,
-    /// The arguments of `files.txt` that it is about.
+    /// The arguments of `files.txt` that the command tests.
     about: Vec<String>,
-    /// Files that are there before, in the place of results.
+    /// Files that exist before, in the place of results.
     old: Vec<&'static str>,
     /// Files that the command writes.
     results: Vec<&'static str>,
-    /// The mode that results have; none where a new file's mode is right.
+    /// The mode of results; none if a new file's mode is right.
     mode: Option<u32>,
 }
 
 impl Case {
-    /// A command that replaces files, for `command` and those of its arguments.
+    /// Creates a case of a command that replaces files, for `command` and those of its arguments.
     fn replaces(command: &str, arguments: &[&str], words: &str, results: &[&'static str]) -> Case {
         Case { old: results.to_vec(), mode: Some(PRIVATE), ..Case::makes(command, arguments, words, results) }
     }
 
-    /// A command that makes files that are not there.
+    /// Creates a case of a command that creates files.
     fn makes(command: &str, arguments: &[&str], words: &str, results: &[&'static str]) -> Case {
         Case {
             words: format!("{command} {words}"),
@@ -88,7 +87,7 @@ impl Case {
         }
     }
 
-    /// The mode of results is that of their sources.
+    /// Expects results with the mode of their sources.
     fn with_mode(self, mode: u32) -> Case {
         Case { mode: Some(mode), ..self }
     }
@@ -108,7 +107,7 @@ fn lines() -> String {
     (0..300).map(|line| format!("{} the dog is over there\n", line * 7919 % 300)).collect()
 }
 
-/// The files that commands read.
+/// Returns the files that commands read.
 fn inputs() -> Files {
     let rows = (0..200).map(|row| format!("town{},{}\n", row % 7, row * 31 % 100));
     let bases = (0..600).map(|place| ["A", "C", "G", "T"][place * place % 7 % 4]);
@@ -153,7 +152,7 @@ fn cases() -> Vec<Case> {
             "1.*dog lines.txt --output found.txt --counters counters.json",
             &["found.txt", "counters.json"],
         ),
-        // Another way through the files: matches across lines.
+        // Matches across lines take another way through the files.
         makes(
             "search",
             &["--output", "--counters"],
@@ -223,7 +222,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// The same verbs over what a node has.
+/// Lists the same verbs over data on a node.
 fn cases_on_nodes() -> Vec<Case> {
     let near = |command: &str, arguments: &[&str], words: &str, results: &[&'static str]| {
         Case::replaces(command, arguments, &format!("{words} --node {{node}}"), results)
@@ -257,7 +256,7 @@ fn cases_on_nodes() -> Vec<Case> {
     ]
 }
 
-/// A drive with these files; none where this machine cannot mount, which is said.
+/// Mounts a drive with these files; none if this machine cannot mount, which is printed.
 fn mounted(files: &Files, knows_unnamed: bool) -> Option<Disk> {
     match Disk::mount(files, knows_unnamed) {
         Ok(disk) => Some(disk),
@@ -276,9 +275,9 @@ fn check(recording: &Recording) -> Result<usize, String> {
     recording.check(number("INSHORE_POWER_LOSSES", 300), number("INSHORE_SEED", 1) as u64)
 }
 
-/// Runs commands on a drive and lets the power fail.
+/// Runs commands on a drive and simulates power losses.
 struct Trial {
-    /// With the store that commands use.
+    /// The folder with the store that commands use.
     folder: Folder,
     node: Option<Node>,
     skipped: Mutex<BTreeSet<String>>,
@@ -296,7 +295,7 @@ impl Trial {
         folder.run("graph import - --name weighted --weighted").stdin(weighted).ok();
         folder.run("language train en=lines.txt de=query.sql --name few").ok();
         folder.run("store put lines.txt").ok();
-        // Stands for clang: it gives a kernel that is there.
+        // A replacement of clang that copies an existing kernel.
         let clang = format!(
             "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\n/bin/cp {} \"$2\"\n",
             folder.path("lines.wasm").display()
@@ -314,7 +313,7 @@ impl Trial {
         Trial { node: Some(node), ..self }
     }
 
-    /// Tries all commands by `one`, which gives how many power losses there were.
+    /// Tries all commands by `one`, which returns the number of power losses.
     fn all(&self, cases: &[Case], one: impl Fn(&Case) -> Result<usize, String> + Sync) {
         let queue = Mutex::new(cases.iter());
         let (failures, losses) = (Mutex::new(Vec::new()), Mutex::new(0));
@@ -339,14 +338,14 @@ impl Trial {
         println!("{} commands, {} power losses", cases.len(), losses.into_inner().unwrap());
     }
 
-    /// The files that a command finds.
+    /// Returns the files that a command finds.
     fn files(case: &Case) -> Files {
         let mut files = inputs();
         files.extend(case.old.iter().map(|name| (name.to_string(), file(PRIVATE, "old"))));
         files
     }
 
-    /// Runs a command in a folder, with its standard output in a file. The command must succeed; the result is false where this
+    /// Runs a command in a folder, with its standard output in a file. The command must succeed; the result is false if this
     /// machine cannot run it.
     fn run(&self, case: &Case, folder: &Path, report: File) -> Result<bool, String> {
         let node = self.node.as_ref().map_or("", |node| &node.address);
@@ -364,7 +363,7 @@ impl Trial {
         }
     }
 
-    /// The power fails under files.
+    /// Simulates power losses under files.
     fn one(&self, case: &Case, knows_unnamed: bool) -> Result<usize, String> {
         let files = Trial::files(case);
         let disk = Disk::mount(&files, knows_unnamed).map_err(|error| error.to_string())?;
@@ -379,7 +378,7 @@ impl Trial {
         check(&recording)
     }
 
-    /// The power fails under the blocks of ext4.
+    /// Simulates power losses under the blocks of ext4.
     fn one_on_ext4(&self, case: &Case, journal: Journal, losses_max: usize) -> Result<usize, String> {
         let told = |error: std::io::Error| error.to_string();
         let mut files = Trial::files(case);
@@ -430,7 +429,7 @@ fn files_of_answers_of_nodes_survive_a_power_loss_after_any_change() {
     }
 }
 
-/// A file without a name cannot be made everywhere: then it has one that nobody asks for.
+/// Files without a name cannot be created everywhere: then a file has a temporary name.
 #[test]
 fn files_survive_a_power_loss_where_all_files_have_names() {
     if mounted(&Files::new(), false).is_some() {
@@ -439,7 +438,7 @@ fn files_survive_a_power_loss_where_all_files_have_names() {
     }
 }
 
-/// One command for each way in which files are written.
+/// Lists one command for each way in which files are written.
 fn few_cases() -> Vec<Case> {
     let mut cases = cases();
     cases.retain(|case| {
@@ -449,7 +448,7 @@ fn few_cases() -> Vec<Case> {
     cases
 }
 
-/// A file system of ext4 with these files; none where this machine cannot mount it, which is said.
+/// Mounts a file system of ext4 with these files; none if this machine cannot mount it, which is printed.
 fn on_ext4(files: &Files, journal: Journal) -> Option<Ext4> {
     let ext4 = Ext4::mount(files, REPORT, journal);
     ext4.inspect_err(|error| println!("skipped: no ext4 can be made and mounted here: {error}")).ok()
@@ -477,7 +476,7 @@ fn files_on_ext4_without_a_journal_survive_a_power_loss_after_any_block() {
     try_on_ext4(Journal::Without);
 }
 
-/// Each page is synced, which takes longer than all other commands together on some drives; here it is memory.
+/// Each page is synced, which takes longer than all other commands together on some drives; here the drive is memory.
 #[test]
 fn manual_pages_survive_a_power_loss_after_any_change() {
     let Some(disk) = mounted(&inputs(), true) else { return };
@@ -503,7 +502,7 @@ fn every_argument_that_names_a_file_to_write_is_tried() {
     }
 }
 
-/// What a program does in a folder, and whether a power loss can be seen, with a journal and without.
+/// File operations of a program in a folder, and whether a power loss is visible, with a journal and without.
 type Habit = (&'static str, fn(&Path), Option<&'static str>);
 
 fn write(path: &Path) -> File {
@@ -512,7 +511,7 @@ fn write(path: &Path) -> File {
     file
 }
 
-/// Gives what was written its name.
+/// Renames the written file to its name.
 fn rename(folder: &Path, name: &str) {
     fs::rename(folder.join(".part"), folder.join(name)).unwrap();
 }
@@ -521,7 +520,7 @@ fn sync(path: &Path) {
     File::open(path).unwrap().sync_all().unwrap();
 }
 
-/// Makes a file without a name and gives it one.
+/// Creates a file without a name and links it.
 fn link_unnamed(folder: &Path, name: &str) -> File {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(folder, flags, Mode::from_raw_mode(0o600)).unwrap());
@@ -532,7 +531,7 @@ fn link_unnamed(folder: &Path, name: &str) -> File {
     file
 }
 
-/// The test of the test: what is known to be wrong is found, and what is right is not.
+/// Tests the test: known errors are found, and correct sequences are not.
 #[test]
 fn each_sync_that_is_left_out_is_found() {
     let habits: [Habit; 12] = [
@@ -668,7 +667,7 @@ fn each_sync_that_is_left_out_is_found() {
     }
 }
 
-/// The test of the other test: ext4 loses what is known to be lost.
+/// Tests the other test: ext4 loses what is known to be lost.
 #[test]
 fn what_ext4_loses_is_found() {
     let habits: [(Journal, Habit); 4] = [
@@ -701,7 +700,7 @@ fn what_ext4_loses_is_found() {
                 |at| {
                     write(&at.join(".part")).sync_all().unwrap();
                     rename(at, "old");
-                    // Their inodes lie in the block of the old one's.
+                    // The inodes lie in the block of the old one's.
                     for name in ["a", "b", "y", "z"] {
                         fs::set_permissions(at.join(name), fs::Permissions::from_mode(0o644)).unwrap();
                         sync(&at.join(name));

@@ -1,8 +1,8 @@
-//! `sql` as a user has it. What queries answer is tested where they are planned.
+//! `sql` on the command line. The crate of the planner tests the answers of queries.
 
 use crate::util::{Folder, Run};
 
-/// `inshore sql` of a query with these words behind it.
+/// Creates an `inshore sql` command of a query with these arguments after it.
 fn sql(folder: &Folder, query: &str, words: &str) -> Run {
     folder.write("query.sql", query);
     folder.run(&format!("sql --file query.sql {words}"))

@@ -1,4 +1,4 @@
-//! What goes wrong is told, with the right exit code, before more work is done than needed.
+//! Errors are reported, with the right exit code, before more work is done than needed.
 
 use std::{fs, io::Read, process::Command, sync::Arc};
 
@@ -10,8 +10,8 @@ use parquet::{
 
 use crate::util::{EDGES, Folder, Run};
 
-/// Runs a command that must fail with one line on standard error and nothing on standard output. That it made a store
-/// before, as whatever puts something into one does, is told on a line of its own.
+/// Runs a command that must fail with one line on standard error and no standard output. A line that reports the creation of a
+/// store, before the failure, is accepted.
 fn refused(run: Run) -> String {
     let said = run.exits(2);
     assert_eq!(said.stdout, "");
@@ -97,7 +97,7 @@ fn a_budget_too_small_is_refused_with_the_smallest_that_works() {
     }
 }
 
-/// The budget that a refusal names.
+/// Returns the budget that a refusal names.
 fn named(line: &str) -> Option<String> {
     let behind = |mark: &str| line.split_once(mark).map(|(_, rest)| rest.to_string());
     let size = behind("the smallest budget that works is ").or_else(|| {
@@ -107,7 +107,7 @@ fn named(line: &str) -> Option<String> {
     Some(size.split_whitespace().take(2).collect())
 }
 
-/// Refusals that name a size that does not do make a user try twice.
+/// A refusal that names a size that is too small would make a user try twice.
 #[test]
 fn each_command_works_in_the_budget_that_its_refusal_names() {
     let folder = Folder::with_graph("g", EDGES);
@@ -212,7 +212,8 @@ fn each_command_works_in_the_budget_that_its_refusal_names() {
     assert!(refused > 30, "{refused}");
 }
 
-/// Three columns with random values, in pages that are as large as their columns; with a key in the footer of `footer_bytes`.
+/// Creates three columns with random values, in pages that are as large as their columns; with a key in the footer of
+/// `footer_bytes`.
 fn large_pages(rows: u64, has_dictionary: bool, footer_bytes: usize) -> Vec<u8> {
     let mixed = |row: u64| (row + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) >> 20;
     let columns: [(&str, ArrayRef); 3] = [

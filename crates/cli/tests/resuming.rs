@@ -1,4 +1,4 @@
-//! Jobs with `--resume` that are killed and begun again.
+//! Jobs with `--resume` that are killed and restarted.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::util::{Folder, PATIENCE};
 
-/// Numbers in no order (SplitMix64).
+/// Returns pseudo-random numbers (SplitMix64).
 fn mixed(i: u64) -> u64 {
     let z = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,14 +30,14 @@ fn sequences(bases: u64) -> String {
         .collect()
 }
 
-/// With a store in it, so that it can be asked at once.
+/// Creates a folder with a store, so that commands can query it at once.
 fn folder_with_store() -> Folder {
     let folder = Folder::new();
     folder.run("store init store").ok();
     folder
 }
 
-/// What `store jobs` tells of kept runs.
+/// Returns the kept runs by `store jobs`.
 fn kept(folder: &Folder) -> Value {
     folder.run("store jobs --json").ok().json()["kept"].clone()
 }
@@ -46,7 +46,7 @@ fn kept_runs(folder: &Folder) -> u64 {
     kept(folder)[0]["pieces"].as_u64().unwrap_or(0)
 }
 
-/// Begins a job and stops it once it keeps more than `runs` runs; gives how many it left. `None`: it ended before.
+/// Begins a job and stops it once it keeps more than `runs` runs; returns the number of kept runs. `None`: it ended before.
 fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Option<u64> {
     let mut child = folder.run(words).spawn();
     let deadline = Instant::now() + PATIENCE;
@@ -68,7 +68,7 @@ fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Optio
     Some(kept_runs(folder))
 }
 
-/// The same with as many attempts as it takes on a busy machine.
+/// Interrupts a job in as many attempts as it takes on a busy machine.
 fn surely_interrupted(folder: &Folder, words: &str) -> u64 {
     let attempt = |_| interrupted(folder, words, 1, Signal::KILL);
     (0..20).find_map(attempt).unwrap_or_else(|| panic!("{words} always ended before it was stopped"))
@@ -115,7 +115,7 @@ fn a_graph_job_that_is_killed_goes_on_with_the_states_that_it_kept() {
         let attempt = |signal| (0..20).find_map(|_| interrupted(&folder, &again, 0, signal));
         let left =
             attempt(Signal::KILL).unwrap_or_else(|| panic!("{words} always ended before it was stopped"));
-        // A newer one may be there before the older one is removed.
+        // A newer checkpoint may exist before the older one is removed.
         assert!((1..=2).contains(&left), "{words}: {left} checkpoints");
         let told = folder.run("store jobs").ok().stdout;
         assert!(told.contains("graph "), "{told}");
@@ -148,7 +148,7 @@ fn what_was_kept_is_told_removed_and_of_no_use_to_others() {
     assert_eq!(folder.run("store ls --json").ok().json(), serde_json::json!([]));
     folder.run("store verify").ok();
     let name = kept(&folder)[0]["name"].as_str().unwrap().to_string();
-    // Another question, or the same of other bytes, begins anew.
+    // Another question, or the same about other bytes, starts from scratch.
     let said = folder.run(&format!("{words} --reverse --json")).ok().json();
     assert_eq!(said["summary"]["rows_kept"], 0);
     folder.write("in.txt", lines(300_000));
@@ -173,7 +173,7 @@ fn only_one_process_keeps_the_same_runs() {
         while kept_runs(&folder) == 0 && child.try_wait().unwrap().is_none() {}
         let mut second = folder.run(words).spawn();
         second.wait().unwrap();
-        // On a busy machine the first may be done by now.
+        // On a busy machine the first may have ended by now.
         let is_there = child.try_wait().unwrap().is_none();
         let said = second.wait_with_output().unwrap();
         assert!(child.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! `sort`, `reduce` and `count` as a user has them. What they compute is tested where they are written.
+//! `sort`, `reduce` and `count` on the command line. Other crates test their results.
 
 use std::{fs, process::Command};
 
@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::util::Folder;
 
-/// Lines that come in no order, far more of them than 8 MiB hold.
+/// Returns unsorted lines, far more than 8 MiB hold.
 fn lines(count: u64) -> String {
     let mut text = String::new();
     for i in 0..count {

@@ -1,4 +1,4 @@
-//! Stopped, killed, or not alone: the store is whole at every instant.
+//! Stopped, killed and concurrent commands: the store is whole at every instant.
 
 use std::{
     io::Write,
@@ -17,7 +17,7 @@ fn send(child: &Child, signal: Signal) {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
 }
 
-/// Waits for the end of a command, and gives the processor time that it took: how busy the machine is says nothing of that.
+/// Waits for the end of a command, and returns its processor time, which does not depend on the load of the machine.
 fn processor_time_until_end(child: &Child) -> Duration {
     let id = WaitId::Pid(Pid::from_raw(child.id() as i32).unwrap());
     waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
@@ -68,12 +68,12 @@ fn a_signal_stops_an_import_that_waits_for_standard_input() {
 #[test]
 fn a_second_signal_ends_a_job_that_hangs() {
     let folder = Folder::new();
-    // Nobody will ever write to this pipe, so that opening it waits and the first signal is not seen.
+    // No process will ever write to this pipe, so opening it waits and the first signal is not noticed.
     mknodat(CWD, folder.path("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     let mut child = folder.run("graph import pipe --name g").spawn();
     folder.wait_for_job(&mut child);
     send(&child, Signal::INT);
-    // Long enough for a signal that is seen, and a test that passes does not depend on it.
+    // Long enough for a signal to be noticed; a test that passes does not depend on it.
     std::thread::sleep(Duration::from_millis(200));
     assert!(child.try_wait().unwrap().is_none(), "the first signal was seen: this needs a job that hangs");
     let sent = Instant::now();

@@ -1,4 +1,4 @@
-//! The words of `inshore store`: what goes in comes out, on one device or several, whole, damaged, or full.
+//! The verbs of `inshore store`: bytes are returned as they were put, on one device or several, whole, damaged, or full.
 
 use std::{
     fs::{self, File},
@@ -96,7 +96,7 @@ fn reading_makes_no_store_and_what_is_wrong_is_told() {
         let said = folder.run(&format!("store put - --name x {words} {two}")).exits(2).stderr;
         assert!(said.contains(told), "{words}: {said}");
     }
-    // The size that was given holds.
+    // The given size is kept.
     let df = folder.run(&format!("store df --json {two}")).ok().json();
     assert!(df.as_array().unwrap().iter().all(|device| device["capacity_bytes"] == 1 << 30));
 }
@@ -225,7 +225,7 @@ fn a_drive_that_lost_its_superblock_leads_to_its_store_and_no_new_one_is_made_th
     folder.run("store scrub --store two").ok();
     folder.run("store verify --store one").ok();
     check("parity", "one", &all);
-    // With the others away nothing leads to the store, and still a store was here.
+    // Without the other drives the store cannot be found, and no command may create another one.
     lose();
     let away = |drive: &str| folder.path(&format!("{drive}-away"));
     ["two", "three"].iter().for_each(|drive| fs::rename(folder.path(drive), away(drive)).unwrap());
@@ -251,7 +251,7 @@ fn drives_come_and_go_while_data_stays() {
         df[device]["dataset_bytes"].as_u64().unwrap()
     };
     assert!(used(0) > 10_000_000 && used(1) > 10_000_000);
-    // The device that named the store can go too.
+    // The device that named the store can be removed too.
     folder.run("store remove-device one --store two").ok();
     folder.run("store get a --store two -o out").ok();
     assert!(fs::read(folder.path("out")).unwrap() == all);
@@ -273,7 +273,7 @@ impl SmallDisk {
         let done = |program: &str, words: &[&Path]| {
             Command::new(program).args(words).output().is_ok_and(|output| output.status.success())
         };
-        // Nothing is held back for root.
+        // No blocks are reserved for root.
         let words = ["-q", "-F", "-m0"].map(Path::new);
         if !done("mkfs.ext4", &[words[0], words[1], words[2], &image])
             || !done("mount", &[Path::new("-oloop"), &image, &point])
@@ -313,7 +313,7 @@ fn on_a_full_file_system_reading_deleting_and_compacting_go_on() {
     assert!(names.len() > 15, "{} datasets", names.len());
     let said = put("toomuch", 100_000_000).exits(2).stderr;
     assert!(said.contains("no space left"), "{said}");
-    // What was refused left nothing, and all others are whole.
+    // A refused put left nothing, and all others are whole.
     folder.run("store verify --store disk/store --memory 16MiB").ok();
     let list: Value = folder.run("store ls --store disk/store --json").ok().json();
     assert_eq!(list.as_array().unwrap().len(), names.len());
@@ -406,7 +406,7 @@ fn what_a_command_leaves_behind_is_told() {
         assert!(said.contains("a device of the store"), "{said}");
     }
     assert_eq!(folder.run("store get b").ok().stdout, "b");
-    // Where standard output takes nothing, the dataset is there all the same.
+    // If standard output cannot be written, the dataset exists nevertheless.
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = Command::new(env!("CARGO_BIN_EXE_inshore"))
         .args(["store", "put", "Cargo.toml", "--name", "full", "--append", "--store"])
@@ -464,7 +464,7 @@ fn the_smallest_memory_for_put_is_named_and_works() {
             folder.run(&format!("{put} --memory {smallest}")).ok();
         };
         put_in_least(&format!("store put data --name data --store s0 {words}"));
-        // What is there says how it goes on.
+        // Appended bytes get the redundancy of the existing dataset.
         folder.run(&format!("store put data --name log --store s0 --append {words}")).ok();
         put_in_least("store put data --name log --store s0 --append");
         folder.run("store verify --store s5").ok();
@@ -505,7 +505,7 @@ fn a_store_that_went_two_ways_is_told_and_one_side_given_up() {
     folder.run("store scrub --store two").ok();
     assert_eq!(folder.run("store get x --store two").ok().stdout, "x");
     assert!(folder.run("store get y --store two").exits(2).stderr.contains("there is no \"y\""));
-    // Moved apart, and named one by one.
+    // The folders were moved apart, and are named one by one.
     fs::create_dir(folder.path("far")).unwrap();
     mv(two, "far/other");
     let stores = format!("{}:{}", folder.path("one").display(), folder.path("far/other").display());

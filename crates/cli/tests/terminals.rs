@@ -1,4 +1,4 @@
-//! A terminal is shown text that others wrote, and obeys none of it.
+//! A terminal shows untrusted text, and obeys none of it.
 
 use std::process::{Command, Stdio};
 
@@ -8,8 +8,8 @@ use crate::util::Folder;
 const OBEYED: &str = "\u{1b}]0;owned\u{7}\u{1b}[31m";
 const SHOWN: &str = "\\u{1b}]0;owned\\u{7}\\u{1b}[31m";
 
-/// What a terminal is sent on standard output of `inshore` with these words, which a shell reads; `None` where no terminal can be
-/// made.
+/// Runs `inshore` with these arguments, which a shell splits, and returns the output that a terminal gets; `None` if no terminal
+/// can be created.
 fn on_terminal(folder: &Folder, words: &str) -> Option<String> {
     let inshore = env!("CARGO_BIN_EXE_inshore");
     let line = format!("exec {inshore} {words} 2>errors");
@@ -47,7 +47,7 @@ fn names_and_rows_that_a_terminal_would_obey_are_shown_to_it() {
         let Some(sent) = on_terminal(&folder, words) else { return };
         assert!(sent.contains(SHOWN) && !sent.contains(['\u{1b}', '\u{7}']), "{words}: {sent:?}");
     }
-    // Who reads from a pipe gets the bytes.
+    // A pipe gets the bytes unchanged.
     let listed = folder.run("search --files --no-ignore -g a*").ok().stdout;
     assert!(listed.contains(OBEYED), "{listed:?}");
 }

@@ -1,7 +1,7 @@
-//! The command as a user has it: its binary, run in a folder and a store of its own.
+//! The command line: the binary, run in a folder and a store of its own.
 //!
-//! What the algorithms compute is tested where they are written; here it is that words do what they say, that
-//! what goes wrong is told, and that nothing is lost whatever happens.
+//! Other crates test the results of algorithms; these tests check that arguments work, that errors are reported, and that no data
+//! is lost in any event.
 
 mod answers;
 mod apart;

@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+/// Time that a test waits for an event. Only a failing test waits so long, so that a busy machine fails no test.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -28,7 +28,7 @@ impl Folder {
         Folder(tempfile::tempdir().unwrap())
     }
 
-    /// With the graph `name` of some edges in it.
+    /// Creates a folder with the graph `name` of some edges.
     pub fn with_graph(name: &str, edges: &str) -> Folder {
         let folder = Folder::new();
         folder.run(&format!("graph import - --name {name}")).stdin(edges).ok();
@@ -47,7 +47,7 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
-    /// `inshore` with these words, cut at spaces.
+    /// Creates a command `inshore` with these arguments, split at spaces.
     pub fn run(&self, words: &str) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_inshore"));
         command.args(words.split_whitespace());
@@ -57,13 +57,13 @@ impl Folder {
         Run { command, words: words.to_string(), stdin: None }
     }
 
-    /// The names of the graphs in the store.
+    /// Returns the names of the graphs in the store.
     pub fn graphs(&self) -> Vec<String> {
         let all: serde_json::Value = serde_json::from_str(&self.run("graph ls --json").ok().stdout).unwrap();
         all.as_array().unwrap().iter().map(|graph| graph["name"].as_str().unwrap().to_string()).collect()
     }
 
-    /// The scratch folders of jobs.
+    /// Returns the scratch folders of jobs.
     pub fn scratch(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.path("store/scratch")) else { return Vec::new() };
         entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_dir()).collect()
@@ -83,7 +83,7 @@ impl Folder {
         }
     }
 
-    /// Waits until some job has taken at least `bytes` bytes of extents.
+    /// Waits until a job has taken at least `bytes` bytes of extents.
     pub fn wait_for_scratch(&self, bytes: u64, child: &mut Child) {
         let deadline = Instant::now() + PATIENCE;
         while self.scratch().iter().map(|path| bytes_taken(path)).sum::<u64>() < bytes {
@@ -94,7 +94,7 @@ impl Folder {
     }
 }
 
-/// Who started a process that runs.
+/// Returns the parent of a running process.
 pub fn parent(process: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -102,16 +102,16 @@ pub fn parent(process: u32) -> Option<u32> {
     (fields.next()? != "Z").then(|| fields.next()?.parse().ok())?
 }
 
-/// Processes that this one started and that run.
+/// Returns the running child processes.
 pub fn children(of: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     all.filter(|&process| parent(process) == Some(of)).collect()
 }
 
-/// Whether no thread of a process runs or wants to; one that the machine gives no time to wants to.
+/// Tells whether no thread of a process runs or could run; one that waits for a core could run.
 fn all_threads_sleep(process: u32) -> bool {
-    // One that has just ended does not.
+    // A thread that has just ended does not run.
     let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return false };
     let threads = threads.flatten();
     threads.map(|thread| thread.path().join("stat")).all(|path| {
@@ -120,7 +120,7 @@ fn all_threads_sleep(process: u32) -> bool {
     })
 }
 
-/// Processor time that a process took. It may have ended, as long as nobody waited for it.
+/// Returns the processor time of a process, which may have ended if it was not waited for.
 pub fn processor_time(process: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -129,21 +129,21 @@ pub fn processor_time(process: u32) -> Duration {
     Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second())
 }
 
-/// Bytes of the extents that a job has written down as taken: device, first extent and count, 10 bytes a run.
+/// Returns the bytes of the extents that a job has recorded as taken: device, first extent and count, 10 bytes per run.
 fn bytes_taken(folder: &Path) -> u64 {
     let runs = fs::read(folder.join("lease")).unwrap_or_default();
     let counts = runs.chunks_exact(10).map(|run| u32::from_le_bytes(run[6..].try_into().unwrap()));
     counts.map(|count| (count as u64) << 21).sum()
 }
 
-/// A command that is not yet started.
+/// A command that is not started yet.
 pub struct Run {
     command: Command,
     words: String,
     stdin: Option<Vec<u8>>,
 }
 
-/// What a command printed.
+/// Output of a command.
 #[derive(Debug)]
 pub struct Said {
     pub stdout: String,
@@ -151,7 +151,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// Standard output, which must be one JSON value in one line.
+    /// Parses standard output, which must be one JSON value in one line.
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.stdout.lines().count(), 1, "{}", self.stdout);
         serde_json::from_str(&self.stdout).unwrap()
@@ -164,17 +164,17 @@ impl Run {
         self
     }
 
-    /// In a network namespace; `ip` is the path of that program.
+    /// Runs the command in a network namespace; `ip` is the path of that program.
     pub fn within(self, ip: &Path, namespace: &str) -> Run {
         self.under(ip, &["netns", "exec", namespace])
     }
 
-    /// With so many KiB of memory to map, threads' stacks included.
+    /// Limits the address space to so many KiB, threads' stacks included.
     pub fn with_address_space(self, kib: u64) -> Run {
         self.under(Path::new("/bin/sh"), &["-c", &format!("ulimit -v {kib} && exec \"$0\" \"$@\"")])
     }
 
-    /// Run by another program, with arguments of that one before the command.
+    /// Runs the command by another program, with its arguments before the command.
     pub fn under(mut self, program: &Path, arguments: &[&str]) -> Run {
         let mut command = Command::new(program);
         command.args(arguments).arg(self.command.get_program()).args(self.command.get_args());
@@ -185,30 +185,30 @@ impl Run {
         self
     }
 
-    /// In another folder, with the same store.
+    /// Runs the command in another folder, with the same store.
     pub fn inside(mut self, folder: &Path) -> Run {
         self.command.current_dir(folder);
         self
     }
 
-    /// With its standard output in a file.
+    /// Redirects standard output to a file.
     pub fn stdout_to(mut self, file: fs::File) -> Run {
         self.command.stdout(file);
         self
     }
 
-    /// With a variable in its environment, which has few.
+    /// Sets a variable in the environment, which is otherwise nearly empty.
     pub fn env(mut self, name: &str, value: impl AsRef<std::ffi::OsStr>) -> Run {
         self.command.env(name, value);
         self
     }
 
-    /// Runs it; it must succeed.
+    /// Runs the command; it must succeed.
     pub fn ok(self) -> Said {
         self.exits(0)
     }
 
-    /// Runs it; it must end with this exit code.
+    /// Runs the command; it must end with this exit code.
     pub fn exits(self, code: i32) -> Said {
         let words = self.words.clone();
         let (found, said) = self.ends();
@@ -216,7 +216,7 @@ impl Run {
         said
     }
 
-    /// Runs it, and gives its exit code too.
+    /// Runs the command, and returns its exit code too.
     pub fn ends(mut self) -> (Option<i32>, Said) {
         if self.stdin.is_some() {
             self.command.stdin(Stdio::piped());
@@ -236,13 +236,13 @@ impl Run {
         (output.status.code(), said)
     }
 
-    /// Starts it, with a pipe to its standard input.
+    /// Starts the command, with a pipe to its standard input.
     pub fn spawn(mut self) -> Child {
         self.command.stdin(Stdio::piped()).spawn().unwrap()
     }
 }
 
-/// Two triangles that share vertex 30, a pair apart from them, and a vertex that only points at itself.
+/// Two triangles that share vertex 30, a separate pair, and a vertex with a loop.
 pub const EDGES: &str = "\
 # source target
 10 20

@@ -1,4 +1,4 @@
-//! `inshore sql` runs in a worker process with a limit of memory: no query takes more, and a worker leaves nothing behind, however
+//! `inshore sql` runs in a worker process with a memory limit: no query takes more, and a worker leaves nothing behind, however
 //! it ends.
 
 use std::{
@@ -19,7 +19,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 const BUDGET: u64 = 24 * MIB;
-/// Beside the budget: what all commands may have, and what no cgroup of the budget and so much may end.
+/// Memory beside the budget: the allowance of all commands, and the allowance in a cgroup that must not kill the command.
 const BESIDE: u64 = 64 * MIB;
 const BESIDE_IN_GROUP: u64 = 96 * MIB;
 
@@ -28,7 +28,7 @@ fn sql(folder: &Folder, query: &str, words: &str) -> Run {
     folder.run(&format!("sql --file query.sql --threads 2 --memory {BUDGET} {words}"))
 }
 
-/// A table of 60,000 rows: 20,000 keys with three texts of 60 bytes each.
+/// Creates a table of 60,000 rows: 20,000 keys with three texts of 60 bytes each.
 fn with_table() -> Folder {
     let folder = Folder::new();
     let row = |row: usize| format!("{},{}{row:010}\n", row % 20_000, "abcdefghij".repeat(5));
@@ -36,7 +36,7 @@ fn with_table() -> Folder {
     folder
 }
 
-/// Ends by itself, or is killed and fails the test.
+/// Waits for the end, or kills the process and fails the test.
 fn ends(mut child: Child, what: &str, mut look: impl FnMut()) -> Output {
     let began = Instant::now();
     while child.try_wait().unwrap().is_none() {
@@ -50,7 +50,7 @@ fn ends(mut child: Child, what: &str, mut look: impl FnMut()) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Queries that take much of little, and what comes of each where the memory is enough.
+/// Lists queries with small inputs and large results, and the answer of each if the memory suffices.
 fn hostile() -> Vec<(&'static str, String, &'static str)> {
     let columns = |column: &dyn Fn(usize) -> String| (0..200).map(column).collect::<Vec<_>>().join(", ");
     let in_list = (0..50_000).map(|n| format!("'abcdefghij{n}'")).collect::<Vec<_>>().join(", ");
@@ -164,8 +164,8 @@ fn hostile() -> Vec<(&'static str, String, &'static str)> {
     ]
 }
 
-/// Functions that make much of little, and patterns that are large: each is answered, ends for want of memory, or is refused by the library in
-/// the words that stand behind it.
+/// Functions with small inputs and large results, and large patterns: each is answered, ends for lack of memory, or is refused by
+/// the library with the given words.
 const HOSTILE_FUNCTIONS: &[(&str, &str)] = &[
     ("SELECT repeat(arrow_cast('x', 'LargeUtf8'), 4000000000000)", ""),
     ("SELECT repeat(s, 100000) FROM 't.csv'", ""),
@@ -246,11 +246,11 @@ const DOUBLING: [(&str, &str); 11] = [
     ("k", "[x, x]"),
 ];
 
-/// A query in a cgroup of its budget and [`BESIDE_IN_GROUP`] is answered, or ends with one message: that it needs more memory, or `refusal`.
-/// False where no cgroup can be made.
+/// Checks a query in a cgroup of its budget and [`BESIDE_IN_GROUP`]: it is answered, or ends with one message: that it needs more
+/// memory, or `refusal`. False if no cgroup can be created.
 ///
-/// The program is not optimised in tests: the code of a query is larger than all that it may have beside its budget. It is a file's, so the
-/// group takes it away where it is short; what is no file's counts here.
+/// Tests do not optimise the program: the code of a query is larger than its allowance beside the budget. Code is file-backed, so
+/// the group evicts it under pressure; anonymous memory counts here.
 fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, refusal: &str) -> bool {
     static GROUPS: AtomicUsize = AtomicUsize::new(0);
     let purpose = format!("hostile{}", GROUPS.fetch_add(1, Ordering::Relaxed));
@@ -261,11 +261,11 @@ fn keeps_to_its_memory(folder: &Folder, what: &str, query: &str, answer: &str, r
     folder.write("query.sql", query);
     let run = folder.run(&format!("--file query.sql --threads 2 --memory {BUDGET} --quiet"));
     let line = format!("{} exec \"$0\" sql \"$@\"", group.join());
-    // Whoever asks for that sees the panics of the library.
+    // `RUST_BACKTRACE` would show the panics of the library.
     let child = run.under("/bin/sh".as_ref(), &["-c", &line]).env("RUST_BACKTRACE", "0").spawn();
     let mut peak = 0;
     let output = std::thread::scope(|scope| {
-        // Its output is read meanwhile, and thrown away.
+        // Its output is read meanwhile, and discarded.
         let (mut child, mut out) = (child, Vec::new());
         let mut stdout = child.stdout.take().unwrap();
         let reader = scope.spawn(move || {
@@ -302,7 +302,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_it_asks() {
     let folder = with_table();
     let only = std::env::var("INSHORE_HOSTILE").unwrap_or_default();
     let mut asked = hostile().into_iter().filter(|(what, ..)| what.contains(&only));
-    // Where one cannot be looked at, none can.
+    // If one query cannot be checked, none can.
     asked.all(|(what, query, answer)| keeps_to_its_memory(&folder, what, &query, answer, ""));
 }
 
@@ -320,7 +320,7 @@ fn a_sql_query_keeps_to_its_memory_whatever_its_functions_make() {
     asked.all(|(query, refusal)| keeps_to_its_memory(&folder, &query, &query, "", refusal));
 }
 
-/// Takes all memory that there is, in values of which none is large.
+/// Takes all free memory, in small values.
 fn large() -> String {
     let column = |number| format!("repeat(substr(s, {}), {})", number % 40 + 1, 16 + number / 40);
     let columns: Vec<String> = (0..200).map(column).collect();
@@ -342,7 +342,7 @@ fn a_sql_query_that_takes_too_much_leaves_nothing_but_a_message() {
     let names = fs::read_dir(folder.path("")).unwrap().count();
     assert_eq!(names, 4, "the table, the query, its output and the store");
     assert!(folder.scratch().is_empty());
-    // All at once, and more than the system gives.
+    // One allocation of more than the system has.
     let query = "SELECT length(lpad('x', 500000000)) FROM 't.csv' LIMIT 1";
     let said = sql(&folder, query, "").exits(2);
     assert!(said.stderr.contains("needs more memory than it was given"), "{said:?}");
@@ -374,7 +374,7 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
     let folder = Folder::new();
     for (signal, to_both) in [(Signal::INT, false), (Signal::TERM, false), (Signal::INT, true)] {
         let (child, worker) = start_slow(&folder);
-        // As a terminal does, which knows nothing of parents.
+        // A terminal sends the signal to both processes.
         if to_both {
             send(worker, signal);
         }
@@ -388,7 +388,7 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
     }
 }
 
-/// A batch, or a constant, of each of these takes minutes to years, in which nobody hears of a stop.
+/// A batch, or a constant, of each of these takes minutes to years, without checks for cancellation.
 const SLOW: [&str; 5] = [
     "SELECT count(*) FROM generate_series(1, 1000000) a, generate_series(1, 1000000) b WHERE a.value * b.value % 7 = 3",
     "SELECT levenshtein(repeat('a', 2000000), repeat('b', 2000000))",

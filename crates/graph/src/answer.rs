@@ -1,4 +1,4 @@
-//! What an algorithm found: rows that are streamed, and a summary.
+//! Answers of algorithms: streamed rows, and a summary.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::{
     ids::IdStream,
 };
 
-/// What an algorithm found.
+/// Contains the rows of an algorithm, and a summary.
 #[derive(Debug)]
 pub struct Answer {
     /// Facts about the run and the result as a whole.
@@ -23,28 +23,28 @@ pub struct Answer {
     pub rows: Rows,
 }
 
-/// Facts about a run and its result.
+/// Reports facts about a run and its result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
     /// Supersteps that were run; passes over the edges (clustering).
     pub supersteps: u32,
-    /// Supersteps before the checkpoint that it went on from, where it went on with an interrupted job.
+    /// Supersteps before the checkpoint from which the job resumed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supersteps_kept: Option<u32>,
     /// Edges that were walked along, over all supersteps.
     pub edges_traversed: u64,
     /// Where vertex state was kept: "memory" or "flash".
     pub state: &'static str,
-    /// How updates were combined: "columns", "dense", "partition", "merge", or several of them; "look-up" where there were none,
-    /// since vertices looked at their neighbours, and "union-find" where edges joined trees.
+    /// Ways in which updates were combined: "columns", "dense", "partition", "merge", or several of them; "look-up" if vertices
+    /// read their neighbours' state and sent no updates, and "union-find" if edges joined trees.
     pub strategy: String,
-    /// Whether edges lay in memory too.
+    /// Tells whether edges were in memory too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub edges_held: bool,
-    /// Vertices that were reached (BFS, shortest paths), with the source.
+    /// Vertices that were reached (BFS, shortest paths), including the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reached: Option<u64>,
-    /// Levels of the search, counting the source's (BFS).
+    /// Levels of the search, including that of the source (BFS).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub levels: Option<u32>,
     /// Connected components.
@@ -53,27 +53,27 @@ pub struct Summary {
     /// Triangles (clustering).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub triangles: Option<u64>,
-    /// By how much all ranks together changed in the last iteration (PageRank).
+    /// Change of all ranks together in the last iteration (PageRank).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_change: Option<f64>,
-    /// How far all ranks together are at most from those that they converge to: the sum of absolute differences (PageRank with
-    /// a tolerance for each vertex).
+    /// Upper bound on the sum of absolute differences between the ranks and converged ranks (PageRank with a tolerance per
+    /// vertex).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_max: Option<f64>,
     /// The user's ids of the sampled sources (betweenness).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<u64>,
-    /// Why in-edges had to be made for this job, if they had to.
+    /// Reason why in-edges had to be made for this job, if they had to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
 
-/// Makes the next rows of a table: at most some thousands.
+/// Makes the next rows of a table, at most some thousands.
 pub(crate) trait RowSource: Send {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
 }
 
-/// The rows of an answer, streamed once. They hold the job's memory and scratch until dropped.
+/// Streams the rows of an answer, once. The rows hold the job's memory and scratch until dropped.
 pub struct Rows {
     schema: SchemaRef,
     job: Job,
@@ -88,17 +88,17 @@ impl std::fmt::Debug for Rows {
 }
 
 impl Rows {
-    /// Names and types of the columns.
+    /// Returns the names and types of the columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// The job that made them.
+    /// Returns the job that made the rows.
     pub fn job(&self) -> &Job {
         &self.job
     }
 
-    /// The next rows (some thousands at most), or `None` at the end.
+    /// Returns the next rows (some thousands at most), or `None` at the end.
     ///
     /// # Errors
     /// I/O and damage on flash; cancellation.
@@ -106,7 +106,7 @@ impl Rows {
         self.source.next_batch()
     }
 
-    /// Forgets what was kept for a job that would have to go on with this one: the rows are where they are wanted.
+    /// Removes the job's checkpoints: the rows are safe, so no job will resume.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`].
@@ -114,7 +114,7 @@ impl Rows {
         self.keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
     }
 
-    /// With what is to be forgotten at the end.
+    /// Attaches the checkpoints that [`Rows::finish`] removes.
     pub(crate) fn kept(self, checkpoints: Checkpoints) -> Rows {
         Rows { keep: checkpoints.into_keep(), ..self }
     }
@@ -123,7 +123,7 @@ impl Rows {
 /// Rows in a batch: small enough for the smallest budget, large enough for the cost of a batch not to matter.
 const BATCH_ROWS: usize = 8 << 10;
 
-/// Rows of all vertices: their ids, and columns made of their states.
+/// Rows of all vertices: their ids, and columns computed from their states.
 pub(crate) struct VertexRows<S: State, C> {
     schema: SchemaRef,
     job: Job,
@@ -137,8 +137,8 @@ where
     S: State,
     C: FnMut(u32, &[S]) -> Result<Vec<ArrayRef>> + Send + 'static,
 {
-    /// `columns` makes all columns but the first (the vertices' ids) from the number of the first of some
-    /// vertices and their states.
+    /// Streams rows. `columns` makes all columns but the first (the vertices' ids) from the number of the first vertex and the
+    /// states from there on.
     pub fn stream(
         graph: &Graph,
         job: &Job,

@@ -1,8 +1,8 @@
-//! Checks an answer with the textbook's algorithm, in memory.
+//! Checks an answer with the textbook algorithm, in memory.
 //!
-//! This is what a user runs who does not want to believe the engine. It shares nothing with it but the files of the
-//! graph: each algorithm's file has a `verify` that works on plain vectors. It needs memory for the whole graph,
-//! about 4 bytes an edge and 50 a vertex, and knows no budget.
+//! The check is for users who do not trust the engine, and shares nothing with it but the files of the graph: each algorithm's
+//! file has a `verify` that works on plain vectors. The whole graph must fit in memory, about 4 bytes per edge and 50 per vertex;
+//! no budget applies.
 
 use std::collections::HashMap;
 
@@ -22,18 +22,18 @@ use crate::{
     ids::IdStream,
 };
 
-/// What the job that wrote the answer was asked.
+/// Repeats the options of the job that wrote the answer.
 #[derive(Clone, Copy, Debug)]
 pub struct CheckOptions {
     /// PageRank and communities: iterations.
     pub iterations: u32,
     /// PageRank: damping.
     pub damping: f64,
-    /// PageRank: the tolerance for each vertex; then ranks are those that converged, however many iterations that took.
+    /// PageRank: the tolerance per vertex; then ranks must be converged ones, after any number of iterations.
     pub vertex_tolerance: Option<f64>,
     /// BFS and shortest paths: the user's id of the source; by default the first vertex at level or distance 0.
     pub source: Option<u64>,
-    /// Betweenness: how many sources were drawn.
+    /// Betweenness: number of sources that were drawn.
     pub sources: u64,
     /// Betweenness: the seed of the draw.
     pub seed: u64,
@@ -53,19 +53,20 @@ impl Default for CheckOptions {
     }
 }
 
-/// What the check found.
+/// Reports the result of a check.
 #[derive(Clone, Debug)]
 pub struct Verdict {
-    /// Whether the answer is right.
+    /// Tells whether the answer is right.
     pub good: bool,
-    /// What was compared, or what is wrong, in words.
+    /// Facts that were compared, or the difference, in words.
     pub facts: Vec<String>,
 }
 
-/// Checks the table that a job wrote: its columns say which algorithm it was.
+/// Checks the table that a job wrote; its columns tell the algorithm.
 ///
 /// # Errors
-/// Where the table is not one of ours, or cannot be read; [`Error::NoSuchVertex`] for a source. A wrong answer is no error: see [`Verdict::good`].
+/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A wrong answer is
+/// no error: see [`Verdict::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
     let mut plain = Plain::load(graph, job)?;
@@ -133,7 +134,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
     })
 }
 
-/// What a table holds, or what is wrong with it as an answer.
+/// Contents of a table, or the reason why it is no answer.
 type Found<T> = std::result::Result<T, String>;
 
 /// Parent and level of each vertex that was reached.
@@ -146,8 +147,8 @@ struct Table<'a> {
 }
 
 impl Table<'_> {
-    /// Calls `each` for the batches of the vertex column, which must be the graph's ids in order, and `columns` (name,
-    /// type, whether it may have nulls).
+    /// Calls `each` with the batches of the vertex column, which must be the graph's ids in order, and of `columns` (name, type,
+    /// whether nulls are allowed).
     fn read(
         &self,
         columns: &[(&str, DataType, bool)],

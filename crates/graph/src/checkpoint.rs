@@ -1,6 +1,5 @@
-//! What a job needs to go on after it was interrupted: now and then, between two supersteps (of betweenness: two
-//! sources), the state of all vertices and the list of active ones are kept, and the job that asks the same goes on from
-//! there.
+//! Checkpoints of jobs: at intervals, between two supersteps (of betweenness: two sources), the state of all vertices and the
+//! list of active ones are saved, and a job that asks the same resumes from there.
 //!
 //! ```text
 //!   a kept piece   state    one state for each vertex
@@ -9,8 +8,8 @@
 //!                                      and two that the algorithm counts: u64 each
 //! ```
 //!
-//! A piece is whole and durable, or not there. A newer one is committed before the older one is removed, so there is one at
-//! every moment after the first, and the one with most supersteps counts.
+//! A checkpoint is whole and durable, or absent. A new one is committed before the old one is removed, so one exists at every
+//! moment after the first, and the one with most supersteps counts.
 
 use std::{
     fmt::Debug,
@@ -27,30 +26,30 @@ use crate::{
 };
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Memory of two buffers, a list of extents, and what else is small.
+/// Memory of two buffers, a list of extents, and small allocations.
 const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// The next checkpoint waits for so many times as long as one took, unless one was asked for after every superstep.
+/// The next checkpoint waits for this many times the duration of the last, unless the job asked for one after every superstep.
 const TIMES: u32 = 20;
 
-/// The checkpoints of a job; none where nobody asked for them.
+/// The checkpoints of a job; empty unless asked for.
 pub(crate) struct Checkpoints {
     keep: Option<Keep>,
     every: Duration,
     due: Instant,
 }
 
-/// Where a job is between two supersteps.
-pub(crate) struct Point {
+/// The position of a job between two supersteps.
+pub(crate) struct CheckpointPosition {
     pub active: Frontier,
     pub supersteps: u64,
     pub edges_traversed: u64,
-    /// What the algorithm counts.
+    /// Two counters of the algorithm.
     pub numbers: [u64; 2],
 }
 
 impl Checkpoints {
-    /// For a job that does `what` to `graph`; `question` is what changes its states. `every`: how much time passes between
-    /// two checkpoints; `None`: there are none.
+    /// Creates checkpoints for a job that does `what` to `graph`; `question` has the options that change its states. `every` is
+    /// the interval between two checkpoints; `None` makes none.
     pub fn new(
         graph: &Graph,
         job: &Job,
@@ -62,7 +61,7 @@ impl Checkpoints {
             None => None,
             Some(_) => {
                 let mut hash = DefaultHasher::new();
-                // States may change from version to version.
+                // States may change from version to version of the program.
                 (env!("CARGO_PKG_VERSION"), what, graph.id(), format!("{question:?}")).hash(&mut hash);
                 let name = &graph.info().name;
                 Some(job.store().keep(job, hash.finish(), &format!("{what} {name}"))?)
@@ -72,19 +71,19 @@ impl Checkpoints {
         Ok(Checkpoints { keep, every, due: after(every) })
     }
 
-    /// Memory that saving and taking up need.
+    /// Returns the memory that saving and resuming need.
     pub fn bytes<S: State>(&self, vertices: u64) -> u64 {
         match self.keep {
             None => 0,
-            // A reference of 64 bytes at most for each extent.
+            // An extent takes a reference of at most 64 bytes.
             Some(_) => BESIDE_BYTES + ((vertices * size_of::<S>() as u64) >> 21) * 64,
         }
     }
 
-    /// The newest checkpoint, whether all vertices are active in it, and what is kept of it.
-    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(Point, bool, KeptPiece)>> {
+    /// Returns the newest checkpoint, whether all vertices are active in it, and its stored piece.
+    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(CheckpointPosition, bool, KeptPiece)>> {
         let Some(keep) = &self.keep else { return Ok(None) };
-        let mut newest: Option<(Point, bool, KeptPiece)> = None;
+        let mut newest: Option<(CheckpointPosition, bool, KeptPiece)> = None;
         for piece in keep.pieces()? {
             let Some((point, is_all)) = parse::<S>(&piece.state, vertices) else { continue };
             if newest.as_ref().is_none_or(|(newest, _, _)| newest.supersteps < point.supersteps) {
@@ -94,7 +93,7 @@ impl Checkpoints {
         Ok(newest)
     }
 
-    /// What the algorithm counted until the newest checkpoint, if there is one.
+    /// Returns the counters of the algorithm in the newest checkpoint, if there is one.
     ///
     /// # Errors
     /// I/O and damage.
@@ -102,19 +101,19 @@ impl Checkpoints {
         Ok(self.newest::<S>(vertices)?.map(|(point, ..)| point.numbers))
     }
 
-    /// Puts the states of the newest checkpoint into `states`, if there is one.
+    /// Loads the states of the newest checkpoint, if there is one, into `states`.
     ///
     /// # Errors
     /// I/O and damage.
-    pub fn take_up<S: State>(
+    pub fn resume_from<S: State>(
         &self,
         job: &Job,
         vertices: u64,
         states: &mut VertexArray<S>,
         frontier_keys: usize,
-    ) -> Result<Option<Point>> {
+    ) -> Result<Option<CheckpointPosition>> {
         let Some((mut point, is_all, piece)) = self.newest::<S>(vertices)? else { return Ok(None) };
-        job.start_phase("taking up an interrupted job", "vertices", vertices);
+        job.start_phase("resuming from a checkpoint", "vertices", vertices);
         let file = |name: &str| {
             piece.dataset.file(name).ok_or_else(|| crate::Error::BadGraph {
                 name: piece.dataset.name().to_string(),
@@ -149,7 +148,7 @@ impl Checkpoints {
         Ok(Some(point))
     }
 
-    /// Keeps where the job is, if it is time to.
+    /// Saves a checkpoint, if one is due.
     ///
     /// # Errors
     /// I/O (a full disk); cancellation.
@@ -158,7 +157,7 @@ impl Checkpoints {
         job: &Job,
         vertices: u64,
         states: &mut VertexArray<S>,
-        point: impl FnOnce() -> Point,
+        point: impl FnOnce() -> CheckpointPosition,
     ) -> Result<()> {
         let Some(keep) = self.keep.as_ref().filter(|_| Instant::now() >= self.due) else { return Ok(()) };
         let (began, point) = (Instant::now(), point());
@@ -201,26 +200,28 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// What is kept, to be removed when the answer is safe.
+    /// Returns the stored checkpoints, to be removed when the answer is safe.
     pub fn into_keep(self) -> Option<Keep> {
         self.keep
     }
 }
 
-/// Decades stand for what is too far away to be told.
+/// Adds a duration; decades stand for times that overflow.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 30))
 }
 
-/// What [`Checkpoints::save`] said of a piece, and whether all vertices are active. `None` where it is none of these states.
-fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(Point, bool)> {
+/// Parses the description that [`Checkpoints::save`] stored: the position, and whether all vertices are active. `None` for states
+/// of another kind.
+fn parse<S: State>(state: &[u8], vertices: u64) -> Option<(CheckpointPosition, bool)> {
     let (numbers, rest) = state.as_chunks::<8>();
     let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
     let [of, state_bytes, is_all, supersteps, edges_traversed, first, second] = numbers[..] else {
         return None;
     };
     let is_sound = rest.is_empty() && of == vertices && state_bytes == size_of::<S>() as u64 && is_all < 2;
-    let point = Point { active: Frontier::All, supersteps, edges_traversed, numbers: [first, second] };
+    let point =
+        CheckpointPosition { active: Frontier::All, supersteps, edges_traversed, numbers: [first, second] };
     is_sound.then_some((point, is_all == 1))
 }

@@ -1,9 +1,9 @@
-//! What can go wrong with graphs.
+//! Errors of graphs.
 
 /// The result of a graph operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of graphs. A message says what failed, where, what was found and what was expected.
+/// Reports the failure of a graph operation. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -21,41 +21,41 @@ pub enum Error {
     BadInput {
         /// File and line, row or byte.
         place: String,
-        /// What stands there.
+        /// The text that was found.
         found: String,
-        /// What should.
+        /// The text that was expected.
         expected: String,
     },
     /// The inputs hold no vertex at all.
-    #[error("{inputs}: no edges and no vertices in it")]
+    #[error("{inputs}: no edges and no vertices found")]
     Empty {
-        /// The inputs.
+        /// Names of the inputs.
         inputs: String,
     },
     /// More vertices than a graph can have.
     #[error("{found} vertices: a graph can have at most {limit}")]
     TooManyVertices {
-        /// How many there are.
+        /// Number of vertices in the inputs.
         found: u64,
-        /// The limit.
+        /// The largest number of vertices.
         limit: u64,
     },
     /// A dataset that is no graph, or of a version that this program cannot read.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadGraph {
-        /// The dataset.
+        /// Name of the dataset.
         name: String,
         /// The part that is wrong.
         what: &'static str,
-        /// What stands there.
+        /// The value that was found.
         found: String,
-        /// What should.
+        /// The value that was expected.
         expected: String,
     },
     /// A vertex id that the graph does not have.
     #[error("{graph} has no vertex {vertex}")]
     NoSuchVertex {
-        /// The graph.
+        /// Name of the graph.
         graph: String,
         /// The user's id.
         vertex: u64,
@@ -63,29 +63,29 @@ pub enum Error {
     /// An option out of its range.
     #[error("{option} is {found}: expected {expected}")]
     BadOption {
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// The value that was passed.
         found: String,
-        /// The range.
+        /// The allowed range.
         expected: String,
     },
-    /// A vertex program panicked, or broke a rule that its trait's doc tells.
+    /// A vertex program panicked, or broke a rule of its trait's documentation.
     #[error("vertex program {program}: {function}{} {what}", of_vertex(.vertex.as_ref()))]
     Program {
-        /// The program's name.
+        /// Name of the program.
         program: &'static str,
-        /// Its function.
+        /// Name of its function.
         function: &'static str,
-        /// The original id of the vertex for which it was called, if it was for one.
+        /// Original id of the vertex for which the function was called, if for one.
         vertex: Option<u64>,
-        /// What went wrong, with the text of a panic.
+        /// Description of the fault, with the text of a panic.
         what: String,
     },
     /// Numbers that grew beyond what 64 bits can hold.
     #[error("{what}")]
     Overflow {
-        /// What grew.
+        /// The numbers that grew too large.
         what: String,
     },
 }
@@ -101,7 +101,7 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Whether the job was asked to stop.
+    /// Tells whether the error is a cancellation of the job.
     pub fn is_cancelled(&self) -> bool {
         let store = match self {
             Error::Store(error) => error,

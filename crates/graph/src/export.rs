@@ -1,4 +1,4 @@
-//! A graph's edges as a file again, in the user's ids.
+//! Exports a graph's edges to a file, in the user's ids.
 
 use std::{
     io::{BufWriter, Write},
@@ -25,7 +25,7 @@ const BATCH_EDGES: usize = 8 << 10;
 /// once, from its smaller id. Returns the number of edges. Vertices without edges are not in the file.
 ///
 /// # Errors
-/// An ending that is no format; ids that do not fit in 32 bits, and weights (`.bin`); I/O and damage; cancellation.
+/// An unknown file extension; ids that do not fit in 32 bits, and weights (`.bin`); I/O and damage; cancellation.
 pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     check_budget(job, "export")?;
     let weighted = graph.info().weighted;
@@ -111,7 +111,7 @@ fn each_edge(
     })
 }
 
-/// The same in vertex numbers. An undirected edge comes once, from its smaller end.
+/// Calls `each` with vertex numbers. An undirected edge comes once, from its smaller end.
 fn each_number(
     graph: &Graph,
     job: &Job,
@@ -132,7 +132,7 @@ fn each_number(
     })
 }
 
-/// The ids of sources, which come in order.
+/// Ids of sources, which come in order.
 struct Sources {
     ids: IdStream,
     current: Option<(u32, u64)>,
@@ -148,7 +148,7 @@ impl Sources {
         }
         let mut id = 0;
         while self.taken <= source as u64 {
-            // In pieces: any number of vertices without edges may lie between two sources.
+            // Ids are read in pieces, since any number of vertices without edges may lie between two sources.
             let piece = (source as u64 + 1 - self.taken).min(BATCH_EDGES as u64);
             id = *self.ids.take(piece as usize)?.last().expect("at least one id");
             self.taken += piece;

@@ -12,7 +12,7 @@ use crate::{
     import::{Draft, write_graph},
 };
 
-/// A Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19): directed, 2^scale vertices,
+/// Describes a Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19): directed, 2^scale vertices,
 /// `edge_factor` x 2^scale edges drawn, of which duplicates merge; vertices are shuffled.
 #[derive(Clone, Copy, Debug)]
 pub struct Kronecker {
@@ -31,8 +31,8 @@ const ABC: u16 = (0.95 * 65536.0) as u16;
 /// Edges that a worker draws before it looks for the next piece of work.
 const STEP: u64 = 1 << 16;
 
-/// The `counter`-th number of a stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014) over a
-/// mix of seed and counter. Any number can be had without those before, so threads need no common state.
+/// Returns the `counter`-th number of a stream: the finalizer of SplitMix64 (Steele, Lea and Flood 2014) over a mix of seed and
+/// counter. Numbers are independent of those before, so threads share no state.
 pub(crate) fn random_u64(seed: u64, counter: u64) -> u64 {
     let mut bits =
         mix(seed.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -66,7 +66,7 @@ impl Kronecker {
         (self.shuffle(source), self.shuffle(destination))
     }
 
-    /// A permutation of the numbers of `scale` bits: multiplications by odd numbers and shifts, each of which
+    /// Permutes the numbers of `scale` bits by multiplications by odd numbers and shifts, each of which
     /// can be undone.
     fn shuffle(&self, vertex: u32) -> u32 {
         let mask = ((1u64 << self.scale) - 1) as u32;

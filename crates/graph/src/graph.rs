@@ -9,8 +9,8 @@
 //!   ids          u64 user's id of each vertex, ascending                     where they are not 0, 1, 2, ...
 //! ```
 //!
-//! Vertices are numbered densely in the order of the user's ids. So the smallest vertex number is the smallest
-//! user's id, and every tie that an algorithm breaks by number is broken by the user's id.
+//! Vertices are numbered densely in the order of the user's ids. So the smallest vertex number has the smallest id, and ties that
+//! an algorithm breaks by number are broken by id.
 
 use inshore_store::{CheckedFile, Dataset, Job, Store, format_bytes};
 use zerocopy::{
@@ -43,7 +43,8 @@ pub(crate) fn check_budget(job: &Job, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The error of a budget that is too small; the smallest is that of whole MiB with which as much is free as `fits`.
+/// Creates the error of a budget that is too small. The smallest budget is the least number of whole MiB of which `fits` accepts
+/// the free part.
 pub(crate) fn too_small(job: &Job, what: String, fits: impl Fn(u64) -> bool) -> crate::Error {
     let (given, free) = (job.budget().memory_bytes(), job.budget().free_bytes());
     let mut budgets = (given >> 20..).map(|mib| (mib + 1) << 20);
@@ -76,22 +77,22 @@ struct Header {
 
 const _: () = assert!(size_of::<Header>() == 88);
 
-/// What is known of a graph without reading its edges.
+/// Lists the properties of a graph that need no pass over its edges.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct GraphInfo {
-    /// Its name in the store.
+    /// Name in the store.
     pub name: String,
-    /// Vertices, with or without edges.
+    /// Number of vertices, with or without edges.
     pub vertices: u64,
     /// Distinct edges; in an undirected graph each counts once.
     pub edges: u64,
-    /// Whether edges have a direction.
+    /// Tells whether edges have a direction.
     pub directed: bool,
-    /// Whether edges have weights.
+    /// Tells whether edges have weights.
     pub weighted: bool,
-    /// Whether in-edges are kept too. (An undirected graph needs none: its out-edges are both.)
+    /// Tells whether the graph also keeps in-edges. (An undirected graph needs none: its out-edges serve as both.)
     pub reverse: bool,
-    /// Whether the user's ids are 0, 1, 2, ... without a gap.
+    /// Tells whether the user's ids are 0, 1, 2, ... without a gap.
     pub dense_ids: bool,
     /// Edges from a vertex to itself.
     pub self_loops: u64,
@@ -109,7 +110,7 @@ pub struct GraphInfo {
     pub entries: u64,
     /// Bytes on flash.
     pub bytes: u64,
-    /// The smallest budget with which every job on it works.
+    /// The smallest budget with which every job on the graph works.
     pub smallest_budget_bytes: u64,
 }
 
@@ -184,7 +185,7 @@ impl GraphInfo {
 }
 
 impl std::fmt::Display for GraphInfo {
-    /// Some lines for people.
+    /// Writes a few lines for people.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.directed { "directed" } else { "undirected" };
         let weights = if self.weighted { ", weighted" } else { "" };
@@ -204,7 +205,7 @@ impl std::fmt::Display for GraphInfo {
     }
 }
 
-/// A graph with its files open: later changes of the store do not touch it.
+/// Reads a graph whose files stay open: later changes of the store do not touch it.
 #[derive(Clone, Debug)]
 pub struct Graph {
     info: GraphInfo,
@@ -233,33 +234,33 @@ impl Graph {
         Ok(Graph { info, id: dataset.id(), out, reverse, ids })
     }
 
-    /// What is known of it.
+    /// Returns the properties of the graph.
     pub fn info(&self) -> &GraphInfo {
         &self.info
     }
 
-    /// Tells it from every other graph, of the same name too.
+    /// Returns a number that differs for every graph, even of the same name.
     pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
-    /// The number of vertices.
+    /// Returns the number of vertices.
     pub fn vertices(&self) -> u64 {
         self.info.vertices
     }
 
-    /// Out-edges.
+    /// Returns the out-edges.
     pub(crate) fn out(&self) -> &csr::Csr {
         &self.out
     }
 
-    /// In-edges, where they are at hand.
+    /// Returns the in-edges, if the graph has them.
     pub(crate) fn kept_in_edges(&self) -> Option<&csr::Csr> {
         if self.info.directed { self.reverse.as_ref() } else { Some(&self.out) }
     }
 
-    /// In-edges: those of the dataset, or (for a directed graph that was imported without) made now in the
-    /// job's scratch, at the price of sorting all edges once.
+    /// Returns the in-edges: those of the dataset, or (for a directed graph that was imported without) a transpose in the job's
+    /// scratch, at the price of sorting all edges once.
     pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
         match self.kept_in_edges() {
             Some(csr) => Ok(csr.clone()),
@@ -267,7 +268,7 @@ impl Graph {
         }
     }
 
-    /// What to tell the user where [`Self::in_edges`] had to make them.
+    /// Returns a notice for the user if [`Self::in_edges`] has to make in-edges.
     pub(crate) fn reverse_notice(&self) -> Option<String> {
         (self.info.directed && self.reverse.is_none()).then(|| {
             let name = &self.info.name;
@@ -279,7 +280,7 @@ impl Graph {
 
     /// Finds the vertex with an original id: the number that the import read.
     ///
-    /// Cost: where ids are not 0, 1, 2, ..., a binary search on flash, of 64 KiB a step.
+    /// Cost: where ids are not 0, 1, 2, ..., a binary search on flash, of 64 KiB per step.
     ///
     /// # Errors
     /// [`Error::NoSuchVertex`]; I/O and damage; cancellation.
@@ -297,7 +298,7 @@ impl Graph {
         self.id_of(job, vertex.within(self.info.vertices).ok_or(missing)?)
     }
 
-    /// The user's id of a vertex number.
+    /// Returns the user's id of a vertex number.
     pub(crate) fn id_of(&self, job: &Job, number: u32) -> Result<u64> {
         match &self.ids {
             None => Ok(number as u64),
@@ -305,12 +306,12 @@ impl Graph {
         }
     }
 
-    /// The file of the user's ids, unless they are 0, 1, 2, ...
+    /// Returns the file of the user's ids, unless these are 0, 1, 2, ...
     pub(crate) fn ids(&self) -> Option<&CheckedFile> {
         self.ids.as_ref()
     }
 
-    /// The vertex number of a user's id: a binary search on flash.
+    /// Returns the vertex number of a user's id, by a binary search on flash.
     pub(crate) fn number_of(&self, job: &Job, id: u64) -> Result<u32> {
         let missing = || Error::NoSuchVertex { graph: self.info.name.clone(), vertex: id };
         match &self.ids {
@@ -321,7 +322,7 @@ impl Graph {
     }
 }
 
-/// The graphs of a store, by name.
+/// Lists the graphs of a store, by name.
 ///
 /// # Errors
 /// As [`Graph::open`].
@@ -330,7 +331,7 @@ pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
         let dataset = match store.dataset(&summary.name) {
             Ok(dataset) => dataset,
-            // Removed by another process meanwhile.
+            // Another process removed the graph meanwhile.
             Err(inshore_store::Error::NotFound { .. }) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -355,7 +356,7 @@ fn file_of(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFil
     }
 }
 
-/// The same of a direction, whose blocks are of one size.
+/// Opens a file of rows, whose blocks have one size.
 fn file_of_rows(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFile> {
     let file = file_of(dataset, name, len)?;
     if file.block_bytes() == csr::BLOCK_BYTES {

@@ -1,14 +1,14 @@
-//! The file of the user's ids, ascending: one id is looked up, either way.
+//! The file of the user's ids, ascending: single lookups in both directions.
 
 use inshore_store::{Buffer, CheckedFile, Job};
 
 use crate::Result;
 
-/// The unit of checking of the ids file, which is read in order but for single look-ups.
+/// The unit of checksums of the ids file, which is read in order except for single lookups.
 pub(crate) const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;
 
-/// The vertex number of `id` in the ascending ids of `file`: a binary search over blocks, then within one.
+/// Finds the vertex number of `id` in the ascending ids of `file`: a binary search over blocks, then within one.
 pub(crate) fn search(job: &Job, file: &CheckedFile, id: u64) -> Result<Option<u32>> {
     let mut buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a look-up of an id")?;
     let (mut low, mut high) = (0, file.len().div_ceil(BLOCK_BYTES as u64));
@@ -31,7 +31,7 @@ pub(crate) fn search(job: &Job, file: &CheckedFile, id: u64) -> Result<Option<u3
     Ok(None)
 }
 
-/// The id of vertex `number`.
+/// Returns the id of vertex `number`.
 pub(crate) fn get(job: &Job, file: &CheckedFile, number: u32) -> Result<u64> {
     let buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a look-up of an id")?;
     let start = number as u64 * 8;

@@ -5,13 +5,13 @@ use inshore_store::{Buffer, CheckedFile, FileReader, Job};
 
 use crate::{Graph, Result, idfile::BLOCK_BYTES};
 
-/// The ids of vertices 0, 1, 2, ... in order.
+/// A stream of the ids of vertices 0, 1, 2, ...
 pub(crate) enum IdStream {
     Dense(u64),
     File { reader: FileReader, piece: Vec<u64>, used: usize },
 }
 
-/// Memory that an [`IdStream`] takes.
+/// Memory of an [`IdStream`].
 pub(crate) const STREAM_BYTES: u64 = 3 * BLOCK_BYTES as u64;
 
 impl IdStream {
@@ -25,7 +25,7 @@ impl IdStream {
         })
     }
 
-    /// The next `count` ids, which must be there.
+    /// Returns the next `count` ids, which must exist.
     pub fn take(&mut self, count: usize) -> Result<Vec<u64>> {
         let mut ids = Vec::with_capacity(count);
         match self {
@@ -53,21 +53,21 @@ impl IdStream {
     }
 }
 
-/// The ids of numbers that belong to vertices (parents, labels, ends of edges), asked for in the order of vertices.
+/// Translates numbers that belong to vertices (parents, labels, ends of edges) to ids, in the order of vertices.
 pub(crate) enum Translation {
     /// Numbers are ids.
     Dense,
-    /// All ids in memory.
+    /// All ids are in memory.
     Memory(Buffer),
     /// `(vertex, number)` and the number's id, in the order of vertices, after two sorts on flash.
-    Sorted { stream: Box<Sorted<Only>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
+    Sorted { stream: Box<Sorted<SingleValue>>, keys: Vec<u64>, values: Vec<u64>, used: usize },
 }
 
-/// Keeps the one value that a key has.
+/// Keeps the single value of a key.
 #[derive(Clone)]
-pub(crate) struct Only;
+pub(crate) struct SingleValue;
 
-impl Operation for Only {
+impl Operation for SingleValue {
     type Key = u64;
     type Value = u64;
     fn combine(&self, a: u64, _: u64) -> u64 {
@@ -75,40 +75,40 @@ impl Operation for Only {
     }
 }
 
-/// Pairs of two numbers as one key.
+/// Sorts pairs of two numbers as one key.
 #[derive(Clone)]
-struct Pairs;
+struct PairSort;
 
-impl Operation for Pairs {
+impl Operation for PairSort {
     type Key = u64;
     type Value = ();
     fn combine(&self, _: (), _: ()) {}
 }
 
 impl Translation {
-    /// Prepares to translate: `pairs` calls back with every `(vertex, number)` that will be asked for, in any order.
-    /// It is called only where the ids do not fit in half of the free budget. Then the pairs are sorted by number,
-    /// joined with the ids, and sorted by vertex: two sorts of as many records as there are pairs.
+    /// Prepares to translate. `pairs` passes every `(vertex, number)` that will be looked up to its callback, in any order; it is
+    /// called only where the ids do not fit in half of the free budget. Then the pairs are sorted by number, joined with the ids,
+    /// and sorted by vertex: two sorts of as many records as there are pairs.
     pub fn new(
         graph: &Graph,
         job: &Job,
         pairs: impl FnOnce(&mut dyn FnMut(u32, u32) -> Result<()>) -> Result<()>,
     ) -> Result<Translation> {
         let Some(file) = graph.ids() else { return Ok(Translation::Dense) };
-        // Rounded up to huge pages.
+        // Buffers are rounded up to huge pages.
         if file.len() + (2 << 20) <= job.budget().free_bytes() / 2 {
             return Ok(Translation::Memory(read_all(job, file)?));
         }
         job.start_phase("translating ids", "vertices", graph.vertices());
         let memory_bytes = (job.budget().free_bytes().saturating_sub(STREAM_BYTES + 128 * 1024)) / 2;
         let by_number = Config { memory_bytes, sinks: 1, name: "by-number", ..Config::default() };
-        let sorter = SortReduce::new(job, Pairs, &by_number)?;
+        let sorter = SortReduce::new(job, PairSort, &by_number)?;
         let mut sink = sorter.sink()?;
         pairs(&mut |vertex, number| Ok(sink.push((number as u64) << 32 | vertex as u64, ())?))?;
         sink.finish()?;
         let mut sorted = sorter.finish()?;
         let by_vertex = Config { name: "by-vertex", ..by_number };
-        let sorter = SortReduce::new(job, Only, &by_vertex)?;
+        let sorter = SortReduce::new(job, SingleValue, &by_vertex)?;
         let mut sink = sorter.sink()?;
         let mut ids = IdStream::new(job, graph)?;
         let (mut taken, mut id) = (0u64, 0);
@@ -116,7 +116,7 @@ impl Translation {
             for &key in block.keys {
                 let number = key >> 32;
                 while taken <= number {
-                    // One by one is slow only where few numbers occur, and then there is little to do.
+                    // Reading ids one by one is slow only if few numbers occur, and then there is little to do.
                     id = ids.take(1)?[0];
                     taken += 1;
                 }
@@ -130,8 +130,8 @@ impl Translation {
         Ok(Translation::Sorted { stream, keys: Vec::new(), values: Vec::new(), used: 0 })
     }
 
-    /// The id of `number`, which belongs to `vertex`: a pair that `pairs` gave, in ascending order over all calls. A
-    /// pair may be asked for again at once.
+    /// Returns the id of `number`, which belongs to `vertex`: a pair that `pairs` passed, in ascending order over all calls. The
+    /// same pair may be looked up again at once.
     pub fn id(&mut self, vertex: u32, number: u32) -> Result<u64> {
         match self {
             Translation::Dense => Ok(number as u64),

@@ -1,14 +1,14 @@
 //! Graphs larger than memory and the algorithms on them.
 //!
-//! The nouns:
+//! Nouns of the crate:
 //!
-//! - [`Graph`]: a graph on flash, opened from a store: compressed sparse rows of its out-edges (and in-edges
-//!   where asked), degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
-//! - [`import()`], [`generate`] and [`export`] make graphs and give them back.
-//! - A *vertex program* says what an algorithm does at a vertex; the superstep engine runs it over edges that are
-//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3). [`program`] runs those
-//!   of users: [`VertexProgram`] and [`SearchProgram`].
-//! - [`Answer`]: what an algorithm found: rows that are streamed to a file or a reader, and a summary.
+//! - [`Graph`]: a graph on flash, opened from a store: compressed sparse rows of its out-edges (and in-edges on request),
+//!   degrees, weights, and the user's own vertex ids. Layout: `docs/format.md`.
+//! - [`import()`] and [`generate`] make graphs, [`export`] writes one to a file.
+//! - A *vertex program* is an algorithm as functions of one vertex; the superstep engine runs programs over edges that are
+//!   streamed from flash and updates that are sorted and reduced (2018 thesis, section 9.4, algorithm 3). [`program`] runs
+//!   programs of users: [`VertexProgram`] and [`SearchProgram`].
+//! - [`Answer`]: the rows of a result, streamed to a file or a reader, and a summary.
 //!
 //! ```text
 //!   user's edges ─ import ─► Graph ─ superstep ─► Answer ─ rows ─► Parquet, Arrow, CSV
@@ -16,7 +16,7 @@
 //!                   └── sort-reduce ◄──┘  └── vertex state: in memory or on flash
 //! ```
 //!
-//! Start with [`algorithms`]: each is one short file. The engine under them is in `engine`.
+//! Start with [`algorithms`]: each is one short file. The engine below is in `engine`.
 #![warn(missing_docs)]
 
 pub mod algorithms;
@@ -34,10 +34,10 @@ mod ids;
 mod import;
 mod plain;
 pub mod program;
+mod sequencer;
 #[cfg(test)]
 mod testing;
 mod tuning;
-mod turns;
 
 pub use algorithms::{
     betweenness::{BetweennessOptions, betweenness},

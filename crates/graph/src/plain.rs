@@ -1,22 +1,22 @@
-//! A graph in memory, for textbook algorithms: this is what answers are compared with.
+//! A graph in memory, for the textbook algorithms that check answers.
 
 use inshore_store::Job;
 
 use crate::{Graph, Result, csr::scan};
 
-/// A graph in plain vectors.
+/// Holds a graph in plain vectors.
 #[derive(Debug, Default)]
 pub struct Plain {
     starts: Vec<usize>,
     destinations: Vec<u32>,
-    /// Beside destinations; empty where edges have none.
+    /// Weights of the edges; empty where edges have none.
     weights: Vec<f64>,
     /// The user's ids; empty where they are the numbers.
     pub(crate) ids: Vec<u64>,
 }
 
 impl Plain {
-    /// From `(source, destination)` pairs in any order; duplicates stay.
+    /// Creates a graph from `(source, destination)` pairs in any order; duplicates stay.
     pub fn new(vertices: usize, edges: &[(u32, u32)]) -> Plain {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
@@ -27,7 +27,7 @@ impl Plain {
         Plain { starts, destinations, ..Plain::default() }
     }
 
-    /// The same with a weight for each edge, in the order of edges.
+    /// Adds a weight for each edge, in the order of edges.
     pub fn with_weights(self, weights: Vec<f64>) -> Plain {
         assert_eq!(weights.len(), self.destinations.len());
         Plain { weights, ..self }
@@ -44,28 +44,28 @@ impl Plain {
             Ok(())
         })?;
         for vertex in 0..vertices {
-            // A vertex without edges did not come.
+            // Vertices without edges were skipped.
             plain.starts[vertex + 1] = plain.starts[vertex + 1].max(plain.starts[vertex]);
         }
         Ok(plain)
     }
 
-    /// The number of vertices.
+    /// Returns the number of vertices.
     pub fn vertices(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// The user's id of a vertex.
+    /// Returns the user's id of a vertex.
     pub fn id(&self, vertex: usize) -> u64 {
         self.ids.get(vertex).copied().unwrap_or(vertex as u64)
     }
 
-    /// Where the out-edges of a vertex lead.
+    /// Returns the destinations of a vertex's out-edges.
     pub fn out(&self, vertex: usize) -> &[u32] {
         &self.destinations[self.starts[vertex]..self.starts[vertex + 1]]
     }
 
-    /// The weights of a vertex's out-edges; empty where they have none.
+    /// Returns the weights of a vertex's out-edges; empty where they have none.
     pub fn weights(&self, vertex: usize) -> &[f64] {
         self.weights.get(self.starts[vertex]..self.starts[vertex + 1]).unwrap_or_default()
     }

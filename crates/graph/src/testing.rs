@@ -1,8 +1,8 @@
-//! What the tests of this crate share.
+//! Helpers shared by the unit tests of this crate.
 
 use inshore_store::{Budget, Cancel, Job, Store};
 
-/// A job of two threads in a store of its own.
+/// Creates a job of two threads in a new store.
 pub(crate) fn test_job(memory_bytes: u64) -> (tempfile::TempDir, Job) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();

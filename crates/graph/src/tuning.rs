@@ -1,58 +1,58 @@
-//! How tests and comparisons force a job to work.
+//! Overrides of the engine's choices, for tests and comparisons.
 
 use inshore_sortreduce::Strategy;
 
-/// How a job is forced to work, for tests and comparisons; the default lets the engine choose.
+/// Overrides of the engine's choices, for tests and comparisons; by default the engine chooses.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tuning {
-    /// How updates are combined.
+    /// The way of combining updates.
     pub strategy: Option<Strategy>,
-    /// The size in bytes of the buffers that updates are sorted in.
+    /// Size in bytes of the buffers in which updates are sorted.
     pub chunk_bytes: Option<usize>,
-    /// Vertices in a column of edges, for algorithms that can go column by column.
+    /// Vertices per column of edges, for algorithms that support columns.
     pub column_vertices: Option<u64>,
-    /// What lies where.
+    /// The place of state and updates.
     pub regime: Option<Regime>,
-    /// The step of each superstep in which it is possible.
+    /// The step of each superstep that allows this step.
     pub step: Option<Step>,
-    /// Draws each superstep's choice from all that are possible, and the layout too, with this seed.
+    /// Seed to draw the layout, and each superstep's choice, from all possible ones.
     pub draw: Option<u64>,
 }
 
-/// What of a graph lies in memory while a job runs.
+/// Selects the parts of a graph that are in memory while a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Regime {
-    /// What is known of vertices, their updates, and for shortest paths and betweenness edges. Edges in columns, and what BFS looks
-    /// at again, as far as they fit.
+    /// States of vertices and their updates, and for shortest paths and betweenness also edges. Edges in columns and rows that
+    /// BFS caches are in memory as far as they fit.
     Memory,
-    /// The states of vertices and their updates lie in memory.
+    /// States of vertices and their updates.
     SemiExternal,
-    /// Neither: states lie on flash, and updates are combined a part at a time or by sort-reduce.
+    /// None: states are on flash, and updates are combined a part at a time or by sort-reduce.
     External,
 }
 
-/// How a superstep goes.
+/// Selects the way of a superstep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Active vertices send along their edges (top-down).
     Push,
-    /// Active vertices send along rows that an earlier pull left in memory.
+    /// Active vertices send along rows that an earlier pull cached in memory.
     PushCached,
-    /// Vertices that wait look along their edges for active ones (bottom-up).
+    /// Waiting vertices scan their edges for active ones (bottom-up).
     Pull,
-    /// Vertices that wait look along rows that an earlier pull left in memory.
+    /// Waiting vertices scan rows that an earlier pull cached in memory.
     PullCached,
     /// All vertices send, and edges go by blocks of destinations.
     Blocks,
 }
 
 impl Step {
-    /// All of them.
+    /// All steps.
     pub const ALL: [Step; 5] = [Step::Push, Step::PushCached, Step::Pull, Step::PullCached, Step::Blocks];
 }
 
 impl Tuning {
-    /// Whether what is known of vertices may be kept in an array in memory, if it fits.
+    /// Tells whether state of vertices may be kept in an array in memory, if the array fits.
     pub(crate) fn allows_dense(&self) -> bool {
         self.strategy.is_none_or(|strategy| strategy == Strategy::Dense)
             && self.regime != Some(Regime::External)

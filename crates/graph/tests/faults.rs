@@ -1,4 +1,4 @@
-//! A drive that fails in the middle of everything: an error that names it, never a wrong answer, nothing half made.
+//! Drives that fail in the middle of jobs: errors that name the drive, never a wrong answer, no half-made graph.
 
 mod support;
 
@@ -27,7 +27,7 @@ impl Rig {
         Rig::on(folder, faults)
     }
 
-    /// The store in a folder, on a device that fails from now on.
+    /// Reopens the store in a folder, on a device that fails from here on.
     fn on(folder: tempfile::TempDir, faults: &[Fault]) -> Rig {
         let directory = Directory::open(folder.path(), None).unwrap();
         let device = Faulty::new(Arc::new(directory), &[]);
@@ -36,19 +36,19 @@ impl Rig {
         Rig { folder, store, device }
     }
 
-    /// A job reads superblock and log, and may fail there too.
+    /// Creating a job reads superblock and log, and may fail too.
     fn job(&self) -> inshore_store::Result<Job> {
         self.store.job(Budget::new(8 * MIB, 2), Cancel::default())
     }
 }
 
-/// About 30 numbers from 0 to `count`, with the first and last few.
+/// Returns about 30 numbers from 0 to `count`, including the first and last few.
 fn spread(count: u64) -> impl Iterator<Item = u64> {
     let step = (count / 24).max(1);
     (0..count).filter(move |n| *n < 4 || n + 4 >= count || n % step == 0)
 }
 
-/// The edges of the graph `g`, read by a device without faults.
+/// Reads the edges of the graph `g` with a device without faults.
 fn edges(rig: &Rig) -> Vec<u8> {
     let store = Store::open(rig.store.path()).unwrap();
     let job = store.job(Budget::new(8 * MIB, 2), Cancel::default()).unwrap();
@@ -58,9 +58,9 @@ fn edges(rig: &Rig) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
 
-/// Runs `work` with each fault and asserts that it fails with a word of ours and leaves a store as it was, or
-/// succeeds with the right edges: threads take turns, so that a run may need a few operations less than the one that was
-/// counted, and what is read ahead and then not needed may be anything.
+/// Runs `work` with each fault and asserts that it fails with an error of this crate and leaves a store unchanged, or succeeds
+/// with the right edges. The schedule of threads varies, so a run may need a few operations less than the counted one, and
+/// read-ahead may hit a fault that does not matter.
 fn assert_fails(
     faults: impl Iterator<Item = Fault>,
     expected: &[u8],
@@ -79,7 +79,7 @@ fn assert_fails(
         };
         let told = ["No space left", "Input/output error", "damaged at offset", "the file ends before"];
         assert!(told.iter().any(|word| error.contains(word)), "{fault:?}: {error}");
-        // Where the second copy of the log's record failed, the first one counts: the graph is there, and whole.
+        // If the second copy of the log's record failed, the first one counts: the graph exists, complete.
         let store = Store::open(rig.store.path()).unwrap();
         if !list(&store).unwrap().is_empty() {
             assert!(edges(&rig) == expected, "{fault:?}: half made");
@@ -91,7 +91,7 @@ fn assert_fails(
         (failed, all) = (failed + 1, all + 1);
     }
     assert!(whole <= 4, "{whole} graphs were made by jobs that failed");
-    // Of superblock and log there are two copies, and what one of them says wrong is not believed.
+    // Superblock and log have two copies, and a wrong one is ignored.
     assert!(failed * 3 >= all, "only {failed} of {all} faults made a difference");
 }
 
@@ -142,7 +142,7 @@ const ALGORITHMS: [(&str, Algorithm); 8] = [
     }),
 ];
 
-/// Each with what its budget gives, by runs that spill, and some by columns on flash.
+/// Each algorithm with the budget's default, with runs that spill, and some with columns on flash.
 fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), Tuning)> {
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(64 << 10), ..Tuning::default() };
     let columns = Tuning { column_vertices: Some(3000), regime: Some(Regime::External), ..Tuning::default() };
@@ -153,8 +153,7 @@ fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), 
     })
 }
 
-/// A store with a graph that has a little of everything: vertices on a ring, so that all are reached, and random edges
-/// between them.
+/// Creates a store with a graph of all features: vertices on a ring, so that all are reached, and random edges between them.
 fn ring() -> Rig {
     let mut text = String::new();
     for n in 0..1u64 << 14 {
@@ -170,7 +169,7 @@ fn ring() -> Rig {
     rig
 }
 
-/// All rows, which are forgotten then.
+/// Reads all rows, and removes the checkpoints.
 fn read(mut answer: Answer) -> inshore_graph::Result<Vec<RecordBatch>> {
     let mut batches = Vec::new();
     while let Some(batch) = answer.rows.next_batch()? {
@@ -180,7 +179,7 @@ fn read(mut answer: Answer) -> inshore_graph::Result<Vec<RecordBatch>> {
     Ok(batches)
 }
 
-/// Threads take turns, so the n-th operation is not the same one in each run; but whichever fails, the run fails.
+/// The schedule of threads varies, so the n-th operation differs between runs; but a fault in any one must fail the run.
 #[test]
 fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     let Rig { folder: made, store, .. } = ring();
@@ -205,7 +204,7 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
             let Rig { folder, store, .. } = rig;
             drop(store);
             rig = Rig::on(folder, &[fault]);
-            // The number of operations varies a little with the turns of the threads: the last ones may not come.
+            // The number of operations varies a little with the schedule: the last ones may not occur.
             match run(&rig, algorithm, tuning) {
                 Err(error) => {
                     assert!(!error.to_string().is_empty(), "{name}: {fault:?}");
@@ -224,10 +223,10 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
     }
 }
 
-/// A job that fails again and again, a little later each time, and goes on with what it kept, gives the answer of one that
-/// was left alone, and leaves nothing behind.
+/// A job that fails again and again, a little later each time, and resumes from its checkpoints, gives the answer of an
+/// undisturbed one, and leaves nothing behind.
 #[test]
-fn every_algorithm_goes_on_where_it_was_interrupted() {
+fn every_algorithm_resumes_where_it_was_interrupted() {
     let Rig { folder: made, store, .. } = ring();
     drop(store);
     let mut folder = Some(made);
@@ -240,19 +239,19 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
         let graph = Graph::open(&rig.store, "g").unwrap();
         let expected = read(algorithm(&graph, &rig.job().unwrap(), tuning, None).unwrap()).unwrap();
         let (mut fails_at, mut runs, mut failed, mut went_on) = (4, 0, 0, 0);
-        // A fault may come to nothing: then there is an answer too early, and all begins again.
+        // A fault may have no effect: then an answer comes too early, and the test begins again.
         while went_on < 3 {
             let Rig { folder, store, .. } = rig;
             drop(store);
             let fault =
                 if runs % 2 == 0 { Fault::FailRead(fails_at) } else { Fault::NoSpaceFromWrite(fails_at) };
             rig = Rig::on(folder, &[fault]);
-            // With another memory each time.
+            // The memory differs each time.
             let memory = if runs % 3 == 0 { 9 * MIB } else { 16 * MIB };
             let job = rig.store.job(Budget::new(memory, 1 + runs % 2), Cancel::default()).unwrap();
             let graph = Graph::open(&rig.store, "g").unwrap();
             let result = algorithm(&graph, &job, tuning, Some(Duration::ZERO)).and_then(read);
-            let took_up = job.report().phases.iter().any(|phase| phase.phase.starts_with("taking up"));
+            let took_up = job.report().phases.iter().any(|phase| phase.phase.starts_with("resuming"));
             match result {
                 Ok(found) => {
                     let is_right = match name {
@@ -276,15 +275,15 @@ fn every_algorithm_goes_on_where_it_was_interrupted() {
     }
 }
 
-/// What was kept for one question is not taken up by another.
+/// Checkpoints of one question are not used for another.
 #[test]
-fn another_question_does_not_go_on_with_what_was_kept() {
+fn checkpoints_of_another_question_are_not_used() {
     let rig = ring();
     let graph = Graph::open(&rig.store, "g").unwrap();
     let search =
         |source, resume| bfs(&graph, &rig.job().unwrap(), &BfsOptions { resume, ..BfsOptions::new(source) });
     let expected = [0, 5].map(|source| read(search(source, None).unwrap()).unwrap());
-    // Its rows were not read to their end.
+    // The rows were not read to their end.
     drop(search(0, Some(Duration::ZERO)).unwrap());
     assert_eq!(rig.store.kept().unwrap().len(), 1);
     let resumed = [0, 5].map(|source| read(search(source, Some(Duration::ZERO)).unwrap()).unwrap());
@@ -292,7 +291,7 @@ fn another_question_does_not_go_on_with_what_was_kept() {
     assert!(rig.store.kept().unwrap().is_empty());
 }
 
-/// Whether the second columns are the same but for the last bits.
+/// Tells whether the second columns are equal up to the last bits.
 fn is_close(found: &[RecordBatch], expected: &[RecordBatch]) -> bool {
     let values = |batches: &[RecordBatch]| -> Vec<f64> {
         let columns = batches.iter().flat_map(|batch| batch.column(1).as_primitive::<Float64Type>().values());

@@ -1,4 +1,4 @@
-//! Every format in, the same graph; every kind of bad input, an error that names the place, and nothing half made.
+//! Every format gives the same graph; every kind of bad input gives an error that names the place, and no half-made graph.
 
 mod support;
 
@@ -46,7 +46,7 @@ fn every_format_gives_the_same_graph() {
         let exported = edges(&world, &world.graph(graph_name));
         assert_eq!(exported, "source,target\n10,20\n20,30\n30,10\n30,30\n", "{name}");
     }
-    // And what was exported is a graph again.
+    // An exported file can be imported again.
     for ending in ["parquet", "arrow", "csv", "bin"] {
         let path = world.folder.path().join(format!("again.{ending}"));
         assert_eq!(export(&world.graph("text"), &world.job(16 * MIB, 1), &path).unwrap(), 4);
@@ -112,10 +112,9 @@ fn ids_of_any_size_keep_their_order() {
     assert_eq!(edges(&world, &world.graph("g")), all);
 }
 
-/// 200,000 scattered ids take 1.6 MB: more than a quarter of what 8 MiB leave, so they are numbered in bins, and results
-/// are translated by sorting.
-/// Edges whose ids all have a bit in the bitmap are sorted at once, others wait in logs for numbers, and both can be in one
-/// graph: always what a sorted set of edges says.
+/// 200,000 scattered ids take 1.6 MB: more than a quarter of the memory that 8 MiB leave, so they are numbered in bins, and
+/// results are translated by sorting. Edges whose ids all have a bit in the bitmap are sorted at once, others wait in logs for
+/// numbers, and a graph can have both kinds. The result must always equal a sorted set of edges.
 #[test]
 fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
     const EDGES: u64 = 60_000;
@@ -173,7 +172,7 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
 #[test]
 fn formats_follow_each_other_in_any_order() {
     let world = World::new();
-    // As many pairs as are entered at once, and others.
+    // As many pairs as are added at once, and other numbers.
     for pairs in [4095u32, 4096, 4097, 50_000] {
         let bytes: Vec<u8> = (0..pairs).flat_map(|n| [n, n + 1]).flat_map(u32::to_le_bytes).collect();
         let text: String = (0..20_000u32).map(|n| format!("{n} {}\n", n + 2)).collect();
@@ -234,7 +233,7 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
             b"1 18446744073709551616\n".to_vec(),
             "d.txt:1: expected an id from 0 to 18446744073709551615",
         ),
-        ("e.txt", b"".to_vec(), "e.txt: no edges and no vertices in it"),
+        ("e.txt", b"".to_vec(), "e.txt: no edges and no vertices found"),
         ("f.txt", b"# nothing\n".to_vec(), "no edges and no vertices"),
         ("g.txt.gz", gzip(EDGES.as_bytes())[..30].to_vec(), "g.txt.gz"),
         (
@@ -363,7 +362,7 @@ fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
     let refused = [
         ("ring.graph", ring),
         ("ring.metis", ring),
-        // By what is in it: 4 vertices and 4 edges, 4 lines and 8 neighbours behind the first line.
+        // METIS is recognized by content: 4 vertices and 4 edges, 4 lines and 8 neighbours after the first line.
         ("ring.txt", ring),
         ("commented.txt", "% a ring\n4 4\n2 4\n% more\n1 3\n2 4\n1 3"),
         ("isolated.txt", "5 4\n2 4\n1 3\n2 4\n1 3\n\n"),
@@ -377,10 +376,10 @@ fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
     }
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let path = world.file("again.graph", ring);
-    // 4 4 is an edge from a vertex to itself, and each line but 2 4 and 1 3 stands there once.
+    // 4 4 is a loop, and each other line but 2 4 and 1 3 occurs once.
     assert_eq!(world.import("forced", &[path], &text).unwrap().edges, 3);
     let read = [
-        // As many lines behind the first as it says, but other numbers of neighbours, or neighbours that are none.
+        // The number of lines matches the header, but neighbours are missing or invalid.
         ("counts.txt", "4 3\n2 4\n1 3\n2 4\n1 3\n"),
         ("own.txt", "4 4\n2 4\n2 3\n2 4\n1 3\n"),
         ("outside.txt", "4 4\n2 5\n1 3\n2 4\n1 3\n"),
@@ -414,7 +413,7 @@ fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
         let error = world.import("wide", &[path], &ImportOptions::default()).unwrap_err().to_string();
         assert!(error.contains("wide.mtx:2: expected as many columns as rows"), "{error}");
     }
-    // Who insists on text is told, since the line of sizes would be an edge.
+    // A forced text format fails, since the line of sizes would be an edge.
     let path = world.file("forced.mtx", matrix("%%MatrixMarket", "2 2 2"));
     let text = ImportOptions { format: Some(EdgeFormat::Text), ..Default::default() };
     let error = world.import("forced", &[path], &text).unwrap_err().to_string();

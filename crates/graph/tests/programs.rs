@@ -15,7 +15,7 @@ use inshore_sortreduce::Strategy;
 use inshore_store::{Budget, Cancel, Job};
 use support::{MIB, World, forced, rows, ways};
 
-/// Original id `3 n + 2` of vertex `n`: no id is its number.
+/// Returns the original id of vertex `n`, `3 n + 2`: no id is its number.
 const VERTICES: u32 = 300;
 
 fn id(number: u32) -> u64 {
@@ -40,7 +40,7 @@ fn ring(world: &World) -> Graph {
     world.graph("g")
 }
 
-/// Where a program is to go wrong: in the function of this name, and at the vertex of this number.
+/// The fault of a program: the function of this name fails, at the vertex of this number.
 #[derive(Clone, Copy)]
 struct Fault(&'static str, u64);
 
@@ -52,12 +52,12 @@ impl Fault {
     }
 }
 
-/// Sums of in-neighbours' sums, three supersteps long: a value tells its vertex to functions that are not told.
+/// Sums of in-neighbours' sums, over three supersteps: a value contains its vertex, for functions that do not get the vertex.
 struct Sums {
     fault: Fault,
 }
 
-/// The number of a vertex is above these bits of a message or value.
+/// Values and messages hold the number of a vertex above these bits.
 const SHIFT: u32 = 40;
 
 impl Sums {
@@ -171,7 +171,7 @@ fn every_possible_choice_gives_the_sums_of_a_plain_loop() {
     }
 }
 
-/// Layouts in which functions are called from different places: cells, sort-reduce of several kinds.
+/// Layouts that call functions from different places: accumulators, several kinds of sort-reduce.
 fn layouts() -> Vec<(u64, Tuning)> {
     let sorted = |strategy| Tuning { strategy: Some(strategy), ..Tuning::default() };
     let strategies = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst].map(sorted);
@@ -211,7 +211,7 @@ fn a_panic_in_any_function_is_an_error_that_names_program_function_and_vertex() 
             assert!(what.starts_with("panicked: "), "{what}");
             assert_eq!(job.budget().reserved_bytes(), 0, "{function}: memory came back");
         }
-        // Which of several vertices is named is not told beforehand; that it has two messages is.
+        // Any of several vertices may be named, as long as it has two messages.
         for function in ["along", "reduce"] {
             let job = world.job(memory_bytes, 2);
             let fault = Fault(function, 0);
@@ -322,7 +322,7 @@ fn every_vertex_gets_a_value_in_each_superstep_with_or_without_a_message() {
     }
 }
 
-/// Vertex 11 alone has a hundred messages.
+/// Only vertex 11 has a hundred messages.
 #[test]
 fn a_panic_in_reduce_names_the_vertex_of_the_messages() {
     let world = World::new();
@@ -359,7 +359,7 @@ fn a_program_without_an_end_or_without_its_weights_is_refused() {
 /// The columns of a search.
 type Columns = Vec<Column<(u64, Option<VertexId>)>>;
 
-/// The level of each vertex; wrong in one of several ways.
+/// The level of each vertex, with one of several faults.
 struct Levels {
     source: VertexId,
     fault: Fault,
@@ -408,7 +408,7 @@ impl SearchProgram for Levels {
     }
 }
 
-/// The vertex with the original id of number 5.
+/// Returns the vertex with the original id of number 5.
 fn source(graph: &Graph, job: &Job) -> VertexId {
     graph.vertex_id(job, id(5)).unwrap()
 }

@@ -14,7 +14,7 @@ use inshore_store::Job;
 use proptest::prelude::*;
 use support::{MIB, World, forced, rows, ways};
 
-/// A graph in our store, and the same in plain vectors.
+/// A graph in a store, and the same graph in plain vectors.
 struct Both {
     world: World,
     graph: Graph,
@@ -23,7 +23,7 @@ struct Both {
     directed: bool,
 }
 
-/// The weight of an edge, the same in both directions; some are 0, and some sums are no round numbers.
+/// Returns the weight of an edge, the same in both directions; some weights are 0, and some sums are not exact.
 fn weight(a: u32, b: u32) -> f64 {
     ((a ^ b).wrapping_mul(0x9e37_79b9) >> 28) as f64 * 0.1
 }
@@ -33,7 +33,7 @@ fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> Both {
     both_with(ids, edges, undirected, false)
 }
 
-/// As [`both`], with in-edges if `reverse` says so.
+/// Imports as [`both`] does, with in-edges if `reverse` is set.
 fn both_with(ids: &[u64], edges: &[(u32, u32)], undirected: bool, reverse: bool) -> Both {
     let world = World::new();
     let vertices: String = ids.iter().map(|id| format!("{id}\n")).collect();
@@ -165,7 +165,7 @@ fn a_path_a_star_and_a_hub_with_a_row_of_many_windows_give_textbook_answers() {
     both(&ids, &star, false).check_all(5, 1);
 }
 
-/// The ranks that a power iteration in memory converges to.
+/// Returns the ranks to which a power iteration in memory converges.
 fn converged(plain: &Plain, damping: f64) -> Vec<f64> {
     let count = plain.vertices();
     let mut ranks = vec![1.0 / count as f64; count];
@@ -181,7 +181,7 @@ fn converged(plain: &Plain, damping: f64) -> Vec<f64> {
     ranks
 }
 
-/// A graph with hubs, vertices without out-edges, and a chain at whose end changes arrive late.
+/// Creates a graph with hubs, vertices without out-edges, and a chain at whose end changes arrive late.
 fn with_hubs() -> Both {
     let ids: Vec<u64> = (0..1000).collect();
     let mut edges: Vec<_> = (0..6000u32).map(|n| (n * n % 701, n * 7919 % (n % 97 + 1))).collect();
@@ -192,7 +192,7 @@ fn with_hubs() -> Both {
 }
 
 #[test]
-fn ranks_are_no_further_from_converged_ones_than_is_told() {
+fn ranks_are_no_further_from_converged_ones_than_is_reported() {
     let Both { world, graph, plain, .. } = with_hubs();
     for damping in [0.0, 0.3, 0.85, 0.99] {
         let expected = converged(&plain, damping);
@@ -221,7 +221,7 @@ fn ranks_are_no_further_from_converged_ones_than_is_told() {
     }
 }
 
-/// A ring in which one last bit could go round for ever.
+/// On a ring a last bit could circulate for ever.
 #[test]
 fn ranks_converge_below_every_tolerance() {
     let ids: Vec<u64> = (0..5).collect();
@@ -235,7 +235,7 @@ fn ranks_converge_below_every_tolerance() {
 }
 
 #[test]
-fn vertices_that_converged_are_not_walked_over_again() {
+fn converged_vertices_are_not_read_again() {
     let Both { world, graph, .. } = with_hubs();
     let entries = graph.info().entries;
     let mut first = None;
@@ -269,7 +269,7 @@ fn a_tolerance_with_which_ranks_cannot_converge_is_refused() {
     assert!(refused(&both).starts_with("tolerance is 0.001"));
 }
 
-/// Kronecker graphs spill by themselves at 8 MiB; answers are those of 4 GiB, bit for bit.
+/// Kronecker graphs spill without tuning at 8 MiB; answers equal those of 4 GiB, bit for bit.
 #[test]
 fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     let world = World::new();
@@ -334,9 +334,9 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     assert!(community(8 * support::MIB) == community(4096 * support::MIB));
 }
 
-/// Where in-edges are at hand, a search looks back in its large supersteps, and gives the same answer over fewer edges.
+/// With in-edges, a search pulls in its large supersteps, and gives the same answer from fewer edges.
 #[test]
-fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
+fn a_search_pulls_where_most_edges_lead_to_reached_vertices() {
     let world = World::new();
     let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n * n % 1999, n * 7919 % 2003)).collect();
     let path = world.file("edges.txt", text);
@@ -364,7 +364,7 @@ fn a_search_looks_back_where_most_edges_lead_to_what_was_reached() {
 }
 
 #[test]
-fn what_was_looked_along_in_vain_is_looked_along_again_in_memory() {
+fn rows_without_an_active_vertex_are_cached_and_scanned_again() {
     let world = World::new();
     let kronecker = Kronecker { scale: 15, edge_factor: 8, seed: 3 };
     generate(&world.store, &world.job(64 * MIB, 2), "kron", &kronecker, true).unwrap();
@@ -405,7 +405,7 @@ fn what_was_looked_along_in_vain_is_looked_along_again_in_memory() {
 }
 
 #[test]
-fn sums_are_gathered_where_that_is_less_than_sending_along_all_edges() {
+fn sums_are_pulled_where_that_is_less_than_sending_along_all_edges() {
     let world = World::new();
     let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n % 2003, n * 7919 % 1999)).collect();
     let path = world.file("edges.txt", text);
@@ -432,7 +432,7 @@ fn sums_are_gathered_where_that_is_less_than_sending_along_all_edges() {
 type Found = Vec<(&'static str, Vec<(u64, Vec<Option<f64>>)>)>;
 
 impl Both {
-    /// Runs each algorithm that has choices; gives its rows, and the plans that it told.
+    /// Runs each algorithm that has choices; returns its rows, and the plans that were reported.
     fn answers(&self, memory_bytes: u64, tuning: Tuning) -> (Found, String) {
         let source = self.ids[0];
         let pagerank = PageRankOptions { iterations: 4, tuning, ..PageRankOptions::default() };
@@ -462,7 +462,7 @@ impl Both {
     }
 }
 
-/// The same bits; sums of fractions may differ in their last digits.
+/// Asserts equal bits; sums of fractions may differ in their last digits.
 fn assert_same(expected: &Found, found: &Found, what: &str) {
     for ((name, expected), (_, found)) in expected.iter().zip(found) {
         if *name != "betweenness" {
@@ -484,7 +484,7 @@ fn every_possible_choice_gives_the_answer_of_the_choice_that_is_taken() {
     let star: Vec<_> = (1..120).flat_map(|leaf| [(7, leaf), (leaf, 7)]).collect();
     let loops: Vec<_> = (0..120).flat_map(|at| [(at, at), (at, at * 7 % 120)]).collect();
     let random: Vec<_> = (0..500u32).map(|n| (n * n % 117, n * 7919 % (n % 97 + 1))).collect();
-    // A hub after some levels, and a chain behind it: searches pull, keep rows, and come back to them.
+    // A hub after some levels, and a chain behind: searches pull, cache rows, and scan these again.
     let mut deep: Vec<_> = (0..4).map(|at| (at, at + 1)).collect();
     deep.extend((5..100).flat_map(|leaf| [(4, leaf), (leaf, leaf * 13 % 95 + 5), (leaf, 100 + leaf % 3)]));
     deep.extend((100..119).map(|at| (at, at + 1)));
@@ -517,11 +517,11 @@ fn every_possible_choice_gives_the_answer_of_the_choice_that_is_taken() {
     }
     for way in [
         "combined in an array in memory (forced)",
-        "looked for along in-edges, in an array in memory (forced)",
-        "looked for along in-edges that are in memory, in an array in memory (forced)",
-        "looked for along in-edges, through sort-reduce (forced)",
-        "gathered along edges, from an array in memory (forced)",
-        "gathered along edges that are in memory, from an array in memory (forced)",
+        "pulled along in-edges, in an array in memory (forced)",
+        "pulled along in-edges that are in memory, in an array in memory (forced)",
+        "pulled along in-edges, through sort-reduce (forced)",
+        "pulled along edges, from an array in memory (forced)",
+        "pulled along edges that are in memory, from an array in memory (forced)",
         "sent along edges that are in memory, in an array in memory (forced)",
         "combined column by column",
         "combined by ranges of vertices",

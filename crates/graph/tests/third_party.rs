@@ -1,5 +1,5 @@
-//! Our answers against those of others: LDBC Graphalytics, libgrape-lite's outputs for p2p-31, and SciPy's for graphs of
-//! SNAP and the Laboratory for Web Algorithmics. Each at 16 MiB, at 4 GiB and with spilling runs.
+//! Answers compared with those of other programs: LDBC Graphalytics, libgrape-lite's outputs for p2p-31, and SciPy's for graphs
+//! of SNAP and the Laboratory for Web Algorithmics. Each at 16 MiB, at 4 GiB and with spilling runs.
 
 mod support;
 
@@ -11,7 +11,7 @@ use inshore_graph::{
 };
 use support::{World, answers, assert_same_partition, data, read, rows, ways};
 
-/// LDBC's tolerance for PageRank, relative.
+/// Relative tolerance of LDBC for PageRank.
 const LDBC_EPSILON: f64 = 1e-4;
 
 fn assert_levels(world: &World, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
@@ -120,7 +120,7 @@ fn assert_coefficients(world: &World, graph: &Graph, expected: &[(u64, Option<f6
     }
 }
 
-/// Runs with tiny buffers have a merge level, where there is more than a buffer of updates.
+/// Runs with tiny buffers have a merge level if updates are more than a buffer.
 fn assert_spilled(job: &inshore_store::Job, way: &str) {
     let report = job.report();
     let pushed = report.levels.iter().find(|level| level.level == 0).map_or(0, |level| level.records_in);
@@ -193,7 +193,7 @@ fn ldbc_examples_and_tests_give_ldbc_answers() {
     }
 }
 
-/// LDBC's validation graphs are adjacency lists: a source and its neighbours on each line.
+/// Imports LDBC's validation graphs, which are adjacency lists: a source and its neighbours on each line.
 fn import_adjacency(world: &World, path: &Path, undirected: bool) -> Graph {
     let text = String::from_utf8(read(path)).unwrap();
     let (mut vertices, mut edges) = (String::new(), String::new());
@@ -219,11 +219,11 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
             let expected = answers(&folder.join(format!("{algorithm}/{prefix}-output")));
             match algorithm {
                 "bfs" => assert_levels(&world, &graph, 1, &expected),
-                // The same graphs as LDBC's test-pr-*, whose properties give these numbers of iterations.
+                // The properties of LDBC's test-pr-*, the same graphs, give these numbers of iterations.
                 "pr" => {
                     assert_ranks(&world, &graph, if undirected { 26 } else { 14 }, &expected, LDBC_EPSILON)
                 }
-                // As in the properties of LDBC's test-cdlp-*.
+                // LDBC's test-cdlp-* have 5 iterations.
                 "cdlp" => assert_communities(&world, &graph, 5, &expected),
                 "lcc" => assert_coefficients(&world, &graph, &expected),
                 _ => assert_components(&world, &graph, &expected),
@@ -306,7 +306,7 @@ fn check_known(graph: &Known) {
     assert_eq!((info.vertices, info.self_loops), (graph.vertices, graph.self_loops));
     let opened = world.graph("g");
     let bytes = read(&folder.join(format!("{}.pagerank10.npy.gz", graph.name)));
-    // A version 1 .npy file: 128 bytes of header here, then f64.
+    // The file is a version 1 .npy file: 128 bytes of header, then f64.
     let ranks = bytes[128..].chunks_exact(8).map(|rank| Some(f64::from_le_bytes(rank.try_into().unwrap())));
     assert_ranks(&world, &opened, 10, &numbered(ranks), 1e-8);
     let bytes = read(&folder.join(format!("{}.bfs_from_{}.i32le.bin.gz", graph.name, graph.root)));

@@ -1,12 +1,12 @@
-//! One door to the libraries of Inshore: analytics on flash, within a memory budget that the caller sets.
+//! Re-exports the libraries of Inshore: analytics on flash, within a memory budget that the caller sets.
 //!
 //! - [`graph`]: graphs larger than memory and the algorithms on them. Start here.
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
-//! - [`store`]: bytes on flash, memory budgets and jobs, which everything above is made of.
-//! - [`ops`]: the verbs, here and on the machines that have the data; [`works`] lists what nodes can do.
+//! - [`store`]: bytes on flash, memory budgets and jobs, the base of all other libraries.
+//! - [`ops`]: the verbs, on this machine and on the machines that have the data; [`works`] lists the abilities of nodes.
 //!
-//! Features decide what is built: `graph`, `records`, `text`, `sql`, `wasm` and `nodes`; `full`, the default, is all of them.
+//! Features select parts of the build: `graph`, `records`, `text`, `sql`, `wasm` and `nodes`; `full`, the default, selects all.
 //! [`FEATURES`] lists those of this build. The store, sort-reduce and tables are in every build.
 //!
 //! ```text
@@ -94,7 +94,8 @@ pub const FEATURES: [(&str, bool); 6] = [
     ("nodes", cfg!(feature = "nodes")),
 ];
 
-/// Does what this program was started once more for, if it was, and never returns then: to be called first thing in `main`.
+/// Runs the work of a child process and never returns, if this process was started as a child; returns at once otherwise.
+/// Programs call this function first in `main`.
 pub fn child_main_if_asked() {
     #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
     inshore_ops::child_main_if_asked();

@@ -2,8 +2,7 @@
 
 use std::{collections::BTreeSet, process::Command};
 
-/// Names of the packages that `package` needs with these features alone, itself included; development and build dependencies
-/// do not count.
+/// Lists the packages that `package`, included, needs with these features alone; development and build dependencies do not count.
 fn packages(package: &str, features: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}"])
@@ -13,7 +12,7 @@ fn packages(package: &str, features: &str) -> BTreeSet<String> {
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
-    // A line is `name vVERSION`, with `(proc-macro)`, a path or `(*)` behind it.
+    // A line is `name vVERSION`, followed by `(proc-macro)`, a path or `(*)`.
     let line = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
     text.lines().filter(|text| !text.is_empty()).map(line).collect()
 }

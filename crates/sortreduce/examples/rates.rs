@@ -49,7 +49,7 @@ impl Moment {
         Moment { wall: Instant::now(), cpu_seconds: ticks as f64 / 100.0 }
     }
 
-    /// Millions a second of `records` from then until `self`, by the clock and by the CPU.
+    /// Returns millions of `records` per second since `since`, by the clock and by the CPU.
     fn rates(self, since: Moment, records: u64) -> [f64; 2] {
         let wall = (self.wall - since.wall).as_secs_f64();
         let cpu = self.cpu_seconds - since.cpu_seconds;
@@ -75,7 +75,7 @@ fn run<O: Operation>(
     let started = Moment::now();
     let sort = SortReduce::new(&job, operation.clone(), config)?;
     let mut sink = sort.sink()?;
-    // As a vertex's neighbours come: some dozens at a time.
+    // The neighbours of a vertex arrive some dozens at a time.
     for part in keys.chunks(100) {
         sink.push_all(part, value)?;
     }
@@ -137,7 +137,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A vertex as the end of a Kronecker edge (a quarter of the bits set), renumbered at random.
+    /// Draws the end of a Kronecker edge (a quarter of the bits set), renumbered at random.
     fn kronecker(&mut self) -> u64 {
         let vertex = self.next() & self.next() & (VERTICES - 1);
         vertex.wrapping_mul(0x9e37_79b1) & (VERTICES - 1)
@@ -190,7 +190,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let what = format!("merge (u64, ()) 64-bit {memory_mib} MiB");
         report(&folder, &what, &Distinct, &merge(memory_mib, None, None), &wide, ())?;
     }
-    // 200 runs, in memory enough for large read buffers.
+    // 200 runs, with enough memory for large read buffers.
     let chunk = |bytes: usize| Some(count * bytes / 200);
     report(&folder, "200 runs (u64, u64)", &sum, &merge(512, chunk(16), None), &wide, 1)?;
     report(&folder, "200 runs (u64, ())", &Distinct, &merge(512, chunk(8), None), &wide, ())?;

@@ -1,14 +1,15 @@
 //! Each strategy on a grid of keys, records and budgets, forced and chosen, with two threads:
 //! `cargo run --release -p inshore-sortreduce --example strategies [FOLDER [MILLIONS [CASE]]]`.
 //!
-//! Scratch goes to a store in FOLDER (default: the system's temporary folder). MILLIONS of records are pushed (default
-//! 32; 4 for a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million: spread evenly, by
-//! Zipf's law, or over 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from
-//! the first push to the last record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more than 25 % slower than the best.
+//! Scratch goes to a store in FOLDER (default: the system's temporary folder). MILLIONS of records are pushed (default 32; 4 for
+//! a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million: spread evenly, by Zipf's law, or over
+//! 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from the first push to the last
+//! record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more
+//! than 25 % slower than the best.
 //!
-//! docs/benchmarks.md ("Strategies, forced and chosen") has a run of it, in which every choice is within 25 % of the best. What it can
-//! miss: estimates know how many keys there are and not how popular, so that on a slow drive merging was chosen for Zipf's law
-//! with 16 bytes in 1 GiB, where partitioning writes less than estimated.
+//! docs/benchmarks.md ("Strategies, forced and chosen") has a run in which every choice is within 25 % of the best. Known blind
+//! spot: estimates know the number of keys and not their popularity, so on a slow drive merging was chosen for Zipf's law with 16
+//! bytes in 1 GiB, where partitioning writes less than estimated.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
@@ -77,7 +78,7 @@ fn spread(number: u64) -> u64 {
     number * 61_803_399 % RANGE
 }
 
-/// A way in which keys are spread: the key that a random number makes.
+/// A distribution of keys: maps a random number to a key.
 type Spread = fn(u64) -> u64;
 
 const KEYS: [(&str, Spread); 3] = [
@@ -90,7 +91,7 @@ const KEYS: [(&str, Spread); 3] = [
     ("64 K distinct", |random| spread(random % DISTINCT)),
 ];
 
-/// The sum of the values of a part.
+/// Sums the values of a part.
 fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
     let mut sum = 0;
     while let Some(block) = part.next_block()? {
@@ -99,7 +100,7 @@ fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
     Ok(sum)
 }
 
-/// What one run took.
+/// Costs of one run.
 struct Ran {
     seconds: f64,
     cpu_seconds: f64,
@@ -142,7 +143,7 @@ fn run<K: Key, V: Summed>(store: &Store, config: &Config, keys: &[K]) -> Result<
     Ok(Ran { seconds, cpu_seconds, bytes_written: job.counters().bytes_written(), choice })
 }
 
-/// One cell of the grid: prints a line, and gives whether the choice was good.
+/// Runs one cell of the grid: prints a line, and returns whether the choice was good.
 fn cell<K: Key, V: Summed>(
     store: &Store,
     name: &str,

@@ -1,4 +1,4 @@
-//! Typed arrays that are counted in a budget.
+//! Typed arrays that are reserved in a budget.
 
 use std::{
     marker::PhantomData,
@@ -24,12 +24,12 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Array<T> {
     }
 }
 
-/// The first `len` elements in `bytes`, for zero-sized ones too.
+/// Returns the first `len` elements in `bytes`, also of zero size.
 pub(crate) fn typed<T: FromBytes + Immutable + KnownLayout>(bytes: &[u8], len: usize) -> &[T] {
     <[T]>::ref_from_bytes_with_elems(&bytes[..len * size_of::<T>()], len).expect("aligned and long enough")
 }
 
-/// As [`typed`], to be written.
+/// Returns the same as [`typed`], mutable.
 pub(crate) fn typed_mut<T>(bytes: &mut [u8], len: usize) -> &mut [T]
 where
     T: FromBytes + IntoBytes + Immutable + KnownLayout,

@@ -1,10 +1,9 @@
-//! What the processor is told of its cache.
+//! Hints to the processor's cache.
 
 /// A line of the cache.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Asks for the line of memory where `place` begins to be in the cache soon; does nothing where there is no such
-/// instruction on stable Rust.
+/// Prefetches the cache line in which `place` begins; does nothing where stable Rust has no such instruction.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -18,7 +17,7 @@ pub fn prefetch<T>(place: &T) {
     let _ = place;
 }
 
-/// Asks for the line of the element at `place`, which need not be there.
+/// Prefetches the cache line of the element at `place`, which may be out of bounds.
 #[inline(always)]
 pub(crate) fn prefetch_place<T>(items: &[T], place: usize) {
     #[cfg(target_arch = "x86_64")]

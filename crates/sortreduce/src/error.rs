@@ -1,11 +1,11 @@
-//! What can go wrong while records are sorted and combined.
+//! Errors of sorting and combining records.
 
 use crate::Strategy;
 
 /// The result of a sort-reduce operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of sort-reduce. A message says what failed, where, what was found and what was expected.
+/// Reports the failure of a sort-reduce. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -15,23 +15,23 @@ pub enum Error {
     /// The dense or the partition strategy was forced without a range of keys.
     #[error("{name}: the {strategy} strategy needs a range of keys, and none was given")]
     NoKeyRange {
-        /// The strategy.
+        /// The strategy that was forced.
         strategy: Strategy,
-        /// The name of the sort-reduce.
+        /// Name of the sort-reduce.
         name: &'static str,
     },
-    /// Keys reach beyond the range that was promised.
+    /// A key was not below the range.
     #[error("{name}: key {key} is outside the range: expected keys below {range}")]
     KeyOutOfRange {
-        /// The name of the sort-reduce.
+        /// Name of the sort-reduce.
         name: &'static str,
-        /// The largest such key of those seen together; `u64::MAX` for all that are larger.
+        /// The largest such key of a batch; `u64::MAX` stands for all larger ones.
         key: u64,
-        /// The range.
+        /// Upper limit of keys.
         range: u64,
     },
-    /// More runs were written than a budget of this size can keep the checksums and first keys of: 512 times the budget
-    /// with keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
+    /// More runs were written than a budget of this size has room to index (checksums and first keys): 512 times the budget with
+    /// keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
     #[error(
         "{name}: {} of runs are too much for a budget of {}: {}",
         inshore_store::format_bytes(*spilled),
@@ -41,19 +41,19 @@ pub enum Error {
         })
     )]
     TooManyRuns {
-        /// The name of the sort-reduce.
+        /// Name of the sort-reduce.
         name: &'static str,
         /// Bytes of the runs of one sink, or of the bins of all.
         spilled: u64,
         /// The budget in bytes.
         memory: u64,
-        /// A budget that is enough for all of the input, where its size is known.
+        /// A budget that suffices for all of the input, if its size is known.
         enough: Option<u64>,
     },
-    /// A block of a run is none, though its checksum is right: something else wrote it.
-    #[error("{file}: damaged: a block of records is not what this program writes")]
+    /// A block of a run is malformed, though its checksum is right: another program wrote the block.
+    #[error("{file}: damaged: a block of records is malformed")]
     DamagedRun {
-        /// The scratch file, or the dataset that kept it.
+        /// The scratch file, or the dataset of a kept run.
         file: String,
     },
     /// A row does not fit the memory.
@@ -63,11 +63,11 @@ pub enum Error {
         inshore_store::format_bytes(*limit)
     )]
     RowTooLong {
-        /// The name of the sort.
+        /// Name of the sort.
         name: &'static str,
-        /// Its bytes, if its end was seen.
+        /// Bytes of the row, if its end was seen.
         bytes: Option<u64>,
-        /// Bytes of the longest row that is accepted.
+        /// Bytes of the longest row that fits.
         limit: u64,
     },
 }

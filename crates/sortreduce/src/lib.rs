@@ -1,12 +1,11 @@
-//! Records: sorts and combines streams larger than memory.
+//! Sorts and combines streams of records larger than memory.
 //!
-//! The nouns:
+//! Nouns of the crate:
 //!
 //! - a record: a [`Key`] of 32, 64 or 128 bits and a [`Value`]; an [`Operation`] combines two values of one key.
-//! - [`SortReduce`]: takes records in any order and gives each key once, in ascending order, with all its values
-//!   combined. This is how random updates of something larger than memory become one sequential pass (thesis of
-//!   2018, section 9.3).
-//! - [`Sink`]: where one thread pushes records. [`Sorted`]: the result, block by block.
+//! - [`SortReduce`]: takes records in any order and returns each key once, in ascending order, with all its values combined. So
+//!   random updates of data larger than memory become one sequential pass (thesis of 2018, section 9.3).
+//! - [`Sink`]: the input of one thread. [`Sorted`]: the result, block by block.
 //! - [`rows`]: the same for byte strings of any length, sorted by the bytes of their keys.
 //! - [`Packing`]: sorted records in as few bits as they need.
 //! - a run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
@@ -51,26 +50,24 @@
 //!   hash-first  push -> table in the cache -> what leaves it goes on as for merge
 //! ```
 //!
-//! A [`Choice`] estimates the seconds of each that the key range and the memory allow, from what is expected of the
-//! records and from the store's drive profile, and takes the least. Dense moves no byte to flash. Partition moves each
-//! update once to flash and back. Merging reduces at every step: a chunk is written only if sorting and reducing it in
-//! place leaves it more than half full, so what has few distinct keys never reaches the drive; the fan-in is as wide as
-//! read buffers of one check block allow (hundreds, where the paper's hardware had 16), so that one merge pass is the
-//! rule. Hash-first saves most of the sorting where few keys are popular, and steps aside where they are not.
+//! A [`Choice`] estimates the seconds of each strategy that the key range and the memory allow, from the expected records and the
+//! store's drive profile, and takes the least. Dense moves no byte to flash. Partition moves each update once to flash and back.
+//! Merging reduces at every step: a chunk is written only if sorting and reducing it in place leaves it more than half full, so
+//! few distinct keys never reach the drive; the fan-in is as wide as read buffers of one check block allow (hundreds, where the
+//! paper's hardware had 16), so that one merge pass is the rule. Hash-first saves most of the sorting where few keys are popular,
+//! and steps aside otherwise.
 //!
-//! With any of them [`Sorted::split`] gives the result in parts, each for a thread of its own.
+//! With any strategy [`Sorted::split`] divides the result into parts, each for a thread of its own.
 //!
 //! # Cost
 //!
 //! Sketch, for n records of b bytes (packed, on the drive) of which d n are left after reduction in chunks: dense moves nothing
-//! to the drive. Merging writes and reads d n b bytes for each pass, one pass up to `fan_in * chunk` bytes. In
-//! cycles: one scattered write of a record (2 to 4 ns), one sort of 64-bit words in slabs that fit the
-//! second-level cache (6 ns), one gather (2 ns), packing and unpacking (6 ns), some copies on its
-//! way (1 ns each), and sort and gather once more in the merge.
+//! to the drive. Merging writes and reads d n b bytes for each pass, one pass up to `fan_in * chunk` bytes. In cycles: one
+//! scattered write of a record (2 to 4 ns), one sort of 64-bit words in slabs that fit the second-level cache (6 ns), one gather
+//! (2 ns), packing and unpacking (6 ns), some copies (1 ns each), and sort and gather once more in the merge.
 //!
-//! Measured with `examples/rates.rs`, one core of Zen 5 class, 64 million records, nanoseconds of CPU time a
-//! record, I/O threads and page zeroing included, **while the machine was busy with other work** (two to three
-//! times its quiet figures):
+//! Measured with `examples/rates.rs`, one core of Zen 5 class, 64 million records, nanoseconds of CPU time per record, I/O
+//! threads and page zeroing included, **while the machine was busy with other work** (two to three times its quiet figures):
 //!
 //! | | (u32, u64), 2^25 keys, even | the same, skewed | (u64, u64), 64-bit keys | (u64, ()), 64-bit keys |
 //! |---|---|---|---|---|
@@ -80,7 +77,7 @@
 //! | merging under 50 runs | 10 | 9 | 16 | 10 |
 //! | merging 200 runs | 22 | | 29 | 19 |
 //!
-//! The dense figure is that of memory: one random update of 256 MiB took 14 ns in the same hour.
+//! The dense figure is a property of memory: one random update of 256 MiB took 14 ns in the same hour.
 //!
 //! # Same answer
 //!

@@ -6,8 +6,8 @@
 //!   parts       ── part 0 ──┼── part 1 ──              halving on keys until the blocks below it are half of all
 //! ```
 //!
-//! A part is nothing but what it will read until its first block is asked for: so a result can be cut after it was
-//! made, and what is not read takes no memory. Parts share what they read and divide the memory among them.
+//! A part describes its input, and reads nothing before its first block is requested: so a finished result can still be cut, and
+//! unread parts take no memory. Parts share their input and divide the memory.
 
 use std::sync::Arc;
 
@@ -24,16 +24,16 @@ use crate::{
     strategies::dense::{DensePart, Scan},
 };
 
-/// Slabs of parts in memory are not smaller.
+/// Smallest slab of parts in memory.
 const SLAB_RECORDS_MIN: usize = 256;
-/// For each block that is read twice there are so many that are not, where the number of parts is free.
+/// Blocks that are read once, for each block that is read twice, where the number of parts is free.
 const WHOLE_PER_CUT: u64 = 8;
 
 fn sorter_of<O: Operation>(slab_records: usize) -> usize {
     sorter_bytes(slab_records, size_of::<O::Key>(), size_of::<O::Value>())
 }
 
-/// What a part will read.
+/// The input of a part.
 pub(crate) enum Part<O: Operation> {
     Dense(DensePart<O>),
     Chunks(ChunksPart<O>),
@@ -42,7 +42,7 @@ pub(crate) enum Part<O: Operation> {
 }
 
 impl<O: Operation> Part<O> {
-    /// How many parts, up to `readers`, have memory to be read at the same time.
+    /// Returns the number of parts, up to `readers`, that can be read at the same time in the memory.
     pub fn readers(&self, readers: usize) -> usize {
         let fits = |&readers: &usize| match self {
             Part::Dense(dense) => dense.scan_records(readers) > 0,
@@ -53,7 +53,7 @@ impl<O: Operation> Part<O> {
         (2..=readers).rev().find(fits).unwrap_or(1)
     }
 
-    /// Cuts it into `parts`, of which so many `readers` are read at the same time and divide the memory.
+    /// Cuts the input into `parts`, of which `readers` are read at the same time and divide the memory.
     pub fn split(self, parts: usize, readers: usize) -> Vec<Part<O>> {
         match self {
             Part::Dense(dense) => dense.split(parts, readers).into_iter().map(Part::Dense).collect(),
@@ -63,7 +63,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Into how many parts it is cut at most, such that little is read twice.
+    /// Returns the largest number of parts such that little is read twice.
     pub fn parts_max(&self) -> usize {
         match self {
             Part::Runs(runs) => runs.parts_max(),
@@ -71,7 +71,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Memory that reading takes, at most.
+    /// Returns an upper bound on the memory of reading.
     pub fn reading_bytes(&self) -> usize {
         match self {
             Part::Dense(dense) => dense.reading_bytes(),
@@ -81,10 +81,10 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Takes the memory that reading needs and starts to read.
+    /// Reserves the memory of reading and starts to read.
     ///
     /// # Errors
-    /// Those of reading runs; no memory.
+    /// Errors of reading runs; no memory.
     pub fn begin(self, job: &Job) -> Result<Records<O>> {
         match self {
             Part::Dense(dense) => dense.begin(job.budget()).map(Records::Dense),
@@ -95,7 +95,7 @@ impl<O: Operation> Part<O> {
     }
 }
 
-/// Where the records come from.
+/// A stream of records.
 pub(crate) enum Records<O: Operation> {
     Dense(Scan<O>),
     Merge(Box<Merge<O>>),
@@ -125,7 +125,7 @@ pub(crate) struct ChunksPart<O: Operation> {
     operation: O,
     chunks: Vec<Arc<SortedChunk<O::Key, O::Value>>>,
     range: KeyRange<O::Key>,
-    /// For the slab: what the sinks' own sorters had.
+    /// Memory of the slab: that of the sinks' own sorters.
     sorter_bytes: usize,
     slab_records_max: usize,
 }
@@ -175,12 +175,12 @@ pub(crate) struct RunsPart<O: Operation> {
     plan: MergePlan,
     runs: Vec<Run<O::Key>>,
     range: KeyRange<O::Key>,
-    /// How many parts are read at the same time and divide the memory.
+    /// Parts that are read at the same time and divide the memory.
     readers: usize,
 }
 
 impl<O: Operation> RunsPart<O> {
-    /// All records of `runs`, with the memory that one of `readers` has.
+    /// Creates a part of all records of `runs`, with the memory of one of `readers`.
     pub fn new(operation: O, plan: MergePlan, runs: Vec<Run<O::Key>>, readers: usize) -> Self {
         RunsPart { operation, plan, runs, range: KeyRange::ALL, readers }
     }
@@ -189,7 +189,7 @@ impl<O: Operation> RunsPart<O> {
         self.plan.merge::<O::Key, O::Value>(self.readers * readers).fan_in >= self.runs.len()
     }
 
-    /// A part reads two blocks of each run that others read too.
+    /// A part reads two blocks of each run that other parts read too.
     fn parts_max(&self) -> usize {
         (self.blocks() / (2 * self.runs.len().max(1) as u64) / WHOLE_PER_CUT).max(1) as usize
     }
@@ -198,7 +198,7 @@ impl<O: Operation> RunsPart<O> {
         self.runs.iter().map(|run| run.blocks_in(&self.range)).sum()
     }
 
-    /// Bytes of one of the two buffers of each run.
+    /// Returns the bytes of one of the two buffers of each run.
     fn unit_bytes(&self, sizes: &MergeSizes) -> usize {
         let runs = self.runs.iter().filter(|run| run.blocks_in(&self.range) > 0).count();
         sizes.unit_bytes(runs.max(1), self.blocks() * self.plan.block_bytes as u64)
@@ -222,7 +222,7 @@ impl<O: Operation> RunsPart<O> {
         ranges.into_iter().map(part).collect()
     }
 
-    /// A merge of all runs in the range.
+    /// Starts a merge of all runs in the range.
     pub fn begin(self, job: &Job) -> Result<Merge<O>> {
         let sizes = self.plan.merge::<O::Key, O::Value>(self.readers);
         let unit_bytes = self.unit_bytes(&sizes);

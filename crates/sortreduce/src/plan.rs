@@ -1,4 +1,4 @@
-//! How memory is divided: sizes of everything, from the configuration alone. Nothing here allocates.
+//! Divides the memory: computes sizes from the configuration alone, and allocates nothing.
 
 use inshore_store::Error;
 
@@ -14,26 +14,27 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = inshore_store::PAGE_BYTES;
-/// Check blocks of run files: large enough that checksums are nothing (4 bytes each), small enough that
-/// hundreds of runs can be read at once.
+/// Largest check block of run files: large enough that checksums are negligible (4 bytes each), small enough that hundreds of
+/// runs can be read at once.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Requests beyond these gain nothing: measured, 512 KiB and more read at full speed.
+/// Larger requests have no effect: measured, 512 KiB and more read at full speed.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES_MAX: usize = 512 << 10;
-/// Slabs of a chunk; measured: 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 / 6.0 ns each, and forming runs
-/// of (u32, u64) in 128 MiB takes 31 / 21 / 21 ns a record, since there are fewer buckets to scatter over.
+/// Slabs of a chunk; measured: 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 / 6.0 ns each, and forming runs of (u32, u64)
+/// in 128 MiB takes 31 / 21 / 21 ns per record, since there are fewer buckets to scatter over.
 const SLAB_RECORDS_MAX: usize = 16 << 10;
-/// The same of keys alone, which take half the memory to sort: so whole buckets of a budget of 1 GiB are slabs, where they were
-/// scattered once more before (3 of 18 ns a key).
+/// Slabs of keys alone, which take half the memory to sort: whole buckets of a budget of 1 GiB are slabs, and need no second
+/// scatter (3 of 18 ns per key).
 const SLAB_KEYS_MAX: usize = 64 << 10;
 /// Slabs of a merge are larger, since each takes a piece of every run.
 const MERGE_SLAB_RECORDS_MAX: usize = 32 << 10;
 
-/// A [`Config::memory_bytes`] in which a merging sort-reduce of so many sinks takes `sink_records` records with different keys from each of
-/// them: the checksums and first keys of all runs are kept in memory, so that a small budget has room for those of so many only.
+/// Returns a [`Config::memory_bytes`] with which a merging sort-reduce of so many sinks takes `sink_records` records with
+/// different keys from each. Checksums and first keys of all runs are kept in memory, which limits the records under a small
+/// budget.
 pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64) -> u64 {
     let record = record_bytes::<K, V>();
-    // Keys and values in no order are packed to no less than they were, and an eighth is for what packing adds.
+    // Incompressible keys and values are packed to their own size, and an eighth more is for the headers of packing.
     let bytes = sink_records
         .saturating_mul(record as u64)
         .saturating_add(sink_records.saturating_mul(record as u64) / 8);
@@ -48,7 +49,7 @@ pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64)
     memory_bytes
 }
 
-/// Sizes of everything that merging uses.
+/// Sizes of all buffers of merging.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergePlan {
     pub memory_bytes: usize,
@@ -56,29 +57,29 @@ pub(crate) struct MergePlan {
     pub slab_records: usize,
     pub block_bytes: usize,
     pub write_bytes: usize,
-    /// Bytes that the checksums and first keys of the blocks of all runs may take.
+    /// Bytes for the checksums and first keys of the blocks of all runs.
     index_bytes: usize,
-    /// Bytes of runs that one sink may write: their checksums and keys take half of all that is set aside for them,
-    /// and merged runs have the other half: enough unless noise among them makes packed runs several times as large.
+    /// Bytes of runs that one sink may write: their checksums and keys take half of the index, and those of merged runs the other
+    /// half. That suffices unless incompressible records make packed runs several times as large.
     pub spilled_bytes_max: u64,
 }
 
-/// Sizes of one of some merges that work side by side.
+/// Sizes of one of several parallel merges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeSizes {
     pub slab_records: usize,
-    /// How many runs it can merge at once.
+    /// Runs that can be merged at once.
     pub fan_in: usize,
-    /// For buffers and windows of all runs.
+    /// Bytes of buffers and windows of all runs.
     read_bytes: usize,
     block_bytes: usize,
-    /// What reading a run takes beside its two buffers.
+    /// Bytes of reading a run beside its two buffers.
     reader_bytes: usize,
 }
 
 impl MergePlan {
-    /// Divides the memory: each sink has a share for its chunk, its sorter and two write buffers; what is known of the
-    /// blocks of runs has an eighth of all.
+    /// Divides the memory: each sink has a share for its chunk, its sorter and two write buffers; the index of the blocks of runs
+    /// has an eighth of all.
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`].
@@ -110,7 +111,7 @@ impl MergePlan {
         let chunk_for = |slab: usize| ChunkSizes::within::<K, V>(rest(slab), records, slab);
         let mut chunk = chunk_for(slab_records);
         if chunk.blocks < 3 * chunk.reserve_blocks {
-            // Too few blocks to sort large buckets in place: make the whole chunk one slab.
+            // A chunk with too few blocks to sort large buckets in place becomes a single slab.
             slab_records = chunk.blocks * chunk.block_records;
             chunk = chunk_for(slab_records);
         }
@@ -128,8 +129,8 @@ impl MergePlan {
         })
     }
 
-    /// The sizes of each of `count` merges that work side by side, with write buffers: what the index leaves is divided
-    /// among them.
+    /// Returns the sizes of each of `count` parallel merges, with write buffers: the memory left by the index is divided among
+    /// them.
     pub fn merge<K: Key, V: Value>(&self, count: usize) -> MergeSizes {
         let share = (self.memory_bytes - self.index_bytes) / count;
         let slab_records = slab_records_in::<K, V>(share / 8).min(MERGE_SLAB_RECORDS_MAX);
@@ -140,34 +141,34 @@ impl MergePlan {
         let block_bytes = self.block_bytes;
         let read_bytes = share.saturating_sub(taken);
         let mut sizes = MergeSizes { slab_records, fan_in: 0, read_bytes, block_bytes, reader_bytes };
-        // Two buffers of one block for each run, and at least some records of each in a slab.
+        // A run needs two buffers of one block, and at least a few records in a slab.
         let most = read_bytes / (2 * block_bytes + reader_bytes);
         sizes.fan_in = (sizes.buffer_bytes(most) / (2 * block_bytes)).min(most).min(slab_records / 4);
         sizes
     }
 
-    /// How many runs one merge with all the memory merges at once.
+    /// Returns the fan-in of one merge with all the memory.
     pub fn fan_in<K: Key, V: Value>(&self) -> usize {
         self.merge::<K, V>(1).fan_in.max(2)
     }
 }
 
 impl MergeSizes {
-    /// Bytes of one of the two buffers of each of `runs` runs with `bytes` together: as large as pays, and not
-    /// much of a run, since memory must be zeroed before its first use. An odd number of blocks, since buffers at
-    /// a power-of-two stride would share few lines of the cache.
+    /// Returns the bytes of one of the two buffers of each of `runs` runs with `bytes` together: as large as pays, and a small
+    /// part of a run, since memory must be zeroed before its first use. The number of blocks is odd, since buffers at a
+    /// power-of-two stride would share few lines of the cache.
     pub fn unit_bytes(&self, runs: usize, bytes: u64) -> usize {
         let pays = READ_BYTES_MAX.min((bytes / (8 * runs as u64)) as usize);
         let blocks = (self.buffer_bytes(runs) / (2 * runs)).min(pays) / self.block_bytes;
         (blocks.saturating_sub(1) | 1) * self.block_bytes
     }
 
-    /// Memory that readers of `runs` runs take with two buffers of `unit_bytes` each.
+    /// Returns the memory of readers of `runs` runs with two buffers of `unit_bytes` each.
     pub fn readers_bytes(&self, runs: usize, unit_bytes: usize) -> usize {
         taken_bytes(2 * runs * unit_bytes) + runs * self.reader_bytes
     }
 
-    /// Bytes of the buffer that those of `runs` runs are cut from, at most.
+    /// Returns the largest buffer that is divided among `runs` runs.
     fn buffer_bytes(&self, runs: usize) -> usize {
         largest_buffer(self.read_bytes.saturating_sub(runs * self.reader_bytes))
     }
@@ -177,22 +178,22 @@ fn slab_records_max<V>() -> usize {
     if size_of::<V>() == 0 { SLAB_KEYS_MAX } else { SLAB_RECORDS_MAX }
 }
 
-/// The check block of run files: a 32nd of a sink's share, and at least three records.
+/// Returns the check block of run files: a 32nd of a sink's share, and at least three records.
 fn block_bytes(record_bytes: usize, share: usize, chunk_bytes: Option<usize>) -> usize {
     let small = (share / 32).min(chunk_bytes.unwrap_or(usize::MAX)).max(PAGE_BYTES);
     let rounded = (1 << small.ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);
     rounded.max((4 * record_bytes).next_power_of_two())
 }
 
-/// Bytes of values in a shard of the dense array; measured: half a megabyte stays in the second-level cache
-/// while a bin is applied.
+/// Bytes of values in a shard of the dense array; measured: half a megabyte stays in the second-level cache while a bin is
+/// applied.
 const SHARD_VALUES_BYTES: usize = 512 << 10;
 const BIN_RECORDS_MIN: usize = 64;
 const BIN_RECORDS_MAX: usize = 8 << 10;
 /// Records in a block that a dense scan hands out.
 const SCAN_RECORDS: usize = 16 << 10;
 
-/// Sizes of everything that the dense strategy uses.
+/// Sizes of all buffers of the dense strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DensePlan {
     pub key_range: u64,
@@ -206,11 +207,11 @@ pub(crate) struct DensePlan {
 }
 
 impl DensePlan {
-    /// The sizes for keys and values of so many bytes; `None` where there is no range or it does not fit.
+    /// Computes the sizes for keys and values of so many bytes; `None` without a range or if the array does not fit.
     pub fn new(config: &Config, key_bytes: usize, value_bytes: usize) -> Option<DensePlan> {
         let key_range = config.key_range?.max(1);
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
-        // A range that needs more bits than there is memory is refused before anything can overflow.
+        // A range that needs more bits than there is memory is refused before a product can overflow.
         if key_range / 8 > memory as u64 {
             return None;
         }
@@ -236,22 +237,22 @@ impl DensePlan {
         Some(DensePlan { bin_records, ..plan })
     }
 
-    /// Bytes for the records that scans hand out: one for each sink, since what pushed will read.
+    /// Returns the bytes of the records that scans hand out: one scan per sink, since as many threads will read.
     pub fn scan_bytes(&self, key_bytes: usize, value_bytes: usize) -> usize {
         self.sinks
             * (taken_bytes(self.scan_records * key_bytes) + taken_bytes(self.scan_records * value_bytes))
     }
 }
 
-/// Keys in a shard: a power of two whose bitmap has whole words.
+/// Returns the keys per shard: a power of two whose bitmap has whole words.
 fn shard_keys(key_range: u64, value_bytes: usize) -> usize {
-    // Without values the bitmap is all there is.
+    // Without values a shard is only a bitmap.
     let by_cache = SHARD_VALUES_BYTES.checked_div(value_bytes).unwrap_or(SHARD_VALUES_BYTES * 8);
     let by_range = key_range.min(1 << 40) as usize;
     (1 << by_cache.max(64).ilog2()).min(by_range.next_power_of_two()).max(64)
 }
 
-/// Bytes of a shard: values, bitmap, rounded up to pages.
+/// Returns the bytes of a shard: values and bitmap, rounded up to pages.
 pub(crate) fn shard_bytes(shard_keys: usize, value_bytes: usize) -> usize {
     (shard_keys * value_bytes + shard_keys / 8).next_multiple_of(PAGE_BYTES)
 }

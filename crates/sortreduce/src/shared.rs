@@ -1,4 +1,4 @@
-//! From sinks to the result: who holds what, and when memory changes hands.
+//! State shared by a sort-reduce and its sinks: strategies, idle memory, and the change from input to result.
 
 use std::sync::{
     Arc, Mutex,
@@ -10,7 +10,7 @@ use inshore_store::Job;
 use crate::{
     Config, Error, Operation, Result, Sorted, Stats, Strategy,
     forming::form::{Formation, Formed},
-    keys::record::Layout,
+    keys::record::RecordLayout,
     part::{ChunksPart, Part, RunsPart},
     plan::{DensePlan, MergePlan},
     runs::keep::{self, Covered},
@@ -25,20 +25,20 @@ use crate::{
     strategies::partplan::PartitionPlan,
 };
 
-/// What a sort-reduce and its sinks share.
+/// State shared by a sort-reduce and its sinks.
 pub(crate) struct Shared<O: Operation> {
     pub job: Job,
     pub operation: O,
     pub config: Config,
     pub choice: Choice,
     pub sinks_open: AtomicUsize,
-    /// What of the input is in runs that were kept.
+    /// Parts of the input in kept runs.
     covered: Covered,
     pub records_kept: u64,
     pub method: Method<O>,
 }
 
-/// The strategy that was chosen, with what its sinks share.
+/// The chosen strategy, with the state that its sinks share.
 pub(crate) enum Method<O: Operation> {
     Dense {
         dense: Dense<O>,
@@ -50,7 +50,7 @@ pub(crate) enum Method<O: Operation> {
         written: Arc<AtomicUsize>,
         idle: Mutex<Vec<Partitioner<O>>>,
     },
-    /// With so many slots in the front of each sink, if any.
+    /// Merging, with so many slots in the front of each sink, if any.
     Merge {
         plan: MergePlan,
         slots: Option<usize>,
@@ -58,15 +58,15 @@ pub(crate) enum Method<O: Operation> {
     },
 }
 
-/// What the sinks of a merging sort-reduce have done so far.
+/// Progress of the sinks of a merging sort-reduce.
 pub(crate) struct Forming<O: Operation> {
-    /// Formations that no sink uses now. Their chunks are sorted.
+    /// Formations without a sink. Their chunks are sorted.
     pub idle: Vec<Formation<O>>,
     formed: Formed<O::Key>,
 }
 
-fn layout<O: Operation>(operation: &O) -> Layout {
-    Layout {
+fn layout<O: Operation>(operation: &O) -> RecordLayout {
+    RecordLayout {
         key_bytes: size_of::<O::Key>(),
         value_bytes: size_of::<O::Value>(),
         value_align: align_of::<O::Value>(),
@@ -97,7 +97,7 @@ impl<O: Operation> Method<O> {
         Ok(Method::Merge { plan, slots, state })
     }
 
-    /// Takes over the runs that an interrupted sort-reduce kept, and gives how many records are in them, and which.
+    /// Takes over the runs of an interrupted sort-reduce, and returns the number of their records, and their units.
     fn find_kept(&mut self, job: &Job, config: &Config) -> Result<(u64, Covered)> {
         let (Some(keep), Method::Merge { plan, state, .. }) = (&config.keep, self) else {
             return Ok((0, Covered::default()));
@@ -111,7 +111,7 @@ impl<O: Operation> Method<O> {
         Ok((found.pushed, found.covered))
     }
 
-    /// Fronts take their memory from what merging has.
+    /// Fronts take their memory from that of merging.
     fn hash_first(operation: &O, config: &Config) -> Result<Self> {
         let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout(operation));
         let Some((slots, fronts)) = fits(config.memory_bytes) else {
@@ -126,7 +126,7 @@ impl<O: Operation> Method<O> {
     }
 }
 
-/// Why a strategy cannot be forced: there is no range of keys, or it needs more memory, and how much.
+/// Creates the error of a forced strategy that is not possible: there is no range of keys, or it needs more memory, and how much.
 fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&Config) -> bool) -> Error {
     let Some(key_range) = config.key_range else { return Error::NoKeyRange { name: config.name, strategy } };
     let fits = |&bytes: &u64| fits(&Config { memory_bytes: bytes, ..config.clone() });
@@ -140,7 +140,7 @@ fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&
 }
 
 impl<O: Operation> Shared<O> {
-    /// Chooses the strategy and takes over what an interrupted sort-reduce kept.
+    /// Chooses the strategy and takes over runs of an interrupted sort-reduce.
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         let profile = job.store().drive_profile();
         let mut choice = Choice::new(config, layout(&operation), profile.as_ref());
@@ -166,7 +166,7 @@ impl<O: Operation> Shared<O> {
         })
     }
 
-    /// How equal keys are brought together.
+    /// Returns the strategy.
     pub fn strategy(&self) -> Strategy {
         match self.method {
             Method::Dense { .. } => Strategy::Dense,
@@ -176,7 +176,7 @@ impl<O: Operation> Shared<O> {
         }
     }
 
-    /// How many records of a unit are in kept runs, and whether these are all.
+    /// Returns the number of a unit's records in kept runs, and whether these are all.
     pub fn covered(&self, unit: u64) -> (u64, bool) {
         (self.covered.records(unit), self.covered.is_whole(unit))
     }
@@ -188,7 +188,7 @@ impl<O: Operation> Shared<O> {
         }
     }
 
-    /// Counts a sink as finished.
+    /// Counts a finished sink.
     pub fn sink_finished(&self) {
         self.sinks_open.fetch_sub(1, Ordering::Release);
     }
@@ -239,7 +239,7 @@ impl<O: Operation> Shared<O> {
     }
 }
 
-/// Bins are read from flash, and where they lie in memory.
+/// Returns a result that reads bins from flash and in memory.
 fn finish_bins<O: Operation>(
     job: Job,
     operation: O,
@@ -256,7 +256,7 @@ fn finish_bins<O: Operation>(
     Ok(Sorted::new(job, stats, Level::Merge(1), Part::Bins(BinsPart::new(operation, plan, sinks))))
 }
 
-/// No run was written: the sinks' chunks are merged where they lie.
+/// Returns a result that merges the sinks' chunks in memory: no run was written.
 fn finish_in_memory<O: Operation>(
     job: Job,
     operation: O,
@@ -281,7 +281,7 @@ fn finish_on_flash<O: Operation>(
     mut stats: Stats,
 ) -> Result<Sorted<O>> {
     let mut formed = state.formed;
-    // What is left of each sink is written side by side.
+    // The sinks' last chunks are written in parallel.
     let last: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             state.idle.into_iter().map(|formation| scope.spawn(|| formation.finish())).collect();

@@ -1,4 +1,4 @@
-//! Where one thread pushes records.
+//! Sinks: the inputs of a sort-reduce, one for each pushing thread.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -11,25 +11,25 @@ use crate::{
     strategies::partition::Partitioner,
 };
 
-/// Records that a sink collects before it scatters them: what [`Sink::push`] costs is two stores.
+/// Records that a sink buffers before it scatters them: [`Sink::push`] costs two stores.
 const STAGED_RECORDS: usize = 256;
-/// Fewer keys than this are staged by [`Sink::push_all`], more are scattered at once.
+/// Smallest number of keys that [`Sink::push_all`] scatters at once; fewer are staged.
 const SCATTERED_KEYS: usize = 64;
 
-/// Where one thread puts its records.
+/// Takes the records of one thread.
 pub struct Sink<O: Operation> {
     shared: Arc<Shared<O>>,
-    /// What combines before anything goes to the target, with the hash-first strategy.
+    /// The table that combines first, with the hash-first strategy.
     front: Option<Box<Front<O>>>,
     target: Target<O>,
-    /// Records of the unit that are in runs already, from an interrupted sort-reduce: they are passed over.
+    /// Records of the unit that are in kept runs: they are skipped.
     passed_over: u64,
     staged: usize,
     keys: Box<[O::Key; STAGED_RECORDS]>,
     values: Box<[O::Value]>,
 }
 
-/// Where the records go.
+/// The destination of the records.
 enum Target<O: Operation> {
     Dense(Bins<O::Key, O::Value>),
     Merge(Box<Formation<O>>),
@@ -37,7 +37,7 @@ enum Target<O: Operation> {
 }
 
 impl<O: Operation> Target<O> {
-    /// Takes an idle target of the sort-reduce, or makes a new one.
+    /// Takes an idle target of the sort-reduce, or creates one.
     fn new(shared: &Shared<O>) -> Result<Self> {
         match &shared.method {
             Method::Dense { plan, .. } => Ok(Target::Dense(Bins::new(plan, shared.job.budget())?)),
@@ -77,7 +77,7 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Target<O> {
-    /// Pushes what the front, if there is one, does not combine.
+    /// Pushes the records that the front, if there is one, does not combine.
     #[inline(always)]
     fn push_behind(
         &mut self,
@@ -117,12 +117,12 @@ impl<O: Operation> Sink<O> {
         })
     }
 
-    /// Says that the records from here on are those of a unit of the input, all of them, in an order that is the same
-    /// whenever this is done again; each unit is pushed by one sink. Needed with [`crate::Config::keep`] only. Gives
-    /// `false` where all of them are in runs already and need not be pushed.
+    /// Starts a unit of the input: all records pushed from here on belong to the unit, in an order that is the same at every
+    /// attempt; each unit is pushed by one sink. Only [`crate::Config::keep`] needs units. Returns `false` if all records of the
+    /// unit are in kept runs and need not be pushed.
     ///
     /// # Errors
-    /// Those of [`Sink::push`].
+    /// Errors of [`Sink::push`].
     pub fn begin_unit(&mut self, unit: u64) -> Result<bool> {
         self.flush()?;
         let (records, is_whole) = self.shared.covered(unit);
@@ -136,11 +136,11 @@ impl<O: Operation> Sink<O> {
         Ok(!is_whole)
     }
 
-    /// Takes a record. Mostly it is only put aside; now and then bins are applied or written, or a run is written.
+    /// Takes a record. Usually it is only staged; now and then bins are applied or written, or a run is written.
     ///
     /// # Errors
-    /// Those of writing a run; [`crate::Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the
-    /// sink can only be dropped.
+    /// Errors of writing a run; [`crate::Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the sink can
+    /// only be dropped.
     #[inline]
     pub fn push(&mut self, key: O::Key, value: O::Value) -> Result<()> {
         self.keys[self.staged] = key;
@@ -149,10 +149,10 @@ impl<O: Operation> Sink<O> {
         if self.staged == STAGED_RECORDS { self.flush() } else { Ok(()) }
     }
 
-    /// Takes one value for many keys: a vertex's message to all its neighbours.
+    /// Takes one value for many keys, such as a vertex's message to all its neighbours.
     ///
     /// # Errors
-    /// Those of [`Sink::push`].
+    /// Errors of [`Sink::push`].
     #[inline]
     pub fn push_all(&mut self, keys: &[O::Key], value: O::Value) -> Result<()> {
         if keys.len() >= SCATTERED_KEYS {
@@ -178,10 +178,10 @@ impl<O: Operation> Sink<O> {
         self.push_to_target(keys, |_| value)
     }
 
-    /// Takes many records; `value_at` gives the value of the key at a place. Quicker than one by one.
+    /// Takes many records, faster than one by one; `value_at` returns the value of the key at a place.
     ///
     /// # Errors
-    /// Those of [`Sink::push`].
+    /// Errors of [`Sink::push`].
     #[inline(never)]
     pub fn push_many(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         self.flush()?;
@@ -204,17 +204,17 @@ impl<O: Operation> Sink<O> {
         target.push_behind(front, keys, |i| values[i], shared)
     }
 
-    /// How many of the next records are in runs already.
+    /// Returns how many of the next records are in kept runs.
     fn pass_over(&mut self, records: usize) -> usize {
         let passed_over = self.passed_over.min(records as u64);
         self.passed_over -= passed_over;
         passed_over as usize
     }
 
-    /// Ends this thread's input. What is left in memory is sorted here, so that threads do it side by side.
+    /// Ends this thread's input. The records left in memory are sorted here, so that threads sort in parallel.
     ///
     /// # Errors
-    /// Those of [`Sink::push`].
+    /// Errors of [`Sink::push`].
     pub fn finish(mut self) -> Result<()> {
         self.flush()?;
         let Sink { shared, front, mut target, .. } = self;

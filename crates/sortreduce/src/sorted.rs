@@ -8,54 +8,54 @@ use crate::{
     part::{Part, Records},
 };
 
-/// The result: sorted, unique records, block by block. Dropping it removes the runs and hands the memory back.
+/// Streams the result: sorted, unique records, block by block. Dropping it removes the runs and releases the memory.
 ///
-/// Nothing is read before the first block is asked for; until then the result can be cut into parts.
+/// No input is read before the first block is requested; until then the result can be cut into parts.
 pub struct Sorted<O: Operation> {
     job: Job,
     stats: Stats,
     level: Level,
-    state: State<O>,
+    state: ReadState<O>,
 }
 
-/// What is added to the job's counters at the end.
+/// The level of the job's counters to which the result is added at the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
-    /// Nothing: no merge was needed.
+    /// No level: no merge was needed.
     None,
     /// So many records entered level 0, which has an array and no runs.
     Pushed(u64),
-    /// What went through the merge of this level.
+    /// The records of the merge of this level.
     Merge(u32),
 }
 
 const BEGUN: &str = "a result is cut before its first block is read";
 
-enum State<O: Operation> {
+enum ReadState<O: Operation> {
     Waiting(Part<O>),
     Begun(Records<O>),
-    /// Beginning failed.
+    /// The start failed.
     Failed,
 }
 
 impl<O: Operation> Sorted<O> {
     pub(crate) fn new(job: Job, stats: Stats, level: Level, part: Part<O>) -> Self {
-        Sorted { job, stats, level, state: State::Waiting(part) }
+        Sorted { job, stats, level, state: ReadState::Waiting(part) }
     }
 
-    /// Cuts the result into parts of ascending keys with about equally many records to read, each for a thread of its
-    /// own: one after the other they are the same stream. There are at most `parts` of them, fewer where the memory,
-    /// which they divide among them, has no room for the read buffers of so many; a part may be empty. As many
-    /// parts as there were sinks have room, unless hundreds of runs are left.
+    /// Cuts the result into parts of ascending keys with about equally many records to read, each for a thread of its own: one
+    /// after the other they are the same stream. There are at most `parts` of them, fewer where the memory, which they divide,
+    /// has no room for so many read buffers; a part may be empty. As many parts as there were sinks have room, unless hundreds of
+    /// runs are left.
     ///
-    /// Costs some reading of memory. Where runs are merged, each part reads at most two blocks of each run more than its
-    /// own records. Each part counts its own [`Stats::records_out`]; the other counters are those of the whole.
+    /// Cost: some reads of memory. If runs are merged, each part reads at most two blocks of each run beside its own records.
+    /// Each part counts its own [`Stats::records_out`]; the other counters are those of the whole.
     ///
     /// # Errors
     /// None so far.
     ///
     /// # Panics
-    /// Where a block was taken already.
+    /// If a block was taken already.
     ///
     /// ```
     /// # use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -99,63 +99,62 @@ impl<O: Operation> Sorted<O> {
         Ok(self.cut(readers, readers))
     }
 
-    /// Cuts the result into about `parts` parts, as [`Sorted::split`] does, of which only some are read at the same time:
-    /// `readers` at most, which divide the memory. For threads that take one part after the other and hand their
-    /// records on in order. Fewer parts are made where more than an eighth of the runs would be read twice. Gives the
-    /// parts and how many readers there may be.
+    /// Cuts the result into about `parts` parts, as [`Sorted::split`] does, of which at most `readers` are read at the same time
+    /// and divide the memory. Threads take one part after the other and pass their records on in order. Fewer parts are made
+    /// where more than an eighth of the runs would be read twice. Returns the parts and the allowed number of readers.
     ///
     /// # Errors
     /// None so far.
     ///
     /// # Panics
-    /// Where a block was taken already.
+    /// If a block was taken already.
     pub fn split_in_turns(self, parts: usize, readers: usize) -> Result<(Vec<Sorted<O>>, usize)> {
         let readers = self.part().readers(readers.max(1));
         let parts = parts.min(self.part().parts_max()).max(1);
         Ok((self.cut(parts, readers), readers))
     }
 
-    /// Memory that reading takes beside what the result holds already, at most.
+    /// Returns an upper bound on the memory that reading takes beside the present memory of the result.
     ///
     /// # Panics
-    /// Where a block was taken already.
+    /// If a block was taken already.
     pub fn reading_bytes(&self) -> u64 {
         self.part().reading_bytes() as u64
     }
 
     fn part(&self) -> &Part<O> {
         match &self.state {
-            State::Waiting(part) => part,
+            ReadState::Waiting(part) => part,
             _ => panic!("{BEGUN}"),
         }
     }
 
     fn cut(self, parts: usize, readers: usize) -> Vec<Sorted<O>> {
         let Sorted { job, stats, level, state } = self;
-        let State::Waiting(part) = state else { panic!("{BEGUN}") };
+        let ReadState::Waiting(part) = state else { panic!("{BEGUN}") };
         let parts = part.split(parts, readers).into_iter().enumerate().map(|(number, part)| {
             let level = match level {
                 Level::Pushed(_) if number > 0 => Level::Pushed(0),
                 level => level,
             };
-            Sorted { job: job.clone(), stats, level, state: State::Waiting(part) }
+            Sorted { job: job.clone(), stats, level, state: ReadState::Waiting(part) }
         });
         parts.collect()
     }
 
-    /// The next records: one or more, up to some ten thousand; `None` at the end.
+    /// Returns the next records: one or more, up to some ten thousand; `None` at the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
     pub fn next_block(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         self.job.check_cancelled()?;
-        if matches!(self.state, State::Waiting(_)) {
-            let State::Waiting(part) = std::mem::replace(&mut self.state, State::Failed) else {
+        if matches!(self.state, ReadState::Waiting(_)) {
+            let ReadState::Waiting(part) = std::mem::replace(&mut self.state, ReadState::Failed) else {
                 unreachable!()
             };
-            self.state = State::Begun(part.begin(&self.job)?);
+            self.state = ReadState::Begun(part.begin(&self.job)?);
         }
-        let State::Begun(records) = &mut self.state else { return Ok(None) };
+        let ReadState::Begun(records) = &mut self.state else { return Ok(None) };
         let records_in = records.records_in();
         let block = records.next_block()?;
         match &block {
@@ -168,13 +167,13 @@ impl<O: Operation> Sorted<O> {
         Ok(block)
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 }
 
-/// Adds what a part did to the job's counters.
+/// Adds the counters of a part to those of the job.
 fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
     match level {
         Level::None => {}
@@ -183,21 +182,21 @@ fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
     }
 }
 
-/// Counters of a sort-reduce.
+/// Counts the work of a sort-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// How equal keys were brought together.
+    /// The strategy.
     pub strategy: Strategy,
     /// Records pushed.
     pub records_in: u64,
-    /// Distinct keys handed out so far: all of them after the end.
+    /// Distinct keys returned so far: all of them after the end.
     pub records_out: u64,
-    /// Runs written while records came in; 0 where all fitted in memory, and for dense and partition.
+    /// Runs written during the input; 0 if all records fitted in memory, and for dense and partition.
     pub runs: u64,
-    /// How many runs can be merged at once; 0 for dense and partition.
+    /// Runs that can be merged at once; 0 for dense and partition.
     pub fan_in: usize,
-    /// Merges that a record goes through at most, the last, streaming one included; 0 without runs, 1 with bins
-    /// on flash.
+    /// Largest number of merges that a record goes through, including the last, streaming one; 0 without runs, 1 with bins on
+    /// flash.
     pub merge_passes: u32,
     /// Bytes of runs or bins written in all passes.
     pub bytes_spilled: u64,

@@ -1,4 +1,4 @@
-//! A sort-reduce as its caller sees it: sinks are made, the input ends, and the result is handed over.
+//! The interface of a sort-reduce: create sinks, end the input, take the result.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -8,12 +8,11 @@ use crate::{Config, Operation, Result, Sink, Sorted, Strategy, shared::Shared, s
 
 /// Sorts records by key and combines the values of equal keys, in memory of a given size.
 ///
-/// One [`Sink`] for each producing thread takes the records in; [`SortReduce::finish`] gives them back sorted
-/// and unique.
+/// One [`Sink`] for each producing thread takes the records in; [`SortReduce::finish`] returns them sorted and unique.
 pub struct SortReduce<O: Operation>(Arc<Shared<O>>);
 
 impl<O: Operation> SortReduce<O> {
-    /// Begins a sort-reduce. The dense array is mapped now (not touched); chunks belong to the sinks.
+    /// Begins a sort-reduce. The dense array is mapped here (not touched); chunks belong to the sinks.
     ///
     /// # Errors
     /// [`inshore_store::Error::BudgetTooSmall`] where `config.memory_bytes` is below
@@ -23,22 +22,23 @@ impl<O: Operation> SortReduce<O> {
         Ok(SortReduce(Arc::new(Shared::new(job, operation, config)?)))
     }
 
-    /// How equal keys are brought together.
+    /// Returns the strategy.
     pub fn strategy(&self) -> Strategy {
         self.0.strategy()
     }
 
-    /// How many records an interrupted sort-reduce before this one kept in runs: they are passed over when they are pushed.
+    /// Returns the number of records that an interrupted sort-reduce kept in runs: these are skipped when they are pushed.
     pub fn records_kept(&self) -> u64 {
         self.0.records_kept
     }
 
-    /// Why that strategy: what each one was estimated to cost.
+    /// Returns the reason for the strategy: the estimated cost of each one.
     pub fn choice(&self) -> &Choice {
         &self.0.choice
     }
 
-    /// A sink for one thread. Sinks may come one after the other; at most [`Config::sinks`] at the same time.
+    /// Creates a sink for one thread. Any number of sinks may follow each other; at most [`Config::sinks`] may exist at the same
+    /// time.
     ///
     /// # Errors
     /// [`inshore_store::Error::OverBudget`] where the job's budget has no memory for it.
@@ -49,15 +49,14 @@ impl<O: Operation> SortReduce<O> {
         Sink::open(self.0.clone())
     }
 
-    /// Ends the input and gives the result. Runs are merged here, with all the memory and as many threads as there were
-    /// sinks, until one merge is left; that one streams while the result is read, whole or in parts
-    /// ([`Sorted::split`]).
+    /// Ends the input and returns the result. Runs are merged here, with all the memory and as many threads as there were sinks,
+    /// until one merge is left; that one streams while the result is read, whole or in parts ([`Sorted::split`]).
     ///
     /// # Errors
-    /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
     ///
     /// # Panics
-    /// Where a sink was not finished: its records would be missing.
+    /// If a sink was not finished: its records would be missing.
     pub fn finish(self) -> Result<Sorted<O>> {
         let open = self.0.sinks_open.load(Ordering::Acquire);
         assert!(open == 0, "{open} sinks were not finished");
@@ -65,7 +64,7 @@ impl<O: Operation> SortReduce<O> {
         loop {
             match Arc::try_unwrap(shared) {
                 Ok(shared) => return shared.finish(),
-                // A sink counted itself finished and is about to let go in another thread.
+                // A finished sink is about to drop its reference in another thread.
                 Err(again) => shared = again,
             }
             std::thread::yield_now();

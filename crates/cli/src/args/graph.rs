@@ -13,7 +13,7 @@ use super::TOP_MAX;
 #[derive(Subcommand)]
 pub enum GraphCommand {
     Import(Import),
-    /// Make a graph out of nothing
+    /// Generate a synthetic graph
     ///
     /// For measurements and demonstrations. The same arguments give the same graph on every machine.
     #[command(
@@ -36,10 +36,9 @@ Examples:
   inshore graph ls --store /mnt/nvme/inshore
   inshore graph ls --json | jq '.[].name'")]
     Ls,
-    /// Tell what is known of a graph
+    /// Show the properties of a graph
     ///
-    /// Vertices, edges, degrees, size on flash and the smallest budget with which every job on it works. Reads
-    /// no edges.
+    /// Vertices, edges, degrees, size on flash and the smallest budget with which every job on the graph works. Reads no edges.
     #[command(after_help = "\
 Examples:
   inshore graph info web
@@ -51,8 +50,7 @@ Examples:
     },
     /// Remove graphs from the store
     ///
-    /// Jobs that have one of them open go on undisturbed. Names that are not there are errors; the others are
-    /// removed all the same.
+    /// Jobs that have a graph open are not disturbed. Unknown names are errors; the other graphs are removed nevertheless.
     #[command(after_help = "\
 Examples:
   inshore graph rm web
@@ -64,10 +62,10 @@ Examples:
     },
     /// Write a graph's edges to a file
     ///
-    /// One row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the
-    /// sources. The file's ending chooses the format: .parquet, .arrow, .csv, or .bin for raw pairs of
-    /// little-endian u32, without weights; - is CSV on standard output. An edge of an undirected graph is one row,
-    /// from its smaller id (import it with --undirected). Vertices without edges are in no row.
+    /// One row for each edge, with columns source, target and (in a weighted graph) weight, in the order of the sources. The file
+    /// extension selects the format: .parquet, .arrow, .csv, or .bin for raw pairs of little-endian u32, without weights; - is
+    /// CSV on standard output. An edge of an undirected graph is one row, from its smaller id (import the file with
+    /// --undirected). Vertices without edges have no row.
     #[command(after_help = "\
 Examples:
   inshore graph export web -o edges.parquet
@@ -92,10 +90,9 @@ Examples:
 
 /// Import an edge list from files or standard input
 ///
-/// Reads SNAP text (two ids in a line, tabs, spaces or commas, comments with #), CSV, Parquet, Arrow, Matrix
-/// Market, LDBC .v and .e, and raw pairs of little-endian u32; gzip, zstd, bzip2 and lz4 are unpacked. Duplicate
-/// edges merge; self-loops stay unless --drop-loops. The import works within --memory and either makes the whole
-/// graph or leaves the store as it was.
+/// Reads SNAP text (two ids per line, tabs, spaces or commas, comments with #), CSV, Parquet, Arrow, Matrix Market, LDBC .v and
+/// .e, and raw pairs of little-endian u32; gzip, zstd, bzip2 and lz4 are decompressed. Duplicate edges merge; self-loops stay
+/// unless --drop-loops. The import works within --memory and either makes the whole graph or leaves the store unchanged.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -110,7 +107,7 @@ pub struct Import {
     /// Name of the new graph
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Format of the inputs [default: by the file's ending, else text]
+    /// Format of the inputs [default: by the file extension, else text]
     #[arg(long, value_name = "FORMAT", value_parser = edge_format())]
     pub format: Option<EdgeFormat>,
     /// Take every edge in both directions
@@ -119,21 +116,19 @@ pub struct Import {
     /// Leave out edges from a vertex to itself
     #[arg(long)]
     pub drop_loops: bool,
-    /// Keep weights: a third column of text, or the weight column; of duplicate edges the smallest stays
+    /// Keep weights: a third column of text, or the weight column; of duplicate edges the smallest weight stays
     #[arg(long)]
     pub weighted: bool,
-    /// Keep in-edges too, so that no job has to make them; costs the same space again
+    /// Keep in-edges too, so that no job has to make them; doubles the space
     #[arg(long)]
     pub reverse: bool,
-    /// Column of the edges' sources (CSV, Parquet, Arrow) [default: one called source, src or from, else the
-    /// first]
+    /// Column of the edges' sources (CSV, Parquet, Arrow) [default: source, src or from, else the first column]
     #[arg(long, value_name = "COLUMN")]
     pub source_column: Option<String>,
-    /// Column of the edges' targets (CSV, Parquet, Arrow) [default: one called target, dst or to, else the
-    /// second]
+    /// Column of the edges' targets (CSV, Parquet, Arrow) [default: target, dst or to, else the second column]
     #[arg(long, value_name = "COLUMN")]
     pub target_column: Option<String>,
-    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted, which takes one called weight
+    /// Column of the edges' weights (CSV, Parquet, Arrow); implies --weighted, which takes the column weight
     #[arg(long, value_name = "COLUMN")]
     pub weight_column: Option<String>,
 }
@@ -145,8 +140,8 @@ pub enum Generator {
 
 /// Make a Graph500 Kronecker graph
 ///
-/// A directed graph of 2^scale vertices with a few very large degrees and many small ones. Duplicate edges merge,
-/// so that it has somewhat fewer than edge-factor edges for each vertex.
+/// A directed graph of 2^scale vertices with a few very large degrees and many small ones. Duplicate edges merge, so that the
+/// graph has somewhat fewer than edge-factor edges per vertex.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -159,7 +154,7 @@ pub struct Kronecker {
     /// Edges drawn for each vertex
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub edge_factor: u64,
-    /// Beginning of the random numbers
+    /// Seed of the random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Name of the new graph
@@ -170,9 +165,9 @@ pub struct Kronecker {
     pub reverse: bool,
 }
 
-/// What every algorithm is asked for.
+/// Arguments that all algorithms share.
 #[derive(Args)]
-pub struct Asked {
+pub struct AlgorithmArgs {
     /// Name of the graph
     #[arg(value_name = "NAME")]
     pub graph: String,
@@ -185,18 +180,18 @@ pub struct Asked {
     /// Force how updates are combined [default: dense where it fits the budget]
     #[arg(long, value_name = "STRATEGY")]
     pub strategy: Option<Strategy>,
-    /// Force what lies in memory [default: as much as the budget holds]
+    /// Force the place of state and updates [default: as much in memory as the budget holds]
     #[arg(long, value_name = "REGIME", conflicts_with = "strategy")]
     pub regime: Option<Regime>,
 }
 
-/// What algorithms that go superstep by superstep are asked for.
+/// Arguments of algorithms that can resume.
 #[derive(Args)]
-pub struct Resumed {
-    /// Keep the state of all vertices now and then, and go on with what it kept when it was interrupted (store jobs lists it)
+pub struct ResumeArgs {
+    /// Save checkpoints, and resume from the checkpoint of an interrupted run (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
-    /// With --resume: keep it about this often, between two supersteps (betweenness: two sources)
+    /// With --resume: seconds between two checkpoints, approximately
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, requires = "resume", value_parser = seconds)]
     pub checkpoint_every: f64,
 }
@@ -208,12 +203,12 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 /// Rank vertices by the links that point to them
 ///
-/// PageRank as LDBC defines it: ranks sum to 1, and what vertices without out-edges hold is spread evenly. The
-/// result has columns vertex and rank.
+/// PageRank as LDBC defines it: ranks sum to 1, and the ranks of vertices without out-edges are spread evenly. The result has
+/// columns vertex and rank.
 ///
-/// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends by how much its rank changed, and only while that is
-/// more than V of it. Late supersteps walk along few edges, and it ends when no vertex has more to send. Then all ranks together
-/// differ from converged ones by at most 2 V damping / (1 - damping); how much it may be at most in this job is told.
+/// With --vertex-tolerance V ranks converge vertex by vertex: a vertex sends the change of its rank, and only while the change is
+/// more than V times the rank. Late supersteps read few edges, and the job ends when no vertex has more to send. All ranks
+/// together then differ from converged ones by at most 2 V damping / (1 - damping); the summary has the bound for this job.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -223,32 +218,32 @@ Examples:
   inshore graph pagerank web -o - | sort -t, -k2 -gr | head")]
 pub struct Pagerank {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     #[command(flatten)]
-    pub how: PagerankHow,
+    pub how: PagerankArgs,
     /// Stop earlier, once all ranks together change by at most this much
     #[arg(long, value_name = "T", default_value_t = PageRankOptions::default().tolerance, conflicts_with = "vertex_tolerance")]
     pub tolerance: f64,
 }
 
-/// The numbers that ranks depend on.
+/// Options of PageRank.
 #[derive(Args)]
-pub struct PagerankHow {
-    /// Iterations (PageRank, communities) [default: 10; with --vertex-tolerance as many as it takes]
+pub struct PagerankArgs {
+    /// Iterations (PageRank, communities) [default: 10; with --vertex-tolerance until ranks converge]
     #[arg(long, value_name = "N")]
     pub iterations: Option<u32>,
-    /// Send only by how much ranks changed, and while that is more than this share of a vertex's rank (PageRank)
+    /// Send only changes of ranks, and only while a change is more than this share of a vertex's rank (PageRank)
     #[arg(long, value_name = "V")]
     pub vertex_tolerance: Option<f64>,
-    /// Chance of going on along a link (PageRank)
+    /// Probability of following a link (PageRank)
     #[arg(long, value_name = "D", default_value_t = PageRankOptions::default().damping)]
     pub damping: f64,
 }
 
-impl PagerankHow {
-    /// The options that are asked for, with defaults for the rest.
+impl PagerankArgs {
+    /// Returns the options, with defaults for the rest.
     pub fn options(&self) -> PageRankOptions {
         let usual = self.vertex_tolerance.map_or_else(PageRankOptions::default, PageRankOptions::converging);
         let iterations = self.iterations.unwrap_or(usual.iterations);
@@ -258,8 +253,8 @@ impl PagerankHow {
 
 /// Search breadth first from a vertex
 ///
-/// The result has columns vertex, parent and level. The source is its own parent at level 0; of the possible
-/// parents it is the smallest, so that the tree is the same at every budget; unreached vertices have null.
+/// The result has columns vertex, parent and level. The source is its own parent at level 0; of several possible parents the
+/// smallest wins, so that the tree is the same at every budget; unreached vertices have null.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -268,18 +263,18 @@ Examples:
   inshore graph bfs web --source 42 --top 10")]
 pub struct Bfs {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
-    /// Vertex to begin from
+    pub resumed: ResumeArgs,
+    /// Vertex to start from
     #[arg(long, value_name = "ID")]
     pub source: u64,
 }
 
 /// Find shortest paths from a vertex, by weights
 ///
-/// The result has columns vertex and distance: the least sum of weights on a path from the source, null where there is
-/// none. The graph must have weights (import --weighted), none below zero. --top prints the nearest vertices.
+/// The result has columns vertex and distance: the least sum of weights on a path from the source, null for unreached vertices.
+/// The graph must have weights (import --weighted), none of them negative. --top prints the nearest vertices.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -287,19 +282,19 @@ Examples:
   inshore graph sssp roads --source 42 --memory 64MiB -o distances.parquet")]
 pub struct Sssp {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
-    /// Vertex to begin from
+    pub resumed: ResumeArgs,
+    /// Vertex to start from
     #[arg(long, value_name = "ID")]
     pub source: u64,
 }
 
 /// Find communities by label propagation
 ///
-/// As LDBC defines it: every vertex begins with its own id as label and takes, in each iteration, the label that most of
-/// its neighbours have, the smallest of several; directions do not count, but whom edges join both ways counts twice.
-/// The result has columns vertex and community. --top prints the largest communities and how many vertices they have.
+/// As LDBC defines it: every vertex begins with its own id as label and takes, in each iteration, the most frequent label among
+/// its neighbours, the smallest of equally frequent ones; directions do not count, but a neighbour with edges both ways counts
+/// twice. The result has columns vertex and community. --top prints the largest communities and their sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -307,19 +302,19 @@ Examples:
   inshore graph communities web --iterations 20 --memory 64MiB -o communities.parquet")]
 pub struct Communities {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
-    /// Iterations at most; it ends before where no label changes
+    pub resumed: ResumeArgs,
+    /// Iterations at most; the job ends earlier if no label changes
     #[arg(long, value_name = "N", default_value_t = CommunitiesOptions::default().iterations)]
     pub iterations: u32,
 }
 
-/// Tell how closely each vertex's neighbours are connected
+/// Compute the clustering coefficient of each vertex
 ///
-/// Local clustering coefficients: of the pairs of a vertex's neighbours, the share that an edge joins. Directions do not
-/// count for who is a neighbour; between two neighbours each direction counts half. The result has columns vertex and
-/// coefficient, 0 where there are fewer than two neighbours; the summary tells the number of triangles.
+/// Local clustering coefficients: the share of pairs of a vertex's neighbours that an edge joins. Neighbours are those at either
+/// end of an edge; between two neighbours each direction counts half. The result has columns vertex and coefficient, 0 for fewer
+/// than two neighbours; the summary has the number of triangles.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -327,13 +322,13 @@ Examples:
   inshore graph clustering web --memory 64MiB --top 20 -o clustering.parquet")]
 pub struct Clustering {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
 }
 
 /// Find the connected components
 ///
-/// Weakly connected: directions do not count. The result has columns vertex and component, where a component is
-/// called by the smallest id in it. --top prints the largest components and how many vertices they have.
+/// Weakly connected: directions do not count. The result has columns vertex and component; the name of a component is the
+/// smallest id in it. --top prints the largest components and their sizes.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -341,12 +336,12 @@ Examples:
   inshore graph components web --memory 64MiB --top 10 -o components.parquet")]
 pub struct Components {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
 }
 
-/// Find the vertices that shortest paths pass through
+/// Compute betweenness centrality: the vertices on many shortest paths
 ///
 /// Betweenness centrality by Brandes' algorithm over sampled sources, without weights and not scaled. The result
 /// has columns vertex and centrality.
@@ -357,30 +352,29 @@ Examples:
   inshore graph betweenness web --sources 16 --seed 7 --memory 128MiB -o centrality.parquet")]
 pub struct Betweenness {
     #[command(flatten)]
-    pub asked: Asked,
+    pub asked: AlgorithmArgs,
     #[command(flatten)]
-    pub resumed: Resumed,
+    pub resumed: ResumeArgs,
     #[command(flatten)]
-    pub sample: Sample,
+    pub sample: SampleArgs,
 }
 
-/// Which sources betweenness is summed over.
+/// The sample of betweenness.
 #[derive(Args)]
-pub struct Sample {
+pub struct SampleArgs {
     /// Sources to sample (betweenness)
     #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().sources)]
     pub sources: u64,
-    /// Beginning of the random numbers that sample them (betweenness)
+    /// Seed of the random numbers that sample the sources (betweenness)
     #[arg(long, value_name = "N", default_value_t = BetweennessOptions::default().seed)]
     pub seed: u64,
 }
 
 /// Check a result against an independent, plain computation
 ///
-/// Takes a file that one of the algorithms wrote; its columns say which. Give the same options as the job had (after
-/// --tolerance, the iterations that it told). Ranks of a job with --vertex-tolerance are compared with converged ones. Exit code 1
-/// means that the result is wrong.
-/// The check loads the whole graph into memory and keeps no budget.
+/// Takes a file that one of the algorithms wrote; its columns tell the algorithm. Pass the same options as to the job (after
+/// --tolerance, the number of iterations that the job reported). Ranks of a job with --vertex-tolerance are compared with
+/// converged ones. Exit code 1 means that the result is wrong. The check loads the whole graph into memory and keeps no budget.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -396,22 +390,22 @@ pub struct Check {
     #[arg(value_name = "FILE")]
     pub answer: PathBuf,
     #[command(flatten)]
-    pub how: PagerankHow,
-    /// Vertex that the search began from (BFS, shortest paths) [default: the first one at level or distance 0]
+    pub how: PagerankArgs,
+    /// Source of the search (BFS, shortest paths) [default: the first vertex at level or distance 0]
     #[arg(long, value_name = "ID")]
     pub source: Option<u64>,
     #[command(flatten)]
-    pub sample: Sample,
+    pub sample: SampleArgs,
 }
 
-/// What of a graph lies in memory.
+/// The parts of a job that are in memory.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Regime {
-    /// What is known of vertices, their updates, and (shortest paths, betweenness) edges
+    /// Vertex state, updates, and (shortest paths, betweenness) edges
     Memory,
-    /// What is known of vertices and their updates (communities and clustering: where it fits)
+    /// Vertex state and updates (communities and clustering: where they fit)
     SemiExternal,
-    /// Neither: states lie on flash, updates are combined a part at a time
+    /// None: state is on flash, updates are combined a part at a time
     External,
 }
 
@@ -425,7 +419,7 @@ impl From<Regime> for graph::Regime {
     }
 }
 
-/// How updates are combined in each superstep.
+/// The way of combining updates in each superstep.
 #[derive(Clone, Copy, ValueEnum)]
 pub enum Strategy {
     /// In an array with a place for every vertex
@@ -443,7 +437,7 @@ impl From<Strategy> for sortreduce::Strategy {
     }
 }
 
-/// Reads a format by the library's own names, and lets help and completions list them.
+/// Parses a format by the library's own names, and lets help and completions list them.
 fn edge_format() -> impl clap::builder::TypedValueParser<Value = EdgeFormat> {
     use clap::builder::{PossibleValuesParser, TypedValueParser};
     let all = [

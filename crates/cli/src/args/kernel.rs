@@ -10,32 +10,32 @@ pub enum KernelCommand {
     Build(Build),
     Push(Push),
     Run(RunKernel),
-    /// List the kernels that were pushed
+    /// List the kernels in the store
     ///
-    /// Those of the store, or of the nodes that --node names. They are datasets whose names end with .wasm.
+    /// Those of the local store, or of the nodes that --node names. Kernels are datasets whose names end with .wasm.
     #[command(after_help = "\
 Examples:
   inshore kernel ls
   inshore kernel ls --node a.lan,b.lan --json")]
     Ls,
-    /// Remove kernels that were pushed
+    /// Remove kernels from the store
     ///
-    /// From the store, or from all nodes that --node names. What runs goes on undisturbed.
+    /// From the local store, or from all nodes that --node names. Running kernels are not disturbed.
     #[command(after_help = "\
 Examples:
   inshore kernel rm errors
   inshore kernel rm errors --node a.lan,b.lan")]
     Rm {
-        /// Their names
+        /// Names of the kernels
         #[arg(value_name = "NAME", required = true)]
         names: Vec<String>,
     },
 }
 
-/// Begin a kernel of your own: a folder with sources that build
+/// Create a kernel of your own: a folder with sources that build
 ///
-/// The folder has a small kernel to change, what a kernel in that language is made with (nothing is fetched), and a README. A
-/// kernel sees blocks of lines and arguments and nothing else; what it exports is told in docs/kernels-wasm.md.
+/// The folder has a small kernel to change, all files that a kernel in that language needs (no download), and a README. A kernel
+/// sees only blocks of lines and its arguments; docs/kernels-wasm.md describes its exports.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -43,18 +43,18 @@ Examples:
   inshore kernel new frequencies --from words
   inshore kernel new lines --language c --from scan")]
 pub struct New {
-    /// The folder, which is also the kernel's name
+    /// The folder, which is also the name of the kernel
     #[arg(value_name = "NAME")]
     pub folder: PathBuf,
-    /// What to write it in
+    /// Language of the sources
     #[arg(long, value_enum, default_value = "rust")]
     pub language: Language,
-    /// Which kernel to begin with
+    /// Kernel to start from
     #[arg(long, value_enum, default_value = "search")]
     pub from: Example,
 }
 
-/// A language that kernels are written in.
+/// Language of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Language {
     /// Built by cargo for wasm32-unknown-unknown
@@ -63,22 +63,22 @@ pub enum Language {
     C,
 }
 
-/// A kernel to begin with.
+/// A kernel to start from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Example {
     /// Counts lines
     Scan,
-    /// Gives lines that contain a text
+    /// Returns lines that contain a text
     Search,
     /// Counts words
     Words,
 }
 
-/// Build a kernel, and look whether it can be run
+/// Build a kernel, and check that it can run
 ///
 /// A folder with a Cargo.toml is built by cargo, for wasm32-unknown-unknown; one with a .c file by clang. The module, NAME.wasm,
-/// appears in the folder once it has been loaded in a sandbox and exports what a kernel has to. Names of tools are taken from
-/// CARGO, RUSTC and CLANG where these are set.
+/// appears in the folder after it was loaded in a sandbox and has the required exports. CARGO, RUSTC and CLANG override the names
+/// of the tools.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -90,10 +90,10 @@ pub struct Build {
     pub folder: PathBuf,
 }
 
-/// Put a kernel where it is to run
+/// Store a kernel for later runs
 ///
-/// Into the store, or with --node into the store of each node, on all or none: then `kernel run NAME` finds it. It is a dataset
-/// called NAME.wasm. Nothing is overwritten: remove the old one before (`kernel rm`).
+/// Into the local store, or with --node into the store of each node, on all or none: then `kernel run NAME` finds the kernel. It
+/// becomes a dataset NAME.wasm. No kernel is overwritten: remove the old one first (`kernel rm`).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -103,17 +103,17 @@ pub struct Push {
     /// The module
     #[arg(value_name = "MODULE")]
     pub module: PathBuf,
-    /// What to call it [default: the file's name without .wasm]
+    /// Name of the kernel [default: the file's name without .wasm]
     #[arg(long)]
     pub name: Option<String>,
 }
 
-/// Run a kernel over files, here or where they lie
+/// Run a kernel over files, here or on nodes
 ///
-/// The kernel is a module (FILE.wasm) or the name of one that was pushed. It gets the lines of all files, with all threads,
-/// in a sandbox: no files, no network, no clock, only the memory of this job. Its result is written in the order of the files
-/// and does not depend on threads, memory or nodes. With --node it runs on each node that has pieces of store:NAME; a module
-/// that was not pushed there travels along. gzip, bzip2, zstd and lz4 are unpacked here. What it logs is told with --explain.
+/// The kernel is a module (FILE.wasm) or the name of one in the store. It gets the lines of all files, with all threads, in a
+/// sandbox: no files, no network, no clock, only the memory of this job. Its result is written in the order of the files and does
+/// not depend on threads, memory or nodes. With --node it runs on each node that has shards of store:NAME; a module that is not
+/// stored there is sent along. gzip, bzip2, zstd and lz4 are decompressed here. --explain shows its log.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -121,13 +121,13 @@ Examples:
   inshore kernel run errors --args timeout store:app.log --node a.lan,b.lan --output errors.txt
   inshore kernel run words.wasm books/moby.txt --memory 512MiB --counters words.json")]
 pub struct RunKernel {
-    /// The module, or the name of one that was pushed
+    /// The module, or the name of one in the store
     #[arg(value_name = "KERNEL")]
     pub kernel: String,
     /// Files; - is standard input, store:NAME a dataset
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<PathBuf>,
-    /// What the kernel is started with
+    /// Argument string of the kernel
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     pub args: String,
     /// The file to write instead of standard output; it appears whole or not at all

@@ -1,7 +1,7 @@
-//! The arguments of the command line, as clap reads them: `inshore NOUN VERB`, and the options that go everywhere.
+//! The arguments of the command line, for clap: `inshore NOUN VERB`, and the global options.
 //!
-//! A flat table in one file for each feature. Defaults that the library has are taken from the library, so that there is one place for
-//! each.
+//! Arguments are flat tables in one file for each feature. Defaults of the library are read from the library, so that each has
+//! one place.
 
 #[cfg(feature = "graph")]
 mod graph;
@@ -48,14 +48,14 @@ use inshore::{
     store::{Deadline, parse_bytes},
 };
 
-/// The most rows that `--top` shows: they are held in memory, in the part that no budget counts.
+/// The most rows of `--top`: they are held in memory outside of the budget.
 #[cfg(any(feature = "graph", feature = "text"))]
 const TOP_MAX: u64 = 100_000;
 
 /// Analytics on flash: data several times larger than memory, within a memory budget that you set.
 ///
-/// Graphs are imported into a store, a folder on a drive, and stay there. Each job gets a budget of memory
-/// (--memory): the process takes at most that plus 64 MiB, however large the graph is. What does not fit streams from the drive.
+/// Graphs are imported into a store, a folder on a drive, and stay there. Each job gets a budget of memory (--memory): the
+/// process takes at most that plus 64 MiB, however large the graph is. Data that does not fit streams from the drive.
 #[derive(Parser)]
 #[command(name = "inshore", version, long_version = long_version(), arg_required_else_help = true, disable_help_subcommand = true)]
 #[command(after_help = "\
@@ -73,7 +73,7 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// The version, the commit and the features of this build.
+/// Returns the version, the commit and the features of this build.
 fn long_version() -> String {
     let has = |wanted: bool| {
         let names = FEATURES.iter().filter(move |(_, has)| *has == wanted).map(|(name, _)| *name);
@@ -87,14 +87,14 @@ fn long_version() -> String {
     text
 }
 
-/// The deadline so many seconds after the start of the command, which is now.
+/// Parses a deadline, in seconds after the start of the command, which is now.
 fn parse_deadline(text: &str) -> Result<Deadline, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=31_536_000.0).contains(seconds));
     let deadline = seconds.and_then(|seconds| Deadline::after(Duration::from_secs_f64(seconds)));
     deadline.ok_or_else(|| "expected seconds from 0.1 to 31536000".into())
 }
 
-/// Options that go with every command.
+/// Global options.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Everywhere")]
 pub struct Everywhere {
@@ -104,44 +104,43 @@ pub struct Everywhere {
     /// Worker threads [default: one for each core that this process may use]
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub threads: Option<u16>,
-    /// Folder of the store, made on first use [default: $INSHORE_STORE, else one in the user's data directory]. Of a
-    /// store on several drives any of its folders, or DIR:DIR:... where they were moved apart
+    /// Folder of the store, created on first use [default: $INSHORE_STORE, else a folder in the user's data directory]. For a
+    /// store on several drives pass any of its folders, or DIR:DIR:... if they were moved apart
     #[arg(long, global = true, value_name = "DIR")]
     pub store: Option<PathBuf>,
-    /// Print counters and facts as one JSON value, and nothing else, on standard output
+    /// Print counters and facts as one JSON value, and no other output, on standard output
     #[arg(long, global = true)]
     pub json: bool,
     /// Print no progress, no costs and no notices on standard error
     #[arg(long, global = true)]
     pub quiet: bool,
-    /// Tell on standard error how it is going to be done (graph jobs, reduce), and after the run how it was done and where the
-    /// time went
+    /// Print the plan on standard error (graph jobs, reduce), and after the run the methods used and the time of each phase
     #[arg(long, global = true)]
     pub explain: bool,
-    /// Give up after so many seconds, whatever the command waits for or works on, with exit code 2
+    /// Stop after so many seconds with exit code 2, whatever the command is doing
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_deadline)]
     pub deadline: Option<Deadline>,
-    /// Do it on these nodes, where the data lies (search, count, sql, reduce, sort, language identify, compress, kernel,
-    /// store put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
+    /// Run on these nodes, near the data (search, count, sql, reduce, sort, language identify, compress, kernel, store
+    /// put|get|ls|rm, node run|status|traverse): HOST or HOST:PORT of each
     #[arg(long, global = true, value_name = "HOST,...", value_delimiter = ',', help_heading = "Nodes")]
     pub node: Vec<String>,
-    /// The file of this client's credentials, or of this node's for `node serve` (see `inshore node credentials`)
+    /// File with this client's credentials, or with this node's for `node serve` (see `inshore node credentials`)
     #[arg(long, global = true, value_name = "FILE", help_heading = "Nodes")]
     pub credentials: Option<PathBuf>,
-    /// With --node: answer without what lost nodes have, and say what is missing; else that is an error
+    /// With --node: answer without the data of lost nodes, and report what is missing; otherwise a lost node is an error
     #[arg(long, global = true, help_heading = "Nodes")]
     pub partial: bool,
-    /// With --node: memory of the task on each node [default: as the node is set up]
+    /// With --node: memory of the task on each node [default: the node's setting]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes, help_heading = "Nodes")]
     pub node_memory: Option<u64>,
-    /// With --node: a node that says nothing for so many seconds, not even that it is alive, is lost
+    /// With --node: seconds of silence, without even a heartbeat, after which a node counts as lost
     #[arg(long, global = true, value_name = "SECONDS", default_value = "10", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub silence: u64,
-    /// With --node: what a node got no further with for so many seconds is asked of others that have it
+    /// With --node: seconds without progress on a shard after which other replicas are asked for it
     #[arg(long, global = true, value_name = "SECONDS", default_value = "30", help_heading = "Nodes", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub stall: u64,
-    /// With --node: leave all of the work to the nodes. Else this machine's cores do a part of search, language identify, compress, count,
-    /// sort, reduce and sql where that is measured to be faster, although more bytes have to come here then
+    /// With --node: leave all of the work to the nodes. Otherwise this machine's cores do a part of search, language identify,
+    /// compress, count, sort, reduce and sql if that is measured to be faster, although more bytes then cross the network
     #[arg(long, global = true, help_heading = "Nodes")]
     pub only_nodes: bool,
 }
@@ -149,10 +148,10 @@ pub struct Everywhere {
 #[derive(Subcommand)]
 pub enum Command {
     #[cfg(feature = "graph")]
-    /// Graphs larger than memory: import them, ask them, give them back
+    /// Graphs larger than memory: import, analyse, export
     ///
-    /// A graph is imported once, from an edge list of any of the usual formats, and asked as often as you like.
-    /// Vertex ids are any numbers of 64 bits; results carry the same ids.
+    /// A graph is imported once, from an edge list of any of the usual formats, and analysed as often as you like. Vertex ids are
+    /// any numbers of 64 bits; results have the same ids.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -165,9 +164,9 @@ Examples:
         #[command(subcommand)]
         command: GraphCommand,
     },
-    /// What the store holds: datasets as files
+    /// Datasets of the store, as files
     ///
-    /// A dataset is a sequence of bytes with a name, checked whenever it is read; a graph is one of several files.
+    /// A dataset is a sequence of bytes with a name, whose checksums are verified at every read; a graph has several files.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -180,10 +179,10 @@ Examples:
         command: StoreCommand,
     },
     #[cfg(feature = "nodes")]
-    /// Machines that do the work where their data lies
+    /// Nodes: machines that process their own data
     ///
-    /// Any machine with drives becomes a node: `inshore node serve` there, and --node NAME,... with search, count words and
-    /// store here. The command travels, the data stays, the answer comes back.
+    /// Any machine with drives becomes a node: run `inshore node serve` there, and use --node NAME,... with search, count words
+    /// and store here. The command is sent to the data, and only the answer comes back.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -199,10 +198,10 @@ Examples:
     #[cfg(feature = "text")]
     Search(Search),
     #[cfg(feature = "wasm")]
-    /// Kernels of your own, in WebAssembly: begin one, build it, run it where the data lies
+    /// Kernels of your own, in WebAssembly: create, build, and run them near the data
     ///
-    /// A kernel is a module that is given lines and says what came of them: in Rust, C or any language that compiles to
-    /// WebAssembly. It runs contained, with all threads, here or on nodes. docs/kernels-wasm.md tells what it exports.
+    /// A kernel is a module that gets lines and returns a result: in Rust, C or any language that compiles to WebAssembly. It
+    /// runs in a sandbox, with all threads, here or on nodes. docs/kernels-wasm.md describes its exports.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -216,9 +215,9 @@ Examples:
         command: KernelCommand,
     },
     #[cfg(feature = "text")]
-    /// Which language texts are in: learn languages from samples, and tell them
+    /// Language of texts: train profiles from samples, and identify languages
     ///
-    /// A set of profiles is made of labelled samples once and stays in the store.
+    /// A set of profiles is trained once from labelled samples and stays in the store.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -243,9 +242,9 @@ Examples:
     #[cfg(feature = "text")]
     Checksum(Checksum),
     #[cfg(any(feature = "records", feature = "text"))]
-    /// Count what occurs how often: words of texts, k-mers of sequences, values of a column
+    /// Count occurrences: words of texts, k-mers of sequences, values of a column
     ///
-    /// The result is a table with one row for each of them and its count, in order.
+    /// The result is a table with one row for each distinct value and its count, in order.
     #[command(
         arg_required_else_help = true,
         after_help = "\
@@ -258,9 +257,9 @@ Examples:
         #[command(subcommand)]
         command: CountCommand,
     },
-    /// Print the completions of a shell
+    /// Print shell completions
     ///
-    /// The script goes to standard output. Your shell's manual says where it wants it.
+    /// The script goes to standard output. The manual of your shell says where to put it.
     #[command(after_help = "\
 Examples:
   inshore completions bash > ~/.local/share/bash-completion/completions/inshore
@@ -272,13 +271,13 @@ Examples:
     },
     /// Write the manual pages
     ///
-    /// With --out, one page for each command into a folder; without, the first page to standard output.
+    /// With --out, one page for each command into a folder; otherwise the first page to standard output.
     #[command(after_help = "\
 Examples:
   inshore man | man -l -
   inshore man --out ~/.local/share/man/man1")]
     Man {
-        /// Folder for the pages of all commands, made if it is not there
+        /// Folder for the pages of all commands, created if missing
         #[arg(long, value_name = "DIR")]
         out: Option<PathBuf>,
     },
@@ -297,7 +296,7 @@ pub enum CountCommand {
 
 #[cfg(feature = "nodes")]
 impl Command {
-    /// Tells whether the command can be done on nodes.
+    /// Tells whether the command can run on nodes.
     pub fn knows_nodes(&self) -> bool {
         use StoreCommand::{Get, Ls, Put, Repair, Rm};
         match self {
@@ -354,7 +353,8 @@ mod tests {
         });
     }
 
-    /// An argument that names a file stands in `tests/power/files.txt`, which says whether the file is written; `tests/power.rs` tries it.
+    /// Every argument that names a file is listed in `tests/power/files.txt`, with whether the file is written; `tests/power.rs`
+    /// tests it.
     #[cfg(feature = "full")]
     #[test]
     fn every_argument_that_names_a_file_is_listed() {
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(found, listed.collect());
     }
 
-    /// The words of a line, cut at spaces outside of quotes.
+    /// Returns the words of a line, split at spaces outside of quotes.
     fn shell_words(line: &str) -> Vec<String> {
         let (mut words, mut quote) = (vec![String::new()], None);
         for letter in line.chars() {

@@ -11,11 +11,11 @@ pub enum NodeCommand {
     Run(RunCommand),
     Credentials(Credentials),
     Traverse(Traverse),
-    /// Tell how nodes are
+    /// Show the state of nodes
     ///
-    /// For each node that --node names: what it does, how many tasks run and wait, its memory, load, temperature where the
-    /// machine has a sensor, free space, what it has read and answered since it began, and when its credentials end. The exit
-    /// code is 1 if one does not answer.
+    /// For each node that --node names: its activity, running and queued tasks, memory, load, temperature if the machine has a
+    /// sensor, free space, bytes read and answered since its start, and the end of its credentials. The exit code is 1 if a node
+    /// does not answer.
     #[command(after_help = "\
 Examples:
   inshore node status --node a.lan,b.lan,c.lan --credentials client-laptop.json
@@ -23,14 +23,14 @@ Examples:
     Status,
 }
 
-/// Serve the store of this machine, and do the work of clients on it
+/// Serve the store of this machine, and run tasks of clients on it
 ///
-/// Runs until it is stopped. Clients name it with --node; what they ask is done here, near the data, and only answers
-/// travel. Without --credentials it serves this machine alone. SIGTERM and Ctrl-C: it takes no more tasks, gives those that
-/// run --drain seconds, and ends; a second signal ends it at once, which loses nothing either.
+/// Runs until stopped. Clients name the node with --node; their tasks run here, near the data, and only answers are sent back.
+/// Without --credentials it serves this machine alone. SIGTERM and Ctrl-C: the node takes no more tasks, gives running ones
+/// --drain seconds, and ends; a second signal ends it at once, which loses no data either.
 ///
-/// All tasks together keep to --memory; those that have to wait are served in turn, a client at a time, and the client of one more
-/// than --queue is told to come again.
+/// All tasks together keep to --memory; queued tasks run in turn, one client after the other, and a client beyond --queue is told
+/// to retry.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -39,19 +39,19 @@ Examples:
   inshore node serve --listen 127.0.0.1:4711 --slots 4 --queue 16 --page 127.0.0.1:4780
   inshore node serve --allow grep --allow awk --allow report=/opt/report/bin/report")]
 pub struct Serve {
-    /// Where to listen
+    /// Address and port to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:4710")]
     pub listen: SocketAddr,
-    /// What the node is called in messages [default: the machine's name]
+    /// Name of the node in messages [default: the machine's name]
     #[arg(long)]
     pub name: Option<String>,
-    /// Memory of a task that does not ask for some [default: two fifths of --memory]
+    /// Memory of a task that does not request an amount [default: two fifths of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub task_memory: Option<u64>,
     /// Tasks that run at once
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub slots: u16,
-    /// Tasks that may wait, of one client half of them at most
+    /// Queued tasks, of which one client may have half
     #[arg(long, value_name = "N", default_value = "64")]
     pub queue: u16,
     /// Connections at once
@@ -60,71 +60,71 @@ pub struct Serve {
     /// Connections at once from one address
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections_per_address: u16,
-    /// A connection over which no request with a good token came in so many seconds is closed
+    /// Seconds without a request with a valid token after which a connection is closed
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub first_request: u64,
-    /// No task runs longer than so many seconds
+    /// Deadline of every task, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub task_deadline: u64,
-    /// Let clients with the right run-commands run this program, contained: NAME=/PATH, or the NAME of one in /usr/bin. Can be
-    /// given several times
+    /// Let clients with the right run-commands run this program, contained: NAME=/PATH, or the NAME of one in /usr/bin.
+    /// Repeatable
     #[arg(long, value_name = "PROGRAM")]
     pub allow: Vec<String>,
-    /// Run commands only where the machine contains them in all ways that Inshore knows, memory and network too
+    /// Run commands only on a machine with every kind of containment that Inshore knows, including memory and network
     #[arg(long)]
     pub strict: bool,
-    /// What it logs on standard error: each put, removal and task, with who asked and what came of it, and each refusal with its reason
+    /// Log on standard error: each put, removal and task, with its client and result, and each refusal with its reason
     #[arg(long, value_enum, default_value = "text")]
     pub log: Log,
-    /// Seconds that running tasks have when the node is stopped
+    /// Seconds that running tasks get when the node is stopped
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = clap::value_parser!(u64).range(0..=31_536_000))]
     pub drain: u64,
     #[command(flatten)]
     pub page: PageArgs,
 }
 
-/// How a node logs.
+/// Format of a node's log.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Log {
     /// A line for each event
     Text,
     /// A JSON object for each event
     Json,
-    /// Nothing
+    /// No log
     None,
 }
 
-/// Run a command where the data lies
+/// Run a command near the data
 ///
-/// A program that the operator of each node allows (`inshore node serve --allow`) runs there, on every node that has some of
-/// the --input, which is its standard input; without --input on all nodes that --node names. What it writes comes back, node
-/// by node. It sees no file but its input and the system's programs, has no network, an unprivileged user, the memory
-/// of a task, and ends with all that it has started at --deadline. The exit code is 1 if one of them did not end with 0.
+/// Runs a program that the operator of each node allows (`inshore node serve --allow`), on every node that has some of the
+/// --input, which becomes its standard input; without --input on all nodes that --node names. Its output is sent back, node by
+/// node. The program sees only its input and the files of the system's programs, has no network, an unprivileged user, the memory
+/// of a task, and is ended with all of its processes at --deadline. The exit code is 1 if a program did not end with 0.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore node run --node a.lan,b.lan --input store:web.log grep -c ERROR
   inshore node run --node localhost --input store:web.log -- awk '{ n += $10 } END { print n }'")]
 pub struct RunCommand {
-    /// What becomes its standard input: store:NAME, or store:NAME/FILE
+    /// Standard input of the program: store:NAME, or store:NAME/FILE
     #[arg(long, value_name = "DATASET")]
     pub input: Vec<PathBuf>,
-    /// The program, as the operators of the nodes call it
+    /// The program, by the name that the operators of the nodes gave it
     #[arg(value_name = "PROGRAM")]
     pub program: String,
-    /// Its arguments
+    /// Arguments of the program
     #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
     pub args: Vec<String>,
 }
 
 /// Follow pointers from page to page, on the nodes
 ///
-/// A file on nodes is taken as pages of one size, numbered from 0, of which each names the next one: 8 bytes of it, little
-/// endian, are its number; all ones (2^64 - 1) say that it is the last. From each --start as many as --steps pointers are followed, all chains at
-/// once. A node follows a chain while the pages are its own and hands it to the node that has the next one; only where it ends comes
-/// back: the page, how many steps and changes of node there were, and a digest of all pages on the way. Put the file with
-/// `store put --record 8192 --block 8KiB`, so that pieces are whole pages and a read is one page. A page that names one
-/// that is not there is an error that names it.
+/// A file on nodes is read as pages of one size, numbered from 0, each of which names the next one: 8 bytes of the page, little
+/// endian, are the number; all ones (2^64 - 1) mark the last page. From each --start at most --steps pointers are followed, all
+/// chains at once. A node follows a chain through its own pages and passes it to the node that has the next one; only the end
+/// comes back: the page, the numbers of steps and of changes of node, and a digest of all pages on the way. Put the file with
+/// `store put --record 8192 --block 8KiB`, so that shards are whole pages and a read is one page. A pointer to a missing page is
+/// an error that names the page with the pointer.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -135,44 +135,44 @@ pub struct Traverse {
     /// The file: store:NAME, or store:NAME/FILE
     #[arg(value_name = "DATASET")]
     pub file: String,
-    /// The pages to begin with
+    /// Pages to start from
     #[arg(long, value_name = "PAGE,...", value_delimiter = ',', default_value = "0")]
     pub start: Vec<u64>,
-    /// Pointers of each chain that are followed, at most
+    /// Pointers to follow in each chain, at most
     #[arg(long, value_name = "N", default_value = "1000")]
     pub steps: u64,
     /// Size of a page
     #[arg(long, value_name = "SIZE", default_value = "8KiB", value_parser = parse_bytes)]
     pub page: u64,
-    /// The byte of each page at which the number of the next one begins
+    /// Byte of each page at which the number of the next one begins
     #[arg(long, value_name = "BYTE", default_value = "0")]
     pub at: u64,
-    /// Who follows the pointers
+    /// Where pointers are followed
     #[arg(long, value_enum, default_value = "nodes")]
     pub by: FollowedBy,
-    /// With --by client: memory for pages that are kept here
+    /// With --by client: memory for cached pages
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep: Option<u64>,
 }
 
-/// Who follows pointers.
+/// Where pointers are followed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FollowedBy {
-    /// The nodes, which hand chains to each other
+    /// On the nodes, which pass chains to each other
     Nodes,
-    /// The nodes, but the client hands chains from one to the next
+    /// On the nodes, but the client passes chains from one to the next
     Turns,
-    /// The client: every page comes here
+    /// On the client: every page is sent here
     Client,
 }
 
-/// Make credentials for nodes and clients
+/// Create credentials for nodes and clients
 ///
-/// The first call makes an authority in the folder: the keys that sign the certificates of nodes and the tokens of
-/// clients. authority.json stays with you. node-NAME.json goes to that node, client-NAME.json to that client, for
-/// --credentials; each is readable by its owner alone. Nothing is ever overwritten: to renew, remove the file and call again.
-/// --json tells the claims of a client's token too: its id (jti), name (sub), rights and times. In the last 14 days before
-/// credentials end, node status, the log of the node and the commands of the client warn of it.
+/// The first call creates an authority in the folder: the keys that sign the certificates of nodes and the tokens of clients.
+/// Keep authority.json; copy node-NAME.json to that node and client-NAME.json to that client, for --credentials; each file is
+/// readable by its owner alone. No file is overwritten: to renew credentials, remove the file and call again. --json also prints
+/// the claims of a client's token: its id (jti), name (sub), rights and times. In the last 14 days before credentials end, node
+/// status, the log of the node and the commands of the client print a warning.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -180,38 +180,38 @@ Examples:
   inshore node credentials keys --for-client laptop --rights read,run,write --days 30
   inshore node credentials keys --for-client ops --rights read,administer")]
 pub struct Credentials {
-    /// The folder of the authority, made if it is not there
+    /// Folder of the authority, created if missing
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// Make credentials for the node of this name
+    /// Create credentials for the node of this name
     #[arg(long, value_name = "NAME", requires = "address", conflicts_with = "for_client")]
     pub for_node: Option<String>,
-    /// The names and numbers under which clients reach the node
+    /// Host names and addresses under which clients reach the node
     #[arg(long, value_name = "HOST,...", value_delimiter = ',')]
     pub address: Vec<String>,
-    /// Make credentials for the client of this name
+    /// Create credentials for the client of this name
     #[arg(long, value_name = "NAME")]
     pub for_client: Option<String>,
-    /// What the client may do: read, run, write, run-wasm, run-commands, administer (and relay, which nodes may)
+    /// Rights of the client: read, run, write, run-wasm, run-commands, administer (and relay, for nodes)
     #[arg(long, value_name = "RIGHT,...", value_delimiter = ',', default_value = "read,run")]
     pub rights: Vec<Right>,
-    /// How long the credentials hold
+    /// Days until the credentials end
     #[arg(long, value_name = "N", default_value = "365", value_parser = clap::value_parser!(u32).range(1..=36_500))]
     pub days: u32,
 }
 
-/// What a node shows of itself.
+/// The status page of a node.
 #[derive(Args)]
 pub struct PageArgs {
-    /// Serve a page that shows what this node does, with its counters for Prometheus under /metrics. On this machine alone
-    /// (127.0.0.1:4780) everybody here sees it; elsewhere it is HTTPS with the node's certificate, and a token with the right to
-    /// read is the password
+    /// Serve a web page with the state of this node, and its counters for Prometheus under /metrics. On a local address
+    /// (127.0.0.1:4780) all users of this machine can read it; on others it is HTTPS with the node's certificate, and a token
+    /// with the right to read is the password
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = "Page")]
     pub page: Option<SocketAddr>,
-    /// Other nodes that the page shows too: HOST or HOST:PORT of each
+    /// Other nodes to show on the page: HOST or HOST:PORT of each
     #[arg(long, value_name = "HOST,...", value_delimiter = ',', requires = "page", help_heading = "Page")]
     pub peers: Vec<String>,
-    /// The credentials of a client, with which the page asks the --peers how they are; the right to read is enough
+    /// Credentials of a client, with which the page asks the --peers for their state; the right to read is enough
     #[arg(long, value_name = "FILE", requires = "peers", help_heading = "Page")]
     pub peer_credentials: Option<PathBuf>,
 }

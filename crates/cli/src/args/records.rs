@@ -9,14 +9,14 @@ use super::Header;
 
 /// Sort lines, records or tables larger than memory
 ///
-/// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of
-/// their bytes; tables (.parquet, .csv, .tsv, .arrow) by columns (--key). What is equal keeps the order of the input.
-/// Where the input does not fit --memory, sorted runs lie in the store for a while, as large as the input; whether there
-/// is room is looked at before. The output appears whole or not at all. gzip, zstd, bzip2 and lz4 are unpacked.
+/// Lines are sorted by their bytes, as LC_ALL=C sort does; records of a fixed number of bytes (--record) by some of their bytes;
+/// tables (.parquet, .csv, .tsv, .arrow) by columns (--key). Equal rows keep the order of the input. If the input does not fit
+/// --memory, sorted runs as large as the input lie in the store until the end; free space is checked first. The output appears
+/// whole or not at all. gzip, zstd, bzip2 and lz4 are decompressed.
 ///
-/// With --node, each node sorts its pieces of datasets (store:NAME) in the memory of its task, with runs in its own store,
-/// and the sorted rows are merged here as they come: the same bytes as from a sort here. Records have to be loaded with
-/// store put --record.
+/// With --node, each node sorts its shards of datasets (store:NAME) in the memory of its task, with runs in its own store, and
+/// the sorted rows are merged here as they arrive: the same bytes as from a local sort. Records must be loaded with store put
+/// --record.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -28,31 +28,31 @@ pub struct Sort {
     /// Files to sort together; - is standard input
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The file to write; - is standard output. For tables its ending chooses the format: .parquet, .arrow or .csv
+    /// The file to write; - is standard output. For tables the file extension selects the format: .parquet, .arrow or .csv
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Columns that tables are sorted by; the greatest first where :desc follows. Nulls come last
+    /// Columns to sort tables by; :desc sorts in descending order. Nulls come last
     #[arg(short, long, value_name = "COLUMN[:desc]", value_delimiter = ',')]
     pub key: Vec<Key>,
-    /// Columns of CSV that are text even where they look like numbers
+    /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', requires = "key")]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true, requires = "key")]
     pub header: Option<Header>,
     /// Sort records of so many bytes instead of lines
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
     pub record: Option<u64>,
-    /// The bytes that records are sorted by: from the first, counted from 0, to before the second [default: all]
+    /// Bytes to sort records by: from the first, counted from 0, to before the second [default: all]
     #[arg(long, value_name = "A..B", requires = "record")]
     pub key_bytes: Option<KeyBytes>,
-    /// The greatest first, and the smallest where a key says :desc
+    /// Sort in descending order, and ascending where a key has :desc
     #[arg(short, long)]
     pub reverse: bool,
-    /// Of lines that are equal, or records and rows with equal keys, keep the first only
+    /// Keep only the first of equal lines, or of records and rows with equal keys
     #[arg(short, long)]
     pub unique: bool,
-    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    /// Keep finished runs if interrupted, and resume with the runs of an interrupted sort (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }
@@ -79,9 +79,9 @@ impl std::str::FromStr for Key {
 /// A range of bytes in a record.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyBytes {
-    /// The first.
+    /// First byte.
     pub start: u64,
-    /// Behind the last.
+    /// End, the byte after the last.
     pub end: u64,
 }
 
@@ -97,11 +97,11 @@ impl std::str::FromStr for KeyBytes {
     }
 }
 
-/// Group the rows of tables by columns and compute something of each group
+/// Group the rows of tables by columns and aggregate each group
 ///
-/// GROUP BY for tables larger than memory: Parquet, CSV, TSV and Arrow in, one row for each group out, in the order of
-/// the columns that they are grouped by. Nulls are passed over by aggregates and are a group of their own in --by.
-/// Without --by all rows are one group. A sum of whole numbers that needs more than 64 bits is an error.
+/// GROUP BY for tables larger than memory: reads Parquet, CSV, TSV and Arrow, and writes one row per group, in the order of the
+/// grouped columns. Aggregates skip nulls; in --by nulls are a group of their own. Without --by all rows are one group. A sum of
+/// integers that needs more than 64 bits is an error.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -115,46 +115,46 @@ pub struct Reduce {
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Columns whose values make a group
+    /// Columns to group by
     #[arg(short, long, value_name = "COLUMN", value_delimiter = ',')]
     pub by: Vec<String>,
     /// Count the rows of each group; with columns, their values that are not null
     #[arg(long, value_name = "COLUMN", value_delimiter = ',', num_args = 0..=1, require_equals = true, default_missing_value = "")]
     pub count: Vec<String>,
-    /// Add up a column
+    /// Sum of a column
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub sum: Vec<String>,
-    /// The mean of a column
+    /// Mean of a column
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub mean: Vec<String>,
-    /// The smallest value of a column
+    /// Smallest value of a column
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub min: Vec<String>,
-    /// The greatest value of a column
+    /// Greatest value of a column
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub max: Vec<String>,
-    /// The first value of a column, in the order of the input
+    /// First value of a column, in the order of the input
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub first: Vec<String>,
-    /// The last value of a column, in the order of the input
+    /// Last value of a column, in the order of the input
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub last: Vec<String>,
-    /// Columns of CSV that are text even where they look like numbers
+    /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
-    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    /// Keep finished runs if interrupted, and resume with the runs of an interrupted job (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }
 
 /// Count the k-mers of FASTA and FASTQ files
 ///
-/// A k-mer is a stretch of k bases. It and its reverse complement count as one, the smaller of both, unless --forward
-/// is given; letters that are no bases break a sequence. The table has the columns kmer and count. With --node, each node
-/// counts what it has, of files that are not compressed; FASTQ has to be loaded under a name that ends with .fastq or .fq.
+/// A k-mer is a stretch of k bases. A k-mer and its reverse complement count as one, the smaller of both, unless --forward is
+/// given; letters that are no bases break a sequence. The table has the columns kmer and count. With --node, each node counts its
+/// own shards of files that are not compressed; FASTQ must be loaded under a name that ends with .fastq or .fq.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -163,7 +163,7 @@ Examples:
   inshore count kmers genome.fa -k 31 --min-count 2 --codes -o kmers.parquet
   inshore count kmers genome.fa -k 21 --histogram spectrum.csv -o kmers.parquet")]
 pub struct Kmers {
-    /// Files of sequences; - is standard input. gzip, zstd, bzip2 and lz4 are unpacked
+    /// Files of sequences; - is standard input. gzip, zstd, bzip2 and lz4 are decompressed
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
@@ -172,10 +172,10 @@ pub struct Kmers {
     /// Bases in a k-mer
     #[arg(short, value_name = "K", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=KMER_MAX as i64))]
     pub k: u32,
-    /// Count a k-mer and its reverse complement apart
+    /// Count a k-mer and its reverse complement separately
     #[arg(long)]
     pub forward: bool,
-    /// Write those only that occur so often
+    /// Write only k-mers with at least this count
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub min_count: u32,
     /// Write numbers with two bits for each base (A 0, C 1, G 2, T 3) instead of text; k up to 32
@@ -184,7 +184,7 @@ pub struct Kmers {
     /// Also write how many k-mers occur once, twice, ...: CSV with the columns count and kmers
     #[arg(long, value_name = "FILE")]
     pub histogram: Option<PathBuf>,
-    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    /// Keep finished runs if interrupted, and resume with the runs of an interrupted count (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }
@@ -207,13 +207,13 @@ pub struct Values {
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Columns of CSV that are text even where they look like numbers
+    /// Columns of CSV that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
-    /// Keep finished runs if this is interrupted, and go on with those that it kept when it was (store jobs lists them)
+    /// Keep finished runs if interrupted, and resume with the runs of an interrupted count (store jobs lists them)
     #[arg(long)]
     pub resume: bool,
 }

@@ -1,4 +1,4 @@
-//! `inshore search`: the arguments of ripgrep, wherever it has one for the same thing.
+//! `inshore search`: with ripgrep's arguments, wherever ripgrep has an equivalent.
 
 use std::path::PathBuf;
 
@@ -6,11 +6,11 @@ use clap::{Args, ValueEnum};
 
 /// Search files for lines that match a pattern
 ///
-/// What ripgrep's users expect: regular expressions, folders searched with the rules of .gitignore, .ignore and .rgignore,
-/// hidden and binary files left out, and the exit codes 0 (a match), 1 (none) and 2 (an error). Results come in the order
-/// of paths, whatever the number of threads; a large file is searched by all of them, and read past the page cache where
-/// it is not in it. store:NAME names a dataset of the store. Here --json and -o mean what they mean to ripgrep: the file
-/// to write is --output, and counters go to --counters.
+/// Works like ripgrep: regular expressions, folders searched with the rules of .gitignore, .ignore and .rgignore, hidden and
+/// binary files skipped, and the exit codes 0 (a match), 1 (none) and 2 (an error). Results come in the order of paths, whatever
+/// the number of threads; a large file is searched by all threads, and read past the page cache unless cached. store:NAME names a
+/// dataset of the store. As in ripgrep, --json and -o select the output; the file to write is --output, and counters go to
+/// --counters.
 #[derive(Args)]
 #[command(
     args_override_self = true,
@@ -22,30 +22,30 @@ Examples:
   inshore search -o 'took ([0-9.]+) s' -r '$1' src -g '*.log'"
 )]
 pub struct Search {
-    /// What to look for: a regular expression, unless -F; the first path where -e or -f name patterns
+    /// The pattern: a regular expression, unless -F; the first path if -e or -f gives patterns
     #[arg(value_name = "PATTERN", required_unless_present_any = ["regexp", "file", "files"])]
     pub pattern: Option<String>,
-    /// Files and folders; - is standard input, store:NAME a dataset [default: the current folder, or standard input where
-    /// something is piped into it]
+    /// Files and folders; - is standard input, store:NAME a dataset [default: the current folder, or standard input if it is a
+    /// pipe]
     #[arg(value_name = "PATH")]
     pub paths: Vec<PathBuf>,
 
-    /// A pattern; may be given several times, and then any of them matches
+    /// A pattern; repeatable, a line matches if any pattern does
     #[arg(short = 'e', long, value_name = "PATTERN", help_heading = "Pattern", allow_hyphen_values = true)]
     pub regexp: Vec<String>,
     /// A file with a pattern in each line; - is standard input
     #[arg(short = 'f', long, value_name = "FILE", help_heading = "Pattern", allow_hyphen_values = true)]
     pub file: Vec<PathBuf>,
-    /// Patterns are texts and not regular expressions
+    /// Patterns are literal texts and not regular expressions
     #[arg(short = 'F', long, help_heading = "Pattern")]
     pub fixed_strings: bool,
-    /// Case makes no difference
+    /// Ignore case
     #[arg(short, long, help_heading = "Pattern", overrides_with_all = ["case_sensitive", "smart_case"])]
     pub ignore_case: bool,
-    /// Case makes a difference, as it does unless -i or -S say something else
+    /// Do not ignore case, as without -i and -S
     #[arg(short = 's', long, help_heading = "Pattern", overrides_with_all = ["ignore_case", "smart_case"])]
     pub case_sensitive: bool,
-    /// Case makes no difference to patterns without a capital letter
+    /// Ignore case for patterns without a capital letter
     #[arg(short = 'S', long, help_heading = "Pattern", overrides_with_all = ["ignore_case", "case_sensitive"])]
     pub smart_case: bool,
     /// Match whole words only
@@ -57,16 +57,16 @@ pub struct Search {
     /// Show the lines that do not match
     #[arg(short = 'v', long, help_heading = "Pattern")]
     pub invert_match: bool,
-    /// Let matches go across line ends; each file is read into memory. A dot matches no line feed but after (?s)
+    /// Let matches span lines; each file is read into memory. A dot matches no line feed except after (?s)
     #[arg(short = 'U', long, help_heading = "Pattern", overrides_with = "no_multiline")]
     pub multiline: bool,
-    /// Let no match go across a line's end, as it is without -U
+    /// Let no match span lines, as without -U
     #[arg(long, hide = true, overrides_with = "multiline")]
     pub no_multiline: bool,
     /// With -U, let a dot match line feeds too
     #[arg(long, help_heading = "Pattern")]
     pub multiline_dotall: bool,
-    /// Take a carriage return before the line feed for a part of the line's end
+    /// Treat a carriage return before the line feed as part of the line's end
     #[arg(long, help_heading = "Pattern")]
     pub crlf: bool,
 
@@ -76,13 +76,13 @@ pub struct Search {
     /// Show how many matches there are in each file
     #[arg(long, help_heading = "Output")]
     pub count_matches: bool,
-    /// Show files with 0 too, with -c
+    /// With -c, show files without matches too
     #[arg(long, help_heading = "Output")]
     pub include_zero: bool,
     /// Show the paths of files that have a match
     #[arg(short = 'l', long, help_heading = "Output")]
     pub files_with_matches: bool,
-    /// Show the paths of files that have none
+    /// Show the paths of files without a match
     #[arg(long, help_heading = "Output")]
     pub files_without_match: bool,
     /// Show nothing (as --quiet): the exit code tells whether there is a match
@@ -91,10 +91,10 @@ pub struct Search {
     /// Show the matches and not their lines
     #[arg(short = 'o', long, help_heading = "Output")]
     pub only_matching: bool,
-    /// Show this instead of what matches: $1 and $NAME stand for groups of the pattern, $0 for all of the match
+    /// Show this text instead of the match: $1 and $NAME stand for groups of the pattern, $0 for the whole match
     #[arg(short = 'r', long, value_name = "TEXT", help_heading = "Output", allow_hyphen_values = true)]
     pub replace: Option<String>,
-    /// Show where in the file, in bytes from 0, each line (with -o, each match) begins
+    /// Show the byte offset, from 0, of each line in its file (with -o, of each match)
     #[arg(short = 'b', long, visible_alias = "offsets", help_heading = "Output")]
     pub byte_offset: bool,
     /// Show numbers of lines, as on a terminal
@@ -103,10 +103,10 @@ pub struct Search {
     /// Show no numbers of lines
     #[arg(short = 'N', long, help_heading = "Output", overrides_with = "line_number")]
     pub no_line_number: bool,
-    /// Show in which byte of the line, from 1, the first match begins
+    /// Show the column of the first match, in bytes from 1
     #[arg(long, help_heading = "Output")]
     pub column: bool,
-    /// Show the path with each line, also of a single file
+    /// Show the path with each line, also for a single file
     #[arg(short = 'H', long, help_heading = "Output", overrides_with = "no_filename")]
     pub with_filename: bool,
     /// Never show paths
@@ -133,17 +133,17 @@ pub struct Search {
     /// Show so many lines before and after each match
     #[arg(short = 'C', long, value_name = "N", help_heading = "Output")]
     pub context: Option<usize>,
-    /// Show so many matching lines of each file at most
+    /// Show at most so many matching lines of each file
     #[arg(short, long, value_name = "N", help_heading = "Output")]
     pub max_count: Option<u64>,
     /// The file to write instead of standard output; it appears whole or not at all
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub output: Option<PathBuf>,
-    /// A file for counters and facts as JSON (elsewhere --json)
+    /// A file for counters and facts as JSON (other commands: --json)
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub counters: Option<PathBuf>,
 
-    /// Search files whose paths match, or with '!' before it do not
+    /// Search files whose paths match, or do not match if a '!' comes first
     #[arg(short, long, value_name = "GLOB", help_heading = "Files", allow_hyphen_values = true)]
     pub glob: Vec<String>,
     /// Search files of a type, such as rust or csv; see --type-list
@@ -155,25 +155,25 @@ pub struct Search {
     /// Search hidden files and folders
     #[arg(short = '.', long, help_heading = "Files")]
     pub hidden: bool,
-    /// Heed no .gitignore, .ignore or .rgignore
+    /// Ignore .gitignore, .ignore and .rgignore
     #[arg(long, help_heading = "Files")]
     pub no_ignore: bool,
-    /// Leave out less: once as --no-ignore, twice as --hidden too, three times binary files too
+    /// Skip less: once as --no-ignore, twice as --hidden too, three times binary files too
     #[arg(short = 'u', long, action = clap::ArgAction::Count, help_heading = "Files")]
     pub unrestricted: u8,
     /// Follow symbolic links
     #[arg(short = 'L', long, help_heading = "Files")]
     pub follow: bool,
-    /// Go down so many folders at most
+    /// Descend at most so many folders
     #[arg(short = 'd', long, value_name = "N", help_heading = "Files")]
     pub max_depth: Option<usize>,
-    /// Unpack gzip, bzip2, zstd and lz4, known by their first bytes; xz and others are told of, and not searched
+    /// Decompress gzip, bzip2, zstd and lz4, recognized by their first bytes; xz and others are reported, and not searched
     #[arg(short = 'z', long, help_heading = "Files")]
     pub search_zip: bool,
     /// Search binary files as text
     #[arg(short = 'a', long, help_heading = "Files")]
     pub text: bool,
-    /// Search binary files, and say no more than that they match
+    /// Search binary files, and only report that they match
     #[arg(long, help_heading = "Files")]
     pub binary: bool,
     /// Show the paths that would be searched, and search nothing
@@ -184,7 +184,7 @@ pub struct Search {
     pub type_list: bool,
 }
 
-/// When to use colours.
+/// Use of colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Color {
     /// On a terminal, unless NO_COLOR is set.

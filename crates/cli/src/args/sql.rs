@@ -6,15 +6,15 @@ use clap::Args;
 
 use super::Header;
 
-/// Answer a question in SQL about tables larger than memory
+/// Query tables larger than memory in SQL
 ///
 /// Tables are Parquet, CSV, TSV, JSON lines or Arrow: name them in quotes (FROM 'sales/*.parquet'), or give them names with
-/// --table and --tables. The SQL is that of DataFusion, which is close to PostgreSQL's. Grouping, sorting and joining
-/// go on with sort-reduce where memory is short; EXPLAIN shows the plan, EXPLAIN ANALYZE and --explain show what was done.
-/// Without -o the first rows are shown on a terminal, and CSV is written elsewhere.
+/// --table and --tables. The SQL is that of DataFusion, which is close to PostgreSQL's. Grouping, sorting and joining continue
+/// with sort-reduce if memory is short; EXPLAIN shows the plan, EXPLAIN ANALYZE and --explain show the work done. Without -o the
+/// first rows are shown on a terminal, and CSV is written elsewhere.
 ///
-/// With --node a table called store:NAME lies on nodes: filters, and the first half of grouping, run there, and only their
-/// results travel. Other tables, and the rest of the query, are here.
+/// With --node a table called store:NAME is on nodes: filters, and the first half of grouping, run there, and only their results
+/// are sent back. Other tables, and the rest of the query, are processed here.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,21 +33,21 @@ pub struct Sql {
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Call a file, a folder or files with * a table
+    /// Give a file, a folder or files with * a table name
     #[arg(long, value_name = "NAME=PATH")]
     pub table: Vec<NamedTable>,
-    /// Every table in a folder, by its name without the ending
+    /// Use every table in a folder, by its name without the extension
     #[arg(long, value_name = "DIR")]
     pub tables: Vec<PathBuf>,
-    /// Columns of CSV and JSON lines that are text even where they look like numbers
+    /// Columns of CSV and JSON lines that are text even if they look like numbers
     #[arg(long, value_name = "COLUMN", value_delimiter = ',')]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has the names of columns; without it the line is refused where it may be a row
+    /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true)]
     pub header: Option<Header>,
 }
 
-/// A name and what it stands for.
+/// A table name and its files.
 #[derive(Clone, Debug)]
 pub struct NamedTable {
     pub name: String,

@@ -12,17 +12,17 @@ pub enum StoreCommand {
     Init(Init),
     /// List the datasets
     ///
-    /// One line for each: its name, kind, size, what it takes on the devices with copies and parity, and whether it is
-    /// open to be appended to. With --json, an array.
+    /// One line for each: its name, kind, size, space on the devices including copies and parity, and whether it is open for
+    /// appending. With --json, an array.
     #[command(after_help = "\
 Examples:
   inshore store ls
   inshore store ls --store /mnt/nvme/inshore
   inshore store ls --json | jq '.[].name'")]
     Ls,
-    /// Tell what is known of a dataset
+    /// Show the properties of a dataset
     ///
-    /// Kind, size, redundancy, and its files with the unit in which each is checked. Reads no data.
+    /// Kind, size, redundancy, and files with the unit of their checksums. Reads no data.
     #[command(after_help = "\
 Examples:
   inshore store stat logs
@@ -33,10 +33,9 @@ Examples:
     },
     Put(Put),
     Get(Get),
-    /// Seal a dataset: nothing can be appended any more
+    /// Seal a dataset: no more bytes can be appended
     ///
-    /// For datasets that were begun with `put --append`. What was appended until then stays; who appends right now is
-    /// told that it is too late.
+    /// For datasets that were created with `put --append`. Appended bytes stay; a command that is appending fails.
     #[command(after_help = "\
 Examples:
   inshore store seal logs
@@ -48,8 +47,7 @@ Examples:
     },
     /// Remove datasets
     ///
-    /// Whoever reads one right now goes on undisturbed; the space is free when nobody reads it any more. Works on a
-    /// full store too.
+    /// Commands that read a dataset are not disturbed; its space is free when the last one ends. Works on a full store too.
     #[command(after_help = "\
 Examples:
   inshore store rm logs
@@ -59,26 +57,26 @@ Examples:
         #[arg(required = true)]
         names: Vec<String>,
     },
-    /// List who is at work on the store, and what interrupted jobs kept
+    /// List the processes that use the store, and the checkpoints of interrupted jobs
     ///
-    /// Jobs with the extents that they took, and processes that have datasets open; what dead ones left behind is
-    /// given back by the next job. Then the finished work that jobs with --resume keep, until the same command went on
-    /// with them and ended, or until --remove.
+    /// Lists jobs with the extents that they hold, and processes that have datasets open; the next job releases the extents of
+    /// dead ones. Then lists the finished work that jobs with --resume kept; it stays until the same command resumes and ends, or
+    /// until --remove.
     #[command(after_help = "\
 Examples:
   inshore store jobs
   inshore store jobs --remove resume-0123456789abcdef
   inshore store jobs --json | jq '.jobs[].process, .kept[].name'")]
     Jobs {
-        /// Remove what an interrupted job kept
+        /// Remove the checkpoints of an interrupted job
         #[arg(long, value_name = "NAME", num_args = 1..)]
         remove: Vec<String>,
     },
     Verify(Verify),
     Scrub(Scrub),
-    /// Tell how full the devices are
+    /// Show the free space of the devices
     ///
-    /// For each device: what it can hold, what datasets, jobs and metadata take, and what can still be written to it.
+    /// For each device: its capacity, the space of datasets, jobs and metadata, and the space that can still be written.
     #[command(after_help = "\
 Examples:
   inshore store df
@@ -95,35 +93,35 @@ Examples:
     Mount(Mount),
 }
 
-/// Make a store on one or several drives
+/// Create a store on one or several drives
 ///
-/// Each device is a folder: no root, no formatting. Data is spread over all devices in proportion to their size, so
-/// that reads and writes go to all drives at once. Those who are at work meet in the folder of each device. A
-/// store on one device needs no init: the first put or import makes it.
+/// Each device is a folder: no root, no formatting. Data is spread over all devices in proportion to their size, so that reads
+/// and writes go to all drives at once. Processes coordinate through the folder of each device. A store on one device needs no
+/// init: the first put or import creates it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore store init /mnt/nvme0/inshore /mnt/nvme1/inshore
   inshore store init /data/inshore --size 500GiB")]
 pub struct Init {
-    /// Folders, made if they are not there; what is there must be empty
+    /// Folders, created if missing; existing ones must be empty
     #[arg(required = true, value_name = "DIR")]
     pub folders: Vec<PathBuf>,
-    /// The most that the store may take on each device [default: all of its file system]
+    /// Largest size of the store on each device [default: the whole file system]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
 }
 
 /// Put a file into the store
 ///
-/// Streams a file or standard input into a dataset at the speed of the drive. The dataset is there, whole and durable,
-/// when the command ends; if it is stopped, even by kill -9, there is nothing.
+/// Streams a file or standard input into a dataset at the speed of the drive. The dataset exists, whole and durable, when the
+/// command ends; if the command is stopped, even by kill -9, no dataset is left.
 ///
-/// With --node the file is spread over nodes in pieces that end with a line (.fastq, .fq: with a record of four lines); work
-/// on it is then done where they lie.
+/// With --node the file is spread over nodes in shards that end with a line (.fastq, .fq: with a record of four lines), so that
+/// later commands can run near them.
 ///
-/// With --append the bytes go to the end of a dataset that was made with --append too, or begin one; all of them or
-/// none, at once. `inshore store seal` ends that.
+/// With --append the bytes go to the end of a dataset that was created with --append too, or create one; all or none of them,
+/// atomically. `inshore store seal` ends appending.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -135,36 +133,35 @@ pub struct Put {
     /// The file; - is standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Name of the dataset [default: the file's]: 1 to 100 letters, digits, '.', '_' and '-', the first of them a letter
-    /// or digit
+    /// Name of the dataset [default: that of the file]: 1 to 100 letters, digits, '.', '_' and '-', beginning with a letter or
+    /// digit
     #[arg(long)]
     pub name: Option<String>,
-    /// Append to the dataset, or begin one that can be appended to
+    /// Append to the dataset, or create one for appending
     #[arg(long)]
     pub append: bool,
-    /// Keep every extent on so many devices, 1 or 2: what is damaged or lost on one is taken from the other. With --node:
-    /// keep every piece on so many nodes
+    /// Keep every extent on so many devices, 1 or 2: data that is damaged or lost on one is read from the other. With --node:
+    /// keep every shard on so many nodes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub copies: Option<u8>,
     /// Keep M extents of Reed-Solomon parity for every K of data, on K+M devices, of which any M may fail
     #[arg(long, value_name = "K+M", value_parser = parse_parity, conflicts_with = "copies")]
     pub parity: Option<Redundancy>,
-    /// The unit in which it is checked, and the least that a random read moves: 4KiB to 2MiB, a power of two
-    /// [default: 64KiB]
+    /// The unit of checksums, and the least that a random read transfers: 4KiB to 2MiB, a power of two [default: 64KiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_block)]
     pub block: Option<usize>,
-    /// With --node: bytes of a piece, about, 64KiB at least [default: by the size of the file]
+    /// With --node: approximate bytes of a shard, 64KiB at least [default: by the size of the file]
     #[arg(long, value_name = "SIZE", value_parser = parse_piece)]
     pub piece: Option<u64>,
-    /// With --node: pieces end with a record of so many bytes, and not with a line
+    /// With --node: shards end with a record of so many bytes, and not with a line
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub record: Option<u64>,
 }
 
-/// Get a dataset's bytes
+/// Read the bytes of a dataset
 ///
-/// To standard output, or into a file that appears whole or not at all. Every byte is checked: after damage that
-/// nothing mends the command fails, and names the place.
+/// To standard output, or into a file that appears whole or not at all. The checksum of every byte is verified: after damage that
+/// redundancy cannot repair the command fails, and names the place.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -175,13 +172,13 @@ Examples:
 pub struct Get {
     /// Name of the dataset
     pub name: String,
-    /// Which of its files, where it has several (see `inshore store stat`)
+    /// One of its files, if it has several (see `inshore store stat`)
     #[arg(long, value_name = "NAME")]
     pub file: Option<String>,
-    /// Where to begin
+    /// First byte to read
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
     pub offset: u64,
-    /// The most to give [default: all]
+    /// Number of bytes to read [default: all]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub length: Option<u64>,
     /// The file to write; - is standard output
@@ -189,10 +186,10 @@ pub struct Get {
     pub output: PathBuf,
 }
 
-/// Look whether everything is as it was written
+/// Verify all checksums
 ///
-/// Reads every extent, each copy, all parity, headers, lists, superblocks and all copies of the log, and compares them
-/// with their checksums. Changes nothing (`inshore store scrub` mends). The exit code is 1 if something is damaged.
+/// Reads every extent, each copy, all parity, headers, lists, superblocks and all copies of the log, and compares them with their
+/// checksums. Changes nothing (`inshore store scrub` repairs). The exit code is 1 if damage was found.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -204,11 +201,11 @@ pub struct Verify {
     pub names: Vec<String>,
 }
 
-/// Look whether everything is as it was written, and mend it
+/// Verify all checksums, and repair damage
 ///
-/// Reads what `inshore store verify` reads. What is damaged is made again from copies or parity and written where it
-/// belongs; headers, superblocks and log are mended on stores without redundancy too. Extents of a drive that is missing
-/// are not made again: `inshore store remove-device` does that. The exit code is 1 if there is damage that was not mended.
+/// Reads the same data as `inshore store verify`. Damaged data is rebuilt from copies or parity and written to its place;
+/// headers, superblocks and log are repaired on stores without redundancy too. Extents of a missing drive are not rebuilt:
+/// `inshore store remove-device` does that. The exit code is 1 if damage remains.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -220,16 +217,14 @@ pub struct Scrub {
     pub names: Vec<String>,
 }
 
-/// Measure what a drive can do
+/// Measure a drive
 ///
-/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the
-/// page cache, in space of the store that no dataset has. Takes half a minute for each device and the time to write
-/// the working set, and writes tens of gigabytes on a fast drive (--quick: a fifth). What else runs on the drive is
-/// measured too.
+/// Sequential and random reads and writes of 4 KiB to 2 MiB with 1 to 64 requests in flight, as jobs do them: past the page
+/// cache, in free space of the store. Takes half a minute for each device and the time to write the working set, and writes tens
+/// of gigabytes on a fast drive (--quick: a fifth). Other load on the drive is measured too.
 ///
-/// What is found stays with the store (drive.json): from then on --explain tells for each job what the drive alone
-/// would have taken. A folder that is no device of a store is measured in a folder of its own below it, which is
-/// removed afterwards; nothing is kept.
+/// The results are kept in the store (drive.json): --explain then reports, for each job, the time that the drive alone would have
+/// taken. A folder that is no device of a store is measured in a temporary folder below it; no results are kept.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -241,10 +236,10 @@ pub struct Bench {
     /// A device of a store, or any folder on the drive [default: all devices of the store]
     #[arg(value_name = "DIR")]
     pub folder: Option<PathBuf>,
-    /// Time for the measurement of each device [default: 30, with --quick 6]
+    /// Seconds to measure each device [default: 30, with --quick 6]
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub seconds: Option<f64>,
-    /// The range in which blocks are read and written [default: 1GiB, or a quarter of what is free]
+    /// Range in which blocks are read and written [default: 1GiB, or a quarter of the free space]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
     /// Measure fewer points for a shorter time
@@ -255,44 +250,44 @@ pub struct Bench {
     pub output: Option<PathBuf>,
 }
 
-/// Move data together, and give free space back
+/// Defragment the store, and return free space to the file system
 ///
-/// Moves what is in nearly empty segments (256 MiB each) into gaps of others, and gives the space of empty ones back to
-/// the file system. Others may read and write meanwhile. If it is stopped, what was moved until then is moved.
+/// Moves data of nearly empty segments (256 MiB each) into gaps of others, and returns the space of empty segments to the file
+/// system. Other commands may read and write meanwhile. If stopped, completed moves remain.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore store compact
   inshore store compact --balance")]
 pub struct Compact {
-    /// Also move data between devices until all are filled to the same part (after add-device)
+    /// Also move data between devices until all are equally full (after add-device)
     #[arg(long)]
     pub balance: bool,
 }
 
 /// Add a drive to the store
 ///
-/// New data goes to it at once; what is there stays where it is until `inshore store compact --balance`.
+/// New data uses it at once; existing data stays in place until `inshore store compact --balance`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore store add-device /mnt/nvme2/inshore
   inshore store add-device /mnt/nvme2/inshore --size 1TiB && inshore store compact --balance")]
 pub struct AddDevice {
-    /// Folder, made if it is not there; must be empty
+    /// Folder, created if missing; must be empty
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
-    /// The most that the store may take on it [default: all of its file system]
+    /// Largest size of the store on the drive [default: the whole file system]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub size: Option<u64>,
 }
 
 /// Remove a drive from the store
 ///
-/// Moves everything from it to the others while all data stays readable, waits until nobody reads from it any more, and
-/// leaves it empty. If it is stopped, nothing new goes to the drive; the same command goes on, --keep takes it back.
-/// A drive that is lost is removed too: what was on it is made again from copies or parity, on as many drives as these
-/// ask for (4+2 on six drives needs another one first).
+/// Moves all data to the other drives while it stays readable, waits until no process reads from the drive, and leaves it empty.
+/// If the command is stopped, no new data goes to the drive; the same command resumes, and --keep cancels. A lost drive can be
+/// removed too: its data is rebuilt from copies or parity, on as many drives as the redundancy needs (4+2 on six drives needs a
+/// new one first).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -304,35 +299,35 @@ pub struct RemoveDevice {
     /// Folder or number of the device (see `inshore store df`)
     #[arg(value_name = "DEVICE")]
     pub device: PathBuf,
-    /// Do not remove it after all
+    /// Cancel a removal
     #[arg(long)]
     pub keep: bool,
 }
 
-/// Give up what a drive has of its own, and take it back
+/// Discard the separate commits of a drive, and let it rejoin the store
 ///
-/// For a store that went two ways: it was written to while one drive was away, and by that drive alone while the others
-/// were. Then every command ends with an error that names both sides, and nothing is overwritten. Move one side away to
-/// look at the other and to get from it what only it has; then choose: the store that --store names stays as it is,
-/// and what was committed only on the drive in DIR is given up. Run `inshore store scrub` afterwards.
+/// For a store that diverged: one part was written while a drive was missing, and the drive was written alone. Every command then
+/// fails with an error that names both sides, and no data is overwritten. Move one side away to look at the other and to copy its
+/// own data; then choose: the store of --store stays as it is, and commits that exist only on the drive in DIR are discarded. Run
+/// `inshore store scrub` afterwards.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore store rejoin /mnt/nvme1/inshore --store /mnt/nvme0/inshore
   inshore store rejoin nvme1 --store nvme0 && inshore store scrub --store nvme0")]
 pub struct Rejoin {
-    /// Folder of the drive whose own commits are given up
+    /// Folder of the drive whose own commits are discarded
     #[arg(value_name = "DIR")]
     pub folder: PathBuf,
 }
 
 #[cfg(feature = "nodes")]
-/// Drop what is outdated on nodes
+/// Remove outdated generations from nodes
 ///
-/// A dataset that was removed while one of its nodes was away comes back with that node; if it was put anew meanwhile, two
-/// generations of it are there. Then every command that names it ends with an error that names both. This command drops
-/// the shards of generations that were removed or replaced, on all nodes that --node names. Two that were put on different
-/// nodes, of which none replaced the other, are a choice: --keep says which one stays.
+/// A dataset that was removed while one of its nodes was away comes back with that node; if it was put again meanwhile, two
+/// generations exist. Every command that names the dataset then fails with an error that names both. This command drops the
+/// shards of generations that were removed or replaced, on all nodes that --node names. If two generations were put on different
+/// nodes, and neither replaced the other, --keep selects the one that stays.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -342,15 +337,15 @@ pub struct Repair {
     /// Names of the datasets [default: all]
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
-    /// The generation of NAME that stays, by its id
+    /// Id of the generation of NAME that stays
     #[arg(long, value_name = "ID", requires = "names")]
     pub keep: Option<SpreadId>,
 }
 
-/// Tell where the bytes of a dataset lie
+/// Show the location of a dataset's bytes
 ///
-/// One line for each extent: where the range begins in the file, its length, and for each copy the device, the extent
-/// on it and the offset in the extent. Extent e of a folder is at byte (e mod 128) x 2 MiB of segment e / 128.
+/// One line for each extent: the offset of the range in the file, its length, and for each copy the device, the extent on it and
+/// the offset in the extent. Extent e of a folder is at byte (e mod 128) x 2 MiB of segment e / 128.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -359,10 +354,10 @@ Examples:
 pub struct Locate {
     /// Name of the dataset
     pub name: String,
-    /// Which of its files, where it has several
+    /// One of its files, if it has several
     #[arg(long, value_name = "NAME")]
     pub file: Option<String>,
-    /// Where the range begins
+    /// Start of the range
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes, default_value = "0")]
     pub offset: u64,
     /// Length of the range [default: to the end]
@@ -370,14 +365,14 @@ pub struct Locate {
     pub length: Option<u64>,
 }
 
-/// Show the datasets as read-only files in a folder
+/// Mount the datasets as read-only files in a folder
 ///
-/// A dataset of plain bytes is a file, any other (a graph) a folder with its files; what is put or removed meanwhile
-/// comes and goes within a second. Every byte is checked: what is damaged is an input/output error, told once on
-/// standard error, and never wrong bytes. A file that is open stays readable although its dataset is removed.
+/// A dataset of plain bytes is a file, any other (a graph) a folder with its files; new and removed datasets show within a
+/// second. The checksum of every byte is verified: damage is an input/output error, reported once on standard error, and never
+/// wrong bytes. An open file stays readable after its dataset is removed.
 ///
-/// The command stays in the foreground until Ctrl-C, SIGTERM or `fusermount3 -u MOUNTPOINT`, and then ends with exit
-/// code 0. It needs /dev/fuse, and for users other than root fusermount3 (of the package fuse3).
+/// The command stays in the foreground until Ctrl-C, SIGTERM or `fusermount3 -u MOUNTPOINT`, and then ends with exit code 0. It
+/// needs /dev/fuse, and for users other than root fusermount3 (of the package fuse3).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -415,7 +410,7 @@ fn parse_block(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The size of a piece: a text that is binary is told from one that is not by its first 64 KiB.
+/// Parses the size of a shard: at least 64 KiB, from which searches tell whether a text is binary.
 fn parse_piece(text: &str) -> Result<u64, String> {
     let bytes = parse_bytes(text).map_err(|error| error.to_string())?;
     if bytes < 64 << 10 { Err("pieces have 64KiB at least".to_string()) } else { Ok(bytes) }

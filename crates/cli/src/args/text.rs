@@ -9,10 +9,10 @@ use super::TOP_MAX;
 
 /// Count how often each word occurs in texts
 ///
-/// Words are those of Unicode (UAX #29) that have a letter or digit, or with --split whatever stands between white space.
-/// The table has the columns word and count, in the order of the words' bytes; without -o the most frequent words are
-/// shown. However many different words there are, the counts are exact: what does not fit --memory lies in the store for
-/// a while. gzip, bzip2, zstd and lz4 are unpacked; store:NAME names a dataset of the store.
+/// Words are those of Unicode (UAX #29) that have a letter or digit, or with --split all text between white space. The table has
+/// the columns word and count, in the order of the words' bytes; without -o the most frequent words are shown. Counts are exact
+/// for any number of different words: those that do not fit --memory lie in the store until the end. gzip, bzip2, zstd and lz4
+/// are decompressed; store:NAME names a dataset of the store.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -29,13 +29,13 @@ pub struct CountWords {
     /// Show the most frequent words [default: 20, without -o]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=TOP_MAX))]
     pub top: Option<u64>,
-    /// Take whatever stands between white space for a word
+    /// Split at white space only
     #[arg(long)]
     pub split: bool,
-    /// Count words that differ in case only as one, in lower case
+    /// Ignore case: count words in lower case
     #[arg(short, long)]
     pub ignore_case: bool,
-    /// Write and show those only that occur so often
+    /// Write and show only words with at least this count
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub min_count: u64,
 }
@@ -48,9 +48,9 @@ pub enum LanguageCommand {
 
 /// Learn languages from samples of text
 ///
-/// For each label the byte sequences of length 4 that are most frequent in its samples are kept, as a dataset of the
-/// store. 50 KB of text for each language suffice; samples of about the same size and kind are best. Up to 64 labels.
-/// gzip, bzip2, zstd and lz4 are unpacked.
+/// For each label the 4-byte sequences that are most frequent in its samples are kept, as a dataset of the store. 50 KB of text
+/// per language suffice; samples of about the same size and kind are best. Up to 64 labels. gzip, bzip2, zstd and lz4 are
+/// decompressed.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -63,16 +63,16 @@ pub struct Train {
     /// Name of the set of profiles in the store
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Byte sequences that each profile has at most. More of them need more text
+    /// Byte sequences per profile, at most. More sequences need more text
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub grams: u32,
 }
 
-/// Tell which language texts are in
+/// Identify the language of texts
 ///
 /// One row for each file, for each line that is not empty (--lines), or for each row of a table (--column), in order: the
-/// language and how sure it is, from 0 to 1, by how far the next language is behind. A text of which no profile has
-/// anything has no language. gzip, bzip2, zstd and lz4 are unpacked; store:NAME names a dataset of the store.
+/// language and a confidence from 0 to 1, by the distance to the second-best language. A text without any sequence of a profile
+/// has no language. gzip, bzip2, zstd and lz4 are decompressed; store:NAME names a dataset of the store.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -83,13 +83,13 @@ pub struct Identify {
     /// Texts, or with --column tables; - is standard input
     #[arg(value_name = "INPUT", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The set of profiles, as it was trained
+    /// Name of the trained set of profiles
     #[arg(long, value_name = "NAME")]
     pub profiles: String,
-    /// Tell the language of each line
+    /// Identify the language of each line
     #[arg(long, conflicts_with = "column")]
     pub lines: bool,
-    /// Tell the language of each row of this column of text
+    /// Identify the language of each row of this column of text
     #[arg(long, value_name = "COLUMN")]
     pub column: Option<String>,
     /// The table to write: .parquet, .arrow or .csv; - is CSV on standard output
@@ -99,9 +99,9 @@ pub struct Identify {
 
 /// Compress files with all cores: zstd, gzip, bzip2 or lz4
 ///
-/// Every program that knows the format reads the result. The same file gives the same bytes, whatever the memory and the
-/// number of threads. Files are kept, and a file that is there already is not replaced, unless asked for; the result has
-/// the permissions and the time of its file.
+/// Every program that knows the format reads the result. The same file gives the same bytes, for any memory and number of
+/// threads. Files are kept, and existing outputs are not replaced, unless requested; the result has the permissions and the time
+/// of its file.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -111,18 +111,18 @@ Examples:
 pub struct Compress {
     #[command(flatten)]
     pub packed: Packed,
-    /// zstd, gzip, bzip2 or lz4 [default: as the ending of -o says, else zstd]
+    /// zstd, gzip, bzip2 or lz4 [default: by the extension of -o, else zstd]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<Format>,
-    /// How hard to try: zstd 1 to 19 (habit: 3), gzip 1 to 12 (6), bzip2 1 to 9 (9), lz4 1
+    /// Compression level: zstd 1 to 19 (default 3), gzip 1 to 12 (6), bzip2 1 to 9 (9), lz4 1
     #[arg(long, value_name = "N")]
     pub level: Option<u32>,
 }
 
-/// Decompress files with all cores: zstd, gzip, bzip2 and lz4, known by their first bytes
+/// Decompress files with all cores: zstd, gzip, bzip2 and lz4, recognized by their first bytes
 ///
-/// What was compressed here, by pbzip2, or in several frames or members is decompressed by all cores; what is one piece by
-/// one. Damage and truncation are errors, and leave nothing behind.
+/// Files that were compressed here, by pbzip2, or in several frames or members are decompressed by all cores; others by one.
+/// Damage and truncation are errors, and leave no output.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -134,27 +134,27 @@ pub struct Decompress {
     pub packed: Packed,
 }
 
-/// What is compressed or decompressed, and where to.
+/// Inputs and outputs of compression and decompression.
 #[derive(Args)]
 pub struct Packed {
     /// Files; - is standard input
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The file to write instead of FILE with another ending; - is standard output
+    /// The file to write instead of FILE with another extension; - is standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Replace files that are there already
+    /// Replace existing files
     #[arg(short, long)]
     pub force: bool,
-    /// Remove each file once what it became is on the drive
+    /// Remove each file once its result is durable
     #[arg(long = "rm")]
     pub remove: bool,
 }
 
 /// Compute or check checksums of files
 ///
-/// Prints what sha256sum and its kin print, and reads it with --check; files are read side by side. Exits with 1 where a
-/// checked file differs.
+/// Prints the format of sha256sum and similar programs, and reads it with --check; files are read in parallel. The exit code is 1
+/// if a checked file differs.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -1,7 +1,6 @@
-//! Pieces of files in memory: what the file system answers from.
+//! A cache of pieces of files in memory, from which the file system answers.
 //!
-//! A slot has a buffer of one extent (2 MiB: on a huge page, and no block of any file is larger) and is in one of these
-//! states:
+//! A slot has a buffer of one extent (2 MiB: on a huge page, and no block of any file is larger) and is in one of these states:
 //!
 //! ```text
 //!   free ──► busy ──► flying ──► busy ──► ready ──► free
@@ -9,9 +8,9 @@
 //!            submits   its way    checks    of readers
 //! ```
 //!
-//! A reader that goes through a file finds whole extents that were asked for before it came ([`Cache::begin`]); any
-//! other gets the blocks that it touches and no more. What was asked for ahead is not given up for what others ask for
-//! ahead: with more streams than slots, the later ones read block by block, and nothing is read twice.
+//! A sequential reader finds whole extents that were read ahead ([`Cache::begin`]); any other reader gets only the blocks that it
+//! touches. A slot that was read ahead is not evicted for other read-ahead: with more streams than slots, the later ones read
+//! block by block, and no block is read twice.
 
 use std::{
     ops::{Deref, Range},
@@ -24,10 +23,10 @@ use inshore::store::{Buffer, CheckedFile, EXTENT_BYTES, Job, PendingRead, Result
 /// One extent.
 pub const SLOT_BYTES: usize = EXTENT_BYTES;
 
-/// An extent that was read ahead and not used for so long will not be.
+/// An extent that was read ahead and not used for this time counts as unwanted.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
-/// A file, and the number that tells it from all others in the cache.
+/// A file, and a number that is unique in the cache.
 #[derive(Debug)]
 pub struct Source {
     pub number: u64,
@@ -35,13 +34,13 @@ pub struct Source {
 }
 
 impl Source {
-    /// The blocks that `range` touches.
+    /// Returns the blocks that `range` touches.
     fn blocks(&self, range: &Range<u64>) -> Range<u64> {
         let block = self.file.block_bytes() as u64;
         range.start / block * block..range.end.next_multiple_of(block).min(self.file.len())
     }
 
-    /// Extent `index`, as far as the file goes.
+    /// Returns the bytes of extent `index`, as far as the file goes.
     fn extent(&self, index: u64) -> Range<u64> {
         let start = index * EXTENT_BYTES as u64;
         start..(start + EXTENT_BYTES as u64).min(self.file.len())
@@ -53,7 +52,7 @@ impl Source {
 pub struct Cache {
     job: Job,
     slots: Mutex<Vec<Slot>>,
-    /// A slot is no longer busy, or no longer read.
+    /// Signals that a slot is no longer busy, or no longer read.
     changed: Condvar,
 }
 
@@ -63,27 +62,27 @@ struct Slot {
     source: u64,
     range: Range<u64>,
     used: Instant,
-    /// Asked for ahead, and its end was not read yet.
+    /// Tells whether the slot was read ahead and its end was not read yet.
     awaited: bool,
 }
 
 #[derive(Debug)]
 enum Content {
-    /// `None`: the buffer went with a read that failed.
+    /// The buffer; `None` if a failed read lost it.
     Free(Option<Buffer>),
     Busy,
-    Flying(PendingRead),
+    InFlight(PendingRead),
     Ready(Arc<Buffer>),
 }
 
 impl Slot {
-    /// Whether its buffer can be had at once.
+    /// Tells whether the buffer can be reused at once.
     fn is_idle(&self) -> bool {
         match &self.content {
             Content::Free(_) => true,
-            // Nobody gets hold of it without the lock.
+            // Without the lock no thread can take a reference to the buffer.
             Content::Ready(buffer) => Arc::strong_count(buffer) == 1,
-            Content::Busy | Content::Flying(_) => false,
+            Content::Busy | Content::InFlight(_) => false,
         }
     }
 
@@ -93,33 +92,33 @@ impl Slot {
     }
 }
 
-/// Bytes of a file that stay where they are until this is dropped.
+/// Bytes of a file that stay in place until drop.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct CachedBytes<'a> {
     cache: &'a Cache,
-    // `None` only while it is dropped.
+    // The buffer; `None` only during drop.
     buffer: Option<Arc<Buffer>>,
     part: Range<usize>,
 }
 
-impl Deref for Held<'_> {
+impl Deref for CachedBytes<'_> {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.buffer.as_ref().expect("held until dropped")[self.part.clone()]
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for CachedBytes<'_> {
     fn drop(&mut self) {
         self.buffer = None;
-        // Under the lock, so that nobody misses this between looking and waiting.
+        // The lock ensures that no thread misses the signal between its check and its wait.
         drop(self.cache.slots());
         self.cache.changed.notify_all();
     }
 }
 
 impl Cache {
-    /// A cache of `slots` slots (at least two), whose memory is reserved now.
+    /// Creates a cache of `slots` slots (at least two), and reserves their memory.
     ///
     /// # Errors
     /// [`OverBudget`](inshore::store::Error::OverBudget).
@@ -136,7 +135,7 @@ impl Cache {
         self.slots.lock().expect("no panic under this lock")
     }
 
-    /// Begins to read the extents `indexes` that are not here, as far as there are slots that nobody needs.
+    /// Begins to read the extents `indexes` that are not cached, as far as there are idle slots that are not needed.
     pub fn begin(&self, source: &Source, indexes: Range<u64>) {
         for range in indexes.map(|index| source.extent(index)) {
             let mut slots = self.slots();
@@ -147,37 +146,36 @@ impl Cache {
             let buffer = claim(&mut slots[at], source, &range);
             slots[at].awaited = true;
             drop(slots);
-            // Whoever wants the bytes reads them again and is told what is wrong with them.
+            // A later request reads the bytes again and reports the error.
             let content = match self.submit(source, &range, buffer) {
-                Ok(pending) => Content::Flying(pending),
+                Ok(pending) => Content::InFlight(pending),
                 Err(_) => Content::Free(None),
             };
-            self.settle(at, content);
+            self.set_content(at, content);
         }
     }
 
-    /// The bytes `range` of a file, which do not cross a border between extents.
+    /// Returns the bytes `range` of a file, which do not cross a border between extents.
     ///
     /// # Errors
-    /// Those of [`PendingRead::wait`]: the blocks that `range` touches are damaged or cannot be read.
-    pub fn get(&self, source: &Source, range: Range<u64>) -> Result<Held<'_>> {
+    /// Errors of [`PendingRead::wait`]: the blocks that `range` touches are damaged or cannot be read.
+    pub fn get(&self, source: &Source, range: Range<u64>) -> Result<CachedBytes<'_>> {
         let mut slots = self.slots();
         loop {
             let found = slots.iter().position(|slot| slot.holds(source.number, &range));
-            // In the end a read on its way for someone else gives its buffer.
-            let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| flying(&slots)) else {
+            // As a last resort a read in flight for another reader gives its buffer.
+            let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| in_flight(&slots)) else {
                 slots = self.changed.wait(slots).expect("no panic under this lock");
                 continue;
             };
             match std::mem::replace(&mut slots[at].content, Content::Busy) {
                 Content::Busy => slots = self.changed.wait(slots).expect("no panic under this lock"),
-                Content::Flying(pending) => {
+                Content::InFlight(pending) => {
                     drop(slots);
-                    // A whole extent is not there where one of its blocks is not: then the blocks are read for
-                    // themselves.
+                    // A whole extent cannot be read if one of its blocks cannot: then the blocks are read one by one.
                     let landed = pending.wait();
                     let ready = |(buffer, _)| Content::Ready(Arc::new(buffer));
-                    self.settle(at, landed.map_or(Content::Free(None), ready));
+                    self.set_content(at, landed.map_or(Content::Free(None), ready));
                     slots = self.slots();
                 }
                 Content::Ready(buffer) if found.is_some() => {
@@ -196,56 +194,56 @@ impl Cache {
                     let buffer = match read {
                         Ok((buffer, _)) => Arc::new(buffer),
                         Err(error) => {
-                            self.settle(at, Content::Free(None));
+                            self.set_content(at, Content::Free(None));
                             return Err(error);
                         }
                     };
                     let held = self.hold(buffer.clone(), &blocks, &range);
-                    self.settle(at, Content::Ready(buffer));
+                    self.set_content(at, Content::Ready(buffer));
                     return Ok(held);
                 }
             }
         }
     }
 
-    fn hold(&self, buffer: Arc<Buffer>, has: &Range<u64>, wanted: &Range<u64>) -> Held<'_> {
+    fn hold(&self, buffer: Arc<Buffer>, has: &Range<u64>, wanted: &Range<u64>) -> CachedBytes<'_> {
         let part = (wanted.start - has.start) as usize..(wanted.end - has.start) as usize;
-        Held { cache: self, buffer: Some(buffer), part }
+        CachedBytes { cache: self, buffer: Some(buffer), part }
     }
 
-    /// Starts to read whole blocks into a slot's buffer, or a new one where that was lost.
+    /// Starts to read whole blocks into a slot's buffer, or into a new one if that was lost.
     fn submit(&self, source: &Source, blocks: &Range<u64>, lost: Option<Buffer>) -> Result<PendingRead> {
         let buffer = lost.map_or_else(|| buffer(&self.job), Ok)?;
         source.file.submit_read(&self.job, blocks.clone(), buffer)
     }
 
-    /// What a busy slot has from now on.
-    fn settle(&self, at: usize, content: Content) {
+    /// Sets the content of a busy slot.
+    fn set_content(&self, at: usize, content: Content) {
         self.slots()[at].content = content;
         self.changed.notify_all();
     }
 }
 
 impl Slot {
-    /// Whether someone is still expected to come for it.
+    /// Tells whether a reader is still expected.
     fn is_needed(&self) -> bool {
         self.awaited && matches!(self.content, Content::Ready(_)) && self.used.elapsed() < FORGOTTEN
     }
 }
 
-/// The idle slot among those `wanted` that was used longest ago; one that is not needed any more, if there is one.
+/// Returns the least recently used idle slot among those `wanted`; one that is not needed any more, if there is one.
 fn oldest(slots: &[Slot], wanted: impl Fn(&Slot) -> bool) -> Option<usize> {
     let idle = (0..slots.len()).filter(|&at| slots[at].is_idle() && wanted(&slots[at]));
     idle.min_by_key(|&at| (slots[at].is_needed(), slots[at].used))
 }
 
-/// The slot whose read has been on its way longest.
-fn flying(slots: &[Slot]) -> Option<usize> {
-    let flying = (0..slots.len()).filter(|&at| matches!(slots[at].content, Content::Flying(_)));
-    flying.min_by_key(|&at| slots[at].used)
+/// Returns the slot with the oldest read in flight.
+fn in_flight(slots: &[Slot]) -> Option<usize> {
+    let in_flight = (0..slots.len()).filter(|&at| matches!(slots[at].content, Content::InFlight(_)));
+    in_flight.min_by_key(|&at| slots[at].used)
 }
 
-/// Makes an idle slot busy with a range of a file, and gives its buffer.
+/// Makes an idle slot busy with a range of a file, and returns its buffer.
 fn claim(slot: &mut Slot, source: &Source, range: &Range<u64>) -> Option<Buffer> {
     let content = std::mem::replace(&mut slot.content, Content::Busy);
     (slot.source, slot.range) = (source.number, range.clone());
@@ -253,7 +251,7 @@ fn claim(slot: &mut Slot, source: &Source, range: &Range<u64>) -> Option<Buffer>
     match content {
         Content::Free(buffer) => buffer,
         Content::Ready(buffer) => Some(Arc::into_inner(buffer).expect("an idle slot has no readers")),
-        Content::Busy | Content::Flying(_) => unreachable!("not idle"),
+        Content::Busy | Content::InFlight(_) => unreachable!("not idle"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `inshore store mount`: the datasets as files of a file system that can only be read.
+//! `inshore store mount`: the datasets as files of a read-only file system.
 //!
 //! ```text
 //!   kernel ── /dev/fuse ── session threads ── View ── Tree     numbers and names
@@ -6,10 +6,10 @@
 //!                                               └──── Store
 //! ```
 //!
-//! Memory: [`Cache`](cache::Cache) slots of one extent, a buffer for each thread, and what open files remember, all
-//! reserved in the job's budget. The kernel keeps pages of its own, which it gives up when memory is short.
+//! Memory: [`Cache`](cache::Cache) slots of one extent, a buffer for each thread, and the state of open files, all reserved in
+//! the job's budget. The kernel keeps a page cache of its own, which it shrinks when memory is short.
 //!
-//! FUSE rather than NFS or 9P: one mount call and no network, and any user may do it where fusermount3 is installed.
+//! FUSE was chosen over NFS and 9P: one mount call and no network, and any user may mount if fusermount3 is installed.
 
 mod cache;
 mod tree;
@@ -41,30 +41,30 @@ use cache::SLOT_BYTES;
 use tree::Owner;
 use view::{REQUEST_BYTES, Served, View};
 
-/// Threads that answer the kernel. They mostly wait for the drive, and so many small reads are on their way at once.
+/// Threads that answer the kernel. They mostly wait for the drive; their number is the number of small reads in flight.
 const THREADS: usize = 8;
-/// Slots of the cache: at least one that is read and one that is on its way, and no more than help: behind them is the
-/// kernel's own cache.
+/// Slots of the cache: at least one that is read and one in flight; more than 32 do not help, since the kernel has a cache too.
 const SLOTS: std::ops::RangeInclusive<u64> = 2..=32;
-/// Left for what open files remember.
+/// Memory left for the state of open files.
 const OPEN_BYTES: u64 = 512 << 10;
-/// The smallest budget; that of every other job.
+/// The smallest budget, the same as for every other job.
 const SMALLEST_BYTES: u64 = 8 << 20;
-/// How often it is looked whether the command should end.
+/// Interval between two checks whether the command should end.
 const TICK: Duration = Duration::from_millis(20);
-/// How long those who have files open may take to close them after Ctrl-C.
+/// Time for other processes to close their files after Ctrl-C.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub fn mount(session: &Session, words: &args::Mount) -> Result<()> {
-    let place = words.mountpoint.display();
-    check_mountpoint(&words.mountpoint)?;
-    let mountpoint = words.mountpoint.canonicalize().with_context(|| format!("cannot mount at {place}"))?;
+pub fn mount(session: &Session, arguments: &args::Mount) -> Result<()> {
+    let place = arguments.mountpoint.display();
+    check_mountpoint(&arguments.mountpoint)?;
+    let mountpoint =
+        arguments.mountpoint.canonicalize().with_context(|| format!("cannot mount at {place}"))?;
     let mut run = session.start()?;
     let slots = slots(run.job.budget().memory_bytes())?;
     let owner = Owner { uid: getuid().as_raw(), gid: getgid().as_raw() };
     let view = View::new(session.store()?, &run.job, slots, THREADS, owner)?;
     let served = view.served();
-    let mounted = fuser::Session::new(view, &mountpoint, &config(words))
+    let mounted = fuser::Session::new(view, &mountpoint, &config(arguments))
         .and_then(fuser::Session::spawn)
         .with_context(|| cannot_mount(&mountpoint))?;
     if !session.options.quiet && !session.options.json {
@@ -88,16 +88,16 @@ fn sentence(served: &Served) -> String {
     )
 }
 
-fn config(words: &args::Mount) -> Config {
+fn config(arguments: &args::Mount) -> Config {
     let mut config = Config::default();
     let name = MountOption::FSName("inshore".into());
     config.mount_options = vec![name, MountOption::RO, MountOption::NoAtime, MountOption::DefaultPermissions];
-    config.acl = if words.allow_other { SessionACL::All } else { SessionACL::Owner };
+    config.acl = if arguments.allow_other { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(THREADS);
     config
 }
 
-/// Slots of the cache in a budget of so many bytes.
+/// Returns the slots of the cache in a budget of so many bytes.
 fn slots(budget_bytes: u64) -> Result<usize, Error> {
     if budget_bytes < SMALLEST_BYTES {
         let what = "store mount".to_string();
@@ -107,7 +107,7 @@ fn slots(budget_bytes: u64) -> Result<usize, Error> {
     Ok((free / SLOT_BYTES as u64).clamp(*SLOTS.start(), *SLOTS.end()) as usize)
 }
 
-/// Refuses what is no empty folder, and a machine without FUSE.
+/// Refuses a mountpoint that is no empty folder, and a machine without FUSE.
 fn check_mountpoint(mountpoint: &Path) -> Result<()> {
     let place = mountpoint.display();
     match fs::metadata(mountpoint) {
@@ -117,7 +117,7 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
             io::ErrorKind::NotFound => bail!("{place}: no such folder: make it first"),
             io::ErrorKind::NotConnected => {
                 bail!(
-                    "{place}: what is mounted here has no command behind it any more: fusermount3 -u {place}"
+                    "{place}: a stale mount, whose command has ended: unmount it with fusermount3 -u {place}"
                 )
             }
             _ => return Err(error).with_context(|| format!("cannot mount at {place}")),
@@ -144,7 +144,7 @@ fn cannot_mount(mountpoint: &Path) -> String {
     }
 }
 
-/// Waits until the file system is unmounted from outside, or unmounts it once the command is asked to stop.
+/// Waits until the file system is unmounted from outside, or unmounts it when the command is asked to stop.
 fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Result<()> {
     let device = fs::metadata(mountpoint).map(|root| root.dev()).ok();
     while !mounted.guard.is_finished() {
@@ -156,19 +156,19 @@ fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Resu
     mounted.join().context("the file system failed")
 }
 
-/// Takes the mount out of the tree of folders and waits for those who have files open, but not for long: they get
-/// errors when this process ends.
+/// Detaches the mount from the tree of folders and waits a short time for processes with open files: they get errors when this
+/// process ends.
 fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> Result<()> {
     let place = mountpoint.display();
-    // Somebody may have been faster, and mounted something else.
+    // Another process may have unmounted it already, and mounted something else.
     if device.is_some() && fs::metadata(mountpoint).map(|root| root.dev()).ok() == device {
         detach(mountpoint).with_context(|| format!("cannot unmount {place}"))?;
     }
     let asked = Instant::now();
     while !mounted.guard.is_finished() {
         if asked.elapsed() > PATIENCE {
-            say(&format!("note: files of {place} are still open; reading them on will fail"));
-            // It would unmount once more, and the mountpoint is no longer ours.
+            say(&format!("note: files of {place} are still open; further reads will fail"));
+            // Drop would unmount once more, and the mountpoint may belong to another mount.
             std::mem::forget(mounted);
             return Ok(());
         }
@@ -179,7 +179,7 @@ fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> R
 
 fn detach(mountpoint: &Path) -> Result<()> {
     match unmount(mountpoint, UnmountFlags::DETACH) {
-        // Only root may do that; users ask fusermount3.
+        // Only root may unmount directly; other users use fusermount3.
         Err(rustix::io::Errno::PERM) => {}
         result => return Ok(result?),
     }

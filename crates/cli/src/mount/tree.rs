@@ -1,4 +1,4 @@
-//! What the kernel knows by number: the root, the datasets and their files.
+//! Nodes that the kernel knows by number: the root, the datasets and their files.
 //!
 //! ```text
 //!   /                     number 1
@@ -6,9 +6,9 @@
 //!   └── NAME/FILE         any other: a folder with its files
 //! ```
 //!
-//! The number of a file is made of the dataset's own random one, of its place in the dataset and of its length: files
-//! only ever grow at the end. So a number means the same bytes for ever, whatever takes the name later or is appended,
-//! and the kernel may keep what it has read.
+//! The number of a file is computed from the dataset's own random number, from its place in the dataset and from its length:
+//! files only ever grow at the end. So a number means the same bytes for ever, even if the name is reused or bytes are appended,
+//! and the kernel may cache what it has read.
 
 use std::{
     collections::HashMap,
@@ -21,19 +21,19 @@ use inshore::store::{BYTES, Dataset, DatasetSummary};
 
 const YEAR_MICROSECONDS: u64 = 365 * 24 * 3600 * 1_000_000;
 
-/// A dataset or a file of one.
+/// A dataset, or a file of a dataset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Name of the dataset.
     pub name: String,
-    /// Its number: the name may be another's meanwhile.
+    /// Id of the dataset: another dataset may take the name.
     pub id: u64,
-    /// The file, unless it is a folder, and its bytes.
+    /// The file's name and length; `None` for a folder.
     pub file: Option<(String, u64)>,
 }
 
 impl Node {
-    /// What the root has for a dataset.
+    /// Returns the entry of the root for a dataset.
     pub fn of_dataset(dataset: &DatasetSummary) -> (u64, Node) {
         let file = (dataset.kind == BYTES).then(|| (BYTES.to_string(), dataset.bytes));
         (
@@ -42,7 +42,7 @@ impl Node {
         )
     }
 
-    /// What a dataset's folder has, in order.
+    /// Returns the entries of a dataset's folder, in order.
     pub fn of_files(dataset: &Dataset) -> impl Iterator<Item = (u64, Node)> {
         dataset.file_names().enumerate().map(|(at, name)| {
             let len = dataset.file(name).expect("one of its files").len();
@@ -54,7 +54,7 @@ impl Node {
         })
     }
 
-    /// Its name in the folder that it is in.
+    /// Returns the name in the containing folder.
     pub fn label(&self, in_root: bool) -> &str {
         match &self.file {
             Some((file, _)) if !in_root => file,
@@ -62,20 +62,20 @@ impl Node {
         }
     }
 
-    /// Whether it is a file or a folder.
+    /// Tells whether the node is a file or a folder.
     pub fn kind(&self) -> FileType {
         if self.file.is_some() { FileType::RegularFile } else { FileType::Directory }
     }
 }
 
-/// The number of a dataset (0) or of one of its files (from 1 on), as long as it has `len` bytes. 0 is no number, and 1 is
-/// the root.
+/// Returns the number of a dataset (0) or of one of its files (from 1 on), as long as it has `len` bytes. 0 is no number, and 1
+/// is the root.
 fn number(id: u64, at: u64, len: u64) -> u64 {
     let number = [at, len].into_iter().fold(id, |number, word| mix(number ^ word));
     number.max(INodeNo::ROOT.0 + 1)
 }
 
-/// SplitMix64's: no two words give the same.
+/// Mixes bits as SplitMix64 does: no two words give the same.
 fn mix(word: u64) -> u64 {
     let mut word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -83,7 +83,7 @@ fn mix(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// Whom the files belong to.
+/// Owner of the files.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     pub uid: u32,
@@ -91,9 +91,8 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// The attributes of a node, or of the root. They never change. The store keeps no times: what programs see are
-    /// some of 1970, made of the node's number, so that those who compare times know one dataset from another, and from
-    /// what it was before something was appended.
+    /// Returns the attributes of a node, or of the root. They never change. The store keeps no times: programs see times of 1970,
+    /// computed from the node's number, so that programs that compare times can tell datasets apart, and notice appended bytes.
     pub fn attributes(self, number: u64, node: Option<&Node>) -> FileAttr {
         let size = node.and_then(|node| node.file.as_ref()).map_or(0, |(_, len)| *len);
         let kind = node.map_or(FileType::Directory, Node::kind);
@@ -119,7 +118,7 @@ impl Owner {
     }
 }
 
-/// The nodes that the kernel holds, and how often it was told of each.
+/// The nodes that the kernel holds, with the number of references to each.
 #[derive(Debug, Default)]
 pub struct Tree(Mutex<HashMap<u64, (Node, u64)>>);
 
@@ -128,12 +127,13 @@ impl Tree {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// The node of this number.
+    /// Returns the node of this number.
     pub fn get(&self, number: u64) -> Option<Node> {
         self.nodes().get(&number).map(|(node, _)| node.clone())
     }
 
-    /// Remembers a node that the kernel is told of. `false` where two datasets have one number, which will not happen.
+    /// Adds a reference of the kernel to a node. Returns `false` if two datasets have one number, which is practically
+    /// impossible.
     pub fn remember(&self, number: u64, node: &Node) -> bool {
         let mut nodes = self.nodes();
         let (known, told) = nodes.entry(number).or_insert_with(|| (node.clone(), 0));
@@ -141,7 +141,7 @@ impl Tree {
         *known == *node
     }
 
-    /// Forgets a node of which the kernel was told `times` times less.
+    /// Drops `times` references of the kernel to a node.
     pub fn forget(&self, number: u64, times: u64) {
         let mut nodes = self.nodes();
         let Some((_, told)) = nodes.get_mut(&number) else { return };

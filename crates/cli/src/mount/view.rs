@@ -1,8 +1,8 @@
-//! The file system: each question of the kernel is answered here, on one of the session's threads.
+//! The file system: each request of the kernel is answered here, on one of the session's threads.
 //!
-//! Names are looked up in the store each time, so that a commit is seen once what the kernel remembers has grown old
-//! ([`TTL`]). A file that is open holds its dataset as it was, whatever is removed meanwhile. All that is read is checked
-//! by the store; what cannot be had is `EIO`, told once on standard error.
+//! Names are looked up in the store each time, so that a commit is visible once the kernel's cached entries have expired
+//! ([`TTL`]). An open file keeps its dataset as it was, even if it is removed. The store verifies all reads; unreadable data is
+//! `EIO`, reported once on standard error.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,25 +25,25 @@ use super::{
 };
 use crate::outcome::say;
 
-/// How long the kernel may take a name for what it was.
+/// Time for which the kernel may cache a name.
 const TTL: Duration = Duration::from_secs(1);
-/// The largest read of the kernel: what its read-ahead asks for at once.
+/// The largest read of the kernel, the unit of its read-ahead.
 pub const REQUEST_BYTES: usize = 128 << 10;
-/// Reads that are so near to each other belong together: read-ahead does not come in order.
+/// Reads within this distance belong to one stream: read-ahead arrives out of order.
 const NEAR_BYTES: u64 = 1 << 20;
-/// A reader that went so far will go on.
+/// A sequential reader that came so far is a stream.
 const STREAM_BYTES: u64 = 256 << 10;
-/// Headers of extents that an open file remembers.
+/// Headers of extents that an open file caches.
 const HEADERS: u64 = 64;
-/// What is remembered of what was told.
-const TOLD_MAX: usize = 1000;
+/// Error messages that are remembered, to report each once.
+const REPORTED_MAX: usize = 1000;
 
-/// What a mount has served.
+/// Statistics of a mount.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
 pub struct Served {
     /// Files that were opened.
     pub files_opened: u64,
-    /// Bytes that were handed to the kernel.
+    /// Bytes that were passed to the kernel.
     pub bytes_served: u64,
     /// Reads that failed.
     pub reads_failed: u64,
@@ -59,13 +59,13 @@ pub struct View {
     owner: Owner,
     tree: Tree,
     handles: Mutex<Handles>,
-    /// For reads across a border between extents; one for each thread.
+    /// Buffers for reads across a border between extents; one per thread.
     seams: Mutex<Vec<Buffer>>,
-    told: Mutex<HashSet<String>>,
+    reported: Mutex<HashSet<String>>,
     served: Arc<Mutex<Served>>,
 }
 
-/// What is open, by number.
+/// Open files, by number.
 #[derive(Default)]
 struct Handles {
     next: u64,
@@ -82,21 +82,21 @@ impl Handles {
     }
 }
 
-/// A file that is open, and its dataset as it was then.
+/// An open file, and its dataset at the time of opening.
 struct OpenFile {
     source: Source,
     _dataset: Dataset,
-    /// For the headers that it remembers.
+    /// Memory of the cached headers.
     _reservation: Reservation,
 }
 
-/// One opening of a file, and where it was read last.
+/// One opening of a file, and the positions of its last reads.
 struct Handle {
     file: Arc<OpenFile>,
     run: Mutex<Run>,
 }
 
-/// Reads that follow each other.
+/// Consecutive reads.
 #[derive(Default)]
 struct Run {
     end: u64,
@@ -104,7 +104,7 @@ struct Run {
 }
 
 impl Run {
-    /// Whether a read goes on with a stream of reads.
+    /// Tells whether a read continues a stream of reads.
     fn goes_on(&mut self, range: &Range<u64>) -> bool {
         let bytes = range.end - range.start;
         if range.start.abs_diff(self.end) <= NEAR_BYTES {
@@ -116,7 +116,7 @@ impl Run {
     }
 }
 
-/// A line of a folder.
+/// An entry of a folder.
 struct Entry {
     number: u64,
     kind: FileType,
@@ -124,7 +124,7 @@ struct Entry {
 }
 
 impl View {
-    /// A view of `store` with `slots` extents in memory, for `threads` threads.
+    /// Creates a view of `store` with `slots` extents in memory, for `threads` threads.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
@@ -139,12 +139,12 @@ impl View {
             tree: Tree::default(),
             handles: Mutex::default(),
             seams: Mutex::new(seams.split(REQUEST_BYTES)),
-            told: Mutex::default(),
+            reported: Mutex::default(),
             served: Arc::default(),
         })
     }
 
-    /// What it serves; can be looked at while and after it does.
+    /// Returns the statistics, which may be read at any time.
     pub fn served(&self) -> Arc<Mutex<Served>> {
         self.served.clone()
     }
@@ -157,8 +157,8 @@ impl View {
         add(&mut self.served.lock().expect("no panic under this lock"));
     }
 
-    /// What the kernel is told instead of an error, which is told to the user, once.
-    fn told(&self, error: &Error) -> Errno {
+    /// Converts an error, which is reported to the user once, to an error number for the kernel.
+    fn errno_of(&self, error: &Error) -> Errno {
         match error {
             Error::NotFound { .. } | Error::BadName { .. } => return Errno::ENOENT,
             Error::OverBudget { .. } => self.tell(format!("too many files are open: {error}")),
@@ -168,29 +168,29 @@ impl View {
     }
 
     fn tell(&self, message: String) {
-        let mut told = self.told.lock().expect("no panic under this lock");
-        if told.len() >= TOLD_MAX {
-            told.clear();
+        let mut reported = self.reported.lock().expect("no panic under this lock");
+        if reported.len() >= REPORTED_MAX {
+            reported.clear();
         }
-        if told.insert(message.clone()) {
+        if reported.insert(message.clone()) {
             say(&format!("inshore: {message}"));
         }
     }
 
-    /// The dataset of a node: `ESTALE`, upon which the kernel looks its name up again, where that is another's now, or it
-    /// has grown.
+    /// Returns the dataset of a node. If another dataset has taken the name, or the dataset has grown, the error is `ESTALE`,
+    /// upon which the kernel looks up the name again.
     fn dataset(&self, node: &Node) -> std::result::Result<Dataset, Errno> {
         match self.store.dataset(&node.name) {
             Ok(dataset) if dataset.id() == node.id => Ok(dataset),
             Ok(_) | Err(Error::NotFound { .. }) => Err(Errno::ESTALE),
-            Err(error) => Err(self.told(&error)),
+            Err(error) => Err(self.errno_of(&error)),
         }
     }
 
-    /// What is in the root, or in a dataset's folder.
+    /// Returns the entries of the root, or of a dataset's folder.
     fn children(&self, folder: INodeNo) -> std::result::Result<Vec<(u64, Node)>, Errno> {
         if folder == INodeNo::ROOT {
-            let datasets = self.store.list().map_err(|error| self.told(&error))?;
+            let datasets = self.store.list().map_err(|error| self.errno_of(&error))?;
             return Ok(datasets.iter().map(Node::of_dataset).collect());
         }
         let node = self.tree.get(folder.0).ok_or(Errno::ESTALE)?;
@@ -229,7 +229,7 @@ impl View {
         }
         let sums = 4 * (EXTENT_BYTES / file.block_bytes()) as u64;
         let reservation = self.job.budget().reserve(HEADERS * (sums + 64), "headers of open files");
-        let reservation = reservation.map_err(|error| self.told(&error.into()))?;
+        let reservation = reservation.map_err(|error| self.errno_of(&error.into()))?;
         Ok(OpenFile { source: Source { number, file }, _dataset: dataset, _reservation: reservation })
     }
 
@@ -238,14 +238,14 @@ impl View {
         let closed = handles.files.remove(&handle);
         if let Some(number) = closed.as_ref().map(|handle| handle.file.source.number) {
             drop(closed);
-            // A read of it may still be on its way; then the entry goes when the file is closed the next time.
+            // A read may still be in flight; then the entry is removed when the file is closed the next time.
             if handles.open.get(&number).is_some_and(|open| open.strong_count() == 0) {
                 handles.open.remove(&number);
             }
         }
     }
 
-    /// Answers a read. Most lie in one extent and are answered from where they are.
+    /// Answers a read. Most reads lie in one extent and are answered in place.
     fn answer(&self, handle: &Handle, range: Range<u64>, reply: ReplyData) {
         let source = &handle.file.source;
         let index = |offset| offset / EXTENT_BYTES as u64;
@@ -281,7 +281,7 @@ impl View {
     }
 
     fn fail(&self, error: &Error, reply: ReplyData) {
-        self.told(error);
+        self.errno_of(error);
         self.count(|served| served.reads_failed += 1);
         reply.error(Errno::EIO);
     }
@@ -289,10 +289,10 @@ impl View {
 
 impl Filesystem for View {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // The larger of both is the largest read, although no write ever comes. The kernel may have less already.
+        // The larger of both limits reads, although no write ever comes. The kernel may have less already.
         let _ = config.set_max_write(REQUEST_BYTES as u32);
         let _ = config.set_max_readahead(REQUEST_BYTES as u32);
-        // What an old kernel does not know it does without.
+        // Old kernels do without unknown features.
         for wish in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_ASYNC_DIO] {
             let _ = config.add_capabilities(wish);
         }
@@ -323,7 +323,7 @@ impl Filesystem for View {
 
     fn open(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(number.0) {
-            // The bytes of a number never change, so what the kernel has of them is good.
+            // The bytes of a number never change, so the kernel's cached pages are valid.
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
             Err(errno) => reply.error(errno),
         }
@@ -343,7 +343,7 @@ impl Filesystem for View {
         let Some(handle) = self.handles().files.get(&handle.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
-        // Fewer bytes than were asked for would be taken for the end of the file.
+        // The kernel would take a short read for the end of the file.
         if size as usize > REQUEST_BYTES {
             return reply.error(Errno::EINVAL);
         }

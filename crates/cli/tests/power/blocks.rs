@@ -1,4 +1,4 @@
-//! Power losses under ext4: its blocks lie in a file of [`Disk`], which records the writes and flushes of the kernel.
+//! Power losses under ext4: its image is a file on a [`Disk`], which records the writes and flushes of the kernel.
 //!
 //! ```text
 //!   command ── files ── ext4 ── loop device ── image ── FUSE ── Disk
@@ -8,7 +8,7 @@
 //!              with a journal: mounted            without: checked by e2fsck, then mounted
 //! ```
 //!
-//! This test assumes nothing about the order in which a file system writes names and files: ext4 itself says what it finds.
+//! This test assumes nothing about the order in which a file system writes names and files: ext4 itself reports its files.
 
 use std::{
     fs::{self, File},
@@ -28,19 +28,19 @@ use super::{
 
 /// The name of the image on its drive.
 const IMAGE: &str = "image";
-/// The smallest that holds a journal and what commands write.
+/// The smallest image with room for a journal and the files of commands.
 const IMAGE_BYTES: u64 = 8 << 20;
-/// Small blocks, so that as few names, files and facts as possible reach the drive together.
+/// Small blocks, so that as few names, files and inodes as possible reach the drive together.
 const BLOCK_BYTES: usize = 1024;
 
-/// Whether the file system has a journal.
+/// Tells whether the file system has a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
     With,
     Without,
 }
 
-/// A file system of ext4 on a drive that writes down what reaches it.
+/// A file system of ext4 on a drive that records all writes.
 pub struct Ext4 {
     mounted: Mounted,
     disk: Disk,
@@ -48,10 +48,10 @@ pub struct Ext4 {
 }
 
 impl Ext4 {
-    /// Makes and mounts one that holds these files. The file `report` lies beside it, on the same drive.
+    /// Creates and mounts a file system with these files. The file `report` lies beside it, on the same drive.
     ///
     /// # Errors
-    /// Where FUSE or loop devices are not to be had, or this process must not mount.
+    /// Without FUSE or loop devices, or if this process must not mount.
     pub fn mount(files: &Files, report: &str, journal: Journal) -> io::Result<Ext4> {
         let image = image_of(files, journal)?;
         let drive = [(IMAGE, image), (report, Vec::new())];
@@ -67,22 +67,22 @@ impl Ext4 {
         self.mounted.path()
     }
 
-    /// A file on the drive, outside of the file system.
+    /// Creates a file on the drive, outside of the file system.
     pub fn beside(&self, name: &str) -> io::Result<File> {
         File::options().write(true).open(self.disk.join(name))
     }
 
-    /// Begins the recording, and returns the drive as it is.
+    /// Begins the recording, and returns the present drive.
     pub fn begin(&self) -> tree::Tree {
         let mut content = self.disk.content();
         content.changes.clear();
         content.tree.clone()
     }
 
-    /// Returns the changes of blocks since `before`, and the files that came of them.
+    /// Returns the changes of blocks since `before`, and the resulting files.
     ///
     /// # Errors
-    /// Those of reading files.
+    /// Errors of reading files.
     pub fn recording(&self, before: tree::Tree, report: &str) -> io::Result<Recording> {
         let changes = self.disk.content().changes.clone();
         let new = files_in(self.path())?;
@@ -93,10 +93,10 @@ impl Ext4 {
     /// Returns the files that ext4 finds on a drive with these blocks.
     ///
     /// # Errors
-    /// Where it finds no file system.
+    /// If there is no file system.
     pub fn look(scratch: &Path, drive: &Files, journal: Journal) -> Result<Files, String> {
         let look = || -> io::Result<Files> {
-            // A file of its own for each: the loop device of the last one may live on for a while, with what it has cached.
+            // Each image has a file of its own: the loop device of the last one may live on for a while, with cached data.
             let image = tempfile::NamedTempFile::new_in(scratch)?;
             fs::write(image.path(), &drive[IMAGE].bytes)?;
             if journal == Journal::Without {
@@ -109,15 +109,15 @@ impl Ext4 {
     }
 }
 
-/// Where images are put together: in memory, if possible.
+/// Creates a folder for images: in memory, if possible.
 ///
 /// # Errors
-/// Those of making a folder.
+/// Errors of creating a folder.
 pub fn scratch() -> io::Result<TempDir> {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir())
 }
 
-/// The bytes of a file system that holds these files.
+/// Returns the bytes of a file system that holds these files.
 fn image_of(files: &Files, journal: Journal) -> io::Result<Vec<u8>> {
     let scratch = scratch()?;
     let (image, content) = (scratch.path().join("image"), scratch.path().join("content"));
@@ -143,7 +143,7 @@ fn image_of(files: &Files, journal: Journal) -> io::Result<Vec<u8>> {
 
 /// Repairs a file system as a machine does when it starts after a power loss.
 fn check(image: &Path) -> io::Result<()> {
-    // 1 says that something was repaired.
+    // 1 means that a repair was made.
     done(Command::new("e2fsck").args(["-f", "-y"]).arg(image), |code| code <= 1)
 }
 
@@ -158,7 +158,7 @@ fn done(command: &mut Command, is_well: impl Fn(i32) -> bool) -> io::Result<()> 
     }
 }
 
-/// An image that is mounted through a loop device; unmounted when dropped.
+/// An image that is mounted through a loop device; unmounted on drop.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -178,14 +178,14 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // A test that fails may have files open.
+        // A failing test may have files open.
         if done(Command::new("umount").arg(self.path()), |code| code == 0).is_err() {
             let _ = Command::new("umount").arg("-l").arg(self.path()).status();
         }
     }
 }
 
-/// All files in a folder, except what a check of the file system found without a name.
+/// Returns all files in a folder, except those that a check of the file system found without a name.
 fn files_in(top: &Path) -> io::Result<Files> {
     let mut files = Files::new();
     let mut folders = vec![(top.to_path_buf(), String::new())];

@@ -1,4 +1,4 @@
-//! A file system in memory, mounted by FUSE, that writes down every change that is made to it.
+//! A file system in memory, mounted by FUSE, that records every change.
 
 use std::{
     ffi::{CString, OsStr},
@@ -23,18 +23,18 @@ use rustix::{
 
 use super::tree::{Change, Files, Node, Tree};
 
-/// The kernel asks for everything each time.
+/// The kernel must cache nothing.
 const TTL: Duration = Duration::ZERO;
-/// The most that a request carries; a socket takes twice as much at once.
+/// The largest request; a socket takes twice as much at once.
 const REQUEST_BYTES: u32 = 64 << 10;
 const BLOCK_BYTES: u32 = 4096;
-/// What is free is told in blocks: 4 GiB.
+/// Reported free space in blocks: 4 GiB.
 const FREE_BLOCKS: u64 = 1 << 20;
 
-/// Operations of the protocol: to make a file without a name, and to make one with a name.
+/// Operations of the protocol: create a file without a name, and create one with a name.
 const TMPFILE: u32 = 51;
 const CREATE: u32 = 35;
-/// How the kernel calls a file without a name; no file that has one is called so.
+/// The kernel's name of a file without a name; no named file has it.
 const NO_NAME: &str = "/";
 
 type Answer<T> = Result<T, Errno>;
@@ -173,7 +173,7 @@ impl View {
         self.0.lock().expect("no panic under this lock")
     }
 
-    /// Does something from which a node comes, and answers with the node.
+    /// Runs `work`, which returns a node, and answers with the node.
     fn entry(&self, reply: ReplyEntry, work: impl FnOnce(&mut Content) -> Answer<u64>) {
         let mut content = self.content();
         match work(&mut content).and_then(|node| content.attributes(node)) {
@@ -412,19 +412,20 @@ impl Filesystem for View {
     }
 }
 
-/// The mounted file system; unmounted when dropped.
+/// The mounted file system; unmounted on drop.
 pub struct Disk {
     content: Arc<Mutex<Content>>,
-    /// The folder that it is mounted on.
+    /// The mountpoint.
     point: tempfile::TempDir,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Disk {
-    /// Mounts one that holds these files, and makes files without a name only where `knows_unnamed`, as some file systems do not.
+    /// Mounts a file system with these files, which supports files without a name only if `knows_unnamed`, as some file systems
+    /// do not.
     ///
     /// # Errors
-    /// Where FUSE is not to be had, or this process must not mount.
+    /// Without FUSE, or if this process must not mount.
     pub fn mount(files: &Files, knows_unnamed: bool) -> io::Result<Disk> {
         let content = Content { tree: Tree::new(files), changes: Vec::new() };
         let content = Arc::new(Mutex::new(content));
@@ -439,13 +440,13 @@ impl Disk {
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         disk.relay(device, socket, knows_unnamed)?;
         let session = Session::from_fd(View(content), other, SessionACL::Owner, Config::default())?;
-        // It ends with an error when the socket is closed.
+        // The session ends with an error when the socket is closed.
         disk.threads.push(thread::spawn(move || drop(session.run())));
         Ok(disk)
     }
 
-    /// Carries requests of the kernel and their answers. fuser does not know of files without names: a request for one becomes
-    /// one for a file of the name that the kernel gives, which has the same form.
+    /// Relays requests of the kernel and their answers. fuser does not support files without names: a request for one becomes one
+    /// for a file of the name that the kernel passes, which has the same form.
     fn relay(&mut self, device: Arc<File>, socket: OwnedFd, knows_unnamed: bool) -> io::Result<()> {
         let (answers, answered) = (socket.try_clone()?, device.clone());
         let mut buffer = vec![0; 2 * REQUEST_BYTES as usize];
@@ -453,11 +454,11 @@ impl Disk {
             loop {
                 let bytes = match (&*device).read(&mut buffer) {
                     Ok(bytes) => bytes,
-                    // A request that was taken back meanwhile.
+                    // The request was cancelled meanwhile.
                     Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOENT.raw_os_error()) => {
                         continue;
                     }
-                    // It was unmounted.
+                    // The file system was unmounted.
                     Err(_) => break,
                 };
                 if knows_unnamed && buffer[4..8] == TMPFILE.to_ne_bytes() {
@@ -472,7 +473,7 @@ impl Disk {
         let mut buffer = vec![0; 2 * REQUEST_BYTES as usize];
         self.threads.push(thread::spawn(move || {
             while let Ok(bytes @ 1..) = rustix::io::read(&answers, &mut buffer[..]) {
-                // The asking process may be gone.
+                // The requesting process may have ended.
                 let _ = (&*answered).write(&buffer[..bytes]);
             }
         }));
@@ -487,7 +488,7 @@ impl Disk {
         self.path().join(name)
     }
 
-    /// The files that are there now, and all changes.
+    /// Returns the present files, and all changes.
     pub fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().expect("no panic under this lock")
     }
@@ -495,7 +496,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // A test that fails may have files open.
+        // A failing test may have files open.
         let _ = unmount(self.path(), UnmountFlags::DETACH);
         if !thread::panicking() {
             self.threads.drain(..).for_each(|thread| drop(thread.join()));

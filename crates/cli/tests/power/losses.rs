@@ -1,49 +1,48 @@
-//! All states in which a power loss may leave a drive, computed from what was done to it.
+//! All states in which a power loss may leave a drive, computed from the recorded changes.
 //!
-//! The loss comes after any change. Changes that were synced before are there; each of the others is there or not, since POSIX
-//! promises no order. Without a journal (ext2, ext4 without one) a check of the file system removes two kinds of files and folders:
-//! those that were not synced while they had a name, and those that lost their last name, although the folder may have the name
-//! still, since a file may be freed before its folder is written.
-//! A kill is the case in which nothing is lost.
+//! The loss comes after any change. Changes that were synced before persist; each of the others may be lost, since POSIX promises
+//! no order. Without a journal (ext2, ext4 without one) a check of the file system removes two kinds of files and folders: those
+//! that were not synced while they had a name, and those that lost their last name, although the folder may still have the name,
+//! since a file may be freed before its folder is written. A kill is the case without lost changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::tree::{Change, File, Files, Node, Tree};
 
-/// Of so many changes that may be lost all subsets are tried.
+/// Largest number of changes of which all subsets are tried.
 const SUBSETS_OF: usize = 5;
-/// Of more changes so many subsets that are drawn.
+/// Number of drawn subsets of more changes.
 const SUBSETS_DRAWN: usize = 32;
 
-/// One run of a command, and what was done to the drive.
+/// One run of a command, and the changes of the drive.
 pub struct Recording {
     before: Tree,
     changes: Vec<Change>,
     pub old: Files,
     pub new: Files,
-    /// After so many changes the command reports success.
+    /// Number of changes after which the command reports success.
     reported: usize,
     /// For each change the number of the sync that makes it durable.
     durable_from: Vec<usize>,
-    /// For each file and folder that was made the number of the first sync while it had a name.
+    /// For each created file and folder the number of the first sync while it had a name.
     named_from: BTreeMap<u64, usize>,
-    /// For each file and folder that has no name in the end the number of the change since which it has none.
+    /// For each file and folder without a name in the end the number of the change that removed its last name.
     freed_from: BTreeMap<u64, usize>,
 }
 
 /// A power loss.
 #[derive(Clone, Debug)]
 struct Loss {
-    /// How many changes there were.
+    /// Number of changes before the loss.
     after: usize,
-    /// Which of them are lost.
+    /// Lost changes.
     lost: BTreeSet<usize>,
     has_journal: bool,
 }
 
 impl Recording {
-    /// What was done to a drive with the files `old`. The command reports success when it last writes to the file
-    /// `report`, or if it never does, when it ends.
+    /// Records the changes of a drive with the files `old`. The command reports success when it last writes to the file `report`,
+    /// or otherwise when it ends.
     pub fn new(old: &Files, changes: Vec<Change>, report: &str) -> Recording {
         let before = Tree::new(old);
         let mut tree = before.clone();
@@ -56,7 +55,7 @@ impl Recording {
         Recording::of_blocks(before, changes, report, old, new)
     }
 
-    /// What was done to a drive whose blocks are a file of `before`: `old` and `new` are the files in these blocks.
+    /// Records the changes of a drive whose blocks are a file of `before`: `old` and `new` are the files in these blocks.
     pub fn of_blocks(before: Tree, changes: Vec<Change>, report: &str, old: Files, new: Files) -> Recording {
         let report_node = before.nodes[&super::tree::ROOT].names.get(report).copied();
         let is_report =
@@ -87,18 +86,18 @@ impl Recording {
         Recording { before, changes, old, new, reported, durable_from, named_from, freed_from }
     }
 
-    /// Looks at the drive after at most `losses_max` power losses; gives how many there were.
+    /// Checks the drive after at most `losses_max` power losses; returns their number.
     ///
     /// # Errors
-    /// Says what is wrong after which of them.
+    /// Describes the fault and the loss.
     pub fn check(&self, losses_max: usize, seed: u64) -> Result<usize, String> {
         self.check_by(losses_max, seed, Ok)
     }
 
-    /// Does the same where `look` tells which files are found on a drive.
+    /// Checks as [`Recording::check`] does, with `look` to find the files on a drive.
     ///
     /// # Errors
-    /// As [`Recording::check`], and what `look` reports.
+    /// As [`Recording::check`], and errors of `look`.
     pub fn check_by(
         &self,
         losses_max: usize,
@@ -113,13 +112,13 @@ impl Recording {
         Ok(losses.len())
     }
 
-    /// A journal makes a difference only where names change, and the blocks of a file system have none.
+    /// A journal matters only if names change, and the blocks of a file system have none.
     fn journal_matters(&self) -> bool {
         self.changes.iter().any(Change::names)
     }
 
-    /// After each change, with everything lost that can be and with nothing lost; then, where there are too many of these or of
-    /// the others, some that are drawn.
+    /// Lists losses after each change, with all losable changes lost and with none; then drawn ones, if there are too many of
+    /// these or of the others.
     fn losses(&self, losses_max: usize, seed: u64) -> Vec<Loss> {
         let mut random = Random(seed);
         let (mut plain, mut mixed) = (Vec::new(), Vec::new());
@@ -145,14 +144,14 @@ impl Recording {
                 }
             }
         }
-        // A third is for those where a part is lost.
+        // A third is for losses of a part.
         let plain_max = losses_max - mixed.len().min(losses_max / 3);
         let mut losses = random.sample(plain, plain_max);
         losses.extend(random.sample(mixed, losses_max - losses.len()));
         losses
     }
 
-    /// The files that are found after a power loss.
+    /// Returns the files that are found after a power loss.
     fn found(&self, loss: &Loss) -> Files {
         let mut tree = self.before.clone();
         for (at, change) in self.changes[..loss.after].iter().enumerate() {
@@ -193,12 +192,12 @@ impl Recording {
         Ok(())
     }
 
-    /// Files that the command made or changed.
+    /// Iterates over the files that the command created or changed.
     pub fn results(&self) -> impl Iterator<Item = &String> {
         self.new.iter().filter(|(path, file)| self.old.get(*path) != Some(file)).map(|(path, _)| path)
     }
 
-    /// What became of a file that was removed: what is called as it is but for the ending, or else everything.
+    /// Iterates over the results of a removed file: files of the same name but for the extension, or else all.
     fn results_of(&self, removed: &str) -> impl Iterator<Item = &String> {
         let is_kin = move |path: &&String| removed.starts_with(path.as_str()) || path.starts_with(removed);
         let has_kin = self.results().any(|path| is_kin(&path));
@@ -239,7 +238,7 @@ fn told(file: Option<&File>) -> String {
     file.map_or("absent".to_string(), |file| format!("{} bytes of mode {:o}", file.bytes.len(), file.mode))
 }
 
-/// Numbers that look random: SplitMix64 (Steele, Lea, Flood 2014).
+/// Pseudo-random numbers: SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
 
 impl Random {
@@ -250,7 +249,7 @@ impl Random {
         mixed ^ mixed >> 31
     }
 
-    /// So many at most, the last always among them: it comes after all changes, and everything is lost that can be.
+    /// Samples at most so many, always including the last: it comes after all changes, with all losable changes lost.
     fn sample<T>(&mut self, mut all: Vec<T>, at_most: usize) -> Vec<T> {
         while all.len() > at_most {
             let place = self.next() as usize % (all.len() - 1).max(1);

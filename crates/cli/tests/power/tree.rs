@@ -1,26 +1,26 @@
-//! Files and folders in memory, and the changes that are made to them.
+//! Files and folders in memory, and their changes.
 
 use std::collections::BTreeMap;
 
 /// The number of the topmost folder.
 pub const ROOT: u64 = 1;
 
-/// A file or a folder, by whatever names it is entered.
+/// A file or a folder, by any of its names.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
     pub is_folder: bool,
     pub mode: u32,
     pub bytes: Vec<u8>,
-    /// Of a folder.
+    /// Entries of a folder.
     pub names: BTreeMap<String, u64>,
-    /// In how many folders it is entered.
+    /// Number of folders that contain the node.
     pub links: u32,
 }
 
-/// One step of what a command does. A rename is two of them: without a journal, one may be on the drive and the other not.
+/// One change of the drive. A rename is two of them: without a journal, one may be on the drive and the other not.
 #[derive(Clone, Debug)]
 pub enum Change {
-    /// A file or folder comes into being, without a name.
+    /// Creates a file or folder, without a name.
     Make {
         node: u64,
         is_folder: bool,
@@ -39,7 +39,7 @@ pub enum Change {
         node: u64,
         mode: u32,
     },
-    /// A name in a folder means a node from now on, whatever it meant before.
+    /// Sets the node of a name in a folder, replacing any other.
     Enter {
         folder: u64,
         name: String,
@@ -49,7 +49,7 @@ pub enum Change {
         folder: u64,
         name: String,
     },
-    /// All that happened to a node is on the drive; its permissions only where `all` is.
+    /// Makes all changes of a node durable; its permissions only if `all`.
     Sync {
         node: u64,
         all: bool,
@@ -57,7 +57,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Whether a sync makes the change durable.
+    /// Tells whether a sync makes the change durable.
     pub fn is_made_durable_by(&self, sync: &Change) -> bool {
         let Change::Sync { node: synced, all } = sync else { return false };
         match self {
@@ -68,7 +68,7 @@ impl Change {
         }
     }
 
-    /// The change, or where it writes more than `bytes_max` bytes at once, those that write parts of them.
+    /// Returns the change, or if it writes more than `bytes_max` bytes at once, those that write parts of them.
     pub fn pieces(self, bytes_max: usize) -> Vec<Change> {
         let Change::Write { node, offset, bytes } = self else { return vec![self] };
         let pieces = bytes.chunks(bytes_max).enumerate();
@@ -78,18 +78,18 @@ impl Change {
             .collect()
     }
 
-    /// Whether the change makes a file, or gives or takes a name.
+    /// Tells whether the change creates a file, or adds or removes a name.
     pub fn names(&self) -> bool {
         matches!(self, Change::Make { .. } | Change::Enter { .. } | Change::Leave { .. })
     }
 
-    /// Whether the change can be lost.
+    /// Tells whether the change can be lost.
     pub fn is_lasting(&self) -> bool {
         !matches!(self, Change::Make { .. } | Change::Sync { .. })
     }
 }
 
-/// A file, as somebody finds it who follows its path.
+/// A file, as found by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File {
     pub mode: u32,
@@ -99,7 +99,7 @@ pub struct File {
 /// Files by their paths.
 pub type Files = BTreeMap<String, File>;
 
-/// Everything that a drive holds.
+/// All nodes of a drive.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub nodes: BTreeMap<u64, Node>,
@@ -123,7 +123,7 @@ impl Tree {
         tree
     }
 
-    /// A number that no node has.
+    /// Returns a number that no node has.
     pub fn free_number(&self) -> u64 {
         self.nodes.last_key_value().map_or(ROOT, |(last, _)| last + 1)
     }
@@ -172,7 +172,7 @@ impl Tree {
         self.nodes.get_mut(&number).expect("a node that was made")
     }
 
-    /// All files with a path of names whose nodes satisfy `counts`.
+    /// Returns all files with a path of names whose nodes satisfy `counts`.
     pub fn files(&self, counts: impl Fn(u64) -> bool) -> Files {
         let mut files = Files::new();
         let mut folders = vec![(ROOT, String::new())];

@@ -1,19 +1,18 @@
 //! Betweenness centrality by Brandes' algorithm (2001), from sampled sources or from all.
 //!
-//! From each source a breadth-first search counts shortest paths: a vertex's `paths` is the sum of those of its
-//! predecessors. Then levels are walked back, last first: a vertex w sends `(1 + dependency) / paths` along its
-//! in-edges, and a vertex v one level before takes `paths` of its own times the sum. The centrality of v is the sum
-//! of its dependencies over the sources, not scaled: in an undirected graph with all vertices as sources, each
-//! pair counts from both ends.
+//! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum over its predecessors. Then
+//! levels are walked in reverse order: a vertex w sends `(1 + dependency) / paths` along its in-edges, and a vertex v one level
+//! above multiplies the sum by its own `paths`. The centrality of v is the sum of its dependencies over the sources, not scaled:
+//! in an undirected graph with all vertices as sources, each pair counts from both ends.
 //!
-//! The lists of vertices of all levels, which the way back needs, are kept on flash (4 bytes a reached vertex). Supersteps see 16
-//! bytes a vertex; sums over several sources are apart from that, since they change once for each. Where messages fit in memory,
-//! both ways may be walked from the other side: a vertex gathers what its predecessors, or on the way back its successors, have to
-//! say, where that is fewer edges. In Kronecker graphs that halves them.
+//! The lists of vertices of all levels, which the reverse pass needs, are kept on flash (4 bytes per reached vertex). Supersteps
+//! read 16 bytes of state per vertex; sums over several sources are kept apart, since they change once per source. Where messages
+//! fit in memory, both passes may pull: a vertex reads the values of its predecessors (in the reverse pass, of its successors)
+//! where fewer edges are read that way. Kronecker graphs need half the edges.
 //!
-//! Path counts are 64-bit floats, exact to 2^53; dependencies depend on the order of sums in their last
-//! bits, so centralities are the same over budgets and threads to about 10^-9 and not bit for bit. (The thesis,
-//! section 9.7.1, counts along one parent only; Brandes' counts along all.)
+//! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums, so centralities agree
+//! over budgets and threads to about 10^-9 and not bit for bit. (The thesis, section 9.7.1, counts along one parent only; Brandes
+//! counts along all.)
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -40,17 +39,17 @@ use crate::{
     plain::Plain,
 };
 
-/// What betweenness is to do.
+/// Sets the options of betweenness centrality.
 #[derive(Clone, Copy, Debug)]
 pub struct BetweennessOptions {
-    /// How many vertices to search from, drawn without repetition; all if there are no more. 16 by default.
+    /// Number of vertices to search from, drawn without repetition; all vertices if the graph has no more. 16 by default.
     pub sources: u64,
     /// The seed of the draw; 1 by default.
     pub seed: u64,
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often, between two sources. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons.
+    /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
@@ -60,18 +59,18 @@ impl Default for BetweennessOptions {
     }
 }
 
-/// What the search from one source knows of a vertex.
+/// Holds the state of a vertex in the search from one source.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct Searched {
-    /// None where it was not reached.
+struct SearchState {
+    /// Number of shortest paths; 0 where the vertex was not reached.
     paths: f64,
-    /// Before the way back has come to it: its level, as [`waiting`] has it.
+    /// Holds the level, as [`waiting`] encodes levels, until the reverse pass reaches the vertex.
     dependency: f64,
 }
 
-impl Searched {
-    /// The dependency; 0 where nothing lies behind.
+impl SearchState {
+    /// Returns the dependency; 0 where no shortest path continues from the vertex.
     fn found(&self, vertex: u32) -> Result<f64> {
         if !(self.paths.is_finite() && self.dependency.is_finite()) {
             let what = format!("more shortest paths lead to vertex number {vertex} than 64 bits can count");
@@ -81,25 +80,25 @@ impl Searched {
     }
 }
 
-/// The level of a vertex whose dependency is not known: below zero, where no dependency lies.
+/// Encodes the level of a vertex whose dependency is not known as a negative number; dependencies are not negative.
 fn waiting(level: u32) -> f64 {
     -1.0 - f64::from(level)
 }
 
-/// From the source outwards: counts paths.
+/// Counts paths, from the source outwards.
 #[derive(Clone)]
-struct Outwards {
+struct CountPaths {
     level: u32,
 }
 
-impl StepProgram for Outwards {
-    type State = Searched;
+impl StepProgram for CountPaths {
+    type State = SearchState;
     type Message = f64;
     const NOTHING: f64 = 0.0;
     const PULL: Pull = Pull::All;
     const REREADS: bool = true;
 
-    fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
+    fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
         Some(state.paths)
     }
 
@@ -107,34 +106,34 @@ impl StepProgram for Outwards {
         a + b
     }
 
-    fn finalize(&self, _vertex: u32, paths: f64, state: &Searched) -> Searched {
-        if state.paths == 0.0 { Searched { paths, dependency: waiting(self.level) } } else { *state }
+    fn finalize(&self, _vertex: u32, paths: f64, state: &SearchState) -> SearchState {
+        if state.paths == 0.0 { SearchState { paths, dependency: waiting(self.level) } } else { *state }
     }
 
-    fn is_active(&self, _vertex: u32, new: &Searched, old: &Searched) -> bool {
+    fn is_active(&self, _vertex: u32, new: &SearchState, old: &SearchState) -> bool {
         new.paths != old.paths
     }
 
-    fn waits(&self, _vertex: u32, state: &Searched) -> bool {
+    fn waits(&self, _vertex: u32, state: &SearchState) -> bool {
         state.paths == 0.0
     }
 }
 
-/// Back to the source: sums dependencies of the vertices at `level`.
+/// Sums dependencies of the vertices at `level`, towards the source.
 #[derive(Clone)]
-struct Back {
+struct SumDependencies {
     level: u32,
 }
 
-impl StepProgram for Back {
-    type State = Searched;
+impl StepProgram for SumDependencies {
+    type State = SearchState;
     type Message = f64;
     const NOTHING: f64 = 0.0;
     const PULL: Pull = Pull::All;
     const REREADS: bool = true;
 
-    fn edge_program(&self, _vertex: u32, state: &Searched, _degree: u32) -> Option<f64> {
-        // One that waits still has nobody behind it.
+    fn edge_program(&self, _vertex: u32, state: &SearchState, _degree: u32) -> Option<f64> {
+        // A vertex that still holds its level has no successor.
         Some((1.0 + state.dependency.max(0.0)) / state.paths)
     }
 
@@ -142,23 +141,23 @@ impl StepProgram for Back {
         a + b
     }
 
-    fn finalize(&self, vertex: u32, sum: f64, state: &Searched) -> Searched {
+    fn finalize(&self, vertex: u32, sum: f64, state: &SearchState) -> SearchState {
         match self.waits(vertex, state) {
-            true => Searched { dependency: state.paths * sum, ..*state },
+            true => SearchState { dependency: state.paths * sum, ..*state },
             false => *state,
         }
     }
 
-    fn is_active(&self, _vertex: u32, _new: &Searched, _old: &Searched) -> bool {
+    fn is_active(&self, _vertex: u32, _new: &SearchState, _old: &SearchState) -> bool {
         false
     }
 
-    fn waits(&self, _vertex: u32, state: &Searched) -> bool {
+    fn waits(&self, _vertex: u32, state: &SearchState) -> bool {
         state.dependency == waiting(self.level - 1)
     }
 }
 
-/// Centrality of all vertices: columns `vertex`, `centrality`.
+/// Computes the centrality of all vertices: columns `vertex`, `centrality`.
 ///
 /// Cost for each source: at most the edges of the reached vertices twice, once in each direction, and two passes over vertex
 /// state (16 bytes a vertex, and 8 for its sum where there are several sources). A directed graph that was imported
@@ -177,11 +176,11 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     let question = (options.sources, options.seed);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph betweenness", question)?;
     let in_memory = match options.tuning.regime {
-        // Read and written once for each source, in order.
+        // The sums are read and written once per source, in order.
         None => memory_bytes::<f64>(vertices) <= job.budget().free_bytes() / 16,
         Some(regime) => regime != Regime::External,
     };
-    // One source's dependencies are the sums.
+    // With one source the dependencies are the sums.
     let mut sums = match options.sources.min(vertices) {
         1 => None,
         _ => Some(VertexArray::new(job, vertices, in_memory, |_| 0f64)?),
@@ -192,9 +191,9 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
     }
     let kept_bytes = checkpoints.bytes::<f64>(vertices);
     let setup = Setup { tuning: &options.tuning, rows, has_in_edges: true, dense: None, kept_bytes };
-    let mut engine = Engine::new::<Outwards>(job, setup, |_| Searched::default())?;
+    let mut engine = Engine::new::<CountPaths>(job, setup, |_| SearchState::default())?;
     let done = match &mut sums {
-        Some(sums) => engine.take_up_of(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
+        Some(sums) => engine.resume_states_from(&checkpoints, sums)?.map_or(0, |(_, numbers)| numbers[0]),
         None => 0,
     };
     let sources = (1..).zip(draw(vertices, options.sources, options.seed));
@@ -209,11 +208,11 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
                 let sum = *cursor.get(vertex)?;
                 cursor.replace(vertex, &sum, sum + dependency)?;
             }
-            *state = Searched::default();
+            *state = SearchState::default();
             Ok(())
         })?;
-        // What lies between two sources is little against what one takes.
-        engine.save_of(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
+        // State between two sources is small beside the state within one.
+        engine.save_states(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
     }
     let mut summary = engine.summary();
     summary.notice = graph.reverse_notice();
@@ -233,7 +232,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
             VertexRows::stream(graph, job, schema, StateStream::new(vertices, sums)?, column)?
         }
         None => {
-            let column = |first: u32, states: &[Searched]| {
+            let column = |first: u32, states: &[SearchState]| {
                 let found = (first..).zip(states).map(|(vertex, state)| state.found(vertex));
                 let found = found.collect::<Result<Vec<f64>>>()?;
                 Ok(vec![Arc::new(Float64Array::from(found)) as _])
@@ -245,20 +244,20 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
 }
 
 /// Searches from `source`: paths and dependencies of all vertices.
-fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
+fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()> {
     let mut log = KeyLog::new(job)?;
-    engine.set(source, |state| *state = Searched { paths: 1.0, dependency: waiting(0) })?;
+    engine.set(source, |state| *state = SearchState { paths: 1.0, dependency: waiting(0) })?;
     let mut active = Frontier::one(source);
     let mut level = 0;
     // Edges out of the vertices of each level.
     let mut edges: Vec<u64> = Vec::new();
-    // From this level on rows are in memory.
+    // Rows are in memory from this level on.
     let mut cached_from = u32::MAX;
     while !active.is_empty() {
         level += 1;
         let edges_before = edges.iter().sum();
         let asked = Superstep { log: Some(&mut log), edges_before, ..Superstep::new(&active, Collect::Yes) };
-        let done = engine.superstep(&mut Outwards { level }, asked)?;
+        let done = engine.superstep(&mut CountPaths { level }, asked)?;
         if engine.has_cached() {
             cached_from = cached_from.min(level + 1);
         }
@@ -267,7 +266,7 @@ fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
         log.end_level();
     }
     let mut levels = log.into_levels()?.peekable();
-    // The last list is empty, and nobody lies before the source.
+    // The last list is empty, and no vertex precedes the source.
     levels.next();
     while let Some(reached) = levels.next() {
         level -= 1;
@@ -277,13 +276,13 @@ fn search(engine: &mut Engine<Searched>, job: &Job, source: u32) -> Result<()> {
             are_cached: level >= cached_from,
         });
         let asked = Superstep { backwards, ..Superstep::new(&reached, Collect::No) };
-        engine.superstep(&mut Back { level }, asked)?;
+        engine.superstep(&mut SumDependencies { level }, asked)?;
     }
     engine.forget_cached();
     Ok(())
 }
 
-/// `count` vertices without repetition, in ascending order (Floyd's method); all where `count` is no less.
+/// Draws `count` vertices without repetition, in ascending order (Floyd's method); all vertices where `count` is no less.
 pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Item = u32>> {
     if count >= vertices {
         return Box::new((0..vertices).map(|vertex| vertex as u32));
@@ -298,10 +297,10 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
     Box::new(drawn.into_iter())
 }
 
-/// Compares centralities with Brandes' algorithm as its paper gives it, in memory: each within 10^-6.
+/// Compares centralities with Brandes' algorithm as published, in memory: each within 10^-6.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(
     graph: &Plain,
     options: &BetweennessOptions,

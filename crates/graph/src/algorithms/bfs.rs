@@ -1,7 +1,7 @@
 //! Breadth-first search: for each vertex its level (edges from the source) and its parent.
 //!
-//! The program is the thesis' (section 9.7.1): an edge carries the id of its source. Of the possible parents, which
-//! all lie one level before, the smallest stays, so that there is one right answer whatever the order of messages.
+//! The program is that of the thesis (section 9.7.1): an edge carries the id of its source. All candidate parents lie one level
+//! above, and the smallest wins, so the answer does not depend on the order of messages.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -23,20 +23,20 @@ use crate::{
     plain::Plain,
 };
 
-/// What BFS is to do.
+/// Sets the options of a breadth-first search.
 #[derive(Clone, Copy, Debug)]
 pub struct BfsOptions {
-    /// The user's id of the vertex to start from.
+    /// Id (the user's) of the vertex to start from.
     pub source: u64,
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons.
+    /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
 impl BfsOptions {
-    /// A search from `source`.
+    /// Creates options for a search from `source`.
     pub fn new(source: u64) -> Self {
         BfsOptions { source, resume: None, tuning: Tuning::default() }
     }
@@ -66,7 +66,7 @@ impl StepProgram for Bfs {
         *visit == UNREACHED
     }
 
-    fn said_by(&self, vertex: u32) -> u32 {
+    fn message_of(&self, vertex: u32) -> u32 {
         vertex
     }
 
@@ -82,7 +82,7 @@ impl StepProgram for Bfs {
         if *visit == UNREACHED { Visit { parent, level: self.level } } else { *visit }
     }
 
-    /// What was visited wants to hear nothing more: 0 is below all.
+    /// A visited vertex accepts no message: 0 is below every id.
     fn kept(&self, _visit: &Visit) -> u32 {
         0
     }
@@ -92,12 +92,12 @@ impl StepProgram for Bfs {
     }
 }
 
-/// Parent and level of all vertices: columns `vertex`, `parent`, `level`. The source is its own parent, at level
-/// 0; unreached vertices have null. Edges are followed in their direction.
+/// Searches breadth first: parent and level of all vertices, in columns `vertex`, `parent`, `level`. The source is its own
+/// parent, at level 0; unreached vertices have null. Edges are followed in their direction.
 ///
-/// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch. Where the graph has in-edges,
-/// vertices that were not reached look back along them in the supersteps in which that is less; the edges of those that then still wait
-/// stay in memory, where they fit, so that in-edges are read once.
+/// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch. Where the graph has in-edges, a
+/// superstep pulls along the in-edges of unreached vertices if that reads less; rows of vertices that stay unreached are cached
+/// in memory, where they fit, so that in-edges are read once.
 ///
 /// # Errors
 /// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -118,7 +118,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     let mut engine = Engine::new::<Bfs>(job, setup, |vertex| {
         if vertex == source { Visit { parent: source, level: 0 } } else { UNREACHED }
     })?;
-    let (mut active, mut levels, mut edges_before) = match engine.take_up(&checkpoints)? {
+    let (mut active, mut levels, mut edges_before) = match engine.resume_from(&checkpoints)? {
         Some((active, [levels, walked])) => (active, levels as u32, walked),
         None => (Frontier::one(source), 0, 0),
     };
@@ -156,7 +156,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let reached = Some(NullBuffer::from(reached)).filter(|reached| reached.null_count() > 0);
         let (mut parents, mut levels) = (Vec::with_capacity(visits.len()), Vec::with_capacity(visits.len()));
         for (vertex, visit) in (first..).zip(visits) {
-            // 0 beneath what is null.
+            // Arrow wants a value beneath a null: 0.
             let is_reached = *visit != UNREACHED;
             parents.push(if is_reached { translation.id(vertex, visit.parent)? } else { 0 });
             levels.push(if is_reached { visit.level } else { 0 });
@@ -171,7 +171,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
 /// Compares parents and levels (by vertex number) with a search by a queue.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(
     graph: &Plain,
     source: usize,

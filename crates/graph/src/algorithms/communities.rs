@@ -1,14 +1,13 @@
 //! Communities by label propagation (Raghavan, Albert and Kumara 2007), as LDBC Graphalytics defines it.
 //!
-//! Every vertex starts with its own number as label. In each iteration all vertices at once take the label that most of
-//! their neighbours have, the smallest of several; whom edges join in both directions counts twice. The number of the
-//! vertex stands for the user's id, and is in the same order.
+//! Every vertex starts with its own number as label. In each iteration all vertices at once take the most frequent label among
+//! their neighbours, the smallest of equally frequent labels; a neighbour counts twice if edges lead both ways. The number of a
+//! vertex stands for the user's id and sorts in the same order.
 //!
-//! A most frequent label is no sum that could be combined on its way. Where the labels fit in memory, each vertex looks
-//! its neighbours' up: edges are streamed, nothing is sorted, and only rows of more than 65,536 edges go the
-//! other way. Where they do not, each edge carries the label of its source, the key is destination and label, and
-//! sort-reduce counts: what arrives at a vertex lies together, and labels that many neighbours share are combined
-//! before they are written.
+//! A most frequent label cannot be combined on the way as a sum can. Where labels fit in memory, each vertex looks up its
+//! neighbours' labels: edges are streamed, nothing is sorted, and only rows of more than 65,536 edges go the other way. Otherwise
+//! each edge carries the label of its source, the key is destination and label, and sort-reduce counts: messages to a vertex lie
+//! together, and labels that many neighbours share are combined before they are written.
 
 use std::{
     ops::Range,
@@ -27,23 +26,23 @@ use inshore_store::Job;
 use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    checkpoint::{Checkpoints, Point},
-    csr::{self, Csr, Rows, edge_key, parallel_parts},
+    checkpoint::{CheckpointPosition, Checkpoints},
+    csr::{self, Csr, RowReader, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
     plain::Plain,
 };
 
-/// What the communities job is to do.
+/// Sets the options of the communities job.
 #[derive(Clone, Copy, Debug)]
 pub struct CommunitiesOptions {
-    /// Iterations at most; 10 by default. It ends before where no label changes any more.
+    /// Iterations at most; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`RowReader::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons; any strategy but `dense` makes edges carry labels.
+    /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` makes edges carry labels.
     pub tuning: Tuning,
 }
 
@@ -55,14 +54,14 @@ impl Default for CommunitiesOptions {
 
 /// Labels of neighbours that a thread sorts in memory: 256 KiB.
 const GATHERED_MAX: u32 = 64 << 10;
-/// What those rows that are longer are sorted in.
+/// Memory in which longer rows are sorted.
 const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
 /// Counts how often a label arrives at a vertex: the key is both.
 #[derive(Clone)]
-struct Counts;
+struct CountLabels;
 
-impl Operation for Counts {
+impl Operation for CountLabels {
     type Key = u64;
     type Value = u32;
     fn combine(&self, a: u32, b: u32) -> u32 {
@@ -70,13 +69,13 @@ impl Operation for Counts {
     }
 }
 
-/// Every vertex tells its label.
-struct Tell;
+/// Sends the label of every vertex.
+struct SendLabels;
 
-impl Sender for Tell {
+impl Sender for SendLabels {
     type State = u32;
     type Sent = u32;
-    type Sink = Sink<Counts>;
+    type Sink = Sink<CountLabels>;
 
     fn send(&self, _vertex: u32, label: &u32, _degree: u32) -> Option<u32> {
         Some(*label)
@@ -84,7 +83,7 @@ impl Sender for Tell {
 
     fn push(
         &self,
-        sink: &mut Sink<Counts>,
+        sink: &mut Sink<CountLabels>,
         window: &[u32],
         row: Range<usize>,
         _: &[f64],
@@ -97,11 +96,11 @@ impl Sender for Tell {
     }
 }
 
-/// The community of all vertices: columns `vertex`, `community` (the user's id that is its label).
+/// Finds the community of all vertices: columns `vertex`, `community` (the user's id that serves as label).
 ///
-/// Cost: each iteration reads all edges, in both directions if the graph is directed, and 8 bytes a vertex of memory;
-/// where there is less, it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without
-/// in-edges is turned around first, at the price of one sort of all edges; the summary's notice says so.
+/// Cost: each iteration reads all edges, in both directions if the graph is directed, and takes 8 bytes of memory per vertex;
+/// with less memory it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without in-edges is
+/// transposed first, at the price of one sort of all edges; the summary's notice says so.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -142,18 +141,18 @@ pub fn communities(graph: &Graph, job: &Job, options: &CommunitiesOptions) -> Re
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// The most frequent of some labels, the smallest of several. There is at least one.
+/// Returns the most frequent of at least one label, the smallest of equally frequent labels.
 fn most_frequent(labels: &mut [u32]) -> u32 {
     labels.sort_unstable();
     let runs = labels.chunk_by(|a, b| a == b);
-    // Of runs as long as others the first one stays.
+    // Among runs of equal length the first wins.
     let longest = runs.reduce(|best, run| if run.len() > best.len() { run } else { best });
     longest.expect("at least one label")[0]
 }
 
-/// Calls `each` with every vertex that something arrived at, in order, and its most frequent label.
+/// Calls `each` with every vertex to which a label was sent, in order, and its most frequent label.
 fn for_most_frequent(
-    mut arrived: Sorted<Counts>,
+    mut arrived: Sorted<CountLabels>,
     mut each: impl FnMut(u32, u32) -> Result<()>,
 ) -> Result<()> {
     let mut best: Option<(u32, u32, u32)> = None;
@@ -177,7 +176,7 @@ fn for_most_frequent(
     best.map_or(Ok(()), |(vertex, label, _)| each(vertex, label))
 }
 
-/// Edges carry labels.
+/// Runs the iterations in which edges carry labels.
 fn exchange(
     job: &Job,
     vertices: u64,
@@ -185,12 +184,13 @@ fn exchange(
     options: &CommunitiesOptions,
     checkpoints: &mut Checkpoints,
 ) -> Result<(Summary, StateStream<u32>)> {
-    // Keys of two numbers have no range that could be parted.
+    // Keys of two numbers have no range that could be partitioned.
     let strategy = options.tuning.strategy.filter(|&strategy| strategy != Strategy::Partition);
     let tuning = Tuning { strategy, ..options.tuning };
     let kept_bytes = checkpoints.bytes::<u32>(vertices);
-    let mut engine = Engine::for_exchange::<Counts>(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
-    let (done, mut changed) = match engine.take_up(checkpoints)? {
+    let mut engine =
+        Engine::for_exchange::<CountLabels>(job, vertices, &tuning, kept_bytes, |vertex| vertex)?;
+    let (done, mut changed) = match engine.resume_from(checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, numbers[1]),
         None => (0, 1),
     };
@@ -199,7 +199,7 @@ fn exchange(
             break;
         }
         changed = 0;
-        let (arrived, _) = engine.exchange(&Tell, Counts, rows, &Frontier::All)?;
+        let (arrived, _) = engine.exchange(&SendLabels, CountLabels, rows, &Frontier::All)?;
         let mut labels = engine.cursor();
         for_most_frequent(arrived, |vertex, label| {
             if *labels.get(vertex)? != label {
@@ -213,7 +213,7 @@ fn exchange(
     Ok((engine.summary(), engine.into_stream()?))
 }
 
-/// Vertices look labels up, which are in memory.
+/// Runs the iterations in which vertices look labels up in memory.
 struct Lookup<'a> {
     job: &'a Job,
     vertices: u64,
@@ -223,7 +223,7 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    /// `None` where the labels, before and after an iteration, do not fit beside what threads need.
+    /// Reserves memory; `None` where the labels of two iterations do not fit beside the buffers of threads.
     fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr], kept_bytes: u64) -> Option<Self> {
         let labels = 2 * memory_bytes::<u32>(vertices);
         let free = job.budget().free_bytes().checked_sub(labels + kept_bytes)?;
@@ -238,11 +238,11 @@ impl<'a> Lookup<'a> {
 
     fn run(&self, iterations: u32, checkpoints: &mut Checkpoints) -> Result<(Summary, StateStream<u32>)> {
         let array = |initial: fn(u32) -> u32| VertexArray::new(self.job, self.vertices, true, initial);
-        let plan = || "labels in memory, vertices look at those of their neighbours, edges on flash";
+        let plan = || "labels in memory, vertices read their neighbours' labels, edges on flash";
         self.job.progress().tell(|| plan().to_string());
         let (mut labels, mut next) = (array(|vertex| vertex)?, array(|_| 0)?);
         let entries: u64 = self.rows.iter().map(|rows| rows.entries).sum();
-        let point = checkpoints.take_up(self.job, self.vertices, &mut labels, 0)?;
+        let point = checkpoints.resume_from(self.job, self.vertices, &mut labels, 0)?;
         let supersteps_kept = point.as_ref().map(|point| point.numbers[0] as u32);
         let (mut supersteps, mut changed) =
             (supersteps_kept.unwrap_or(0), point.map_or(1, |point| point.numbers[1]));
@@ -254,7 +254,7 @@ impl<'a> Lookup<'a> {
                 self.step(labels.in_memory().expect(made), next.in_memory().expect(made))?
             };
             std::mem::swap(&mut labels, &mut next);
-            checkpoints.save(self.job, self.vertices, &mut labels, || Point {
+            checkpoints.save(self.job, self.vertices, &mut labels, || CheckpointPosition {
                 active: Frontier::All,
                 supersteps: supersteps.into(),
                 edges_traversed: entries * u64::from(supersteps),
@@ -274,7 +274,7 @@ impl<'a> Lookup<'a> {
         Ok((summary, StateStream::new(self.vertices, labels)?))
     }
 
-    /// The labels after the ones of now; how many are others.
+    /// Computes the labels of the next iteration; returns how many changed.
     fn step(&self, labels: &[u32], next: &mut [u32]) -> Result<u64> {
         let config = Config {
             memory_bytes: self.long_rows_bytes,
@@ -282,7 +282,7 @@ impl<'a> Lookup<'a> {
             name: "labels",
             ..Config::default()
         };
-        let sorter = SortReduce::new(self.job, Counts, &config)?;
+        let sorter = SortReduce::new(self.job, CountLabels, &config)?;
         let mut workers = Vec::with_capacity(self.threads);
         for _ in 0..self.threads {
             workers.push((sorter.sink()?, Vec::with_capacity(GATHERED_MAX as usize)));
@@ -291,7 +291,7 @@ impl<'a> Lookup<'a> {
         let workers = parallel_parts(next, workers, |(sink, gathered), range, next| {
             let mut readers = Vec::with_capacity(self.rows.len());
             for rows in self.rows {
-                readers.push(Rows::new(self.job, rows, range.clone())?);
+                readers.push(RowReader::new(self.job, rows, range.clone())?);
             }
             let (mut edges, mut others) = (0, 0);
             for (vertex, next) in (range.start as u32..).zip(next) {
@@ -337,7 +337,7 @@ impl<'a> Lookup<'a> {
 /// Compares labels (vertex numbers) with those of the same iterations over plain vectors.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(
     graph: &Plain,
     directed: bool,
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_labels_as_frequent_the_smallest_is_taken() {
+    fn the_smallest_of_equally_frequent_labels_is_taken() {
         assert_eq!(most_frequent(&mut [7]), 7);
         assert_eq!(most_frequent(&mut [7, 3, 7, 3, 9]), 3);
         assert_eq!(most_frequent(&mut [9, 7, 9, 3]), 9);

@@ -1,5 +1,5 @@
-//! The algorithms, each in one file (PageRank in two): its vertex program, its source, and an independent verifier that knows nothing
-//! of supersteps.
+//! The algorithms, each in one file (PageRank in two): its vertex program, its source, and an independent verifier that does not
+//! use supersteps.
 
 pub mod betweenness;
 pub mod bfs;
@@ -9,5 +9,5 @@ pub mod components;
 pub mod pagerank;
 pub mod sssp;
 
-/// In place of a vertex number or a level: none.
+/// Stands for no vertex number or no level.
 pub(crate) const NONE: u32 = u32::MAX;

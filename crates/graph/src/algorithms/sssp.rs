@@ -1,11 +1,11 @@
 //! Single-source shortest paths: for each vertex the least sum of weights of a path from the source.
 //!
-//! Who got nearer tells its neighbours (Bellman 1958, Ford 1956, with a list of active vertices as in Pregel, Malewicz
-//! et al. 2010). A superstep takes every active vertex one edge further, so there are as many as the shortest paths
-//! have edges at most; an edge is read again only when its source got nearer again.
+//! A vertex whose distance shrank sends it to its neighbours (Bellman 1958, Ford 1956, with a list of active vertices as in
+//! Pregel, Malewicz et al. 2010). Each superstep extends paths by one edge, so there are at most as many supersteps as the
+//! longest shortest path has edges; an edge is read again only when its source has come nearer.
 //!
-//! Sums of floating-point weights are taken along each path from its source, so that they are the same in every order
-//! of messages, and the answer is the same bit for bit.
+//! Sums of floating-point weights are taken along each path from its source, so they do not depend on the order of messages, and
+//! the answer is the same bit for bit.
 
 use std::{
     cmp::Reverse,
@@ -30,20 +30,20 @@ use crate::{
     plain::Plain,
 };
 
-/// What the search for shortest paths is to do.
+/// Sets the options of the search for shortest paths.
 #[derive(Clone, Copy, Debug)]
 pub struct SsspOptions {
-    /// The user's id of the vertex to start from.
+    /// Id (the user's) of the vertex to start from.
     pub source: u64,
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons.
+    /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
 impl SsspOptions {
-    /// A search from `source`.
+    /// Creates options for a search from `source`.
     pub fn new(source: u64) -> Self {
         SsspOptions { source, resume: None, tuning: Tuning::default() }
     }
@@ -51,7 +51,7 @@ impl SsspOptions {
 
 #[derive(Clone)]
 struct Sssp {
-    /// The bits of the least weight below zero that was met; those of 0.0 if none was.
+    /// Bits of the least negative weight so far; those of 0.0 if none.
     negative: Arc<AtomicU64>,
 }
 
@@ -59,7 +59,7 @@ impl StepProgram for Sssp {
     type State = f64;
     type Message = f64;
     const NOTHING: f64 = f64::INFINITY;
-    const CELLS_KEEP_STATE: bool = true;
+    const ACCUMULATORS_KEEP_STATE: bool = true;
     const WEIGHTED: bool = true;
     const REREADS: bool = true;
 
@@ -70,7 +70,7 @@ impl StepProgram for Sssp {
     #[inline]
     fn along(&self, _to: u32, distance: f64, weight: f64) -> f64 {
         if weight < 0.0 {
-            // Of numbers below zero the least has the greatest bits.
+            // Among negative numbers the least has the greatest bits.
             self.negative.fetch_max(weight.to_bits(), Ordering::Relaxed);
         }
         distance + weight
@@ -93,14 +93,14 @@ impl StepProgram for Sssp {
     }
 }
 
-/// Distances of all vertices from the source: columns `vertex`, `distance`, null where no path leads whose length is a
+/// Computes distances of all vertices from the source: columns `vertex`, `distance`, null where no path has a length that is a
 /// 64-bit float. Edges are followed in their direction.
 ///
-/// Cost: at least the edges of what is reached once, 12 bytes each with their weights; those of a vertex again for each
-/// time that it got nearer. State is 8 bytes a vertex.
+/// Cost: at least the edges of reached vertices once, 12 bytes each with their weights; those of a vertex again whenever its
+/// distance shrinks. State is 8 bytes per vertex.
 ///
 /// # Errors
-/// [`Error::BadInput`] where the graph has no weights, or some below zero on the way; [`Error::NoSuchVertex`];
+/// [`Error::BadInput`] where the graph has no weights, or a reached edge has a negative one; [`Error::NoSuchVertex`];
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     check_budget(job, "shortest paths")?;
@@ -124,7 +124,7 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
     };
     let mut engine =
         Engine::new::<Sssp>(job, setup, |vertex| if vertex == source { 0.0 } else { f64::INFINITY })?;
-    let mut active = match engine.take_up(&checkpoints)? {
+    let mut active = match engine.resume_from(&checkpoints)? {
         Some((active, _)) => active,
         None => Frontier::one(source),
     };
@@ -159,10 +159,10 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
 /// Compares distances (by vertex number) with Dijkstra's algorithm (1959): the same bits.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(graph: &Plain, source: usize, answer: &[Option<f64>]) -> std::result::Result<String, String> {
     let mut distances = vec![None; graph.vertices()];
-    // Weights are not below zero, so that their bits are in their order.
+    // Weights are not negative, so their bits sort as they do.
     let mut queue = BinaryHeap::from([Reverse((0.0f64.to_bits(), source))]);
     let mut reached = 0;
     while let Some(Reverse((bits, vertex))) = queue.pop() {

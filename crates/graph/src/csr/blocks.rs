@@ -1,4 +1,4 @@
-//! Which block of packed edges holds an entry.
+//! Finds the block of packed edges that holds an entry.
 
 use std::ops::Range;
 
@@ -7,16 +7,16 @@ use inshore_store::{Buffer, Job};
 use super::{BLOCK_BYTES, Csr, packed::FRAME, typed};
 use crate::{Error, Result};
 
-/// Memory that a [`BlockCursor`] takes.
+/// Memory of a [`BlockCursor`].
 pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
 const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
 
-/// Finds blocks, quickest in ascending order of entries.
+/// Finds blocks, fastest in ascending order of entries.
 pub(super) struct BlockCursor {
     job: Job,
     csr: Csr,
     blocks: u64,
-    /// First frames of the blocks of a window, and the numbers of these blocks.
+    /// First frames of the blocks in a window, and the numbers of these blocks.
     buffer: Option<Buffer>,
     window: Range<u64>,
     /// The block that was found last, and its entries.
@@ -32,12 +32,12 @@ impl BlockCursor {
         Ok(BlockCursor { job, csr, blocks, buffer, window: 0..0, found: 0, entries: 0..0 })
     }
 
-    /// The entries of the block that was found last.
+    /// Returns the entries of the block that was found last.
     pub fn entries(&self) -> &Range<u64> {
         &self.entries
     }
 
-    /// The block of `entry`, which is not before block `hint`.
+    /// Finds the block of `entry`, which is not before block `hint`.
     #[inline]
     pub fn find(&mut self, entry: u64, hint: u64) -> Result<u64> {
         if self.entries.contains(&entry) { Ok(self.found) } else { self.look_up(entry, hint) }
@@ -49,7 +49,7 @@ impl BlockCursor {
         if low >= self.blocks || self.first_entry(low)? > entry {
             return Err(self.bad(format!("edge {entry} not in block {low} or behind")));
         }
-        // The last block of the window that begins at or before the entry, in this window and the next ones.
+        // Searches this window and the next ones for the last block that begins at or before the entry.
         loop {
             let first = (low - self.window.start) as usize;
             let starts = &self.starts()[first..];
@@ -68,7 +68,7 @@ impl BlockCursor {
         Ok(low)
     }
 
-    /// The number of the first entry of a block; that of all entries behind the last block.
+    /// Returns the number of the first entry of a block; after the last block the number of all entries.
     pub fn first_entry(&mut self, block: u64) -> Result<u64> {
         if block >= self.blocks {
             return Ok(self.csr.entries);
@@ -92,7 +92,7 @@ impl BlockCursor {
         let bytes = window.start * 4..window.end * 4;
         let buffer = match self.buffer.take() {
             Some(buffer) => buffer,
-            // A read that failed has it.
+            // The buffer is lost after a read that failed.
             None => Buffer::zeroed(self.job.budget(), CURSOR_BYTES as usize, "where blocks of edges begin")?,
         };
         self.buffer = Some(self.csr.blocks.submit_read(&self.job, bytes, buffer)?.wait()?.0);

@@ -1,4 +1,5 @@
-//! Compressed sparse rows on flash: scanning and looking up. Layout: `docs/format.md`, "Graph".
+//! Compressed sparse rows on flash: lookups (`cursor.rs`), scans (`scan.rs`) and writing (`write.rs`). Layout: `docs/format.md`,
+//! "Graph".
 //!
 //! ```text
 //!   index page (4 KiB):  u64 entry   number of the first edge of the page's first vertex
@@ -8,28 +9,26 @@
 //!   index ──► number of an edge ──► blocks: first frames ──► block of packed edges
 //! ```
 //!
-//! A degree for each vertex and an edge number for each page take 4 bytes a vertex where an array of edge numbers
-//! takes 8; the number of a vertex's first edge is the page's plus the degrees before it, which is at most
-//! 1020 additions in cache and one when vertices are looked up in order. Edges are packed (`packed.rs`), and which block
-//! holds an edge is found in a file of 4 bytes for each block (`blocks.rs`), of which a window is in memory.
+//! A degree per vertex and an edge number per page take 4 bytes per vertex, where an array of edge numbers takes 8. The first
+//! edge of a vertex is the page's edge number plus the degrees before: at most 1020 additions in cache, and one if vertices are
+//! looked up in order. Edges are packed (`packed.rs`); a file of 4 bytes per block (`blocks.rs`), of which a window is in memory,
+//! tells the block of an edge.
 
 mod blocks;
+mod cursor;
 mod packed;
+mod scan;
 mod write;
 
-use std::{
-    ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-};
-
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
-use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, PendingRead};
+use inshore_store::{CheckedFile, FileWriter, Job};
 
-use self::blocks::BlockCursor;
+pub(crate) use self::cursor::{CURSOR_BYTES, Degrees, IndexCursor, Span};
 pub(crate) use self::packed::{UNPACKER_BYTES, Unpacker};
+pub(crate) use self::scan::{
+    RANGE_UNIT, RowReader, SCAN_BYTES, parallel_parts, parallel_ranges, range_vertices, scan, scan_parallel,
+    scan_threads,
+};
 pub(crate) use self::write::{
     CsrFiles, CsrStats, CsrWriter, Numbered, Numbering, STEP, Staged, write_rows, writer_bytes,
 };
@@ -38,28 +37,28 @@ use crate::{Error, Result};
 /// Vertices in an index page.
 pub(crate) const PAGE_VERTICES: u64 = 1021;
 const PAGE_BYTES: u64 = 4096;
-/// What stands in a page before degrees.
+/// Bytes before the degrees of a page.
 const PAGE_HEADER_BYTES: usize = 12;
-/// The unit of checking of index and edge files: small, since sparse supersteps read them at random.
+/// The unit of checksums of index and edge files: small, since sparse supersteps read blocks at random.
 pub(crate) const BLOCK_BYTES: usize = 16 << 10;
-/// Window of a scan, and the largest that a cursor grows to.
+/// Window of a scan, and the largest window of a cursor.
 pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
-/// Memory that the checksums of files with as many edges take: 4 bytes a block.
+/// Returns the memory of the checksums of files with as many edges: 4 bytes per block.
 pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
     checksum_bytes_max(csr.vertices, csr.entries, false)
 }
 
-/// The same for so many vertices and entries that are not written yet.
+/// Returns the same for so many vertices and entries that are not written yet.
 fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
     let edges = packed::blocks_bytes_max(entries) + if weighted { entries * 8 } else { 0 };
-    // Those of the file of blocks are for one block in 4096 of the edges.
+    // The file of blocks has one block for 4096 blocks of edges.
     4 * ((edges + index_bytes(vertices)).div_ceil(BLOCK_BYTES as u64) + edges.div_ceil(64 << 20))
 }
 
-/// Bytes of the index of `vertices` vertices.
+/// Returns the bytes of the index of `vertices` vertices.
 pub(crate) fn index_bytes(vertices: u64) -> u64 {
     vertices.div_ceil(PAGE_VERTICES) * PAGE_BYTES
 }
@@ -69,7 +68,7 @@ pub(crate) fn index_bytes(vertices: u64) -> u64 {
 pub(crate) struct Csr {
     pub vertices: u64,
     pub entries: u64,
-    /// Entries are below this: vertices, but for rows that an algorithm made for itself.
+    /// Upper limit of entries: the number of vertices, except in rows that an algorithm made for itself.
     pub entry_range: u64,
     pub index: CheckedFile,
     pub edges: CheckedFile,
@@ -89,7 +88,7 @@ impl Csr {
         Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
     }
 
-    /// Refuses numbers that are no vertices: checksums say that bytes are what was written, not who wrote them.
+    /// Refuses numbers that are no vertices: checksums prove that bytes are as written, and not that a graph wrote them.
     pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
         let max = targets.iter().copied().max().unwrap_or(0);
         if u64::from(max) < self.entry_range {
@@ -103,17 +102,17 @@ impl Csr {
         })
     }
 
-    /// Of rows whose edges are not where the index says.
+    /// Creates the error of rows whose edges are not where the index says.
     pub fn misplaced(&self, first: u64) -> Error {
         self.bad_index(format!("edge {first} behind its block"), "edges in their blocks".to_string())
     }
 
-    /// Memory that [`Self::hold`] takes.
+    /// Returns the memory that [`Self::hold`] takes.
     pub fn held_bytes(&self) -> u64 {
         self.files().map(|file| CheckedFile::held_bytes(file.len())).sum()
     }
 
-    /// The same in memory.
+    /// Reads all files into memory.
     pub fn hold(&self, job: &Job) -> Result<Csr> {
         let bytes = self.files().map(CheckedFile::len).sum();
         job.start_phase("reading edges into memory", "bytes", bytes);
@@ -123,14 +122,14 @@ impl Csr {
         Ok(Csr { index, edges, blocks, weights, ..self.clone() })
     }
 
-    /// The same, whose readers leave weights where they are.
+    /// Returns the same rows for readers that skip weights.
     pub fn unweighted(&self) -> Csr {
         Csr { weights: None, ..self.clone() }
     }
 }
 
-/// Edges as records: the key is source and destination, the value a weight or nothing. Duplicates merge: the
-/// smallest weight stays, so that the result does not depend on the order of the input.
+/// Defines how edges are sorted: the key is source and destination, the value a weight or nothing. Duplicates merge: the smallest
+/// weight wins, so the result does not depend on the order of the input.
 pub(crate) trait EdgeOperation: Operation<Key = u64> + Default {
     const WEIGHTED: bool;
     fn value(weight: f64) -> Self::Value;
@@ -175,14 +174,14 @@ impl EdgeOperation for SmallestWeight {
     }
 }
 
-/// The key of an edge.
+/// Returns the key of an edge.
 pub(crate) fn edge_key(source: u32, destination: u32) -> u64 {
     (source as u64) << 32 | destination as u64
 }
 
 /// Sorts the edges of `csr` by their destination.
 pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorted<E>> {
-    job.start_phase("turning edges around", "edges", csr.entries);
+    job.start_phase("transposing edges", "edges", csr.entries);
     let threads = scan_threads(job);
     let scans = threads as u64 * SCAN_BYTES * if E::WEIGHTED { 2 } else { 1 };
     let writing = writer_bytes(job) + checksum_bytes(csr);
@@ -194,7 +193,7 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
         sinks.push(sorter.sink()?);
     }
     let sinks = parallel_ranges(csr.vertices, sinks, |sink, range| {
-        let mut rows = Rows::new(job, csr, range.clone())?;
+        let mut rows = RowReader::new(job, csr, range.clone())?;
         for vertex in range {
             let source = vertex as u32;
             rows.start(source)?;
@@ -215,7 +214,7 @@ pub(crate) fn transposed<E: EdgeOperation>(job: &Job, csr: &Csr) -> Result<Sorte
     Ok(sorter.finish()?)
 }
 
-/// The same edges without weights seen from their destinations, in the job's scratch.
+/// Transposes the edges, without weights, into the job's scratch.
 pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     let csr = &csr.unweighted();
     let sorted = transposed::<Unweighted>(job, csr)?;
@@ -229,430 +228,18 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
     Ok(Csr { entries, index, edges, blocks, ..csr.clone() })
 }
 
-/// Looks up rows in ascending order of vertices, reading ahead where they lie close together.
-pub(crate) struct IndexCursor {
-    job: Job,
-    csr: Csr,
-    /// The pages in memory: number of the first, how many, and where in the buffer.
-    window: Option<(u64, u64, Buffer, usize)>,
-    ahead: Option<(u64, u64, PendingRead)>,
-    spare: Vec<Buffer>,
-    /// Pages in the next window: doubled where windows follow each other.
-    grown: u64,
-    page: u64,
-    slot: usize,
-    entry: u64,
-    blocks: BlockCursor,
-}
-
-/// Memory that an [`IndexCursor`] takes.
-pub(crate) const CURSOR_BYTES: u64 = 2 * WINDOW_BYTES as u64 + blocks::CURSOR_BYTES;
-
-/// Entries that follow each other, and their blocks.
-#[derive(Clone, Debug)]
-pub(crate) struct Span {
-    pub entries: Range<u64>,
-    pub blocks: Range<u64>,
-}
-
-impl Span {
-    /// Where the blocks lie in the file of edges.
-    pub fn bytes(&self) -> Range<u64> {
-        self.blocks.start * BLOCK_BYTES as u64..self.blocks.end * BLOCK_BYTES as u64
-    }
-}
-
-impl IndexCursor {
-    pub fn new(job: &Job, csr: &Csr) -> Result<IndexCursor> {
-        let buffers = Buffer::zeroed(job.budget(), 2 * WINDOW_BYTES, "an index cursor")?;
-        Ok(IndexCursor {
-            job: job.clone(),
-            csr: csr.clone(),
-            window: None,
-            ahead: None,
-            spare: buffers.split(WINDOW_BYTES),
-            grown: BLOCK_PAGES,
-            page: u64::MAX,
-            slot: 0,
-            entry: 0,
-            blocks: BlockCursor::new(job, csr)?,
-        })
-    }
-
-    /// Whether it looks up rows of the same files.
-    pub fn is_of(&self, csr: &Csr) -> bool {
-        self.csr.index.name() == csr.index.name()
-    }
-
-    /// Where the first of these entries lie, as many as there are in `blocks_max` blocks. They are at least one, and of the
-    /// vertex that was found last, or behind it.
-    pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
-        let (_, hint, _) = self.present();
-        let first = self.blocks.find(entries.start, hint)?;
-        if entries.end <= self.blocks.entries().end {
-            return Ok(Span { entries, blocks: first..first + 1 });
-        }
-        let end = entries.end.min(self.blocks.first_entry(first + blocks_max)?);
-        if end <= entries.start {
-            return Err(self.blocks.bad(format!(
-                "block {} before edge {}",
-                first + blocks_max,
-                entries.start
-            )));
-        }
-        let last = self.blocks.find(end - 1, first)?;
-        if last - first >= blocks_max {
-            return Err(self
-                .blocks
-                .bad(format!("edges {}..{end} in blocks {first} to {last}", entries.start)));
-        }
-        Ok(Span { entries: entries.start..end, blocks: first..last + 1 })
-    }
-
-    /// The number of the first edge of `vertex`, and its degree.
-    pub fn find(&mut self, vertex: u32) -> Result<(u64, u32)> {
-        let (page, slot) = (vertex as u64 / PAGE_VERTICES, (vertex as u64 % PAGE_VERTICES) as usize);
-        if page != self.page {
-            self.load(page)?;
-        } else if slot < self.slot {
-            self.rewind();
-        }
-        let (_, _, degrees) = self.present();
-        let (degree, passed) = (degrees[slot], &degrees[self.slot..slot]);
-        self.entry += passed.iter().map(|&degree| degree as u64).sum::<u64>();
-        self.slot = slot;
-        if self.entry + u64::from(degree) > self.csr.entries {
-            let (entries, end) = (self.csr.entries, self.entry + u64::from(degree));
-            return Err(self.csr.bad_index(format!("{end} edges"), format!("{entries} at most")));
-        }
-        Ok((self.entry, degree))
-    }
-
-    /// The degrees of a page's vertices, those of no vertex after the last one.
-    fn degrees(&mut self, page: u64) -> Result<&[u32]> {
-        if page != self.page {
-            self.load(page)?;
-        }
-        Ok(self.present().2)
-    }
-
-    /// The present page: the number of its first edge, a block not behind it, and degrees.
-    fn present(&self) -> (u64, u64, &[u32]) {
-        let (first, _, buffer, start) = self.window.as_ref().expect("loaded");
-        let at = start + ((self.page - first) * PAGE_BYTES) as usize;
-        let entry = u64::from_le_bytes(buffer[at..at + 8].try_into().expect("8 bytes"));
-        let block = u32::from_le_bytes(buffer[at + 8..at + PAGE_HEADER_BYTES].try_into().expect("4 bytes"));
-        (entry, block.into(), typed(&buffer[at + PAGE_HEADER_BYTES..at + PAGE_BYTES as usize]))
-    }
-
-    fn rewind(&mut self) {
-        self.entry = self.present().0;
-        self.slot = 0;
-    }
-
-    /// Where the page after the present one begins, by the degrees of this one.
-    fn page_end(&self) -> u64 {
-        let (entry, _, degrees) = self.present();
-        entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()
-    }
-
-    fn load(&mut self, page: u64) -> Result<()> {
-        let follows_page = self.window.is_some() && page == self.page.wrapping_add(1);
-        let expected = follows_page.then(|| self.page_end());
-        let inside = |first: u64, pages: u64| (first..first + pages).contains(&page);
-        if !self.window.as_ref().is_some_and(|&(first, pages, ..)| inside(first, pages)) {
-            let before = self.window.take().map(|(first, pages, buffer, _)| {
-                self.spare.push(buffer);
-                first + pages
-            });
-            let follows = before.is_some_and(|end| (end..end + self.grown).contains(&page));
-            self.grown = if follows { (self.grown * 2).min(WINDOW_PAGES) } else { BLOCK_PAGES };
-            if !self.ahead.as_ref().is_some_and(|&(first, pages, _)| inside(first, pages)) {
-                if let Some((_, _, pending)) = self.ahead.take() {
-                    self.spare.push(pending.wait()?.0);
-                }
-                self.ahead = self.submit(page / BLOCK_PAGES * BLOCK_PAGES)?;
-            }
-            let (first, pages, pending) = self.ahead.take().expect("pages of the index");
-            let (buffer, range) = pending.wait()?;
-            self.window = Some((first, pages, buffer, range.start));
-            if follows {
-                self.ahead = self.submit(first + pages)?;
-            }
-        }
-        self.page = page;
-        self.rewind();
-        match expected {
-            Some(expected) if expected != self.entry => {
-                let found = format!("edge {} at the beginning of page {page}", self.entry);
-                Err(self.csr.bad_index(found, format!("edge {expected}")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Starts to read the window that begins at `first`; `None` after the last page.
-    fn submit(&mut self, first: u64) -> Result<Option<(u64, u64, PendingRead)>> {
-        let total = self.csr.index.len() / PAGE_BYTES;
-        let pages = self.grown.min(total.saturating_sub(first));
-        if pages == 0 {
-            return Ok(None);
-        }
-        let buffer = self.spare.pop().expect("two buffers: the window's and the one ahead");
-        let range = first * PAGE_BYTES..(first + pages) * PAGE_BYTES;
-        Ok(Some((first, pages, self.csr.index.submit_read(&self.job, range, buffer)?)))
-    }
-}
-
-/// Degrees of vertices in order.
-pub(crate) struct Degrees {
-    cursor: IndexCursor,
-    /// The vertices of the present page.
-    page: Range<u64>,
-    degrees: Vec<u32>,
-}
-
-impl Degrees {
-    pub fn new(job: &Job, csr: &Csr) -> Result<Degrees> {
-        Ok(Degrees::after(IndexCursor::new(job, csr)?))
-    }
-
-    fn after(cursor: IndexCursor) -> Degrees {
-        Degrees { cursor, page: 0..0, degrees: Vec::with_capacity(PAGE_VERTICES as usize) }
-    }
-
-    #[inline(always)]
-    pub fn of(&mut self, vertex: u32) -> Result<u32> {
-        if !self.page.contains(&vertex.into()) {
-            self.load(vertex)?;
-        }
-        Ok(self.degrees[(u64::from(vertex) - self.page.start) as usize])
-    }
-
-    /// Those from `vertex` to the end of its page.
-    pub fn from(&mut self, vertex: u32) -> Result<&[u32]> {
-        if !self.page.contains(&vertex.into()) {
-            self.load(vertex)?;
-        }
-        Ok(&self.degrees[(u64::from(vertex) - self.page.start) as usize..])
-    }
-
-    #[inline(never)]
-    fn load(&mut self, vertex: u32) -> Result<()> {
-        let number = u64::from(vertex) / PAGE_VERTICES;
-        self.degrees.clear();
-        self.degrees.extend_from_slice(self.cursor.degrees(number)?);
-        self.page = number * PAGE_VERTICES..(number + 1) * PAGE_VERTICES;
-        Ok(())
-    }
-}
-
-/// Memory that a scan without weights takes.
-pub(crate) const SCAN_BYTES: u64 = CURSOR_BYTES + 2 * WINDOW_BYTES as u64 + UNPACKER_BYTES;
-
-/// How many scans at once a budget allows: one for each thread, in at most a quarter of what is free.
-pub(crate) fn scan_threads(job: &Job) -> usize {
-    let fit = (job.budget().free_bytes() / 4 / SCAN_BYTES) as usize;
-    job.budget().threads().min(fit).max(1)
-}
-
-/// Rows of a range of vertices, one vertex after the other.
-pub(crate) struct Rows {
-    csr: Csr,
-    degrees: Degrees,
-    edges: FileReader,
-    unpacker: Unpacker,
-    weights: Option<FileReader>,
-    /// Entries of the range that were not given yet, and how many of them are the present vertex's.
-    entries: Range<u64>,
-    left: u32,
-    /// Entries whose weights were given, of the present piece.
-    used: usize,
-}
-
-impl Rows {
-    pub fn new(job: &Job, csr: &Csr, vertices: Range<u64>) -> Result<Rows> {
-        Self::deep(job, csr, vertices, 2)
-    }
-
-    /// The same with so many windows of edges (and of weights), of which all but one can be on their way.
-    pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<Rows> {
-        let mut cursor = IndexCursor::new(job, csr)?;
-        let (mut entries, mut blocks) = (0..0, 0..0);
-        if !vertices.is_empty() {
-            let (last, degree) = cursor.find((vertices.end - 1) as u32)?;
-            let (first, _) = cursor.find(vertices.start as u32)?;
-            entries = first..last + degree as u64;
-            if vertices.end == csr.vertices && entries.end != csr.entries {
-                let found = format!("{} edges", entries.end);
-                return Err(csr.bad_index(found, csr.entries.to_string()));
-            }
-            if !entries.is_empty() {
-                let span = cursor.span(entries.clone(), u64::from(u32::MAX))?;
-                blocks = span.bytes();
-            }
-        }
-        let edges = FileReader::deep(job, &csr.edges, blocks, WINDOW_BYTES, buffers)?;
-        let weights = match &csr.weights {
-            Some(file) => {
-                let range = entries.start * 8..entries.end * 8;
-                Some(FileReader::deep(job, file, range, WINDOW_BYTES, buffers)?)
-            }
-            None => None,
-        };
-        let (csr, degrees, unpacker) = (csr.clone(), Degrees::after(cursor), Unpacker::new());
-        Ok(Rows { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
-    }
-
-    /// Goes to `vertex`, the next one of the range, and gives the length of its row. The row before was read whole.
-    pub fn start(&mut self, vertex: u32) -> Result<u32> {
-        debug_assert_eq!(self.left, 0, "the row before was read whole");
-        self.left = self.degrees.of(vertex)?;
-        Ok(self.left)
-    }
-
-    fn too_long(&self) -> Error {
-        self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
-    }
-
-    /// The next part of the present vertex's row, with its weights where there are any; `None` at the end of the row.
-    pub fn part(&mut self) -> Result<Option<Part<'_>>> {
-        if self.left == 0 {
-            return Ok(None);
-        }
-        let start = self.entries.start;
-        if self.entries.is_empty() || !self.unpacker.entries().contains(&start) {
-            self.unpack()?;
-        }
-        let mut len = u64::from(self.left).min(self.unpacker.entries().end.min(self.entries.end) - start);
-        let mut of_weights = 0..0;
-        if let Some(weights) = &mut self.weights {
-            if self.used * 8 == weights.piece().len() {
-                weights.next_piece()?.expect("a weight for each edge");
-                self.used = 0;
-            }
-            len = len.min((weights.piece().len() / 8 - self.used) as u64);
-            of_weights = self.used..self.used + len as usize;
-            self.used = of_weights.end;
-        }
-        self.entries.start += len;
-        self.left -= len as u32;
-        let row = self.unpacker.get(start..start + len);
-        let weights = self.weights.as_ref().map(|weights| &typed::<f64>(weights.piece())[of_weights]);
-        Ok(Some(Part { row, weights }))
-    }
-
-    fn unpack(&mut self) -> Result<()> {
-        if self.entries.is_empty() {
-            return Err(self.too_long());
-        }
-        while !self.unpacker.unpack(&self.csr, self.edges.piece(), self.entries.clone())? {
-            if self.edges.next_piece()?.is_none() {
-                return Err(self.too_long());
-            }
-            self.unpacker.restart();
-        }
-        Ok(())
-    }
-}
-
-/// A part of a row.
-pub(crate) struct Part<'a> {
-    pub row: &'a [u32],
-    /// As long as the row, where there are weights.
-    pub weights: Option<&'a [f64]>,
-}
-
 fn typed<T: zerocopy::FromBytes + zerocopy::Immutable + zerocopy::KnownLayout>(bytes: &[u8]) -> &[T] {
     <[T] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("pieces are aligned and hold whole entries")
 }
 
-/// Calls `each(source, destinations, weights)` for the rows of `vertices`, in order. A long row comes in parts;
-/// a vertex without edges does not come.
-pub(crate) fn scan(
-    job: &Job,
-    csr: &Csr,
-    vertices: Range<u64>,
-    mut each: impl FnMut(u32, &[u32], Option<&[f64]>) -> Result<()>,
-) -> Result<()> {
-    let mut rows = Rows::new(job, csr, vertices.clone())?;
-    for vertex in vertices {
-        rows.start(vertex as u32)?;
-        while let Some(part) = rows.part()? {
-            each(vertex as u32, part.row, part.weights)?;
-        }
-    }
-    Ok(())
-}
-
-/// As [`scan`] over all vertices, by as many threads as there are `states`; each thread has one of them. The
-/// order of rows is not defined.
-pub(crate) fn scan_parallel<S: Send>(
-    job: &Job,
-    csr: &Csr,
-    states: Vec<S>,
-    each: impl Fn(&mut S, u32, &[u32], Option<&[f64]>) -> Result<()> + Sync,
-) -> Result<Vec<S>> {
-    let work = |state: &mut S, vertices: Range<u64>| {
-        scan(job, csr, vertices, |source, row, weights| each(state, source, row, weights))
-    };
-    parallel_ranges(csr.vertices, states, work)
-}
-
-/// Ranges of [`parallel_ranges`] begin at multiples of this: an index window.
-pub(crate) const RANGE_UNIT: u64 = WINDOW_PAGES * PAGE_VERTICES;
-
-/// Vertices in a range of [`parallel_ranges`]: whole index windows, and about 16 ranges for each thread, so that a few
-/// long rows do not keep one thread busy alone.
-pub(crate) fn range_vertices(vertices: u64, threads: usize) -> u64 {
-    (vertices / (16 * threads as u64)).max(1).next_multiple_of(RANGE_UNIT)
-}
-
-/// As [`parallel_ranges`], each with its part of `values`, of which there is one for each vertex.
-pub(crate) fn parallel_parts<T: Send, S: Send>(
-    values: &mut [T],
-    states: Vec<S>,
-    work: impl Fn(&mut S, Range<u64>, &mut [T]) -> Result<()> + Sync,
-) -> Result<Vec<S>> {
-    let vertices = values.len() as u64;
-    let step = range_vertices(vertices, states.len()) as usize;
-    let parts: Vec<_> = values.chunks_mut(step).map(|part| Mutex::new(Some(part))).collect();
-    parallel_ranges(vertices, states, |state, range| {
-        let part = parts[range.start as usize / step].lock().expect("no panic under this lock").take();
-        work(state, range, part.expect("each range comes once"))
-    })
-}
-
-/// Calls `work` for ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them.
-/// The order of ranges is not defined, but each thread gets ascending ones.
-pub(crate) fn parallel_ranges<S: Send>(
-    vertices: u64,
-    states: Vec<S>,
-    work: impl Fn(&mut S, Range<u64>) -> Result<()> + Sync,
-) -> Result<Vec<S>> {
-    let next = AtomicU64::new(0);
-    let step = range_vertices(vertices, states.len());
-    let work = |mut state: S| -> Result<S> {
-        loop {
-            let start = next.fetch_add(step, Ordering::Relaxed);
-            if start >= vertices {
-                return Ok(state);
-            }
-            work(&mut state, start..(start + step).min(vertices))?;
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = states.into_iter().map(|state| scope.spawn(|| work(state))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a scan does not panic")).collect()
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use inshore_store::FileReader;
+
     use super::*;
     use crate::testing::test_job;
 
-    /// Pages of the index as `(first entry, degrees)`, and edges.
+    /// Writes pages of the index as `(first entry, degrees)`, and edges.
     fn csr(job: &Job, vertices: u64, pages: &[(u64, Vec<u32>)], edges: &[u32]) -> Csr {
         let write = |name: &str, bytes: &[u8]| {
             let mut file = FileWriter::create(job, name, BLOCK_BYTES, BLOCK_BYTES).unwrap();
@@ -688,7 +275,7 @@ mod tests {
         }
     }
 
-    /// The same with other numbers of first frames.
+    /// Copies `csr` with other numbers of first frames.
     fn with_blocks(job: &Job, csr: &Csr, first_frames: &[u32]) -> Csr {
         let mut file = FileWriter::create(job, "other blocks", BLOCK_BYTES, BLOCK_BYTES).unwrap();
         first_frames.iter().for_each(|frame| file.write(&frame.to_le_bytes()).unwrap());
@@ -696,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_found_from_any_edge_and_lies_about_them_are_refused() {
+    fn blocks_are_found_from_any_edge_and_corrupt_first_frames_are_refused() {
         let (_folder, job) = test_job(8 << 20);
         let (degrees, edges): (Vec<u32>, Vec<u32>) =
             (vec![50_000, 1], (0..50_001).map(|at| at * 7919 % 50_021).collect());
@@ -713,7 +300,7 @@ mod tests {
                 assert!(span.entries.start == start && span.entries.end > start);
                 assert!(span.blocks.end - span.blocks.start <= blocks_max);
                 assert!(blocks_max < 100 || (span.entries.end, span.blocks.end) == (50_001, count));
-                // The blocks hold these edges, and no others would.
+                // The blocks hold these edges, and one block fewer would not.
                 let mut bytes = FileReader::new(&job, &good.edges, span.bytes(), BLOCK_BYTES).unwrap();
                 let first = bytes.next_piece().unwrap().unwrap();
                 let mut unpacker = Unpacker::new();
@@ -733,7 +320,7 @@ mod tests {
         }
     }
 
-    /// What is read of all rows in both ways, or what each of them says.
+    /// Reads all rows in both ways, or returns the errors of both.
     fn read(job: &Job, csr: &Csr) -> [std::result::Result<Vec<u64>, String>; 2] {
         let all = 0..csr.vertices;
         let mut scanned = Vec::new();
@@ -766,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_that_lies_and_edges_to_nowhere_are_refused() {
+    fn a_corrupt_index_and_edges_to_missing_vertices_are_refused() {
         let (_folder, job) = test_job(8 << 20);
         let mut page = vec![0; PAGE_VERTICES as usize];
         page[3] = 2;

@@ -8,11 +8,11 @@
 //!   data:            differences of width bits, in four lanes | places of outliers | what outliers have above the width
 //! ```
 //!
-//! An entry is the one before plus a difference. Rows ascend, so differences are small, but where a row ends and another
-//! begins: these can be negative, and so large that the other 127 would pay for them. A base below zero makes room for
-//! negative ones, and outliers are kept apart (Zukowski et al., "Super-Scalar RAM-CPU Cache Compression", 2006). The
-//! lanes are those of vector registers: four differences that follow each other lie side by side (Lemire and Boytsov,
-//! "Decoding billions of integers per second through vectorization", 2015).
+//! An entry is stored as its difference to the one before. Rows ascend, so differences are small except where a row ends and
+//! another begins: such a difference can be negative, and so large that the other 127 would pay for its width. A negative base
+//! makes room for negative differences, and outliers are stored apart (Zukowski et al., "Super-Scalar RAM-CPU Cache Compression",
+//! 2006). The lanes are those of vector registers: four consecutive differences lie side by side (Lemire and Boytsov, "Decoding
+//! billions of integers per second through vectorization", 2015).
 
 use std::ops::Range;
 
@@ -26,15 +26,16 @@ pub(super) const FRAME: usize = 128;
 const LANES: usize = 4;
 const HEADER_BYTES: usize = 8;
 const SLOT_BYTES: usize = 8;
-/// Bytes of the data of a frame for each bit of the width.
+/// Bytes of a frame's data per bit of width.
 const WIDTH_BYTES: usize = FRAME / 8;
-/// Frames that are unpacked at once: what they hold stays in the nearest cache.
+/// Frames that are unpacked at once: the entries stay in the nearest cache.
 const STEP: usize = 32;
 
-/// Memory that an [`Unpacker`] takes.
+/// Memory of an [`Unpacker`].
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
-/// Bytes of the blocks of so many entries, at most: as they are, with a slot for each frame and an empty end in each block.
+/// Returns an upper bound on the bytes of the blocks of so many entries: unpacked, with a slot for each frame and an empty end in
+/// each block.
 pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     let frames = entries.div_ceil(FRAME as u64);
     let frame_bytes = (SLOT_BYTES + FRAME * 4) as u64;
@@ -42,7 +43,7 @@ pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     frames.div_ceil(in_block) * BLOCK_BYTES as u64
 }
 
-/// The frame of an entry.
+/// Returns the frame of an entry.
 pub(super) fn frame_of(entry: u64) -> u64 {
     entry / FRAME as u64
 }
@@ -55,13 +56,13 @@ struct Slot {
     code: [u8; 2],
 }
 
-/// How a frame is packed.
+/// The encoding of a frame.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Code {
     width: u32,
-    /// 0, or one more than the power of two that is taken from differences.
+    /// 0, or one more than the exponent of the power of two that is subtracted from differences.
     base: u32,
-    /// Bytes that an outlier has above the width; 0 where there is none.
+    /// Bytes of an outlier above the width; 0 if the frame has none.
     outlier_bytes: u32,
 }
 
@@ -76,7 +77,7 @@ impl Code {
         (code.width <= 32 && code.base <= 32 && code.outlier_bytes <= 4).then_some(code)
     }
 
-    /// What is added to each difference.
+    /// Returns the number that is added to each difference.
     fn base(self) -> u32 {
         if self.base == 0 { 0 } else { (1u32 << (self.base - 1)).wrapping_neg() }
     }
@@ -86,9 +87,9 @@ fn bits_of(value: u32) -> u32 {
     32 - value.leading_zeros()
 }
 
-/// The cheapest width for these differences: bytes, width, and bytes of an outlier.
+/// Returns the cheapest encoding of these differences: bytes, width, and bytes of an outlier.
 fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
-    // Four at once: most are of about the same width, and a count cannot grow again before it has grown.
+    // Four counters at once: most differences have about the same width, and increments of one counter would wait for each other.
     let mut counts_of = [[0u32; 33]; LANES];
     let (rounds, _) = differences.as_chunks::<LANES>();
     for round in rounds {
@@ -111,7 +112,7 @@ fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
     best
 }
 
-/// Differences above a base, and how they are packed best: bytes and code.
+/// Returns the differences above a base, and their best encoding: bytes and code.
 fn coded(entries: &[u32; FRAME]) -> ([u32; FRAME], usize, Code) {
     let mut plain = [0; FRAME];
     for at in 1..FRAME {
@@ -135,7 +136,7 @@ fn coded(entries: &[u32; FRAME]) -> ([u32; FRAME], usize, Code) {
     }
 }
 
-/// Writes differences as `code` says; `data` has the bytes that they take.
+/// Writes differences as `code` says into `data`, which has the right length.
 fn write_frame(differences: &[u32; FRAME], code: Code, data: &mut [u8]) {
     let (narrow, outliers) = data.split_at_mut(WIDTH_BYTES * code.width as usize);
     let mask = ((1u64 << code.width) - 1) as u32;
@@ -167,10 +168,10 @@ fn write_frame(differences: &[u32; FRAME], code: Code, data: &mut [u8]) {
     }
 }
 
-/// The entries of a frame; `None` where the data are none.
+/// Reads the entries of a frame; `None` where the data are malformed.
 fn read_frame(first: u32, code: Code, data: &[u8], entries: &mut [u32; FRAME]) -> Option<()> {
     let (narrow, outliers) = data.split_at_checked(WIDTH_BYTES * code.width as usize)?;
-    // What is behind the last word does not matter: it is masked.
+    // Bytes past the last word are masked, so their values do not matter.
     let mut words = [[0u32; LANES]; 33];
     words.as_mut_bytes()[..narrow.len()].copy_from_slice(narrow);
     let mask = ((1u64 << code.width) - 1) as u32;
@@ -211,11 +212,11 @@ fn read_frame(first: u32, code: Code, data: &[u8], entries: &mut [u32; FRAME]) -
 /// Packs entries into blocks.
 pub(super) struct Packer {
     block: Box<[u8; BLOCK_BYTES]>,
-    /// Of the block: its first one's number, how many, and where the data begin.
+    /// Number of the block's first frame, count of frames, and start of the data.
     first_frame: u64,
     frames: usize,
     data_start: usize,
-    /// The open frame, and how much of it is filled.
+    /// The open frame, and the number of its entries.
     frame: [u32; FRAME],
     filled: usize,
 }
@@ -226,7 +227,7 @@ impl Packer {
         Packer { block, first_frame: 0, frames: 0, data_start: BLOCK_BYTES, frame, filled: 0 }
     }
 
-    /// Packs entries that follow those before; `each` gets full blocks and the numbers of their first frames.
+    /// Packs the next entries; `each` gets full blocks and the numbers of their first frames.
     pub fn push(&mut self, entries: &[u32], mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         let mut entries = entries;
         while !entries.is_empty() {
@@ -241,7 +242,7 @@ impl Packer {
         Ok(())
     }
 
-    /// The blocks that are left.
+    /// Writes the remaining blocks.
     pub fn finish(mut self, mut each: impl FnMut(u64, &[u8]) -> Result<()>) -> Result<()> {
         if self.filled > 0 {
             let last = self.frame[self.filled - 1];
@@ -281,20 +282,20 @@ impl Packer {
     }
 }
 
-/// A block.
-struct Block<'a> {
+/// A parsed block.
+struct ParsedBlock<'a> {
     bytes: &'a [u8],
     first_frame: u64,
     slots: &'a [Slot],
 }
 
-impl Block<'_> {
-    fn open(bytes: &[u8]) -> Option<Block<'_>> {
+impl ParsedBlock<'_> {
+    fn open(bytes: &[u8]) -> Option<ParsedBlock<'_>> {
         let frames = usize::from(u16::from_le_bytes(bytes[4..6].try_into().expect("2 bytes")));
         let slots = bytes[HEADER_BYTES..].get(..frames * SLOT_BYTES)?;
         let slots = <[Slot]>::ref_from_bytes(slots).expect("whole slots, of bytes");
         let first_frame = u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes")).into();
-        Some(Block { bytes, first_frame, slots })
+        Some(ParsedBlock { bytes, first_frame, slots })
     }
 
     fn frames(&self) -> Range<u64> {
@@ -317,11 +318,11 @@ impl Block<'_> {
     }
 }
 
-/// Unpacks entries out of blocks that follow each other, a few frames at a time.
+/// Unpacks entries from consecutive blocks, a few frames at a time.
 pub(crate) struct Unpacker {
     values: Vec<u32>,
     entries: Range<u64>,
-    /// The block in which the last ones lay.
+    /// The block of the entries that were unpacked last.
     block: usize,
 }
 
@@ -330,34 +331,35 @@ impl Unpacker {
         Unpacker { values: Vec::with_capacity(STEP * FRAME), entries: 0..0, block: 0 }
     }
 
-    /// Other blocks follow.
+    /// Prepares for other blocks.
     pub fn restart(&mut self) {
         (self.entries, self.block) = (0..0, 0);
     }
 
-    /// The numbers of the entries that were unpacked last.
+    /// Returns the numbers of the entries that were unpacked last.
     pub fn entries(&self) -> Range<u64> {
         self.entries.clone()
     }
 
-    /// The entries with these numbers, which are among the last.
+    /// Returns the entries with these numbers, which are among the last.
     pub fn get(&self, entries: Range<u64>) -> &[u32] {
         let start = self.entries.start;
         &self.values[(entries.start - start) as usize..(entries.end - start) as usize]
     }
 
-    /// Unpacks the first of the entries `wanted` out of `blocks`, and as many behind it as there is room for; gives `false`
-    /// where it lies behind all blocks. Of the same blocks later ones are wanted in later calls.
+    /// Unpacks the first of the entries `wanted` from `blocks`, and as many after it as fit; returns `false` where it lies past
+    /// all blocks. With the same blocks, later calls must ask for later entries.
     ///
     /// # Errors
-    /// [`Error::BadGraph`] where blocks are not what a [`Packer`] writes, or entries lead to nowhere.
+    /// [`Error::BadGraph`] where blocks are not as a [`Packer`] writes them, or entries are no vertices.
     pub fn unpack(&mut self, csr: &Csr, blocks: &[u8], wanted: Range<u64>) -> Result<bool> {
         let frame = frame_of(wanted.start);
         loop {
             let Some(bytes) = blocks.get(self.block * BLOCK_BYTES..(self.block + 1) * BLOCK_BYTES) else {
                 return Ok(false);
             };
-            let block = Block::open(bytes).ok_or_else(|| bad_block(csr, "more frames than have room"))?;
+            let block =
+                ParsedBlock::open(bytes).ok_or_else(|| bad_block(csr, "more frames than have room"))?;
             let held = block.frames();
             if held.contains(&frame) {
                 let last = wanted.end.div_ceil(FRAME as u64).min(held.end);
@@ -370,7 +372,7 @@ impl Unpacker {
         }
     }
 
-    fn unpack_frames(&mut self, csr: &Csr, block: &Block<'_>, frames: Range<u64>) -> Result<()> {
+    fn unpack_frames(&mut self, csr: &Csr, block: &ParsedBlock<'_>, frames: Range<u64>) -> Result<()> {
         self.values.resize((frames.end - frames.start) as usize * FRAME, 0);
         let (chunks, _) = self.values.as_chunks_mut::<FRAME>();
         for (frame, entries) in frames.clone().zip(chunks) {
@@ -414,7 +416,7 @@ mod tests {
         std::array::from_fn(|at| of(at as u32))
     }
 
-    /// Numbers of all sizes in no order.
+    /// Returns a pseudo-random number of random width.
     fn drawn(at: u32) -> u32 {
         let square = u64::from(at + 1).pow(2);
         (square.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 31) as u32
@@ -423,16 +425,16 @@ mod tests {
     #[test]
     fn frames_take_the_bits_that_their_differences_need() {
         let plain = |width| Code { width, base: 0, outlier_bytes: 0 };
-        // A row of one vertex after the other, of every tenth one, and numbers of all sizes.
+        // Rows of consecutive vertices, of every tenth one, and numbers of all widths.
         assert_eq!(frame(entries(|_| 9)), (plain(0), vec![]));
         let (code, data) = frame(entries(|at| 9 + 10 * at));
         assert_eq!((code, data.len()), (plain(4), 64));
         let (code, data) = frame(entries(drawn));
         assert_eq!((code.width, data.len()), (32, 512));
-        // Rows of near vertices: a base below zero.
+        // Rows of nearby vertices need a negative base.
         let (code, data) = frame(entries(|at| 1000 + at - at % 4 * 40 % 160));
         assert!(code.base > 0 && code.width <= 9 && data.len() <= 144, "{code:?}, {} bytes", data.len());
-        // A second row in the frame costs two outliers' bytes and not 20 bits for each difference.
+        // A second row in the frame costs an outlier's bytes, and not 20 bits for each difference.
         let (code, data) = frame(entries(|at| if at < 64 { 5 * at + (1 << 20) } else { 5 * at }));
         assert_eq!((code, data.len()), (Code { width: 3, base: 0, outlier_bytes: 4 }, 48 + 5));
     }
@@ -460,7 +462,7 @@ mod tests {
             .unwrap();
         assert!(starts.len() > 10 && blocks.len() as u64 <= blocks_bytes_max(wanted.len() as u64));
         for (block, &first) in blocks.chunks(BLOCK_BYTES).zip(&starts) {
-            let block = Block::open(block).unwrap();
+            let block = ParsedBlock::open(block).unwrap();
             assert_eq!(block.first_frame, first);
             for frame in block.frames() {
                 let mut entries = [0; FRAME];
@@ -473,8 +475,8 @@ mod tests {
     }
 
     #[test]
-    fn blocks_take_what_they_may_at_most() {
-        // Nothing can be saved of numbers that are drawn: a frame is as large as it can be.
+    fn blocks_take_at_most_their_bound() {
+        // Random numbers cannot be compressed: each frame has its largest size.
         let drawn: Vec<u32> = (0..500_000).map(drawn).collect();
         let (mut packer, mut bytes) = (Packer::new(), 0);
         let mut count = |_, block: &[u8]| {
@@ -511,7 +513,7 @@ mod tests {
             for (at, slot) in slots.iter().enumerate() {
                 bytes[HEADER_BYTES + at * SLOT_BYTES..][..SLOT_BYTES].copy_from_slice(slot);
             }
-            let Some(block) = Block::open(&bytes) else {
+            let Some(block) = ParsedBlock::open(&bytes) else {
                 prop_assert!(frames > 2047);
                 return Ok(());
             };

@@ -6,8 +6,8 @@
 //!   thread 1                  merge, stage ─────► append
 //! ```
 //!
-//! Each thread merges a part into rows in memory; they are appended to the files in the order of parts. So merging, most of
-//! the work, is done side by side, and appending is copying.
+//! Each thread merges a part into rows in memory; the rows are appended to the files in the order of parts. So merging, most of
+//! the work, runs in parallel, and appending only copies.
 
 use std::sync::{
     Mutex,
@@ -19,25 +19,25 @@ use inshore_store::{FileWriter, Job};
 use zerocopy::IntoBytes;
 
 use super::{BLOCK_BYTES, EdgeOperation, PAGE_VERTICES, checksum_bytes_max, packed::Packer};
-use crate::{Error, Result, turns::Turns};
+use crate::{Error, Result, sequencer::Sequencer};
 
 /// The unit of writing, with a small budget and with a large one.
 const WRITE_BYTES: usize = 256 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// From this budget on it is the large one.
+/// Budgets from this size on use the large unit.
 const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 
 /// Edges that are staged at once.
 pub(crate) const STEP: usize = 4 << 10;
-/// Memory for the rows of as many edges, a weight each, in an undirected graph of self-loops.
+/// Memory of the rows of so many edges with weights, in an undirected graph of self-loops.
 const STEP_BYTES: u64 = 2 * STEP as u64 * (ENTRY_BYTES + WEIGHT_BYTES);
-/// Of a destination, and of a source for every other one.
+/// Bytes of a destination, and of a source for every other one.
 const ENTRY_BYTES: u64 = 8;
 const WEIGHT_BYTES: u64 = 8;
-/// Memory in which each of several threads stages rows: more gains nothing, and with less they wait for each other.
+/// Memory in which each of several threads stages rows: more has no effect, and with less they wait for each other.
 const STAGING_BYTES_MAX: u64 = 24 << 20;
 const STAGING_BYTES_MIN: u64 = 256 << 10;
-/// Memory that is left for what is not told.
+/// Memory left for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
 
 fn entry_bytes<E: EdgeOperation>() -> u64 {
@@ -48,13 +48,13 @@ fn write_bytes(job: &Job) -> usize {
     if job.budget().memory_bytes() < LARGE_BUDGET_BYTES { WRITE_BYTES } else { WRITE_BYTES_MAX }
 }
 
-/// Memory that a [`CsrWriter`] takes, and the edges that one thread stages.
+/// Returns the memory of a [`CsrWriter`] and of the edges that one thread stages.
 pub(crate) fn writer_bytes(job: &Job) -> u64 {
     let (files, blocks) = (3 * 2 * write_bytes(job), 3 * BLOCK_BYTES);
     (files + blocks) as u64 + STEP_BYTES
 }
 
-/// What a [`CsrWriter`] saw.
+/// Statistics of a [`CsrWriter`].
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CsrStats {
     pub entries: u64,
@@ -72,10 +72,10 @@ pub(crate) struct CsrWriter {
     edges: BlockWriter,
     weights: Option<FileWriter>,
     vertices: u64,
-    /// Whether a self-loop is entered twice, as in the rows of an undirected graph.
+    /// Tells whether a self-loop is entered twice, as in the rows of an undirected graph.
     double_loops: bool,
     page: Vec<u32>,
-    /// The number of the page's first entry, and a block not behind it.
+    /// Number of the page's first entry, and a block not after that entry.
     page_entry: u64,
     page_block: u32,
     /// The vertex whose row is open.
@@ -94,7 +94,8 @@ pub(crate) struct CsrFiles {
 }
 
 impl CsrWriter {
-    /// `create(name, block_bytes, buffer_bytes)` begins each file. With `double_loops` a self-loop is entered twice.
+    /// Creates a writer; `create(name, block_bytes, buffer_bytes)` begins each file. With `double_loops` a self-loop is entered
+    /// twice.
     pub fn new(
         job: &Job,
         mut create: impl FnMut(&str, usize, usize) -> Result<FileWriter>,
@@ -123,18 +124,18 @@ impl CsrWriter {
         })
     }
 
-    /// Room for the rows of [`STEP`] edges.
+    /// Allocates room for the rows of [`STEP`] edges.
     pub fn stage<E: EdgeOperation>(&self) -> Staged {
         Staged::new::<E>(self, STEP_BYTES)
     }
 
-    /// Appends staged rows, sorted by source and destination over all calls, and makes room for others.
+    /// Appends staged rows, sorted by source and destination over all calls, and empties them.
     pub fn append(&mut self, staged: &mut Staged) -> Result<()> {
         let (mut destinations, mut closed) = (staged.destinations.as_slice(), 0);
         for &(source, entries) in &staged.rows {
             while self.source < u64::from(source) {
                 if self.page.len() as u64 + 1 == PAGE_VERTICES {
-                    // So that the next page knows its block.
+                    // Packing up to here tells the next page its block.
                     let (before, behind) = destinations.split_at(std::mem::take(&mut closed));
                     self.pack(before)?;
                     destinations = behind;
@@ -196,7 +197,7 @@ impl CsrWriter {
     }
 }
 
-/// Writes blocks of edges, and where they begin.
+/// Writes blocks of edges, and the file of their first frames.
 struct BlockWriter {
     edges: FileWriter,
     blocks: FileWriter,
@@ -218,15 +219,15 @@ impl BlockWriter {
     }
 }
 
-/// Gives the vertex of an id, in the same order.
+/// Maps ids to vertices, in the same order.
 pub(crate) trait Numbering: Sync {
     fn number(&self, id: u32) -> u32;
 
-    /// Asks for what [`Numbering::number`] will read.
+    /// Prefetches the memory that [`Numbering::number`] will read.
     fn prefetch(&self, _id: u32) {}
 }
 
-/// Ids are numbers.
+/// Maps ids to themselves.
 pub(crate) struct Numbered;
 
 impl Numbering for Numbered {
@@ -236,13 +237,13 @@ impl Numbering for Numbered {
     }
 }
 
-/// Destinations ahead of the present one that are asked for.
+/// Distance, in destinations, of the prefetch.
 const AHEAD: usize = 24;
 
-/// Rows that follow each other, in memory.
+/// Consecutive rows, in memory.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    /// Sources, and how many entries each has here.
+    /// Sources, and the number of staged entries of each.
     rows: Vec<(u32, u32)>,
     destinations: Vec<u32>,
     weights: Vec<f64>,
@@ -252,7 +253,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Room for `bytes` bytes of rows, for edges as `E` has them and for this writer.
+    /// Allocates `bytes` bytes of rows, for edges of type `E` and for this writer.
     pub fn new<E: EdgeOperation>(writer: &CsrWriter, bytes: u64) -> Staged {
         let edges = (bytes / entry_bytes::<E>()) as usize;
         Staged {
@@ -265,7 +266,7 @@ impl Staged {
         }
     }
 
-    /// Whether there is room for the rows of so many edges.
+    /// Tells whether the rows of so many edges fit.
     fn has_room_for(&self, edges: usize) -> bool {
         self.destinations.capacity() - self.destinations.len() >= 2 * edges
             && self.rows.capacity() - self.rows.len() >= edges
@@ -288,7 +289,7 @@ impl Staged {
         self.push_with::<E>(keys, values, numbers)
     }
 
-    /// Numbering counts bits, and rows are looked through: both take a third of the instructions with these.
+    /// Numbering counts bits, and rows are scanned: both take a third of the instructions with these.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
     fn push_avx2<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
@@ -339,7 +340,7 @@ impl Staged {
     }
 }
 
-/// Writes a sorted stream of edges as rows. `number` gives the vertex of each half of a key, in the same order.
+/// Writes a sorted stream of edges as rows. `number` maps each half of a key to a vertex, in the same order.
 pub(crate) fn write_rows<E: EdgeOperation>(
     job: &Job,
     edges: Sorted<E>,
@@ -351,33 +352,33 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     let wanted = edges_in.div_ceil(STAGING_BYTES_MAX / entry_bytes::<E>());
     let (parts, readers) = edges.split_in_turns(wanted as usize, threads)?;
     let reading = parts.iter().map(Sorted::reading_bytes).max().unwrap_or(0);
-    // The files' checksums and lists of extents grow while they are written.
+    // The files' checksums and lists of extents grow during writing.
     let growing = checksum_bytes_max(writer.vertices, edges_in, E::WEIGHTED) + SLACK_BYTES;
     let free = job.budget().free_bytes().saturating_sub(growing);
     let fits = |&readers: &usize| {
         free.saturating_sub(readers as u64 * reading) / readers as u64 >= STAGING_BYTES_MIN
     };
     let readers = (2..=readers).rev().find(fits).unwrap_or(1);
-    // One thread appends what it has, and nobody waits.
+    // A single thread appends at once, and needs little staging.
     let staging = match readers {
         1 => STEP_BYTES,
         _ => ((free - readers as u64 * reading) / readers as u64).min(STAGING_BYTES_MAX),
     };
     let _memory = match readers {
-        // Told by `writer_bytes`.
+        // `writer_bytes` includes this memory.
         1 => None,
         _ => Some(job.budget().reserve(readers as u64 * staging, "rows to be written")?),
     };
     let staged: Vec<_> = (0..readers).map(|_| Staged::new::<E>(&writer, staging)).collect();
     let parts: Vec<_> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
-    let turns = Turns::new(writer);
+    let sequencer = Sequencer::new(writer);
     let next = AtomicUsize::new(0);
     let work = |staged: &mut Staged| -> Result<()> {
         loop {
             let number_of_part = next.fetch_add(1, Ordering::Relaxed);
             let Some(part) = parts.get(number_of_part) else { break };
             let part = part.lock().expect("no panic under this lock").take().expect("each part comes once");
-            if !write_part(job, part, number_of_part, staged, &turns, numbers)? {
+            if !write_part(job, part, number_of_part, staged, &sequencer, numbers)? {
                 break;
             }
         }
@@ -385,37 +386,36 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     };
     std::thread::scope(|scope| -> Result<()> {
         let spawn = |mut staged: Staged| {
-            let (turns, work) = (&turns, &work);
-            scope.spawn(move || turns.guard(|| work(&mut staged)))
+            let (sequencer, work) = (&sequencer, &work);
+            scope.spawn(move || sequencer.guard(|| work(&mut staged)))
         };
         let threads: Vec<_> = staged.into_iter().map(spawn).collect();
         threads.into_iter().try_for_each(|thread| thread.join().expect("a merge does not panic"))
     })?;
-    turns.into_value().finish()
+    sequencer.into_value().finish()
 }
 
-/// Merges a part, stages its rows, and appends them when all parts before it are appended. `false` where another thread
-/// failed.
+/// Merges a part, stages its rows, and appends them after all earlier parts. Returns `false` where another thread failed.
 fn write_part<E: EdgeOperation>(
     job: &Job,
     mut part: Sorted<E>,
     number_of_part: usize,
     staged: &mut Staged,
-    turns: &Turns<CsrWriter>,
+    sequencer: &Sequencer<CsrWriter>,
     numbers: &impl Numbering,
 ) -> Result<bool> {
     while let Some(block) = part.next_block()? {
         for (keys, values) in block.keys.chunks(STEP).zip(block.values.chunks(STEP)) {
             if !staged.has_room_for(keys.len()) {
-                let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
+                let Some(mut turn) = sequencer.wait(number_of_part) else { return Ok(false) };
                 turn.value.append(staged)?;
             }
             staged.push::<E>(keys, values, numbers);
         }
         job.progress().add(block.keys.len() as u64);
     }
-    let Some(mut turn) = turns.wait(number_of_part) else { return Ok(false) };
+    let Some(mut turn) = sequencer.wait(number_of_part) else { return Ok(false) };
     turn.value.append(staged)?;
-    turns.next(turn);
+    sequencer.next(turn);
     Ok(true)
 }

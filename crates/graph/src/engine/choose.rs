@@ -6,16 +6,17 @@
 //!   frontier, what is cached by now   ┘       └──────► choose     the one that is taken, with its reason
 //! ```
 //!
-//! [`choose`] is asked once before the first superstep, for the layout, and once for each superstep. It does no I/O: the engine
-//! collects the numbers, carries the choice out, and decides nothing again. (How new states are found, by a list or among all
-//! vertices, follows from what arrived; which strategy sorts updates is sort-reduce's own choice, `sortreduce/cost.rs`.)
+//! [`choose`] is called once before the first superstep, for the layout, and once for each superstep, without I/O: the engine
+//! collects the numbers, carries the choice out, and decides nothing again. (The way in which new states are found, by a list or
+//! among all vertices, follows from the messages that arrived; the strategy that sorts updates is chosen by sort-reduce,
+//! `sortreduce/cost.rs`.)
 //!
 //! | step | needs | is taken where |
 //! |---|---|---|
 //! | [`Step::Blocks`] | edges cut into destination blocks, all vertices active | cutting pays (`columns/plan.rs`) |
-//! | [`Step::Pull`] | in-edges, a bit for each vertex; sums: cells too | fewer edges lead to waiting vertices than from active ones |
+//! | [`Step::Pull`] | in-edges, a bit for each vertex; sums: accumulators | fewer edges lead to waiting vertices |
 //! | [`Step::PullCached`] | rows of all waiting vertices in memory | these are less than the reads of pushing |
-//! | [`Step::PushCached`] | the same on the way back | likewise |
+//! | [`Step::PushCached`] | the same on the reverse pass | likewise |
 //! | [`Step::Push`] | nothing | otherwise |
 
 use std::fmt;
@@ -23,24 +24,24 @@ use std::fmt;
 use inshore_sortreduce::Strategy;
 
 use super::{
+    cached::room_bytes,
     chunks,
     estimates::{Estimates, Layout, Pull},
     frontier,
-    left::room_bytes,
 };
 use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 
-/// Whether a pull pays is not asked where fewer vertices are active than this part of all: counting their edges costs more.
+/// Pulling is not considered where fewer vertices are active than this part of all: counting their edges costs more.
 const ASKED_SHARE: u64 = 4096;
-/// An edge along which a message is sent costs as much as so many that are looked at: the message's cell is far away (8 and 3 ns
-/// in a Kronecker graph of scale 25).
+/// Cost of an edge along which a message is sent, in edges that are scanned: the accumulator is rarely in a cache (8 and 3 ns in
+/// a Kronecker graph of scale 25).
 const SENT_COST: u64 = 2;
-/// Reading one row from flash costs as much as looking along so many edges in memory.
+/// Cost of reading one row from flash, in edges scanned in memory.
 const ROW_COST: u64 = 4096;
-/// While more than this part of the edges carry something, all vertices are looked at, and edges go by blocks where there are
-/// any: there an edge takes a twelfth of the time that it takes through sort-reduce.
+/// While more than this part of the edges carry a message, all vertices are scanned, and edges go by blocks where there are any:
+/// there an edge takes a twelfth of its time through sort-reduce.
 const LISTED_SHARE: u64 = 16;
-/// Memory that is left beside rows in memory, for logs, cursors and what comes after supersteps.
+/// Memory left beside cached rows, for logs, cursors and the output phase.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 
 /// The decision and its reason.
@@ -48,11 +49,11 @@ const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 pub(crate) struct Choice {
     pub layout: Layout,
     pub step: Step,
-    /// Whether all rows are read into memory before.
+    /// Tells whether all rows are first read into memory.
     pub caches_rows: bool,
-    /// Room for the rows in which a pull finds nobody, for the next supersteps.
+    /// Space for the rows in which a pull finds no active vertex, for the next supersteps.
     pub unvisited_bytes: Option<u64>,
-    /// Whether the next frontier is listed from here on.
+    /// Tells whether the next frontier is listed from here on.
     pub lists: bool,
     pub why: Why,
 }
@@ -60,14 +61,14 @@ pub(crate) struct Choice {
 /// The reason for a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Why {
-    /// There is no other way.
+    /// No other step is possible.
     Only,
     Forced,
-    /// The number of active vertices is so small that their edges do not matter.
+    /// So few vertices are active that their edges do not matter.
     Few(u64),
-    /// Edges of active vertices, and of those that wait.
+    /// Edges of active and of waiting vertices.
     Edges(u64, u64),
-    /// Edges in memory, and rows that pushing would read.
+    /// Edges in memory, and rows that a push would read.
     Cached(u64, u64),
 }
 
@@ -87,18 +88,18 @@ impl fmt::Display for Why {
 }
 
 impl Choice {
-    /// How updates go, for `--explain`: `pull` is what the program needs, `strategy` how they are sorted if they are.
+    /// Names the way of updates, for `--explain`: `pull` is what the program needs, `strategy` sorts updates if they are sorted.
     pub fn way(&self, pull: Pull, strategy: Option<Strategy>) -> &'static str {
         match (self.step, pull, strategy) {
             (Step::Blocks, ..) => "combined column by column",
             (Step::PushCached, ..) => "sent along edges that are in memory, in an array in memory",
-            (Step::Pull, Pull::All, _) => "gathered along edges, from an array in memory",
-            (Step::Pull, _, None) => "looked for along in-edges, in an array in memory",
-            (Step::Pull, _, Some(_)) => "looked for along in-edges, through sort-reduce",
+            (Step::Pull, Pull::All, _) => "pulled along edges, from an array in memory",
+            (Step::Pull, _, None) => "pulled along in-edges, in an array in memory",
+            (Step::Pull, _, Some(_)) => "pulled along in-edges, through sort-reduce",
             (Step::PullCached, Pull::All, _) => {
-                "gathered along edges that are in memory, from an array in memory"
+                "pulled along edges that are in memory, from an array in memory"
             }
-            (Step::PullCached, ..) => "looked for along in-edges that are in memory, in an array in memory",
+            (Step::PullCached, ..) => "pulled along in-edges that are in memory, in an array in memory",
             (Step::Push, _, None) => "combined in an array in memory",
             (Step::Push, _, Some(Strategy::Dense)) => "combined in an array in memory",
             (Step::Push, _, Some(Strategy::Partition)) => "combined by ranges of vertices",
@@ -107,7 +108,7 @@ impl Choice {
     }
 }
 
-/// The choice that is taken.
+/// Makes the choice.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`] where the way that the tuning forces does not fit.
@@ -121,7 +122,7 @@ pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
     Ok(choice)
 }
 
-/// All choices that give the right answer, within what [`Tuning`] says of strategy and regime.
+/// Lists all choices that give the right answer, within the strategy and regime of [`Tuning`].
 pub(crate) fn possible(estimates: &Estimates) -> Vec<Choice> {
     let Some(layout) = estimates.layout else {
         return estimates.layouts().into_iter().map(Choice::first).collect();
@@ -144,7 +145,7 @@ pub(crate) fn possible(estimates: &Estimates) -> Vec<Choice> {
 }
 
 impl Choice {
-    /// With which a job begins that is laid out like this.
+    /// Returns the choice with which a job of this layout begins.
     pub fn first(layout: Layout) -> Choice {
         let step = if layout.blocks.is_some() { Step::Blocks } else { Step::Push };
         Choice { layout, step, caches_rows: false, unvisited_bytes: None, lists: false, why: Why::Only }
@@ -152,7 +153,7 @@ impl Choice {
 }
 
 impl Estimates {
-    /// The choice that the tuning forces in place of `usual`, if any: one of the named step, or a drawn one.
+    /// Returns the choice that the tuning forces in place of `usual`, if any: one of the named step, or a drawn one.
     fn forced(&self, usual: &Choice) -> Option<Choice> {
         let Tuning { step, draw, .. } = self.tuning;
         if draw.is_none() && step.is_none_or(|step| step == usual.step) {
@@ -169,8 +170,8 @@ impl Estimates {
         Some(Choice { why: Why::Forced, ..choice })
     }
 
-    /// Whether it is time to decide whether rows are read into memory: once as many edges were walked along as there are, for who
-    /// comes that far may walk as far again; on a way back what an earlier pull left lies in that memory.
+    /// Tells whether to decide now if rows are read into memory: once as many edges were read as there are, since a job that
+    /// comes that far may go as far again. On a reverse pass the rows that an earlier pull cached occupy that memory.
     pub fn are_rows_due(&self) -> bool {
         let is_early = self.tuning.regime == Some(Regime::Memory);
         self.needs.rereads
@@ -179,12 +180,12 @@ impl Estimates {
             && (is_early || self.edges_walked >= self.rows_edges)
     }
 
-    /// Whether rows are to be in memory from the first superstep on.
+    /// Tells whether rows must be in memory from the first superstep on.
     fn must_cache(&self) -> bool {
         self.are_rows_due() && self.tuning.regime == Some(Regime::Memory)
     }
 
-    /// Whether all rows fit in memory beside what supersteps need.
+    /// Tells whether all rows fit in memory beside the buffers of supersteps.
     fn fits_rows(&self, layout: &Layout) -> bool {
         self.needs.rereads
             && self.are_rows_cached.is_none()
@@ -194,15 +195,15 @@ impl Estimates {
             && self.rows_bytes + self.beside_bytes(layout, self.needs.weighted) <= self.free_bytes
     }
 
-    /// Memory that is left beside rows in memory.
+    /// Returns the memory left beside rows in memory.
     fn beside_bytes(&self, layout: &Layout, weighted: bool) -> u64 {
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, weighted);
-        // Those of supersteps before are there already, but for lists of their rows.
+        // Windows exist after the first superstep, except for lists of their rows.
         let to_come = if self.has_windows { windows / 4 } else { windows };
         to_come + frontier::memory_bytes(layout.frontier_keys) + self.all_kept_bytes() + BESIDE_CACHED_BYTES
     }
 
-    /// Room for the rows in which a pull finds nobody, where there is any and no edges are to stay on flash.
+    /// Returns the space for the rows in which a pull finds no active vertex, if there is any and edges need not stay on flash.
     fn unvisited_bytes(&self, choice: &Choice) -> Option<u64> {
         let layout = &choice.layout;
         let can_keep = choice.step == Step::Pull
@@ -216,15 +217,15 @@ impl Estimates {
         room_bytes(free, self.edges).filter(|_| can_keep)
     }
 
-    /// Whether the step gives the right answer.
+    /// Tells whether the step gives the right answer.
     fn can(&self, step: Step, layout: &Layout) -> bool {
         let has_cached = self.cached_edges.is_some() && layout.is_direct;
         match step {
             Step::Push => layout.blocks.is_none_or(|plan| plan.has_sparse),
             Step::PushCached => has_cached && self.is_backwards,
             Step::Pull => {
-                let has_cells = self.needs.pull == Pull::First || layout.is_direct;
-                self.has_waiting && layout.has_marks && has_cells
+                let has_accumulators = self.needs.pull == Pull::First || layout.is_direct;
+                self.has_waiting && layout.has_active_bits && has_accumulators
             }
             Step::PullCached => has_cached && !self.is_backwards,
             Step::Blocks => layout.blocks.is_some() && self.active.is_none() && !self.lists(),
@@ -235,7 +236,7 @@ impl Estimates {
         self.active.is_some_and(|active| active < self.vertices / ASKED_SHARE)
     }
 
-    /// Whether the edges of active vertices would decide, and so have to be counted first.
+    /// Tells whether the edges of active vertices decide, and so have to be counted first.
     pub fn wants_active_edges(&self) -> bool {
         self.layout.is_some_and(|layout| self.can(Step::Pull, &layout))
             && self.cached_edges.is_none()
@@ -244,7 +245,7 @@ impl Estimates {
             && !self.are_few_active()
     }
 
-    /// The choice for a superstep.
+    /// Makes the choice for a superstep.
     fn next(&self, layout: Layout) -> Result<Choice> {
         let caches_rows = self.are_rows_due() && self.fits_rows(&layout);
         if self.must_cache() && !caches_rows {
@@ -257,7 +258,7 @@ impl Estimates {
         Ok(Choice { unvisited_bytes: self.unvisited_bytes(&choice), ..choice })
     }
 
-    /// Whether the next frontier is listed. That is the algorithm's to say, since its program may be another one then.
+    /// Tells whether the next frontier is listed. The algorithm decides, since its program may differ then.
     fn lists(&self) -> bool {
         let are_few = self.edges_sent.is_some_and(|sent| sent <= self.edges / LISTED_SHARE);
         self.lists_when_few && are_few
@@ -275,7 +276,7 @@ impl Estimates {
             if edges < rows * ROW_COST {
                 return (cached, why);
             }
-            // These are the rows of all that wait: to read them again would be more.
+            // The cached rows are those of all waiting vertices: reading these again would cost more.
             if !self.is_backwards {
                 return (Step::Push, why);
             }
@@ -286,7 +287,7 @@ impl Estimates {
         let Some(active) = self.active_edges else {
             return (Step::Push, self.active.map_or(Why::Only, Why::Few));
         };
-        // About as many edges lead to vertices that wait as lead away from them.
+        // About as many edges lead to waiting vertices as lead away from them.
         let to_come = self.edges.saturating_sub(self.edges_before + active);
         let waiting = self.waiting_edges.unwrap_or(to_come);
         let step = if waiting < active * SENT_COST { Step::Pull } else { Step::Push };
@@ -299,11 +300,12 @@ mod tests {
     use inshore_sortreduce::Operation;
 
     use super::*;
-    use crate::engine::estimates::Needs;
+    use crate::engine::estimates::StepNeeds;
 
-    /// A search in a graph of a million vertices, with in-edges and plenty of memory.
+    /// Describes a search in a graph of a million vertices, with in-edges and plenty of memory.
     fn search(pull: Pull) -> Estimates {
-        let needs = Needs { pull, ..Needs { has_cells: true, ..Needs::of::<u64, Sums>(1 << 20) } };
+        let needs =
+            StepNeeds { pull, ..StepNeeds { has_accumulators: true, ..StepNeeds::of::<u64, Sums>(1 << 20) } };
         let mut estimates = Estimates {
             needs,
             vertices: 1 << 20,
@@ -362,7 +364,7 @@ mod tests {
             (few, Step::Push, Why::Few(255)),
             (Estimates { active: None, ..few }, Step::Push, Why::Only),
             (Estimates { has_waiting: false, ..few }, Step::Push, Why::Only),
-            // 16 million edges: a third of them from active vertices is the border.
+            // With 16 million edges, a third from active vertices is the limit.
             (counted(5 * million, 0), Step::Push, Why::Edges(5 * million, 11 * million)),
             (counted(6 * million, 0), Step::Pull, Why::Edges(6 * million, 10 * million)),
             (counted(5 * million, 2 * million), Step::Pull, Why::Edges(5 * million, 9 * million)),
@@ -397,7 +399,7 @@ mod tests {
     #[test]
     fn rows_are_read_into_memory_once_all_edges_were_walked_along() {
         let all = search(Pull::Never);
-        let needs = Needs { rereads: true, ..all.needs };
+        let needs = StepNeeds { rereads: true, ..all.needs };
         let walked = |edges_walked| Estimates { needs, edges_walked, ..all };
         let caches = |estimates: Estimates| choose(&estimates).unwrap().caches_rows;
         assert!(!caches(walked((16 << 20) - 1)) && caches(walked(16 << 20)));

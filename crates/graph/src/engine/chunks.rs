@@ -1,10 +1,9 @@
 //! The edge phase of a superstep: from active vertices to messages.
 //!
-//! One [`Source`] walks forwards over the active vertices, their states and their index entries, and cuts the
-//! edges to be read into chunks: either one large window of the edge file, in which rows lie close together, or a
-//! batch of small windows far apart, which are read at once. Workers take chunks in turn: each has some chunks on
-//! their way from the drive while it sends the messages of one. Where all vertices are active and their states in memory,
-//! every worker has a source of its own, over ranges of vertices.
+//! One [`Source`] walks over the active vertices, their states and their index entries in order, and cuts the edges to be read
+//! into chunks: either one large window of the edge file, in which rows lie close together, or a batch of small windows far
+//! apart, which are read at once. Workers take chunks in turn: each has some chunks in flight while it sends the messages of one.
+//! Where all vertices are active and their states in memory, every worker has a source of its own, over ranges of vertices.
 
 use std::{
     collections::VecDeque,
@@ -19,7 +18,7 @@ use inshore_store::{CheckedFile, Job, PendingRead, taken_bytes};
 
 use super::{
     Frontier,
-    frontier::{FrontierReader, Ranges},
+    frontier::{FrontierReader, VertexRanges},
     pools::{ALONE_VERTICES, CHUNKS, Pool, Pools},
     state::{State, StatePeek, VertexArray},
 };
@@ -33,42 +32,42 @@ const WINDOW_BYTES_MAX: usize = 1 << 20;
 /// A small window: rows in at most so many blocks of the edge file.
 const SMALL_BLOCKS: u64 = 2;
 const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
-/// Blocks between rows that are read as one window: one takes a drive less time than another request.
+/// Blocks between rows that are read as one window: reading a block takes less time than another request.
 const GAP_BLOCKS: u64 = 1;
 /// Bytes of a window for each row of a chunk: a window of rows of the usual length is read whole.
 const BYTES_PER_ROW: usize = 32;
-/// Edges between rows that are unpacked with them, and how many are looked for at once.
+/// Edges between rows that are unpacked with them, and the most edges that are unpacked at once.
 const UNPACKED_GAP: u64 = 128;
 const UNPACKED_MAX: u64 = UNPACKER_BYTES / 4;
 
-/// What the edge phase asks of an algorithm.
+/// The interface of an algorithm to the edge phase.
 pub(crate) trait Sender: Sync {
-    /// What is kept of each vertex.
+    /// The state of a vertex.
     type State: State;
-    /// What a vertex sends along its edges.
+    /// The message that a vertex sends along its edges.
     type Sent: Copy + Send;
-    /// Where a worker puts it.
+    /// The destination of a worker's messages.
     type Sink: Send;
 
-    /// Whether weights are read beside the edges.
+    /// Tells whether weights are read beside the edges.
     const READS_WEIGHTS: bool = false;
 
-    /// What an active vertex sends along each of its edges; `None` sends nothing.
+    /// Returns the message of an active vertex along each of its edges; `None` sends nothing.
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
-    /// What an active vertex adds to [`Sent::gathered`].
-    fn add_up(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
+    /// Returns an active vertex's term of [`Sent::aggregate`].
+    fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
 
-    /// Whether [`Sender::look`] is called.
+    /// Tells whether [`Sender::look`] is called.
     const LOOKS: bool = false;
 
-    /// Looks at rows that follow each other without a gap, before these are pushed one by one.
+    /// Sees consecutive rows together, before they are pushed one by one.
     fn look(&self, _sink: &mut Self::Sink, _window: &[u32], _rows: Range<usize>) {}
 
-    /// Puts what the edges `row` of a window carry, all of one vertex; `weights` is as long as the window, or empty where
-    /// they are not read.
+    /// Sends along the edges `row` of a window, all of one vertex; `weights` is as long as the window, or empty where weights are
+    /// not read.
     fn push(
         &self,
         sink: &mut Self::Sink,
@@ -79,15 +78,15 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Workers have sources of their own where so many times the memory of these is free.
+/// Workers have sources of their own if so many times the sources' memory is free.
 const SPARE_SHARE: u64 = 16;
-/// Bytes of windows for one byte of a large window of edges: a large window and a batch of small ones for each chunk, and
-/// the same twice as wide for weights.
+/// Returns the bytes of windows per byte of a large window of edges: a large window and a batch of small ones per chunk, and the
+/// same twice as wide for weights.
 const fn window_share(weighted: bool) -> usize {
     2 * CHUNKS * if weighted { 3 } else { 1 }
 }
 
-/// How many workers, and the size of their windows, in at most an eighth of the free memory.
+/// Returns the number of workers and the size of their windows, in at most an eighth of the free memory.
 pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize, usize) {
     let each = |window_bytes: usize| (window_share(weighted) * window_bytes) as u64;
     let workers = threads.min((free_bytes / 8 / each(WINDOW_BYTES_MIN)) as usize).max(1);
@@ -98,19 +97,19 @@ pub(super) fn workers(threads: usize, free_bytes: u64, weighted: bool) -> (usize
     (workers, window_bytes)
 }
 
-/// Memory that the edge phase takes: windows, their rows, and the index cursor.
+/// Returns the memory of the edge phase: windows, their rows, and the index cursor.
 pub(super) fn memory_bytes(workers: usize, window_bytes: usize, weighted: bool) -> u64 {
     let pools = |large_bytes: usize| 2 * taken_bytes(CHUNKS * workers * large_bytes);
     let buffers = pools(window_bytes) + if weighted { pools(2 * window_bytes) } else { 0 };
     buffers as u64 + rows_bytes(workers, window_bytes) + workers as u64 * UNPACKER_BYTES + csr::CURSOR_BYTES
 }
 
-/// Memory for the rows of chunks.
+/// Returns the memory for the rows of chunks.
 fn rows_bytes(workers: usize, window_bytes: usize) -> u64 {
     (workers * CHUNKS * (window_bytes / BYTES_PER_ROW) * 32) as u64
 }
 
-/// A part of a vertex's row, and what to send along it.
+/// A part of a vertex's row, and the message along it.
 struct Row<M> {
     first: u64,
     count: u32,
@@ -143,21 +142,21 @@ struct Source<'a, S: Sender> {
     active: FrontierReader,
     state: StatePeek<'a, S::State>,
     index: IndexCursor,
-    /// Rows (or parts of one) that did not fit in the window or chunk before; the next one last.
+    /// Rows (or parts of one) that did not fit in the last window or chunk; the next one last.
     left: Vec<Row<S::Sent>>,
-    /// What a window holds at most: blocks, and edges whose weights are read too.
+    /// Limits of a window: blocks, and edges whose weights are read too.
     window_blocks: u64,
     window_edges: u64,
     small_max: usize,
     rows_max: usize,
-    /// Rows that a chunk has room for from the start.
+    /// Initial capacity of a chunk, in rows.
     rows_usual: usize,
-    gathered: u64,
+    aggregate: u64,
     edges: u64,
 }
 
 impl<S: Sender> Source<'_, S> {
-    /// The next chunk, or `None` where no active vertex is left.
+    /// Returns the next chunk, or `None` when no active vertex is left.
     fn next_chunk(&mut self) -> Result<Option<Chunk<S::Sent>>> {
         self.job.check_cancelled()?;
         let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_usual), small: Vec::new(), large: None };
@@ -194,16 +193,16 @@ impl<S: Sender> Source<'_, S> {
         chunk
     }
 
-    /// Whether a row goes into a window that is open.
+    /// Tells whether a row goes into the open window.
     fn joins(&self, window: &Window, row: &Span) -> bool {
-        // Not where an index that lies leads back.
+        // A corrupt index may lead backwards.
         row.entries.start >= window.span.entries.end
             && (window.span.blocks.end - 1..=window.span.blocks.end + GAP_BLOCKS).contains(&row.blocks.start)
             && row.blocks.end - window.span.blocks.start <= self.window_blocks
             && row.entries.end - window.span.entries.start <= self.window_edges
     }
 
-    /// Puts a window into the chunk; whether the chunk is full.
+    /// Adds a window to the chunk; returns whether the chunk is full.
     fn close(&self, chunk: &mut Chunk<S::Sent>, window: Window) -> bool {
         let blocks = window.span.blocks.end - window.span.blocks.start;
         if blocks <= SMALL_BLOCKS && self.weight_bytes(&window.span) <= 2 * SMALL_BYTES {
@@ -215,7 +214,7 @@ impl<S: Sender> Source<'_, S> {
         }
     }
 
-    /// Bytes that are read for weights.
+    /// Returns the bytes that are read for weights.
     fn weight_bytes(&self, span: &Span) -> usize {
         match &self.csr.weights {
             Some(weights) if S::READS_WEIGHTS => weights.read_bytes(&weights_of(span)),
@@ -223,7 +222,7 @@ impl<S: Sender> Source<'_, S> {
         }
     }
 
-    /// The next row, or as much of it as fits in a window.
+    /// Returns the next row, or as much of it as fits in a window.
     fn next_row(&mut self) -> Result<Option<(Row<S::Sent>, Span)>> {
         let row = match self.left.pop() {
             Some(row) => row,
@@ -242,12 +241,12 @@ impl<S: Sender> Source<'_, S> {
         Ok(Some((Row { count, ..row }, span)))
     }
 
-    /// The row of the next active vertex that has edges and something to say.
+    /// Returns the row of the next active vertex that has edges and a message.
     fn next_vertex(&mut self) -> Result<Option<Row<S::Sent>>> {
         while let Some(vertex) = self.active.next()? {
             let (first, degree) = self.index.find(vertex)?;
             let state = self.state.get(vertex)?;
-            self.gathered = self.gathered.wrapping_add(self.sender.add_up(vertex, state, degree));
+            self.aggregate = self.aggregate.wrapping_add(self.sender.aggregate(vertex, state, degree));
             if degree > 0
                 && let Some(sent) = self.sender.send(vertex, state, degree)
             {
@@ -258,14 +257,14 @@ impl<S: Sender> Source<'_, S> {
     }
 }
 
-/// What the edge phase gives back.
+/// The result of the edge phase.
 pub(super) struct Sent<K> {
     pub sinks: Vec<K>,
-    pub gathered: u64,
+    pub aggregate: u64,
     pub edges: u64,
 }
 
-/// Sends what all active vertices have to say along their rows in `csr`, by one worker for each sink.
+/// Sends the messages of all active vertices along their rows in `csr`, by one worker per sink.
 pub(super) fn send<S: Sender>(
     job: &Job,
     sender: &S,
@@ -283,7 +282,7 @@ pub(super) fn send<S: Sender>(
     let cursors = SPARE_SHARE * busy as u64 * csr::CURSOR_BYTES + rows_bytes(busy, window_bytes);
     let has_ranges =
         active.is_all() && state.in_memory().is_some() && job.budget().free_bytes() >= cursors && busy > 1;
-    let ranges = has_ranges.then(|| Ranges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
+    let ranges = has_ranges.then(|| VertexRanges::new(csr.vertices, csr::range_vertices(csr.vertices, busy)));
     let mut kept = Some(pools.cursor(job, csr)?);
     let mut source = |state| -> Result<_> {
         Ok(Mutex::new(Source {
@@ -309,7 +308,7 @@ pub(super) fn send<S: Sender>(
             small_max,
             rows_max: window_bytes / BYTES_PER_ROW,
             rows_usual: if is_short { 0 } else { window_bytes / BYTES_PER_ROW },
-            gathered: 0,
+            aggregate: 0,
             edges: 0,
         }))
     };
@@ -335,29 +334,34 @@ pub(super) fn send<S: Sender>(
         let (source, failed, unpacker) = (&sources[number % sources.len()], &failed, Unpacker::new());
         workers.push(Worker { job, csr, sender, source, failed, sink, unpacker, edges, weights });
     }
-    let first = workers.pop().expect("at least one sink");
-    let done = std::thread::scope(|scope| -> Result<Vec<_>> {
-        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
-        let first = first.run();
-        let mut done: Vec<_> =
-            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
-        done.push(first);
-        done.into_iter().collect()
-    })?;
+    let done = run_all(workers)?;
     let mut sinks = idle;
     for worker in done {
         sinks.push(worker.sink);
         pools.edges.push(worker.edges);
         pools.weights.extend(worker.weights.map(|(_, pool)| pool));
     }
-    let mut sent = Sent { sinks, gathered: 0, edges: 0 };
+    let mut sent = Sent { sinks, aggregate: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
-        sent.gathered = sent.gathered.wrapping_add(source.gathered);
+        sent.aggregate = sent.aggregate.wrapping_add(source.aggregate);
         sent.edges += source.edges;
         pools.index = Some(source.index);
     }
     Ok(sent)
+}
+
+/// Runs all workers in parallel, one of them in this thread.
+fn run_all<'a, 's, S: Sender>(mut workers: Vec<Worker<'a, 's, S>>) -> Result<Vec<Worker<'a, 's, S>>> {
+    let first = workers.pop().expect("at least one sink");
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = workers.into_iter().map(|worker| scope.spawn(move || worker.run())).collect();
+        let first = first.run();
+        let mut done: Vec<_> =
+            threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();
+        done.push(first);
+        done.into_iter().collect()
+    })
 }
 
 struct Worker<'a, 's, S: Sender> {
@@ -372,8 +376,8 @@ struct Worker<'a, 's, S: Sender> {
     weights: Option<(&'a CheckedFile, Pool)>,
 }
 
-/// A chunk whose windows are on their way.
-struct Flying<M> {
+/// A chunk whose windows are in flight.
+struct ChunkInFlight<M> {
     rows: Vec<Row<M>>,
     windows: Vec<(Window, PendingRead, Option<PendingRead>)>,
 }
@@ -388,21 +392,21 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 
     fn work(&mut self) -> Result<()> {
-        let (mut flying, mut is_last) = (VecDeque::with_capacity(CHUNKS), false);
+        let (mut in_flight, mut is_last) = (VecDeque::with_capacity(CHUNKS), false);
         while !self.failed.load(Ordering::Relaxed) {
-            while !is_last && flying.len() < CHUNKS {
+            while !is_last && in_flight.len() < CHUNKS {
                 match self.next_chunk()? {
-                    Some(chunk) => flying.push_back(self.submit(chunk)?),
+                    Some(chunk) => in_flight.push_back(self.submit(chunk)?),
                     None => is_last = true,
                 }
             }
-            let Some(next) = flying.pop_front() else { break };
+            let Some(next) = in_flight.pop_front() else { break };
             self.process(next)?;
         }
         Ok(())
     }
 
-    /// The next chunk; `None` at the end, and where another worker failed: a source that failed is not asked again.
+    /// Returns the next chunk; `None` at the end, and where another worker failed: a source is not called again after a failure.
     fn next_chunk(&self) -> Result<Option<Chunk<S::Sent>>> {
         let mut source = self.source.lock().expect("no panic under this lock");
         if self.failed.load(Ordering::Relaxed) {
@@ -415,7 +419,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         chunk
     }
 
-    fn submit(&mut self, chunk: Chunk<S::Sent>) -> Result<Flying<S::Sent>> {
+    fn submit(&mut self, chunk: Chunk<S::Sent>) -> Result<ChunkInFlight<S::Sent>> {
         let mut windows = Vec::with_capacity(chunk.small.len() + 1);
         for window in chunk.small {
             windows.push(self.read(window, true)?);
@@ -423,7 +427,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         if let Some(window) = chunk.large {
             windows.push(self.read(window, false)?);
         }
-        Ok(Flying { rows: chunk.rows, windows })
+        Ok(ChunkInFlight { rows: chunk.rows, windows })
     }
 
     fn read(&mut self, window: Window, is_small: bool) -> Result<(Window, PendingRead, Option<PendingRead>)> {
@@ -437,9 +441,9 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok((window, edges, weights))
     }
 
-    fn process(&mut self, flying: Flying<S::Sent>) -> Result<()> {
+    fn process(&mut self, in_flight: ChunkInFlight<S::Sent>) -> Result<()> {
         let mut sent = 0;
-        for (window, edges, weights) in flying.windows {
+        for (window, edges, weights) in in_flight.windows {
             let (edges, range) = edges.wait()?;
             let weights = weights.map(PendingRead::wait).transpose()?;
             let all_weights = match &weights {
@@ -447,7 +451,7 @@ impl<S: Sender> Worker<'_, '_, S> {
                 None => &[],
             };
             self.unpacker.restart();
-            sent += self.send(&window.span, &flying.rows[window.rows], &edges[range], all_weights)?;
+            sent += self.send(&window.span, &in_flight.rows[window.rows], &edges[range], all_weights)?;
             self.edges.put(edges);
             if let (Some((buffer, _)), Some((_, pool))) = (weights, &mut self.weights) {
                 pool.put(buffer);
@@ -457,7 +461,7 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok(())
     }
 
-    /// Sends along the rows of a window; how many edges they have.
+    /// Sends along the rows of a window; returns the number of edges.
     fn send(&mut self, span: &Span, rows: &[Row<S::Sent>], blocks: &[u8], weights: &[f64]) -> Result<u64> {
         let (mut sent, mut looked_at) = (0, 0);
         for (at, row) in rows.iter().enumerate() {
@@ -496,7 +500,7 @@ impl<S: Sender> Worker<'_, '_, S> {
     }
 }
 
-/// Where the edges end that follow the first row without a gap.
+/// Returns the end of the edges that follow the first row without a gap.
 fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {
@@ -508,7 +512,7 @@ fn unbroken_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// Where the edges end that can be unpacked with those of the first row: rows between are few.
+/// Returns the end of the edges that can be unpacked with those of the first row: gaps between the rows are small.
 fn run_end<M>(rows: &[Row<M>]) -> u64 {
     let mut end = rows[0].edges().end;
     for row in &rows[1..] {
@@ -520,7 +524,7 @@ fn run_end<M>(rows: &[Row<M>]) -> u64 {
     end
 }
 
-/// The weights of these edges, in their file.
+/// Returns the bytes of these edges' weights in their file.
 fn weights_of(span: &Span) -> Range<u64> {
     span.entries.start * 8..span.entries.end * 8
 }

@@ -1,8 +1,9 @@
-//! Updates in memory: a cell for each vertex, into which all workers combine messages at once.
+//! Updates in memory: an accumulator for each vertex, into which all workers combine messages at once.
 //!
-//! This is what sort-reduce is measured against: one access at random for each message, by a compare-and-swap, asked for
-//! some messages ahead so that the cache misses overlap. It pays wherever the cells fit in memory. A superstep that
-//! reaches few vertices keeps a list of them, so that it costs as much as what it touches and not as the graph.
+//! Direct updates are the baseline that sort-reduce is measured against: one random access for each message, by a
+//! compare-and-swap, prefetched some messages ahead so that the cache misses overlap. They pay wherever the accumulators fit in
+//! memory. A superstep that reaches few vertices keeps a list of these, so that its cost depends on the vertices reached and not
+//! on the graph.
 
 use std::ops::Range;
 
@@ -13,9 +14,9 @@ use zerocopy::IntoBytes;
 use super::{Message, StepProgram, chunks::Sender, state::fill};
 use crate::Result;
 
-/// Messages ahead of the present one whose cells are asked for.
+/// Distance, in messages, of the prefetch of accumulators.
 const AHEAD: usize = 24;
-/// A list of vertices has room for a part of all vertices: walking over all cells takes as long as sorting so many.
+/// Capacity of a list of vertices, as a part of all vertices: scanning all accumulators takes as long as sorting so many.
 const TOUCHED_SHARE: u64 = 64;
 const TOUCHED_MIN: u64 = 16 << 10;
 
@@ -23,22 +24,22 @@ fn touched_max(vertices: u64) -> usize {
     (vertices / TOUCHED_SHARE).max(TOUCHED_MIN) as usize
 }
 
-/// Memory that cells and lists take.
+/// Returns the memory of accumulators and lists.
 pub(super) fn memory_bytes(vertices: u64, message_bytes: u64, workers: usize) -> u64 {
-    let cells = taken_bytes((vertices * message_bytes) as usize);
-    cells as u64 + list_bytes(vertices, workers)
+    let accumulators = taken_bytes((vertices * message_bytes) as usize);
+    accumulators as u64 + list_bytes(vertices, workers)
 }
 
-/// A list for each worker, and all of them together while they are sorted.
+/// Returns the memory of a list for each worker, and of all lists together while they are sorted.
 fn list_bytes(vertices: u64, workers: usize) -> u64 {
     (2 * workers * touched_max(vertices) * 4) as u64
 }
 
-/// A cell for each vertex.
-pub(super) struct Cells {
+/// An accumulator for each vertex.
+pub(super) struct Accumulators {
     buffer: Buffer,
     vertices: u64,
-    /// The bytes of the message that stands in cells without one; none before there were any.
+    /// Bytes of the empty message; no bytes before the first superstep.
     nothing: Vec<u8>,
     touched: Vec<Touched>,
     is_alone: bool,
@@ -46,11 +47,11 @@ pub(super) struct Cells {
     _lists: Reservation,
 }
 
-/// The vertices that a worker touched first, in the order in which it did.
+/// The vertices that a worker was the first to touch, in order of time.
 pub(super) struct Touched {
     list: Vec<u32>,
     max: usize,
-    /// There were more than the list holds.
+    /// Tells whether more vertices were touched than the list holds.
     is_full: bool,
 }
 
@@ -78,13 +79,13 @@ impl Touched {
     }
 }
 
-impl Cells {
-    pub fn new<M: Message>(budget: &Budget, vertices: u64, workers: usize) -> Result<Cells> {
+impl Accumulators {
+    pub fn new<M: Message>(budget: &Budget, vertices: u64, workers: usize) -> Result<Accumulators> {
         let buffer = Buffer::zeroed(budget, vertices as usize * size_of::<M>(), "updates of vertices")?;
         let max = touched_max(vertices);
         let lists = budget.reserve(list_bytes(vertices, workers), "lists of updated vertices")?;
         let touched = (0..workers).map(|_| Touched { list: Vec::new(), max, is_full: false }).collect();
-        Ok(Cells {
+        Ok(Accumulators {
             buffer,
             vertices,
             nothing: Vec::new(),
@@ -95,10 +96,10 @@ impl Cells {
         })
     }
 
-    /// What workers send into, and a list for each of them.
+    /// Returns the target of messages, and a list for each worker.
     pub fn open<'a, P: StepProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {
-            // Zeros too, where there was nothing: memory that is touched for the first time is slow, and here all threads do it.
+            // Even zeros are written the first time: first touches of memory are slow, and here all threads share them.
             let threads = self.threads;
             fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();
@@ -107,29 +108,30 @@ impl Cells {
         (self.direct(program), touched)
     }
 
-    /// What workers send into, once more.
+    /// Returns the target of messages again.
     pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
         let is_alone = self.is_alone;
-        let cells = &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
-        Direct { program, cells, is_alone }
+        let accumulators =
+            &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
+        Direct { program, accumulators, is_alone }
     }
 
-    /// Whether so many vertices got a message that their lists do not hold them.
+    /// Tells whether more vertices got a message than the lists hold.
     pub fn is_crowded(touched: &[Touched]) -> bool {
         touched.iter().any(|touched| touched.is_full)
     }
 
-    /// Whether so many vertices are more than a list holds.
+    /// Tells whether a list holds fewer than so many vertices.
     pub fn are_many(&self, count: Option<u64>) -> bool {
         count.is_none_or(|count| count > touched_max(self.vertices) as u64)
     }
 
-    /// The cells of all vertices.
+    /// Returns the accumulators of all vertices.
     pub fn all<M: Message>(&mut self) -> &mut [M] {
         &mut self.buffer.typed_mut::<M>()[..self.vertices as usize]
     }
 
-    /// Calls `each` with the vertices that are listed, in order, and their cells.
+    /// Calls `each` with the listed vertices, in order, and their accumulators.
     pub fn listed<M: Message>(
         &mut self,
         touched: &[Touched],
@@ -139,8 +141,8 @@ impl Cells {
         touched.iter().for_each(|touched| all.extend_from_slice(&touched.list));
         all.sort_unstable();
         all.dedup();
-        let cells = self.all::<M>();
-        all.into_iter().try_for_each(|vertex| each(vertex, &mut cells[vertex as usize]))
+        let accumulators = self.all::<M>();
+        all.into_iter().try_for_each(|vertex| each(vertex, &mut accumulators[vertex as usize]))
     }
 
     /// Takes the lists back for the next superstep.
@@ -153,10 +155,10 @@ impl Cells {
     }
 }
 
-/// Sends into cells.
+/// Sends into accumulators.
 pub(super) struct Direct<'a, P: StepProgram> {
     program: &'a P,
-    cells: &'a [<P::Message as Message>::Cell],
+    accumulators: &'a [<P::Message as Message>::Cell],
     is_alone: bool,
 }
 
@@ -165,22 +167,23 @@ impl<P: StepProgram> Direct<'_, P> {
         self.program
     }
 
-    /// Has the cell of a vertex brought near.
+    /// Prefetches the accumulator of a vertex.
     #[inline(always)]
     pub fn ask_for(&self, vertex: u32) {
-        prefetch(&self.cells[vertex as usize]);
+        prefetch(&self.accumulators[vertex as usize]);
     }
 
-    /// What lies in the cell of a vertex.
+    /// Returns the message in the accumulator of a vertex.
     #[inline(always)]
-    pub fn said_by(&self, vertex: u32) -> P::Message {
-        P::Message::load(&self.cells[vertex as usize])
+    pub fn message_of(&self, vertex: u32) -> P::Message {
+        P::Message::load(&self.accumulators[vertex as usize])
     }
 
-    /// As [`Direct::combine`], for a vertex to which nobody else sends: the compare-and-swap would wait for every load before it.
+    /// Combines as [`Direct::combine`], for a vertex to which no other worker sends: the compare-and-swap would wait for every
+    /// load before it.
     #[inline(always)]
     pub fn put(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
-        let cell = &self.cells[vertex as usize];
+        let cell = &self.accumulators[vertex as usize];
         let old = P::Message::load(cell);
         let new = self.program.reduce_at(vertex, old, message);
         if new != old {
@@ -189,7 +192,7 @@ impl<P: StepProgram> Direct<'_, P> {
         }
     }
 
-    /// One of both; `is_only`: nobody else sends to this vertex.
+    /// Sends a message by one of the two ways; with `is_only` no other worker sends to this vertex.
     #[inline(always)]
     pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut Touched) {
         match is_only {
@@ -200,14 +203,14 @@ impl<P: StepProgram> Direct<'_, P> {
 
     #[inline(always)]
     fn touch(&self, vertex: u32, old: P::Message, touched: &mut Touched) {
-        if !P::EVERY_VERTEX && (P::CELLS_KEEP_STATE || old == P::NOTHING) {
+        if !P::EVERY_VERTEX && (P::ACCUMULATORS_KEEP_STATE || old == P::NOTHING) {
             touched.add(vertex);
         }
     }
 
     #[inline(always)]
     pub fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
-        let cell = &self.cells[vertex as usize];
+        let cell = &self.accumulators[vertex as usize];
         let mut old = P::Message::load(cell);
         loop {
             let new = self.program.reduce_at(vertex, old, message);
@@ -237,8 +240,8 @@ impl<P: StepProgram> Sender for Direct<'_, P> {
         self.program.edge_program(vertex, state, degree)
     }
 
-    fn add_up(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
-        self.program.gather(vertex, state, degree)
+    fn aggregate(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
+        self.program.aggregate(vertex, state, degree)
     }
 
     #[inline]
@@ -252,7 +255,7 @@ impl<P: StepProgram> Sender for Direct<'_, P> {
     ) -> Result<()> {
         for at in row {
             if let Some(&ahead) = window.get(at + AHEAD) {
-                prefetch(&self.cells[ahead as usize]);
+                prefetch(&self.accumulators[ahead as usize]);
             }
             let message = if P::WEIGHTED { self.program.along(window[at], sent, weights[at]) } else { sent };
             self.combine(window[at], message, touched);

@@ -1,25 +1,25 @@
-//! The numbers that decisions read, and the layout that is part of a decision: data alone, which `choose.rs`, `layout.rs` and
-//! `columns/plan.rs` work on.
+//! The numbers that decisions read, and the layout that is part of a decision: data alone, for `choose.rs`, `layout.rs` and
+//! `columns/plan.rs`.
 
 use inshore_sortreduce::Operation;
 
 use super::state::{self, State};
 use crate::Tuning;
 
-/// Everything that a decision reads.
+/// The inputs of a decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Estimates {
     pub tuning: Tuning,
-    pub needs: Needs,
+    pub needs: StepNeeds,
     pub vertices: u64,
-    /// In one direction.
+    /// Edges in one direction.
     pub edges: u64,
-    /// Of all rows that the algorithm walks along.
+    /// Edges of all rows that the algorithm reads.
     pub rows_edges: u64,
     pub rows_bytes: u64,
-    /// Whether there are in-edges to pull along.
+    /// Tells whether there are in-edges to pull along.
     pub has_in_edges: bool,
-    /// Supersteps of all vertices, where there will be any; `None` too where the drive has no room for blocks.
+    /// Supersteps of all vertices, if any will come; `None` also if the drive has no room for blocks.
     pub dense: Option<Dense>,
 
     pub budget_bytes: u64,
@@ -28,73 +28,74 @@ pub(crate) struct Estimates {
     pub kept_bytes: u64,
     pub threads: usize,
 
-    /// `None` before the first superstep: then it is chosen.
+    /// The layout; `None` before the first superstep, which chooses one.
     pub layout: Option<Layout>,
     pub superstep: u32,
-    /// Whether the buffers of the edge phase are there already.
+    /// Tells whether the buffers of the edge phase were allocated.
     pub has_windows: bool,
-    /// Whether rows lie in memory; `None` before that was decided.
+    /// Tells whether rows are in memory; `None` before that was decided.
     pub are_rows_cached: Option<bool>,
     /// Edges in the rows that an earlier pull left in memory.
     pub cached_edges: Option<u64>,
-    /// Edges that were walked along in all supersteps before, and those that had something to carry in the last.
+    /// Edges that were read in all supersteps before, and edges that carried a message in the last one.
     pub edges_walked: u64,
     pub edges_sent: Option<u64>,
 
-    /// Whether the superstep walks along in-edges, back to where a search came from.
+    /// Tells whether the superstep follows in-edges, on the reverse pass of a search.
     pub is_backwards: bool,
-    /// Active vertices; `None`: all.
+    /// Number of active vertices; `None` for all.
     pub active: Option<u64>,
-    /// Whether the waiting vertices are known.
+    /// Tells whether the waiting vertices are known.
     pub has_waiting: bool,
-    /// Edges out of vertices that were active before, in the same search.
+    /// Edges out of vertices that were active earlier in the same search.
     pub edges_before: u64,
-    /// Edges of active vertices and of those that wait, where they were counted.
+    /// Edges of active and of waiting vertices, if they were counted.
     pub active_edges: Option<u64>,
     pub waiting_edges: Option<u64>,
-    /// Whether the next frontier is to be listed once few edges carry something.
+    /// Tells whether the next frontier is to be listed once few edges carry a message.
     pub lists_when_few: bool,
 }
 
-/// The messages that a waiting vertex needs of the active vertices in its row.
+/// Messages that a waiting vertex needs from the active vertices in its row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pull {
-    /// Messages must be sent.
+    /// The program cannot pull.
     #[default]
     Never,
-    /// The message of the first one: looking ends there.
+    /// The message of the first active vertex, at which the scan ends.
     First,
-    /// The messages of all, reduced.
+    /// The messages of all active vertices, reduced.
     All,
 }
 
-/// An algorithm's declarations: numbers that stay the same over a job.
+/// Declarations of an algorithm: numbers that stay the same over a job.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Needs {
+pub(crate) struct StepNeeds {
     pub pull: Pull,
-    /// Whether weights are read beside edges.
+    /// Tells whether weights are read beside edges.
     pub weighted: bool,
-    /// Whether the same rows may be walked along again and again, so that a copy in memory may pay.
+    /// Tells whether the same rows may be read again and again, so that a copy in memory may pay.
     pub rereads: bool,
-    /// Vertex state in memory, and on flash.
+    /// Bytes of vertex state in memory, and on flash.
     pub state_bytes: u64,
     pub flash_bytes: u64,
-    /// A message; a record of sort-reduce with its key.
+    /// Bytes of a message, and of a record of sort-reduce with its key.
     pub message_bytes: u64,
     pub record_bytes: u64,
-    /// Whether messages fit in cells: one for each vertex, of a word.
-    pub has_cells: bool,
+    /// Tells whether messages fit in accumulators: one per vertex, of a word.
+    pub has_accumulators: bool,
 }
 
-impl Needs {
-    /// Of an algorithm with states `S` whose messages are reduced by `O`, for so many vertices, that does nothing but exchange.
-    pub fn of<S: State, O: Operation>(vertices: u64) -> Needs {
-        Needs {
+impl StepNeeds {
+    /// Returns the needs of an algorithm with states `S` whose messages are reduced by `O`, for so many vertices, that only
+    /// exchanges messages.
+    pub fn of<S: State, O: Operation>(vertices: u64) -> StepNeeds {
+        StepNeeds {
             state_bytes: state::memory_bytes::<S>(vertices),
             flash_bytes: state::flash_memory_bytes::<S>(vertices),
             message_bytes: size_of::<O::Value>() as u64,
             record_bytes: (size_of::<O::Key>() + size_of::<O::Value>()) as u64,
-            ..Needs::default()
+            ..StepNeeds::default()
         }
     }
 }
@@ -102,16 +103,16 @@ impl Needs {
 /// An algorithm's supersteps of all vertices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Dense {
-    /// Vertices with edges, at most.
+    /// Upper bound on the number of vertices with edges.
     pub senders: u64,
     /// Supersteps of all vertices that are to come.
     pub supersteps: u32,
-    /// Whether supersteps of some vertices come too.
+    /// Tells whether supersteps of some vertices come too.
     pub has_sparse: bool,
     pub drive: Drive,
 }
 
-/// The drive's rates, bytes a second.
+/// Rates of the drive, in bytes per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Drive {
     pub read: f64,
@@ -125,35 +126,35 @@ pub(crate) struct Layout {
     /// The unit in which edges are read.
     pub window_bytes: usize,
     pub state_in_memory: bool,
-    /// Whether updates go into cells.
+    /// Tells whether updates go into accumulators.
     pub is_direct: bool,
     /// Vertices of a frontier that are kept in memory.
     pub frontier_keys: usize,
-    /// Memory of sort-reduce, where updates go through it; with blocks, as if these took nothing.
+    /// Memory of sort-reduce, if updates go through it; with blocks, as if blocks took none.
     pub sort_bytes: u64,
-    /// Whether there is a bit for each active vertex, so that others can pull.
-    pub has_marks: bool,
-    /// How edges are cut into blocks first, if they are.
-    pub blocks: Option<Plan>,
+    /// Tells whether there is a bit for each active vertex, so that other vertices can pull.
+    pub has_active_bits: bool,
+    /// Plan by which edges are first cut into blocks, if they are.
+    pub blocks: Option<ColumnPlan>,
 }
 
-/// How columns are cut and what lies where.
+/// The way in which columns are cut, and the place of each array.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Plan {
+pub(crate) struct ColumnPlan {
     pub workers: usize,
-    /// Vertices in a column.
+    /// Vertices per column.
     pub width: u64,
-    /// What packed edges are written and read in.
+    /// The unit in which packed edges are written and read.
     pub chunk_bytes: usize,
-    /// Edges of so many bytes stay in memory.
+    /// Bytes of edges that stay in memory.
     pub held_bytes: u64,
     pub messages_in_memory: bool,
-    /// All threads work on one column and share its cells.
+    /// Tells whether all threads work on one column and share its accumulators.
     pub is_shared: bool,
     pub all_message_bytes: u64,
     pub state_in_memory: bool,
-    /// Windows of edges that a worker has while edges are cut.
+    /// Windows of edges per worker during cutting.
     pub windows: usize,
-    /// Supersteps that go through sort-reduce are to follow.
+    /// Tells whether supersteps through sort-reduce are to follow.
     pub has_sparse: bool,
 }

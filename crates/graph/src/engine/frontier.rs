@@ -1,4 +1,4 @@
-//! Sorted lists of vertices: in memory while they are short, on flash beyond.
+//! Frontiers: sorted lists of vertices, in memory while they are short, on flash beyond.
 
 use std::{
     ops::Range,
@@ -18,12 +18,13 @@ pub(crate) const MEMORY_KEYS: usize = 32 << 10;
 const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_KEYS: usize = BLOCK_BYTES / 4;
 
-/// Memory for the list that is read, the one that is written, each of at most so many keys in memory, and a log.
+/// Returns the memory of the list that is read and of the one that is written, each with at most so many keys in memory, and of a
+/// log.
 pub(crate) const fn memory_bytes(keys: usize) -> u64 {
     (2 * keys * 4 + 7 * BLOCK_BYTES) as u64
 }
 
-/// Keys of a frontier in memory: two lists of them, the one that is read and the one that is written, take a sixteenth.
+/// Returns the keys of a frontier in memory: two lists, one read and one written, take a sixteenth.
 pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
     (free / 16 / 8).min(vertices).max(MEMORY_KEYS as u64) as usize
 }
@@ -31,14 +32,14 @@ pub(crate) fn frontier_keys(vertices: u64, free: u64) -> usize {
 /// The active vertices of a superstep.
 #[derive(Clone)]
 pub(crate) enum Frontier {
-    /// All of them.
+    /// All vertices.
     All,
-    /// Some, in ascending order.
+    /// Some vertices, in ascending order.
     List { memory: Arc<Vec<u32>>, file: Option<(CheckedFile, Range<u64>)> },
 }
 
 impl Frontier {
-    /// Just one vertex.
+    /// Creates a frontier of one vertex.
     pub fn one(vertex: u32) -> Frontier {
         Frontier::List { memory: Arc::new(vec![vertex]), file: None }
     }
@@ -47,7 +48,7 @@ impl Frontier {
         matches!(self, Frontier::All)
     }
 
-    /// Whether nobody is active. (All vertices of a graph are never none.)
+    /// Tells whether no vertex is active. (A graph is never empty.)
     pub fn is_empty(&self) -> bool {
         match self {
             Frontier::All => false,
@@ -55,7 +56,7 @@ impl Frontier {
         }
     }
 
-    /// How many vertices there are; `None`: all.
+    /// Returns the number of vertices; `None` for all.
     pub fn count(&self) -> Option<u64> {
         match self {
             Frontier::All => None,
@@ -64,15 +65,15 @@ impl Frontier {
         }
     }
 
-    /// Whether there are fewer vertices than this.
+    /// Tells whether there are fewer vertices than this.
     pub fn is_shorter_than(&self, count: usize) -> bool {
         self.count().is_some_and(|known| known < count as u64)
     }
 
-    /// Streams the vertices, of which there are `vertices` in the graph.
+    /// Streams the vertices; `vertices` is the number in the graph.
     pub fn reader(&self, job: &Job, vertices: u64) -> Result<FrontierReader> {
         let (memory, file) = match self {
-            Frontier::All => return Ok(Ranges::new(vertices, vertices).reader()),
+            Frontier::All => return Ok(VertexRanges::new(vertices, vertices).reader()),
             Frontier::List { memory, file } => (memory, file),
         };
         let reader = match file {
@@ -85,25 +86,25 @@ impl Frontier {
 
 /// A stream of vertices.
 pub(crate) enum FrontierReader {
-    All { next: u64, end: u64, ranges: Ranges },
+    All { next: u64, end: u64, ranges: VertexRanges },
     List { keys: Arc<Vec<u32>>, used: usize, reader: Option<FileReader> },
 }
 
-/// Ranges of all vertices, shared by those who walk over them.
+/// Ranges of all vertices, shared by several readers.
 #[derive(Clone)]
-pub(crate) struct Ranges {
+pub(crate) struct VertexRanges {
     next: Arc<AtomicU64>,
     step: u64,
     vertices: u64,
 }
 
-impl Ranges {
-    /// Ranges of `step` vertices.
-    pub fn new(vertices: u64, step: u64) -> Ranges {
-        Ranges { next: Arc::default(), step, vertices }
+impl VertexRanges {
+    /// Divides the vertices into ranges of `step`.
+    pub fn new(vertices: u64, step: u64) -> VertexRanges {
+        VertexRanges { next: Arc::default(), step, vertices }
     }
 
-    /// A stream of vertices that no other stream gave or gives.
+    /// Creates a stream of vertices that no other stream returns.
     pub fn reader(&self) -> FrontierReader {
         FrontierReader::All { next: 0, end: 0, ranges: self.clone() }
     }
@@ -153,7 +154,7 @@ pub(crate) struct FrontierBuilder {
 }
 
 impl FrontierBuilder {
-    /// Keeps up to `keys_max` keys in memory.
+    /// Creates a builder that keeps up to `keys_max` keys in memory.
     pub fn new(job: &Job, keys_max: usize) -> FrontierBuilder {
         FrontierBuilder { job: job.clone(), memory: Vec::new(), keys_max, file: None }
     }
@@ -188,7 +189,7 @@ impl FrontierBuilder {
     }
 }
 
-/// The active vertices of all supersteps, one after the other, to be walked through backwards.
+/// The active vertices of all supersteps, one after the other, for a walk in reverse.
 pub(crate) struct KeyLog {
     file: FileWriter,
     staged: Vec<u32>,
@@ -218,7 +219,7 @@ impl KeyLog {
         self.ends.push(self.file.len() + self.staged.len() as u64 * 4);
     }
 
-    /// The lists of all supersteps, last first.
+    /// Returns the lists of all supersteps, last first.
     pub fn into_levels(mut self) -> Result<impl Iterator<Item = Frontier>> {
         self.flush()?;
         let file = self.file.finish()?;
@@ -258,8 +259,8 @@ mod tests {
     }
 
     #[test]
-    fn walkers_over_ranges_give_each_vertex_once() {
-        let ranges = Ranges::new(1000, 64);
+    fn readers_of_ranges_return_each_vertex_once() {
+        let ranges = VertexRanges::new(1000, 64);
         let mut readers = [ranges.reader(), ranges.reader(), ranges.reader()];
         let mut given: Vec<u32> = Vec::new();
         for turn in 0.. {

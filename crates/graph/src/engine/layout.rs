@@ -1,4 +1,4 @@
-//! The layout of the budget: all layouts that fit, and the one that is taken. Numbers only.
+//! The layout of the budget: all layouts that fit, and the choice among them. Numbers only.
 
 use inshore_sortreduce::smallest_memory_bytes;
 use inshore_store::{format_bytes, taken_bytes};
@@ -7,21 +7,21 @@ use super::{
     chunks,
     columns::plan,
     direct,
-    estimates::{Estimates, Layout, Plan, Pull},
+    estimates::{ColumnPlan, Estimates, Layout, Pull},
     frontier::{self, frontier_keys},
 };
 use crate::{Regime, Result, csr};
 
-/// The bits of active vertices take this part of the budget at most.
-const MARKS_SHARE: u64 = 16;
-/// State in memory pays beside sort-reduce where it takes no more than this part of what that has.
+/// Largest part of the budget for the bits of active vertices.
+const ACTIVE_BITS_SHARE: u64 = 16;
+/// State is in memory beside sort-reduce if it takes no more than this part of sort-reduce's memory.
 const STATE_SHARE: u64 = 4;
 
 impl Layout {
-    /// The plan that `--explain` tells before anything is done.
+    /// Describes the plan for `--explain`, before any work.
     pub fn plan(&self, vertices: u64) -> String {
         if let Some(plan) = &self.blocks {
-            return plan.told(vertices);
+            return plan.describe(vertices);
         }
         let states = if self.state_in_memory { "in memory" } else { "on flash" };
         let updates = match self.is_direct {
@@ -33,20 +33,20 @@ impl Layout {
 }
 
 impl Estimates {
-    /// Memory of the bits of active vertices, and of the cursor that counts edges; `None` where nobody can pull, or where
-    /// that is too much of the budget.
-    pub fn marks_bytes(&self) -> Option<u64> {
+    /// Returns the memory of the bits of active vertices, and of the cursor that counts edges; `None` where no vertex can pull,
+    /// or where that is too much of the budget.
+    pub fn active_bits_bytes(&self) -> Option<u64> {
         let can_pull = self.needs.pull != Pull::Never && self.has_in_edges;
         let bytes = taken_bytes(self.vertices.div_ceil(64) as usize * 8) as u64;
-        (can_pull && bytes <= self.budget_bytes / MARKS_SHARE).then_some(bytes + csr::CURSOR_BYTES)
+        (can_pull && bytes <= self.budget_bytes / ACTIVE_BITS_SHARE).then_some(bytes + csr::CURSOR_BYTES)
     }
 
-    /// Memory that the algorithm keeps, and of the bits of active vertices.
+    /// Returns the memory that the algorithm keeps, and of the bits of active vertices.
     pub fn all_kept_bytes(&self) -> u64 {
-        self.kept_bytes + self.marks_bytes().unwrap_or(0)
+        self.kept_bytes + self.active_bits_bytes().unwrap_or(0)
     }
 
-    /// A layout without state and updates, and the memory that it takes.
+    /// Returns a layout without state and updates, and its memory.
     fn bare(&self) -> (Layout, u64) {
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
         let (workers, window_bytes) = chunks::workers(self.threads, free, self.needs.weighted);
@@ -57,37 +57,37 @@ impl Estimates {
             is_direct: false,
             frontier_keys: frontier_keys(self.vertices, free),
             sort_bytes: 0,
-            has_marks: self.marks_bytes().is_some() && self.needs.pull == Pull::First,
+            has_active_bits: self.active_bits_bytes().is_some() && self.needs.pull == Pull::First,
             blocks: None,
         };
         let windows = chunks::memory_bytes(workers, window_bytes, self.needs.weighted);
         (layout, windows + frontier::memory_bytes(layout.frontier_keys))
     }
 
-    /// With updates in cells, where these may be and fit.
+    /// Returns a layout with updates in accumulators, if these are allowed and fit.
     fn direct(&self, state_in_memory: bool) -> Option<Layout> {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
         let states = if state_in_memory { self.needs.state_bytes } else { self.needs.flash_bytes };
-        let is_allowed = self.needs.has_cells
+        let is_allowed = self.needs.has_accumulators
             && self.tuning.allows_dense()
             && (state_in_memory || self.tuning.regime.is_none());
-        let fits = fixed + self.cells_bytes(layout.workers) + states <= free;
-        let has_marks = self.marks_bytes().is_some();
-        (is_allowed && fits).then_some(Layout { state_in_memory, is_direct: true, has_marks, ..layout })
+        let fits = fixed + self.accumulators_bytes(layout.workers) + states <= free;
+        let has_active_bits = self.active_bits_bytes().is_some();
+        (is_allowed && fits).then_some(Layout { state_in_memory, is_direct: true, has_active_bits, ..layout })
     }
 
-    fn cells_bytes(&self, workers: usize) -> u64 {
+    fn accumulators_bytes(&self, workers: usize) -> u64 {
         direct::memory_bytes(self.vertices, self.needs.message_bytes, workers)
     }
 
-    /// Whether updates must go into cells.
+    /// Tells whether updates must go into accumulators.
     fn must_be_direct(&self) -> bool {
         let is_forced = self.tuning.strategy.is_some() || self.tuning.regime.is_some();
-        self.needs.has_cells && self.tuning.allows_dense() && is_forced
+        self.needs.has_accumulators && self.tuning.allows_dense() && is_forced
     }
 
-    /// With updates through sort-reduce, and whether that place of the state is right.
+    /// Returns a layout with updates through sort-reduce, and whether the given place of the state is right.
     fn sorted(&self, state_in_memory: bool) -> (Layout, bool) {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());
@@ -101,8 +101,8 @@ impl Estimates {
         (Layout { state_in_memory, sort_bytes, ..layout }, is_small == state_in_memory)
     }
 
-    /// With edges cut into blocks. Supersteps of some vertices go through sort-reduce.
-    pub fn in_blocks(&self, plan: Plan) -> Layout {
+    /// Returns the layout with edges cut into blocks. Supersteps of some vertices go through sort-reduce.
+    pub fn in_blocks(&self, plan: ColumnPlan) -> Layout {
         let (layout, fixed) = self.bare();
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, false);
         let fixed = if plan.has_sparse { fixed } else { fixed - windows };
@@ -116,7 +116,7 @@ impl Estimates {
         }
     }
 
-    /// All layouts that fit.
+    /// Lists all layouts that fit.
     pub fn layouts(&self) -> Vec<Layout> {
         let mut all: Vec<_> = plan::possible(self).into_iter().map(|plan| self.in_blocks(plan)).collect();
         all.extend([true, false].into_iter().filter_map(|in_memory| self.direct(in_memory)));
@@ -133,10 +133,10 @@ impl Estimates {
         all
     }
 
-    /// The layout that is taken.
+    /// Chooses the layout.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] where updates must go into cells, which do not fit.
+    /// [`inshore_store::Error::BudgetTooSmall`] where updates must go into accumulators, which do not fit.
     pub fn usual_layout(&self) -> Result<Layout> {
         let in_blocks = plan::choose(self).map(|plan| self.in_blocks(plan));
         if let Some(layout) = in_blocks.or_else(|| self.direct(true)).or_else(|| self.direct(false)) {
@@ -146,14 +146,15 @@ impl Estimates {
             let is_on_flash = self.tuning.regime.is_none();
             let states = if is_on_flash { self.needs.flash_bytes } else { self.needs.state_bytes };
             let used = self.budget_bytes - self.free_bytes.saturating_sub(self.all_kept_bytes());
-            let others = |workers| self.cells_bytes(workers) + states;
+            let others = |workers| self.accumulators_bytes(workers) + states;
             return Err(self.too_small("updates in memory", used + self.smallest_free(others)));
         }
         let (in_memory, is_right) = self.sorted(true);
         Ok(if is_right { in_memory } else { self.sorted(false).0 })
     }
 
-    /// The free memory with which all fits: windows and frontiers grow with it, and `others` takes the number of workers.
+    /// Returns the least free memory that suffices: windows and frontiers grow with free memory, and `others` takes the number of
+    /// workers.
     pub fn smallest_free(&self, others: impl Fn(usize) -> u64) -> u64 {
         let mut free = 0;
         loop {

@@ -1,11 +1,11 @@
-//! Messages along edges, and the array that holds one of them for each vertex.
+//! Messages along edges, and the array with one of them per vertex.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use inshore_sortreduce::Value;
 use zerocopy::{FromBytes, IntoBytes, KnownLayout};
 
-/// A message as a cell holds it: 4 or 8 bytes.
+/// A message of 4 or 8 bytes, stored in an atomic cell.
 pub trait Message: Value + PartialEq {
     /// The type of an array's element that stores a message.
     type Cell: FromBytes + IntoBytes + KnownLayout + Sync;
@@ -14,7 +14,7 @@ pub trait Message: Value + PartialEq {
 
     fn store(self, cell: &Self::Cell);
 
-    /// Puts `self` where `old` is; gives what is there instead, if it is something else.
+    /// Replaces `old` by `self`; returns the present message if that is not `old`.
     fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
 }
 

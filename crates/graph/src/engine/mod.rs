@@ -7,34 +7,35 @@
 //!         └──────────────────────────── is_active ◄─────────────────────────────┘
 //! ```
 //!
-//! Everything moves in the order of vertices: the list of active vertices is sorted because the reduced updates
-//! are, so index, edges and state are all read forwards, and nothing is ever looked up at random. What needs random
-//! access, adding an update to its destination, is what sort-reduce turns into a sorted stream.
+//! All accesses are in the order of vertices: the list of active vertices is sorted because the reduced updates are, so index,
+//! edges and state are all read forwards, and no lookup is random. The one step that needs random access, adding an update to its
+//! destination, becomes a sorted stream by sort-reduce.
 //!
-//! One function decides all of it, once for each superstep ([`mod@choose`]). The budget decides what lies where: updates in cells, one for each
-//! vertex, where these fit (semi-external, [`direct`]), and through sort-reduce otherwise (external, [`sorted`]); vertex state in
-//! memory where it fits beside them, on flash otherwise. Where all vertices are active in several supersteps, edges are cut into
-//! columns first, and their updates combined a column at a time ([`columns`]). Some supersteps go the other way: vertices look along
-//! their edges for who is active ([`back`], [`gather`]), the next time along rows that were kept in memory ([`left`]).
+//! One function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides the place of each array:
+//! updates in accumulators, one per vertex, where these fit (semi-external, [`direct`]), and through sort-reduce otherwise
+//! (external, [`sorted`]); vertex state in memory where it fits beside the updates, on flash otherwise. Where all vertices are
+//! active in several supersteps, edges are cut into columns first, and their updates combined a column at a time (destination
+//! blocking, [`columns`]). Some supersteps pull: waiting vertices scan their edges for active ones ([`pull_first`],
+//! [`pull_all`]), and again along rows that were cached in memory ([`cached`]).
 //!
-//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs) and
-//! 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and read
-//! again (Kronecker graphs at 64 MiB, PageRank).
+//! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs)
+//! and 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and
+//! read again (Kronecker graphs at 64 MiB, PageRank).
 
-mod back;
+mod cached;
 mod choose;
 mod chunks;
 mod columns;
 mod direct;
 mod estimates;
+mod finalize;
 mod frontier;
-mod gather;
 mod layout;
-mod left;
 mod message;
 mod pools;
 mod program;
-mod settle;
+mod pull_all;
+mod pull_first;
 mod sorted;
 mod state;
 mod superstep;
@@ -42,41 +43,41 @@ mod superstep;
 use inshore_sortreduce::{Operation, Strategy};
 use inshore_store::Job;
 
-use back::Marks;
+use cached::CachedRows;
 use choose::{Choice, choose};
 pub(crate) use chunks::Sender;
 use columns::Columns;
-use direct::Cells;
+use direct::Accumulators;
 pub(crate) use estimates::{Dense, Pull};
-use estimates::{Estimates, Layout, Needs};
+use estimates::{Estimates, Layout, StepNeeds};
+pub(crate) use finalize::Done;
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
-use left::Left;
 pub(crate) use message::Message;
 use program::Reduce;
 pub(crate) use program::StepProgram;
-pub(crate) use settle::Done;
+use pull_first::ActiveBits;
 pub(crate) use state::{State, StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes};
 pub(crate) use superstep::{Backwards, Collect, Superstep};
 
 use crate::{
     Result, Step, Summary, Tuning,
-    checkpoint::{Checkpoints, Point},
+    checkpoint::{CheckpointPosition, Checkpoints},
     csr::Csr,
 };
 
-/// Vertices that are looked at between two looks whether the job is cancelled.
+/// Vertices between two checks for cancellation.
 const SCANNED_VERTICES: u32 = 64 << 10;
-/// Supersteps that a job's report tells one by one.
+/// Supersteps that a job's report lists one by one.
 const PHASES_MAX: u32 = 64;
 
 /// The graph and the options of an engine.
 pub(crate) struct Setup<'a> {
     pub tuning: &'a Tuning,
-    /// Out-edges, and in-edges where vertices look along them and they are others.
+    /// Out-edges, and in-edges if vertices pull along them in a directed graph.
     pub rows: Vec<Csr>,
-    /// Whether the last of `rows` are in-edges.
+    /// Tells whether the last of `rows` are in-edges.
     pub has_in_edges: bool,
-    /// Supersteps of all vertices, if there will be any.
+    /// Supersteps of all vertices, if any will come.
     pub dense: Option<Dense>,
     /// Memory that the algorithm itself keeps.
     pub kept_bytes: u64,
@@ -88,44 +89,44 @@ pub(crate) struct Engine<S: State> {
     vertices: u64,
     state: VertexArray<S>,
     layout: Layout,
-    /// Out-edges, and in-edges where there are others.
+    /// Out-edges, and in-edges of a directed graph.
     rows: Vec<Csr>,
-    cells: Option<Cells>,
+    accumulators: Option<Accumulators>,
     pools: pools::Pools,
     columns: Option<Columns>,
-    marks: Option<Marks>,
-    /// Rows in which a pull found nobody, in memory.
-    cached: Option<Left>,
+    active_bits: Option<ActiveBits>,
+    /// Rows in which a pull found no active vertex, in memory.
+    cached: Option<CachedRows>,
     /// The numbers that decisions read, without those of a superstep's request.
     facts: Estimates,
     supersteps: u32,
     supersteps_kept: Option<u32>,
     strategies: Vec<Strategy>,
-    /// Whether a superstep went by columns.
+    /// Tells whether a superstep went by columns.
     has_columns: bool,
-    /// How the last superstep went, as it was told.
+    /// The reported way of the last superstep.
     way: &'static str,
 }
 
 impl<S: State> Engine<S> {
-    /// Lays out the budget for the program `P` and gives every vertex its first state.
+    /// Lays out the budget for the program `P` and initializes the state of every vertex.
     pub fn new<P: StepProgram<State = S>>(
         job: &Job,
         setup: Setup,
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let vertices = setup.rows[0].vertices;
-        let needs = Needs {
+        let needs = StepNeeds {
             pull: P::PULL,
             weighted: P::WEIGHTED,
             rereads: P::REREADS,
-            has_cells: true,
-            ..Needs::of::<S, Reduce<P>>(vertices)
+            has_accumulators: true,
+            ..StepNeeds::of::<S, Reduce<P>>(vertices)
         };
         Self::laid_out::<P::Message>(job, vertices, needs, setup, initial)
     }
 
-    /// For an algorithm that sends by [`Engine::exchange`] only.
+    /// Creates an engine for an algorithm that only sends by [`Engine::exchange`].
     pub fn for_exchange<O: Operation>(
         job: &Job,
         vertices: u64,
@@ -134,14 +135,14 @@ impl<S: State> Engine<S> {
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
         let setup = Setup { tuning, rows: Vec::new(), has_in_edges: false, dense: None, kept_bytes };
-        // Without cells.
-        Self::laid_out::<u32>(job, vertices, Needs::of::<S, O>(vertices), setup, initial)
+        // This engine has no accumulators.
+        Self::laid_out::<u32>(job, vertices, StepNeeds::of::<S, O>(vertices), setup, initial)
     }
 
     fn laid_out<M: Message>(
         job: &Job,
         vertices: u64,
-        needs: Needs,
+        needs: StepNeeds,
         setup: Setup,
         initial: impl Fn(u32) -> S + Sync,
     ) -> Result<Engine<S>> {
@@ -178,20 +179,21 @@ impl<S: State> Engine<S> {
         let layout = choice.layout;
         tracing::debug!(?layout, "engine");
         facts.layout = Some(layout);
-        let cells = layout.is_direct.then(|| Cells::new::<M>(job.budget(), vertices, layout.workers));
-        let cells = cells.transpose()?;
+        let accumulators =
+            layout.is_direct.then(|| Accumulators::new::<M>(job.budget(), vertices, layout.workers));
+        let accumulators = accumulators.transpose()?;
         let state = VertexArray::new(job, vertices, layout.state_in_memory, initial)?;
-        let marks = layout.has_marks.then(|| Marks::new(job, vertices)).transpose()?;
+        let active_bits = layout.has_active_bits.then(|| ActiveBits::new(job, vertices)).transpose()?;
         Ok(Engine {
             job: job.clone(),
             vertices,
             state,
             layout,
             rows,
-            cells,
+            accumulators,
             pools: pools::Pools::new(layout.window_bytes),
             columns,
-            marks,
+            active_bits,
             cached: None,
             facts,
             supersteps: 0,
@@ -202,20 +204,20 @@ impl<S: State> Engine<S> {
         })
     }
 
-    /// Forgets the rows that a search left in memory.
+    /// Frees the rows that a search cached.
     pub fn forget_cached(&mut self) {
         self.cached = None;
     }
 
-    /// Whether a search left rows in memory.
+    /// Tells whether a search cached rows.
     pub fn has_cached(&self) -> bool {
         self.cached.is_some()
     }
 
-    /// `edges` are those that it will walk along, 0 where that is not known.
+    /// Starts a superstep and its phase of progress; `edges` is the number of edges to be read, 0 where that is not known.
     fn begin_superstep(&mut self, edges: u64) {
         self.supersteps += 1;
-        // A deep search has ten thousands: a report has no room for all of them.
+        // A deep search has ten thousand supersteps: too many for a report.
         let phase = match self.supersteps {
             number @ ..=PHASES_MAX => format!("superstep {number}"),
             _ => format!("supersteps after {PHASES_MAX}"),
@@ -229,8 +231,8 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one for each worker. Gives them
-    /// back, and the sum of [`Sender::add_up`].
+    /// Sends from the `active` vertices along the edges of each of `rows` into `sinks`, one per worker. Returns the sinks, and
+    /// the sum of [`Sender::aggregate`].
     fn send<P: Sender<State = S>>(
         &mut self,
         sender: &P,
@@ -240,44 +242,44 @@ impl<S: State> Engine<S> {
     ) -> Result<(Vec<P::Sink>, u64)> {
         let entries = rows.iter().map(|rows| rows.entries).sum();
         self.begin_superstep(if active.is_all() { entries } else { 0 });
-        let mut gathered = 0;
+        let mut aggregate = 0;
         let mut edges = 0;
         for rows in rows {
             let state = &mut self.state;
             let sent = chunks::send(&self.job, sender, rows, active, state, &mut self.pools, sinks)?;
             sinks = sent.sinks;
-            gathered = u64::wrapping_add(gathered, sent.gathered);
+            aggregate = u64::wrapping_add(aggregate, sent.aggregate);
             self.facts.edges_walked += sent.edges;
             edges += sent.edges;
         }
         self.facts.edges_sent = Some(edges);
-        Ok((sinks, gathered))
+        Ok((sinks, aggregate))
     }
 
-    /// Goes on from the newest checkpoint, if there is one: who is active, and what the algorithm counted.
-    pub fn take_up(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
+    /// Resumes from the newest checkpoint, if there is one; returns the frontier and the algorithm's counters.
+    pub fn resume_from(&mut self, checkpoints: &Checkpoints) -> Result<Option<(Frontier, [u64; 2])>> {
         let keys = self.layout.frontier_keys;
-        let point = checkpoints.take_up(&self.job, self.vertices, &mut self.state, keys)?;
-        Ok(point.map(|point| self.taken_up(point)))
+        let point = checkpoints.resume_from(&self.job, self.vertices, &mut self.state, keys)?;
+        Ok(point.map(|point| self.resumed_at(point)))
     }
 
-    /// As [`Engine::take_up`], for an algorithm that keeps other states from checkpoint to checkpoint.
-    pub fn take_up_of<T: State>(
+    /// Resumes as [`Engine::resume_from`] does, for an algorithm that checkpoints other states.
+    pub fn resume_states_from<T: State>(
         &mut self,
         checkpoints: &Checkpoints,
         states: &mut VertexArray<T>,
     ) -> Result<Option<(Frontier, [u64; 2])>> {
-        let point = checkpoints.take_up(&self.job, self.vertices, states, self.layout.frontier_keys)?;
-        Ok(point.map(|point| self.taken_up(point)))
+        let point = checkpoints.resume_from(&self.job, self.vertices, states, self.layout.frontier_keys)?;
+        Ok(point.map(|point| self.resumed_at(point)))
     }
 
-    fn taken_up(&mut self, point: Point) -> (Frontier, [u64; 2]) {
+    fn resumed_at(&mut self, point: CheckpointPosition) -> (Frontier, [u64; 2]) {
         (self.supersteps, self.facts.edges_walked) = (point.supersteps as u32, point.edges_traversed);
         self.supersteps_kept = Some(self.supersteps);
         (point.active, point.numbers)
     }
 
-    /// Makes a checkpoint, if it is time to.
+    /// Saves a checkpoint, if one is due.
     pub fn save(
         &mut self,
         checkpoints: &mut Checkpoints,
@@ -288,13 +290,17 @@ impl<S: State> Engine<S> {
         checkpoints.save(&self.job, self.vertices, &mut self.state, point)
     }
 
-    fn point<'a>(&self, active: &'a Frontier, numbers: [u64; 2]) -> impl FnOnce() -> Point + use<'a, S> {
+    fn point<'a>(
+        &self,
+        active: &'a Frontier,
+        numbers: [u64; 2],
+    ) -> impl FnOnce() -> CheckpointPosition + use<'a, S> {
         let (supersteps, edges_traversed) = (self.supersteps.into(), self.facts.edges_walked);
-        move || Point { active: active.clone(), supersteps, edges_traversed, numbers }
+        move || CheckpointPosition { active: active.clone(), supersteps, edges_traversed, numbers }
     }
 
-    /// As [`Engine::save`], of other states.
-    pub fn save_of<T: State>(
+    /// Saves other states, as [`Engine::save`] does.
+    pub fn save_states<T: State>(
         &self,
         checkpoints: &mut Checkpoints,
         states: &mut VertexArray<T>,
@@ -305,7 +311,7 @@ impl<S: State> Engine<S> {
         checkpoints.save(&self.job, self.vertices, states, point)
     }
 
-    /// The vertices of which `is_active` says so.
+    /// Returns the vertices for which `is_active` holds.
     pub fn frontier(&mut self, is_active: impl Fn(u32, &S) -> bool) -> Result<Frontier> {
         let mut active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
         let (mut states, mut count) = (self.state.cursor(), 0);
@@ -333,7 +339,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// The states, to be read and changed in the order of vertices.
+    /// Returns a cursor over the states, to read and change in the order of vertices.
     pub fn cursor(&mut self) -> StateCursor<'_, S> {
         self.state.cursor()
     }
@@ -345,7 +351,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// What is to be said of the run.
+    /// Returns the facts of the run.
     pub fn summary(&self) -> Summary {
         let has = |strategy| self.strategies.contains(&strategy);
         let has_merge = has(Strategy::Merge) || has(Strategy::HashFirst);
@@ -357,8 +363,8 @@ impl<S: State> Engine<S> {
         ];
         let used: Vec<_> = ways.into_iter().filter(|(is_used, _)| *is_used).map(|(_, name)| name).collect();
         let strategy = match used[..] {
-            // Nothing was left to do.
-            [] if self.cells.is_some() => "dense".to_string(),
+            // No superstep had edges to send along.
+            [] if self.accumulators.is_some() => "dense".to_string(),
             [] => "merge".to_string(),
             _ => used.join(" and "),
         };
@@ -373,7 +379,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// The states, to be streamed in order.
+    /// Returns a stream of the states, in order.
     pub fn into_stream(self) -> Result<StateStream<S>> {
         StateStream::new(self.vertices, self.state)
     }

@@ -1,4 +1,4 @@
-//! Buffers of the edge phase, and the cursor of its index: made for the first superstep and kept for the next ones.
+//! Buffers of the edge phase, and the cursor of its index: allocated for the first superstep and reused by the next ones.
 
 use inshore_store::{Buffer, Job};
 
@@ -8,20 +8,20 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// So many edges are few: their updates are combined in less memory than is there, since to make it ready takes time.
+/// Few edges: their updates are combined in less memory than is free, since preparing memory takes time.
 const FEW_EDGES: u64 = 4096;
 
-/// Frontiers of fewer vertices are one worker's.
+/// Frontiers of fewer vertices than this have one worker.
 pub(super) const ALONE_VERTICES: usize = 256;
-/// Chunks that a worker has, one of them in use.
+/// Chunks of a worker, one of them in use.
 pub(super) const CHUNKS: usize = 4;
 
-/// Buffers of all workers and a cursor, made for the first superstep and kept for the next ones.
+/// Buffers of all workers and a cursor, allocated for the first superstep and reused by the next ones.
 pub(super) struct Pools {
     pub window_bytes: usize,
     pub edges: Vec<Pool>,
     pub weights: Vec<Pool>,
-    /// That of the last superstep: in a deep search the next one finds most of its rows in the same windows.
+    /// The cursor of the last superstep: in a deep search the next one finds most of its rows in the same windows.
     pub index: Option<IndexCursor>,
 }
 
@@ -30,7 +30,7 @@ impl Pools {
         Pools { window_bytes, edges: Vec::new(), weights: Vec::new(), index: None }
     }
 
-    /// A cursor over the rows of `csr`: that of the superstep before, if it was over the same.
+    /// Returns a cursor over the rows of `csr`: that of the superstep before, if it had the same rows.
     pub fn cursor(&mut self, job: &Job, csr: &Csr) -> Result<IndexCursor> {
         match self.index.take().filter(|index| index.is_of(csr)) {
             Some(index) => Ok(index),
@@ -38,7 +38,7 @@ impl Pools {
         }
     }
 
-    /// The number of edges of the active vertices, where both are so few that they are counted at once.
+    /// Counts the edges of the active vertices, where both are so few that counting is cheap.
     pub fn few_edges(&mut self, job: &Job, rows: &[&Csr], active: &Frontier) -> Result<Option<u64>> {
         let mut edges = 0;
         if !active.is_shorter_than(ALONE_VERTICES) {
@@ -54,18 +54,18 @@ impl Pools {
         Ok((edges <= FEW_EDGES).then_some(edges))
     }
 
-    /// The rows are elsewhere now.
+    /// Drops the cursor, since the rows have moved.
     pub fn forget_rows(&mut self) {
         self.index = None;
     }
 
-    /// Whether a superstep made them.
+    /// Tells whether a superstep has allocated the buffers.
     pub fn is_made(&self) -> bool {
         !self.edges.is_empty()
     }
 }
 
-/// A worker's buffers: a large one and a batch of small ones for each chunk.
+/// A worker's buffers: a large one and a batch of small ones per chunk.
 pub(super) struct Pool {
     small_bytes: usize,
     small: Vec<Buffer>,

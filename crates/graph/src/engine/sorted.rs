@@ -1,11 +1,11 @@
-//! Updates through sort-reduce, where cells do not fit: a stream of edges' messages becomes a sorted stream of one for each vertex.
+//! Updates through sort-reduce, where accumulators do not fit: a stream of messages becomes a sorted stream with one per vertex.
 
 use std::ops::Range;
 
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 
 use super::{
-    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, StepProgram, settle::Finalizing,
+    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, StepProgram, finalize::Finalizing,
 };
 use crate::{Regime, Result, Tuning, csr::Csr};
 
@@ -25,8 +25,8 @@ impl<P: StepProgram> Sender for Sorting<'_, P> {
         self.0.edge_program(vertex, state, degree)
     }
 
-    fn add_up(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
-        self.0.gather(vertex, state, degree)
+    fn aggregate(&self, vertex: u32, state: &P::State, degree: u32) -> u64 {
+        self.0.aggregate(vertex, state, degree)
     }
 
     #[inline]
@@ -59,7 +59,7 @@ fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tun
     // An array of updates would be in memory.
     let external = (tuning.regime == Some(Regime::External)).then_some(Strategy::Merge);
     Config {
-        // Wider keys are a vertex and something else.
+        // Wider keys are a vertex and a second number.
         key_range: (size_of::<O::Key>() == size_of::<u32>()).then_some(vertices),
         memory_bytes,
         sinks,
@@ -71,8 +71,8 @@ fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tun
 }
 
 impl<S: State> Engine<S> {
-    /// The first half of a superstep through sort-reduce: sends from the `active` vertices along the edges of each of
-    /// `rows`. Gives what arrived, in the order of keys, and the sum of [`Sender::add_up`].
+    /// Runs the first half of a superstep through sort-reduce: sends from the `active` vertices along the edges of each of
+    /// `rows`. Returns the reduced messages, in the order of keys, and the sum of [`Sender::aggregate`].
     pub fn exchange<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
         &mut self,
         sender: &P,
@@ -83,7 +83,7 @@ impl<S: State> Engine<S> {
         self.exchange_as(sender, operation, rows, active, &Choice::first(self.layout))
     }
 
-    /// As [`Engine::exchange`], for a step that was chosen.
+    /// Runs [`Engine::exchange`] for a step that was chosen.
     pub(super) fn exchange_as<O: Operation, P: Sender<State = S, Sink = Sink<O>>>(
         &mut self,
         sender: &P,
@@ -95,11 +95,11 @@ impl<S: State> Engine<S> {
         let layout = self.layout;
         let mut config =
             sort_config::<O>(self.vertices, layout.workers, layout.sort_bytes, &self.facts.tuning);
-        // Where keys are vertices, each edge sends one record at most.
+        // If keys are vertices, each edge sends one record at most.
         if config.key_range.is_some() {
             let edges = rows.iter().map(|rows| rows.entries).sum();
             config.records_max = Some(edges);
-            // Those who look back send where they find somebody. Others as many as vertices have on average, or all.
+            // A pull sends one message per row with an active vertex. A push sends as many as vertices have on average, or all.
             let share = active.count().map_or(1.0, |count| count as f64 / self.vertices as f64);
             config.expected_records = (choice.step == Step::Push).then_some((edges as f64 * share) as u64);
         }
@@ -114,16 +114,16 @@ impl<S: State> Engine<S> {
         }
         let sorter = SortReduce::new(&self.job, operation, &config)?;
         self.used(sorter.strategy());
-        self.goes(choice, Some(sorter.strategy()));
+        self.report_way(choice, Some(sorter.strategy()));
         let mut sinks = Vec::with_capacity(layout.workers);
         for _ in 0..layout.workers {
             sinks.push(sorter.sink()?);
         }
-        let (sinks, gathered) = self.send(sender, rows, active, sinks)?;
+        let (sinks, aggregate) = self.send(sender, rows, active, sinks)?;
         for sink in sinks {
             sink.finish()?;
         }
-        Ok((sorter.finish()?, gathered))
+        Ok((sorter.finish()?, aggregate))
     }
 
     pub(super) fn apply<P: StepProgram<State = S>>(

@@ -1,4 +1,4 @@
-//! What is kept of each vertex: an array in memory, or blocks on flash that are read and written in order.
+//! Vertex state: an array in memory, or blocks on flash that are read and written in order.
 
 use std::{collections::VecDeque, marker::PhantomData};
 
@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::Result;
 
-/// Plain bytes with a size that is a power of two, so that none straddles two blocks.
+/// Plain bytes with a size that is a power of two, so that no state straddles two blocks.
 pub trait State:
     FromBytes + IntoBytes + Immutable + KnownLayout + Copy + Default + Send + Sync + 'static
 {
@@ -18,13 +18,13 @@ impl<T> State for T where
 {
 }
 
-/// Reads of 64 KiB at a depth of four keep a drive busy, and a sparse superstep does not read much in vain.
+/// Reads of 64 KiB at a depth of four keep a drive busy, and a sparse superstep does not read too much in vain.
 const BLOCK_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 const AHEAD: usize = 4;
-/// Of all buffers of an array on flash, and of each of [`VertexArray::peeks`].
+/// Bytes of all buffers of an array on flash, and of each of [`VertexArray::peeks`].
 pub(super) const BUFFERS_BYTES: usize = BUFFERS * BLOCK_BYTES;
-/// A thread costs more than filling so many.
+/// Values below this number are filled by one thread, since another would cost more.
 const FILLED_ALONE: usize = 1 << 18;
 
 fn per_block<S>() -> u32 {
@@ -32,17 +32,17 @@ fn per_block<S>() -> u32 {
     (BLOCK_BYTES / size_of::<S>()) as u32
 }
 
-/// Memory that an array in memory takes.
+/// Returns the memory of an array in memory.
 pub(crate) fn memory_bytes<S>(vertices: u64) -> u64 {
     taken_bytes(vertices as usize * size_of::<S>()) as u64
 }
 
-/// Memory that an array on flash takes.
+/// Returns the memory of an array on flash.
 pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
     BUFFERS_BYTES as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
 
-/// Gives every vertex a value, by so many threads: memory that is touched for the first time is slow.
+/// Gives every vertex a value, by so many threads: first touches of memory are slow.
 pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -> T + Sync) {
     let part_len = all.len().div_ceil(threads).max(FILLED_ALONE);
     let fill = |first: usize, part: &mut [T]| {
@@ -75,18 +75,18 @@ impl<S: State> VertexArray<S> {
         Self::on_flash(job, vertices, |vertex| Ok(initial(vertex)))
     }
 
-    /// On flash; every vertex is asked for its state in order.
+    /// Creates an array on flash; `initial` is called for every vertex in order.
     pub fn on_flash(job: &Job, vertices: u64, mut initial: impl FnMut(u32) -> Result<S>) -> Result<Self> {
         let blocks = vertices.div_ceil(per_block::<S>() as u64) as usize;
         let mut file = BlockFile::create(job, "vertex state", blocks, BLOCK_BYTES)?;
         let whole = Buffer::zeroed(job.budget(), BUFFERS_BYTES, "blocks of vertex state")?;
         let mut buffers = whole.split(BLOCK_BYTES);
-        let mut flying: VecDeque<PendingBlock> = VecDeque::new();
+        let mut in_flight: VecDeque<PendingBlock> = VecDeque::new();
         for block in 0..blocks {
             job.check_cancelled()?;
             let mut buffer = match buffers.pop() {
                 Some(buffer) => buffer,
-                None => flying.pop_front().expect("all buffers are flying").wait()?,
+                None => in_flight.pop_front().expect("all buffers are in flight").wait()?,
             };
             let first = block as u64 * u64::from(per_block::<S>());
             let states = buffer.typed_mut::<S>();
@@ -95,15 +95,15 @@ impl<S: State> VertexArray<S> {
                 *state = initial(vertex)?;
             }
             behind.fill(S::default());
-            flying.push_back(file.submit_write(block, buffer)?);
+            in_flight.push_back(file.submit_write(block, buffer)?);
         }
-        for pending in flying {
+        for pending in in_flight {
             buffers.push(pending.wait()?);
         }
         Ok(VertexArray::Flash(Box::new(Blocks::new(file, buffers))))
     }
 
-    /// A cursor at no vertex yet.
+    /// Creates a cursor at no vertex yet.
     pub fn cursor(&mut self) -> StateCursor<'_, S> {
         match self {
             VertexArray::Memory(buffer, _) => StateCursor::Memory(buffer.typed_mut::<S>()),
@@ -111,7 +111,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// A reader at no vertex yet.
+    /// Creates a reader at no vertex yet.
     pub fn peek(&mut self) -> StatePeek<'_, S> {
         match self {
             VertexArray::Memory(buffer, _) => StatePeek::Memory(buffer.typed::<S>()),
@@ -119,7 +119,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// So many readers, each at no vertex yet, for threads that read side by side.
+    /// Creates so many readers, each at no vertex yet, for threads that read in parallel.
     pub fn peeks(&mut self, job: &Job, count: usize) -> Result<Vec<StatePeek<'_, S>>> {
         match self {
             VertexArray::Memory(buffer, _) => {
@@ -127,13 +127,13 @@ impl<S: State> VertexArray<S> {
                 Ok((0..count).map(|_| StatePeek::Memory(states)).collect())
             }
             VertexArray::Flash(blocks) => {
-                let file = blocks.settled()?;
+                let file = blocks.flushed()?;
                 (0..count).map(|_| Ok(StatePeek::Blocks(BlockPeek::new(job, file)?))).collect()
             }
         }
     }
 
-    /// All states, where they are in memory.
+    /// Returns all states, if they are in memory.
     pub fn in_memory(&mut self) -> Option<&mut [S]> {
         match self {
             VertexArray::Memory(buffer, _) => Some(buffer.typed_mut::<S>()),
@@ -156,7 +156,7 @@ pub(crate) enum StateCursor<'a, S: State> {
 }
 
 impl<S: State> StateCursor<'_, S> {
-    /// The state of `vertex`, to be read.
+    /// Returns the state of `vertex`, to be read.
     #[inline]
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
@@ -165,7 +165,7 @@ impl<S: State> StateCursor<'_, S> {
         }
     }
 
-    /// Puts `new` where `old` is. Many messages change nothing, and a block in which nothing changed need not be written.
+    /// Replaces `old` by `new`. Many messages change nothing, and an unchanged block need not be written.
     #[inline]
     pub fn replace(&mut self, vertex: u32, old: &S, new: S) -> Result<()> {
         if new.as_bytes() != old.as_bytes() {
@@ -174,7 +174,7 @@ impl<S: State> StateCursor<'_, S> {
         Ok(())
     }
 
-    /// The state of `vertex`, to be changed.
+    /// Returns the state of `vertex`, to be changed.
     #[inline]
     pub fn get_mut(&mut self, vertex: u32) -> Result<&mut S> {
         match self {
@@ -192,12 +192,12 @@ pub(crate) enum StatePeek<'a, S: State> {
     Memory(&'a [S]),
     /// The only reader.
     Flash(StateCursor<'a, S>),
-    /// One of several.
+    /// One of several readers.
     Blocks(BlockPeek<'a>),
 }
 
 impl<S: State> StatePeek<'_, S> {
-    /// The state of `vertex`.
+    /// Returns the state of `vertex`.
     #[inline]
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
@@ -215,7 +215,7 @@ pub(crate) enum StateReader<S: State> {
 }
 
 impl<S: State> StateReader<S> {
-    /// The state of `vertex`.
+    /// Returns the state of `vertex`.
     #[inline]
     pub fn get(&mut self, vertex: u32) -> Result<&S> {
         match self {
@@ -225,15 +225,15 @@ impl<S: State> StateReader<S> {
     }
 }
 
-/// Goes from block to block of states.
+/// Moves from block to block of states.
 trait BlockWalk {
-    /// The current block, and its number.
+    /// Returns the number of the current block, and the block.
     fn at(&self) -> Option<(u32, &Buffer)>;
 
     /// Makes another block the current one.
     fn turn_to(&mut self, number: u32) -> Result<()>;
 
-    /// Makes the block of `vertex` the current one and gives the place in it.
+    /// Makes the block of `vertex` the current one and returns the place in the block.
     #[inline]
     fn load(&mut self, vertex: u32, per_block: u32) -> Result<usize> {
         let number = vertex / per_block;
@@ -243,7 +243,7 @@ trait BlockWalk {
         Ok((vertex % per_block) as usize)
     }
 
-    /// The state of `vertex`.
+    /// Returns the state of `vertex`.
     #[inline]
     fn get<S: State>(&mut self, vertex: u32) -> Result<&S> {
         let place = self.load(vertex, per_block::<S>())?;
@@ -252,8 +252,8 @@ trait BlockWalk {
     }
 }
 
-/// A file of blocks, and those in memory: the current one, some that are read ahead, some that are being written. The current
-/// one stays from one walk to the next: a deep search changes the same one again and again.
+/// A file of blocks, and the blocks in memory: the current one, some that are read ahead, some that are being written. The
+/// current block stays from one walk to the next: a deep search changes the same block again and again.
 pub(crate) struct Blocks {
     file: BlockFile,
     number: u32,
@@ -270,8 +270,8 @@ impl Blocks {
         Blocks { file, number: u32::MAX, current: None, dirty: false, ahead, behind, spare }
     }
 
-    /// The file, once all is written to it.
-    fn settled(&mut self) -> Result<&BlockFile> {
+    /// Waits for all writes, and returns the file.
+    fn flushed(&mut self) -> Result<&BlockFile> {
         self.put_back()?;
         while !self.behind.is_empty() {
             let written = self.wait_behind()?;
@@ -296,7 +296,7 @@ impl Blocks {
         Ok(())
     }
 
-    /// Starts to read a block, when it is written.
+    /// Starts to read a block, after any write of the block.
     fn submit_read(&mut self, number: u32, buffer: Buffer) -> Result<PendingBlock> {
         while self.behind.iter().any(|&(behind, _)| behind == number) {
             let written = self.wait_behind()?;
@@ -358,7 +358,7 @@ impl BlockWalk for Blocks {
     }
 }
 
-/// Reads a file of blocks that nobody changes meanwhile: the current one, and those that follow it.
+/// Reads a file of blocks that does not change meanwhile: the current block, and those that follow.
 pub(crate) struct BlockPeek<'a> {
     file: &'a BlockFile,
     number: u32,
@@ -411,12 +411,12 @@ impl<S: State> StateStream<S> {
         Ok(StateStream { vertices, next: 0, reader: states.into_reader()? })
     }
 
-    /// The number of the next vertex.
+    /// Returns the number of the next vertex.
     pub fn position(&self) -> u32 {
         self.next as u32
     }
 
-    /// The next states, at most `count`; empty at the end.
+    /// Returns the next states, at most `count`; empty at the end.
     pub fn take(&mut self, count: usize) -> Result<Vec<S>> {
         let count = count.min((self.vertices - self.next) as usize);
         let mut states = Vec::with_capacity(count);

@@ -1,25 +1,25 @@
-//! A superstep: numbers are collected, the choice is made once, and carried out.
+//! A superstep: numbers are collected, a choice is made once, and carried out.
 
 use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
 
 use super::{
     Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, StepProgram,
-    back::edges_of,
+    cached::CachedRows,
     choose::{Choice, choose},
     columns::Columns,
     estimates::Estimates,
-    left::Left,
+    pull_first::edges_of,
     sorted::Sorting,
 };
 use crate::{Regime, Result, csr::Csr};
 
-/// Whether a superstep collects who is active next.
+/// Tells whether a superstep collects the next frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Collect {
     No,
     Yes,
-    /// Once few edges carry something; all vertices are active before that.
+    /// Collects once few edges carry a message; all vertices are active before that.
     WhenFew,
 }
 
@@ -30,31 +30,31 @@ pub(crate) struct Superstep<'a> {
     pub collect: Collect,
     /// A log for the next active vertices.
     pub log: Option<&'a mut KeyLog>,
-    /// Edges out of vertices that were active before in the same search, as far as they were counted.
+    /// Edges out of vertices that were active earlier in the same search, as far as they were counted.
     pub edges_before: u64,
     pub backwards: Option<Backwards<'a>>,
 }
 
-/// A superstep along in-edges, back to where a search came from.
+/// A superstep along in-edges, on the reverse pass of a search.
 pub(crate) struct Backwards<'a> {
-    /// Those that get messages, where they are known.
+    /// The vertices that get messages, if they are known.
     pub waiting: Option<&'a Frontier>,
     /// Edges of active and of waiting vertices.
     pub edges: [u64; 2],
-    /// Whether the rows in memory are those of all active vertices.
+    /// Tells whether the cached rows are those of all active vertices.
     pub are_cached: bool,
 }
 
 impl<'a> Superstep<'a> {
-    /// Forwards from these vertices.
+    /// Requests a forward superstep from these vertices.
     pub fn new(active: &'a Frontier, collect: Collect) -> Superstep<'a> {
         Superstep { active, collect, log: None, edges_before: 0, backwards: None }
     }
 }
 
 impl<S: State> Engine<S> {
-    /// Takes messages from `active` vertices to others along their edges, in the way that is chosen for it, and finalizes who
-    /// got one (or everyone).
+    /// Sends messages from `active` vertices along their edges, in the chosen way, and finalizes the vertices that got one (or
+    /// all).
     pub fn superstep<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
@@ -70,11 +70,11 @@ impl<S: State> Engine<S> {
         tracing::debug!(?choice, "superstep");
         self.cache_rows(&choice, estimates.are_rows_due())?;
         if choice.lists {
-            // Who sorts has the room of columns.
+            // Sorting uses the memory of columns.
             self.columns = None;
         }
         if self.layout.is_direct || choice.step == Step::Blocks {
-            self.goes(&choice, None);
+            self.report_way(&choice, None);
         }
         let (rows, columns) = (std::mem::take(&mut self.rows), self.columns.take());
         let active_edges = estimates.active_edges;
@@ -91,7 +91,7 @@ impl<S: State> Engine<S> {
             free_bytes: self.job.budget().free_bytes(),
             superstep: self.supersteps + 1,
             has_windows: self.pools.is_made(),
-            cached_edges: cached.map(Left::edges),
+            cached_edges: cached.map(CachedRows::edges),
             is_backwards: back.is_some(),
             active: asked.active.count(),
             has_waiting: back.is_none_or(|back| back.waiting.is_some()),
@@ -125,7 +125,7 @@ impl<S: State> Engine<S> {
                 self.pull_first(program, pulled, active, choice)?
             }
             Step::Pull | Step::PullCached => {
-                // A search compares these on its way back.
+                // The reverse pass of a search compares these numbers.
                 let edges = active_edges.map_or_else(|| edges_of(&self.job, pushed, active), Ok)?;
                 let waiting = backwards.and_then(|back| back.waiting).unwrap_or(&Frontier::All);
                 let sides = [active, waiting];
@@ -142,7 +142,7 @@ impl<S: State> Engine<S> {
         Ok(done)
     }
 
-    /// Sends messages from the `active` vertices along the edges of `rows`, into cells or through sort-reduce.
+    /// Sends messages from the `active` vertices along the edges of `rows`, into accumulators or through sort-reduce.
     fn push<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
@@ -152,20 +152,20 @@ impl<S: State> Engine<S> {
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Done> {
-        let Some(mut cells) = self.cells.take() else {
+        let Some(mut accumulators) = self.accumulators.take() else {
             let operation = Reduce(program.clone());
-            let (updates, gathered) =
+            let (updates, aggregate) =
                 self.exchange_as(&Sorting(program), operation, &[rows], active, choice)?;
-            program.gathered(gathered);
+            program.set_aggregate(aggregate);
             return self.apply(program, updates, collect, log);
         };
-        let (direct, touched) = cells.open(program);
-        let (touched, gathered) = self.send(&direct, &[rows], active, touched)?;
-        program.gathered(gathered);
-        self.settle(program, cells, touched, collect, log)
+        let (direct, touched) = accumulators.open(program);
+        let (touched, aggregate) = self.send(&direct, &[rows], active, touched)?;
+        program.set_aggregate(aggregate);
+        self.finalize_accumulators(program, accumulators, touched, collect, log)
     }
 
-    /// Reads all rows into memory if that was chosen. Where it `is_due`, it is not chosen later.
+    /// Reads all rows into memory if chosen. If `is_due` and not chosen, rows stay on flash for good.
     fn cache_rows(&mut self, choice: &Choice, is_due: bool) -> Result<()> {
         if !choice.caches_rows {
             self.facts.are_rows_cached = if is_due { Some(false) } else { self.facts.are_rows_cached };
@@ -183,7 +183,7 @@ impl<S: State> Engine<S> {
                 return Err(error);
             }
             Err(error) => {
-                // What is damaged may never be needed.
+                // A damaged row may never be needed.
                 tracing::debug!(%error, "edges stay on flash");
                 self.facts.are_rows_cached = Some(false);
             }
@@ -191,8 +191,8 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// Tells how the next superstep is going to go, where that is not how the one before went, and why.
-    pub(super) fn goes(&mut self, choice: &Choice, strategy: Option<Strategy>) {
+    /// Reports the way of the next superstep, and the reason, where the way differs from the last one.
+    pub(super) fn report_way(&mut self, choice: &Choice, strategy: Option<Strategy>) {
         let way = choice.way(self.facts.needs.pull, strategy);
         if self.way != way {
             self.way = way;

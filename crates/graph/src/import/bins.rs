@@ -1,8 +1,8 @@
 //! Numbering where the ids do not fit in memory.
 //!
-//! The ids are cut into ranges that fit. The log is split into one bin for each range by its source's id; then
-//! the ids of one range after the other are loaded, and each edge gets the number of its source and goes to a bin
-//! by its destination's id; then the same again for destinations. Every edge is written and read twice.
+//! The ids are cut into ranges that fit. The log is split into one bin per range by the source's id; then the ids of one range
+//! after the other are loaded, and each edge gets the number of its source and goes to a bin by its destination's id; then the
+//! same for destinations. Every edge is written and read twice.
 
 use inshore_store::{CheckedFile, Job};
 
@@ -13,22 +13,22 @@ use super::{
 use crate::{Result, graph::too_small, idfile};
 
 /// Ranges of ids that fit in memory one at a time.
-struct Ranges {
+struct IdRanges {
     ids: CheckedFile,
-    /// Ids in a range, but for the last.
+    /// Ids per range, except the last.
     len: u64,
     /// The first id of each range but the first.
     bounds: Vec<u64>,
 }
 
-impl Ranges {
-    fn new(job: &Job, ids: &CheckedFile) -> Result<Ranges> {
+impl IdRanges {
+    fn new(job: &Job, ids: &CheckedFile) -> Result<IdRanges> {
         let free = job.budget().free_bytes();
         let block_ids = idfile::BLOCK_BYTES as u64 / 8;
-        // A quarter for the ids of a range, rounded to blocks so that loading one wastes nothing.
+        // A quarter of the memory is for the ids of a range, rounded to blocks so that loading a range wastes nothing.
         let len = |free: u64| (free / 4 / 8 / block_ids).max(1) * block_ids;
         let count = |free: u64| (ids.len() / 8).div_ceil(len(free));
-        // Half for the writers of the bins.
+        // Half is for the writers of the bins.
         let fits = |free: u64| count(free) <= free / 2 / WRITE_BYTES;
         if !fits(free) {
             return Err(too_small(job, format!("import of {} vertices", ids.len() / 8), fits));
@@ -38,7 +38,7 @@ impl Ranges {
         for range in 1..count {
             bounds.push(idfile::get(job, ids, (range * len) as u32)?);
         }
-        Ok(Ranges { ids: ids.clone(), len, bounds })
+        Ok(IdRanges { ids: ids.clone(), len, bounds })
     }
 
     fn of(&self, id: u64) -> usize {
@@ -49,7 +49,7 @@ impl Ranges {
         self.bounds.len() + 1
     }
 
-    /// The ids of a range, and the number of the first.
+    /// Loads the ids of a range; returns them and the number of the first.
     fn load(&self, job: &Job, range: usize) -> Result<(inshore_store::Buffer, u32)> {
         let first = range as u64 * self.len;
         let end = (first + self.len).min(self.ids.len() / 8);
@@ -59,7 +59,7 @@ impl Ranges {
 
 /// Turns logs of ids into as many logs of vertex numbers.
 pub(super) fn number(job: &Job, ids: &CheckedFile, logs: Vec<EdgeLog>) -> Result<Vec<EdgeLog>> {
-    let ranges = Ranges::new(job, ids)?;
+    let ranges = IdRanges::new(job, ids)?;
     let lanes = logs.len();
     let weighted = logs[0].is_weighted();
     let edges = logs.iter().map(EdgeLog::len).sum();

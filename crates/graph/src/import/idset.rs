@@ -1,4 +1,4 @@
-//! The set of all ids, and the number of each: its place in ascending order.
+//! The set of all ids, and the number of each id: its place in ascending order.
 
 use std::sync::{
     Mutex,
@@ -10,7 +10,7 @@ use inshore_store::{Buffer, CheckedFile, DatasetBuilder, FileReader, FileWriter,
 
 use crate::{Result, csr::Numbering, idfile};
 
-/// Ids above the bitmap, as keys without a value.
+/// Sorts ids above the bitmap, as keys without a value.
 #[derive(Clone)]
 pub(super) struct Distinct;
 
@@ -20,12 +20,12 @@ impl Operation for Distinct {
     fn combine(&self, _: (), _: ()) {}
 }
 
-/// Keys ahead of the present one whose bits are asked for.
+/// Distance, in keys, of the prefetch of bits.
 const AHEAD: usize = 24;
-/// A bit for every id of 32 bits.
+/// Size of a bitmap of all 32-bit ids.
 const BITMAP_BYTES_MAX: u64 = 1 << (32 - 3);
 
-/// The ids seen so far: a bit each below a limit that the budget sets, sort-reduce above it.
+/// The ids seen so far: a bit each below a limit set by the budget, sort-reduce above.
 pub(super) struct IdSet {
     bitmap: Buffer,
     high: SortReduce<Distinct>,
@@ -33,7 +33,8 @@ pub(super) struct IdSet {
 }
 
 impl IdSet {
-    /// Half of `memory_bytes` go to the bitmap, half to the sorting of higher ids. Ids in the bitmap have 32 bits at most.
+    /// Creates a set. Half of `memory_bytes` goes to the bitmap, half to the sorting of higher ids. Ids in the bitmap have 32
+    /// bits at most.
     pub fn new(job: &Job, memory_bytes: u64) -> Result<IdSet> {
         let bitmap_bytes = ((memory_bytes / 2).next_power_of_two() / 2).min(BITMAP_BYTES_MAX);
         let sinks = super::log::lanes(job);
@@ -47,12 +48,12 @@ impl IdSet {
         Ok(IdSet { bitmap, high, high_sinks: Mutex::new(high_sinks) })
     }
 
-    /// Memory that [`IdSet::seal`] takes at most where all ids are in the bitmap.
+    /// Returns the most memory that [`IdSet::seal`] takes where all ids are in the bitmap.
     pub fn sealing_bytes(&self) -> u64 {
         taken_bytes(self.bitmap.len() / 2) as u64 + 2 * idfile::BLOCK_BYTES as u64
     }
 
-    /// A view for one thread.
+    /// Creates a view for one thread.
     pub fn inserter(&self) -> IdInserter<'_> {
         let words = self.words();
         let high = self.high_sinks.lock().expect("no panic under this lock").pop();
@@ -80,7 +81,7 @@ impl IdSet {
         let mut first_high = high.next_block()?.map(|block| block.keys.to_vec());
         if first_high.is_none() && low_max.is_none_or(|max| max + 1 == low_count) {
             let max = low_max.unwrap_or(0);
-            return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: Numbers::Dense });
+            return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: IdNumbers::Dense });
         }
         let mut file = builder.file("ids", idfile::BLOCK_BYTES, idfile::BLOCK_BYTES)?;
         write_bits(words, &mut file)?;
@@ -97,10 +98,10 @@ impl IdSet {
         let file = builder.add_and_open(file)?;
         drop(high);
         let numbers = if all_low {
-            Numbers::Bits(Ranks::new(job, self.bitmap)?)
+            IdNumbers::Bits(Ranks::new(job, self.bitmap)?)
         } else {
             drop(self.bitmap);
-            Numbers::of_file(job, file)?
+            IdNumbers::of_file(job, file)?
         };
         Ok(Sealed { count, dense: false, min, max, numbers })
     }
@@ -114,7 +115,7 @@ pub(super) struct IdInserter<'a> {
 }
 
 impl IdInserter<'_> {
-    /// Adds an id; `true` for a low one, which has a bit in the bitmap.
+    /// Adds an id; returns `true` for a low id, which has a bit in the bitmap.
     #[inline]
     pub fn insert(&mut self, id: u64) -> Result<bool> {
         let is_low = id / 64 < self.words.len() as u64;
@@ -137,7 +138,7 @@ impl IdInserter<'_> {
         }
     }
 
-    /// Adds both 32-bit halves of each key, if all of them are low; otherwise adds nothing and gives `false`.
+    /// Adds both 32-bit halves of each key, if all of them are low; otherwise adds nothing and returns `false`.
     pub fn insert_low(&mut self, keys: &[u64]) -> bool {
         let halves = |key: &u64| ((key >> 32) as u32).max(*key as u32);
         let max = keys.iter().map(halves).max().unwrap_or(0);
@@ -160,7 +161,7 @@ impl IdInserter<'_> {
         true
     }
 
-    /// Ends this thread's input; `true` where all its ids were low.
+    /// Ends this thread's input; returns `true` if all its ids were low.
     pub fn finish(self) -> Result<bool> {
         self.high.finish()?;
         Ok(self.all_low)
@@ -187,47 +188,47 @@ fn write_bits(words: &[u64], file: &mut FileWriter) -> Result<()> {
 /// A finished set.
 pub(super) struct Sealed {
     pub count: u64,
-    /// Whether the ids are 0, 1, 2, ...
+    /// Tells whether the ids are 0, 1, 2, ...
     pub dense: bool,
     pub min: u64,
     pub max: u64,
-    pub numbers: Numbers,
+    pub numbers: IdNumbers,
 }
 
-/// Gives the number of an id.
-pub(super) enum Numbers {
-    /// The id itself; also for logs that hold numbers already.
+/// Maps ids to numbers.
+pub(super) enum IdNumbers {
+    /// The number is the id; also for logs that already hold numbers.
     Dense,
-    /// The bits before it.
+    /// The number is the count of bits before the id's bit.
     Bits(Ranks),
-    /// Its place among all ids in memory.
+    /// The number is the place among all ids in memory.
     Array(Buffer),
-    /// Too many for memory: the logs must be numbered in bins first.
+    /// The ids do not fit in memory: logs must first be numbered in bins.
     OnFlash(CheckedFile),
 }
 
-impl Numbers {
-    fn of_file(job: &Job, file: CheckedFile) -> Result<Numbers> {
-        // What remains has to sort the edges.
+impl IdNumbers {
+    fn of_file(job: &Job, file: CheckedFile) -> Result<IdNumbers> {
+        // Sorting the edges needs the rest.
         let wanted = file.len().next_multiple_of(2 << 20);
         if wanted > job.budget().free_bytes() / 2 {
-            return Ok(Numbers::OnFlash(file));
+            return Ok(IdNumbers::OnFlash(file));
         }
-        Ok(Numbers::Array(load(job, &file, 0..file.len())?))
+        Ok(IdNumbers::Array(load(job, &file, 0..file.len())?))
     }
 
-    /// The number of `id`, which must be in the set.
+    /// Returns the number of `id`, which must be in the set.
     #[inline]
     pub fn number(&self, id: u64) -> u32 {
         match self {
-            Numbers::Dense | Numbers::OnFlash(_) => id as u32,
-            Numbers::Bits(ranks) => ranks.view().number(id as u32),
-            Numbers::Array(ids) => place(ids.typed::<u64>(), id),
+            IdNumbers::Dense | IdNumbers::OnFlash(_) => id as u32,
+            IdNumbers::Bits(ranks) => ranks.view().number(id as u32),
+            IdNumbers::Array(ids) => place(ids.typed::<u64>(), id),
         }
     }
 }
 
-/// The place of `id` among ascending `ids`.
+/// Returns the place of `id` among ascending `ids`.
 #[inline]
 pub(super) fn place(ids: &[u64], id: u64) -> u32 {
     ids.partition_point(|&known| known < id) as u32
@@ -246,17 +247,17 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
     Ok(ids)
 }
 
-/// A bitmap with the number of bits before every word, up to the last one that has any.
+/// A bitmap with the number of bits before every word, up to the last non-zero word.
 ///
-/// A look-up misses the nearest caches, so a word and its number lie side by side where there is room for that.
+/// A lookup misses the nearest caches, so a word and its number lie side by side where memory allows.
 pub(super) struct Ranks {
     bits: Buffer,
-    /// The numbers, where they don't lie beside the words.
+    /// The numbers, unless they lie beside the words.
     counts: Option<Buffer>,
 }
 
 impl Ranks {
-    /// Takes half as much memory as the bitmap at most.
+    /// Counts bits, in at most half as much memory as the bitmap's.
     fn new(job: &Job, bitmap: Buffer) -> Result<Ranks> {
         let words = bitmap.typed::<u64>();
         let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
@@ -281,7 +282,7 @@ impl Ranks {
         Ok(Ranks { bits: bitmap, counts: Some(counts) })
     }
 
-    /// What numbers are looked up in.
+    /// Returns a view for lookups.
     pub fn view(&self) -> RankView<'_> {
         let words = self.bits.typed::<u64>();
         match &self.counts {
@@ -299,7 +300,7 @@ impl Ranks {
     }
 }
 
-/// The words of [`Ranks`] and the numbers of bits before them, each at every so many places.
+/// The words of [`Ranks`] and the numbers of bits before them, each at a fixed stride.
 #[derive(Clone, Copy)]
 pub(super) struct RankView<'a> {
     words: &'a [u64],

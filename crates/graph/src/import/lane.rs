@@ -1,4 +1,4 @@
-//! Lanes: what each reading thread writes to, so that threads share nothing but the bitmap of ids.
+//! Lanes: the outputs of each parsing thread, so that threads share nothing but the bitmap of ids.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,29 +18,29 @@ use crate::{
     csr::{EdgeOperation, edge_key, writer_bytes},
 };
 
-/// Edges that are entered at once, so that what they touch can be asked for ahead.
+/// Edges that are added at once, so that the memory they need can be prefetched.
 const STEP: usize = 4 << 10;
-/// With a smaller budget all edges go through logs: a sort beside everything else would have room for few runs, and the edges
-/// that can be imported are as many as runs allow.
+/// With a smaller budget all edges go through logs: a sort beside all other buffers would have room for few runs, which limits
+/// the number of edges.
 const SORTING_BUDGET_BYTES: u64 = 32 << 20;
-/// Memory for small things that are not told.
+/// Memory left for small allocations that are not reserved.
 const SLACK_BYTES: u64 = 512 << 10;
 
-/// One thread's way into the sort of edges, its log, and its view of the set of ids.
+/// A thread's input of the sort of edges, its log, and its view of the set of ids.
 pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
-    /// `None` where all edges are logged.
+    /// Input of the sort; `None` where all edges are logged.
     sink: Option<Sink<E>>,
     log: EdgeLogWriter,
     undirected: bool,
     drop_loops: bool,
-    /// Edges between ids of 32 bits that are not entered yet.
+    /// Edges between 32-bit ids that are not added yet.
     keys: Vec<u64>,
     values: Vec<E::Value>,
 }
 
 impl<E: EdgeOperation> Lane<'_, E> {
-    /// Enters an edge and its vertices.
+    /// Adds an edge and its vertices.
     #[inline]
     pub fn edge(&mut self, source: u64, destination: u64, weight: f64) -> Result<()> {
         if self.drop_loops && source == destination {
@@ -54,7 +54,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         if self.keys.len() >= STEP { self.flush() } else { Ok(()) }
     }
 
-    /// Enters the edges of pairs of little-endian 32-bit ids.
+    /// Adds the edges of pairs of little-endian 32-bit ids.
     pub fn pairs(&mut self, bytes: &[u8]) -> Result<()> {
         let (pairs, _) = bytes.as_chunks::<8>();
         if self.sink.is_none() {
@@ -77,7 +77,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Enters a vertex that may have no edges.
+    /// Adds a vertex that may have no edges.
     pub fn vertex(&mut self, id: u64) -> Result<()> {
         self.ids.insert(id).map(drop)
     }
@@ -88,8 +88,8 @@ impl<E: EdgeOperation> Lane<'_, E> {
         self.log.push(source, destination, weight)
     }
 
-    /// Enters the edges that wait. The order of ids is the order of vertices, so that edges between low ones can be sorted
-    /// before their ids have numbers.
+    /// Adds the buffered edges. The order of ids is the order of vertices, so edges between low ids can be sorted before their
+    /// ids have numbers.
     fn flush(&mut self) -> Result<()> {
         if !self.ids.insert_low(&self.keys) {
             self.log_high()?;
@@ -99,7 +99,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         if self.undirected {
             let turned = self.keys.iter().map(|key| key.rotate_left(32));
             for ((key, turned), &value) in self.keys.iter().zip(turned).zip(&self.values) {
-                // A loop is there already.
+                // The reverse of a loop is the loop itself.
                 if turned != *key {
                     sink.push(turned, value)?;
                 }
@@ -110,7 +110,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Enters the edges that wait and have an id that is not low.
+    /// Adds the buffered edges that have an id that is not low.
     fn log_high(&mut self) -> Result<()> {
         let mut kept = 0;
         for place in 0..self.keys.len() {
@@ -129,7 +129,7 @@ impl<E: EdgeOperation> Lane<'_, E> {
         Ok(())
     }
 
-    /// Ends the input of this lane; gives its log, and whether all ids were low.
+    /// Ends the input of this lane; returns its log, and whether all ids were low.
     fn finish(mut self) -> Result<(EdgeLogWriter, bool)> {
         self.flush()?;
         self.sink.map_or(Ok(()), Sink::finish)?;
@@ -142,26 +142,26 @@ pub(super) struct Lanes<'a, E: EdgeOperation> {
     pub lanes: Vec<Lane<'a, E>>,
     sorter: Option<SortReduce<E>>,
     _buffers: Reservation,
-    /// The size of a block of lines: what a lane parses at a time, and the longest line.
+    /// The size of a block of lines: the unit of parsing, and the longest line.
     pub block_bytes: usize,
 }
 
 /// The edges of all lanes.
 pub(super) enum Edges<E: EdgeOperation> {
-    /// By id, where all ids are low.
+    /// Edges by id, where all ids are low.
     Sorted(SortReduce<E>),
-    /// As they came, for ids that must have numbers first.
+    /// Edges in the order of input, whose ids must first get numbers.
     Logged(Vec<EdgeLog>),
 }
 
 impl<'a, E: EdgeOperation> Lanes<'a, E> {
-    /// Blocks have an eighth of the memory and the sort of edges what is left.
+    /// Creates lanes: blocks have an eighth of the memory, and the sort of edges the rest.
     pub fn new(job: &Job, set: &'a IdSet, undirected: bool, options: &ImportOptions) -> Result<Lanes<'a, E>> {
         let count = lanes(job);
         let buffers_bytes = STEP * (size_of::<u64>() + size_of::<E::Value>());
         let buffers = job.budget().reserve((count * buffers_bytes) as u64, "edges to be sorted")?;
         let free = job.budget().free_bytes();
-        // Each lane has a block in hand and one waiting, and the reader fills another.
+        // Each lane parses a block and has one waiting, and the reader fills another.
         let block_bytes = (free as usize / 8 / (2 * count + 1)).clamp(64 << 10, LINE_BYTES_MAX as usize);
         let logs = count as u64 * WRITE_BYTES;
         let numbering = set.sealing_bytes() + writer_bytes(job);
@@ -192,12 +192,11 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
         Ok(Lanes { lanes, sorter, _buffers: buffers, block_bytes })
     }
 
-    /// Reads blocks in this thread and gives each to the thread of a lane: `read` makes the next block, of one that is no
-    /// longer used where there is one, and `work` enters its edges. Blocks may take so much memory as
-    /// [`Lanes::block_bytes`] says.
+    /// Reads blocks in this thread and passes each to the thread of a lane: `read` makes the next block, in the memory of a used
+    /// block if there is one, and `work` adds its edges. Blocks may take as much memory as [`Lanes::block_bytes`] says.
     ///
     /// # Errors
-    /// That of `work`, which stops the reading; that of `read`.
+    /// The error of `work`, which stops the reading; the error of `read`.
     pub fn each_block<B: Send>(
         &mut self,
         job: &Job,
@@ -220,7 +219,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
                         if failed.load(Ordering::Relaxed) {
                             break;
                         }
-                        // The reader may have gone.
+                        // The reader may have ended.
                         let _ = empty.send(block);
                     }
                     Ok(())
@@ -240,8 +239,8 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             drop(full);
             let worked: Vec<Result<()>> =
                 workers.into_iter().map(|worker| worker.join().expect("a lane does not panic")).collect();
-            // A lane that failed is why reading stopped; the first line that is wrong is what the user wants to know, and
-            // of several lanes that failed any is as good.
+            // A failed lane has stopped the reading; the user wants to know of a wrong line, and if several lanes failed any
+            // error will do.
             worked.into_iter().collect::<Result<()>>()?;
             read
         })
@@ -250,7 +249,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     /// Ends the input.
     pub fn finish(self, job: &Job) -> Result<Edges<E>> {
         let undirected = self.lanes[0].undirected;
-        // What is left is sorted, of all lanes side by side.
+        // Lanes sort their last edges in parallel.
         let finished: Vec<_> = std::thread::scope(|scope| {
             let lanes: Vec<_> = self.lanes.into_iter().map(|lane| scope.spawn(|| lane.finish())).collect();
             lanes.into_iter().map(|lane| lane.join().expect("a lane does not panic")).collect()
@@ -267,7 +266,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
             sorter => sorter,
         };
         // Numbers of low ids are known only with those of all others, and both kinds must be sorted together.
-        job.start_phase("putting edges together", "edges", 0);
+        job.start_phase("merging edges", "edges", 0);
         let mut sorted = sorter.map(SortReduce::finish).transpose()?;
         let mut lane = 0;
         while let Some(sorted) = &mut sorted
@@ -286,7 +285,7 @@ impl<'a, E: EdgeOperation> Lanes<'a, E> {
     }
 }
 
-/// Memory of all blocks, and of the line that is cut at the end of one.
+/// Returns the memory of all blocks, and of the line that is cut at the end of one.
 fn blocks_bytes(block_bytes: usize, lanes: usize) -> u64 {
     (block_bytes * (2 * lanes + 2)) as u64
 }

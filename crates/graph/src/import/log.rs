@@ -1,13 +1,13 @@
-//! Edges as they were read, in scratch: 16 bytes each, and 8 more for a weight in a file beside it.
+//! Logs of edges as they were read, in scratch: 16 bytes each, and 8 more for a weight in a second file.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 
 use crate::Result;
 
 const BLOCK_BYTES: usize = 64 << 10;
-/// Memory that writing a log takes, with weights.
+/// Memory for writing a log, with weights.
 pub(super) const WRITE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// Memory that reading a log takes, with weights.
+/// Memory for reading a log, with weights.
 pub(super) const READ_BYTES: u64 = 2 * (2 * BLOCK_BYTES + BLOCK_BYTES) as u64;
 
 /// Writes a log.
@@ -48,17 +48,17 @@ pub(super) struct EdgeLog {
 }
 
 impl EdgeLog {
-    /// Edges in it.
+    /// Returns the number of edges.
     pub fn len(&self) -> u64 {
         self.edges.len() / 16
     }
 
-    /// Whether the edges have weights.
+    /// Tells whether the edges have weights.
     pub fn is_weighted(&self) -> bool {
         self.weights.is_some()
     }
 
-    /// Calls `each(source, destination, weight)`; the weight is 1 where there is none.
+    /// Calls `each(source, destination, weight)`; the weight is 1 in a log without weights.
     pub fn for_each(&self, job: &Job, mut each: impl FnMut(u64, u64, f64) -> Result<()>) -> Result<()> {
         // Edges are twice as wide as weights, so that both readers' pieces end at the same edge.
         let mut edges = FileReader::new(job, &self.edges, 0..self.edges.len(), 2 * BLOCK_BYTES)?;
@@ -82,7 +82,7 @@ impl EdgeLog {
     }
 }
 
-/// How many lanes a job has: one a thread, as far as a 16th of the budget holds their logs.
+/// Returns the number of lanes of a job: one per thread, as far as a 16th of the budget holds their logs.
 pub(super) fn lanes(job: &Job) -> usize {
     let fit = job.budget().memory_bytes() / 16 / WRITE_BYTES;
     job.budget().threads().min(fit as usize).max(1)

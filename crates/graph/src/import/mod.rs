@@ -1,4 +1,4 @@
-//! From the user's edges to a graph on flash, within the budget.
+//! Imports the user's edges as a graph on flash, within the budget.
 //!
 //! ```text
 //!   1  files ─ parse ─┬► set of ids                  a bitmap for low ids, sort-reduce for the others
@@ -9,15 +9,15 @@
 //!      log ─ id to number ─► sort-reduce ─► rows     elsewhere, with all edges in the log
 //! ```
 //!
-//! Low ids are those that a bitmap in a sixteenth of the budget has a bit for. The order of ids is the order of numbers,
-//! so edges between low ids are sorted as they come, and get their numbers (by counting bits) where rows are written.
-//! Other ids need numbers of 32 bits before their edges can be sorted: from an array of all ids where that fits, and
-//! otherwise bin by bin: the log is split by the range that its source's id falls in, then by its destination's, such
-//! that the ids of one range fit in memory. So nothing is looked up on flash at random.
+//! Low ids are those with a bit in a bitmap of a sixteenth of the budget. The order of ids is the order of numbers, so edges
+//! between low ids are sorted on arrival, and get their numbers (by counting bits) when rows are written. Other ids need numbers
+//! of 32 bits before their edges can be sorted: from an array of all ids where that fits, and otherwise in bins: the log is split
+//! by the range of the source's id, then by that of the destination's, such that the ids of one range fit in memory. So no lookup
+//! on flash is random.
 //!
-//! Cost in bytes for E edges between low ids: what sort-reduce moves (about 4 E written and read where it spills), and
-//! 1 to 4 E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log, and twice
-//! more with bins.
+//! Cost in bytes for E edges between low ids: the traffic of sort-reduce (about 4 E written and read where it spills), and 1 to 4
+//! E written for the rows. With other ids, or in less than 32 MiB, 16 E more are written and read for the log, and twice more
+//! with bins.
 
 mod bins;
 mod idset;
@@ -34,7 +34,7 @@ use inshore_store::{DatasetBuilder, Job, Store};
 use inshore_tables::Input;
 
 use self::{
-    idset::{IdSet, Numbers},
+    idset::{IdNumbers, IdSet},
     lane::{Edges, Lanes},
 };
 use crate::{
@@ -46,11 +46,11 @@ use crate::{
     graph::{self, VERTICES_MAX, check_budget},
 };
 
-/// How the inputs are written.
+/// Names the format of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EdgeFormat {
-    /// Two ids on a line, and perhaps a weight, between tabs, spaces or commas; lines that begin with `#` or `%` are
-    /// comments (SNAP, WebGraph, KONECT).
+    /// Two ids per line, and perhaps a weight, between tabs, spaces or commas; lines that begin with `#` or `%` are comments
+    /// (SNAP, WebGraph, KONECT).
     Text,
     /// Comma-separated values with a header.
     Csv,
@@ -60,7 +60,7 @@ pub enum EdgeFormat {
     Arrow,
     /// Matrix Market coordinates of a square matrix; a symmetric matrix is an undirected graph.
     MatrixMarket,
-    /// LDBC Graphalytics: a `.v` file of vertices and an `.e` file of edges, with weights if it has three columns.
+    /// LDBC Graphalytics: a `.v` file of vertices and an `.e` file of edges, with weights in a third column, if any.
     Ldbc,
     /// Pairs of little-endian 32-bit numbers.
     Binary,
@@ -96,7 +96,7 @@ impl std::fmt::Display for EdgeFormat {
 }
 
 impl EdgeFormat {
-    /// The format that a file's ending stands for; text for an ending that stands for none.
+    /// Returns the format that belongs to a file extension; text for unknown extensions.
     pub fn of(input: &Input) -> EdgeFormat {
         match input.extension().as_str() {
             "csv" => EdgeFormat::Csv,
@@ -110,25 +110,25 @@ impl EdgeFormat {
     }
 }
 
-/// What import is to do.
+/// Sets the options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
-    /// Every edge goes both ways.
+    /// Adds every edge in both directions.
     pub undirected: bool,
     /// Leaves out edges from a vertex to itself.
     pub drop_loops: bool,
-    /// Keeps the third column of text as weights. (Where the format says what is a weight, it is kept anyway: a
-    /// column called `weight`, a third LDBC column, the values of a Matrix Market file.)
+    /// Keeps the third column of text as weights. (Formats that mark weights always keep them: a column called `weight`, a third
+    /// LDBC column, the values of a Matrix Market file.)
     pub weighted: bool,
-    /// Keeps in-edges too, which components and betweenness want in a directed graph.
+    /// Keeps in-edges too, which components and betweenness need in a directed graph.
     pub reverse: bool,
-    /// The format; by default what each input's ending stands for.
+    /// The format; by default that of each input's extension.
     pub format: Option<EdgeFormat>,
     /// The column of sources in CSV, Parquet and Arrow; by default `source`, `src` or `from`, else the first.
     pub source_column: Option<String>,
     /// The column of destinations; by default `target`, `dst`, `destination` or `to`, else the second.
     pub target_column: Option<String>,
-    /// The column of weights; by default `weight` where there is one.
+    /// The column of weights; by default `weight`, if there is one.
     pub weight_column: Option<String>,
 }
 
@@ -148,11 +148,10 @@ impl ImportOptions {
 
 /// Imports the edges of `inputs` as the graph `name`.
 ///
-/// Any `u64` is an id. Duplicate edges merge (the smallest weight stays). Nothing is visible before all of it is
-/// durable.
+/// Any `u64` is an id. Duplicate edges merge (the smallest weight wins). Nothing is visible before all of it is durable.
 ///
 /// # Errors
-/// [`Error::BadInput`] with file and line for what is no edge; [`Error::Empty`]; [`inshore_store::Error::NameExists`];
+/// [`Error::BadInput`] with file and line of a malformed edge; [`Error::Empty`]; [`inshore_store::Error::NameExists`];
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O (a full disk); cancellation.
 pub fn import(
     store: &Store,
@@ -170,19 +169,19 @@ pub fn import(
         .zip(&formats)
         .map(|(input, format)| spool::readable(job, &input.clone().stopped_by(job.cancel()), *format))
         .collect::<Result<_>>()?;
-    let traits = Traits::look(job, &inputs, formats, options)?;
+    let traits = InputTraits::look(job, &inputs, formats, options)?;
     match traits.weighted {
         true => read::<SmallestWeight>(job, builder, name, &inputs, &traits, options),
         false => read::<Unweighted>(job, builder, name, &inputs, &traits, options),
     }
 }
 
-/// The format of an input by its ending, and where that says nothing by its first line.
+/// Guesses the format of an input by its extension, or else by its first line.
 ///
 /// # Errors
-/// [`Error::BadInput`] for METIS; what cannot be read.
+/// [`Error::BadInput`] for METIS; an input that cannot be read.
 fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
-    // What a pipe gave cannot be read again.
+    // A pipe cannot be read again.
     let is_file = input.path().is_some() && input.compressed_bytes().is_some();
     match EdgeFormat::of(input) {
         EdgeFormat::Text if matches!(&*input.extension(), "graph" | "metis") => Err(parse::metis(input)),
@@ -197,13 +196,13 @@ fn guess(job: &Job, input: &Input) -> Result<EdgeFormat> {
     }
 }
 
-/// Step 1.
+/// Step 1: reads the inputs.
 fn read<E: EdgeOperation>(
     job: &Job,
     builder: DatasetBuilder,
     name: &str,
     inputs: &[Input],
-    traits: &Traits,
+    traits: &InputTraits,
     options: &ImportOptions,
 ) -> Result<GraphInfo> {
     let set = IdSet::new(job, job.budget().free_bytes() / 4)?;
@@ -223,25 +222,25 @@ fn read<E: EdgeOperation>(
         }
     }
     let edges = lanes.finish(job)?;
-    let plan = Plan { undirected: traits.undirected, reverse: options.reverse, inputs };
+    let plan = ImportPlan { undirected: traits.undirected, reverse: options.reverse, inputs };
     finish(job, builder, name, set, edges, &plan)
 }
 
-/// What the inputs together are.
-struct Traits {
+/// Properties of all inputs together.
+struct InputTraits {
     formats: Vec<EdgeFormat>,
     weighted: bool,
     undirected: bool,
 }
 
-impl Traits {
-    /// Looks at names and headers. Inputs that disagree on weights are refused.
+impl InputTraits {
+    /// Reads names and headers. Inputs that disagree on weights are refused.
     fn look(
         job: &Job,
         inputs: &[Input],
         formats: Vec<EdgeFormat>,
         options: &ImportOptions,
-    ) -> Result<Traits> {
+    ) -> Result<InputTraits> {
         let mut symmetric: Option<(bool, &Input)> = None;
         let mut weighted: Option<(bool, &Input)> = None;
         for (input, format) in inputs.iter().zip(&formats) {
@@ -285,24 +284,24 @@ impl Traits {
             }
         }
         let undirected = options.undirected || symmetric.is_some_and(|(is_symmetric, _)| is_symmetric);
-        Ok(Traits { formats, undirected, weighted: weighted.is_some_and(|(has, _)| has) })
+        Ok(InputTraits { formats, undirected, weighted: weighted.is_some_and(|(has, _)| has) })
     }
 }
 
-struct Plan<'a> {
+struct ImportPlan<'a> {
     undirected: bool,
     reverse: bool,
     inputs: &'a [Input],
 }
 
-/// Steps 2 and 3.
+/// Steps 2 and 3: numbers the ids, sorts the edges and writes the graph.
 fn finish<E: EdgeOperation>(
     job: &Job,
     mut builder: DatasetBuilder,
     name: &str,
     set: IdSet,
     edges: Edges<E>,
-    plan: &Plan,
+    plan: &ImportPlan,
 ) -> Result<GraphInfo> {
     let sealed = set.seal(job, &mut builder)?;
     if sealed.count == 0 {
@@ -321,7 +320,7 @@ fn finish<E: EdgeOperation>(
         reverse: plan.reverse && !plan.undirected,
     };
     let logs = match (edges, &sealed.numbers) {
-        (Edges::Sorted(sorter), Numbers::Bits(ranks)) => {
+        (Edges::Sorted(sorter), IdNumbers::Bits(ranks)) => {
             let sorted = sorter.finish()?;
             return write_graph::<E>(job, builder, name, sorted, draft, &ranks.view());
         }
@@ -330,7 +329,7 @@ fn finish<E: EdgeOperation>(
             drop(sealed);
             return write_graph::<E>(job, builder, name, sorted, draft, &Numbered);
         }
-        (Edges::Logged(logs), Numbers::OnFlash(ids)) => bins::number(job, ids, logs)?,
+        (Edges::Logged(logs), IdNumbers::OnFlash(ids)) => bins::number(job, ids, logs)?,
         (Edges::Logged(logs), _) => logs,
     };
     let sorted = sort::<E>(job, &sealed.numbers, logs, plan.undirected)?;
@@ -341,7 +340,7 @@ fn finish<E: EdgeOperation>(
 /// Numbers the edges of the logs and sorts them.
 fn sort<E: EdgeOperation>(
     job: &Job,
-    numbers: &Numbers,
+    numbers: &IdNumbers,
     logs: Vec<log::EdgeLog>,
     undirected: bool,
 ) -> Result<Sorted<E>> {
@@ -372,7 +371,7 @@ fn sort<E: EdgeOperation>(
     Ok(sorter.finish()?)
 }
 
-/// What is known of a graph before its rows are written.
+/// Properties of a graph before its rows are written.
 pub(crate) struct Draft {
     pub vertices: u64,
     pub directed: bool,
@@ -382,7 +381,7 @@ pub(crate) struct Draft {
     pub reverse: bool,
 }
 
-/// Writes sorted edges as rows, turns them around if wanted, and publishes the graph. Keys are two ids.
+/// Writes sorted edges as rows, transposes them if wanted, and publishes the graph. Keys are two ids.
 pub(crate) fn write_graph<E: EdgeOperation>(
     job: &Job,
     mut builder: DatasetBuilder,

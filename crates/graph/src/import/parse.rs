@@ -3,9 +3,9 @@
 //! The calling thread reads and cuts the input into blocks of whole lines; each lane's thread parses one block
 //! after the other into its lane.
 //!
-//! A file of METIS has lines that may look like edges: a header of two numbers, then the neighbours of a vertex on each
-//! line. Where as many lines follow the first one as it says that there are vertices, and they have as many neighbours as
-//! it says, [`Metis`] finds out before the graph is published.
+//! The lines of a METIS file may look like edges: a header of two numbers, then the neighbours of a vertex on each line.
+//! [`Metis`] refuses such a file before the graph is published: one with as many lines after the header as the header has
+//! vertices, and as many neighbours as the header says.
 
 use std::{
     cell::Cell,
@@ -24,7 +24,7 @@ const WITH_WEIGHT: &str = "two vertex ids and a finite weight";
 const FIELDS_MAX: usize = 4;
 const ID_RANGE: &str = "an id from 0 to 18446744073709551615";
 
-/// An edge list: `source destination [weight]`. If its format `is_guessed`, it is looked at whether it is one.
+/// Reads an edge list: `source destination [weight]`. If its format `is_guessed`, METIS files are refused.
 pub(super) fn text<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -44,7 +44,7 @@ pub(super) fn text<E: EdgeOperation>(
             let (_, line) = block.lines().next().unwrap_or((1, b""));
             if is_matrix_market(line) {
                 let expected = "an edge list (--format mtx reads Matrix Market)".to_string();
-                return Err(bad_line(input, 1, Bad { expected, found: Some(shown(line)) }));
+                return Err(bad_line(input, 1, LineFault { expected, found: Some(shown(line)) }));
             }
         }
         if header.get().is_none() {
@@ -59,12 +59,12 @@ pub(super) fn text<E: EdgeOperation>(
         let (source, destination) = (fields.id(expected)?, fields.id(expected)?);
         let weight = if weighted { fields.weight(expected)? } else { 1.0 };
         if !fields.0.is_empty() && fields.count() > FIELDS_MAX - 2 - weighted as usize {
-            return Err(Bad { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
+            return Err(LineFault { expected: format!("at most {FIELDS_MAX} fields"), found: None }.into());
         }
         Ok(lane.edge(source, destination, weight)?)
     })?;
     match header.get() {
-        // What a pipe gave cannot be read a second time.
+        // A pipe cannot be read a second time.
         Some((number, Some(metis)))
             if is_guessed
                 && input.compressed_bytes().is_some()
@@ -76,7 +76,7 @@ pub(super) fn text<E: EdgeOperation>(
     }
 }
 
-/// The header of METIS: vertices, edges, and perhaps which weights lines have.
+/// The header of METIS: vertices, edges, and the kinds of weights, if any.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Metis {
     vertices: u64,
@@ -87,7 +87,7 @@ struct Metis {
 }
 
 impl Metis {
-    /// What a first line says, if it can be a header: `vertices edges [format [constraints]]`, where the digits of the format say
+    /// Parses a first line that can be a header: `vertices edges [format [constraints]]`, where the digits of the format say
     /// whether vertices have sizes, vertices have weights, and edges have weights.
     fn of_header(line: &[u8]) -> Option<Metis> {
         let mut fields = Fields(line);
@@ -105,7 +105,7 @@ impl Metis {
         })
     }
 
-    /// Reads the file once more and refuses it if the lines behind the header, in line `header`, are the neighbours of so many
+    /// Reads the file once more and refuses it if the lines after the header, in line `header`, are the neighbours of so many
     /// vertices, with so many edges between them.
     fn refuse_if_it_is(self, job: &Job, input: &Input, header: u64) -> Result<()> {
         let Metis { vertices, edges, of_vertex, has_edge_weights } = self;
@@ -140,7 +140,7 @@ impl Metis {
     }
 }
 
-/// The error of an input that is METIS.
+/// Creates the error of an input that is METIS.
 pub(super) fn metis(input: &Input) -> Error {
     Error::BadInput {
         place: input.name().to_string(),
@@ -149,12 +149,12 @@ pub(super) fn metis(input: &Input) -> Error {
     }
 }
 
-/// LDBC vertices: an id, and perhaps properties, on each line.
+/// Reads LDBC vertices: an id, and perhaps properties, on each line.
 pub(super) fn vertices<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     each_line(job, input, lanes, |lane, _, line| Ok(lane.vertex(Fields(line).id("a vertex id")?)?))
 }
 
-/// Whether the first edge of an input has a third column.
+/// Tells whether the first edge of an input has a third column.
 pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
     let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
     while let Some(block) = blocks.next_block(Vec::new())? {
@@ -170,10 +170,10 @@ pub(super) fn has_third_column(job: &Job, input: &Input) -> Result<bool> {
 pub(super) struct MatrixHeader {
     pub symmetric: bool,
     pub weighted: bool,
-    /// Rows, and as many columns: the ids are 1 to this.
+    /// Rows, and as many columns: the ids are 1 to this number.
     vertices: u64,
     entries: u64,
-    /// The line with these numbers.
+    /// The line of these numbers.
     line: u64,
 }
 
@@ -182,7 +182,7 @@ pub(super) struct MatrixHeader {
 pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     let mut blocks = LineBlocks::new(input.open(job.budget())?, 64 << 10);
     let bad = |line: u64, found: &[u8], expected: &str| -> Error {
-        bad_line(input, line, Bad { expected: expected.into(), found: Some(shown(found)) })
+        bad_line(input, line, LineFault { expected: expected.into(), found: Some(shown(found)) })
     };
     let mut banner: Option<(bool, bool)> = None;
     while let Some(block) = blocks.next_block(Vec::new())? {
@@ -205,7 +205,7 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
             let mut next = || fields.id(expected).map_err(|_| bad(number, line, expected));
             let (rows, columns, entries) = (next()?, next()?, next()?);
             if rows != columns {
-                // One vertex would stand for a row and for a column that have nothing to do with each other.
+                // Otherwise a vertex would stand for a row and for an unrelated column.
                 return Err(bad(number, line, "as many columns as rows, since both are the vertices"));
             }
             return Ok(MatrixHeader { symmetric, weighted, vertices: rows, entries, line: number });
@@ -219,7 +219,7 @@ pub(super) fn matrix_header(job: &Job, input: &Input) -> Result<MatrixHeader> {
     })
 }
 
-/// Whether a first line is that of a Matrix Market file.
+/// Tells whether a first line is that of a Matrix Market file.
 pub(super) fn is_matrix_market(line: &[u8]) -> bool {
     let name = line.strip_prefix(b"%%").or_else(|| line.strip_prefix(b"%"));
     name.and_then(|name| name.get(..12)).is_some_and(|name| name.eq_ignore_ascii_case(b"MatrixMarket"))
@@ -244,7 +244,7 @@ fn parse_banner(line: &[u8]) -> Option<(bool, bool)> {
     }
 }
 
-/// A Matrix Market file: all rows and columns are vertices, entries are edges.
+/// Reads a Matrix Market file: all rows and columns are vertices, entries are edges.
 pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let header = matrix_header(job, input)?;
     if header.vertices > VERTICES_MAX {
@@ -264,7 +264,7 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
         let weight = if header.weighted { fields.weight(expected)? } else { 1.0 };
         let inside = 1..=header.vertices;
         if !inside.contains(&row) || !inside.contains(&column) {
-            return Err(Bad {
+            return Err(LineFault {
                 expected: format!("row and column from 1 to {}", header.vertices),
                 found: None,
             }
@@ -281,20 +281,20 @@ pub(super) fn matrix_market<E: EdgeOperation>(job: &Job, input: &Input, lanes: &
     Ok(())
 }
 
-/// What is wrong with a line; `found` is the whole line where it is not said.
-struct Bad {
+/// The fault of a line; without `found` the whole line is quoted.
+struct LineFault {
     expected: String,
     found: Option<String>,
 }
 
 enum LineError {
-    Bad(Bad),
+    LineFault(LineFault),
     Other(Error),
 }
 
-impl From<Bad> for LineError {
-    fn from(bad: Bad) -> Self {
-        LineError::Bad(bad)
+impl From<LineFault> for LineError {
+    fn from(bad: LineFault) -> Self {
+        LineError::LineFault(bad)
     }
 }
 
@@ -304,7 +304,7 @@ impl From<Error> for LineError {
     }
 }
 
-fn bad_line(input: &Input, line: u64, bad: Bad) -> Error {
+fn bad_line(input: &Input, line: u64, bad: LineFault) -> Error {
     Error::BadInput {
         place: format!("{}:{line}", input.name()),
         found: bad.found.unwrap_or_default(),
@@ -312,14 +312,14 @@ fn bad_line(input: &Input, line: u64, bad: Bad) -> Error {
     }
 }
 
-/// The beginning of what stands there, in quotes.
+/// Returns the beginning of some text, in quotes.
 fn shown(bytes: &[u8]) -> String {
     const LEN: usize = 60;
     let more = if bytes.len() > LEN { "..." } else { "" };
     format!("'{}{more}'", String::from_utf8_lossy(&bytes[..bytes.len().min(LEN)]).escape_debug())
 }
 
-/// Calls `parse(lane, line number, line)` for all lines but comments and empty ones, in parallel.
+/// Calls `parse(lane, line number, line)` with all lines but comments and empty ones, in parallel.
 fn each_line<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -329,22 +329,22 @@ fn each_line<E: EdgeOperation>(
     each_line_quickly(job, input, lanes, |_| Ok(()), |_, _| Ok(None), parse).map(drop)
 }
 
-/// Lines that an input has, and those of them that are comments (but not those with nothing in them).
+/// Number of lines of an input, and of comments (empty lines do not count as comments).
 struct LineTotals {
     lines: u64,
     comments: u64,
 }
 
 impl LineTotals {
-    /// Lines that are no comments behind the line `header`, where all comments are.
+    /// Returns the number of lines after the line `header` that are no comments. All lines before the header are comments.
     fn after_header(&self, header: u64) -> u64 {
-        // Before the header there is nothing but comments, and lines with nothing in them, which no file of METIS has there.
+        // An empty line before the header, which no METIS file has, would count as a comment.
         self.lines.saturating_sub(header).saturating_sub(self.comments.saturating_sub(header - 1))
     }
 }
 
-/// The same, where `look` sees each block, in order, before anyone else does, and `quick` may enter the first of some lines and tell
-/// its length with the line end.
+/// Calls `parse` as [`each_line`] does. `look` first sees each block, in order, and `quick` may add the first of some lines and
+/// return its length with the line end.
 fn each_line_quickly<E: EdgeOperation>(
     job: &Job,
     input: &Input,
@@ -383,9 +383,9 @@ fn each_line_quickly<E: EdgeOperation>(
             }
             parse(lane, number - 1, line).map_err(|error| match error {
                 LineError::Other(error) => error,
-                LineError::Bad(Bad { expected, found }) => {
+                LineError::LineFault(LineFault { expected, found }) => {
                     let found = found.or_else(|| Some(shown(line)));
-                    bad_line(input, number - 1, Bad { expected, found })
+                    bad_line(input, number - 1, LineFault { expected, found })
                 }
             })?;
         }
@@ -394,8 +394,8 @@ fn each_line_quickly<E: EdgeOperation>(
     Ok(LineTotals { lines: lines.lines() + u64::from(!has_end), comments: comments.into_inner() })
 }
 
-/// Reads a line of two ids, with one tab, space or comma between them and nothing else: what most lines of most files are.
-/// Gives its length with the line end. `None` for any other line, and near the end of a block.
+/// Reads a line of two ids, with one tab, space or comma between them and nothing else: the usual line of most files. Returns its
+/// length with the line end. `None` for any other line, and near the end of a block.
 #[inline]
 fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     let (source, place) = digits(lines, 0)?;
@@ -410,16 +410,16 @@ fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     }
 }
 
-/// A number of 1 to 15 digits at a place, and the place behind it. `None` also near the end.
+/// Reads a number of 1 to 15 digits at a place; returns the number and the place after it. `None` also near the end.
 ///
-/// How many digits there are is what nothing predicts (graphs of 16 million vertices have ids of seven and of eight), so there
-/// is no branch on it: 16 characters are looked at, and digits are moved to their end.
+/// The number of digits cannot be predicted (graphs of 16 million vertices have ids of seven and of eight), so no branch depends
+/// on it: 16 characters are read, and digits are shifted to the end.
 #[inline(always)]
 fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     let each = |byte: u8| u128::from_ne_bytes([byte; 16]);
     let characters = u128::from_le_bytes(bytes.get(place..place + 16)?.try_into().expect("16 bytes"));
     let digits = characters ^ each(b'0');
-    // A byte above 9 gets its highest bit; what it carries over only touches bytes behind it.
+    // A byte above 9 gets its highest bit; its carry only changes bytes after it.
     let others = (digits.wrapping_add(each(0x80 - 10)) | digits) & each(0x80);
     let len = others.trailing_zeros() as usize / 8;
     if !(1..16).contains(&len) {
@@ -429,7 +429,7 @@ fn digits(bytes: &[u8], place: usize) -> Option<(u64, usize)> {
     Some((eight_digits(aligned as u64) * 100_000_000 + eight_digits((aligned >> 64) as u64), place + len))
 }
 
-/// The number that eight digits make, the first one in the lowest byte: pairs, then fours, then all.
+/// Returns the number of eight digits, the first one in the lowest byte: pairs, then fours, then all.
 #[inline(always)]
 fn eight_digits(digits: u64) -> u64 {
     let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8);
@@ -443,7 +443,7 @@ fn is_separator(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b',' | b';')
 }
 
-/// Comments, and lines of nothing but separators.
+/// Tells whether a line is a comment or has only separators.
 fn is_comment(line: &[u8]) -> bool {
     match line.first() {
         Some(b'0'..=b'9') => false,
@@ -456,13 +456,12 @@ fn is_comment(line: &[u8]) -> bool {
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
-    /// Whether nothing but separators is left.
+    /// Tells whether only separators are left.
     fn is_empty(&self) -> bool {
         self.0.iter().all(|&byte| is_separator(byte))
     }
 
-    /// Any number of spaces and tabs, and among them one comma or semicolon at most: two have an empty field between
-    /// them.
+    /// Skips any number of spaces and tabs, and at most one comma or semicolon: between two of these is an empty field.
     #[inline]
     fn skip_separators(&mut self) -> bool {
         let mut commas = 0;
@@ -475,14 +474,14 @@ impl Fields<'_> {
         commas < 2
     }
 
-    /// How many fields are left.
+    /// Returns the number of remaining fields.
     fn count(&self) -> usize {
         self.0.split(|&byte| is_separator(byte)).filter(|field| !field.is_empty()).count()
     }
 
-    /// The next field as an id.
+    /// Parses the next field as an id.
     #[inline]
-    fn id(&mut self, expected: &str) -> std::result::Result<u64, Bad> {
+    fn id(&mut self, expected: &str) -> std::result::Result<u64, LineFault> {
         let follows = self.skip_separators();
         let digit = |byte: &u8| u64::from(byte.wrapping_sub(b'0'));
         let (mut value, mut len) = (0u64, 0);
@@ -492,29 +491,30 @@ impl Fields<'_> {
         }
         let ends = self.0.get(len).is_none_or(|&byte| is_separator(byte));
         if len == 0 || !ends || !follows {
-            return Err(Bad { expected: expected.to_string(), found: None });
+            return Err(LineFault { expected: expected.to_string(), found: None });
         }
-        // As many digits as any number of 64 bits can have, but for one.
+        // One digit fewer than a 64-bit number can have cannot overflow.
         if len > 19 {
             let exact = self.0[..len].iter().map(digit).try_fold(0u64, |value, digit| {
                 value.checked_mul(10).and_then(|tens| tens.checked_add(digit))
             });
-            let too_large = || Bad { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) };
+            let too_large =
+                || LineFault { expected: ID_RANGE.to_string(), found: Some(shown(&self.0[..len])) };
             value = exact.ok_or_else(too_large)?;
         }
         self.0 = &self.0[len..];
         Ok(value)
     }
 
-    /// The next field as a finite number.
-    fn weight(&mut self, expected: &str) -> std::result::Result<f64, Bad> {
+    /// Parses the next field as a finite number.
+    fn weight(&mut self, expected: &str) -> std::result::Result<f64, LineFault> {
         let follows = self.skip_separators();
         let len = self.0.iter().position(|&byte| is_separator(byte)).unwrap_or(self.0.len());
         let text = std::str::from_utf8(&self.0[..len]).ok();
         let weight =
             text.and_then(|text| text.parse::<f64>().ok()).filter(|weight| weight.is_finite() && follows);
         self.0 = &self.0[len..];
-        weight.ok_or_else(|| Bad { expected: expected.to_string(), found: None })
+        weight.ok_or_else(|| LineFault { expected: expected.to_string(), found: None })
     }
 }
 

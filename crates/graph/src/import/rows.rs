@@ -14,7 +14,7 @@ use crate::{Error, Result, csr::EdgeOperation};
 
 const BATCH_ROWS: usize = 8 << 10;
 
-/// Pairs of little-endian 32-bit numbers.
+/// Reads pairs of little-endian 32-bit numbers.
 pub(super) fn binary<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lanes<E>) -> Result<()> {
     let mut bytes = input.open_ahead(job)?;
     let block_bytes = lanes.block_bytes / 8 * 8;
@@ -43,7 +43,7 @@ pub(super) fn binary<E: EdgeOperation>(job: &Job, input: &Input, lanes: &mut Lan
 }
 
 /// The columns of a table of edges.
-struct Columns {
+struct EdgeColumns {
     source: String,
     target: String,
     weight: Option<String>,
@@ -53,8 +53,8 @@ const SOURCE_NAMES: [&str; 4] = ["source", "src", "from", "vertex1"];
 const TARGET_NAMES: [&str; 6] = ["target", "dst", "destination", "dest", "to", "vertex2"];
 const WEIGHT_NAMES: [&str; 1] = ["weight"];
 
-impl Columns {
-    fn choose(job: &Job, input: &Input, options: &ImportOptions) -> Result<Columns> {
+impl EdgeColumns {
+    fn choose(job: &Job, input: &Input, options: &ImportOptions) -> Result<EdgeColumns> {
         let names = column_names(input, job.budget())?;
         let missing = |wanted: &str| Error::BadInput {
             place: input.name().to_string(),
@@ -75,7 +75,7 @@ impl Columns {
             (Some(source), Some(target)) => (source, target),
             (Some(_), None) => return Err(missing("of targets, with one of the usual names or named")),
             (None, Some(_)) => return Err(missing("of sources, with one of the usual names or named")),
-            // Nothing says which: the first two that are no weights.
+            // Without names, the first two columns that are no weights serve.
             (None, None) => {
                 let mut others = names.iter().filter(|name| Some(*name) != weight);
                 let source = others.next().ok_or_else(|| missing("of sources"))?;
@@ -91,7 +91,7 @@ impl Columns {
             }
         };
         let weight = weight.cloned();
-        let columns = Columns { source: source.clone(), target: target.clone(), weight };
+        let columns = EdgeColumns { source: source.clone(), target: target.clone(), weight };
         let all = [Some(&columns.source), Some(&columns.target), columns.weight.as_ref()];
         let all: Vec<_> = all.into_iter().flatten().collect();
         if let Some(twice) = (1..all.len()).find(|&later| all[..later].contains(&all[later])) {
@@ -101,19 +101,19 @@ impl Columns {
     }
 }
 
-/// The column of weights, if the table has one.
+/// Returns the column of weights, if the table has one.
 pub(super) fn weight_column(job: &Job, input: &Input, options: &ImportOptions) -> Result<Option<String>> {
-    Ok(Columns::choose(job, input, options)?.weight)
+    Ok(EdgeColumns::choose(job, input, options)?.weight)
 }
 
-/// A table with a column of sources, one of targets and perhaps one of weights.
+/// Reads a table with a column of sources, one of targets and perhaps one of weights.
 pub(super) fn table<E: EdgeOperation>(
     job: &Job,
     input: &Input,
     options: &ImportOptions,
     lanes: &mut Lanes<E>,
 ) -> Result<()> {
-    let names = Columns::choose(job, input, options)?;
+    let names = EdgeColumns::choose(job, input, options)?;
     let mut columns =
         vec![(names.source.as_str(), DataType::UInt64), (names.target.as_str(), DataType::UInt64)];
     if let Some(weight) = &names.weight {
@@ -121,12 +121,12 @@ pub(super) fn table<E: EdgeOperation>(
     }
     let mut reader = TableReader::open(input, &columns, BATCH_ROWS, job.budget())?;
     let mut position = 0;
-    let read = |recycled: Option<Block>| {
+    let read = |recycled: Option<EdgeBatch>| {
         let Some(batch) = reader.next_batch()? else { return Ok(None) };
         job.progress().add(reader.position() - position);
         position = reader.position();
         refuse_nulls(input, &batch, reader.place())?;
-        // Copies, since a batch may hold much more of the file in memory.
+        // Columns are copied, since a batch may hold much more of the file in memory.
         let mut block = recycled.unwrap_or_default();
         block.first = reader.place();
         block.sources.clear();
@@ -139,7 +139,7 @@ pub(super) fn table<E: EdgeOperation>(
         }
         Ok(Some(block))
     };
-    lanes.each_block(job, read, |lane, block: Block| {
+    lanes.each_block(job, read, |lane, block: EdgeBatch| {
         for (row, (&source, &target)) in block.sources.iter().zip(&block.targets).enumerate() {
             let weight = if E::WEIGHTED { block.weights[row] } else { 1.0 };
             if !weight.is_finite() {
@@ -157,8 +157,8 @@ pub(super) fn table<E: EdgeOperation>(
 
 /// Rows of a table.
 #[derive(Default)]
-struct Block {
-    /// The number of rows before the first one.
+struct EdgeBatch {
+    /// Number of the first row.
     first: u64,
     sources: Vec<u64>,
     targets: Vec<u64>,

@@ -10,7 +10,7 @@ use crate::Result;
 
 const STEP_BYTES: usize = 128 << 10;
 
-/// An input in this format, whatever its ending is, that can be opened more than once if its header is looked at.
+/// Opens an input in this format, whatever its extension, so that it can be read more than once if its header is read first.
 pub(super) fn readable(job: &Job, input: &Input, format: EdgeFormat) -> Result<Input> {
     let ending = match format {
         EdgeFormat::Text | EdgeFormat::Binary => return Ok(input.clone()),
@@ -27,7 +27,7 @@ pub(super) fn readable(job: &Job, input: &Input, format: EdgeFormat) -> Result<I
     Ok(input.called(&name, ending))
 }
 
-/// A copy in the job's scratch, decompressed, under the name that the user knows.
+/// Copies the input to the job's scratch, decompressed, under the name that the user knows.
 fn copy(job: &Job, input: &Input) -> Result<Input> {
     job.start_phase("copying standard input", "bytes", 0);
     let path = job.scratch_path(&job.scratch_name("stdin"));

@@ -7,7 +7,7 @@ use arrow_schema::{DataType, Field};
 
 use super::{FixedWidth, VertexId, host::Failures};
 
-/// A column of an answer, made of the value of each vertex. `None` makes a null.
+/// Computes a column of an answer from the value of each vertex. `None` makes a null.
 pub struct Column<V> {
     pub(super) name: String,
     pub(super) cells: Cells<V>,
@@ -51,7 +51,7 @@ impl<V: FixedWidth> Column<V> {
         Field::new(&self.name, kind, true)
     }
 
-    /// The column of these vertices' values; `id` gives the original id of a vertex that the value of another one names.
+    /// Makes the column of these vertices' values; `id` returns the original id of a vertex that another vertex's value names.
     pub(super) fn array<E>(
         &self,
         first: u32,

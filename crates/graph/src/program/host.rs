@@ -1,4 +1,4 @@
-//! Calls a program's functions, and keeps what went wrong in one of them.
+//! Calls a program's functions, and records the first failure.
 
 use std::{
     any::Any,
@@ -11,11 +11,11 @@ use std::{
 
 use crate::{Error, Graph, Result};
 
-/// The first thing that went wrong in a program, on whatever thread.
+/// The first failure of a program, on any thread.
 ///
 /// A panic that unwound through the engine would leave locks poisoned and other threads waiting. So each call of a program's
-/// function is caught where it is made: the engine gets a harmless value and ends the superstep, calling the program no more. A call
-/// that cannot panic costs nothing for that, since the compiler then drops what would catch.
+/// function is caught at the call: the engine gets a harmless value and ends the superstep, without further calls of the program.
+/// A call that cannot panic has no overhead, since the compiler then drops the catch.
 #[derive(Default)]
 pub(super) struct Failures {
     has_failed: AtomicBool,
@@ -30,7 +30,7 @@ struct Failure {
 }
 
 impl Failures {
-    /// The result of `function`, or `otherwise` where it panics or one panicked before.
+    /// Returns the result of `function`, or `otherwise` where a call panics or one panicked before.
     #[inline(always)]
     pub fn call<T>(
         &self,
@@ -48,7 +48,7 @@ impl Failures {
         })
     }
 
-    /// Keeps what went wrong, unless something did before.
+    /// Records a failure, unless there was one before.
     #[cold]
     pub fn note(&self, function: &'static str, vertex: Option<u32>, what: String) {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,10 +56,10 @@ impl Failures {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// What went wrong so far, with the original id of the vertex.
+    /// Reports the failure, if any, with the original id of the vertex.
     ///
     /// # Errors
-    /// [`Error::Program`], if something did.
+    /// [`Error::Program`] after a failure.
     pub fn check(&self, graph: &Graph, job: &inshore_store::Job, program: &'static str) -> Result<()> {
         if !self.has_failed.load(Ordering::Relaxed) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Programs as the engine's steps see them: numbers and bits become vertices and values, and every call is guarded.
+//! Adapts programs to the engine's steps: numbers and bits become vertices and values, and every call is guarded.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(super) trait Hosted: StepProgram {
 
     const NAME: &'static str;
 
-    /// Where the job is, for the next superstep.
+    /// Returns the position of the job, to be set for the next superstep.
     fn at(&mut self) -> &mut SuperstepInfo;
 
     fn failures(&self) -> &Arc<Failures>;
@@ -28,7 +28,7 @@ pub(super) trait Hosted: StepProgram {
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// A program, what went wrong in it, and where its job is.
+/// A program, its first failure, and the position of its job.
 struct Host<P> {
     program: Arc<P>,
     failures: Arc<Failures>,
@@ -60,23 +60,68 @@ impl<P> Host<P> {
     }
 }
 
-/// Hosts a [`VertexProgram`].
-pub(super) struct Own<P>(Host<P>);
-
-impl<P> Clone for Own<P> {
-    fn clone(&self) -> Own<P> {
-        Own(self.0.clone())
-    }
-}
-
 type BitsOf<T> = <T as FixedWidth>::Bits;
 
-impl<P: VertexProgram> Own<P> {
-    pub fn new(program: P) -> Own<P> {
-        Own(Host::new(program))
-    }
+/// Defines the host of a kind of programs, by the functions that all kinds have.
+macro_rules! host {
+    ($(#[$doc:meta])* $hosted:ident, $kind:ident) => {
+        $(#[$doc])*
+        pub(super) struct $hosted<P>(Host<P>);
 
-    /// The bits of a message; none, and a failure, where they are reserved.
+        impl<P> Clone for $hosted<P> {
+            fn clone(&self) -> Self {
+                $hosted(self.0.clone())
+            }
+        }
+
+        impl<P: $kind> $hosted<P> {
+            pub fn new(program: P) -> Self {
+                $hosted(Host::new(program))
+            }
+        }
+
+        impl<P: $kind> Hosted for $hosted<P> {
+            type Value = P::Value;
+            const NAME: &'static str = P::NAME;
+
+            fn at(&mut self) -> &mut SuperstepInfo {
+                &mut self.0.at
+            }
+
+            fn failures(&self) -> &Arc<Failures> {
+                &self.0.failures
+            }
+
+            fn initial(&self, vertex: u32) -> Self::State {
+                let none = Self::State::default();
+                self.0.call("initial", vertex, none, |program, id| program.initial(id).to_bits())
+            }
+
+            fn starts(&self, vertex: u32, state: &Self::State) -> bool {
+                self.0.call("starts", vertex, false, |program, id| {
+                    program.starts(id, P::Value::from_bits(*state))
+                })
+            }
+
+            fn columns(&self) -> Vec<Column<P::Value>> {
+                self.0.failures.call("columns", None, Vec::new(), || self.0.program.columns())
+            }
+        }
+    };
+}
+
+host! {
+    /// Hosts a [`VertexProgram`].
+    HostedVertices, VertexProgram
+}
+
+host! {
+    /// Hosts a [`SearchProgram`]: messages are the numbers of senders.
+    HostedSearch, SearchProgram
+}
+
+impl<P: VertexProgram> HostedVertices<P> {
+    /// Returns the bits of a message; records a failure if they are reserved.
     #[inline(always)]
     fn checked(&self, function: &'static str, vertex: u32, bits: BitsOf<P::Message>) -> BitsOf<P::Message> {
         if bits == Self::NOTHING {
@@ -87,13 +132,13 @@ impl<P: VertexProgram> Own<P> {
     }
 }
 
-impl<P: VertexProgram> StepProgram for Own<P> {
+impl<P: VertexProgram> StepProgram for HostedVertices<P> {
     type State = BitsOf<P::Value>;
     type Message = BitsOf<P::Message>;
     const NOTHING: Self::Message = <BitsOf<P::Message> as MessageBits>::RESERVED;
     const EVERY_VERTEX: bool = P::NEEDS.every_vertex;
     const WEIGHTED: bool = P::NEEDS.weights;
-    // Where every vertex sends in each superstep, edges in destination blocks take the place of rows in memory.
+    // If every vertex sends in each superstep, edges in destination blocks take the place of rows in memory.
     const REREADS: bool = !P::NEEDS.every_vertex;
 
     #[inline]
@@ -148,59 +193,18 @@ impl<P: VertexProgram> StepProgram for Own<P> {
     }
 
     #[inline]
-    fn gather(&self, vertex: u32, state: &Self::State, degree: u32) -> u64 {
+    fn aggregate(&self, vertex: u32, state: &Self::State, degree: u32) -> u64 {
         self.0.call("aggregate", vertex, 0, |program, _| {
             program.aggregate(P::Value::from_bits(*state), degree.into())
         })
     }
 
-    fn gathered(&mut self, sum: u64) {
+    fn set_aggregate(&mut self, sum: u64) {
         self.0.at.aggregate = sum;
     }
 }
 
-impl<P: VertexProgram> Hosted for Own<P> {
-    type Value = P::Value;
-    const NAME: &'static str = P::NAME;
-
-    fn at(&mut self) -> &mut SuperstepInfo {
-        &mut self.0.at
-    }
-
-    fn failures(&self) -> &Arc<Failures> {
-        &self.0.failures
-    }
-
-    fn initial(&self, vertex: u32) -> Self::State {
-        let none = Self::State::default();
-        self.0.call("initial", vertex, none, |program, id| program.initial(id).to_bits())
-    }
-
-    fn starts(&self, vertex: u32, state: &Self::State) -> bool {
-        self.0.call("starts", vertex, false, |program, id| program.starts(id, P::Value::from_bits(*state)))
-    }
-
-    fn columns(&self) -> Vec<Column<P::Value>> {
-        self.0.failures.call("columns", None, Vec::new(), || self.0.program.columns())
-    }
-}
-
-/// Hosts a [`SearchProgram`]: messages are the numbers of senders.
-pub(super) struct Search<P>(Host<P>);
-
-impl<P> Clone for Search<P> {
-    fn clone(&self) -> Search<P> {
-        Search(self.0.clone())
-    }
-}
-
-impl<P: SearchProgram> Search<P> {
-    pub fn new(program: P) -> Search<P> {
-        Search(Host::new(program))
-    }
-}
-
-impl<P: SearchProgram> StepProgram for Search<P> {
+impl<P: SearchProgram> StepProgram for HostedSearch<P> {
     type State = BitsOf<P::Value>;
     type Message = u32;
     const NOTHING: u32 = NONE;
@@ -212,7 +216,7 @@ impl<P: SearchProgram> StepProgram for Search<P> {
     }
 
     #[inline]
-    fn said_by(&self, vertex: u32) -> u32 {
+    fn message_of(&self, vertex: u32) -> u32 {
         vertex
     }
 
@@ -241,38 +245,12 @@ impl<P: SearchProgram> StepProgram for Search<P> {
         new
     }
 
-    /// What was reached wants to hear nothing more: 0 is below all.
+    /// A reached vertex accepts no message: 0 is below every number.
     fn kept(&self, _state: &Self::State) -> u32 {
         0
     }
 
     fn is_active(&self, vertex: u32, new: &Self::State, old: &Self::State) -> bool {
         self.waits(vertex, old) && !self.waits(vertex, new)
-    }
-}
-
-impl<P: SearchProgram> Hosted for Search<P> {
-    type Value = P::Value;
-    const NAME: &'static str = P::NAME;
-
-    fn at(&mut self) -> &mut SuperstepInfo {
-        &mut self.0.at
-    }
-
-    fn failures(&self) -> &Arc<Failures> {
-        &self.0.failures
-    }
-
-    fn initial(&self, vertex: u32) -> Self::State {
-        let none = Self::State::default();
-        self.0.call("initial", vertex, none, |program, id| program.initial(id).to_bits())
-    }
-
-    fn starts(&self, vertex: u32, state: &Self::State) -> bool {
-        self.0.call("starts", vertex, false, |program, id| program.starts(id, P::Value::from_bits(*state)))
-    }
-
-    fn columns(&self) -> Vec<Column<P::Value>> {
-        self.0.failures.call("columns", None, Vec::new(), || self.0.program.columns())
     }
 }

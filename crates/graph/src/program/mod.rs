@@ -1,9 +1,10 @@
 //! Vertex programs of your own: the programming model of the 2018 thesis (section 9.2, algorithms 1 and 3), run by the engine of
 //! the built-in algorithms within a memory budget.
 //!
-//! - [`VertexProgram`]: active vertices send messages along their edges, messages to one vertex are reduced to one, and the vertex
-//!   gets a new value. It is active in the next superstep if the program says so. [`run`] runs it.
-//! - [`SearchProgram`]: a vertex waits until one of its in-neighbours is active, and is then reached. [`search`] runs it.
+//! - [`VertexProgram`]: active vertices send messages along their edges, messages to one vertex are reduced to one, and the
+//!   vertex gets a new value. The program tells whether the vertex is active in the next superstep. [`run`] runs such a program.
+//! - [`SearchProgram`]: a vertex waits until one of its in-neighbours is active, and is then reached. [`search`] runs such a
+//!   program.
 //! - [`VertexId`], [`FixedWidth`], [`Column`]: vertices, values, and columns of the answer.
 //!
 //! ```text
@@ -16,9 +17,9 @@
 //!   is_active       is_active           whether the vertex sends in the next superstep
 //! ```
 //!
-//! The thesis stores the value before `finalize` (algorithms 1 and 3) or after it (algorithm 4); here it is the one after. The list
-//! of algorithm 4, sources of edges to vertices that changed, is not offered: a program whose vertices all send in every superstep
-//! declares that ([`Needs::every_vertex`]), and one that sends changes alone needs no such list.
+//! The thesis stores the value before `finalize` (algorithms 1 and 3) or after it (algorithm 4); this engine stores the one
+//! after. The list of algorithm 4, sources of edges to vertices that changed, is not offered: a program whose vertices all send
+//! in every superstep declares [`Needs::every_vertex`], and one that sends changes alone needs no such list.
 //!
 //! The component of each vertex, as the smallest vertex that reaches it:
 //!
@@ -77,24 +78,25 @@
 //!
 //! # Contract
 //!
-//! - **Memory** stays within the job's budget: values and messages are of a fixed width, and lie in memory or on flash as they fit.
-//!   The fields of the program itself are counted by the caller.
+//! - **Memory** stays within the job's budget: values and messages are of a fixed width, and lie in memory or on flash as they
+//!   fit. The caller accounts for the fields of the program itself.
 //! - **The same answer** at every budget and number of threads, if `reduce` is associative and commutative to the bit and all
-//!   functions depend on their arguments and unchanging fields alone. Integer sums, minima, maxima and bit operations are; a sum of
-//!   floating-point numbers is not, and differs in its last digits from run to run: [`VertexProgram`] says how to avoid that.
-//! - **Panics** in a function of the program, on whatever thread, end the job with [`Error::Program`](crate::Error::Program), which
-//!   names the program, the function and the vertex. (Where the process is built with `panic = "abort"` it ends, as by any panic.)
+//!   functions depend on their arguments and unchanging fields alone. Integer sums, minima, maxima and bit operations qualify; a
+//!   sum of floating-point numbers does not, and differs in its last digits from run to run: [`VertexProgram`] says how to avoid
+//!   that.
+//! - **Panics** in a function of the program, on any thread, end the job with [`Error::Program`](crate::Error::Program), which
+//!   names the program, the function and the vertex. (If the process is built with `panic = "abort"`, a panic ends the process.)
 //! - **Cancellation**, progress and `--explain` texts are those of the built-in algorithms; so are checkpoints ([`Resume`]).
 //!
 //! # Traits that stay private
 //!
 //! The engine's steps (push, pull, destination blocks, in memory or through sort-reduce) stand behind one trait of their own,
-//! `StepProgram`, which both programs and the built-in algorithms implement. It stays private because it makes promises that no
-//! caller can keep safely and no engine can check cheaply: that a message may be skipped where it meets a value that was seen
-//! (`kept`), that a pull finds the message that a push would have sent (`said_by`), that a bit pattern changes nothing
-//! (`NOTHING`). A program that breaks one of these gives other answers at other budgets. Its vertex numbers are also 32 bits wide.
-//! `State` and `Message` tie values to the layout of buffers and to atomic operations; [`FixedWidth`] stands before them. `Sender`,
-//! `Deliver` and `CellArray` are the ways of a message from an edge to its vertex: the choice among them is the engine's.
+//! `StepProgram`, which both programs and the built-in algorithms implement. The trait stays private because of promises that no
+//! caller can keep safely and no engine can check cheaply: that a message may be skipped where a value was seen (`kept`), that a
+//! pull finds the message that a push would have sent (`message_of`), that a bit pattern changes nothing (`NOTHING`). A program
+//! that breaks a promise gives other answers at other budgets. Vertex numbers are also 32 bits wide there. `State` and `Message`
+//! tie values to the layout of buffers and to atomic operations; [`FixedWidth`] hides both. `Sender`, `Deliver` and
+//! `AccumulatorArray` are the ways of a message from an edge to its vertex: the engine chooses among these.
 
 mod column;
 mod host;
@@ -110,14 +112,14 @@ pub use value::{Bits, FixedWidth, MessageBits, VertexId};
 
 use crate::Tuning;
 
-/// Declares what a program asks of the engine.
+/// Declares the needs of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Weights are read beside edges, and [`VertexProgram::along`] is called: 8 more bytes are read for each edge.
+    /// Weights are read beside edges, and [`VertexProgram::along`] is called: 8 more bytes are read per edge.
     pub weights: bool,
-    /// Every vertex is active in every superstep, and gets a new value in each, with or without a message (PageRank). Then edges may
-    /// be cut into destination blocks first, `starts` and `is_active` are not called, and [`ProgramOptions::supersteps`] must say
-    /// when to end.
+    /// Every vertex is active in every superstep, and gets a new value in each, with or without a message (PageRank). Then edges
+    /// may be cut into destination blocks first, `starts` and `is_active` are not called, and [`ProgramOptions::supersteps`] must
+    /// say when to end.
     pub every_vertex: bool,
 }
 
@@ -134,25 +136,25 @@ pub struct SuperstepInfo {
     pub aggregate: u64,
 }
 
-/// Is an algorithm as functions of one vertex, one edge, or two messages (2018 thesis, section 9.2).
+/// Defines an algorithm as functions of one vertex, one edge, or two messages (2018 thesis, section 9.2).
 ///
 /// Functions are called by many threads at once and in no order that a program may rely on. They must not block.
 ///
 /// **Sums of fractions**: floating-point addition is not associative. A program whose answer is to be the same at every number of
 /// threads sums fixed-point numbers, as PageRank does: a `u64` with 62 bits behind the point.
 ///
-/// **Reserved bits**: a message whose bits are all set (`u64::MAX`, `i64::MAX`, one NaN) stands for none, and a program that sends
-/// or makes one ends with [`Error::Program`](crate::Error::Program). Values may have any bits.
+/// **Reserved bits**: a message whose bits are all set (`u64::MAX`, `i64::MAX`, one NaN) stands for no message, and a program
+/// that sends or makes such a message ends with [`Error::Program`](crate::Error::Program). Values may have any bits.
 pub trait VertexProgram: Send + Sync + 'static {
-    /// What is kept of each vertex: 4, 8 or 16 bytes.
+    /// The value of each vertex: 4, 8 or 16 bytes.
     type Value: FixedWidth;
-    /// What an edge carries: 4 or 8 bytes.
+    /// The message along an edge: 4 or 8 bytes.
     type Message: FixedWidth<Bits: MessageBits>;
 
     /// The name in errors, progress and checkpoints.
     const NAME: &'static str;
 
-    /// Tells the engine's duties towards the program.
+    /// Declares the needs of the program.
     const NEEDS: Needs;
 
     /// Gives the value of a vertex before the first superstep.
@@ -163,8 +165,8 @@ pub trait VertexProgram: Send + Sync + 'static {
         true
     }
 
-    /// Gives what an active vertex sends along each of its out-edges, of which there are `out_degree`; `None` sends nothing.
-    /// It is called only where there are out-edges.
+    /// Returns the message of an active vertex along each of its out-edges, of which there are `out_degree`; `None` sends
+    /// nothing. The function is called only for vertices with out-edges.
     fn edge_program(
         &self,
         at: &SuperstepInfo,
@@ -173,7 +175,7 @@ pub trait VertexProgram: Send + Sync + 'static {
         out_degree: u64,
     ) -> Option<Self::Message>;
 
-    /// Gives what arrives at the end of an edge of this weight; only with [`Needs::weights`].
+    /// Returns the message that arrives at the end of an edge of this weight; only with [`Needs::weights`].
     fn along(&self, message: Self::Message, _weight: f64) -> Self::Message {
         message
     }
@@ -181,8 +183,8 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// Combines two messages to one vertex (the thesis' `vertex_update`): associative and commutative.
     fn reduce(&self, a: Self::Message, b: Self::Message) -> Self::Message;
 
-    /// Gives the new value of a vertex. `message` is what all messages to it were reduced to; `None`, with
-    /// [`Needs::every_vertex`] alone, where there was none.
+    /// Returns the new value of a vertex. `message` is the reduction of all messages to the vertex; `None`, with
+    /// [`Needs::every_vertex`] alone, if there was none.
     fn finalize(
         &self,
         at: &SuperstepInfo,
@@ -194,8 +196,8 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// Tells whether a vertex that got a message is active in the next superstep.
     fn is_active(&self, new: Self::Value, old: Self::Value) -> bool;
 
-    /// Gives what an active vertex adds to [`SuperstepInfo::aggregate`]; sums wrap at 2^64. (Pregel's aggregators: Malewicz et al.
-    /// 2010, section 3.3.) It is called for vertices without out-edges too.
+    /// Returns an active vertex's term of [`SuperstepInfo::aggregate`]; sums wrap at 2^64. (Pregel's aggregators: Malewicz et al.
+    /// 2010, section 3.3.) The function is called for vertices without out-edges too.
     fn aggregate(&self, _value: Self::Value, _out_degree: u64) -> u64 {
         0
     }
@@ -204,14 +206,14 @@ pub trait VertexProgram: Send + Sync + 'static {
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// Is a search with early exit: each vertex waits until one of its in-neighbours is active, and takes no notice of a second one.
+/// Defines a search with early exit: each vertex waits until one of its in-neighbours is active, and ignores further ones.
 ///
-/// The engine may send along the out-edges of active vertices, or let waiting vertices look along their in-edges and stop at the
-/// first active one (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012), whichever reads less. Both
-/// give the same answer by construction: a search has no messages of its own, and is told the active in-neighbour with the smallest
+/// The engine may send along the out-edges of active vertices, or let waiting vertices scan their in-edges and stop at the first
+/// active vertex (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012), whichever reads less. Both
+/// give the same answer by construction: a search has no messages of its own, and gets the active in-neighbour with the smallest
 /// id. A vertex that was reached is active in the next superstep.
 pub trait SearchProgram: Send + Sync + 'static {
-    /// What is kept of each vertex: 4, 8 or 16 bytes.
+    /// The value of each vertex: 4, 8 or 16 bytes.
     type Value: FixedWidth;
 
     /// The name in errors, progress and checkpoints.
@@ -226,8 +228,8 @@ pub trait SearchProgram: Send + Sync + 'static {
     /// Tells whether a vertex with this value is yet to be reached.
     fn waits(&self, value: Self::Value) -> bool;
 
-    /// Gives the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends with
-    /// [`Error::Program`](crate::Error::Program).
+    /// Gives the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends
+    /// with [`Error::Program`](crate::Error::Program).
     fn reached(
         &self,
         at: &SuperstepInfo,
@@ -240,23 +242,23 @@ pub trait SearchProgram: Send + Sync + 'static {
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
-/// What the run of a program is to do.
+/// Sets the options of a run.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramOptions {
-    /// Supersteps at most; `None`, the default: until no vertex is active.
+    /// Largest number of supersteps; `None`, the default, runs until no vertex is active.
     pub supersteps: Option<u32>,
-    /// Keeps checkpoints and goes on from one; `None`, the default: neither.
+    /// Saves checkpoints and resumes from one; `None`, the default, does neither.
     pub resume: Option<Resume>,
-    /// For tests and comparisons.
+    /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
-/// Keeps what an interrupted job needs to go on, and goes on where one ended that asked the same of the same graph.
+/// Saves checkpoints, and resumes an interrupted job that asked the same of the same graph.
 #[derive(Clone, Debug)]
 pub struct Resume {
-    /// About how much time passes between two checkpoints. [`Rows::finish`](crate::Rows::finish) removes the last one.
+    /// Interval between two checkpoints, approximately. [`Rows::finish`](crate::Rows::finish) removes the last one.
     pub every: Duration,
-    /// Names the question: the program's version and all of its parameters. The engine cannot tell two programs of one name apart, so
-    /// a question that stays the same while the program changes goes on with values of the other program.
+    /// Names the question: the program's version and all of its parameters. The engine cannot tell two programs of one name
+    /// apart, so a job with the same question and a changed program resumes with values of the old program.
     pub question: String,
 }

@@ -8,7 +8,7 @@ use inshore_store::Job;
 use super::{
     Column, FixedWidth, ProgramOptions, SearchProgram, SuperstepInfo, VertexProgram,
     column::Cells,
-    hosted::{Hosted, Own, Search},
+    hosted::{Hosted, HostedSearch, HostedVertices},
 };
 use crate::{
     Answer, Error, Graph, Result, Rows,
@@ -20,19 +20,19 @@ use crate::{
     ids::Translation,
 };
 
-/// Runs a vertex program and gives a row for each vertex, in the order of original ids: `vertex` (its original id), and the columns
-/// of the program, each of which may have nulls. Edges are followed in their direction.
+/// Runs a vertex program and returns a row for each vertex, in the order of original ids: `vertex` (its original id), and the
+/// columns of the program, each of which may have nulls. Edges are followed in their direction.
 ///
-/// Cost of a superstep: the rows of active vertices are read, up to 4 bytes an edge and 8 more with weights, and one value for each
-/// vertex that is active or gets a message. Messages that do not fit in memory, one for each vertex, are sorted and reduced
-/// through flash: of n messages with m bytes about a third of (4 + m) n bytes is written and read again. Memory: within the job's budget,
-/// of at least [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
+/// Cost of a superstep: the rows of active vertices are read, up to 4 bytes per edge and 8 more with weights, and one value for
+/// each vertex that is active or gets a message. Messages that do not fit in memory, one per vertex, are sorted and reduced
+/// through flash: of n messages with m bytes about a third of (4 + m) n bytes is written and read again. Memory: within the job's
+/// budget, of at least [`SMALLEST_BUDGET_BYTES`](crate::SMALLEST_BUDGET_BYTES).
 ///
 /// Source: 2018 thesis, section 9.2 (algorithm 1) and section 9.4 (algorithm 3).
 ///
 /// # Errors
-/// [`Error::Program`] where a function of the program panics or breaks a rule that its doc tells; [`Error::BadInput`] where it
-/// needs weights and the graph has none; [`Error::BadOption`] where it has no end;
+/// [`Error::Program`] where a function of the program panics or breaks a rule of its documentation; [`Error::BadInput`] where the
+/// program needs weights and the graph has none; [`Error::BadOption`] where the program has no end;
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
 pub fn run<P: VertexProgram>(
     graph: &Graph,
@@ -53,13 +53,13 @@ pub fn run<P: VertexProgram>(
     }
     let out = graph.out();
     let rows = vec![if P::NEEDS.weights { out.clone() } else { out.unweighted() }];
-    drive(graph, job, Own::new(program), options, rows, false)
+    drive(graph, job, HostedVertices::new(program), options, rows, false)
 }
 
-/// Runs a search and gives rows as [`run`] does.
+/// Runs a search and returns rows as [`run`] does.
 ///
 /// Cost: each edge is read at most once, with the blocks of the edge file that active vertices touch. Where the graph has
-/// in-edges, waiting vertices look along them in the supersteps in which that is less.
+/// in-edges, a superstep pulls along those of waiting vertices if that reads less.
 ///
 /// # Errors
 /// As [`run`].
@@ -72,7 +72,7 @@ pub fn search<P: SearchProgram>(
     let mut rows = vec![graph.out().unweighted()];
     let in_edges = graph.kept_in_edges();
     rows.extend(in_edges.filter(|_| graph.info().directed).map(Csr::unweighted));
-    drive(graph, job, Search::new(program), options, rows, in_edges.is_some())
+    drive(graph, job, HostedSearch::new(program), options, rows, in_edges.is_some())
 }
 
 fn drive<H: Hosted>(
@@ -104,7 +104,7 @@ fn drive<H: Hosted>(
     let engine = Engine::new::<H>(job, setup, |vertex| hosted.initial(vertex));
     check()?;
     let mut engine = engine?;
-    let (mut active, mut number, mut edges_before) = match engine.take_up(&checkpoints)? {
+    let (mut active, mut number, mut edges_before) = match engine.resume_from(&checkpoints)? {
         Some((active, [number, edges_before])) => (active, number as u32, edges_before),
         None if H::EVERY_VERTEX => (Frontier::All, 0, 0),
         None => (engine.frontier(|vertex, state| hosted.starts(vertex, state))?, 0, 0),
@@ -129,7 +129,7 @@ fn drive<H: Hosted>(
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// A row for each vertex.
+/// Makes a row for each vertex.
 fn table<H: Hosted>(
     graph: &Graph,
     job: &Job,
@@ -180,7 +180,7 @@ fn table<H: Hosted>(
     VertexRows::stream(graph, job, Arc::new(Schema::new(fields)), states, arrays)
 }
 
-/// Refuses columns of one name, and more than one of vertices.
+/// Refuses duplicate names of columns, and more than one column of vertices.
 fn check_columns<V: FixedWidth>(program: &'static str, columns: &[Column<V>]) -> Result<()> {
     let bad = |what| Err(Error::Program { program, function: "columns", vertex: None, what });
     let mut names = HashSet::from(["vertex"]);

@@ -5,12 +5,12 @@ use crate::engine::{Message, State};
 /// Names a vertex of one graph.
 ///
 /// A vertex has two names. Its *original id* is the number that the import read, of up to 64 bits; answers are in original ids.
-/// Its *dense number* is the place of the original id among all original ids of the graph, in ascending order, from 0 on: what
-/// edges on flash are made of. A `VertexId` stands for the dense number and hides how wide that is. Two of one graph compare as
-/// their original ids do; two of different graphs have nothing to do with each other.
+/// Its *dense number* is the place of the original id among all original ids of the graph, in ascending order, from 0 on; edges
+/// on flash consist of dense numbers. A `VertexId` stands for the dense number and hides its width. Two vertices of one graph
+/// compare as their original ids do; vertices of different graphs are unrelated.
 ///
-/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and to original
-/// ids; [`VertexId::number`] gives the dense number, for arrays of the caller's.
+/// [`Graph::vertex_id`](crate::Graph::vertex_id) and [`Graph::original_id`](crate::Graph::original_id) convert from and to
+/// original ids; [`VertexId::number`] gives the dense number, for arrays of the caller's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(u64);
 
@@ -19,21 +19,22 @@ impl VertexId {
         VertexId(number.into())
     }
 
-    /// Gives the dense number: less than the number of the graph's vertices.
+    /// Returns the dense number: less than the number of the graph's vertices.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The number as rows have it, where the graph has so many vertices.
+    /// Returns the number as rows store it, if the graph has so many vertices.
     pub(crate) fn within(self, vertices: u64) -> Option<u32> {
         u32::try_from(self.0).ok().filter(|_| self.0 < vertices)
     }
 }
 
-/// A type that the engine keeps as plain bits: copied, compared, written to flash and read back.
+/// Lets the engine store a type as plain bits: copied, compared, written to flash and read back.
 ///
-/// Each pattern of bits must stand for a value, as far as `to_bits` gives it: `from_bits(value.to_bits())` is the same value. The
-/// engine checks the bytes that it reads back (checksums), and asks no more of the type, so that no implementation needs `unsafe`.
+/// Each pattern of bits must stand for a value, as far as `to_bits` returns it: `from_bits(value.to_bits())` is the same value.
+/// The engine checks the bytes that it reads back (checksums), and demands no more of the type, so that no implementation needs
+/// `unsafe`.
 ///
 /// ```
 /// use inshore_graph::program::FixedWidth;
@@ -58,17 +59,17 @@ pub trait FixedWidth: Copy + Send + Sync + 'static {
     /// The bits: `u32`, `u64` or `[u64; 2]`.
     type Bits: Bits;
 
-    /// Gives the bits of a value.
+    /// Returns the bits of a value.
     fn to_bits(self) -> Self::Bits;
 
-    /// Gives the value of bits that [`FixedWidth::to_bits`] gave.
+    /// Returns the value of bits that [`FixedWidth::to_bits`] returned.
     fn from_bits(bits: Self::Bits) -> Self;
 }
 
-/// The widths that a value can have: 4, 8 or 16 bytes. (The 2018 thesis has values of 4 to 128 bits, section 9.5.3.)
+/// Limits the width of a value to 4, 8 or 16 bytes. (The 2018 thesis has values of 4 to 128 bits, section 9.5.3.)
 pub trait Bits: sealed::Sealed + State + PartialEq {}
 
-/// The widths that a message can have: 4 or 8 bytes, which is as much as a processor exchanges at once.
+/// Limits the width of a message to 4 or 8 bytes, as much as a processor exchanges atomically.
 pub trait MessageBits: Bits + Message {
     #[doc(hidden)]
     const RESERVED: Self;
@@ -115,7 +116,7 @@ fixed_width!(u64, u64, std::convert::identity, std::convert::identity);
 fixed_width!([u64; 2], [u64; 2], std::convert::identity, std::convert::identity);
 fixed_width!(f32, u32, f32::to_bits, f32::from_bits);
 fixed_width!(f64, u64, f64::to_bits, f64::from_bits);
-// All bits are set for the greatest number, and not for -1.
+// The bits of the greatest number are all set, and not those of -1.
 fixed_width!(i32, u32, |value: i32| value.cast_unsigned() ^ 1 << 31, |bits: u32| (bits ^ 1 << 31)
     .cast_signed());
 fixed_width!(i64, u64, |value: i64| value.cast_unsigned() ^ 1 << 63, |bits: u64| (bits ^ 1 << 63)

@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Helpers shared by the integration tests.
 #![allow(dead_code)]
 
 use std::{
@@ -74,7 +74,7 @@ impl World {
     }
 }
 
-/// The ways to run a job that must all give the same answer.
+/// A way to run a job; all ways must give the same answer.
 pub struct Way {
     pub name: &'static str,
     pub memory_bytes: u64,
@@ -82,7 +82,7 @@ pub struct Way {
     pub tuning: Tuning,
 }
 
-/// A tiny and a huge budget, sorted runs that spill because their buffers are tiny, and narrow columns.
+/// Lists a tiny and a huge budget, sorted runs that spill because their buffers are tiny, and narrow columns.
 pub fn ways() -> Vec<Way> {
     let way = |name, memory_bytes, threads, tuning| Way { name, memory_bytes, threads, tuning };
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(16 << 10), ..Tuning::default() };
@@ -98,7 +98,7 @@ pub fn ways() -> Vec<Way> {
     ]
 }
 
-/// Each step by its name, and choices of all kinds that are drawn, in every layout; seeds from `first` on.
+/// Lists each step by its name, and drawn choices of all kinds, in every layout; seeds from `first` on.
 pub fn forced(first: u64) -> Vec<Tuning> {
     let draws = [None, Some(first), Some(first + 1)];
     let step = |step| draws.map(|draw| Tuning { step: Some(step), draw, ..Tuning::default() });
@@ -119,7 +119,7 @@ pub fn forced(first: u64) -> Vec<Tuning> {
     steps.chain(drawn).chain(regimes).chain(sorted).collect()
 }
 
-/// All rows of an answer: the id of each vertex and its other columns as numbers (`None` for null).
+/// Reads all rows of an answer: the id of each vertex and its other columns as numbers (`None` for null).
 pub fn rows(mut answer: Answer) -> Vec<(u64, Vec<Option<f64>>)> {
     let mut all = Vec::new();
     while let Some(batch) = answer.rows.next_batch().unwrap() {
@@ -143,7 +143,7 @@ pub fn rows(mut answer: Answer) -> Vec<(u64, Vec<Option<f64>>)> {
     all
 }
 
-/// The folder of real data, or a line that says that the test was skipped.
+/// Returns the folder of real data, or prints a line that says that the test was skipped.
 pub fn data(name: &str) -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let root = std::env::var_os("INSHORE_TEST_DATA").map_or(beside, PathBuf::from);
@@ -155,7 +155,7 @@ pub fn data(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The bytes of a file, decompressed where it ends in `.gz`.
+/// Reads a file, decompressed if its name ends in `.gz`.
 pub fn read(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).unwrap();
@@ -166,7 +166,7 @@ pub fn read(path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// Lines of `id value`, with LDBC's words for "unreached" as `None`.
+/// Reads lines of `id value`, with LDBC's words for "unreached" as `None`.
 pub fn answers(path: &Path) -> Vec<(u64, Option<f64>)> {
     let text = String::from_utf8(read(path)).unwrap();
     let parse = |line: &str| {

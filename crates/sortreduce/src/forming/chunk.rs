@@ -9,22 +9,22 @@
 //!   free: 5, 6, 8, ...
 //! ```
 //!
-//! A pushed record goes at once to the block that its bucket is filling: what would be the first pass of a radix
-//! sort costs no pass and no second copy of the chunk. When the blocks are used up, the chunk is sorted in place,
-//! bucket by bucket: a bucket is copied to the [`Sorter`] (its blocks are free then), sorted, reduced, and
-//! written back to fewer blocks. A bucket larger than a slab is first scattered over smaller buckets through the
-//! free blocks, so that any distribution of keys is sorted in the memory of the chunk. If that made the chunk
-//! half empty, pushing goes on; otherwise the owner writes it as a run. So few distinct keys never leave memory.
+//! A pushed record goes at once to the open block of its bucket: so the first pass of a radix sort costs no pass and no second
+//! copy of the chunk. When the blocks are used up, the chunk is sorted in place, bucket by bucket: a bucket is copied to the
+//! [`Sorter`] (which frees its blocks), sorted, reduced, and written back to fewer blocks. A bucket larger than a slab is first
+//! scattered over smaller buckets through the free blocks, so that any distribution of keys is sorted in the memory of the chunk.
+//! If that made the chunk half empty, pushing goes on; otherwise the owner writes the chunk as a run. So few distinct keys never
+//! leave memory.
 //!
-//! The obvious other way, two arrays and a radix pass between them, halves the chunk: twice the runs, and fewer
-//! equal keys meet before they are written.
+//! The obvious alternative, two arrays and a radix pass between them, halves the chunk: twice the runs, and fewer equal keys meet
+//! before they are written.
 
 use inshore_store::{Budget, Job, Reservation, Result};
 
 use crate::{
     Key, Operation, Value,
     array::Array,
-    forming::scatter::{Blocks, BucketMap, scatter},
+    forming::scatter::{BucketBlocks, BucketMap, scatter},
     forming::sizes::{BLOCK_EXTRA_BYTES, BUCKET_BITS_MAX, ChunkSizes, spare_blocks},
     forming::sort::{Sorter, min_max},
     keys::word::Word,
@@ -41,7 +41,7 @@ struct Chain {
 
 const EMPTY: Chain = Chain { head: NONE, last: NONE, records: 0 };
 
-/// The records of one key range: full blocks, and one that is being filled where the cursor stands.
+/// The records of one key range: full blocks, and an open one at the cursor.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     closed: Chain,
@@ -60,7 +60,7 @@ pub(crate) struct Chunk<K: Key, V> {
     map: BucketMap<K::Word>,
     buckets: Vec<Bucket>,
     cursors: Vec<u32>,
-    /// A block's records on their way to another bucket.
+    /// A block's records during a move to another bucket.
     moving: (Vec<K>, Vec<V>),
     _extra: Reservation,
 }
@@ -76,7 +76,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
             sizes,
             next: vec![NONE; sizes.blocks],
             fill: vec![0; sizes.blocks],
-            // Popped from the end: blocks are used in ascending order, so that few records touch few pages.
+            // Blocks are taken from the end, in ascending order, so that few records touch few pages.
             free: (0..sizes.blocks as u32).rev().collect(),
             map,
             buckets: Vec::new(),
@@ -88,7 +88,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         Ok(chunk)
     }
 
-    /// Forgets all records and starts again with other buckets.
+    /// Removes all records and starts again with other buckets.
     pub fn clear(&mut self, map: BucketMap<K::Word>) {
         for bucket in std::mem::take(&mut self.buckets) {
             self.release(bucket.closed);
@@ -101,12 +101,12 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.open();
     }
 
-    /// The present buckets.
+    /// Returns the present buckets.
     pub fn map(&self) -> BucketMap<K::Word> {
         self.map
     }
 
-    /// Bits of the number of buckets.
+    /// Returns the number of buckets as a power of two.
     pub fn bucket_bits(&self) -> u32 {
         self.sizes.bucket_bits
     }
@@ -122,14 +122,14 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Takes records until the chunk is full; gives how many it took, and whether it is full now: then it must
-    /// be sorted before the next push, even if it took all.
+    /// Takes records until the chunk is full; returns the number taken, and whether the chunk is full: then it must be sorted
+    /// before the next push, even if all were taken.
     #[inline]
     pub fn push(&mut self, keys: &[K], value_at: impl Fn(usize) -> V) -> (usize, bool) {
         let map = self.map;
         let mut taken = 0;
         while taken < keys.len() {
-            let into = Blocks {
+            let into = BucketBlocks {
                 keys: &mut self.keys,
                 values: &mut self.values,
                 block_records: self.sizes.block_records,
@@ -171,7 +171,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.cursors[bucket] = self.start(block);
     }
 
-    /// Adds a bucket's open block to its full ones; an empty one is free again.
+    /// Adds a bucket's open block to its full ones; frees an empty one.
     fn close(&mut self, number: usize) {
         let block = std::mem::replace(&mut self.buckets[number].open, NONE);
         if block == NONE {
@@ -313,9 +313,8 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. Needs no
-    /// more blocks than are free: every block that is taken was given back before, but for one open block in
-    /// each new chain.
+    /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. The free blocks suffice:
+    /// for every block that is taken one was freed before, except for one open block in each new chain.
     fn scatter_chain(&mut self, chain: Chain, min: K::Word, max: K::Word, slab_records: usize) -> Vec<Chain> {
         let wanted = (2 * chain.records / slab_records).next_power_of_two().ilog2();
         let most = self.free.len().saturating_sub(spare_blocks::<K>()).max(2).ilog2();
@@ -355,17 +354,17 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.moving = (keys, values);
     }
 
-    /// Whether enough blocks are free to go on instead of writing a run.
+    /// Tells whether enough blocks are free to go on without writing a run.
     pub fn is_roomy(&self) -> bool {
         self.free.len() >= self.sizes.blocks / 2
     }
 
-    /// Records in full and sorted blocks: all of them after [`Chunk::sort`].
+    /// Counts records in full and sorted blocks: all records after [`Chunk::sort`].
     pub fn sorted_records(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.closed.records as u64).sum()
     }
 
-    /// The blocks of a sorted chunk in order.
+    /// Iterates over the blocks of a sorted chunk in order.
     pub fn sorted_blocks(&self) -> impl Iterator<Item = (&[K], &[V])> {
         let heads = self.buckets.iter().map(|bucket| bucket.closed.head).filter(|&head| head != NONE);
         heads.flat_map(move |head| {
@@ -374,20 +373,20 @@ impl<K: Key, V: Value> Chunk<K, V> {
         })
     }
 
-    /// The numbers of the blocks of a sorted chunk in order, for [`Chunk::numbered_block`].
+    /// Returns the numbers of the blocks of a sorted chunk in order, for [`Chunk::numbered_block`].
     pub fn sorted_block_numbers(&self) -> Vec<u32> {
         let heads = self.buckets.iter().map(|bucket| bucket.closed.head).filter(|&head| head != NONE);
         let next = |&block: &u32| Some(self.next[block as usize]).filter(|&next| next != NONE);
         heads.flat_map(|head| std::iter::successors(Some(head), next)).collect()
     }
 
-    /// One block.
+    /// Returns one block.
     pub fn numbered_block(&self, block: u32) -> (&[K], &[V]) {
         self.block(block)
     }
 }
 
-/// The buckets that records are scattered over while a chunk's own buckets wait.
+/// The target buckets of a scattered chain, while the chunk's own buckets wait.
 struct Scattering<W> {
     map: BucketMap<W>,
     buckets: Vec<Bucket>,
@@ -402,7 +401,7 @@ impl<W> Scattering<W> {
     }
 }
 
-/// Hangs a block with `fill` records to the end of a chain.
+/// Appends a block with `fill` records to a chain.
 fn link(chain: &mut Chain, block: u32, fill: u32, next: &mut [u32]) {
     next[block as usize] = NONE;
     if chain.last == NONE {
@@ -465,7 +464,7 @@ mod tests {
         assert_eq!(chunk.sorted_records(), expected.len() as u64, "{name}");
         let records = chunk.sorted_blocks().flat_map(|(keys, values)| keys.iter().zip(values));
         assert!(records.eq(&expected), "{name}");
-        // Nothing is lost of the memory either.
+        // No memory is lost either.
         chunk.clear(map);
         assert_eq!(chunk.free.len() + map.buckets(), sizes.blocks, "{name}");
     }
@@ -479,7 +478,7 @@ mod tests {
         check("equal", |_| u64::MAX);
         check("two", |n| if n % 2 == 0 { 0 } else { u64::MAX });
         check("one bucket", |n| (1 << 40) + mix(n) % (1 << 38));
-        // Every level of scattering leaves almost all in one bucket.
+        // Every level of scattering leaves almost all records in one bucket.
         check("outliers", |n| if n < 64 { 1 << n } else { mix(n) % 5_000 });
         check("nested", |n| mix(n) >> (n % 64));
         check("clusters", |n| (1u64 << (n % 64)).wrapping_add(mix(n) % 3_000));

@@ -14,11 +14,11 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// Keys that are looked at to guess how keys are spread, where no range is known.
+/// Keys in the sample from which the distribution is guessed, where no range is known.
 const SAMPLE_KEYS: usize = 256;
 
-/// A chunk, what is needed to sort it, and the file that its runs go to. It outlives the sink that uses it, so
-/// that many sinks after another share one.
+/// A chunk, its sorter, and the file of its runs. A formation outlives the sink that uses it, so that many successive sinks share
+/// one.
 pub(crate) struct Formation<O: Operation> {
     job: Job,
     name: &'static str,
@@ -28,23 +28,23 @@ pub(crate) struct Formation<O: Operation> {
     sorter: Sorter<O>,
     writer: RunWriter<O::Key, O::Value>,
     state: ChunkState,
-    /// Whether the buckets suit the keys that came so far.
+    /// Tells whether the buckets suit the keys that came so far.
     map_suits: bool,
-    /// What of the input is in the chunk, where runs are kept.
+    /// Units of the input in the chunk, if runs are kept.
     units: Option<Units>,
-    /// What happened since it was last asked.
+    /// Results since they were last taken.
     pub done: Formed<O::Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// Nothing was pushed since it was made or written: its buckets may change.
+    /// Nothing was pushed since the chunk was created or written: its buckets may change.
     Empty,
     Filling,
     Sorted,
 }
 
-/// What forming runs did.
+/// Results of forming runs.
 #[derive(Debug)]
 pub(crate) struct Formed<K> {
     pub records_pushed: u64,
@@ -60,7 +60,7 @@ impl<K> Default for Formed<K> {
 }
 
 impl<K> Formed<K> {
-    /// Adds what another formation did.
+    /// Adds the results of another formation.
     pub fn add(&mut self, other: Formed<K>) {
         self.records_pushed += other.records_pushed;
         self.records_in_runs += other.records_in_runs;
@@ -96,10 +96,10 @@ impl<O: Operation> Formation<O> {
         })
     }
 
-    /// Takes records; where the chunk is full, sorts it, and writes a run if that makes too little room.
+    /// Takes records; sorts a full chunk, and writes a run if that frees too little space.
     ///
     /// # Errors
-    /// Those of writing a run; [`inshore_store::Error::Cancelled`].
+    /// Errors of writing a run; [`inshore_store::Error::Cancelled`].
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         let mut done = 0;
@@ -143,21 +143,21 @@ impl<O: Operation> Formation<O> {
         self.write_run()
     }
 
-    /// What is pushed from now on are the records of a unit of the input from number `from` on.
+    /// Starts a unit: records pushed from here on are those of `unit` from number `from` on.
     pub fn begin_unit(&mut self, unit: u64, from: u64) {
         if let Some(units) = &mut self.units {
             units.begin(unit, from);
         }
     }
 
-    /// The unit has no more records.
+    /// Ends a unit: it has no more records.
     pub fn end_unit(&mut self) {
         if let Some(units) = &mut self.units {
             units.end();
         }
     }
 
-    /// Sorts and reduces what is in the chunk.
+    /// Sorts and reduces the records in the chunk.
     ///
     /// # Errors
     /// [`inshore_store::Error::Cancelled`].
@@ -199,22 +199,21 @@ impl<O: Operation> Formation<O> {
         Ok(())
     }
 
-    /// Checksums and first keys of all blocks stay in memory, so there cannot be any number of them.
+    /// Creates an error: checksums and first keys of all blocks stay in memory, which limits the number of blocks.
     fn too_many_runs(&self) -> Error {
         let (spilled, memory) = (self.writer.bytes, self.plan.memory_bytes as u64);
         Error::TooManyRuns { name: self.name, spilled, memory, enough: None }
     }
 
-    /// Records of a sorted chunk that never left memory.
+    /// Counts records of a sorted chunk that never left memory.
     pub fn records_in_chunk(&self) -> u64 {
         self.chunk.sorted_records()
     }
 
-    /// Writes what is left in the sorted chunk and gives the runs that were not given before; hands the memory
-    /// back.
+    /// Writes the rest of the sorted chunk and returns the runs that were not taken before; releases the memory.
     ///
     /// # Errors
-    /// Those of writing a run.
+    /// Errors of writing a run.
     pub fn finish(mut self) -> Result<Formed<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;
@@ -223,12 +222,12 @@ impl<O: Operation> Formation<O> {
         Ok(self.done)
     }
 
-    /// The sorted chunk, where all fits in memory.
+    /// Returns the sorted chunk, if all records are in memory.
     pub fn into_chunk(self) -> Chunk<O::Key, O::Value> {
         self.chunk
     }
 
-    /// Buckets for keys like these first ones. A bad guess costs speed only.
+    /// Chooses buckets by the first keys. A bad guess costs only speed.
     fn sampled_map(&self, keys: &[O::Key]) -> BucketMap<WordOf<O>> {
         let mut sample: Vec<_> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_word()).collect();
         sample.sort_unstable();
@@ -236,7 +235,7 @@ impl<O: Operation> Formation<O> {
         self.spread(sample[eighth], sample[sample.len() - 1 - eighth], 2)
     }
 
-    /// Buckets for keys like those in the sorted chunk, without the outer 64ths.
+    /// Chooses buckets by the keys in the sorted chunk, without the outer 64ths.
     fn learned_map(&self) -> BucketMap<WordOf<O>> {
         let blocks = self.chunk.sorted_block_numbers();
         let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_word();
@@ -244,7 +243,7 @@ impl<O: Operation> Formation<O> {
         self.spread(first_key(outer), first_key(blocks.len() - 1 - outer), 4)
     }
 
-    /// Buckets for keys that mostly lie in `low..=high`, with a margin of a `2^margin_bits`th on both sides.
+    /// Returns buckets for keys that mostly lie in `low..=high`, with a margin of a `2^margin_bits`th on both sides.
     fn spread(&self, low: WordOf<O>, high: WordOf<O>, margin_bits: u32) -> BucketMap<WordOf<O>> {
         let margin = (high - low) >> margin_bits;
         let high = high.saturating_add(margin).min(key_max::<O::Key>());

@@ -1,4 +1,4 @@
-//! Runs are formed in memory: records are scattered over buckets of a chunk, and each bucket is sorted and reduced.
+//! Forms runs in memory: records are scattered over buckets of a chunk, and each bucket is sorted and reduced.
 
 pub(crate) mod chunk;
 pub(crate) mod form;

@@ -1,9 +1,9 @@
-//! Scattering records over buckets of ascending key ranges: the first thing that happens to every record.
+//! Scatters records over buckets of ascending key ranges: the first step for every record.
 //!
-//! Each bucket has a cursor into one pair of arrays, `keys` and `values`. The arrays consist of equal blocks
-//! (a power of two of records), and a cursor always stands in a block with room. So the loop has one test for
-//! each record, which fails once in a block. Writes go to as many places as there are buckets; up to about a
-//! thousand of them stay in the second-level cache, so that memory sees whole lines.
+//! Each bucket has a cursor into one pair of arrays, `keys` and `values`. The arrays consist of equal blocks (a power of two of
+//! records), and a cursor always stands in a block with room. So the loop has one test for each record, which fails once per
+//! block. Writes go to as many places as there are buckets; up to about a thousand of these stay in the second-level cache, so
+//! that memory sees whole lines.
 
 use crate::{
     Key, Value,
@@ -11,7 +11,7 @@ use crate::{
     keys::word::Word,
 };
 
-/// Buckets of `2^shift` keys each: which one a key belongs to.
+/// Maps keys to buckets of `2^shift` keys each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShiftMap<W> {
     shift: u32,
@@ -19,76 +19,76 @@ pub(crate) struct ShiftMap<W> {
 }
 
 impl<W: Word> ShiftMap<W> {
-    /// Buckets for the keys `0..=max`.
+    /// Creates buckets for the keys `0..=max`.
     pub fn new(shift: u32, max: W) -> Self {
         ShiftMap { shift, last: max >> shift }
     }
 
-    /// The bucket of a key; the last one for greater keys.
+    /// Returns the bucket of a key; the last one for greater keys.
     #[inline(always)]
     pub fn bucket(self, key: W) -> usize {
         (key >> self.shift).min(self.last).low() as usize
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub fn buckets(self) -> usize {
         self.last.low() as usize + 1
     }
 }
 
-/// Buckets of about equally many of the keys in a range, with everything outside in the outer ones. A greater key never has a
+/// Maps keys to buckets of about equally many keys of a range; keys outside go to the outer buckets. A greater key never has a
 /// smaller bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BucketMap<W> {
     base: W,
     shift: u32,
-    /// Steps of `1 << shift` keys in the range but one, below 2^31.
+    /// The last step of `1 << shift` keys in the range, below 2^31.
     last: W,
-    /// Buckets for each step, as a fixed-point number with 32 binary places.
+    /// Buckets per step, as a fixed-point number with 32 binary places.
     scale: u64,
 }
 
 impl<W: Word> BucketMap<W> {
-    /// At most `2^bits` buckets for the keys `min..=max`, and so many where there are as many keys. (Buckets whose size is a
-    /// power of two, which need no multiplication, are up to twice as large.)
+    /// Creates `2^bits` buckets for the keys `min..=max`, or one per key if there are fewer keys. (Buckets whose size is a power
+    /// of two, which need no multiplication, are up to twice as large.)
     pub fn over(min: W, max: W, bits: u32) -> Self {
         debug_assert!(min <= max && (1..32).contains(&bits));
-        // So few steps that the scale is exact enough.
+        // The scale is exact enough for so few steps.
         let shift = (max - min).bits().saturating_sub(31);
         let last = (max - min) >> shift;
         let steps = last.low() + 1;
         BucketMap { base: min, shift, last, scale: (steps.min(1 << bits) << 32) / steps }
     }
 
-    /// The bucket of a key.
+    /// Returns the bucket of a key.
     #[inline(always)]
     pub fn bucket(self, key: W) -> usize {
         let step = (key.saturating_sub(self.base) >> self.shift).min(self.last).low();
         ((step * self.scale) >> 32) as usize
     }
 
-    /// How many buckets there are.
+    /// Returns the number of buckets.
     pub fn buckets(self) -> usize {
         ((self.last.low() * self.scale) >> 32) as usize + 1
     }
 }
 
-/// Where records are scattered to.
-pub(crate) struct Blocks<'a, K, V> {
+/// The target of scattered records.
+pub(crate) struct BucketBlocks<'a, K, V> {
     pub keys: &'a mut [K],
     pub values: &'a mut [V],
-    /// Records in a block, a power of two.
+    /// Records per block, a power of two.
     pub block_records: usize,
 }
 
-/// Puts records where the cursors of their buckets stand, until a block is full or all are done. Gives the
-/// number of records that were put: if a block is full, it is the one of the last of these.
+/// Puts records at the cursors of their buckets, until a block is full or all are done. Returns the number of records put; if a
+/// block is full, it is that of the last record.
 #[inline(always)]
 pub(crate) fn scatter<K: Key, V: Value>(
     bucket: impl Fn(K::Word) -> usize,
     keys: &[K],
     value_at: impl Fn(usize) -> V,
-    into: Blocks<'_, K, V>,
+    into: BucketBlocks<'_, K, V>,
     cursors: &mut [u32],
 ) -> usize {
     let mask = into.block_records as u32 - 1;
@@ -96,8 +96,8 @@ pub(crate) fn scatter<K: Key, V: Value>(
         let cursor = &mut cursors[bucket(key.to_word())];
         into.keys[*cursor as usize] = key;
         into.values[*cursor as usize] = value_at(i);
-        // Where keys go alone, the next line of a bucket is asked for while this one fills, since a store that misses holds up
-        // those behind it: 1.9 ns a key, and 2.9 without, in a chunk of 250 MB.
+        // If keys go alone, the next line of a bucket is prefetched while this one fills, since a store that misses delays those
+        // that follow: 1.9 ns per key, and 2.9 without, in a chunk of 250 MB.
         if size_of::<V>() == 0 {
             prefetch_place(into.keys, *cursor as usize + LINE_BYTES / size_of::<K>());
         }
@@ -124,13 +124,13 @@ mod tests {
                     assert!(map.buckets() <= 1 << bits, "{map:?}");
                     assert_eq!((map.bucket(min), map.bucket(max)), (0, map.buckets() - 1));
                     assert!(keys.windows(2).all(|pair| map.bucket(pair[0]) <= map.bucket(pair[1])));
-                    // A range of two keys and more is always cut.
+                    // A range of at least two keys is always cut.
                     assert!(min == max || map.buckets() >= 2, "{map:?}");
                     assert!(
                         map.buckets() == (max - min).saturating_add(1).min(1 << bits) as usize,
                         "{map:?}"
                     );
-                    // Wider words are cut as those are, where those are cut as finely as was asked for.
+                    // Wider words are cut like narrow ones, if these are cut as finely as requested.
                     let wide = |key: u64| u128::from(key) << 64;
                     let wide_map = BucketMap::over(wide(min), wide(max), bits);
                     let is_same = |&key: &u64| map.bucket(key) == wide_map.bucket(wide(key));
@@ -146,7 +146,7 @@ mod tests {
         let (mut keys, mut values) = ([0u32; 8], [0u8; 8]);
         let mut cursors = [0, 4];
         let input = [3u32, 0, 2, 1, 3, 3, 0];
-        let into = Blocks { keys: &mut keys, values: &mut values, block_records: 4 };
+        let into = BucketBlocks { keys: &mut keys, values: &mut values, block_records: 4 };
         assert_eq!(scatter(|key| map.bucket(key), &input, |i| i as u8, into, &mut cursors), 6);
         assert_eq!(cursors, [2, 8]);
         assert_eq!((keys, values), ([0, 1, 0, 0, 3, 2, 3, 3], [1, 3, 0, 0, 0, 2, 4, 5]));

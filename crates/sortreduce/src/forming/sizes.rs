@@ -2,10 +2,10 @@
 
 use crate::{Key, Value, array::taken_bytes, keys::record::record_bytes};
 
-/// Bytes of book-keeping for a block: its successor, its fill, its place in the list of free ones, and its
-/// place in the order of a finished chunk.
+/// Bytes of book-keeping per block: its successor, its fill, its entry in the list of free blocks, and its entry in the order of
+/// a finished chunk.
 pub(crate) const BLOCK_EXTRA_BYTES: usize = 16;
-/// More buckets than this push the lines that are being written out of the cache.
+/// More buckets than this would push the lines that are being written out of the cache.
 pub(crate) const BUCKET_BITS_MAX: u32 = 10;
 
 /// Sizes of a chunk.
@@ -19,7 +19,7 @@ pub(crate) struct ChunkSizes {
 }
 
 impl ChunkSizes {
-    /// The largest chunk that takes at most `bytes` and has at most `records`, for slabs of `slab_records`.
+    /// Returns the largest chunk that takes at most `bytes` and has at most `records`, for slabs of `slab_records`.
     pub fn within<K: Key, V: Value>(bytes: usize, records: usize, slab_records: usize) -> ChunkSizes {
         // Cursors are 32 bits wide.
         let mut records = (bytes / record_bytes::<K, V>()).min(records).min(1 << 31);
@@ -35,7 +35,7 @@ impl ChunkSizes {
     fn of<K: Key>(records: usize, slab_records: usize) -> ChunkSizes {
         let block_records = prev_power_of_two(records / 4096).clamp(4, 512);
         let blocks = (records / block_records).max(SMALLEST_BLOCKS);
-        // Half a slab in a bucket on average; and 32 blocks, or half-full ones would waste too much.
+        // A bucket has half a slab on average, and 32 blocks; otherwise half-full blocks would waste too much.
         let wanted = (2 * records / slab_records).next_power_of_two().ilog2();
         let most = prev_power_of_two(blocks / 32).ilog2();
         let bucket_bits = wanted.min(most).clamp(1, BUCKET_BITS_MAX);
@@ -43,7 +43,7 @@ impl ChunkSizes {
         ChunkSizes { blocks, block_records, bucket_bits, reserve_blocks }
     }
 
-    /// What a chunk of these sizes takes from the budget.
+    /// Returns the bytes of the budget that such a chunk takes.
     pub fn bytes<K: Key, V: Value>(&self) -> usize {
         let records = self.blocks * self.block_records;
         taken_bytes(records * size_of::<K>())
@@ -52,11 +52,11 @@ impl ChunkSizes {
     }
 }
 
-/// Enough for two open blocks in each of a chunk's fewest buckets.
+/// Suffices for two open blocks in each bucket of a chunk with the fewest buckets.
 const SMALLEST_BLOCKS: usize = 8;
 
-/// Each level of scattering a large bucket at least halves its range, so there are at most as many levels as
-/// bits in a key; and each may open two blocks.
+/// Returns the blocks for scattering: each level at least halves the range of a large bucket, so there are at most as many levels
+/// as bits in a key; and each may open two blocks.
 pub(crate) fn spare_blocks<K: Key>() -> usize {
     2 * K::BITS as usize + 2
 }

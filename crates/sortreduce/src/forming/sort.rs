@@ -1,15 +1,15 @@
-//! Sorting and reducing a slab: as many records as fit the second-level cache.
+//! Sorts and reduces a slab: as many records as fit the second-level cache.
 //!
-//! Everything above (chunks, merges) cuts its work into slabs. A slab is done in one of three ways:
+//! All higher levels (chunks, merges) cut their work into slabs. A slab is sorted in one of three ways:
 //!
-//! - **accumulate**: where the slab's keys span few numbers, each value is combined into a table that is indexed
-//!   by key, and a bitmap says which keys were there. No sorting at all: about 2 ns a record.
-//! - **keys alone**, where values have no bytes: the keys are sorted as they are; those of 64 bits are words already.
-//! - **packed**: the key's distance from the smallest and the record's number go into one 64-bit word, the words
-//!   are sorted, and the records are gathered and combined in that order. Keys that need more bits than there are
-//!   lose their lowest ones, and what is equal then is sorted again by the whole key.
+//! - **accumulate**: where the slab's keys span few numbers, each value is combined into a table that is indexed by key, and a
+//!   bitmap marks the keys that occurred. This way needs no sorting: about 2 ns per record.
+//! - **keys alone**, where values have no bytes: the keys are sorted as they are; 64-bit keys are words already.
+//! - **packed**: the key's distance from the smallest and the record's number go into one 64-bit word, the words are sorted, and
+//!   the records are gathered and combined in that order. Keys that need too many bits lose their lowest ones, and equal words
+//!   are sorted again by the whole key.
 //!
-//! How words are sorted: [`crate::words`].
+//! Sorting of words: [`crate::words`].
 
 use inshore_store::{Budget, Result};
 use zerocopy::IntoBytes;
@@ -23,7 +23,7 @@ use crate::{
     words::{self, Instructions, ranges, sort_spread, unique},
 };
 
-/// A table may have so many keys for each record: reading its bitmap costs about one record for 64 keys.
+/// Keys of a table per record: reading its bitmap costs about one record for 64 keys.
 const TABLE_KEYS_PER_RECORD: u64 = 16;
 
 /// The words of an operation's keys.
@@ -43,22 +43,22 @@ pub(crate) struct Sorter<O: Operation> {
     out_values: Array<O::Value>,
 }
 
-/// Keys of the table of a sorter for slabs of `slab_records`.
+/// Returns the keys of the table of a sorter for slabs of `slab_records`.
 fn table_keys(slab_records: usize) -> usize {
     (4 * slab_records).next_multiple_of(64)
 }
 
-/// Words that a sorter for slabs of `slab_records` makes of keys: none where keys are words and nothing goes with them.
+/// Returns the words that a sorter for slabs of `slab_records` makes of keys: none if keys are words and have no values.
 fn words_of(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
     if are_words(key_bytes) && value_bytes == 0 { 0 } else { slab_records }
 }
 
-/// Whether keys of so many bytes are words as they are.
+/// Tells whether keys of so many bytes are words without conversion.
 fn are_words(key_bytes: usize) -> bool {
     key_bytes == size_of::<u64>()
 }
 
-/// Bytes that a [`Sorter`] for slabs of `slab_records` takes from the budget, at most.
+/// Returns the largest number of bytes that a [`Sorter`] for slabs of `slab_records` takes from the budget.
 pub(crate) fn sorter_bytes(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
     use crate::array::taken_bytes;
     let table = table_keys(slab_records);
@@ -77,7 +77,7 @@ impl<O: Operation> Sorter<O> {
         &self.operation
     }
 
-    /// A sorter for slabs of `slab_records` (1 or more).
+    /// Creates a sorter for slabs of `slab_records` (1 or more).
     pub fn new(operation: O, slab_records: usize, budget: &Budget) -> Result<Self> {
         let what = "the memory that records are sorted in";
         let table = table_keys(slab_records);
@@ -96,27 +96,27 @@ impl<O: Operation> Sorter<O> {
         })
     }
 
-    /// Records in a slab.
+    /// Returns the records per slab.
     pub fn slab_records(&self) -> usize {
         self.keys.len()
     }
 
-    /// Where the caller puts a slab's records before [`Sorter::sort_reduce`].
+    /// Returns the buffers into which the caller writes a slab's records before [`Sorter::sort_reduce`].
     pub fn inputs(&mut self) -> (&mut [O::Key], &mut [O::Value]) {
         (&mut self.keys, &mut self.values)
     }
 
-    /// The first `count` inputs.
+    /// Returns the first `count` inputs.
     pub fn first_inputs(&self, count: usize) -> (&[O::Key], &[O::Value]) {
         (&self.keys[..count], &self.values[..count])
     }
 
-    /// The first `count` records of the last result.
+    /// Returns the first `count` records of the last result.
     pub fn outputs(&self, count: usize) -> (&[O::Key], &[O::Value]) {
         (&self.out_keys[..count], &self.out_values[..count])
     }
 
-    /// Sorts and reduces the first `count` inputs and gives the number of outputs.
+    /// Sorts and reduces the first `count` inputs and returns the number of outputs.
     pub fn sort_reduce(&mut self, count: usize) -> usize {
         if count == 0 {
             return 0;
@@ -137,7 +137,7 @@ impl<O: Operation> Sorter<O> {
         }
     }
 
-    /// Whether [`Sorter::accumulate`] can take the keys `min..=max`.
+    /// Tells whether [`Sorter::accumulate`] can take the keys `min..=max`.
     pub fn has_table_for(&self, min: WordOf<O>, max: WordOf<O>) -> bool {
         max - min < (self.table.len() as u64).into()
     }
@@ -149,7 +149,7 @@ impl<O: Operation> Sorter<O> {
         accumulate(min, keys, values, &mut self.table, &mut self.present, combine);
     }
 
-    /// Moves what was accumulated to the outputs, gives its number and leaves the table empty.
+    /// Moves the accumulated records to the outputs, returns their number and empties the table.
     pub fn take_table(&mut self, min: WordOf<O>, max: WordOf<O>) -> usize {
         let words = (max - min).low() as usize / 64 + 1;
         let present = &mut self.present[..words];
@@ -194,13 +194,13 @@ impl<O: Operation> Sorter<O> {
     }
 }
 
-/// The key at a place of a table that begins with `min`.
+/// Returns the key at a place of a table that begins with `min`.
 #[inline(always)]
 pub(crate) fn key_at<O: Operation>(min: WordOf<O>, place: usize) -> O::Key {
     O::Key::from_word(min + (place as u64).into())
 }
 
-/// Records of a slab so that a sorter for it takes at most `bytes`.
+/// Returns the records of a slab whose sorter takes at most `bytes`.
 pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     let each = 5 * record_bytes::<K, V>() + 4 * size_of::<V>() + 17;
     let mut records = (bytes / each).max(1);
@@ -210,7 +210,7 @@ pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     records
 }
 
-/// The smallest and largest of at least one key.
+/// Returns the smallest and largest of at least one key.
 pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     if are_words(size_of::<K>()) {
         let (min, max) = words::min_max(typed(keys.as_bytes(), keys.len()));
@@ -221,7 +221,7 @@ pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     (min.to_word(), max.to_word())
 }
 
-/// Sorts neighbours whose packed bits of the key are equal by the whole key, and those by their number.
+/// Sorts groups of equal packed bits by the whole key, and equal keys by number.
 fn sort_groups<K: Key>(words: &mut [u64], index_bits: u32, keys: &[K]) {
     let mask = (1 << index_bits) - 1;
     for group in words.chunk_by_mut(|a, b| a >> index_bits == b >> index_bits) {
@@ -231,7 +231,7 @@ fn sort_groups<K: Key>(words: &mut [u64], index_bits: u32, keys: &[K]) {
     }
 }
 
-/// Writes each distinct word once, as a key, and gives their number.
+/// Writes each distinct word once, as a key, and returns their number.
 fn gather_keys<K: Key>(min: K::Word, sorted: &[u64], out: &mut [K]) -> usize {
     let mut last = 0;
     let mut current = sorted[0];
@@ -244,9 +244,9 @@ fn gather_keys<K: Key>(min: K::Word, sorted: &[u64], out: &mut [K]) -> usize {
     last + 1
 }
 
-/// Gathers records in the order of the packed words and combines equal keys; gives the number of outputs.
-/// Written so that the compiler needs no branch on equality where `combine` is cheap: nothing predicts it.
-/// (Combining first and choosing afterwards is no way: a sum of two keys' values may overflow.)
+/// Gathers records in the order of the packed words and combines equal keys; returns the number of outputs. The compiler needs no
+/// branch on equality, which is unpredictable, where `combine` is cheap. (Combining first and choosing afterwards would be wrong:
+/// a sum of two keys' values may overflow.)
 fn gather<K: Key, V: Value>(
     sorted: &[u64],
     mask: u64,
@@ -280,7 +280,7 @@ mod tests {
     #[derive(Clone)]
     struct First;
 
-    /// Not commutative: shows in which order values are combined.
+    /// An operation that is not commutative shows the order in which values are combined.
     impl Operation for First {
         type Key = u64;
         type Value = u64;
@@ -312,7 +312,7 @@ mod tests {
         let mut sorter = Sorter::new(First, 300, &budget).unwrap();
         for count in (0..=300u64).filter(|count| count % 13 < 3) {
             for spread in 0..64 {
-                // Each key at most four times, so that the combined value does not overflow.
+                // Each key occurs at most four times, so that the combined value does not overflow.
                 let key = |i: u64| (i / 4 * 7 % count.max(1)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> spread;
                 let keys: Vec<u64> = (0..count).map(key).collect();
                 let most = keys.iter().map(|key| keys.iter().filter(|other| *other == key).count()).max();
@@ -341,7 +341,7 @@ mod tests {
         let budget = Budget::new(1 << 20, 1);
         let mut sorter = Sorter::new(Widest, 300, &budget).unwrap();
         for spread in 0..128 {
-            // Neighbours in the packed bits differ in the lowest.
+            // Keys with equal packed bits differ in the lowest bits.
             let key = |i: u128| (i * 91 % 150) << spread ^ (i * 37 % 300);
             let (keys, _) = sorter.inputs();
             (0..300).for_each(|i| keys[i] = key(i as u128));

@@ -1,4 +1,4 @@
-//! Ranges of keys, and how the keys of a result are cut into ranges of about equal work.
+//! Ranges of keys, and the division of a result into ranges of about equal work.
 
 use crate::{Key, keys::word::Word};
 
@@ -10,10 +10,10 @@ pub(crate) struct KeyRange<K> {
 }
 
 impl<K: Key> KeyRange<K> {
-    /// Every key.
+    /// Contains every key.
     pub const ALL: KeyRange<K> = KeyRange { from: None, below: None };
 
-    /// The blocks that may hold keys of the range, of `count` sorted blocks whose first keys `first_key` gives.
+    /// Returns the blocks that may hold keys of the range, of `count` sorted blocks whose first keys `first_key` returns.
     pub fn blocks(&self, count: usize, first_key: impl Fn(usize) -> K) -> std::ops::Range<usize> {
         let start = self.from.map_or(0, |from| partition_point(count, |block| first_key(block) <= from));
         let start = start.saturating_sub(1);
@@ -21,12 +21,12 @@ impl<K: Key> KeyRange<K> {
         start..end.max(start)
     }
 
-    /// How many of some sorted keys lie below the range.
+    /// Counts the sorted keys below the range.
     pub fn skipped(&self, keys: &[K]) -> usize {
         self.from.map_or(0, |from| keys.partition_point(|&key| key < from))
     }
 
-    /// How many of some sorted keys do not lie above the range.
+    /// Counts the sorted keys that do not lie above the range.
     pub fn kept(&self, keys: &[K]) -> usize {
         match (self.below, keys.last()) {
             (Some(below), Some(&last)) if last >= below => keys.partition_point(|&key| key < below),
@@ -34,8 +34,8 @@ impl<K: Key> KeyRange<K> {
         }
     }
 
-    /// Cuts the range into `parts` ranges that hold about equally much, where `below` tells how much lies below a key:
-    /// by halving on the keys' numbers, since that needs no memory. Of few keys some ranges are empty.
+    /// Cuts the range into `parts` ranges with about equal amounts; `below` returns the amount below a key. Bisecting the numbers
+    /// of keys needs no memory. With few keys some ranges are empty.
     pub fn split(&self, parts: usize, below: impl Fn(K) -> u64) -> Vec<KeyRange<K>> {
         let lowest = self.from.map_or(K::Word::from(0), K::to_word);
         let highest = self.below.map_or(K::from_word(K::Word::MAX), |below| below).to_word();
@@ -60,7 +60,7 @@ impl<K: Key> KeyRange<K> {
     }
 }
 
-/// The first of `count` numbers for which `is_before` does not hold.
+/// Returns the first of `count` numbers for which `is_before` does not hold.
 pub(crate) fn partition_point(count: usize, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, count);
     while low < high {
@@ -90,10 +90,10 @@ mod tests {
                 let end = range.kept(keys);
                 let len = end - place;
                 assert!(len.abs_diff(keys.len() / parts) <= 2, "{len} of {} in {parts} parts", keys.len());
-                // Blocks of three keys: those of the range hold all its keys.
+                // The blocks of the range, of three keys each, hold all its keys.
                 let blocks = range.blocks(keys.len().div_ceil(3), |block| keys[block * 3]);
                 assert!(len == 0 || (blocks.start * 3 <= place && end <= blocks.end * 3));
-                // Cut again: the same keys.
+                // Cutting the range again keeps the same keys.
                 let again = range.split(2, below);
                 assert_eq!(again[1].kept(keys), end);
                 assert!((place..=end).contains(&again[0].kept(keys)));

@@ -4,21 +4,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::keys::word::Word;
 
-/// A key: `u32`, `u64`, or `u128` (k-mers of up to 63 bases, pairs of ids, addresses).
+/// Defines a key: `u32`, `u64`, or `u128` (k-mers of up to 63 bases, pairs of ids, addresses).
 pub trait Key:
     Copy + Ord + Default + Send + Sync + 'static + FromBytes + IntoBytes + Immutable + KnownLayout
 {
-    /// What differences of keys are reckoned in.
+    /// The type of differences of keys.
     type Word: Word;
     /// Bits in a key.
     const BITS: u32;
-    /// The key as a number, in the same order.
+    /// Returns the key as a number, in the same order.
     fn to_word(self) -> Self::Word;
-    /// The key that [`Key::to_word`] made `number` of; higher bits are cut off.
+    /// Returns the key of which [`Key::to_word`] made `number`; drops higher bits.
     fn from_word(number: Self::Word) -> Self;
-    /// The key as a number, in the same order; `u64::MAX` for all that are larger.
+    /// Returns the key as a number, in the same order; `u64::MAX` for all larger ones.
     fn to_u64(self) -> u64;
-    /// The key of a number; higher bits are cut off.
+    /// Returns the key of a number; drops higher bits.
     fn from_u64(number: u64) -> Self;
 }
 
@@ -51,12 +51,12 @@ impl_key!(u32, u64);
 impl_key!(u64, u64);
 impl_key!(u128, u128);
 
-/// The largest key as a word.
+/// Returns the largest key as a word.
 pub(crate) fn key_max<K: Key>() -> K::Word {
     K::Word::MAX >> (K::Word::BITS - K::BITS)
 }
 
-/// A value: any plain bytes without padding, such as `u32`, `f64`, an array or a struct with zerocopy's
+/// Defines a value: any plain bytes without padding, such as `u32`, `f64`, an array or a struct with zerocopy's
 /// derives. `()` makes a set of keys.
 pub trait Value:
     Copy + Default + Send + Sync + 'static + FromBytes + IntoBytes + Immutable + KnownLayout
@@ -68,69 +68,69 @@ impl<T> Value for T where
 {
 }
 
-/// An associative and commutative operation on the values of one key.
+/// Defines an associative and commutative operation on the values of one key.
 ///
-/// In which order and grouping the values of a key are combined depends on strategy, budget and threads.
-/// Integer sums, minima, maxima and bit operations give the same result for any order. A sum of n
-/// floating-point numbers may differ by a relative `n * f64::EPSILON` of the sum of their magnitudes.
+/// The order and grouping in which the values of a key are combined depend on strategy, budget and threads. Integer sums, minima,
+/// maxima and bit operations give the same result for any order. A sum of n floating-point numbers may differ by a relative `n *
+/// f64::EPSILON` of the sum of their magnitudes.
 pub trait Operation: Clone + Send + Sync + 'static {
-    /// What records are sorted by.
+    /// The key by which records are sorted.
     type Key: Key;
-    /// What is combined.
+    /// The value that is combined.
     type Value: Value;
     /// Combines two values of one key.
     fn combine(&self, a: Self::Value, b: Self::Value) -> Self::Value;
-    /// Combines two values of this key: what sort-reduce calls. An operation whose errors name the key needs it.
+    /// Combines two values of this key; sort-reduce calls this function. Override it if errors of the operation name the key.
     #[inline(always)]
     fn combine_at(&self, _key: Self::Key, a: Self::Value, b: Self::Value) -> Self::Value {
         self.combine(a, b)
     }
-    /// Whether all went well so far, a sum did not overflow for example. If not, nothing is kept any more for a
-    /// sort-reduce that goes on with this one.
+    /// Tells whether all went well so far, for example whether no sum overflowed. If not, no more runs are kept for a resumed
+    /// sort-reduce.
     fn is_sound(&self) -> bool {
         true
     }
-    /// A value that changes nothing: combined with it, on the left, any other stays what it is. Tables that begin with it need not
-    /// ask whether there is a value yet.
+    /// Returns a neutral value: combined with any value, on the left, it leaves that value unchanged. Tables that begin with
+    /// neutral values need no test whether a value is present.
     fn neutral(&self) -> Option<Self::Value> {
         None
     }
-    /// How many bits tell each value that is pushed, where few do: what is combined of them may need more. Where these and the
-    /// bits of a key within its bin are no more than 32, the partition strategy keeps both as one word until it combines, which
-    /// is a fraction of what it would write of wide values.
+    /// Returns the number of bits that suffice for each pushed value, if few do; combined values may need more. If these bits and
+    /// the bits of a key within its bin are at most 32, the partition strategy keeps both as one word until values are combined,
+    /// a fraction of the bytes of wide values.
     fn short_bits(&self) -> Option<u32> {
         None
     }
-    /// A value that is pushed, in so many bits; asked for where [`Operation::short_bits`] says how many.
+    /// Returns a pushed value in that number of bits; called only if [`Operation::short_bits`] returns one.
     fn shorten(&self, _value: Self::Value) -> u32 {
         0
     }
-    /// The value of which [`Operation::shorten`] made `short`.
+    /// Returns the value of which [`Operation::shorten`] made `short`.
     fn lengthen(&self, _short: u32) -> Self::Value {
         Self::Value::default()
     }
 }
 
-/// Some records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.
+/// Contains records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a, K, V> {
-    /// The keys.
+    /// Keys of the records.
     pub keys: &'a [K],
-    /// As many values.
+    /// Values, as many as keys.
     pub values: &'a [V],
 }
 
-/// Bytes of a record on flash and in a chunk.
+/// Returns the bytes of a record on flash and in a chunk.
 pub(crate) const fn record_bytes<K, V>() -> usize {
     size_of::<K>() + size_of::<V>()
 }
 
-/// How keys and values lie in memory.
+/// The layout of keys and values in memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Layout {
+pub(crate) struct RecordLayout {
     pub key_bytes: usize,
     pub value_bytes: usize,
     pub value_align: usize,
-    /// [`crate::Operation::short_bits`].
+    /// See [`crate::Operation::short_bits`].
     pub short_bits: Option<u32>,
 }

@@ -1,4 +1,4 @@
-//! Words: what differences of keys are reckoned in, as wide as the key needs.
+//! Words: differences of keys, as wide as the key needs.
 
 use std::{
     fmt::Debug,
@@ -23,15 +23,15 @@ pub trait Word:
     const BITS: u32;
     /// The largest word.
     const MAX: Self;
-    /// The lowest 64 bits.
+    /// Returns the lowest 64 bits.
     fn low(self) -> u64;
-    /// All bits, folded to 64: equal for equal numbers.
+    /// Folds all bits to 64: equal for equal numbers.
     fn fold(self) -> u64;
-    /// How many bits the number has.
+    /// Returns the number of significant bits.
     fn bits(self) -> u32;
-    /// The sum, at most [`Word::MAX`].
+    /// Returns the sum, at most [`Word::MAX`].
     fn saturating_add(self, other: Self) -> Self;
-    /// The difference, at least 0.
+    /// Returns the difference, at least 0.
     fn saturating_sub(self, other: Self) -> Self;
 }
 

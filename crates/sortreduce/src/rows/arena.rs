@@ -1,4 +1,4 @@
-//! An arena: the memory in which rows arrive, and are sorted without being moved.
+//! An arena: memory in which rows arrive, and are sorted without being moved.
 
 use inshore_store::{Budget, Buffer, FileWriter};
 
@@ -13,27 +13,27 @@ use crate::{
     cache::{LINE_BYTES, prefetch_place},
 };
 
-/// What is known of a run.
+/// Properties of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RunFacts {
     pub rows: u64,
     pub row_bytes_max: usize,
-    /// Bytes that all keys of the run have in common from the start, as far as they are kept here.
+    /// Length of the common prefix of all keys of the run, up to the stored length.
     pub common: usize,
     pub first_key: Vec<u8>,
-    /// Merges that it went through.
+    /// Merges that the rows went through.
     pub level: u32,
 }
 
 impl RunFacts {
-    /// Bytes of a run's first key that are remembered.
+    /// Bytes of a run's first key that are stored.
     pub const FIRST_KEY_BYTES: usize = 64;
 }
 
 /// Bytes of whole rows, and room to sort them.
 pub(crate) struct Arena {
     pub bytes: Buffer,
-    /// Bytes of rows in it.
+    /// Bytes of rows.
     pub filled: usize,
     words: Array<u64>,
     starts: Array<u32>,
@@ -41,14 +41,14 @@ pub(crate) struct Arena {
 
 /// Rows of an arena in order.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Part {
+pub(crate) struct ArenaPart {
     pub rows: usize,
-    /// Where in the arena the rows behind these begin.
+    /// End of these rows in the arena, and start of the next.
     pub end: usize,
     pub row_bytes_max: usize,
 }
 
-/// Rows that are asked for before they are needed.
+/// Distance, in rows, of the prefetch.
 const AHEAD: usize = 12;
 
 impl Arena {
@@ -63,7 +63,7 @@ impl Arena {
     }
 
     /// Sorts the rows from byte `start` on, as many as there are words for.
-    pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> Part {
+    pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> ArenaPart {
         let part = self.find_rows(shape, start);
         let rows = RowsInMemory {
             shape,
@@ -75,9 +75,9 @@ impl Arena {
         part
     }
 
-    fn find_rows<S: RowShape>(&mut self, shape: &S, start: usize) -> Part {
+    fn find_rows<S: RowShape>(&mut self, shape: &S, start: usize) -> ArenaPart {
         let bytes = &self.bytes[..self.filled];
-        let mut part = Part { end: start, ..Part::default() };
+        let mut part = ArenaPart { end: start, ..ArenaPart::default() };
         while part.end < bytes.len() && part.rows < self.words.len() {
             let len = shape.row_len(&bytes[part.end..]).expect("an arena holds whole rows");
             self.starts[part.rows] = part.end as u32;
@@ -89,14 +89,14 @@ impl Arena {
         part
     }
 
-    /// The row at a place of the order.
+    /// Returns the row at a place of the order.
     #[inline]
     pub fn row(&self, place: usize) -> &[u8] {
         let number = self.words[place] as usize;
         &self.bytes[self.starts[number] as usize..self.starts[number + 1] as usize]
     }
 
-    /// Asks for a row to be in the cache soon.
+    /// Prefetches a row.
     #[inline]
     pub fn prefetch(&self, place: usize) {
         if let Some(&number) = self.words.get(place) {
@@ -107,10 +107,10 @@ impl Arena {
         }
     }
 
-    /// Writes the sorted rows of a part, equal keys combined.
+    /// Writes the sorted rows of a part, and combines equal keys.
     pub fn write<S: RowShape, O: RowOperation>(
         &self,
-        part: Part,
+        part: ArenaPart,
         shape: &S,
         operation: &O,
         writer: &mut FileWriter,

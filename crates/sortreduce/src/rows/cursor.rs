@@ -1,4 +1,4 @@
-//! Sorted rows one after the other: of a run on flash, or of an arena.
+//! Cursors over sorted rows: of a run on flash, or of an arena.
 
 use std::{ops::Range, sync::Arc};
 
@@ -12,44 +12,44 @@ use crate::Result;
 
 /// A sorted sequence of rows on flash.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
+pub(crate) struct RowRun {
     pub file: CheckedFile,
     pub facts: RunFacts,
 }
 
-impl Run {
-    /// All of it.
+impl RowRun {
+    /// Returns the range of all bytes.
     pub fn bytes(&self) -> Range<u64> {
         0..self.file.len()
     }
 
-    /// Its check blocks.
+    /// Returns the number of check blocks.
     pub fn blocks(&self) -> u64 {
         self.file.len().div_ceil(self.file.block_bytes() as u64)
     }
 }
 
-/// Where sorted rows come from.
+/// A source of sorted rows.
 pub(crate) enum Cursor<S> {
-    Run(RunCursor<S>),
+    RowRun(RowRunCursor<S>),
     Arena(ArenaCursor),
 }
 
 impl<S: RowShape> Cursor<S> {
-    /// The row it stands on.
+    /// Returns the present row.
     #[inline]
     pub fn row(&self) -> &[u8] {
         match self {
-            Cursor::Run(cursor) => cursor.row(),
+            Cursor::RowRun(cursor) => cursor.row(),
             Cursor::Arena(cursor) => cursor.arena.row(cursor.place),
         }
     }
 
-    /// Goes to the next row; `false` at the end.
+    /// Moves to the next row; returns `false` at the end.
     #[inline]
     pub fn advance(&mut self) -> Result<bool> {
         match self {
-            Cursor::Run(cursor) => cursor.advance(),
+            Cursor::RowRun(cursor) => cursor.advance(),
             Cursor::Arena(cursor) => {
                 cursor.place += 1;
                 cursor.arena.prefetch((cursor.place + 4).min(cursor.rows - 1));
@@ -62,40 +62,40 @@ impl<S: RowShape> Cursor<S> {
 /// Rows of an arena that never left memory.
 pub(crate) struct ArenaCursor {
     arena: Arc<Arena>,
-    /// The place behind the last one.
+    /// The place after the last row.
     rows: usize,
     place: usize,
 }
 
 impl ArenaCursor {
-    /// Of the rows at some places of the order, at least one.
+    /// Creates a cursor over the rows at some places of the order, at least one.
     pub fn new(arena: Arc<Arena>, places: Range<usize>) -> Self {
         ArenaCursor { arena, rows: places.end, place: places.start }
     }
 }
 
-/// The rows of a run.
-pub(crate) struct RunCursor<S> {
+/// Rows of a run.
+pub(crate) struct RowRunCursor<S> {
     shape: S,
     reader: FileReader,
-    /// Where in the reader's piece the row begins, or what is behind it if the row is in `carry`.
+    /// Start of the row in the reader's piece, or its end there if the row is in `carry`.
     position: usize,
     row_len: usize,
     /// A row that lies across two pieces.
     carry: Vec<u8>,
 }
 
-impl<S: RowShape> RunCursor<S> {
-    /// Stands on the first row of a range of a run, which begins and ends with whole rows and has one at least.
+impl<S: RowShape> RowRunCursor<S> {
+    /// Creates a cursor at the first row of a range of a run; the range has whole rows, at least one.
     pub fn new(
         job: &Job,
-        run: &Run,
+        run: &RowRun,
         range: Range<u64>,
         shape: S,
         (bytes, count): (usize, usize),
     ) -> Result<Self> {
         let reader = FileReader::deep(job, &run.file, range, bytes, count)?;
-        let mut cursor = RunCursor { shape, reader, position: 0, row_len: 0, carry: Vec::new() };
+        let mut cursor = RowRunCursor { shape, reader, position: 0, row_len: 0, carry: Vec::new() };
         let some = cursor.advance()?;
         assert!(some, "there are rows in the range");
         Ok(cursor)
@@ -125,7 +125,7 @@ impl<S: RowShape> RunCursor<S> {
         }
     }
 
-    /// The row does not end in this piece.
+    /// Reads the next piece, since the row does not end in this one.
     #[cold]
     fn next_piece(&mut self) -> Result<bool> {
         loop {

@@ -1,61 +1,61 @@
-//! Merging sorted rows through a tree of losers.
+//! Merges sorted rows by a loser tree.
 //!
-//! Each leaf keeps eight bytes of its row's key, taken behind what all keys have in common, so that most matches are
-//! decided without a look at the rows. Equal keys go by the number of their leaf: the order of the input.
+//! Each leaf keeps eight bytes of its row's key, taken after the common prefix of all keys, so that most matches are decided
+//! without a look at the rows. Equal keys are ordered by the number of their leaf: the order of the input.
 
 use inshore_store::Job;
 use serde::Serialize;
 
 use super::{
-    cursor::{Cursor, Run},
+    cursor::{Cursor, RowRun},
     order::{common_len, word_at},
     shape::{RowOperation, RowShape},
 };
 use crate::Result;
 
-/// Counters of a sort of rows.
+/// Counts the work of a sort of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowStats {
-    /// Rows that came in.
+    /// Rows of the input.
     pub rows_in: u64,
-    /// Rows given out so far.
+    /// Rows returned so far.
     pub rows_out: u64,
-    /// Bytes that came in.
+    /// Bytes of the input.
     pub bytes_in: u64,
-    /// Rows of them that an interrupted sort before this one had in runs.
+    /// Rows of the input that were in runs of an interrupted sort.
     pub rows_kept: u64,
-    /// Runs written while rows came in; 0 where all fitted in memory.
+    /// Runs written during the input; 0 if all rows fitted in memory.
     pub runs: u64,
     /// Bytes of runs written in all passes.
     pub bytes_spilled: u64,
-    /// How many runs can be merged at once.
+    /// Runs that can be merged at once.
     pub fan_in: usize,
-    /// Merges that a row goes through at most, the last one included; 0 without runs.
+    /// Largest number of merges that a row goes through, including the last one; 0 without runs.
     pub merge_passes: u32,
 }
 
-/// The result: rows in order. Dropping it removes the runs and hands the memory back.
+/// Streams the result: rows in order. Dropping it removes the runs and releases the memory.
 pub struct SortedRows<S: RowShape, O: RowOperation> {
     tree: Tree<S>,
     job: Job,
     shape: S,
     operation: O,
     stats: RowStats,
-    /// The level in the job's counters, if rows are merged, and rows that enter there.
+    /// The level in the job's counters, if rows are merged, and the number of rows that enter there.
     level: Option<(u32, u64)>,
-    /// The row that is given out, where rows are combined.
+    /// The present output row, if rows are combined.
     current: Vec<u8>,
     has_current: bool,
-    /// Bytes of the row that were given out already.
+    /// Bytes of the row that were returned already.
     given: usize,
     ended: bool,
 }
 
-/// A part of the result: see [`super::RowSort::finish_in_parts`].
+/// Streams a part of the result: see [`super::RowSort::finish_in_parts`].
 pub struct SortedPart<S: RowShape, O: RowOperation> {
-    /// Bytes of the result before it.
+    /// Bytes of the result before the part.
     pub start: u64,
-    /// Its rows.
+    /// Rows of the part.
     pub rows: SortedRows<S, O>,
 }
 
@@ -73,8 +73,8 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         SortedRows { tree, job, shape, operation, stats, level, current, has_current, given, ended }
     }
 
-    /// Fills `out` with the bytes of the next rows, the last of them perhaps cut: the next call goes on there. Fewer
-    /// bytes than `out` has mean the end.
+    /// Fills `out` with the bytes of the next rows, the last of which may be cut: the next call goes on there. Fewer bytes than
+    /// the length of `out` mean the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -94,7 +94,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(filled)
     }
 
-    /// Appends whole rows to `out` until it has at least `bytes` bytes; without any at the end. Not to be mixed with
+    /// Appends whole rows to `out` until it has at least `bytes` bytes; appends nothing at the end. Do not mix with
     /// [`SortedRows::fill`].
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(())
     }
 
-    /// Counters; rows given out so far.
+    /// Returns the counters, with the rows returned so far.
     pub fn stats(&self) -> RowStats {
         self.stats
     }
@@ -145,7 +145,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         }
     }
 
-    /// Takes the next row and combines all that follow and are equal into it.
+    /// Takes the next row and combines all following equal rows into it.
     fn combine(&mut self) -> Result<()> {
         if self.tree.is_empty() {
             return Ok(());
@@ -162,7 +162,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
     }
 }
 
-/// A tree of losers over cursors.
+/// A loser tree over cursors.
 pub(crate) struct Tree<S> {
     shape: S,
     descending: bool,
@@ -170,22 +170,23 @@ pub(crate) struct Tree<S> {
     /// Eight bytes of each leaf's key; the largest word where the leaf has ended.
     words: Vec<u64>,
     ended: Vec<bool>,
-    /// Bytes that all keys have in common.
+    /// Length of the common prefix of all keys.
     common: usize,
-    /// The winner, then at each inner node the leaf that lost there.
+    /// The winner, then the losing leaf at each inner node.
     losers: Vec<u32>,
     left: usize,
 }
 
-/// Bytes that all keys of all runs have in common.
-pub(crate) fn common_of_runs(runs: &[Run]) -> usize {
+/// Returns the length of the common prefix of all keys of all runs.
+pub(crate) fn common_of_runs(runs: &[RowRun]) -> usize {
     let Some(first) = runs.first() else { return 0 };
-    let common = |run: &Run| run.facts.common.min(common_len(&run.facts.first_key, &first.facts.first_key));
+    let common =
+        |run: &RowRun| run.facts.common.min(common_len(&run.facts.first_key, &first.facts.first_key));
     runs.iter().map(common).min().unwrap_or(0)
 }
 
 impl<S: RowShape> Tree<S> {
-    /// Over cursors that stand on a row each, in the order of the input.
+    /// Creates a tree over cursors that stand on a row each, in the order of the input.
     pub fn new(cursors: Vec<Cursor<S>>, shape: S, descending: bool, common: usize) -> Self {
         let count = cursors.len();
         let mut tree = Tree {
@@ -201,7 +202,7 @@ impl<S: RowShape> Tree<S> {
         for leaf in 0..count {
             tree.load(leaf);
         }
-        // Each leaf climbs until it finds a node that waits for somebody.
+        // Each leaf climbs until it finds an empty node.
         for leaf in 0..count {
             let (mut climber, mut node) = (leaf as u32, (leaf + count) / 2);
             while node > 0 && tree.losers[node] != u32::MAX {
@@ -220,7 +221,7 @@ impl<S: RowShape> Tree<S> {
         self.left == 0
     }
 
-    /// The first of all rows; there must be one.
+    /// Returns the first of all rows; there must be one.
     #[inline]
     pub fn row(&self) -> &[u8] {
         self.cursors[self.losers[0] as usize].row()
@@ -233,7 +234,7 @@ impl<S: RowShape> Tree<S> {
         self.words[leaf] = if self.descending { !word } else { word };
     }
 
-    /// Goes behind the first row.
+    /// Moves past the first row.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         let leaf = self.losers[0] as usize;

@@ -1,13 +1,12 @@
-//! The order of rows in memory, found by sorting words of 64 bits.
+//! Orders rows in memory by sorting words of 64 bits.
 //!
 //! ```text
 //!   word    [ some bytes of the key, big endian | number of the row ]
 //! ```
 //!
-//! With numbers of up to 24 bits, five bytes of the key fit beside them. Rows whose bytes are equal so far make a group,
-//! whose words get the next five bytes, and so on: the most significant digits first, five bytes at a time. A group of
-//! few rows is sorted by comparison. All is done in the place of the words. Numbers ascend in the input's order, so
-//! equal keys keep it.
+//! With numbers of up to 24 bits, five bytes of the key fit beside them. Rows whose bytes are equal so far make a group, whose
+//! words get the next five bytes, and so on: the most significant digits first, five bytes at a time. A group of few rows is
+//! sorted by comparison. All steps run in place on the words. Numbers ascend in the input's order, so equal keys keep it.
 
 use super::shape::RowShape;
 use crate::words;
@@ -15,12 +14,12 @@ use crate::words;
 /// Groups of so many rows are sorted by comparing rows.
 const GROUP_ROWS_SMALL: usize = 12;
 
-/// Rows in memory: bytes, where each row begins, and the end of the last.
+/// Rows in memory: bytes, the start of each row, and the end of the last.
 pub(crate) struct RowsInMemory<'a, S> {
     pub shape: &'a S,
     pub bytes: &'a [u8],
     pub starts: &'a [u32],
-    /// Whether the greatest key comes first.
+    /// Tells whether the greatest key comes first.
     pub descending: bool,
 }
 
@@ -39,7 +38,7 @@ impl<'a, S: RowShape> RowsInMemory<'a, S> {
         self.shape.key(self.row(number))
     }
 
-    /// Asks for a row's first bytes to be in the cache soon.
+    /// Prefetches a row's first bytes.
     #[inline]
     pub fn prefetch(&self, number: usize) {
         crate::prefetch(&self.bytes[self.starts[number] as usize]);
@@ -50,7 +49,7 @@ impl<'a, S: RowShape> RowsInMemory<'a, S> {
     }
 }
 
-/// Eight bytes of a key from `depth` on as a number; zeros where it has ended.
+/// Returns eight bytes of a key from `depth` on as a number, filled up with zeros.
 #[inline(always)]
 pub(crate) fn word_at(key: &[u8], depth: usize) -> u64 {
     match key.get(depth..) {
@@ -64,7 +63,7 @@ pub(crate) fn word_at(key: &[u8], depth: usize) -> u64 {
     }
 }
 
-/// Bytes that two keys have in common from the start.
+/// Returns the length of the common prefix of two keys.
 pub(crate) fn common_len(a: &[u8], b: &[u8]) -> usize {
     let most = a.len().min(b.len());
     let mut len = 0;
@@ -78,7 +77,7 @@ pub(crate) fn common_len(a: &[u8], b: &[u8]) -> usize {
     len + a[len..most].iter().zip(&b[len..most]).take_while(|(a, b)| a == b).count()
 }
 
-/// Puts the numbers of the rows into `words` in the order of their keys.
+/// Writes the numbers of the rows into `words` in the order of their keys.
 pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u64]) {
     let count = rows.len();
     assert_eq!(words.len(), count);
@@ -92,7 +91,7 @@ pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u6
             break;
         }
         let key = rows.key(number);
-        // Mostly nothing is in common, or all of what was.
+        // Usually all of the prefix so far is common, or nothing.
         if key.len() < common || key[..common] != first[..common] {
             common = common_len(key, &first[..common]);
         }
@@ -121,7 +120,7 @@ struct Order<'a, 'b, S> {
     key_bytes: usize,
 }
 
-/// Rows that are alike in the first `depth` bytes of their keys.
+/// Rows with equal first `depth` bytes of their keys.
 struct Group {
     start: usize,
     end: usize,
@@ -143,7 +142,7 @@ impl<S: RowShape> Order<'_, '_, S> {
             }
             let next_depth = depth + self.key_bytes;
             if self.load(group, depth) {
-                // All alike: go on behind what they have in common.
+                // If all rows are equal so far, sorting continues after the common bytes.
                 if let Some(rest) = self.set_ended_apart(group, next_depth) {
                     left.push(Group { start: start + rest.start, end: start + rest.end, depth: next_depth });
                 }
@@ -154,7 +153,7 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Puts the key's bytes at `depth` into the words; whether they are the same in all.
+    /// Loads the key's bytes at `depth` into the words; returns whether they are the same in all.
     fn load(&self, group: &mut [u64], depth: usize) -> bool {
         const AHEAD: usize = 12;
         let flip = if self.rows.descending { u64::MAX } else { 0 };
@@ -165,7 +164,7 @@ impl<S: RowShape> Order<'_, '_, S> {
             }
             let number = self.number(group[place]);
             let key = (word_at(self.rows.key(number), depth) ^ flip) >> self.index_bits;
-            // Whole bytes only.
+            // The word has whole bytes of the key.
             let key = key >> (u64::BITS - self.index_bits - 8 * self.key_bytes as u32);
             all &= key;
             any |= key;
@@ -191,8 +190,8 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Of rows that are alike up to `depth`, zeros taken for bytes that are not there, sorts those apart that end before:
-    /// the shorter one first. Gives the range of the others.
+    /// Moves those rows to the front, sorted, that end before `depth`, the shorter one first; all rows are equal up to `depth`,
+    /// with missing bytes taken as zeros. Returns the range of the other rows.
     fn set_ended_apart(&self, group: &mut [u64], depth: usize) -> Option<std::ops::Range<usize>> {
         let len = |word: u64| self.rows.key(self.number(word)).len().min(depth + 1);
         let first = len(group[0]);
@@ -214,7 +213,7 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Insertion by comparing what comes after `depth`; keeps the order of equal ones.
+    /// Sorts a small group by insertion, comparing the bytes from `depth` on; keeps the order of equal rows.
     fn sort_small(&self, group: &mut [u64], depth: usize) {
         let key = |word: u64| {
             let key = self.rows.key(self.number(word));

@@ -1,17 +1,17 @@
-//! Cutting a merge into parts that several threads merge at the same time.
+//! Cuts a merge into parts that several threads merge at the same time.
 //!
 //! ```text
 //!   runs   [ ..a | a..m | m.. ]  [ .a | a....m | m... ]  [ ...a | a.m | m. ]
 //!   parts        all up to a          all up to m            the rest            each a merge of its own
 //! ```
 //!
-//! A part has the rows from one key up to another, of every run: rows with equal keys stay together and in order. As no row is
-//! added or lost, the sum of what lies before it in all runs is where a part begins in the result. Keys to cut at come from a few
-//! rows of each run, and the place of each in a run from a search by halves, a block at a time; nothing about it is stored, so
-//! that runs of an interrupted sort are cut like others.
+//! A part has the rows between two keys, of every run: rows with equal keys stay together and in order. No row is added or lost,
+//! so the start of a part in the result is the sum of the bytes before it in all runs. Keys to cut at come from a few sampled
+//! rows of each run, and the place of each key in a run from a bisection, a block at a time; no index is stored, so that runs of
+//! an interrupted sort are cut like others.
 //!
-//! The obvious other way, blocks of a result that any thread merges in turn, reads a piece of every run for each block: in small
-//! memory these pieces become smaller than what a drive reads well.
+//! The obvious alternative, blocks of a result that any thread merges in turn, reads a piece of every run for each block: in
+//! small memory these pieces become smaller than a drive reads efficiently.
 //!
 //! Cost: about `log2(blocks)` times two reads of a block for each run and cut, 0.1 to 0.2 s with 90 runs of 56 MiB.
 
@@ -20,16 +20,16 @@ use std::{cmp::Ordering, ops::Range, sync::Arc};
 use inshore_store::{Buffer, Job};
 
 use super::{
-    arena::{Arena, Part},
-    cursor::{Run, RunCursor},
+    arena::{Arena, ArenaPart},
+    cursor::{RowRun, RowRunCursor},
     shape::RowShape,
 };
 use crate::Result;
 
-/// Rows of a run, or of an arena, whose keys are looked at for keys to cut at.
+/// Rows sampled of a run, or of an arena, for keys to cut at.
 const SAMPLES: u64 = 7;
 
-/// How keys are ordered.
+/// The order of keys.
 #[derive(Clone)]
 pub(super) struct KeyOrder<S> {
     pub shape: S,
@@ -45,7 +45,8 @@ impl<S: RowShape> KeyOrder<S> {
         self.compare(self.shape.key(row), key).is_lt()
     }
 
-    /// Keys that cut what `sampled` stands for into `parts` about equal parts: with each key, how many bytes it stands for.
+    /// Returns the keys that cut the samples into `parts` about equal parts; each sample has a key and the number of bytes that
+    /// it stands for.
     fn cuts(&self, mut sampled: Vec<(Vec<u8>, u64)>, parts: usize) -> Vec<Vec<u8>> {
         sampled.sort_by(|(a, _), (b, _)| self.compare(a, b));
         let all: u64 = sampled.iter().map(|(_, bytes)| bytes).sum();
@@ -60,18 +61,18 @@ impl<S: RowShape> KeyOrder<S> {
     }
 }
 
-/// Where the parts of something begin and end.
+/// Returns the ranges between cuts.
 fn ranges<T: Copy>(start: T, cuts: Vec<T>, end: T) -> Vec<Range<T>> {
     let starts = std::iter::once(start).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([end]);
     starts.zip(ends).map(|(start, end)| start..end).collect()
 }
 
-/// Cuts runs into at most `parts` parts: for each run, the bytes of it that belong to each. One part where rows cannot be found
-/// in the middle of a run.
+/// Cuts runs into at most `parts` parts: for each run, the byte range of each part. One part if rows cannot be found in the
+/// middle of a run.
 pub(super) fn cut_runs<S: RowShape>(
     job: &Job,
-    runs: &[Run],
+    runs: &[RowRun],
     order: &KeyOrder<S>,
     parts: usize,
 ) -> Result<Vec<Vec<Range<u64>>>> {
@@ -81,7 +82,7 @@ pub(super) fn cut_runs<S: RowShape>(
         let mut probe = Probe::new(job, run, order)?;
         let blocks = probe.run.blocks();
         for sample in 1..=SAMPLES {
-            // Not the first one, whose rows are found whatever they are: without samples nothing is cut.
+            // The first block is no sample, since its rows can always be found: a run without samples is not cut.
             let block = (blocks * sample / (SAMPLES + 1)).max(1);
             if let Some((_, key)) = probe.first_row_from(block)? {
                 sampled.push((key, run.file.len() / SAMPLES));
@@ -97,10 +98,10 @@ pub(super) fn cut_runs<S: RowShape>(
     probes.into_iter().map(cut).collect()
 }
 
-/// Cuts sorted arenas into at most `parts` parts: for each arena, the places of its order that belong to each, and the bytes of
-/// their rows.
+/// Cuts sorted arenas into at most `parts` parts: for each arena, the places of its order that belong to each part, and the bytes
+/// of their rows.
 pub(super) fn cut_arenas<S: RowShape>(
-    arenas: &[(Arc<Arena>, Part)],
+    arenas: &[(Arc<Arena>, ArenaPart)],
     order: &KeyOrder<S>,
     parts: usize,
 ) -> Vec<Vec<(Range<usize>, u64)>> {
@@ -112,7 +113,7 @@ pub(super) fn cut_arenas<S: RowShape>(
         }
     }
     let cuts = order.cuts(sampled, parts);
-    let cut = |(arena, part): &(Arc<Arena>, Part)| {
+    let cut = |(arena, part): &(Arc<Arena>, ArenaPart)| {
         let places = cuts.iter().map(|key| first_not_before(arena, part.rows, order, key)).collect();
         let with_bytes = |places: Range<usize>| {
             let bytes = places.clone().map(|place| arena.row(place).len() as u64).sum();
@@ -123,7 +124,7 @@ pub(super) fn cut_arenas<S: RowShape>(
     arenas.iter().map(cut).collect()
 }
 
-/// The first place of an arena's order whose row is not before `key`.
+/// Returns the first place of an arena's order whose row is not before `key`.
 fn first_not_before<S: RowShape>(arena: &Arena, rows: usize, order: &KeyOrder<S>, key: &[u8]) -> usize {
     let (mut low, mut high) = (0, rows);
     while low < high {
@@ -137,22 +138,22 @@ fn first_not_before<S: RowShape>(arena: &Arena, rows: usize, order: &KeyOrder<S>
     low
 }
 
-/// Looks at rows in the middle of a run.
+/// Reads rows in the middle of a run.
 struct Probe<'a, S> {
     job: &'a Job,
-    run: &'a Run,
+    run: &'a RowRun,
     order: &'a KeyOrder<S>,
-    /// `None` while a read has it.
+    /// The buffer; `None` during a read.
     block: Option<Buffer>,
 }
 
 impl<'a, S: RowShape> Probe<'a, S> {
-    fn new(job: &'a Job, run: &'a Run, order: &'a KeyOrder<S>) -> Result<Probe<'a, S>> {
+    fn new(job: &'a Job, run: &'a RowRun, order: &'a KeyOrder<S>) -> Result<Probe<'a, S>> {
         let block = Buffer::zeroed(job.budget(), run.file.block_bytes(), "a block to cut a run at")?;
         Ok(Probe { job, run, order, block: Some(block) })
     }
 
-    /// Where the first row begins that begins in block `number` or behind, and its key.
+    /// Returns the start of the first row that begins in block `number` or later, and its key.
     fn first_row_from(&mut self, number: u64) -> Result<Option<(u64, Vec<u8>)>> {
         let Some(start) = self.start_from(number)? else { return Ok(None) };
         let row = self.cursor(start)?;
@@ -177,9 +178,9 @@ impl<'a, S: RowShape> Probe<'a, S> {
         Ok(None)
     }
 
-    fn cursor(&self, start: u64) -> Result<RunCursor<S>> {
+    fn cursor(&self, start: u64) -> Result<RowRunCursor<S>> {
         let file = &self.run.file;
-        RunCursor::new(
+        RowRunCursor::new(
             self.job,
             self.run,
             start..file.len(),
@@ -188,9 +189,9 @@ impl<'a, S: RowShape> Probe<'a, S> {
         )
     }
 
-    /// Where the first row begins that is not before `key`; the run's end if there is none.
+    /// Returns the start of the first row that is not before `key`; the run's end if there is none.
     fn first_not_before(&mut self, key: &[u8]) -> Result<u64> {
-        // The last block from which the first row is before the key, by halves.
+        // Bisection finds the last block from which the first row is before the key.
         let (mut low, mut high) = (0, self.run.blocks());
         let mut start = 0;
         while low < high {

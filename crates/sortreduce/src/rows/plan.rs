@@ -1,30 +1,29 @@
-//! How memory is divided among arenas, and later among the readers of runs.
+//! Divides the memory among arenas, and later among the readers of runs.
 
 use inshore_store::{Error, Keep, PAGE_BYTES};
 
 use super::shape::RowShape;
 use crate::{Result, array::taken_bytes};
 
-/// What a sort of rows may use.
+/// Sets the resources of a sort of rows.
 #[derive(Clone, Debug)]
 pub struct RowConfig {
-    /// Bytes of the job's budget that it may use in all its phases. More means fewer and longer runs.
+    /// Bytes of the job's budget for all phases. With more memory there are fewer and longer runs.
     pub memory_bytes: u64,
     /// Threads that sort (1 or more).
     pub threads: usize,
-    /// The greatest key first; equal keys keep the order of the input all the same.
+    /// Tells whether the greatest key comes first; equal keys keep the order of the input either way.
     pub descending: bool,
-    /// Forces the bytes of rows in an arena, so that tests write runs; `None`: as many as the memory allows.
+    /// Forces the bytes of rows in an arena, so that tests write runs; `None` takes as much as the memory allows.
     pub arena_bytes: Option<usize>,
-    /// Keeps runs for the sort that goes on with this one, and goes on with those that are there
-    /// ([`super::RowSort::bytes_kept`]).
+    /// Keeps runs so that an interrupted sort can resume, and resumes with runs that were kept ([`super::RowSort::bytes_kept`]).
     pub keep: Option<Keep>,
-    /// The name of scratch files and in errors; a valid part of a file name.
+    /// Name in scratch files and errors; a valid part of a file name.
     pub name: &'static str,
 }
 
 impl Default for RowConfig {
-    /// 256 MiB, two threads, ascending.
+    /// Returns settings of 256 MiB, two threads, ascending order.
     fn default() -> Self {
         RowConfig {
             memory_bytes: 256 << 20,
@@ -37,14 +36,14 @@ impl Default for RowConfig {
     }
 }
 
-/// The smallest [`RowConfig::memory_bytes`] that works with so many threads: it sorts rows of up to 16 KiB.
+/// Returns the smallest [`RowConfig::memory_bytes`] that works with so many threads, for rows of up to 16 KiB.
 pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
     (arenas(threads.max(1)) * ARENA_BYTES_MIN) as u64
 }
 
-/// The smallest [`RowConfig::memory_bytes`] with which so many threads sort `input_bytes` bytes of rows that are not combined.
-/// Checksums of all runs are kept in memory, so that a small budget has room for those of so many bytes only: 250 times the
-/// budget or more.
+/// Returns the smallest [`RowConfig::memory_bytes`] with which so many threads sort `input_bytes` bytes of rows without
+/// combining. Checksums of all runs are kept in memory, which limits the input under a small budget: to 250 times the budget or
+/// more.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
     while Shares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
@@ -54,32 +53,32 @@ pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
 }
 
 const ARENA_BYTES_MIN: usize = 384 << 10;
-/// Arenas beyond this gain nothing: 64 MB a thread cost about what 160 MB cost.
+/// Larger arenas have no effect: 64 MB per thread cost about as much as 160 MB.
 const ARENA_BYTES_MAX: usize = 256 << 20;
 /// Bytes of the word and of the start of a row.
 const INDEX_BYTES: usize = 12;
-/// Requests beyond this gain nothing.
+/// Larger requests have no effect.
 const IO_BYTES_MAX: usize = 1 << 20;
-/// Check blocks of runs: at first small ones, so that many runs are merged at once, and wide ones of this size once half of
-/// the checksums that there is room for are taken.
+/// Largest check block of runs: the first runs have small ones, so that many runs are merged at once, and later runs have these,
+/// once half of the room for checksums is taken.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// The checksum of a block.
+/// Bytes of the checksum of a block.
 const SUM_BYTES: usize = 4;
-/// Smaller requests, of several merges at a time, would cost more than a second thread gains.
+/// Smaller requests, of several parallel merges, would cost more than a second thread gains.
 const READ_BYTES_GOOD: usize = 128 << 10;
 
-/// One is filled, one is waiting, and each thread sorts one.
+/// Returns the number of arenas: one is filled, one is waiting, and each thread sorts one.
 fn arenas(threads: usize) -> usize {
     threads + 2
 }
 
-/// How memory is divided, whatever the rows are: a sixteenth for checksums of runs, the rest in equal shares for arenas with
-/// their words and, for each thread, two buffers to write.
+/// The division of memory, for any rows: a sixteenth for checksums of runs, the rest in equal shares for arenas with their words
+/// and, for each thread, two write buffers.
 #[derive(Clone, Copy, Debug)]
 struct Shares {
-    /// Bytes that the checksums of all runs may take.
+    /// Bytes for the checksums of all runs.
     sums_bytes: usize,
-    /// The check blocks of the first runs.
+    /// Bytes of the check blocks of the first runs.
     block_bytes: usize,
     write_bytes: usize,
     /// Bytes of an arena with its words.
@@ -97,14 +96,14 @@ impl Shares {
         Shares { sums_bytes, block_bytes, write_bytes, arena_taken_bytes }
     }
 
-    /// How many check blocks the runs may have that are written while rows come in: the other half of the room for checksums
-    /// is for merged runs, which are there before those are gone that they are made of.
+    /// Returns the largest number of check blocks of the runs that are written during the input. The other half of the room for
+    /// checksums is for merged runs, which exist together with their inputs.
     fn blocks_max(&self) -> u64 {
         (self.sums_bytes / SUM_BYTES / 2) as u64
     }
 
-    /// Bytes of runs that there is room for, whatever the rows: the last block of a run may have one row only, and rows of
-    /// eight bytes leave the least of an arena to rows.
+    /// Returns the bytes of runs for which there is room, for any rows: the last block of a run may have one row only, and rows
+    /// of eight bytes leave the least of an arena to rows.
     fn run_bytes_max(&self) -> u64 {
         let arena_bytes = (self.arena_taken_bytes.min(ARENA_BYTES_MAX) * 8 / (8 + INDEX_BYTES)) as u64;
         let bytes = u128::from(self.blocks_max() / 2) * (self.block_bytes + BLOCK_BYTES_MAX) as u128;
@@ -113,7 +112,7 @@ impl Shares {
     }
 }
 
-/// Sizes of everything.
+/// Sizes of all buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowPlan {
     pub memory_bytes: usize,
@@ -121,10 +120,10 @@ pub(crate) struct RowPlan {
     pub arenas: usize,
     /// Bytes of rows in an arena.
     pub arena_bytes: usize,
-    /// Rows of which the order is found at once.
+    /// Rows that are sorted at once.
     pub rows_max: usize,
     pub write_bytes: usize,
-    /// The longest row that is accepted.
+    /// The longest row that fits.
     pub row_bytes_max: usize,
 }
 
@@ -163,12 +162,12 @@ impl RowPlan {
         Ok(plan)
     }
 
-    /// What one arena takes.
+    /// Returns the bytes of one arena.
     pub fn arena_taken_bytes(&self) -> usize {
         taken_bytes(self.arena_bytes) + taken_bytes(self.rows_max * 8) + taken_bytes((self.rows_max + 1) * 4)
     }
 
-    /// Bytes for reading runs in a merge that writes one: what checksums and two buffers leave.
+    /// Returns the bytes for reading runs in a merge that writes one: the memory left by checksums and two buffers.
     fn read_bytes(&self) -> usize {
         self.memory_bytes
             - self.shares.sums_bytes
@@ -176,33 +175,33 @@ impl RowPlan {
             - (2 << 20).min(self.memory_bytes / 4)
     }
 
-    /// How many check blocks the runs may have that are written while rows come in.
+    /// Returns the largest number of check blocks of the runs that are written during the input.
     pub fn blocks_max(&self) -> u64 {
         self.shares.blocks_max()
     }
 
-    /// The check block of the next run, where those before it have so many.
+    /// Returns the check block of the next run, after runs with so many blocks.
     pub fn run_block_bytes(&self, blocks: u64) -> usize {
         if blocks < self.blocks_max() / 2 { self.shares.block_bytes } else { BLOCK_BYTES_MAX }
     }
 
-    /// Whether a run with such check blocks can be merged.
+    /// Tells whether a run with such check blocks can be merged.
     pub fn can_read(&self, block_bytes: usize) -> bool {
         block_bytes <= BLOCK_BYTES_MAX
     }
 
-    /// How many runs can be merged at once, where check blocks have up to `block_bytes` and the longest row has `row_bytes`:
-    /// two buffers of one block each, and the row that lies across two of them.
+    /// Returns the number of runs that can be merged at once, with check blocks of up to `block_bytes` and a longest row of
+    /// `row_bytes`: two buffers of one block each, and the row that lies across two of them.
     pub fn fan_in(&self, block_bytes: usize, row_bytes: usize) -> usize {
         (self.read_bytes() / (2 * block_bytes + row_bytes)).max(2)
     }
 
-    /// How many could be merged at once through buffers that a drive reads well.
+    /// Returns the number of runs that could be merged at once through buffers that suit a drive.
     pub fn fan_in_large(&self, row_bytes: usize) -> usize {
         self.read_bytes() / (2 * READ_BYTES_GOOD + row_bytes)
     }
 
-    /// Size and number of the buffers of each of `runs` runs.
+    /// Returns the size and number of the buffers of each of `runs` runs.
     pub fn read_buffers(&self, runs: usize, block_bytes: usize, row_bytes: usize) -> (usize, usize) {
         let each = (self.read_bytes() / runs.max(1)).saturating_sub(row_bytes);
         let count = if each >= 4 * IO_BYTES_MAX { 4 } else { 2 };

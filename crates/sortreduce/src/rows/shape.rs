@@ -1,33 +1,32 @@
-//! Where rows end, what their keys are, and what becomes of equal ones.
+//! Defines rows: their ends, their keys, and the operation on equal keys.
 
 use memchr::{memchr, memrchr};
 
-/// How rows lie in bytes.
+/// Finds rows and keys in bytes.
 pub trait RowShape: Clone + Send + Sync + 'static {
-    /// Length of the row that begins with `bytes`, with everything that belongs to it; `None` where it does not end in
-    /// them.
+    /// Returns the length of the row that begins with `bytes`, including its line end or header; `None` if `bytes` do not contain
+    /// its end.
     fn row_len(&self, bytes: &[u8]) -> Option<usize>;
 
-    /// Length of the longest prefix of `bytes` that consists of whole rows.
+    /// Returns the length of the longest prefix of `bytes` that consists of whole rows.
     fn whole_rows_len(&self, bytes: &[u8]) -> usize;
 
-    /// How many of the bytes of `more` belong to the row that begins with `start` and does not end there; `None` where it
-    /// does not end in `more` either.
+    /// Returns how many of the bytes of `more` belong to the row that begins with `start` and does not end there; `None` if the
+    /// row does not end in `more` either.
     fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize>;
 
-    /// The bytes of a whole row that it is sorted by, compared as unsigned bytes; a key sorts before those that it is a
-    /// prefix of.
+    /// Returns the key of a whole row, compared as unsigned bytes; a key sorts before longer keys that it is a prefix of.
     fn key<'a>(&self, row: &'a [u8]) -> &'a [u8];
 
-    /// Where in `bytes`, which stand at `offset` of a sequence of rows and not at its start, the first row begins of which
-    /// that can be told; `None` where that is nowhere in them.
+    /// Returns the place in `bytes` of the first row whose start can be recognized; `bytes` stand at `offset` of a sequence of
+    /// rows and not at its start. `None` if no start can be recognized.
     fn row_start(&self, offset: u64, bytes: &[u8]) -> Option<usize>;
 
-    /// Bytes of a row, for the division of memory; a guess where rows differ.
+    /// Returns the bytes of a row, for the division of memory; a guess where rows differ.
     fn row_bytes_hint(&self) -> usize;
 }
 
-/// Lines of text with their line ends; the whole line is the key. The last line must have its end too.
+/// Splits text into lines with their line ends; the whole line is the key. The last line must have its end too.
 #[derive(Clone, Copy, Debug)]
 pub struct Lines;
 
@@ -45,7 +44,7 @@ impl RowShape for Lines {
         self.row_len(more)
     }
 
-    /// Behind a line's end: the first byte may belong to the line before.
+    /// A row is only known to begin after a line's end: the first byte may belong to the line before.
     fn row_start(&self, _: u64, bytes: &[u8]) -> Option<usize> {
         self.row_len(bytes).filter(|&start| start < bytes.len())
     }
@@ -60,7 +59,7 @@ impl RowShape for Lines {
     }
 }
 
-/// Records of a fixed number of bytes, sorted by some of them.
+/// Splits bytes into records of a fixed length, sorted by some of their bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct FixedRows {
     row_bytes: usize,
@@ -69,10 +68,10 @@ pub struct FixedRows {
 }
 
 impl FixedRows {
-    /// Records of `row_bytes` bytes that are sorted by the bytes `key`.
+    /// Creates a shape of records of `row_bytes` bytes that are sorted by the bytes `key`.
     ///
     /// # Panics
-    /// Where the key is not inside the record, or the record has no bytes.
+    /// If the key is not inside the record, or the record has no bytes.
     pub fn new(row_bytes: usize, key: std::ops::Range<usize>) -> FixedRows {
         assert!(row_bytes > 0 && key.start <= key.end && key.end <= row_bytes, "key {key:?} of {row_bytes}");
         FixedRows { row_bytes, key_start: key.start, key_end: key.end }
@@ -108,14 +107,14 @@ impl RowShape for FixedRows {
     }
 }
 
-/// Rows that say how long they are and how much of them is the key; made by [`frame`].
+/// Splits bytes into rows that begin with their length and that of the key; [`frame`] makes such rows.
 ///
 /// ```text
 ///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; row bytes counts all of it
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FramedRows {
-    /// About how long rows are.
+    /// Approximate length of a row.
     pub row_bytes_hint: usize,
 }
 
@@ -135,13 +134,13 @@ pub fn frame(key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
 }
 
 impl FramedRows {
-    /// What comes after the key.
+    /// Returns the bytes after the key.
     #[inline]
     pub fn rest<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         &row[FRAME_BYTES + number(&row[4..])..]
     }
 
-    /// The same, to be changed.
+    /// Returns the bytes after the key, mutable.
     pub fn rest_mut<'a>(&self, row: &'a mut [u8]) -> &'a mut [u8] {
         let start = FRAME_BYTES + number(&row[4..]);
         &mut row[start..]
@@ -178,7 +177,7 @@ impl RowShape for FramedRows {
         Some(number(&len) - start.len()).filter(|&len| len <= more.len())
     }
 
-    /// Any bytes look like a length.
+    /// Any bytes look like a length, so no start can be recognized.
     fn row_start(&self, _: u64, _: &[u8]) -> Option<usize> {
         None
     }
@@ -193,22 +192,22 @@ impl RowShape for FramedRows {
     }
 }
 
-/// What becomes of rows whose keys are equal. It must be associative; rows come in the order of the input.
+/// Handles rows with equal keys. The operation must be associative; rows come in the order of the input.
 pub trait RowOperation: Clone + Send + Sync + 'static {
-    /// Whether rows are combined at all.
+    /// Tells whether rows are combined at all.
     const COMBINES: bool;
 
     /// Combines the row `next` into the row `first`, which comes before it and has the same key.
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]);
 
-    /// Whether all went well so far, a sum did not overflow for example. If not, nothing is kept any more for a sort that
-    /// goes on with this one.
+    /// Tells whether all went well so far, for example whether no sum overflowed. If not, no more runs are kept for a resumed
+    /// sort.
     fn is_sound(&self) -> bool {
         true
     }
 }
 
-/// Every row stays: a sort.
+/// Keeps every row: a plain sort.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepAll;
 
@@ -217,7 +216,7 @@ impl RowOperation for KeepAll {
     fn combine(&self, _: &mut Vec<u8>, _: &[u8]) {}
 }
 
-/// The first row of each key stays.
+/// Keeps the first row of each key.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepFirst;
 

@@ -1,9 +1,9 @@
-//! From bytes to sorted rows: sinks fill arenas, workers sort them, runs are merged.
+//! The sort of rows: sinks fill arenas, workers sort these, runs are merged.
 
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
@@ -13,206 +13,41 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use inshore_store::{FileWriter, Job, PAGE_BYTES};
 
 use super::{
-    arena::{Arena, Part, RunFacts},
-    cursor::{ArenaCursor, Cursor, Run, RunCursor},
-    keep::{self, Span},
+    arena::{Arena, ArenaPart, RunFacts},
+    cursor::{ArenaCursor, Cursor, RowRun, RowRunCursor},
+    keep,
     merge::{RowStats, SortedPart, SortedRows, Tree, common_of_runs},
     order::common_len,
     parts::{KeyOrder, cut_arenas, cut_runs},
     plan::{RowConfig, RowPlan},
     shape::{RowOperation, RowShape},
+    workers::{RowShared, RowState, RowTask},
 };
 use crate::{Error, Result};
 
-/// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`];
-/// [`RowSort::finish`] gives the rows back in order, those with equal keys in the order of the input.
+/// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`]; [`RowSort::finish`] returns
+/// the rows in order, rows with equal keys in the order of the input.
 pub struct RowSort<S: RowShape, O: RowOperation> {
-    shared: Arc<Shared<S, O>>,
+    shared: Arc<RowShared<S, O>>,
     free: Receiver<Arena>,
-    tasks: Option<Sender<Task>>,
+    tasks: Option<Sender<RowTask>>,
     workers: Vec<JoinHandle<()>>,
     filling: Filling,
 }
 
-/// What came in and was not given to the workers yet.
+/// Input that was not passed to the workers yet.
 #[derive(Default)]
 struct Filling {
-    /// Where in the input the next arena begins.
+    /// Start of the next arena in the input.
     place: u64,
     arena: Option<Arena>,
-    /// The beginning of a row whose end did not come yet, to go before the next arena.
+    /// The beginning of a row without its end, to be copied into the next arena.
     carry: Vec<u8>,
     bytes: u64,
 }
 
-struct Shared<S, O> {
-    job: Job,
-    shape: S,
-    operation: O,
-    config: RowConfig,
-    plan: RowPlan,
-    recycle: Sender<Arena>,
-    state: Mutex<State>,
-    rows_in: AtomicU64,
-    /// Bytes of the input that an interrupted sort had in runs, and rows in them.
-    bytes_kept: u64,
-    rows_kept: u64,
-}
-
-#[derive(Default)]
-struct State {
-    /// Sorted arenas that nobody needed the memory of yet, by where in the input they begin.
-    held: Vec<(u64, Arena, Part)>,
-    /// Whether arenas are written as runs.
-    is_spilling: bool,
-    /// Runs by where in the input their rows begin.
-    runs: Vec<(u64, Run)>,
-    /// Check blocks of all runs.
-    blocks: u64,
-    error: Option<Error>,
-}
-
-/// With where in the input the arena begins.
-enum Task {
-    Sort(u64, Arena),
-    Write(u64, Arena, Part),
-}
-
-impl<S: RowShape, O: RowOperation> Shared<S, O> {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic under this lock")
-    }
-
-    fn work(&self, tasks: &Receiver<Task>) {
-        for task in tasks {
-            if let Err(error) = self.serve(task) {
-                self.state().error.get_or_insert(error);
-                // Who waits for an arena looks for an error first: any arena wakes it.
-            }
-        }
-    }
-
-    fn serve(&self, task: Task) -> Result<()> {
-        match task {
-            Task::Sort(place, mut arena) => {
-                let result = self.sort(place, &mut arena);
-                match result {
-                    Ok(Some(part)) => self.hold_or_write(place, arena, part),
-                    Ok(None) => {
-                        self.give_back(arena);
-                        Ok(())
-                    }
-                    Err(error) => {
-                        self.fail(error, arena);
-                        Ok(())
-                    }
-                }
-            }
-            Task::Write(place, arena, part) => self.write_and_give_back(place, arena, part),
-        }
-    }
-
-    /// An arena with an error to look at.
-    fn fail(&self, error: Error, arena: Arena) {
-        self.state().error.get_or_insert(error);
-        self.give_back(arena);
-    }
-
-    fn give_back(&self, mut arena: Arena) {
-        arena.filled = 0;
-        // Nobody takes it after the end.
-        let _ = self.recycle.send(arena);
-    }
-
-    /// Sorts an arena. Where its rows are too short to be sorted at once, writes them in parts; otherwise gives the only
-    /// part.
-    fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<Part>> {
-        let mut start = 0;
-        loop {
-            self.job.check_cancelled()?;
-            let part = arena.sort(&self.shape, self.config.descending, start);
-            self.rows_in.fetch_add(part.rows as u64, Ordering::Relaxed);
-            self.check_rows(part)?;
-            if start == 0 && part.end == arena.filled {
-                return Ok(Some(part));
-            }
-            self.write(place + start as u64..place + part.end as u64, arena, part)?;
-            if part.end == arena.filled {
-                return Ok(None);
-            }
-            start = part.end;
-        }
-    }
-
-    fn check_rows(&self, part: Part) -> Result<()> {
-        let limit = self.plan.row_bytes_max;
-        if part.row_bytes_max <= limit {
-            return Ok(());
-        }
-        Err(Error::RowTooLong {
-            name: self.config.name,
-            bytes: Some(part.row_bytes_max as u64),
-            limit: limit as u64,
-        })
-    }
-
-    fn hold_or_write(&self, place: u64, arena: Arena, part: Part) -> Result<()> {
-        let mut state = self.state();
-        if !state.is_spilling {
-            state.held.push((place, arena, part));
-            return Ok(());
-        }
-        drop(state);
-        self.write_and_give_back(place, arena, part)
-    }
-
-    fn write_and_give_back(&self, place: u64, arena: Arena, part: Part) -> Result<()> {
-        match self.write(place..place + part.end as u64, &arena, part) {
-            Ok(()) => self.give_back(arena),
-            Err(error) => self.fail(error, arena),
-        }
-        Ok(())
-    }
-
-    /// Writes the rows of `span` of the input as a run.
-    fn write(&self, span: Span, arena: &Arena, part: Part) -> Result<()> {
-        let _span = tracing::debug_span!("run", rows = part.rows).entered();
-        let (start, write) = (span.start, self.plan.write_bytes);
-        let block = self.plan.run_block_bytes(self.state().blocks);
-        let write_to = |writer: &mut FileWriter| arena.write(part, &self.shape, &self.operation, writer);
-        let run = match &self.config.keep {
-            None => {
-                let mut writer = FileWriter::create(&self.job, self.config.name, block, write)?;
-                let facts = write_to(&mut writer)?;
-                Run { file: writer.finish()?, facts }
-            }
-            Some(keep) => {
-                let mut piece = keep.begin(&self.job)?;
-                let mut writer = piece.file("rows", block, write)?;
-                let facts = write_to(&mut writer)?;
-                let run = Run { file: piece.add_and_open(writer)?, facts };
-                // What went wrong is told at the end, and must not be taken for right by the next.
-                if self.operation.is_sound() {
-                    keep.commit(piece, &keep::state(&run.facts, span, part.rows as u64))?;
-                }
-                run
-            }
-        };
-        let mut state = self.state();
-        state.is_spilling = true;
-        state.blocks += run.blocks();
-        state.runs.push((start, run));
-        if state.blocks > self.plan.blocks_max() {
-            let spilled = state.runs.iter().map(|(_, run)| run.file.len()).sum();
-            let memory = self.plan.memory_bytes as u64;
-            return Err(Error::TooManyRuns { name: self.config.name, spilled, memory, enough: None });
-        }
-        Ok(())
-    }
-}
-
 impl<S: RowShape, O: RowOperation> RowSort<S, O> {
-    /// Begins a sort: takes the memory of the arenas and starts the workers.
+    /// Begins a sort: reserves the memory of the arenas and starts the workers.
     ///
     /// # Errors
     /// [`inshore_store::Error::BudgetTooSmall`] where `config.memory_bytes` is below
@@ -226,8 +61,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         let found = config.keep.as_ref().map(|keep| keep::find(keep, &plan)).transpose()?.unwrap_or_default();
         let blocks = found.runs.iter().map(|(_, run)| run.blocks()).sum();
         let state =
-            State { is_spilling: !found.runs.is_empty(), runs: found.runs, blocks, ..State::default() };
-        let shared = Arc::new(Shared {
+            RowState { is_spilling: !found.runs.is_empty(), runs: found.runs, blocks, ..RowState::default() };
+        let shared = Arc::new(RowShared {
             job: job.clone(),
             shape,
             operation,
@@ -249,18 +84,18 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(RowSort { shared, free, tasks: Some(tasks), workers, filling })
     }
 
-    /// How many bytes from the start of the input an interrupted sort before this one kept in runs: the sink passes over
-    /// them.
+    /// Returns how many bytes from the start of the input an interrupted sort kept in runs: the sink skips them.
     pub fn bytes_kept(&self) -> u64 {
         self.shared.bytes_kept
     }
 
-    /// Where the input goes, all of it from the start. One at a time: the order of its bytes is the order of the rows.
+    /// Opens the sink for all of the input from the start. Only one sink may be open: the order of its bytes is the order of the
+    /// rows.
     pub fn sink(&mut self) -> RowSink<'_, S, O> {
         RowSink { sort: self }
     }
 
-    /// Where the next bytes of the input may be put; never empty.
+    /// Returns the buffer for the next bytes of the input; never empty.
     fn space(&mut self) -> Result<&mut [u8]> {
         if self.filling.arena.is_none() {
             let mut arena = self.arena()?;
@@ -282,12 +117,10 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         if arena.filled == arena.bytes.len() { self.send_arena() } else { Ok(()) }
     }
 
-    /// Takes the next bytes of the input, which may begin and end inside a row; those that an interrupted sort has in runs
-    /// are passed over.
+    /// Takes the next bytes of the input, which may begin and end inside a row; bytes in runs of an interrupted sort are skipped.
     ///
     /// # Errors
-    /// [`Error::RowTooLong`] for a row that does not fit; what a worker failed with;
-    /// [`inshore_store::Error::Cancelled`].
+    /// [`Error::RowTooLong`] for a row that does not fit; the error of a worker; [`inshore_store::Error::Cancelled`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         let passed_over = self.to_pass_over().min(bytes.len() as u64);
         self.filling.bytes += passed_over;
@@ -306,7 +139,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         self.shared.bytes_kept.saturating_sub(self.filling.bytes)
     }
 
-    /// Gives a full arena to the workers.
+    /// Passes a full arena to the workers.
     fn send_arena(&mut self) -> Result<()> {
         let Some(mut arena) = self.filling.arena.take() else { return Ok(()) };
         let shared = &self.shared;
@@ -318,12 +151,12 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
         self.filling.carry.extend_from_slice(&arena.bytes[whole..arena.filled]);
         arena.filled = whole;
-        self.send(Task::Sort(self.filling.place, arena));
+        self.send(RowTask::Sort(self.filling.place, arena));
         self.filling.place += whole as u64;
         Ok(())
     }
 
-    /// Gives what came so far to the workers, and the bytes of a last row that did not end to the caller.
+    /// Passes the last arena to the workers, and returns the bytes of a last row without its end.
     fn flush(&mut self) -> Result<Vec<u8>> {
         if let Some(arena) = &self.filling.arena {
             let whole = self.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
@@ -337,14 +170,14 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(std::mem::take(&mut self.filling.carry))
     }
 
-    /// An arena to be filled; where all are in use, those that are held in memory are written.
+    /// Returns an arena to be filled; if all are in use, sorted arenas held in memory are written.
     fn arena(&self) -> Result<Arena> {
         self.check()?;
         if let Ok(arena) = self.free.try_recv() {
             return Ok(arena);
         }
         self.spill();
-        // A worker that fails gives its arena back, so this ends.
+        // A worker that fails returns its arena, so the wait ends.
         let arena = self.free.recv().expect("the sender lives in `shared`");
         self.check()?;
         Ok(arena)
@@ -358,7 +191,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// From now on arenas are written as runs.
+    /// Lets arenas be written as runs from here on.
     fn spill(&self) {
         let held = {
             let mut state = self.shared.state();
@@ -366,11 +199,11 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             std::mem::take(&mut state.held)
         };
         for (place, arena, part) in held {
-            self.send(Task::Write(place, arena, part));
+            self.send(RowTask::Write(place, arena, part));
         }
     }
 
-    fn send(&self, task: Task) {
+    fn send(&self, task: RowTask) {
         let tasks = self.tasks.as_ref().expect("open until the end");
         assert!(tasks.send(task).is_ok(), "the workers live as long as the queue");
     }
@@ -382,18 +215,18 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// Ends the input and gives the result. Runs are merged here until one merge is left; that one goes on while the
-    /// result is read.
+    /// Ends the input and returns the result. Runs are merged here until one merge is left, which runs while the result is read.
     ///
     /// # Errors
-    /// Those of writing and reading runs; [`inshore_store::Error::Cancelled`].
+    /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
     pub fn finish(self) -> Result<SortedRows<S, O>> {
         let mut parts = self.finish_in_parts(1)?;
         Ok(parts.pop().expect("one part").rows)
     }
 
-    /// The same in up to `parts` parts, which may be read at the same time and are in order. Where rows are combined, where they
-    /// cannot be found in the middle of a run ([`super::FramedRows`]), or where memory is short, there is one.
+    /// Ends the input and returns the result in up to `parts` parts, which are in order and may be read at the same time. There
+    /// is a single part if rows are combined, if rows cannot be found in the middle of a run ([`super::FramedRows`]), or if
+    /// memory is short.
     ///
     /// # Errors
     /// As [`RowSort::finish`].
@@ -405,7 +238,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             self.spill();
         }
         self.join();
-        // One that was sorted while the last look was taken.
+        // A worker may have failed during the last check.
         self.check()?;
         let shared = self.shared.clone();
         while self.free.try_recv().is_ok() {}
@@ -429,17 +262,17 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     }
 }
 
-impl<S: RowShape, O: RowOperation> Shared<S, O> {
+impl<S: RowShape, O: RowOperation> RowShared<S, O> {
     fn finish_in_memory(
         &self,
-        mut held: Vec<(u64, Arena, Part)>,
+        mut held: Vec<(u64, Arena, ArenaPart)>,
         stats: RowStats,
         parts: usize,
     ) -> Vec<SortedPart<S, O>> {
         held.sort_by_key(|(place, ..)| *place);
         held.retain(|(_, _, part)| part.rows > 0);
         let held: Vec<_> = held.into_iter().map(|(_, arena, part)| (Arc::new(arena), part)).collect();
-        let key = |(arena, _): &(Arc<Arena>, Part), place| self.shape.key(arena.row(place)).to_vec();
+        let key = |(arena, _): &(Arc<Arena>, ArenaPart), place| self.shape.key(arena.row(place)).to_vec();
         let first = held.first().map(|held| key(held, 0)).unwrap_or_default();
         let ends = held.iter().flat_map(|held| [key(held, 0), key(held, held.1.rows - 1)]);
         let common = ends.map(|end| common_len(&first, &end)).min().unwrap_or(0);
@@ -462,7 +295,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
 
     fn finish_on_flash(
         &self,
-        mut runs: Vec<Run>,
+        mut runs: Vec<RowRun>,
         mut stats: RowStats,
         parts: usize,
     ) -> Result<Vec<SortedPart<S, O>>> {
@@ -497,7 +330,7 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         KeyOrder { shape: self.shape.clone(), descending: self.config.descending }
     }
 
-    /// Merges, with the bytes of each, as parts of the result. What is known of all is told by the first.
+    /// Returns merges, with the bytes of each, as parts of the result. The first part reports the counters of the input.
     fn in_order(
         &self,
         merges: impl Iterator<Item = (Tree<S>, u64)>,
@@ -518,19 +351,19 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         merges.enumerate().map(part).collect()
     }
 
-    /// Merges neighbours into longer runs, no more than needed so that one merge is left.
+    /// Merges adjacent runs into longer ones, as few as needed to leave one merge.
     fn merge_pass(
         &self,
-        runs: Vec<Run>,
+        runs: Vec<RowRun>,
         fan_in: usize,
         row_bytes: usize,
         stats: &mut RowStats,
-    ) -> Result<Vec<Run>> {
+    ) -> Result<Vec<RowRun>> {
         let mut merged = Vec::new();
         let mut runs = runs.into_iter();
         while merged.len() + runs.len() > fan_in && runs.len() > 1 {
             let group = fan_in.min(merged.len() + runs.len() - fan_in + 1);
-            let group: Vec<Run> = runs.by_ref().take(group).collect();
+            let group: Vec<RowRun> = runs.by_ref().take(group).collect();
             let run = self.merge_group(group, row_bytes)?;
             stats.bytes_spilled += run.file.len();
             merged.push(run);
@@ -539,15 +372,15 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         Ok(merged)
     }
 
-    fn merge_group(&self, runs: Vec<Run>, row_bytes: usize) -> Result<Run> {
+    fn merge_group(&self, runs: Vec<RowRun>, row_bytes: usize) -> Result<RowRun> {
         let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
         let (level, common) = (level_above(&runs), common_of_runs(&runs));
         let rows_in: u64 = runs.iter().map(|run| run.facts.rows).sum();
-        let first_key = |run: &Run| run.facts.first_key.clone();
+        let first_key = |run: &RowRun| run.facts.first_key.clone();
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
-        let whole: Vec<_> = runs.iter().map(Run::bytes).collect();
-        // As wide as theirs, or the merged run would have more checksums than they have together.
+        let whole: Vec<_> = runs.iter().map(RowRun::bytes).collect();
+        // Blocks are as wide as those of the inputs, or the merged run would have more checksums than these together.
         let block = block_bytes_max(&runs);
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), block, row_bytes))?;
         drop(runs);
@@ -566,32 +399,32 @@ impl<S: RowShape, O: RowOperation> Shared<S, O> {
         self.job.counters().add_level(level, rows_in, rows);
         let first_key = first_key.unwrap_or_default();
         let facts = RunFacts { rows, row_bytes_max: row_bytes, common, first_key, level };
-        Ok(Run { file: writer.finish()?, facts })
+        Ok(RowRun { file: writer.finish()?, facts })
     }
 
-    /// A merge of a range of each run.
-    fn tree(&self, runs: &[Run], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
+    /// Opens a merge of a range of each run.
+    fn tree(&self, runs: &[RowRun], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
         let some = runs.iter().zip(ranges).filter(|(_, range)| !range.is_empty());
-        let cursor = |(run, range): (&Run, &Range<u64>)| {
-            RunCursor::new(&self.job, run, range.clone(), self.shape.clone(), buffers).map(Cursor::Run)
+        let cursor = |(run, range): (&RowRun, &Range<u64>)| {
+            RowRunCursor::new(&self.job, run, range.clone(), self.shape.clone(), buffers).map(Cursor::RowRun)
         };
         let cursors = some.map(cursor).collect::<Result<_>>()?;
         Ok(Tree::new(cursors, self.shape.clone(), self.config.descending, common_of_runs(runs)))
     }
 }
 
-/// From what is cut by sources (runs or arenas) to what each part has of all sources.
+/// Transposes cuts: from the parts of each source (run or arena) to the sources of each part.
 fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
     let parts = cut.first().map_or(1, Vec::len);
     (0..parts).map(|part| cut.iter().map(|of_source| of_source[part].clone()).collect()).collect()
 }
 
-/// The widest check block of some runs; buffers for reading them have a multiple of it.
-fn block_bytes_max(runs: &[Run]) -> usize {
+/// Returns the widest check block of some runs; read buffers are a multiple of it.
+fn block_bytes_max(runs: &[RowRun]) -> usize {
     runs.iter().map(|run| run.file.block_bytes()).max().unwrap_or(PAGE_BYTES)
 }
 
-fn level_above(runs: &[Run]) -> u32 {
+fn level_above(runs: &[RowRun]) -> u32 {
     runs.iter().map(|run| run.facts.level).max().unwrap_or(0) + 1
 }
 
@@ -615,26 +448,26 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         self.sort.write(bytes)
     }
 
-    /// How many of the next bytes are in runs already, from an interrupted sort: they are passed over.
+    /// Returns how many of the next bytes are in runs of an interrupted sort already: they are skipped.
     pub fn to_pass_over(&self) -> u64 {
         self.sort.to_pass_over()
     }
 
-    /// Passes over bytes of the input, at most [`RowSink::to_pass_over`], that the caller need not even read.
+    /// Skips bytes of the input, at most [`RowSink::to_pass_over`], which the caller need not even read.
     pub fn pass_over(&mut self, bytes: u64) {
         assert!(bytes <= self.to_pass_over());
         self.sort.filling.bytes += bytes;
     }
 
-    /// Bytes taken or passed over so far.
+    /// Returns the bytes taken or skipped so far.
     pub fn bytes(&self) -> u64 {
         self.sort.filling.bytes
     }
 
-    /// Ends the input: gives the bytes of a last row that did not end, of which there are none if all is well.
+    /// Ends the input: returns the bytes of a last row without its end, of which there are none if all is well.
     ///
     /// # Errors
-    /// Those of [`RowSink::write`].
+    /// Errors of [`RowSink::write`].
     pub fn finish(self) -> Result<Vec<u8>> {
         self.sort.flush()
     }

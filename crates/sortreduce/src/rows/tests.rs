@@ -1,4 +1,4 @@
-//! Sorts of rows against the standard library's, in a lot of memory and in very little.
+//! Compares sorts of rows with the standard library's, with plenty of memory and with very little.
 
 use inshore_store::{Budget, Cancel, Job, Store};
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ fn job(memory_bytes: u64) -> TestJob {
     TestJob { job: store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap(), _folder: folder }
 }
 
-/// Sorts `input` given in pieces of `piece_bytes`.
+/// Sorts `input` passed in pieces of `piece_bytes`.
 fn sorted<S: RowShape, O: RowOperation>(
     input: &[u8],
     piece_bytes: usize,
@@ -31,7 +31,7 @@ fn sorted<S: RowShape, O: RowOperation>(
     Ok((out, stats))
 }
 
-/// The same, the result taken in up to `parts_max` parts, the last one first; with how many there were.
+/// Sorts, and reads the result in up to `parts_max` parts, the last one first; returns the number of parts too.
 fn sorted_in_parts<S: RowShape, O: RowOperation>(
     input: &[u8],
     piece_bytes: usize,
@@ -103,7 +103,7 @@ fn configs() -> Vec<RowConfig> {
     all
 }
 
-/// The rows of `input` in order, by the standard library.
+/// Returns the rows of `input` in order, by the standard library.
 fn model<S: RowShape>(input: &[u8], shape: &S, descending: bool) -> Vec<Vec<u8>> {
     let mut rows = Vec::new();
     let mut rest = input;
@@ -159,7 +159,7 @@ fn records_are_sorted_by_some_of_their_bytes_and_keep_their_order_otherwise() {
     }
 }
 
-/// The same bytes in any number of parts, from memory and from runs.
+/// Checks that any number of parts give the same bytes, from memory and from runs.
 fn check_parts<S: RowShape>(input: &[u8], shape: &S, parts_min: usize) {
     for (arena_bytes, descending) in [(None, false), (Some(512 << 10), false), (Some(512 << 10), true)] {
         let config =
@@ -191,7 +191,7 @@ fn a_merge_is_cut_into_parts_between_any_keys() {
     let mut random = Random(9);
     let mut lines = Vec::new();
     while lines.len() < 4_000_000 {
-        // Some are longer than a block.
+        // Some rows are longer than a block.
         let long = if random.next().is_multiple_of(10_000) { 90_000 } else { 0 };
         lines.extend_from_slice(
             format!("{:x}{:y<50}{}\n", random.next() >> 44, "", "y".repeat(long)).as_bytes(),
@@ -226,7 +226,7 @@ fn lines_of_many_lengths_with_common_beginnings_are_sorted() {
         input.push(b'\n');
     }
     check(&input, &Lines, 1 << 20);
-    // Nothing but empty lines, and one line many times.
+    // Only empty lines, and one line many times.
     check(&b"\n".repeat(100_000), &Lines, 999);
     check(&b"the same line\n".repeat(20_000), &Lines, 999);
     check(b"", &Lines, 1);
@@ -244,7 +244,7 @@ fn framed_rows_are_sorted_by_their_keys_alone() {
     check(&input, &FramedRows { row_bytes_hint: 24 }, 4097);
 }
 
-/// Adds up the numbers behind the keys.
+/// Adds up the numbers after the keys.
 #[derive(Clone)]
 struct Add;
 
@@ -323,7 +323,7 @@ fn runs_with_narrow_and_wide_blocks_are_merged_together() {
 }
 
 #[test]
-fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_told() {
+fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_errors() {
     let config = RowConfig { memory_bytes: smallest_row_memory_bytes(1), threads: 1, ..RowConfig::default() };
     let mut input = b"short\n".to_vec();
     input.extend(vec![b'x'; 2_000_000]);

@@ -7,9 +7,9 @@
 //!   packed   [ frame | frame | ... | zeros ]            frames of 256 records, see [`super::pack`]
 //! ```
 //!
-//! Packing costs some 6 nanoseconds a record of three words there and back, and a drive that writes and reads 1 GB/s as much
-//! for three bytes. So a block that is packed should hold a good deal more than a plain one; where one does not, the next ones are
-//! plain, and now and then it is tried again.
+//! Packing costs some 6 nanoseconds per record of three words there and back, as long as a drive of 1 GB/s needs to write and
+//! read three bytes. So packing must make a block hold many more records than a plain one; if it does not, the next blocks are
+//! plain, and packing is tried again now and then.
 
 use std::{marker::PhantomData, ops::Range};
 
@@ -23,12 +23,12 @@ use crate::{
 };
 
 const HEADER_BYTES: usize = 16;
-/// Plain blocks after one that was packed for nothing.
+/// Plain blocks after one that packing did not shrink.
 const PLAIN_BLOCKS: u32 = 32;
 
-/// Where things are in a block.
+/// The layout of a block.
 #[derive(Clone, Copy, Debug)]
-struct Layout<K, V> {
+struct BlockLayout<K, V> {
     block_bytes: usize,
     /// Records of a plain block.
     block_records: usize,
@@ -37,7 +37,7 @@ struct Layout<K, V> {
     of: PhantomData<(K, V)>,
 }
 
-impl<K: Key, V: Value> Layout<K, V> {
+impl<K: Key, V: Value> BlockLayout<K, V> {
     fn new(block_bytes: usize) -> Self {
         let mut block_records = (block_bytes - HEADER_BYTES) / record_bytes::<K, V>();
         let offset =
@@ -46,7 +46,7 @@ impl<K: Key, V: Value> Layout<K, V> {
             block_records -= 1;
         }
         assert!(block_records > 0, "a block of {block_bytes} bytes holds no record");
-        Layout {
+        BlockLayout {
             block_bytes,
             block_records,
             values_offset: offset(block_records),
@@ -55,7 +55,7 @@ impl<K: Key, V: Value> Layout<K, V> {
         }
     }
 
-    /// Records of a packed block whose frames have no columns.
+    /// Returns the records of a packed block whose frames have no columns.
     fn packed_records_max(&self) -> usize {
         (self.block_bytes - HEADER_BYTES) / Packing::<K, V>::HEADER_BYTES * FRAME_RECORDS
     }
@@ -69,49 +69,49 @@ impl<K: Key, V: Value> Layout<K, V> {
     }
 }
 
-/// How blocks of so many bytes are packed, if each has room for a frame of any records.
+/// Returns the packing of blocks of so many bytes, if each has room for a frame of any records.
 fn packing<K: Key, V: Value>(block_bytes: usize) -> Option<Packing<K, V>> {
     Packing::new().filter(|_| HEADER_BYTES + Packing::<K, V>::FRAME_BYTES_MAX <= block_bytes)
 }
 
-/// Bytes of `records` that wait to be packed or were unpacked, where blocks may be packed.
+/// Returns the bytes of `records` unpacked records, if blocks may be packed.
 fn unpacked_bytes<K: Key, V: Value>(block_bytes: usize, records: usize) -> usize {
     packing::<K, V>(block_bytes).map_or(0, |_| records * record_bytes::<K, V>())
 }
 
-/// Bytes of memory that a [`BlockWriter`] takes.
+/// Returns the bytes of memory of a [`BlockWriter`].
 pub(crate) fn writer_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
     taken_bytes(block_bytes) + unpacked_bytes::<K, V>(block_bytes, FRAME_RECORDS)
 }
 
-/// Bytes of memory that a [`BlockReader`] takes beside its blocks.
+/// Returns the bytes of memory of a [`BlockReader`] beside its blocks.
 pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
     unpacked_bytes::<K, V>(block_bytes, WINDOW_RECORDS)
 }
 
-/// Puts records into blocks.
+/// Writes records into blocks.
 #[derive(Debug)]
 pub(crate) struct BlockWriter<K, V> {
-    layout: Layout<K, V>,
+    layout: BlockLayout<K, V>,
     block: Buffer,
-    /// Records in the block, and where its frames end.
+    /// Records in the block, and the end of its frames.
     records: usize,
     end: usize,
     first_key: K,
-    /// How many blocks from this one on are plain.
+    /// Number of blocks from this one on that are plain.
     plain: u32,
-    /// Records of a frame that is not full.
+    /// Records of an incomplete frame.
     keys: Vec<K>,
     values: Vec<V>,
     _memory: Reservation,
 }
 
-/// Takes a finished block: its first key, its bytes, and how many records it has.
+/// Takes a finished block: its first key, its bytes, and its number of records.
 type TakeBlock<'a, K> = dyn FnMut(K, &[u8], usize) -> Result<()> + 'a;
 
 impl<K: Key, V: Value> BlockWriter<K, V> {
     pub fn new(block_bytes: usize, budget: &Budget) -> Result<Self> {
-        let layout = Layout::<K, V>::new(block_bytes);
+        let layout = BlockLayout::<K, V>::new(block_bytes);
         let what = "a run's block";
         let waiting = if layout.packing.is_some() { FRAME_RECORDS } else { 0 };
         Ok(BlockWriter {
@@ -131,10 +131,10 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         self.layout.block_bytes
     }
 
-    /// Appends records; `take` gets the blocks that are full.
+    /// Appends records; `take` gets the full blocks.
     ///
     /// # Errors
-    /// Those of `take`.
+    /// Errors of `take`.
     pub fn append(&mut self, mut keys: &[K], mut values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         while !keys.is_empty() {
             let taken = if self.plain > 0 && self.keys.is_empty() {
@@ -156,10 +156,10 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         Ok(())
     }
 
-    /// Gives what is left.
+    /// Passes on the last block.
     ///
     /// # Errors
-    /// Those of `take`.
+    /// Errors of `take`.
     pub fn end(&mut self, take: &mut TakeBlock<'_, K>) -> Result<()> {
         self.put_waiting(take)?;
         if self.records > 0 { self.give(take) } else { Ok(()) }
@@ -174,7 +174,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         put
     }
 
-    /// At most a frame of records, packed where blocks are.
+    /// Writes at most a frame of records, packed if the block is.
     fn put_frame(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         if let Some(packing) = self.layout.packing.filter(|_| self.plain == 0) {
             if self.pack(packing, keys, values) {
@@ -207,7 +207,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         true
     }
 
-    /// Puts as many records as there is room for into a plain block; gives their number.
+    /// Writes as many records as fit into a plain block; returns their number.
     fn append_plain(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<usize> {
         let part = keys.len().min(self.layout.block_records - self.records);
         let range = self.records..self.records + part;
@@ -239,24 +239,23 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     }
 }
 
-/// A block that is not what a [`BlockWriter`] makes.
+/// The error of a block that no [`BlockWriter`] makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBlock;
 
 /// Shows the records of one block after another.
 ///
-/// Those of plain blocks that are never packed are shown where they lie, all at once. Others are unpacked into a window, and
-/// it is filled up before it is empty, also from the next block: whoever merges then never sees a few records only because a
-/// frame ends.
+/// Records of plain blocks that are never packed are shown in place, all at once. Others are unpacked into a window, which is
+/// refilled before it is empty, also from the next block, so that a merge never sees just the last few records of a frame.
 #[derive(Debug)]
 pub(crate) struct BlockReader<K, V> {
-    layout: Layout<K, V>,
+    layout: BlockLayout<K, V>,
     keys: Box<[K]>,
     values: Box<[V]>,
-    /// What is shown, of the window or of the block.
+    /// The range that is shown, of the window or of the block.
     shown: Range<usize>,
     is_packed: bool,
-    /// Records of the block that are not in the window yet, and where they are: of packed ones in bytes.
+    /// Records of the block that are not in the window yet, and their start: in bytes for packed ones.
     left: usize,
     next: usize,
     _memory: Reservation,
@@ -268,7 +267,7 @@ const WINDOW_RECORDS: usize = 3 * FRAME_RECORDS;
 impl<K: Key, V: Value> BlockReader<K, V> {
     pub fn new(block_bytes: usize, budget: &Budget) -> Result<Self> {
         let memory = budget.reserve(reader_bytes::<K, V>(block_bytes) as u64, "unpacked records of a run")?;
-        let layout = Layout::<K, V>::new(block_bytes);
+        let layout = BlockLayout::<K, V>::new(block_bytes);
         let window = if layout.packing.is_some() { WINDOW_RECORDS } else { 0 };
         Ok(BlockReader {
             layout,
@@ -282,7 +281,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         })
     }
 
-    /// Goes to the start of `block`; of the one before all must have been shown.
+    /// Moves to the start of `block`; the block before must have been shown to its end.
     ///
     /// # Errors
     /// [`BadBlock`].
@@ -302,18 +301,18 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         Ok(())
     }
 
-    /// Whether there is so little that the window should be filled up, or the next block begun.
+    /// Tells whether so few records are shown that the window should be refilled, or the next block begun.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.shown.len() < if self.layout.packing.is_some() { FRAME_RECORDS } else { 1 }
     }
 
-    /// Whether the block has records that were not shown.
+    /// Tells whether the block has records that were not shown.
     pub fn has_more(&self) -> bool {
         self.left > 0
     }
 
-    /// Fills up the window from the block that was begun.
+    /// Refills the window from the block that was begun.
     ///
     /// # Errors
     /// [`BadBlock`].
@@ -341,7 +340,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         Ok(())
     }
 
-    /// Shows only the first `count` of what is there.
+    /// Shows only the first `count` of the present records.
     pub fn cut(&mut self, count: usize) {
         self.shown.end = self.shown.start + count;
     }
@@ -378,7 +377,7 @@ mod tests {
 
     type Taken<K> = Vec<(K, Vec<u8>, usize)>;
 
-    /// Writes records in pieces of some sizes; gives the blocks.
+    /// Writes records in pieces of the given size; returns the blocks.
     fn write<K: Key, V: Value>(block_bytes: usize, keys: &[K], values: &[V], piece: usize) -> Taken<K> {
         let budget = Budget::new(4 << 20, 1);
         let mut writer = BlockWriter::<K, V>::new(block_bytes, &budget).unwrap();
@@ -402,7 +401,7 @@ mod tests {
         assert_eq!(budget.reserved_bytes(), reader_bytes::<K, V>(block_bytes) as u64);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         let mut rest = blocks.iter();
-        // Aligned, as buffers are.
+        // The block is aligned as buffers are.
         let mut block = Buffer::zeroed(&budget, block_bytes, "a block").unwrap();
         loop {
             while reader.is_low() {
@@ -453,7 +452,7 @@ mod tests {
         let large: Vec<u64> = (0..50_000).map(mix).collect();
         let plain = 50_000usize.div_ceil((8192 - HEADER_BYTES) / 12);
         assert!(check(8192, &keys, &small).len() * 5 < plain);
-        // Twelve bytes become nine; noise alone saves nothing, and costs no more than a block now and then.
+        // Twelve bytes become nine; random values cannot be compressed, and cost no more than a block now and then.
         assert!(check(65536, &keys, &large).len() < 50_000usize.div_ceil((65536 - HEADER_BYTES) / 12) - 1);
         let wide: Vec<[u64; 4]> = (0..50_000).map(|i| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)]).collect();
         let plain = 50_000usize.div_ceil((16384 - HEADER_BYTES) / 36);
@@ -461,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn what_becomes_noise_and_small_again_is_packed_again() {
+    fn blocks_are_packed_again_after_incompressible_records() {
         let keys: Vec<u32> = (0..120_000).collect();
         let noise = |i: u64| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)];
         let values: Vec<[u64; 4]> =
@@ -476,7 +475,7 @@ mod tests {
         assert!(blocks.iter().any(|(first, block, _)| first / 30_000 == 2 && block[4] == 1));
     }
 
-    /// Of an alignment that no header has.
+    /// Values whose alignment does not match the header.
     #[derive(
         Clone,
         Copy,
@@ -507,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_cannot_be_is_refused() {
+    fn malformed_blocks_are_refused() {
         let keys: Vec<u32> = (0..600).collect();
         let blocks = write(4096, &keys, &keys, 600);
         let budget = Budget::new(1 << 20, 1);
@@ -528,7 +527,7 @@ mod tests {
             &|block: &mut [u8]| block[4] = 2,
             &|block: &mut [u8]| block[..4].fill(0),
             &|block: &mut [u8]| block[..4].fill(0xff),
-            // A frame of 65 bits; a plain block of more records than there is room for.
+            // A frame of 65 bits; a plain block of more records than fit.
             &|block: &mut [u8]| block[HEADER_BYTES + 16] = 65,
             &|block: &mut [u8]| block[4] = 0,
         ] as [&dyn Fn(&mut [u8]); 5]

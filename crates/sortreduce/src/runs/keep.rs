@@ -1,9 +1,8 @@
 //! Runs of records that outlive an interrupted sort-reduce.
 //!
-//! What is pushed comes in units of the input, each the work of one sink: a share of a file, a block of sequences. A run
-//! holds what its sink pushed since the run before, so it says which records of which units that was. One sink ends its
-//! runs one after the other, so of each unit the runs hold the records up to some number, and those are passed over when
-//! the unit is pushed again.
+//! The input is divided into units, each pushed by one sink: a share of a file, a block of sequences. A run holds the records
+//! that its sink pushed since the run before, and lists them by unit. A sink ends its runs one after the other, so the runs hold
+//! the records of each unit up to some number, and these are skipped when the unit is pushed again.
 //!
 //! ```text
 //!   state   [ format | blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
@@ -15,7 +14,7 @@ use inshore_store::{Job, Keep, KeptPiece};
 
 use crate::{Key, Result, runs::Run};
 
-/// Records `from..to` of a unit, and whether there are no more.
+/// Records `from..to` of a unit, and whether the unit ends with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnitSpan {
     pub unit: u64,
@@ -24,7 +23,7 @@ pub(crate) struct UnitSpan {
     pub is_end: bool,
 }
 
-/// Which records one sink pushed since its last run.
+/// The records that one sink pushed since its last run.
 #[derive(Debug, Default)]
 pub(crate) struct Units {
     done: Vec<UnitSpan>,
@@ -46,7 +45,7 @@ impl Units {
         self.current.as_mut().expect("with Config::keep, Sink::begin_unit comes first").to += records;
     }
 
-    /// All since it was last asked.
+    /// Takes all spans since the last call.
     pub fn take(&mut self) -> Vec<UnitSpan> {
         let mut spans = std::mem::take(&mut self.done);
         if let Some(span) = &mut self.current {
@@ -57,10 +56,10 @@ impl Units {
     }
 }
 
-/// How blocks of runs are made: runs of another format are given up.
+/// Format of the blocks of runs: runs of another format are discarded.
 const FORMAT: u64 = u64::from_le_bytes(*b"blocks 2");
 
-/// What a run says of itself.
+/// Encodes a run's description.
 pub(crate) fn state(blocks: u64, records: u64, spans: &[UnitSpan]) -> Vec<u8> {
     let words = |span: &UnitSpan| [span.unit, span.from, span.to, span.is_end.into()];
     let words: Vec<u64> = [FORMAT, blocks, records].into_iter().chain(spans.iter().flat_map(words)).collect();
@@ -81,22 +80,22 @@ fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
     Some((blocks, records, spans))
 }
 
-/// What an interrupted sort-reduce left.
+/// Runs of an interrupted sort-reduce.
 #[derive(Debug)]
-pub(crate) struct Found<K> {
+pub(crate) struct KeptRuns<K> {
     pub runs: Vec<Run<K>>,
-    /// Records pushed that are in them.
+    /// Pushed records that are in the runs.
     pub pushed: u64,
     pub covered: Covered,
 }
 
-impl<K> Default for Found<K> {
+impl<K> Default for KeptRuns<K> {
     fn default() -> Self {
-        Found { runs: Vec::new(), pushed: 0, covered: Covered::default() }
+        KeptRuns { runs: Vec::new(), pushed: 0, covered: Covered::default() }
     }
 }
 
-/// Of each unit, how many records from its start are in runs, and whether these are all.
+/// For each unit, the number of records from its start that are in runs, and whether these are all.
 #[derive(Debug, Default)]
 pub(crate) struct Covered(BTreeMap<u64, (u64, bool)>);
 
@@ -109,7 +108,7 @@ impl Covered {
         self.0.get(&unit).is_some_and(|&(_, is_whole)| is_whole)
     }
 
-    /// Of spans that join up from the start of every unit; `None` where they do not.
+    /// Joins spans that are contiguous from the start of every unit; `None` if a span is missing.
     fn of(mut spans: Vec<UnitSpan>) -> Option<Covered> {
         let mut covered: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         spans.sort_unstable_by_key(|span| (span.unit, span.from, span.to));
@@ -124,23 +123,23 @@ impl Covered {
     }
 }
 
-/// Opens all runs; where one is missing between others (somebody removed it), gives all of them up.
+/// Opens all runs; discards all if one between others is missing (because it was removed).
 ///
 /// # Errors
 /// I/O and damage; no memory for the first keys of their blocks.
-pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<Found<K>> {
+pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<KeptRuns<K>> {
     let pieces = keep.pieces()?;
     match open::<K>(job, &pieces, block_bytes)? {
         Some(found) => Ok(found),
         None => {
             keep.give_up(&pieces)?;
-            Ok(Found::default())
+            Ok(KeptRuns::default())
         }
     }
 }
 
-fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<Found<K>>> {
-    let (mut found, mut all) = (Found::default(), Vec::new());
+fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<KeptRuns<K>>> {
+    let (mut found, mut all) = (KeptRuns::default(), Vec::new());
     for piece in pieces {
         let Some(((blocks, records, spans), file)) = parse(&piece.state).zip(piece.dataset.file("records"))
         else {
@@ -158,12 +157,12 @@ fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<O
     Ok(Some(found))
 }
 
-/// Words of 64 bits and bytes behind them: what runs say of themselves.
+/// Encodes words of 64 bits and the bytes after them: the description of a run.
 pub(crate) fn encode(words: &[u64], rest: &[u8]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).chain(rest.iter().copied()).collect()
 }
 
-/// The first `N` words and what is behind them; `None` where there are fewer.
+/// Returns the first `N` words and the bytes after them; `None` if there are fewer words.
 pub(crate) fn decode<const N: usize>(state: &[u8]) -> Option<([u64; N], &[u8])> {
     let (words, rest) = state.split_at_checked(N * 8)?;
     let (words, _) = words.as_chunks::<8>();
@@ -186,7 +185,7 @@ mod tests {
         assert_eq!(first, [span(7, 0, 5, true), span(9, 3, 5, false)]);
         let said = state(4, 100, &first);
         assert_eq!(parse(&said), Some((4, 100, first)));
-        // Of a version whose blocks were others.
+        // A version with another format of blocks.
         assert_eq!(parse(&said[8..]), None);
         units.add(1);
         units.end();
@@ -202,7 +201,7 @@ mod tests {
         assert!(Covered::of(vec![span(0, 5, false), span(6, 9, true)]).is_none());
         assert!(Covered::of(vec![span(0, 5, true), span(5, 9, true)]).is_none());
         assert!(Covered::of(vec![span(5, 9, true)]).is_none());
-        // A unit without records that ended is whole.
+        // An empty unit that ended is whole.
         assert!(Covered::of(vec![span(0, 0, true)]).unwrap().is_whole(3));
     }
 }

@@ -1,13 +1,13 @@
-//! Merging sorted sources and combining equal keys, a slab at a time.
+//! Merges sorted sources and combines equal keys, a slab at a time.
 //!
-//! A round looks a little way (a window) ahead into every source, takes the smallest of the keys at the windows'
-//! ends as its limit, and copies all records up to that limit from all sources to the slab. Rounds go on until
-//! the slab is full; then it is sorted and reduced like any slab (see [`crate::forming::sort`]). So the cost of a record
-//! hardly grows with the number of sources, where a loser tree's grows with its logarithm and with the cache
-//! lines it loses: hundreds of runs are merged in one pass. Dense keys are not even sorted but accumulated.
+//! A round looks ahead into every source by a window, takes the smallest of the keys at the windows' ends as its limit, and
+//! copies all records up to that limit from all sources to the slab. Rounds repeat until the slab is full; then it is sorted and
+//! reduced like any slab (see [`crate::forming::sort`]). So the cost per record hardly grows with the number of sources, where a
+//! loser tree's grows with its logarithm and its cache misses: hundreds of runs are merged in one pass. Dense keys are not even
+//! sorted but accumulated.
 //!
-//! A window doubles where its end is the limit, and shrinks where little of it is taken, so that runs of
-//! disjoint or very different keys cost few rounds too.
+//! A window doubles if its end is the limit, and shrinks if little of it is taken, so that runs of disjoint or very different
+//! keys need few rounds too.
 
 use std::{ops::Range, sync::Arc};
 
@@ -45,7 +45,7 @@ impl<K: Key, V: Value> SortedChunk<K, V> {
         self.chunk.numbered_block(self.order[number])
     }
 
-    /// About how many half blocks lie below a key: of the last block that begins below it, one half.
+    /// Estimates the half blocks below a key: of the last block that begins below the key, one half counts.
     pub fn halves_below(&self, key: K) -> u64 {
         let blocks = partition_point(self.order.len(), |number| self.block(number).0[0] < key) as u64;
         (2 * blocks).saturating_sub(1)
@@ -87,7 +87,7 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
 }
 
 impl<K: Key, V: Value> Source<K, V> {
-    /// Moves as many records as there is room for; gives their number.
+    /// Moves as many records as fit; returns their number.
     fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> Result<usize> {
         let mut taken = 0;
         loop {
@@ -103,7 +103,7 @@ impl<K: Key, V: Value> Source<K, V> {
         }
     }
 
-    /// The next records, as far as they lie together; none at the end only.
+    /// Returns the next contiguous records; none only at the end.
     #[inline]
     fn records(&self) -> (&[K], &[V]) {
         match self {
@@ -135,7 +135,7 @@ impl<K: Key, V: Value> Source<K, V> {
 pub(crate) struct Merge<O: Operation> {
     job: Job,
     sources: Vec<Source<O::Key, O::Value>>,
-    /// How far a round looks ahead into each source, in records.
+    /// Windows of all sources, in records.
     windows: Vec<usize>,
     windows_sum: usize,
     window_min: usize,
@@ -154,7 +154,7 @@ impl<O: Operation> Merge<O> {
         Merge { job: job.clone(), sources, windows, windows_sum, window_min, sorter, records_in: 0 }
     }
 
-    /// The next records; none at the end.
+    /// Returns the next records; none at the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -170,7 +170,8 @@ impl<O: Operation> Merge<O> {
         Ok((count > 0).then_some(Block { keys, values }))
     }
 
-    /// A single source is sorted and reduced already. What lies together of it may be few records, so they are put together.
+    /// Returns records of a single source, which is sorted and reduced already. Contiguous records may be few, so they are
+    /// collected.
     fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         let count = self.sources[0].take(self.sorter.inputs())?;
         let (keys, values) = self.sorter.first_inputs(count);
@@ -189,7 +190,7 @@ impl<O: Operation> Merge<O> {
         Ok(filled)
     }
 
-    /// Copies all records up to the limit to the slab, behind the `filled` records there.
+    /// Copies all records up to the limit to the slab, after the `filled` records there.
     fn round(&mut self, mut filled: usize) -> Result<usize> {
         let (limiting, limit) = limit(&self.sources, &self.windows);
         let (slab_keys, slab_values) = self.sorter.inputs();
@@ -233,7 +234,7 @@ impl<O: Operation> Merge<O> {
     }
 }
 
-/// The smallest of the keys at the windows' ends, and whose it is.
+/// Returns the smallest of the keys at the windows' ends, and its source.
 fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usize, K) {
     let ends = sources.iter().zip(windows).enumerate().map(|(number, (source, &window))| {
         let keys = source.keys();
@@ -243,7 +244,7 @@ fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usiz
     (number, key)
 }
 
-/// How many of some sorted keys are not above `limit`.
+/// Counts the sorted keys that are not above `limit`.
 fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
     match keys.last() {
         Some(&last) if last <= limit => keys.len(),
@@ -251,7 +252,7 @@ fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
     }
 }
 
-/// Two equal buffers for each of `count` readers, cut from one region so that they lie on huge pages.
+/// Allocates two equal buffers for each of `count` readers, cut from one region so that they lie on huge pages.
 pub(crate) fn read_buffers(job: &Job, count: usize, unit_bytes: usize) -> Result<Vec<[Buffer; 2]>> {
     let all = Buffer::zeroed(job.budget(), 2 * count * unit_bytes, "the read buffers of a merge")?;
     let mut parts = all.split(unit_bytes).into_iter();

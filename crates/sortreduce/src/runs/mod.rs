@@ -5,12 +5,12 @@
 //!   run        [ block | block | ... | block ]      all blocks of one size, see [`block`]
 //! ```
 //!
-//! Numbers are little endian (the machine's order: scratch is never read by another). A block is also the unit
-//! of checking (see `CheckedFile` of the store), so that no record straddles a check. Where a run begins and how
-//! many records it has is kept in memory. Several runs share a file because a file takes whole extents
-//! of 2 MiB and two buffers to write, and a budget of 64 MiB makes thousands of runs of a terabyte. The first key of each
-//! block is kept in memory too, beside the block's checksum, so that a run can be read from any key on. A run that is kept
-//! for another job has a file of its own, with its first keys behind the blocks.
+//! Numbers are little endian (the machine's order: no other machine reads scratch). A block is also the unit of checksums (see
+//! `CheckedFile` of the store), so that no record straddles two units. The start and the number of records of each run are kept
+//! in memory. Several runs share a file because a file takes whole extents of 2 MiB and two write buffers, and a budget of 64 MiB
+//! makes thousands of runs of a terabyte. The first key of each block is kept in memory too, beside the block's checksum, so that
+//! a run can be read from any key on. A run that is kept for a resumed job has a file of its own, with its first keys after the
+//! blocks.
 
 pub(crate) mod block;
 pub(crate) mod keep;
@@ -32,26 +32,26 @@ use crate::{
     runs::block::{BadBlock, BlockReader, BlockWriter},
 };
 
-/// Runs in a file: more would hold back scratch space while runs are merged in several passes.
+/// Runs per file: more would hold back scratch space while runs are merged in several passes.
 const RUNS_PER_FILE: usize = 256;
 
-/// First keys for which memory is reserved at once.
+/// Bytes of first keys that are reserved at once.
 const KEYS_STEP_BYTES: usize = 4096;
 
-/// Bytes of memory for each block of a run on flash: a checksum and its first key.
+/// Returns the bytes of memory per block of a run on flash: a checksum and its first key.
 pub(crate) const fn block_index_bytes<K>() -> usize {
     4 + size_of::<K>()
 }
 
-/// A run.
+/// A run on flash.
 #[derive(Clone, Debug)]
 pub(crate) struct Run<K> {
     file: CheckedFile,
     first_keys: Arc<FirstKeys<K>>,
-    /// Its blocks in the file.
+    /// Blocks of the run in the file.
     blocks: Range<u64>,
     pub records: u64,
-    /// How many merges it went through.
+    /// Number of merges that the run went through.
     pub level: u32,
 }
 
@@ -71,7 +71,7 @@ impl<K: Key> FirstKeys<K> {
         Ok(())
     }
 
-    /// Hands back what is not needed, since nothing will be added.
+    /// Releases the spare memory, since no key will be added.
     fn end(&mut self) -> Result<()> {
         self.keys.shrink_to_fit();
         Ok(self.reservation.resize((self.keys.len() * size_of::<K>()) as u64)?)
@@ -79,7 +79,7 @@ impl<K: Key> FirstKeys<K> {
 }
 
 impl<K: Key> Run<K> {
-    /// Opens a run that was kept: so many blocks and records in `file`. `None` where that is no such run.
+    /// Opens a kept run of so many blocks and records in `file`. `None` if the file is no such run.
     ///
     /// # Errors
     /// I/O and damage; no memory for the first keys of its blocks.
@@ -113,38 +113,38 @@ impl<K: Key> Run<K> {
         Ok(Some(Run { file, first_keys, blocks: 0..blocks, records, level: 0 }))
     }
 
-    /// Its bytes on flash.
+    /// Returns the bytes on flash.
     pub fn bytes(&self) -> u64 {
         (self.blocks.end - self.blocks.start) * self.file.block_bytes() as u64
     }
 
-    /// The first keys of its blocks.
+    /// Returns the first keys of the blocks.
     fn first_keys(&self) -> &[K] {
         &self.first_keys.keys[self.blocks.start as usize..self.blocks.end as usize]
     }
 
-    /// About how much lies below a key, in 256ths of blocks: the keys of a block are taken to be spread evenly up to the next
-    /// block, and half of the last one is taken to lie below.
+    /// Estimates the amount below a key, in 256ths of blocks: the keys of a block are assumed to be spread evenly up to the next
+    /// block, and half of the last one to lie below.
     pub fn below(&self, key: K) -> u64 {
         let firsts = self.first_keys();
         let begun = firsts.partition_point(|&first| first < key);
         let Some(&first) = begun.checked_sub(1).map(|last| &firsts[last]) else { return 0 };
         let part = firsts.get(begun).map_or(128, |next| {
             let (from, to) = (first.to_word(), next.to_word());
-            // Few enough bits for the product.
+            // The product must not overflow.
             let lost = (to - from).bits().saturating_sub(48);
             256 * ((key.to_word() - from) >> lost).low() / ((to - from) >> lost).low().max(1)
         });
         256 * (begun as u64 - 1) + part
     }
 
-    /// How many of its blocks may hold keys of a range.
+    /// Returns the number of blocks that may hold keys of a range.
     pub fn blocks_in(&self, range: &KeyRange<K>) -> u64 {
         let blocks = self.part(range);
         (blocks.end - blocks.start) as u64
     }
 
-    /// The blocks that may hold keys of a range, counted from its first.
+    /// Returns the blocks that may hold keys of a range, counted from the run's first.
     fn part(&self, range: &KeyRange<K>) -> Range<usize> {
         let keys = self.first_keys();
         range.blocks(keys.len(), |block| keys[block])
@@ -170,7 +170,7 @@ struct OpenFile<K> {
     /// The dataset that a kept run becomes.
     piece: Option<DatasetBuilder>,
     first_keys: FirstKeys<K>,
-    /// First block, blocks, records and level of the runs in it.
+    /// First block, blocks, records and level of each run in the file.
     runs: Vec<(u64, u64, u64, u32)>,
 }
 
@@ -187,7 +187,7 @@ impl<K: Key> OpenFile<K> {
 }
 
 impl<K: Key, V: Value> RunWriter<K, V> {
-    /// Nothing is created before the first run. With `keep`, each run is ended by [`RunWriter::end_kept`].
+    /// Creates a writer, and no file before the first run. With `keep`, each run is ended by [`RunWriter::end_kept`].
     pub fn new(
         job: &Job,
         name: &'static str,
@@ -234,7 +234,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Appends records to the run.
     ///
     /// # Errors
-    /// Those of [`FileWriter::write`].
+    /// Errors of [`FileWriter::write`].
     pub fn append(&mut self, keys: &[K], values: &[V]) -> Result<()> {
         let RunWriter { block, current, bytes, .. } = self;
         let file = current.as_mut().expect("a run was begun");
@@ -247,7 +247,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         block.end(&mut |key, block: &[u8], records| file.take(key, block, records, bytes))
     }
 
-    /// Ends the run; gives the file's runs if it has enough of them now.
+    /// Ends the run; returns the file's runs if the file is full.
     pub fn end(&mut self) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         match &self.current {
@@ -256,10 +256,10 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         }
     }
 
-    /// Ends the run, and keeps it with a `state` that is made of its blocks and records; `None`: it is not kept.
+    /// Ends the run, and keeps it with the `state` computed from its blocks and records; `None` does not keep it.
     ///
     /// # Errors
-    /// Those of [`FileWriter::write`] and [`Keep::commit`].
+    /// Errors of [`FileWriter::write`] and [`Keep::commit`].
     pub fn end_kept(&mut self, state: impl FnOnce(u64, u64) -> Option<Vec<u8>>) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         let file = self.current.as_mut().expect("a run was begun");
@@ -275,10 +275,10 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         Self::runs_of(file, first_keys, runs)
     }
 
-    /// Ends the file and gives its runs.
+    /// Ends the file and returns its runs.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] of a write that was still on its way.
+    /// [`inshore_store::Error::Io`] of a write that was still in flight.
     pub fn finish(&mut self) -> Result<Vec<Run<K>>> {
         match self.current.take() {
             Some(OpenFile { writer, first_keys, runs, .. }) => {
@@ -309,18 +309,18 @@ impl<K: Key, V: Value> RunWriter<K, V> {
 /// Streams the records of a run in a range of keys.
 #[derive(Debug)]
 pub(crate) struct RunReader<K, V> {
-    blocks: Blocks<K>,
+    blocks: RunBlocks<K>,
     range: KeyRange<K>,
     records: BlockReader<K, V>,
-    /// Nothing comes after what is shown.
+    /// Tells whether the shown records are the last.
     is_last: bool,
 }
 
 impl<K: Key, V: Value> RunReader<K, V> {
-    /// Starts to read. Both buffers are of one size, a multiple of the run's block.
+    /// Starts to read. Both buffers have one size, a multiple of the run's block.
     pub fn new(job: &Job, run: Run<K>, range: KeyRange<K>, buffers: [Buffer; 2]) -> Result<Self> {
         let records = BlockReader::new(run.file.block_bytes(), job.budget())?;
-        let blocks = Blocks::new(job, run, &range, buffers)?;
+        let blocks = RunBlocks::new(job, run, &range, buffers)?;
         let mut reader = RunReader { blocks, range, records, is_last: false };
         reader.fill()?;
         loop {
@@ -333,7 +333,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
         }
     }
 
-    /// Shows more, from the block or the next ones, until it is enough.
+    /// Shows more, from the block or the next ones, until enough is shown.
     fn fill(&mut self) -> Result<()> {
         while self.records.is_low() && !self.is_last {
             let filled = if self.records.has_more() {
@@ -354,13 +354,13 @@ impl<K: Key, V: Value> RunReader<K, V> {
         Ok(())
     }
 
-    /// The records that lie together and were not taken yet; none at the end of the run only.
+    /// Returns the keys of contiguous records that were not taken yet; none only at the end of the run.
     #[inline]
     pub fn keys(&self) -> &[K] {
         self.records.keys(self.blocks.current())
     }
 
-    /// Their values.
+    /// Returns the values of [`RunReader::keys`].
     #[inline]
     pub fn values(&self) -> &[V] {
         self.records.values(self.blocks.current())
@@ -379,26 +379,26 @@ impl<K: Key, V: Value> RunReader<K, V> {
 
 /// The blocks of a run that may hold keys of a range, through two buffers: one is used while the other is being filled.
 #[derive(Debug)]
-struct Blocks<K> {
+struct RunBlocks<K> {
     job: Job,
     run: Run<K>,
-    /// Bytes of the file that were not yet asked for.
+    /// Bytes of the file that were not requested yet.
     unread: Range<u64>,
     ahead: Option<PendingRead>,
     buffer: Buffer,
-    /// The current block in `buffer`, and what is left behind it.
+    /// The current block in `buffer`, and the rest after it.
     left: Range<usize>,
 }
 
-impl<K: Key> Blocks<K> {
-    /// Starts to read; the first block is that after [`Blocks::advance`].
+impl<K: Key> RunBlocks<K> {
+    /// Starts to read; [`RunBlocks::advance`] moves to the first block.
     fn new(job: &Job, run: Run<K>, range: &KeyRange<K>, [buffer, spare]: [Buffer; 2]) -> Result<Self> {
         let block_bytes = run.file.block_bytes();
         assert!(buffer.len() >= block_bytes, "a buffer smaller than a block");
         let place = |block: usize| (run.blocks.start + block as u64) * block_bytes as u64;
         let part = run.part(range);
         let unread = place(part.start)..place(part.end);
-        let mut blocks = Blocks { job: job.clone(), run, unread, ahead: None, buffer, left: 0..0 };
+        let mut blocks = RunBlocks { job: job.clone(), run, unread, ahead: None, buffer, left: 0..0 };
         blocks.read_ahead(spare)?;
         Ok(blocks)
     }
@@ -414,7 +414,7 @@ impl<K: Key> Blocks<K> {
         Ok(())
     }
 
-    /// Goes to the next block; `false`: there is none.
+    /// Moves to the next block; returns `false` if there is none.
     fn advance(&mut self) -> Result<bool> {
         self.left.start += self.run.file.block_bytes();
         if self.left.start >= self.left.end {
@@ -428,7 +428,7 @@ impl<K: Key> Blocks<K> {
         Ok(true)
     }
 
-    /// The current block.
+    /// Returns the current block.
     #[inline]
     fn current(&self) -> &[u8] {
         &self.buffer[self.left.start..][..self.run.file.block_bytes()]

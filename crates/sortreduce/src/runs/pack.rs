@@ -6,12 +6,12 @@
 //!              key words: the distance to the key four places before; value words: the distance to the least
 //! ```
 //!
-//! Four lanes are one register of AVX2: a row of all lanes is packed and unpacked at once, with the same shift, and adding
-//! up distances is one addition a row. The layout is that of Lemire and Boytsov, "Decoding billions of integers per second
-//! through vectorization" (2015), with words of 64 bits. A frame with fewer records repeats the last one.
+//! Four lanes are one register of AVX2: a row of all lanes is packed and unpacked at once, with the same shift, and adding up
+//! distances is one addition per row. The layout is that of Lemire and Boytsov, "Decoding billions of integers per second through
+//! vectorization" (2015), with words of 64 bits. A frame with fewer records repeats the last one.
 //!
-//! Sketch: 64 rows a column, some 8 instructions each, so half a nanosecond a word and direction, and as much
-//! for taking values apart and putting them together.
+//! Sketch: 64 rows per column, some 8 instructions each, so half a nanosecond per word and direction, and as much for splitting
+//! values into words and joining them.
 
 use std::marker::PhantomData;
 
@@ -26,24 +26,24 @@ use crate::{
 /// Records in a frame.
 pub const FRAME_RECORDS: usize = 256;
 const LANES: usize = 4;
-/// More words in a value than that are not worth it.
+/// Values of more words than this are not worth packing.
 const VALUE_WORDS_MAX: usize = 8;
 
 type Words = [u64; FRAME_RECORDS];
 
-/// What frames of some type of records are made of.
+/// Packs and unpacks frames of a type of records.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing<K, V> {
     instructions: Instructions,
     of: PhantomData<(K, V)>,
 }
 
-/// A frame that is not what [`Packing::pack`] makes.
+/// Reports a frame that [`Packing::pack`] does not make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 
 impl<K: Key, V: Value> Packing<K, V> {
-    /// Bytes of the words that values are made of; 0: they are not.
+    /// Bytes of the words of a value; 0 if values do not consist of words.
     const WORD_BYTES: usize = match size_of::<V>() {
         bytes if bytes.is_multiple_of(8) && align_of::<V>().is_multiple_of(8) => 8,
         0 => 8,
@@ -54,25 +54,25 @@ impl<K: Key, V: Value> Packing<K, V> {
         0 => 0,
         bytes => size_of::<V>() / bytes,
     };
-    /// Bytes in front of the columns.
+    /// Bytes before the columns.
     pub const HEADER_BYTES: usize = 8 + 8 * Self::VALUE_WORDS + (1 + Self::VALUE_WORDS).next_multiple_of(8);
     /// Bytes of the largest frame.
     pub const FRAME_BYTES_MAX: usize = Self::HEADER_BYTES + FRAME_RECORDS * (size_of::<K>() + size_of::<V>());
 
-    /// `None` where such records are left as they are: keys wider than a word, values that are no words.
+    /// Creates the packing; `None` if such records stay as they are: keys wider than a word, values that do not consist of words.
     pub fn new() -> Option<Self> {
         let can = size_of::<K>() <= 8 && Self::WORD_BYTES > 0 && Self::VALUE_WORDS <= VALUE_WORDS_MAX;
         can.then(|| Packing { instructions: Instructions::best(), of: PhantomData })
     }
 
-    /// Packs 1 to 256 records whose keys ascend into the start of `out`, and gives the bytes that they take; `None` where
-    /// they do not fit, and `out` is then as it was or spoiled.
+    /// Packs 1 to 256 records whose keys ascend into the start of `out`, and returns their bytes; `None` if they do not fit, with
+    /// undefined contents of `out`.
     ///
     /// # Panics
-    /// Where `out` is not aligned to words.
+    /// If `out` is not aligned to words.
     pub fn pack(&self, keys: &[K], values: &[V], out: &mut [u8]) -> Option<usize> {
         match self.instructions {
-            // SAFETY: whoever has these instructions has AVX2.
+            // SAFETY: a processor with these instructions has AVX2.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 | Instructions::Avx512 => unsafe { self.pack_avx2(keys, values, out) },
             _ => self.pack_with(keys, values, out),
@@ -136,14 +136,14 @@ impl<K: Key, V: Value> Packing<K, V> {
         }
     }
 
-    /// Unpacks the frame at the start of `bytes` to the first of `keys` and `values`, of which there are 256 each, and gives the
-    /// bytes that it took.
+    /// Unpacks the frame at the start of `bytes` to the first of `keys` and `values`, of which there are 256 each, and returns
+    /// the bytes of the frame.
     ///
     /// # Errors
-    /// [`BadFrame`] where it does not fit `bytes`.
+    /// [`BadFrame`] if the frame does not fit `bytes`.
     pub fn unpack(&self, bytes: &[u8], keys: &mut [K], values: &mut [V]) -> Result<usize, BadFrame> {
         match self.instructions {
-            // SAFETY: whoever has these instructions has AVX2.
+            // SAFETY: a processor with these instructions has AVX2.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 | Instructions::Avx512 => unsafe { self.unpack_avx2(bytes, keys, values) },
             _ => self.unpack_with(bytes, keys, values),
@@ -210,7 +210,7 @@ fn repeat_last(words: &mut Words, count: usize) {
     words[count..].fill(last);
 }
 
-/// Each word becomes its distance to the one four places before; the first four theirs to `base`.
+/// Replaces each word by its distance to the one four places before; the first four by theirs to `base`.
 #[inline(always)]
 fn differences(words: &mut Words, base: u64) {
     for at in (LANES..FRAME_RECORDS).rev() {
@@ -219,7 +219,7 @@ fn differences(words: &mut Words, base: u64) {
     words[..LANES].iter_mut().for_each(|word| *word = word.wrapping_sub(base));
 }
 
-/// Each word becomes its distance to the least, as signed numbers; the same where words are unsigned and not huge.
+/// Replaces each word by its distance to the least, as signed numbers; the same for unsigned words that are not huge.
 #[inline(always)]
 fn subtract_least(words: &mut Words) -> u64 {
     let least = words.iter().fold(i64::MAX, |least, &word| least.min(word as i64)) as u64;
@@ -227,7 +227,7 @@ fn subtract_least(words: &mut Words) -> u64 {
     least
 }
 
-/// Packs the `bits` low bits of each word; the others are 0.
+/// Packs the `bits` low bits of each word; the other bits are 0.
 #[inline(always)]
 fn pack_rows(words: &Words, bits: u32, out: &mut [[u64; LANES]]) {
     out.fill([0; LANES]);
@@ -237,21 +237,21 @@ fn pack_rows(words: &Words, bits: u32, out: &mut [[u64; LANES]]) {
         for (out, word) in out[place].iter_mut().zip(row) {
             *out |= word << shift;
         }
-        // What did not fit: nothing for the last row.
+        // The high bits that did not fit: no bits for the last row.
         for (out, word) in out[(place + 1).min(last)].iter_mut().zip(row) {
             *out |= (word >> 1) >> (u64::BITS - 1 - shift);
         }
     }
 }
 
-/// The word of a lane that a row begins in, and the bit.
+/// Returns the word of a lane, and the bit, in which a row begins.
 #[inline(always)]
 fn place_of(row: usize, bits: u32) -> (usize, u32) {
     let start = row as u32 * bits;
     ((start / u64::BITS) as usize, start % u64::BITS)
 }
 
-/// Undoes [`pack_rows`], and calls `each` with every row on its way.
+/// Undoes [`pack_rows`], and calls `each` with every row.
 #[inline(always)]
 fn unpack_rows(
     packed: &[[u64; LANES]],
@@ -339,7 +339,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_even_takes_few_bits() {
+    fn evenly_spaced_records_take_few_bits() {
         // Keys 26 apart on average, a count of one, sums below a thousand: 20 bytes become less than 3.
         let keys: Vec<u32> = (0..256).map(|i| 1_000_000 + i * 26 + (mix(i.into()) % 26) as u32).collect();
         let values: Vec<[u64; 2]> = (0..256).map(|i| [1, mix(i) % 1000]).collect();
@@ -351,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bits_that_cannot_be_are_refused() {
+    fn malformed_frames_are_refused() {
         let packing = Packing::<u64, ()>::new().unwrap();
         let mut frame = vec![0u64; 400];
         frame[1] = 65;
@@ -360,7 +360,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn wide_keys_and_values_without_words_are_left_as_they_are() {
+    fn wide_keys_and_values_without_words_are_not_packed() {
         assert!(Packing::<u128, u64>::new().is_none());
         assert!(Packing::<u64, [u8; 3]>::new().is_none());
         assert!(Packing::<u64, [u64; 9]>::new().is_none());

@@ -1,4 +1,4 @@
-//! Merging runs that are too many to be merged at once: groups of them side by side, a thread for each.
+//! Merges runs that are too many to be merged at once: groups in parallel, a thread for each.
 
 use std::{
     collections::VecDeque,
@@ -14,34 +14,34 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// Groups that are merged side by side have at least this fan-in, or the runs would go through too many merges.
+/// Smallest fan-in of parallel groups, or the runs would go through too many merges.
 const FAN_IN_MIN: usize = 16;
 
 /// Runs that are few enough to be merged at once.
 pub(crate) struct Merged<K> {
     pub runs: Vec<Run<K>>,
-    /// Merges that a record went through at most.
+    /// Largest number of merges that a record went through.
     pub level: u32,
     /// Bytes of runs that were written.
     pub bytes_written: u64,
 }
 
-/// What all merges of a round need.
+/// Inputs of all merges of a round.
 struct Round<'a, O> {
     job: &'a Job,
     name: &'static str,
     operation: &'a O,
     plan: &'a MergePlan,
-    /// How many merge side by side.
+    /// Number of parallel merges.
     threads: usize,
-    /// One failed: the others need not go on.
+    /// Tells whether a merge failed, so that the others stop.
     has_failed: AtomicBool,
 }
 
 /// Merges groups of runs until one merge is left. A group's runs are removed as soon as they are merged.
 ///
 /// # Errors
-/// Those of reading and writing runs.
+/// Errors of reading and writing runs.
 pub(crate) fn merge_runs<O: Operation>(
     job: &Job,
     name: &'static str,
@@ -69,14 +69,14 @@ pub(crate) fn merge_runs<O: Operation>(
     Ok(Merged { runs: runs.into(), level, bytes_written })
 }
 
-/// How many threads merge side by side without too small a fan-in for each.
+/// Returns the number of parallel merges whose fan-in is large enough.
 fn threads_for<O: Operation>(plan: &MergePlan, most: usize) -> usize {
     let is_wide = |&threads: &usize| plan.merge::<O::Key, O::Value>(threads).fan_in >= FAN_IN_MIN;
     (2..=most).rev().find(is_wide).unwrap_or(1)
 }
 
-/// Runs in each group: no more than needed, so that the last merge is as wide as can be and the fewest records are
-/// written again.
+/// Returns the runs per group: as few as needed, so that the last merge is as wide as possible and the fewest records are written
+/// again.
 fn group_len<O: Operation>(plan: &MergePlan, threads: usize, excess: usize) -> usize {
     let fan_in = plan.merge::<O::Key, O::Value>(threads).fan_in.max(2);
     fan_in.min(excess.div_ceil(threads) + 1)
@@ -101,7 +101,7 @@ impl<O: Operation> Round<'_, O> {
         })
     }
 
-    /// Merges runs into one; none where another group failed.
+    /// Merges runs into one; returns none if another group failed.
     fn merge_group(&self, runs: Vec<Run<O::Key>>) -> Result<Option<Run<O::Key>>> {
         let result = self.try_merge_group(runs);
         if result.is_err() {

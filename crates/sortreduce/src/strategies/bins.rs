@@ -1,4 +1,4 @@
-//! Reading what the partition strategy put into bins.
+//! Reads the bins of the partition strategy.
 
 use std::{collections::VecDeque, ops::Range, sync::Arc};
 
@@ -12,13 +12,13 @@ use crate::{
     strategies::table::{accumulate_places, accumulate_words, scan},
 };
 
-/// Some bins that are to be streamed in order.
+/// Bins to be streamed in order.
 pub(crate) struct BinsPart<O: Operation> {
     operation: O,
     plan: PartitionPlan,
     sinks: Arc<Vec<Binned<O::Value>>>,
     bins: Range<usize>,
-    /// Readers that have room beside each other.
+    /// Largest number of parallel readers.
     pub readers_max: usize,
 }
 
@@ -80,15 +80,15 @@ impl<O: Operation> BinsPart<O> {
         }
     }
 
-    /// Memory that reading takes.
+    /// Returns the memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         self.plan.reader_bytes
     }
 
-    /// Takes the memory for one bin's table and starts to read.
+    /// Reserves the memory for one bin's table and starts to read.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading.
     pub fn begin(self, job: &Job) -> Result<BinReader<O>> {
         let (plan, what) = (self.plan, "the table of a bin");
         let keys = 1usize << plan.bin_bits;
@@ -103,7 +103,7 @@ impl<O: Operation> BinsPart<O> {
             values: Array::zeroed(job.budget(), plan.scan_records, what)?,
             neutral: self.operation.neutral(),
             ahead: VecDeque::new(),
-            wanted: Wanted { bin: self.bins.start, sink: 0, block: 0 },
+            wanted: NextBlock { bin: self.bins.start, sink: 0, block: 0 },
             bin: self.bins.start,
             word: None,
             records_in: 0,
@@ -115,9 +115,9 @@ impl<O: Operation> BinsPart<O> {
     }
 }
 
-/// The next block that will be asked for.
+/// The next block to be requested.
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct NextBlock {
     bin: usize,
     sink: usize,
     block: usize,
@@ -129,22 +129,22 @@ pub(crate) struct BinReader<O: Operation> {
     part: BinsPart<O>,
     table: Array<O::Value>,
     present: Array<u64>,
-    /// What places of the table hold that hold no value, if anything in particular.
+    /// The value in places of the table without a record, if there is a neutral value.
     neutral: Option<O::Value>,
     lows: Array<u32>,
     keys: Array<O::Key>,
     values: Array<O::Value>,
-    /// Blocks on their way, in the order in which they are used.
+    /// Blocks in flight, in the order in which they are used.
     ahead: VecDeque<PendingRead>,
-    wanted: Wanted,
+    wanted: NextBlock,
     bin: usize,
-    /// The next word of the bitmap to be scanned; none where the bin is not accumulated yet.
+    /// The next word of the bitmap to be scanned; none if the bin is not accumulated yet.
     word: Option<usize>,
     pub records_in: u64,
 }
 
 impl<O: Operation> BinReader<O> {
-    /// The next records; none at the end.
+    /// Returns the next records; none at the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -207,7 +207,7 @@ impl<O: Operation> BinReader<O> {
         Ok(())
     }
 
-    /// Takes the block that was asked for first.
+    /// Accumulates the block that was requested first.
     fn accumulate_block(&mut self) -> Result<()> {
         let (buffer, wanted) = self.ahead.pop_front().expect("asked for in the order of use").wait()?;
         let plan = self.part.plan;
@@ -231,20 +231,20 @@ impl<O: Operation> BinReader<O> {
         self.read_ahead(buffer)
     }
 
-    /// Asks for the next block, if there is one.
+    /// Requests the next block, if there is one.
     fn read_ahead(&mut self, buffer: Buffer) -> Result<()> {
         let sinks = &self.part.sinks;
         while self.wanted.bin < self.part.bins.end {
-            let Wanted { bin, sink, block } = self.wanted;
+            let NextBlock { bin, sink, block } = self.wanted;
             if sink == sinks.len() {
-                self.wanted = Wanted { bin: bin + 1, sink: 0, block: 0 };
+                self.wanted = NextBlock { bin: bin + 1, sink: 0, block: 0 };
             } else if let Some(&number) = sinks[sink].blocks(bin).get(block) {
                 let (file, range) = sinks[sink].place(number);
                 self.ahead.push_back(file.submit_read(&self.job, range, buffer)?);
                 self.wanted.block += 1;
                 return Ok(());
             } else {
-                self.wanted = Wanted { bin, sink: sink + 1, block: 0 };
+                self.wanted = NextBlock { bin, sink: sink + 1, block: 0 };
             }
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The cost model: what each strategy would move and compute, and so which one is taken.
+//! The cost model: estimates the bytes and the work of each strategy, and chooses one.
 //!
 //! ```text
 //!   records n, distinct keys d        from the configuration, or assumed
@@ -7,9 +7,9 @@
 //!                                 ─►  Estimate of each possible strategy ─► the least seconds
 //! ```
 //!
-//! Keys are taken to be spread evenly over the distinct ones; skewed keys are combined more often, which helps the
-//! strategies that combine before they write. A strategy has two phases, pushing and reading; in each of them drive and
-//! cores work at the same time, so the slower one counts. Costs of the cores are constants, each with its measurement.
+//! Keys are assumed to be spread evenly over the distinct ones; skewed keys are combined more often, which helps the strategies
+//! that combine before they write. A strategy has two phases, pushing and reading; in each of these, drive and cores work at the
+//! same time, so the slower one counts. Costs of the cores are constants, each with its measurement.
 
 use std::fmt;
 
@@ -17,97 +17,97 @@ use inshore_store::{DriveProfile, format_bytes};
 use serde::Serialize;
 
 use crate::{
-    Config, Strategy, keys::record::Layout, plan::DensePlan, smallest_memory_bytes, strategies::front,
+    Config, Strategy, keys::record::RecordLayout, plan::DensePlan, smallest_memory_bytes, strategies::front,
     strategies::partplan::PartitionPlan,
 };
 
-// Nanoseconds of one core a record: CPU time of `examples/strategies.rs` with 64 million records and two threads (its table),
+// Nanoseconds of one core per record: CPU time of `examples/strategies.rs` with 64 million records and two threads (its table),
 // zeroing of memory and I/O threads included. Ratios matter, not sizes.
-/// Dense: bins, shards, and the scan of the result, for a value of 4 bytes and for each byte more: 17 and 19 ns with 65,536
-/// keys over an array of 400 and 800 MB, first touch apart.
+/// Dense: bins, shards, and the scan of the result, for a value of 4 bytes and for each byte more: 17 and 19 ns with 65,536 keys
+/// over an array of 400 and 800 MB, without first touches.
 const DENSE_NS: f64 = 12.0;
 const DENSE_BYTE_NS: f64 = 0.6;
-/// Dense: the same beyond the last-level cache (the 14 ns of one random update of 256 MiB): 32 and 38 ns with keys all over
-/// these arrays.
+/// Dense: the additional time beyond the last-level cache (the 14 ns of one random update of 256 MiB): 32 and 38 ns with keys all
+/// over these arrays.
 const DENSE_FAR_NS: f64 = 20.0;
 const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
 const LINE_BYTES: f64 = 64.0;
 /// First touch of a byte of memory.
 const TOUCH_NS: f64 = 0.35;
-/// Partition: bins and packed blocks; unpacking and tables; 21 ns together with the range's, where all stays in memory.
+/// Partition: bins and packed blocks; unpacking and tables; 21 ns together with that of the range, if all records stay in memory.
 const PARTITION_PUSH_NS: f64 = 12.0;
 const PARTITION_READ_NS: f64 = 8.0;
 /// Partition: a key of the range, for bitmap and table.
 const PARTITION_KEY_NS: f64 = 0.5;
-/// Merge: buckets and one sort of a chunk, for a record of 8 bytes and for each byte more. With 65,536 keys, where nothing
-/// is merged: 21 and 24 ns with 8 and 16 bytes.
+/// Merge: buckets and one sort of a chunk, for a record of 8 bytes and for each byte more. With 65,536 keys, where no runs are
+/// merged: 21 and 24 ns with 8 and 16 bytes.
 const FORM_NS: f64 = 21.0;
 const FORM_BYTE_NS: f64 = 0.4;
 /// Merge: a record of a run that is packed, unpacked and merged. With even keys: 36 and 42 ns together with forming.
 const MERGE_NS: f64 = 16.0;
 const MERGE_BYTE_NS: f64 = 0.25;
-/// Hash-first: a probe, for a record of 8 bytes and for each byte more, as they are beside forming runs: with 65,536 keys, of which 63 and
-/// 47 % hit, 8.6 and 13 ns with what went on, where forming took 10.3 and 10.8.
+/// Hash-first: a probe, for a record of 8 bytes and for each byte more, beside forming runs: with 65,536 keys, of which 63 and 47
+/// % hit, 8.6 and 13 ns including the records passed on, where forming took 10.3 and 10.8.
 const FRONT_NS: f64 = 10.0;
 const FRONT_BYTE_NS: f64 = 0.4;
-/// Far fewer keys than even ones would be, and too many for the table: some must be popular, and this part of the records is taken
-/// for theirs (by Zipf's law over 100 million keys 60 % of the records have one of the first 65,000).
+/// Assumed share of records with popular keys, if there are far fewer keys than even ones would be, and too many for the table
+/// (by Zipf's law over 100 million keys 60 % of the records have one of the first 65,000).
 const POPULAR_SHARE: f64 = 0.6;
 
-/// Without a profile of the drive: bytes a second while the cores work beside it (of a virtual drive: bins of 599 MB are
-/// written and read in 2.0 s), and reads a second of blocks here and there.
+/// Assumed drive without a profile: bytes per second while the cores work (of a virtual drive: bins of 599 MB are written and
+/// read in 2.0 s), and random reads of blocks per second.
 const DRIVE_BYTES_PER_SECOND: f64 = 0.6e9;
 const DRIVE_READS_PER_SECOND: f64 = 40e3;
-/// Reads of a merge are of about this size.
+/// Approximate size of the reads of a merge.
 const MERGE_READ_BYTES: u64 = 256 << 10;
 const WRITE_BYTES: u64 = 1 << 20;
-/// Without a hint there are so many times as many bytes of records as memory.
+/// Bytes of records without a hint, as a multiple of memory.
 const MEMORY_TIMES: u64 = 8;
 
-/// Which part of a value's bits a packed run keeps, a guess: counts and sums are small, hashes and fractions are not.
+/// Share of a value's bits that a packed run keeps, a guess: counts and sums are small, hashes and fractions are not.
 const VALUE_KEPT: f64 = 0.5;
-/// Keys are never as even as estimates take them to be. All but partitioning gain by that, since they combine before they
-/// write; so its estimate is taken to be too low by this.
+/// Factor on the estimate of partition: keys are never as even as estimates assume, and all other strategies gain by that, since
+/// they combine before they write.
 const PARTITION_HANDICAP: f64 = 1.1;
 
-/// What one strategy would cost.
+/// Estimates the cost of one strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The strategy.
+    /// The strategy that is estimated.
     pub strategy: Strategy,
     /// Bytes of runs or bins written to the drive.
     pub bytes_written: u64,
-    /// Bytes of them read back.
+    /// Bytes of runs or bins read back.
     pub bytes_read: u64,
-    /// How long the drive would take for these, one after the other.
+    /// Seconds of the drive for these bytes, one after the other.
     pub drive_seconds: f64,
     /// Seconds of one core.
     pub cpu_seconds: f64,
-    /// How long it would take: in each phase the larger of the drive's time and the cores'; of partitioning a tenth more, since
-    /// it gains nothing where keys are uneven.
+    /// Estimated seconds: in each phase the larger of the drive's time and the cores'; for partition a tenth more, since it gains
+    /// nothing from uneven keys.
     pub seconds: f64,
 }
 
-/// Why a strategy was taken: what `--explain` prints.
+/// Names the chosen strategy and the reason: printed by `--explain`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    /// The strategy.
+    /// The strategy that was chosen.
     pub strategy: Strategy,
-    /// Whether it was forced, and not the least estimate.
+    /// Tells whether the strategy was forced, and not the least estimate.
     pub is_forced: bool,
-    /// Records that are expected: [`Config::expected_records`], or a guess.
+    /// Expected records: [`Config::expected_records`], or a guess.
     pub records: u64,
-    /// Distinct keys that are expected: [`Config::expected_keys`], or a guess.
+    /// Expected distinct keys: [`Config::expected_keys`], or a guess.
     pub keys: u64,
-    /// Whether the drive was measured; a guess otherwise.
+    /// Tells whether the drive was measured; otherwise its rates are guesses.
     pub is_drive_measured: bool,
     /// Estimates of the strategies that the key range and the memory allow, the least first.
     pub estimates: Vec<Estimate>,
 }
 
 impl Choice {
-    /// Estimates all strategies and takes the one that is forced or the least.
-    pub(crate) fn new(config: &Config, layout: Layout, profile: Option<&DriveProfile>) -> Choice {
+    /// Estimates all strategies and takes the forced one or the least.
+    pub(crate) fn new(config: &Config, layout: RecordLayout, profile: Option<&DriveProfile>) -> Choice {
         let model = Model::new(config, layout, profile);
         let mut estimates: Vec<Estimate> =
             Strategy::ALL.into_iter().filter_map(|strategy| model.estimate(strategy)).collect();
@@ -124,11 +124,11 @@ impl Choice {
     }
 }
 
-/// The strategy for values of `value_bytes` bytes that a sort-reduce takes where the drive was not measured: the one that
-/// [`Choice`] estimates as the quickest, or the one that is forced.
+/// Returns the strategy for values of `value_bytes` bytes on a drive that was not measured: the one that [`Choice`] estimates as
+/// the fastest, or the forced one.
 pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
-    // Keys of 8 bytes are the larger case of the usual two.
-    let layout = Layout {
+    // Keys of 8 bytes are the larger of the two usual cases.
+    let layout = RecordLayout {
         key_bytes: 8,
         value_bytes,
         value_align: 1 << value_bytes.trailing_zeros().min(3),
@@ -138,7 +138,7 @@ pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
 }
 
 impl fmt::Display for Choice {
-    /// Some lines of text.
+    /// Writes a few lines of text.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = if self.is_forced { "forced" } else { "least estimate" };
         writeln!(
@@ -165,15 +165,15 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What the estimates are made of.
+/// Inputs of the estimates.
 struct Model<'a> {
     config: &'a Config,
-    layout: Layout,
+    layout: RecordLayout,
     profile: Option<&'a DriveProfile>,
     threads: f64,
     records: f64,
     keys: f64,
-    /// How many keys there would be if all were equally likely.
+    /// Number of keys if all were equally likely.
     even_keys: f64,
 }
 
@@ -186,13 +186,13 @@ struct Phase {
     cpu_ns: f64,
 }
 
-/// How many distinct keys `records` records have, of `keys` that are equally likely.
+/// Returns the expected number of distinct keys of `records` records, of `keys` that are equally likely.
 fn distinct(records: f64, keys: f64) -> f64 {
     keys * -(-records / keys).exp_m1()
 }
 
 impl<'a> Model<'a> {
-    fn new(config: &'a Config, layout: Layout, profile: Option<&'a DriveProfile>) -> Model<'a> {
+    fn new(config: &'a Config, layout: RecordLayout, profile: Option<&'a DriveProfile>) -> Model<'a> {
         let record = (layout.key_bytes + layout.value_bytes) as u64;
         let guess = config.memory_bytes.saturating_mul(MEMORY_TIMES) / record;
         let records = config.expected_records.unwrap_or(guess).min(config.records_max.unwrap_or(u64::MAX));
@@ -251,9 +251,9 @@ impl<'a> Model<'a> {
         (self.layout.key_bytes + self.layout.value_bytes) as f64
     }
 
-    /// Bytes of a record in a packed run of `records`: the distance to the key before it, and part of the value.
+    /// Returns the bytes of a record in a packed run of `records`: the distance to the key before it, and part of the value.
     fn packed_bytes(&self, records: f64) -> f64 {
-        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         if key_bytes > 8 || value_bytes % 4 != 0 {
             return self.record_bytes();
         }
@@ -264,10 +264,10 @@ impl<'a> Model<'a> {
     }
 
     fn dense(&self) -> Option<[Phase; 2]> {
-        let Layout { key_bytes, value_bytes, .. } = self.layout;
-        // As wide as `choose` takes them, so that it agrees with what a sort-reduce does.
+        let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
+        // Keys are as wide as `choose` assumes, so that both agree.
         DensePlan::new(self.config, key_bytes.max(8), value_bytes)?;
-        // Memory comes in large pages: few keys of a wide range touch as many of those as there are keys.
+        // Memory comes in large pages: few keys of a wide range touch as many pages as there are keys.
         let pages = self.config.key_range? as f64 * value_bytes as f64 / (2 << 20) as f64;
         let touched = distinct(self.keys, pages.max(1.0)) * (2 << 20) as f64;
         let cached = self.keys * LINE_BYTES.max(value_bytes as f64);
@@ -280,7 +280,7 @@ impl<'a> Model<'a> {
     fn partition(&self) -> Option<[Phase; 2]> {
         let plan = PartitionPlan::new(self.config, self.layout)?;
         let in_memory = plan.bins as f64 * plan.block_records as f64 * self.threads;
-        // At the end half of a block of each bin is in memory.
+        // At the end half a block of each bin is in memory.
         let spilled =
             if self.records <= in_memory / 2.0 { 0.0 } else { (self.records - in_memory / 2.0).max(0.0) };
         let blocks = spilled / plan.block_records as f64;
@@ -293,7 +293,7 @@ impl<'a> Model<'a> {
         Some([push, Phase { read: bytes, read_bytes: plan.block_bytes as u64, cpu_ns, ..Phase::default() }])
     }
 
-    /// For `records` records with the memory given.
+    /// Estimates merging of `records` records with the memory given.
     fn merge(&self, records: f64, memory_bytes: u64) -> Option<[Phase; 2]> {
         let smallest = smallest_memory_bytes(self.config.sinks, self.record_bytes() as usize);
         if memory_bytes < smallest {
@@ -302,7 +302,7 @@ impl<'a> Model<'a> {
         let share = memory_bytes as f64 * 0.8 / self.threads;
         let chunk = share.min(self.config.chunk_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
         let chunk = (chunk / self.record_bytes()).max(1.0);
-        // A chunk goes on being filled until sorting leaves more than half of it.
+        // A chunk is filled again until sorting leaves more than half of it.
         let fills = if self.keys <= chunk / 2.0 {
             f64::INFINITY
         } else {
@@ -320,7 +320,7 @@ impl<'a> Model<'a> {
         let push = Phase { written: bytes, cpu_ns, ..Phase::default() };
         let read =
             Phase { read: bytes, read_bytes: MERGE_READ_BYTES, cpu_ns: left * merge_ns, ..Phase::default() };
-        // Runs that are too many for one merge are written and read once more.
+        // Runs beyond the fan-in are written and read once more.
         let runs = each / pushed * self.threads;
         let fan_in = (memory_bytes as f64 * 0.7 / (2.0 * 64.0 * 1024.0)).max(16.0);
         let again = if runs > fan_in { ((runs - fan_in) / runs).min(1.0) } else { 0.0 };
@@ -335,12 +335,12 @@ impl<'a> Model<'a> {
 
     fn hash_first(&self) -> Option<[Phase; 2]> {
         let (slots, fronts) = front::plan(self.config, self.layout)?;
-        // Then an array has room for them all in the cache, too, and nothing to be hashed.
+        // An array then has room for all keys in the cache too, without hashing.
         if self.config.key_range.is_some_and(|range| range <= slots as u64) && self.dense().is_some() {
             return None;
         }
         let slots = slots as f64;
-        // A slot gives its key back where no other one came in between.
+        // A slot returns its key if no other key came in between.
         let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
         let is_uneven = self.keys < self.even_keys / 2.0;
         let hits = if is_uneven && hits < front::HITS_MIN { POPULAR_SHARE } else { hits };

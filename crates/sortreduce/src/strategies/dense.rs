@@ -6,10 +6,10 @@
 //!   sink     bins: [ shard 0's updates | shard 1's updates | ... ]
 //! ```
 //!
-//! A sink puts each update into the bin of the key's shard. A full bin is applied under the shard's lock: all
-//! its updates hit the same half megabyte. Applying each update at once would miss the cache (and, with several
-//! sinks, need an atomic operation that structs and floats do not have). Array and bins are mapped but not
-//! touched before they are used, so few updates of a wide range cost few pages.
+//! A sink puts each update into the bin of the key's shard. A full bin is applied under the shard's lock: all its updates hit the
+//! same half megabyte. Applying each update at once would miss the cache (and, with several sinks, need an atomic operation,
+//! which structs and floats do not have). Array and bins are mapped but not touched before they are used, so few updates of a
+//! wide range touch few pages.
 
 use std::{
     marker::PhantomData,
@@ -24,7 +24,7 @@ use inshore_store::{Budget, Buffer};
 use crate::{
     Block, Error, Key, Operation, Result, Value,
     array::{Array, taken_bytes, typed, typed_mut},
-    forming::scatter::{Blocks, ShiftMap, scatter},
+    forming::scatter::{BucketBlocks, ShiftMap, scatter},
     forming::sort::{key_at, min_max},
     plan::{DensePlan, shard_bytes},
     strategies::table::{accumulate, scan},
@@ -45,7 +45,7 @@ struct Shard {
     used: bool,
 }
 
-/// The values and the bitmap of a shard.
+/// Splits a shard's memory into its values and bitmap.
 fn parts<V: Value>(memory: &[u8], keys: usize) -> (&[V], &[u64]) {
     let (values, bitmap) = memory.split_at(keys * size_of::<V>());
     (typed(values, keys), typed(bitmap, keys / 64))
@@ -82,7 +82,7 @@ impl<O: Operation> Dense<O> {
         Ok(())
     }
 
-    /// Updates applied so far.
+    /// Returns the number of updates applied so far.
     pub fn pushed(&self) -> u64 {
         self.pushed.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl<K: Key, V: Value> Bins<K, V> {
     pub fn new(plan: &DensePlan, budget: &Budget) -> Result<Self> {
         let records = plan.shards * plan.bin_records;
         let what = "the bins of the dense strategy";
-        // One bucket for each shard, since shards are powers of two; what is out of range goes to the last.
+        // Each shard has one bucket, since shards are powers of two; keys out of range go to the last.
         let max = ((plan.shards * plan.shard_keys) as u64 - 1).into();
         let map = ShiftMap::new(plan.shard_keys.ilog2(), max);
         debug_assert_eq!(map.buckets(), plan.shards);
@@ -114,7 +114,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         })
     }
 
-    /// Puts records into bins and applies those that are full.
+    /// Puts records into bins and applies full ones.
     ///
     /// # Errors
     /// [`Error::KeyOutOfRange`].
@@ -126,8 +126,11 @@ impl<K: Key, V: Value> Bins<K, V> {
         let map = self.map;
         let mut taken = 0;
         while taken < keys.len() {
-            let into =
-                Blocks { keys: &mut self.keys, values: &mut self.values, block_records: self.bin_records };
+            let into = BucketBlocks {
+                keys: &mut self.keys,
+                values: &mut self.values,
+                block_records: self.bin_records,
+            };
             let done = taken;
             taken += scatter(
                 |key| map.bucket(key),
@@ -166,13 +169,13 @@ impl<K: Key, V: Value> Bins<K, V> {
     }
 }
 
-/// Shards of the array that are to be streamed in order.
+/// Shards of the array to be streamed in order.
 pub(crate) struct DensePart<O: Operation> {
     shards: Vec<Shard>,
-    /// The number of the first.
+    /// The number of the first shard.
     first: usize,
     plan: DensePlan,
-    /// For the records that are handed out.
+    /// Memory of the records that are handed out.
     scan_bytes: usize,
     of: PhantomData<O>,
 }
@@ -185,7 +188,7 @@ impl<O: Operation> DensePart<O> {
         DensePart { shards: shards.collect(), first: 0, plan: dense.plan, scan_bytes, of: PhantomData }
     }
 
-    /// Records that each of so many readers hands out at once; none where they have no room beside each other.
+    /// Returns the records that each of so many readers returns at once; none if there is no memory for so many readers.
     pub fn scan_records(&self, readers: usize) -> usize {
         let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
         let fits = |&records: &usize| {
@@ -218,13 +221,13 @@ impl<O: Operation> DensePart<O> {
         (0..parts).map(part).collect()
     }
 
-    /// Memory that reading takes.
+    /// Returns the memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         let records = self.scan_records(1);
         taken_bytes(records * size_of::<O::Key>()) + taken_bytes(records * size_of::<O::Value>())
     }
 
-    /// Takes memory for the records that are handed out.
+    /// Reserves memory for the records that are returned.
     ///
     /// # Errors
     /// [`inshore_store::Error::OverBudget`].
@@ -242,7 +245,7 @@ impl<O: Operation> DensePart<O> {
 }
 
 impl Shard {
-    /// How many keys it has.
+    /// Counts the keys.
     fn records<V: Value>(&self, plan: &DensePlan) -> u64 {
         if !self.used {
             return 0;
@@ -262,7 +265,7 @@ pub(crate) struct Scan<O: Operation> {
 }
 
 impl<O: Operation> Scan<O> {
-    /// The next records; none at the end.
+    /// Returns the next records; none at the end.
     pub fn next_block(&mut self) -> Option<Block<'_, O::Key, O::Value>> {
         let shard_keys = self.part.plan.shard_keys;
         let mut count = 0;

@@ -1,45 +1,44 @@
-//! The front of the hash-first strategy: a table in the cache that combines before anything else happens.
+//! The front of the hash-first strategy: a table in the cache that combines records before any other step.
 //!
 //! ```text
 //!   key ─► slot of the table ─┬─ the same key: combine            nothing goes on
 //!                             └─ another one: it goes on to the chunk, and the new one takes the slot
 //! ```
 //!
-//! One probe, no chain, no growth: what is popular comes back before it is pushed out and stays, and what is not costs a
-//! store. Peers' tables of this kind do 180 to 560 M records a second and core; this one was measured at 16 ns a probe on a
-//! busy machine, about half of what forming runs costs a record. So the hits are counted, and where they are few the front
-//! steps aside for a while.
+//! One probe, no chain, no growth: popular keys come back before they are evicted and stay, and other keys cost a store. Peers'
+//! tables of this kind do 180 to 560 M records per second and core; this one was measured at 16 ns per probe on a busy machine,
+//! about half the cost of forming runs. So the front counts hits, and steps aside for a while if they are few.
 
 use inshore_store::{Budget, Result as StoreResult};
 
 use crate::{
     Config, Key, Operation, Result,
     array::{Array, taken_bytes},
-    keys::record::Layout,
+    keys::record::RecordLayout,
     keys::word::Word,
     smallest_memory_bytes,
 };
 
-/// The table stays in the second-level cache.
+/// Size of the table, which stays in the second-level cache.
 const TABLE_BYTES: usize = 1 << 20;
-/// Records between two looks at the hits.
+/// Records between two checks of the hits.
 const SAMPLE_RECORDS: u64 = 128 << 10;
-/// Records that pass by before the front is tried again.
+/// Records that bypass the front before it is tried again.
 const ASIDE_RECORDS: u64 = 32 << 20;
-/// A smaller part of hits does not pay.
+/// Smallest share of hits that pays.
 pub(crate) const HITS_MIN: f64 = 0.25;
-/// Records that are taken together, and that leave together at most.
+/// Records that are taken together, and the most that leave together.
 const GROUP_RECORDS: usize = 256;
 const LEAVING_RECORDS: usize = 4 * GROUP_RECORDS;
 
-/// How many slots a front has where a sink has `share_bytes`: a power of two.
+/// Returns the slots of a front if a sink has `share_bytes`: a power of two.
 fn slots(record_bytes: usize, share_bytes: u64) -> usize {
     let bytes = TABLE_BYTES.min(share_bytes as usize / 8);
     1 << (bytes / (record_bytes + 1)).max(64).ilog2()
 }
 
-/// What a front takes from the budget.
-pub(crate) fn front_bytes(slots: usize, layout: Layout) -> usize {
+/// Returns the bytes of the budget that a front takes.
+pub(crate) fn front_bytes(slots: usize, layout: RecordLayout) -> usize {
     taken_bytes(slots * layout.key_bytes)
         + taken_bytes(slots * layout.value_bytes)
         + taken_bytes(slots)
@@ -47,8 +46,8 @@ pub(crate) fn front_bytes(slots: usize, layout: Layout) -> usize {
         + taken_bytes(LEAVING_RECORDS * layout.value_bytes)
 }
 
-/// The slots of each sink's front and the bytes of all fronts; none where too little would be left to merge with.
-pub(crate) fn plan(config: &Config, layout: Layout) -> Option<(usize, u64)> {
+/// Returns the slots of each sink's front and the bytes of all fronts; none if too little memory would be left for merging.
+pub(crate) fn plan(config: &Config, layout: RecordLayout) -> Option<(usize, u64)> {
     let sinks = config.sinks.max(1);
     let record_bytes = layout.key_bytes + layout.value_bytes;
     let spare = config.memory_bytes.checked_sub(smallest_memory_bytes(sinks, record_bytes))?;
@@ -57,7 +56,7 @@ pub(crate) fn plan(config: &Config, layout: Layout) -> Option<(usize, u64)> {
     (bytes <= spare).then_some((slots, bytes))
 }
 
-/// A table of one sink.
+/// The table of one sink.
 pub(crate) struct Front<O: Operation> {
     operation: O,
     keys: Array<O::Key>,
@@ -67,12 +66,12 @@ pub(crate) struct Front<O: Operation> {
     leaving_keys: Array<O::Key>,
     leaving_values: Array<O::Value>,
     leaving: usize,
-    /// Records and hits since the last look.
+    /// Records and hits since the last check.
     seen: u64,
     hits: u64,
-    /// Records that still pass by.
+    /// Records that still bypass the front.
     aside: u64,
-    /// Records that were combined here, and so went nowhere.
+    /// Records that were combined in the table, and so passed on no further.
     pub combined: u64,
 }
 
@@ -95,10 +94,10 @@ impl<O: Operation> Front<O> {
         })
     }
 
-    /// Takes records; `pass` gets those that go on.
+    /// Takes records; `pass` gets the records that leave.
     ///
     /// # Errors
-    /// Those of `pass`.
+    /// Errors of `pass`.
     #[inline]
     pub fn push(
         &mut self,
@@ -121,7 +120,7 @@ impl<O: Operation> Front<O> {
         Ok(())
     }
 
-    /// Records go on as they are.
+    /// Passes records on unchanged.
     fn pass_by(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let range = self.leaving..self.leaving + keys.len();
         self.leaving_keys[range.clone()].copy_from_slice(keys);
@@ -130,8 +129,8 @@ impl<O: Operation> Front<O> {
         self.aside = self.aside.saturating_sub(keys.len() as u64);
     }
 
-    /// Whether a slot holds the same key is what nothing predicts, so there is no branch on it where `combine` is cheap:
-    /// what was in the slot is always written to the leaving records, and counted only if it leaves.
+    /// Combines records. A hit is unpredictable, so there is no branch on it where `combine` is cheap: the old content of a slot
+    /// is always written to the leaving records, and counted only if it leaves.
     #[inline(always)]
     fn combine(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let mut hits = 0;
@@ -155,7 +154,7 @@ impl<O: Operation> Front<O> {
         self.seen += keys.len() as u64;
     }
 
-    /// Looks now and then whether the hits pay.
+    /// Checks now and then whether the hits pay.
     fn look(&mut self, pass: &mut impl FnMut(&[O::Key], &[O::Value]) -> Result<()>) -> Result<()> {
         if self.seen < SAMPLE_RECORDS {
             return Ok(());
@@ -174,10 +173,10 @@ impl<O: Operation> Front<O> {
         if count > 0 { pass(&self.leaving_keys[..count], &self.leaving_values[..count]) } else { Ok(()) }
     }
 
-    /// Lets everything go on.
+    /// Passes all records on.
     ///
     /// # Errors
-    /// Those of `pass`.
+    /// Errors of `pass`.
     pub fn empty(&mut self, pass: &mut impl FnMut(&[O::Key], &[O::Value]) -> Result<()>) -> Result<()> {
         for slot in 0..self.keys.len() {
             if self.leaving == LEAVING_RECORDS {
@@ -207,7 +206,7 @@ mod tests {
         }
     }
 
-    /// Pushes keys in groups of all sizes; gives how many records went on, and whether the front stepped aside.
+    /// Pushes keys in groups of all sizes; returns how many records were passed on, and whether the front stepped aside.
     fn check(keys: &[u64]) -> (usize, bool) {
         let budget = Budget::new(4 << 20, 1);
         let slots = slots(16, 1 << 20);
@@ -216,7 +215,7 @@ mod tests {
             budget.reserved_bytes()
                 <= front_bytes(
                     slots,
-                    Layout { key_bytes: 8, value_bytes: 8, value_align: 8, short_bits: None }
+                    RecordLayout { key_bytes: 8, value_bytes: 8, value_align: 8, short_bits: None }
                 ) as u64
         );
         let (mut went_on, mut sums) = (0, BTreeMap::<u64, u64>::new());
@@ -249,7 +248,7 @@ mod tests {
         assert!(went_on < 200_000 && !is_aside, "{went_on}");
         let distinct: Vec<u64> = (0..500_000).map(mix).collect();
         assert_eq!(check(&distinct), (500_000, true));
-        // One key that is everywhere, among others that never come again.
+        // A frequent key among keys that occur once.
         let half: Vec<u64> = (0..500_000).map(|n| if n % 2 == 0 { 7 } else { mix(n) }).collect();
         let (went_on, is_aside) = check(&half);
         assert!(went_on < 260_000 && !is_aside, "{went_on}");

@@ -10,7 +10,7 @@ pub(crate) mod table;
 
 use serde::Serialize;
 
-/// How equal keys are brought together.
+/// Selects how equal keys are brought together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
@@ -20,13 +20,13 @@ pub enum Strategy {
     Partition,
     /// Sorted runs on flash, merged.
     Merge,
-    /// As [`Strategy::Merge`], behind a table in the cache that combines what is popular.
+    /// Merging behind a table in the cache that combines popular keys.
     #[serde(rename = "hash-first")]
     HashFirst,
 }
 
 impl Strategy {
-    /// All of them.
+    /// All strategies.
     pub const ALL: [Strategy; 4] =
         [Strategy::Dense, Strategy::Partition, Strategy::Merge, Strategy::HashFirst];
 }

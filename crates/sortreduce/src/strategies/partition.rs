@@ -1,4 +1,4 @@
-//! The partition strategy: dense keys whose array does not fit the memory are brought together range by range.
+//! The partition strategy: dense keys whose array does not fit the memory are combined range by range.
 //!
 //! ```text
 //!   push     key ─► bin = key >> bits ─► [ low bits * n ] [ value * n ]     a block for each bin, in memory
@@ -6,19 +6,19 @@
 //!   read     bin by bin: its blocks from flash, then what is left in memory ─► table + presence bitmap ─► scan
 //! ```
 //!
-//! Each update is written once and read once, and what is left in memory at the end is not written at all. Writes are
-//! sequential, since blocks of all bins go to one file; reads are of whole blocks here and there, many on their way at
-//! once. A bin's table stays in the second-level cache, so that no update of it waits for memory. Bins are ascending:
-//! the result streams in order and is cut between bins.
+//! Each update is written once and read once, and updates left in memory at the end are not written at all. Writes are
+//! sequential, since blocks of all bins go to one file; reads are random whole blocks, many in flight at once. A bin's table
+//! stays in the second-level cache, so that no update of it waits for memory. Bins are ascending: the result streams in order and
+//! is cut between bins.
 //!
-//! Where the operation says that few bits tell a value, these stand above the low bits in the same word of 32 bits, and there are no
-//! values ([`Operation::short_bits`]).
+//! If few bits suffice for a value, these stand above the low bits in the same word of 32 bits, and there are no values
+//! ([`Operation::short_bits`]).
 //!
-//! Against merging (no sort, one pass, fewer bytes of key), this loses where many updates share few keys: sorting a chunk
-//! combines those before they are written, and here every one is.
+//! Against merging (no sort, one pass, fewer bytes of key), this strategy loses where many updates share few keys: sorting a
+//! chunk combines updates before they are written, and here every one is written.
 //!
-//! Sketch: one scattered write (2 to 4 ns) and one packed copy (1 ns) a record on its way in, an unpacking (1 ns) and a
-//! place in a table (2 to 4 ns) on its way out, and a 64th of a word of bitmap for each key of the range.
+//! Sketch: one scattered write (2 to 4 ns) and one packed copy (1 ns) per record on input, an unpacking (1 ns) and a place in a
+//! table (2 to 4 ns) on output, and a 64th of a word of bitmap for each key of the range.
 
 use std::{
     ops::Range,
@@ -41,7 +41,7 @@ use crate::{
 /// Blocks for whose numbers memory is reserved at once.
 const STEP_BLOCKS: usize = 512;
 
-/// The bins of one sink. It outlives the sink that uses it, so that many sinks after another share one.
+/// The bins of one sink. A partitioner outlives the sink that uses it, so that many successive sinks share one.
 pub(crate) struct Partitioner<O: Operation> {
     job: Job,
     operation: O,
@@ -49,11 +49,11 @@ pub(crate) struct Partitioner<O: Operation> {
     plan: PartitionPlan,
     /// Blocks that all sinks wrote.
     written: Arc<AtomicUsize>,
-    /// Low bits of keys, and short values above them if there are some.
+    /// Low bits of keys, with short values above them if there are some.
     lows: Array<u32>,
-    /// Empty where values are short.
+    /// Empty if values are short.
     values: Array<O::Value>,
-    /// Where the next record of each bin goes, and where its block ends.
+    /// For each bin, the place of the next record and the end of its block.
     cursors: Vec<[u32; 2]>,
     packed: Buffer,
     file: Option<FileWriter>,
@@ -91,10 +91,10 @@ impl<O: Operation> Partitioner<O> {
         })
     }
 
-    /// Puts records into bins and writes the blocks that are full.
+    /// Puts records into bins and writes full blocks.
     ///
     /// # Errors
-    /// [`Error::KeyOutOfRange`]; those of writing.
+    /// [`Error::KeyOutOfRange`]; errors of writing.
     #[inline]
     pub fn push(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) -> Result<()> {
         if keys.is_empty() {
@@ -160,7 +160,7 @@ impl<O: Operation> Partitioner<O> {
         Ok(())
     }
 
-    /// Counts a block: what is known of blocks stays in memory, so there cannot be any number of them.
+    /// Counts a block: numbers of blocks stay in memory, which limits the number of blocks.
     fn take_of_allowance(&mut self) -> Result<()> {
         let of_all = self.written.fetch_add(1, Ordering::Relaxed) + 1;
         if of_all > self.plan.blocks_max {
@@ -182,7 +182,7 @@ impl<O: Operation> Partitioner<O> {
     /// Ends the input.
     ///
     /// # Errors
-    /// Those of writes that were still on their way.
+    /// Errors of writes that were still in flight.
     pub fn finish(mut self) -> Result<Binned<O::Value>> {
         let file = self.file.take().map(FileWriter::finish).transpose()?;
         let (starts, order) = order_by_bin(self.plan.bins, &self.bins);
@@ -206,7 +206,7 @@ pub(crate) struct Binned<V> {
     values: Array<V>,
     cursors: Vec<[u32; 2]>,
     file: Option<CheckedFile>,
-    /// Where the blocks of each bin start in `order`, and the end.
+    /// The start of each bin's blocks in `order`, and the end.
     starts: Vec<u32>,
     /// The numbers of blocks in the file, by bin.
     order: Vec<u32>,
@@ -214,30 +214,30 @@ pub(crate) struct Binned<V> {
 }
 
 impl<V: Value> Binned<V> {
-    /// What of a bin is in memory: low bits and values, or words of both and no values.
+    /// Returns the records of a bin in memory: low bits and values, or words of both and no values.
     pub fn in_memory(&self, bin: usize) -> (&[u32], &[V]) {
         let range = bin * self.plan.block_records..self.cursors[bin][0] as usize;
         let values = if self.plan.is_short { &[] } else { &self.values[range.clone()] };
         (&self.lows[range], values)
     }
 
-    /// The numbers of a bin's blocks on flash.
+    /// Returns the numbers of a bin's blocks on flash.
     pub fn blocks(&self, bin: usize) -> &[u32] {
         &self.order[self.starts[bin] as usize..self.starts[bin + 1] as usize]
     }
 
-    /// Records of a bin.
+    /// Counts the records of a bin.
     pub fn records(&self, bin: usize) -> u64 {
         let on_flash = self.blocks(bin).len() * self.plan.block_records;
         (on_flash + self.in_memory(bin).0.len()) as u64
     }
 
-    /// Blocks on flash.
+    /// Counts the blocks on flash.
     pub fn blocks_len(&self) -> usize {
         self.order.len()
     }
 
-    /// The file, and where a block of it lies.
+    /// Returns the file, and the place of a block in it.
     pub fn place(&self, block: u32) -> (&CheckedFile, Range<u64>) {
         let start = u64::from(block) * self.plan.block_bytes as u64;
         let file = self.file.as_ref().expect("a block was written");
@@ -245,12 +245,12 @@ impl<V: Value> Binned<V> {
     }
 }
 
-/// The values of a block as it is on flash.
+/// Returns the values of a block in its flash layout.
 pub(crate) fn block_values<'a, V: Value>(plan: &PartitionPlan, block: &'a [u8]) -> &'a [V] {
     typed(&block[plan.values_offset..], plan.block_records)
 }
 
-/// Sorts the numbers of blocks by their bins: where each bin starts, and the numbers.
+/// Sorts the numbers of blocks by their bins: returns the start of each bin, and the numbers.
 fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0u32; bins + 1];
     bin_of.iter().for_each(|&bin| starts[bin as usize + 1] += 1);
@@ -264,8 +264,8 @@ fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     (starts, order)
 }
 
-/// Puts records into the blocks of their bins until one is full, each with its place, the low bits of its key and its number;
-/// gives how many it put.
+/// Puts records into the blocks of their bins until one is full; each record has its place, the low bits of its key and its
+/// number. Returns how many were put.
 #[inline(always)]
 fn scatter<K: Key>(
     bits: u32,
@@ -302,7 +302,7 @@ fn pack_in<const BYTES: usize>(lows: &[u32], out: &mut [u8]) {
     }
 }
 
-/// Reads what [`pack`] wrote.
+/// Reads the output of [`pack`].
 pub(crate) fn unpack(packed: &[u8], bytes: usize, out: &mut [u32]) {
     match bytes {
         2 => unpack_in::<2>(packed, out),

@@ -1,29 +1,29 @@
-//! How the partition strategy divides memory. Nothing here allocates.
+//! Divides the memory of the partition strategy, and allocates nothing.
 
-use crate::{Config, array::taken_bytes, keys::record::Layout};
+use crate::{Config, array::taken_bytes, keys::record::RecordLayout};
 
-/// Bytes of values in a bin's table: what stays in the second-level cache, as for the shards of the dense strategy.
+/// Bytes of values in a bin's table, which stay in the second-level cache, as for the shards of the dense strategy.
 const TABLE_VALUES_BYTES: usize = 512 << 10;
-/// More bins than this push the lines that are being written out of the cache.
+/// More bins than this would push the lines that are being written out of the cache.
 const BINS_MAX: u64 = 2048;
-/// Blocks of at least this size are wished for, since they are read here and there; measured, 64 KiB at random read at a
-/// third of the full rate, 16 KiB at a tenth.
+/// Preferred size of blocks, which are read at random; measured, 64 KiB at random read at a third of the full rate, 16 KiB at a
+/// tenth.
 const BLOCK_BYTES_WISHED: usize = 32 << 10;
-/// Sizes of a block that are tried; the unit of checking is the power of two in it.
+/// Sizes of a block that are tried; the unit of checksums is the largest power of two that divides the size.
 const BLOCK_KIB: [usize; 17] = [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4];
 const CHECK_BYTES_MAX: usize = 64 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Bytes that are on their way to one reader.
+/// Bytes in flight to one reader.
 const READ_AHEAD_BYTES: usize = 2 << 20;
-/// Records in a block that is handed out.
+/// Records in a block that is returned.
 const SCAN_RECORDS: usize = 16 << 10;
 /// Records that are unpacked at once.
 pub(crate) const UNPACKED_RECORDS: usize = 4 << 10;
 
-/// Bytes of memory for each block of a bin, beside its checksums: the number of its bin, and its own in order.
+/// Bytes of memory per block of a bin, beside its checksums: the number of its bin, and its own in order.
 pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 
-/// Sizes of everything that partitioning uses.
+/// Sizes of all buffers of partitioning.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PartitionPlan {
     pub memory_bytes: u64,
@@ -33,41 +33,41 @@ pub(crate) struct PartitionPlan {
     pub bins: usize,
     /// Bytes of a key on flash, with the short value beside it if there is one.
     pub low_bytes: usize,
-    /// Whether low bits and a short value are one word, and there are no values.
+    /// Tells whether low bits and a short value are one word, and there are no values.
     pub is_short: bool,
     pub block_bytes: usize,
     pub block_records: usize,
-    /// Where values start in a block.
+    /// Start of the values in a block.
     pub values_offset: usize,
-    /// The unit of checking.
+    /// The unit of checksums.
     pub check_bytes: usize,
     pub write_bytes: usize,
-    /// Blocks that all sinks together may write: what is known of them stays in memory.
+    /// Blocks that all sinks together may write: their numbers stay in memory.
     pub blocks_max: usize,
-    /// Reads of a block on their way to one reader.
+    /// Block reads in flight to one reader.
     pub reads_ahead: usize,
     pub scan_records: usize,
-    /// What a reader takes.
+    /// Bytes of a reader.
     pub reader_bytes: usize,
-    /// Readers that have room side by side.
+    /// Largest number of parallel readers.
     pub readers_max: usize,
 }
 
 impl PartitionPlan {
-    /// The key at the first place of a bin.
+    /// Returns the key at the first place of a bin.
     #[inline(always)]
     pub fn first_key(&self, bin: usize) -> u64 {
         (bin as u64) << self.bin_bits
     }
 
-    /// The sizes; `None` where there is no range of keys, or it is too wide for the memory.
-    pub fn new(config: &Config, layout: Layout) -> Option<PartitionPlan> {
+    /// Computes the sizes; `None` without a range of keys, or if the range is too wide for the memory.
+    pub fn new(config: &Config, layout: RecordLayout) -> Option<PartitionPlan> {
         let value_bytes = layout.value_bytes;
         let range = config.key_range?.max(1);
         let bits_of_range = u64::BITS - (range - 1).leading_zeros();
         let by_cache =
             TABLE_VALUES_BYTES.checked_div(value_bytes).unwrap_or(TABLE_VALUES_BYTES * 8).max(64).ilog2();
-        // Tests that ask for small chunks want bins too.
+        // Tests that force small chunks need several bins too.
         let first = if config.chunk_bytes.is_some() {
             by_cache.min(bits_of_range.saturating_sub(4))
         } else {
@@ -75,7 +75,7 @@ impl PartitionPlan {
         };
         let plans = |bits| {
             let sizes = BLOCK_KIB.iter().map(|kib| kib << 10);
-            let shape = Shape { config, range, bits, layout };
+            let shape = PlanInputs { config, range, bits, layout };
             sizes.filter_map(move |block_bytes| shape.plan(block_bytes)).next()
         };
         let all =
@@ -86,19 +86,24 @@ impl PartitionPlan {
     }
 }
 
-/// What a plan is made for.
+/// Inputs of a plan.
 #[derive(Clone, Copy)]
-struct Shape<'a> {
+struct PlanInputs<'a> {
     config: &'a Config,
     range: u64,
     bits: u32,
-    layout: Layout,
+    layout: RecordLayout,
 }
 
-impl Shape<'_> {
-    /// The plan with blocks of a size, if the memory suffices for it.
+impl PlanInputs<'_> {
+    /// Returns the plan with blocks of a size, if the memory suffices.
     fn plan(self, block_bytes: usize) -> Option<PartitionPlan> {
-        let Shape { config, range, bits, layout: Layout { value_bytes, value_align, short_bits, .. } } = self;
+        let PlanInputs {
+            config,
+            range,
+            bits,
+            layout: RecordLayout { value_bytes, value_align, short_bits, .. },
+        } = self;
         let short_bits = short_bits.filter(|short| short + bits <= u32::BITS);
         let value_bytes = if short_bits.is_some() { 0 } else { value_bytes };
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
@@ -157,7 +162,7 @@ impl Shape<'_> {
     }
 
     fn reader_bytes(&self, scan_records: usize, read_bytes: usize) -> usize {
-        let Layout { key_bytes, value_bytes, .. } = self.layout;
+        let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         let keys = 1usize << self.bits;
         taken_bytes(keys * value_bytes)
             + taken_bytes(keys.div_ceil(64) * 8)

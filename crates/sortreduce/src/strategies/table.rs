@@ -1,7 +1,7 @@
 //! Tables: a place for every key of a range, and a bitmap of the places that hold a value.
 //!
-//! The bitmap is what lets any operation do without a neutral element, and any value mean something. Both loops
-//! are used for slabs of few distinct keys and for the shards of the dense strategy.
+//! The bitmap lets any operation do without a neutral element, and leaves all values free. Both loops are used for slabs of few
+//! distinct keys and for the shards of the dense strategy.
 
 use std::hint::select_unpredictable;
 
@@ -10,11 +10,12 @@ use crate::{Key, Value, keys::word::Word};
 /// Records that are accumulated together.
 const GROUP_RECORDS: usize = 256;
 
-/// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value. `combine` gets the place too.
+/// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value. `combine` gets the place
+/// too.
 ///
-/// Whether a place is taken is a coin's throw where keys are spread, and a wrong guess costs more than all the
-/// rest. So a group of records goes through two loops without a branch on it: the first one fills empty places
-/// and lists the other records (and waits for many cache misses at once), the second one combines those.
+/// If keys are spread, a taken place is as unpredictable as a coin toss, and a wrong guess costs more than all the rest. So a
+/// group of records goes through two loops without a branch on it: the first one fills empty places and lists the other records
+/// (and waits for many cache misses at once), the second one combines those.
 pub(crate) fn accumulate<K: Key, V: Value>(
     min: K::Word,
     keys: &[K],
@@ -30,7 +31,7 @@ pub(crate) fn accumulate<K: Key, V: Value>(
     }
 }
 
-/// The same where every place that holds no value holds a neutral one: one loop, and nothing to be asked.
+/// Combines values into a table whose empty places hold a neutral value: one loop, without tests.
 #[inline(always)]
 fn accumulate_onto<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -44,7 +45,7 @@ fn accumulate_onto<V: Value>(
     }
 }
 
-/// As [`accumulate`], or onto neutral values.
+/// Combines as [`accumulate`] does, or onto neutral values.
 pub(crate) fn accumulate_places<V: Value>(
     places: &[u32],
     values: &[V],
@@ -61,7 +62,7 @@ pub(crate) fn accumulate_places<V: Value>(
     }
 }
 
-/// The same with words whose `bits` lowest bits are a place, and whose other ones tell a value.
+/// Combines words whose `bits` lowest bits are a place, and whose other bits encode a value.
 pub(crate) fn accumulate_words<V: Value>(
     bits: u32,
     words: &[u32],
@@ -74,7 +75,7 @@ pub(crate) fn accumulate_words<V: Value>(
     let mask = ((1u64 << bits) - 1) as u32;
     let value = |word: u32| lengthen((u64::from(word) >> bits) as u32);
     if onto_neutral {
-        // So long that no place needs to be looked at.
+        // The table is long enough for every place, so no bounds are checked.
         let (table, present) = (&mut table[..=mask as usize], &mut present[..=mask as usize / 64]);
         let records = words.iter().map(|&word| ((word & mask) as usize, value(word)));
         return accumulate_onto(records, table, present, &combine);
@@ -102,7 +103,7 @@ fn accumulate_group<V: Value>(
     }
 }
 
-/// Puts values where there is none; lists place and number of the other records and gives how many they are.
+/// Writes values into empty places; lists place and number of the other records and returns their number.
 #[inline(always)]
 fn fill_empty<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -116,7 +117,7 @@ fn fill_empty<V: Value>(
         let word = &mut present[place / 64];
         let taken = *word >> (place % 64) & 1;
         *word |= 1 << (place % 64);
-        // Choosing where to store compiles to no branch; choosing what to store does.
+        // Choosing where to store compiles to no branch; choosing the stored value does.
         *select_unpredictable(taken == 0, &mut table[place], &mut nowhere) = value;
         left[count % GROUP_RECORDS] = (place as u32, number as u32);
         count += taken as usize;
@@ -124,8 +125,8 @@ fn fill_empty<V: Value>(
     count
 }
 
-/// Writes the records of a table in order until less than a word's keys have room; gives how many words it
-/// scanned and how many records it wrote.
+/// Writes the records of a table in order until fewer than a word's keys fit; returns how many words it scanned and how many
+/// records it wrote.
 pub(crate) fn scan<K: Key, V: Value>(
     min: K::Word,
     present: &[u64],

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::vector::Vector;
 
-/// Four `u64`. Compared with the highest bit flipped, since there is only a signed comparison.
+/// Four `u64`. Comparisons flip the highest bit, since AVX2 only compares signed numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2U64(__m256i);
 

@@ -53,9 +53,9 @@ impl Vector for Avx512U64 {
         unsafe { _mm512_cmpgt_epu64_mask(self.0, limit.0).into() }
     }
 
-    // Not by `vpcompressq`: that would be two, one for each end, and written to memory it is slow on Zen 4. A lane's
-    // number is shifted to its place, where the permutation looks at three bits only, since Intel's processors widen
-    // bytes on the one port that permutes.
+    // Splitting does not use `vpcompressq`, which would take two, one for each end, and is slow to memory on Zen 4. A lane's
+    // number is shifted to its place, where the permutation looks at three bits only, since Intel's processors widen bytes on the
+    // one port that permutes.
     #[inline(always)]
     fn split(self, bits: usize) -> Self {
         Avx512U64(unsafe {

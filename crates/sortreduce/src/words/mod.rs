@@ -1,18 +1,18 @@
-//! Sorting words in place: what run formation and merging spend most of their time on.
+//! Sorts words in place: most of the time of run formation and merging.
 //!
 //! - a word: a `u64`, such as a packed key and number.
-//! - a vector: a register of words, see [`vector::Vector`]. There is one for each instruction set; the
-//!   processor's is picked at run time.
+//! - a vector: a register of words, see [`vector::Vector`]. Each instruction set has one; the processor's is selected at run
+//!   time.
 //!
-//! [`quick`] splits words at pivots, whole vectors at a time, until 64 (AVX2) or 128 (AVX-512) are left, and
-//! [`network`] sorts those in registers. Bad pivots are answered by the standard library's sort, which bounds
-//! the time to O(n log n); frequent words are taken out at once, so few distinct words are sorted in few steps.
-//! The methods are those of Bramas, "A Novel Hybrid Quicksort Algorithm Vectorized using AVX-512" (2017), and
-//! of Blacher et al., "Vectorized and performance-portable Quicksort" (2022).
+//! [`quick`] splits words at pivots, whole vectors at a time, until 64 (AVX2) or 128 (AVX-512) are left, and [`network`] sorts
+//! those in registers. After bad pivots the standard library's sort takes over, which bounds the time to O(n log n); frequent
+//! words are taken out at once, so few distinct words are sorted in few steps. The methods are those of Bramas, "A Novel Hybrid
+//! Quicksort Algorithm Vectorized using AVX-512" (2017), and of Blacher et al., "Vectorized and performance-portable Quicksort"
+//! (2022).
 //!
-//! Sketch for n words: log2(n / 40) steps of 1 cycle a word, and a network of 3 to 5 cycles a word.
+//! Sketch for n words: log2(n / 40) steps of 1 cycle per word, and a network of 3 to 5 cycles per word.
 //!
-//! Measured on one busy core of Zen 3 (AVX2), random words, nanoseconds of CPU time a word, medians of turns:
+//! Measured on one busy core of Zen 3 (AVX2), random words, nanoseconds of CPU time per word, medians of alternating runs:
 //!
 //! | words | this | vqsort (Highway, 2026-08) | standard library |
 //! |---|---|---|---|
@@ -21,11 +21,11 @@
 //! | 1 Mi | 12.5 | 13.4 | 17.7 |
 //! | 16 Mi | 18.5 | 18.4 | 25.6 |
 //!
-//! AVX-512, on another machine: 9.0 ns at 64 Ki, where AVX2 takes 16.5 there and vqsort (by AVX-512) 7.9; 18.0, 27.6 and
-//! 14.4 at 16 Mi. NEON is checked by all tests under QEMU and was not timed, since no such machine was at hand.
+//! AVX-512, on another machine: 9.0 ns at 64 Ki, where AVX2 takes 16.5 there and vqsort (by AVX-512) 7.9; 18.0, 27.6 and 14.4 at
+//! 16 Mi. All tests check NEON under QEMU; it was not timed, for lack of such a machine.
 //!
-//! This and not a radix sort: it needs no second array and does not depend on the spread of keys. For slabs of
-//! evenly spread keys one scatter comes first: see [`spread`].
+//! Quicksort, and not radix sort, needs no second array and does not depend on the distribution of keys. For slabs of evenly
+//! spread keys one scatter comes first: see [`spread`].
 
 mod network;
 mod quick;
@@ -47,10 +47,10 @@ mod tests;
 pub(crate) use spread::{ranges, sort_spread};
 pub(crate) use unique::unique;
 
-/// What words are sorted with.
+/// The instruction set for sorting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {
-    /// Those that every processor has: the standard library's sort.
+    /// Instructions of every processor: the standard library's sort.
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -61,7 +61,7 @@ pub(crate) enum Instructions {
 }
 
 impl Instructions {
-    /// All that there are for this kind of processor, the best last.
+    /// All instruction sets for this architecture, the best last.
     const ALL: &[Instructions] = &[
         Instructions::Portable,
         #[cfg(target_arch = "x86_64")]
@@ -72,7 +72,7 @@ impl Instructions {
         Instructions::Neon,
     ];
 
-    /// Whether this processor has them; a few loads after the first call.
+    /// Tells whether this processor has the instructions; a few loads after the first call.
     #[inline]
     fn are_here(self) -> bool {
         match self {
@@ -91,7 +91,7 @@ impl Instructions {
         }
     }
 
-    /// The best that this processor has.
+    /// Returns the best instruction set of this processor.
     #[inline]
     pub fn best() -> Instructions {
         let mut from_best = Self::ALL.iter().rev().copied();
@@ -99,7 +99,7 @@ impl Instructions {
     }
 }
 
-/// The smallest and the largest of at least one word.
+/// Returns the smallest and the largest of at least one word.
 pub(crate) fn min_max(words: &[u64]) -> (u64, u64) {
     match Instructions::best() {
         // SAFETY: the instructions are here.
@@ -135,7 +135,7 @@ pub(crate) fn sort(words: &mut [u64]) {
     sort_parts(Instructions::best(), words, &[end]);
 }
 
-/// Sorts each part of `words`; `ends` are the places after them, in ascending order.
+/// Sorts each part of `words`; `ends` are the places after the parts, in ascending order.
 ///
 /// # Panics
 /// If the processor does not have the instructions.
@@ -155,7 +155,7 @@ pub(crate) fn sort_parts(instructions: Instructions, words: &mut [u64], ends: &[
     }
 }
 
-/// The parts of `words` between `ends`.
+/// Iterates over the parts of `words` between `ends`.
 #[inline(always)]
 fn parts<'a>(mut words: &'a mut [u64], ends: &'a [u32]) -> impl Iterator<Item = &'a mut [u64]> {
     let mut start = 0;

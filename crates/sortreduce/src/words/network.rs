@@ -1,4 +1,4 @@
-//! Small sorts in registers.
+//! Sorting networks for few words, in registers.
 //!
 //! ```text
 //!              lane 0  1  2  3
@@ -9,7 +9,7 @@
 //!                                  3. rows become columns, and the order is that of memory
 //! ```
 //!
-//! Sixteen rows are what 16 registers hold; what is in between goes through the first-level cache.
+//! Sixteen rows fill 16 registers; intermediate values go through the first-level cache.
 
 use super::vector::{LANES_MAX, Vector, Word};
 
@@ -23,7 +23,7 @@ macro_rules! network {
     }};
 }
 
-/// The fewest comparisons known for 4, 8 and 16 rows (Knuth, The Art of Computer Programming 3, 5.3.4; the
+/// Sorts columns with the fewest comparisons known for 4, 8 and 16 rows (Knuth, The Art of Computer Programming 3, 5.3.4; the
 /// last is Green's, in the order of Dobbelaere's list, which is ten steps deep).
 #[inline(always)]
 pub(super) fn sort_columns<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
@@ -58,11 +58,10 @@ fn sort_rows<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS], a: usize, b: us
     (rows[a], rows[b]) = rows[a].min_max(rows[b]);
 }
 
-/// Merges sorted sequences of `GROUP / 2` columns to sequences of `GROUP`, of which each is read column by
-/// column.
+/// Merges sorted sequences of `GROUP / 2` columns to sequences of `GROUP`, each of which is read column by column.
 #[inline(always)]
 fn merge_columns<V: Vector, const ROWS: usize, const GROUP: usize, const HALF: usize>(rows: &mut [V; ROWS]) {
-    // The first half of each sequence against the second one in reverse: leaves two bitonic sequences.
+    // Comparing the first half of each sequence with the second one in reverse leaves two bitonic sequences.
     for row in 0..ROWS / 2 {
         let last = ROWS - 1 - row;
         let (low, high) = rows[row].min_max(rows[last].reverse::<GROUP>());
@@ -90,7 +89,7 @@ fn merge_columns<V: Vector, const ROWS: usize, const GROUP: usize, const HALF: u
     clean_rows::<V, ROWS, 1>(rows);
 }
 
-/// A step of a bitonic merge between lanes; two rows at a time, so that no half of a register is idle.
+/// Does a step of a bitonic merge between lanes; two rows at a time, so that no half of a register is idle.
 #[inline(always)]
 fn clean_lanes<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V; ROWS]) {
     for row in 0..ROWS / 2 {
@@ -100,7 +99,7 @@ fn clean_lanes<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [
     }
 }
 
-/// A step of a bitonic merge within columns.
+/// Does a step of a bitonic merge within columns.
 #[inline(always)]
 fn clean_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V; ROWS]) {
     for pair in 0..ROWS / 2 {
@@ -109,8 +108,7 @@ fn clean_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V
     }
 }
 
-/// Rows become columns in each square of rows: afterwards the words that were in lane `l` of the rows of square
-/// `s` are row `s * LANES + l`.
+/// Transposes each square of rows: afterwards row `s * LANES + l` has the words that were in lane `l` of the rows of square `s`.
 #[inline(always)]
 fn transpose<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     if V::LANES >= 16 {
@@ -152,7 +150,7 @@ fn sort_all<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
 /// Sorts `count` words, at least `LANES` and at most `ROWS * LANES`, `ROWS` being at least `LANES`.
 ///
 /// # Safety
-/// The processor has the instructions of `V`; `words` are `count` words that nobody else looks at.
+/// The processor has the instructions of `V`; `words` are `count` words with no other reference to them.
 #[inline(always)]
 pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Word, count: usize) {
     debug_assert!((V::LANES..=ROWS * V::LANES).contains(&count));
@@ -163,7 +161,7 @@ pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Wor
         for (number, row) in rows.iter_mut().enumerate() {
             let wanted = number * V::LANES;
             let start = wanted.min(count - V::LANES);
-            // What another row has too is filled up with the largest word.
+            // Lanes that overlap another row are filled with the largest word.
             let filled = (wanted - start).min(V::LANES);
             let fill = V::load(V::Word::EDGE.as_ptr().add(LANES_MAX - filled));
             *row = V::load(words.add(start)).or(fill).flip();

@@ -1,9 +1,8 @@
 //! Quicksort over vectors, in place.
 //!
-//! A partition step reads groups of vectors from whichever end has less room before it, splits each vector into
-//! what is not above the pivot and what is, and writes the whole vector to both ends: the words that belong to
-//! the other end fall on words that were read already. So there is no branch on a comparison, and no word is
-//! written by itself.
+//! A partition step reads groups of vectors from the end with less free space before it, splits each vector into the words up to
+//! the pivot and those above, and writes the whole vector to both ends: the words that belong to the other end fall on words that
+//! were read already. So there is no branch on a comparison, and no word is written by itself.
 
 use std::{hint::select_unpredictable, mem::MaybeUninit};
 
@@ -28,7 +27,7 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
         return unsafe { sort_small::<V>(words.as_mut_ptr(), words.len()) };
     }
     let mut random = 0x9e37_79b9_7f4a_7c15 ^ words.len() as u64;
-    // What is left to do: the smaller side is done first, so that each one is at most half as long as the next.
+    // Pending parts: the smaller side is sorted first, so that each part is at most half as long as the next.
     let mut left = [(std::ptr::null_mut(), 0, 0); usize::BITS as usize];
     let mut lefts = 0;
     let (mut start, mut count) = (words.as_mut_ptr(), words.len());
@@ -48,7 +47,7 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
                 let high = (start.add(low), count - low);
                 count = low;
                 if is_frequent || high.1 == 0 {
-                    // What equals the pivot is in its place.
+                    // Words equal to the pivot are in their place.
                     count = pivot.below().map_or(0, |below| partition::<V>(start, low, below));
                 }
                 left[lefts] = (high.0, high.1, depth);
@@ -88,7 +87,7 @@ unsafe fn sort_small<V: Vector>(start: *mut V::Word, count: usize) {
     }
 }
 
-/// Insertion sort.
+/// Sorts by insertion.
 fn sort_few<W: Word>(words: &mut [W]) {
     for end in 1..words.len() {
         let word = words[end];
@@ -101,7 +100,7 @@ fn sort_few<W: Word>(words: &mut [W]) {
     }
 }
 
-/// The median of a sample, and whether it is a large part of the sample.
+/// Returns the median of a sample, and whether it is a large part of the sample.
 ///
 /// # Safety
 /// The processor has the instructions of `V`; there are at least `LANES` words.
@@ -128,14 +127,13 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
     (quarter(2), quarter(1) == quarter(2) || quarter(2) == quarter(3))
 }
 
-/// Moves words that are not above `pivot` to the front; gives their number.
+/// Moves words that are not above `pivot` to the front; returns their number.
 ///
 /// # Safety
 /// The processor has the instructions of `V`; the words are the caller's.
 #[inline(always)]
 unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word) -> usize {
-    // Half as many as there are registers.
-    // SAFETY: promised by the caller.
+    // Groups take half of the registers. SAFETY: promised by the caller.
     unsafe {
         if V::LANES >= 8 {
             partition_groups::<V, 8>(start, count, pivot)
@@ -145,7 +143,7 @@ unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word
     }
 }
 
-/// As [`partition`], by groups of so many vectors.
+/// Partitions as [`partition`] does, by groups of so many vectors.
 ///
 /// # Safety
 /// As for [`partition`].
@@ -201,7 +199,7 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
     }
 }
 
-/// Where a partition writes: `between` words from `low` on are free.
+/// The destination of a partition: `between` words from `low` on are free.
 struct Ends<W> {
     low: *mut W,
     between: usize,
@@ -249,7 +247,7 @@ unsafe fn load_group<V: Vector, const GROUP: usize>(from: *const V::Word) -> [V;
     }
 }
 
-/// As [`partition`], a word at a time.
+/// Partitions as [`partition`] does, a word at a time.
 fn partition_few<W: Word>(words: &mut [W], pivot: W) -> usize {
     let mut low = 0;
     for number in 0..words.len() {

@@ -1,11 +1,9 @@
-//! Sorting words that are spread over their range.
+//! Sorts words that are spread over their range.
 //!
-//! One scatter over ranges does for a slab in two passes what seven steps of quicksort do, and leaves each range
-//! to a network.
+//! One scatter over ranges replaces, in two passes, seven steps of quicksort over a slab, and leaves each range to a network.
 //!
-//! Measured on one busy core of Zen 3 (AVX2), nanoseconds of CPU time a word, medians of seven turns: words of
-//! 30 random bits and a number / Zipf keys and a number. Before it there was a scatter to a bin for each word
-//! and an insertion sort.
+//! Measured on one busy core of Zen 3 (AVX2), nanoseconds of CPU time per word, medians of seven runs: words of 30 random bits
+//! and a number / Zipf keys and a number. The alternative is a scatter to a bin for each word and an insertion sort.
 //!
 //! | words | scatter and insertion | quicksort | this |
 //! |---|---|---|---|
@@ -16,13 +14,13 @@
 
 use super::{Instructions, sort_parts};
 
-/// Words in a range on average, so that few ranges need the next larger network. (16, 32 and 64 were slower in
-/// an earlier form, which cut ranges at the highest bits only.)
+/// Words per range on average, so that few ranges need the next larger network. (16, 32 and 64 were slower in a version that cut
+/// ranges at the highest bits only.)
 const RANGE_WORDS: usize = 24;
-/// A range with this part of all words shows that they are not spread: then the scatter is not worth its cost.
+/// A range with one in so many words shows that words are not spread: then the scatter is not worth its cost.
 const CROWDED_PART: usize = 8;
 
-/// How many counters [`sort_spread`] uses for so many words.
+/// Returns the number of counters that [`sort_spread`] uses for so many words.
 pub(crate) const fn ranges(words: usize) -> usize {
     words.div_ceil(RANGE_WORDS)
 }
@@ -30,7 +28,7 @@ pub(crate) const fn ranges(words: usize) -> usize {
 /// Sorts `words`, none below `min` or above `max`, into `sorted`, of the same length. `ends` are [`ranges`] counters.
 pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], min: u64, max: u64) {
     let ends = &mut ends[..ranges(words.len())];
-    let map = Ranges::over(min, max, ends.len());
+    let map = WordRanges::over(min, max, ends.len());
     count(words, map, ends);
     let fullest = ends.iter().copied().max().unwrap_or(0) as usize;
     if fullest > RANGE_WORDS * 4 && fullest > words.len() / CROWDED_PART {
@@ -48,18 +46,18 @@ pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], m
 
 /// Equal ranges of words in ascending order.
 #[derive(Clone, Copy)]
-struct Ranges {
+struct WordRanges {
     min: u64,
     shift: u32,
-    /// Ranges for each step of `1 << shift`, as a fixed-point number with 32 binary places.
+    /// Ranges per step of `1 << shift`, as a fixed-point number with 32 binary places.
     scale: u64,
 }
 
-impl Ranges {
+impl WordRanges {
     fn over(min: u64, max: u64, ranges: usize) -> Self {
         let width = max - min;
         let shift = u64::from(u32::MAX).leading_zeros().saturating_sub(width.leading_zeros());
-        Ranges { min, shift, scale: ((ranges as u64) << 32) / ((width >> shift) + 1) }
+        WordRanges { min, shift, scale: ((ranges as u64) << 32) / ((width >> shift) + 1) }
     }
 
     #[inline(always)]
@@ -68,14 +66,14 @@ impl Ranges {
     }
 }
 
-fn count(words: &[u64], map: Ranges, counts: &mut [u32]) {
+fn count(words: &[u64], map: WordRanges, counts: &mut [u32]) {
     counts.fill(0);
     for &word in words {
         counts[map.range(word)] += 1;
     }
 }
 
-/// Turns counts into the places where ranges start.
+/// Turns counts into the starts of ranges.
 fn start(counts: &mut [u32]) {
     let mut start = 0;
     for count in counts {

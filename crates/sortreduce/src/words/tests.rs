@@ -1,5 +1,4 @@
-//! One table of inputs for every instruction set and for their twins without instructions; the model is the
-//! standard library's sort.
+//! Runs one table of inputs with every instruction set and with the scalar twins; the model is the standard library's sort.
 
 use proptest::prelude::*;
 
@@ -14,7 +13,7 @@ use super::{
 /// A way to sort.
 type Sort = (String, Box<dyn Fn(&mut [u64])>);
 
-/// Every set of instructions of this processor.
+/// Lists every instruction set of this processor.
 fn here() -> impl Iterator<Item = Instructions> {
     Instructions::ALL.iter().copied().filter(|instructions| instructions.are_here())
 }
@@ -46,7 +45,7 @@ fn check(words: &[u64], what: &str) {
     let mut expected = words.to_vec();
     expected.sort_unstable();
     for (name, sort) in sorts() {
-        // Words around those that are sorted must stay.
+        // Words around the sorted ones must not change.
         let mut got = [&[3][..], words, &[2, 1]].concat();
         let end = 1 + words.len();
         sort(&mut got[1..end]);
@@ -79,7 +78,7 @@ fn mix(number: u64) -> u64 {
     (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) ^ mixed >> 31
 }
 
-/// Gives word `i` of `count`.
+/// Returns word `i` of `count`.
 type Distribution = (&'static str, fn(u64, u64) -> u64);
 
 const DISTRIBUTIONS: &[Distribution] = &[
@@ -119,8 +118,8 @@ fn large_sizes_are_sorted() {
     }
 }
 
-/// A network that sorts all zeros and ones sorts everything (Knuth 5.3.4, theorem Z). Columns are tried with all
-/// of them; whole registers, which have too many, with every number of ones at random places.
+/// A network that sorts all zeros and ones sorts everything (Knuth 5.3.4, theorem Z). Columns are tested with all inputs of zeros
+/// and ones; whole registers, which have too many, with every number of ones at random places.
 #[test]
 fn networks_sort_zeros_and_ones() {
     fn check_rows<const LANES: usize, const ROWS: usize>() {
@@ -160,7 +159,7 @@ fn columns_of_all_zeros_and_ones_are_sorted() {
     check_columns::<16>();
 }
 
-/// Every operation of `V` against its twin.
+/// Compares every operation of `V` with its twin.
 ///
 /// # Safety
 /// The processor has the instructions of `V`.

@@ -1,4 +1,4 @@
-//! What sorting needs of a register of words.
+//! A register of words, with the operations that sorting needs.
 
 use std::ops::BitOr;
 
@@ -17,8 +17,8 @@ macro_rules! edge {
     }};
 }
 
-/// For each set of eight bits, the numbers of lanes with a clear bit in ascending order, then of those with a
-/// set one: a byte each, the lowest first. A cache holds its 2 KiB where it would not hold whole vectors.
+/// For each set of eight bits, the numbers of lanes with a clear bit in ascending order, then of those with a set one: a byte
+/// each, the lowest first. A cache holds the 2 KiB of this table, but not one of whole vectors.
 pub(super) static SPLIT_8: [u64; 256] = {
     let mut table = [0; 256];
     let mut bits = 0;
@@ -42,9 +42,9 @@ pub(super) static SPLIT_8: [u64; 256] = {
 
 /// A number that is sorted: `u32` or `u64`.
 pub(crate) trait Word: Copy + Ord + Default + BitOr<Output = Self> + 'static {
-    /// Words of all ones (the largest), then of all zeros: what starts `n` words before the zeros has `n` lanes to fill.
+    /// Words of all ones (the largest), then of all zeros: a load that starts `n` words before the zeros has `n` lanes to fill.
     const EDGE: [Self; 2 * LANES_MAX];
-    /// The number below; `None` below zero.
+    /// Returns the number below; `None` below zero.
     fn below(self) -> Option<Self>;
 }
 
@@ -64,23 +64,23 @@ impl Word for u64 {
 
 /// [`Vector::LANES`] words in a register.
 ///
-/// A value is the proof that the processor has the instructions of its type: whoever makes the first one by
-/// [`Vector::load`] or [`Vector::splat`] vouches for that, so that everything on values is safe.
+/// A value proves that the processor has the instructions of its type: the caller of [`Vector::load`] or [`Vector::splat`]
+/// vouches for that, so all operations on values are safe.
 ///
-/// Where the processor only compares signed numbers, words are compared in another form: [`Vector::flip`] gives
-/// it, and gives the word back from it.
+/// If the processor only compares signed numbers, words are compared in another form: [`Vector::flip`] converts to this form and
+/// back.
 pub(crate) trait Vector: Copy {
     type Word: Word;
     /// Words in a register: a power of two of 2 or more.
     const LANES: usize;
 
-    /// The words from `from` on.
+    /// Loads the words from `from` on.
     ///
     /// # Safety
     /// The processor has the instructions, and `LANES` words can be read, aligned as words are.
     unsafe fn load(from: *const Self::Word) -> Self;
 
-    /// The same word in every lane.
+    /// Returns the same word in every lane.
     ///
     /// # Safety
     /// The processor has the instructions.
@@ -106,28 +106,28 @@ pub(crate) trait Vector: Copy {
         }
     }
 
-    /// Every bit that either has.
+    /// Combines the bits of both.
     fn or(self, other: Self) -> Self;
 
-    /// Words to the form in which they are compared, and back.
+    /// Converts words to the form in which they are compared, and back.
     fn flip(self) -> Self;
 
-    /// The smaller and the larger word of each lane, all in the form for comparing.
+    /// Returns the smaller and the larger word of each lane, all in the form for comparing.
     fn min_max(self, other: Self) -> (Self, Self);
 
-    /// A bit for each lane that is greater than the one of `limit`, both in the form for comparing.
+    /// Returns a bit for each lane that is greater than the one of `limit`, both in the form for comparing.
     fn above(self, limit: Self) -> usize;
 
-    /// The lanes whose bit is clear, then those whose bit is set, in order.
+    /// Returns the lanes whose bit is clear, then those whose bit is set, in order.
     fn split(self, bits: usize) -> Self;
 
-    /// Swaps the lanes of `self` that have the bit `DISTANCE` in their number with the lanes of `other` that
-    /// are `DISTANCE` lower. Twice gives back what was.
+    /// Swaps the lanes of `self` that have the bit `DISTANCE` in their number with the lanes of `other` that are `DISTANCE`
+    /// lower. A second call undoes the first.
     fn exchange<const DISTANCE: usize>(self, other: Self) -> (Self, Self);
 
-    /// Each group of `GROUP` lanes in reverse.
+    /// Reverses each group of `GROUP` lanes.
     fn reverse<const GROUP: usize>(self) -> Self;
 
-    /// The lanes of `other` where the bit `DISTANCE` is in the lane's number, those of `self` elsewhere.
+    /// Returns the lanes of `other` where the bit `DISTANCE` is in the lane's number, those of `self` elsewhere.
     fn choose<const DISTANCE: usize>(self, other: Self) -> Self;
 }

@@ -9,7 +9,7 @@ use inshore_store::Fault;
 
 const MEMORY_BYTES: u64 = 1 << 20;
 
-/// Those that write.
+/// Strategies that write.
 const STRATEGIES: [Strategy; 3] = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst];
 
 fn config(sinks: usize, strategy: Strategy) -> Config {
@@ -29,19 +29,19 @@ fn records(count: u64) -> Vec<(u64, u64)> {
     (0..count).map(|n| (random.below(count * 4), n)).collect()
 }
 
-/// As `common::sort_reduce`, without its checks of what is left.
+/// Sorts as `common::sort_reduce` does, without its checks of scratch.
 fn sort(job: &TestJob, strategy: Strategy, records: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1, strategy))?;
     push_all(&sort, 1, records)?;
     let mut out = Vec::new();
-    // One part after the other, so that a fault of a number hits the same place each time.
+    // Parts are read one after the other, so that a numbered fault hits the same place each time.
     for part in sort.finish()?.split(2)? {
         out.extend(crate::common::read(part)?.0);
     }
     Ok(out)
 }
 
-/// Ends the job, so that its last reads and writes have ended, and looks for what is left.
+/// Ends the job, so that its last reads and writes have ended, and checks that no scratch is left.
 fn check_nothing_left(job: TestJob, what: &str) {
     check_left(job, MEMORY_BYTES, what);
 }
@@ -85,8 +85,7 @@ fn every_fault_is_an_error(strategy: Strategy) {
         match sort(&job, strategy, &records) {
             Err(Error::Store(error)) => println!("{what}: {error}"),
             Err(error) => panic!("{what}: {error}"),
-            // A write whose second half is padding may be torn without harm, and of superblock and log there are two
-            // copies.
+            // A torn write whose second half is padding is harmless, and superblock and log have two copies.
             Ok(out) => {
                 assert_same(&out, &expected, &what);
                 harmless += 1;
@@ -117,7 +116,7 @@ fn one_failing_sink_fails_the_whole(strategy: Strategy) {
     let config = Config { memory_bytes, ..config(2, strategy) };
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
     let failed = push_all(&sort, 2, &records(100_000)).err();
-    // The write may have been the last of its sink and its failure be seen at the end only.
+    // The write may have been the last of its sink, so that only the end reports its failure.
     let failed = match failed {
         Some(error) => {
             drop(sort);
@@ -137,7 +136,7 @@ fn a_stopped_job_stops_in_every_phase() {
 fn a_stopped_job_stops(strategy: Strategy) {
     let records = records(100_000);
     let is_cancelled = |error: Error| matches!(error, Error::Store(inshore_store::Error::Cancelled));
-    // While records are pushed.
+    // Cancellation while records are pushed.
     let first = job(MEMORY_BYTES, &[]);
     let sorting = SortReduce::new(&first.job, by(|a: u64, b| a + b), &config(1, strategy)).unwrap();
     let mut sink = sorting.sink().unwrap();
@@ -147,7 +146,7 @@ fn a_stopped_job_stops(strategy: Strategy) {
     assert!(stopped.is_some_and(|place| place < 10_000), "{stopped:?}");
     drop((sink, sorting));
     check_nothing_left(first, "pushing");
-    // While a sink ends; while runs are merged; while the result is read.
+    // Cancellation while a sink ends; while runs are merged; while the result is read.
     for phase in ["sink", "passes", "reading"] {
         let job = job(MEMORY_BYTES, &[]);
         let sorting = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1, strategy)).unwrap();

@@ -1,4 +1,4 @@
-//! Sort-reduce held against simple code in memory. One program, since each would compile the same loops again.
+//! Compares sort-reduce with simple code in memory. The tests are one program, since each would compile the same loops again.
 
 mod common;
 mod faults;

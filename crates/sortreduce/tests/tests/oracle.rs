@@ -13,7 +13,7 @@ fn config(memory_bytes: u64, sinks: usize) -> Config {
     Config { memory_bytes, sinks, name: "test", ..Config::default() }
 }
 
-/// Every way to sort `records`, whose keys are below `range` if that is given.
+/// Lists every way to sort `records`, whose keys are below `range` if that is given.
 fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
     let mut all = Vec::new();
     for sinks in [1, 3] {
@@ -203,7 +203,7 @@ fn many_records_at_once_are_the_same_as_one_after_the_other() {
             let keys: Vec<u32> = (0..degree).map(|_| random.below(50_000) as u32).collect();
             sink.push_all(&keys, vertex).unwrap();
             records.extend(keys.iter().map(|&key| (key, vertex)));
-            // Many records at once, between ones that are put aside.
+            // Many records at once, between staged ones.
             sink.push_many(&keys, |at| at as u64).unwrap();
             records.extend(keys.into_iter().zip(0..));
             sink.push(7, 1).unwrap();
@@ -219,7 +219,7 @@ fn many_records_at_once_are_the_same_as_one_after_the_other() {
     }
 }
 
-/// Many runs under a small budget: the case that everything else is built for.
+/// Creates many runs under a small budget: the main use of sort-reduce.
 fn spill(count: u64, sinks: usize) -> (TestJob, Config, Vec<(u64, u64)>) {
     let config = Config {
         strategy: Some(Strategy::Merge),
@@ -286,9 +286,9 @@ fn the_parts_of_a_result_hold_about_equally_many_records() {
     }
 }
 
-/// Parts that are read in turns are the same stream, in the memory that was told, and little is read twice.
+/// Parts that are read in turns are the same stream, within the reported memory, and little is read twice.
 #[test]
-fn parts_in_turns_are_the_whole_in_the_memory_that_they_tell() {
+fn parts_in_turns_are_the_whole_within_the_reported_memory() {
     let operation = by(|a: u64, b| a + b);
     let records: Vec<(u64, u64)> = (0..1_200_000).map(|n| (n * 7919 % 1_200_007 * 3, n)).collect();
     let expected = model(&operation, &records);
@@ -309,7 +309,7 @@ fn parts_in_turns_are_the_whole_in_the_memory_that_they_tell() {
             for (mut part, told) in sorted.into_iter().zip(told) {
                 let held = job.job.budget().reserved_bytes();
                 while let Some(block) = part.next_block().unwrap() {
-                    // What was read to its end may be handed back.
+                    // Parts that were read to their end may have released memory.
                     let read = job.job.budget().reserved_bytes().saturating_sub(held);
                     assert!(read <= told, "{read} bytes where {told} were told, {config:?}");
                     got.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
@@ -382,7 +382,7 @@ fn partitioning_writes_and_reads_each_update_once() {
     let job = job(config.memory_bytes, &[]);
     let (got, stats) = sort_reduce_in(2, &job, &operation, &config, &records).unwrap();
     assert_same(&got, &model(&operation, &records), "partition");
-    // Keys of 20 bits less those of the bin take 2 bytes, and what is left in memory is not written.
+    // Keys of 20 bits less those of the bin take 2 bytes, and records left in memory are not written.
     let counters = job.job.counters();
     assert_eq!(counters.bytes_read(), stats.bytes_spilled);
     assert!((2_400_000..3_700_000).contains(&stats.bytes_spilled), "{stats:?}");
@@ -498,7 +498,7 @@ fn dense_is_chosen_where_it_fits() {
 }
 
 #[test]
-fn the_choice_follows_what_is_expected() {
+fn the_choice_follows_the_expected_records() {
     let with = |key_range, records, keys| Config {
         key_range,
         expected_records: Some(records),
@@ -506,10 +506,10 @@ fn the_choice_follows_what_is_expected() {
         ..config(64 * MIB, 2)
     };
     let range = Some(100_000_000);
-    // Bins that stay in memory; ones that do not, which take more bytes of the drive than packed runs.
+    // Bins that stay in memory; bins that do not, which take more bytes of the drive than packed runs.
     let large = Config { memory_bytes: 1 << 30, ..with(range, 64_000_000, 48_000_000) };
     assert_eq!(choose(&large, 4), Strategy::Partition);
-    // Where there could be more of them than bins have numbers for.
+    // The records could fill more blocks than bins can number.
     let endless = Config { records_max: Some(1 << 50), ..large };
     assert_ne!(choose(&endless, 4), Strategy::Partition);
     assert_eq!(choose(&with(range, 1_000_000_000, 100_000_000), 4), Strategy::Merge);
@@ -521,7 +521,7 @@ fn the_choice_follows_what_is_expected() {
 }
 
 #[test]
-fn a_choice_tells_what_it_was_made_of() {
+fn a_choice_lists_its_estimates() {
     let config =
         Config { key_range: Some(100_000_000), expected_records: Some(200_000_000), ..config(64 * MIB, 2) };
     let job = job(64 * MIB, &[]);
@@ -563,7 +563,7 @@ fn a_key_outside_the_range_of_a_dense_array_is_an_error() {
         let error = sort_reduce(&job(16 * MIB, &[]), &by(|a: u64, b| a + b), &config, &records).unwrap_err();
         assert!(error.to_string().contains(&format!("key {key} is outside")), "{error}");
     }
-    // Merging takes it as it is.
+    // Merging accepts a key out of range.
     let strategy = Some(Strategy::Merge);
     let config = Config { key_range: Some(1000), strategy, ..config(16 * MIB, 1) };
     let records = [(u32::MAX, 1u64), (5, 1), (1000, 1)];
@@ -646,7 +646,7 @@ fn sinks_share_the_room_for_numbers_of_blocks_and_too_many_records_are_known_bef
 
 #[test]
 #[should_panic(expected = "1 sinks were not finished")]
-fn a_forgotten_sink_is_not_forgotten() {
+fn ending_the_input_with_an_open_sink_panics() {
     let job = job(MIB, &[]);
     let sort = SortReduce::new(&job.job, by::<u64, u64>(|a, b| a + b), &config(MIB, 1)).unwrap();
     let _sink = sort.sink().unwrap();

@@ -1,4 +1,4 @@
-//! Sorts that are interrupted at any time and go on with the runs that they kept: the answer of one that was not.
+//! Interrupted sorts that resume with the runs that they kept give the answer of an undisturbed one.
 
 use crate::common::{Random, Records, assert_same, by, model, read};
 use inshore_sortreduce::{
@@ -28,7 +28,7 @@ impl Place {
         Place { device, folder }
     }
 
-    /// What another process finds.
+    /// Opens the store as another process would find it.
     fn store(&self) -> Store {
         Store::open_on(self.folder.path(), vec![Arc::new(self.device.clone())]).unwrap()
     }
@@ -37,7 +37,7 @@ impl Place {
         self.store().job(Budget::new(MEMORY_BYTES, 2), Cancel::default()).unwrap()
     }
 
-    /// Calls `attempt` with faults, one after the other, until it succeeds; gives its result and the number of attempts.
+    /// Calls `attempt` with faults, one after the other, until it succeeds; returns its result and the number of attempts.
     fn until_it_succeeds<T>(
         &self,
         mut fault: impl FnMut(usize) -> Option<Fault>,
@@ -89,7 +89,7 @@ fn sort<S: RowShape, O: RowOperation>(
     let mut sort = RowSort::new(job, shape, operation, &config)?;
     let kept = sort.bytes_kept();
     let mut sink = sort.sink();
-    // Some of what is kept is passed over unread, the rest is given and passed over by the sink.
+    // Some of the kept bytes are skipped unread, the rest is passed and skipped by the sink.
     let unread = sink.to_pass_over() / 2;
     sink.pass_over(unread);
     input[unread as usize..].chunks(5000).try_for_each(|piece| sink.write(piece))?;
@@ -108,7 +108,7 @@ fn sort<S: RowShape, O: RowOperation>(
 }
 
 #[test]
-fn a_sort_of_rows_goes_on_after_any_failed_write_or_read() {
+fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
     let input = lines(60_000);
     let mut expected: Vec<&[u8]> = input.split_inclusive(|&byte| byte == b'\n').collect();
     expected.sort();
@@ -128,7 +128,7 @@ fn a_sort_of_rows_goes_on_after_any_failed_write_or_read() {
     }
     assert!(most > 3 && most < 200, "each attempt goes on where the one before ended: {most}");
     assert!(furthest > input.len() as u64 / 2, "{furthest}");
-    // A read that fails is one of the merge: all runs are there then.
+    // A failing read belongs to the merge: all runs exist by then.
     let ((found, kept), attempts) = place.until_it_succeeds(
         |number| (number < 3).then_some(Fault::FailRead(10 + 70 * number as u64)),
         |job, keep| sort(job, keep, (Lines, KeepAll), &input),
@@ -138,7 +138,7 @@ fn a_sort_of_rows_goes_on_after_any_failed_write_or_read() {
 
 #[test]
 fn equal_rows_keep_their_order_over_an_interruption() {
-    // The key is the first half of a framed row; what is kept of equal rows is the first.
+    // The key is the first half of a framed row; the first of equal rows is kept.
     let mut random = Random(3);
     let mut input = Vec::new();
     for n in 0..30_000u32 {
@@ -154,7 +154,7 @@ fn equal_rows_keep_their_order_over_an_interruption() {
     assert!(found == expected && kept > 0);
 }
 
-/// A sum that may go wrong.
+/// A sum that may fail.
 #[derive(Clone)]
 struct Checked(Arc<AtomicBool>);
 
@@ -181,7 +181,7 @@ fn sort_reduce<O: Operation>(
     let config = Config {
         memory_bytes: 2 << 20,
         sinks: 2,
-        // What combines in a table first could not say what is in a run: it merges nevertheless.
+        // Hash-first cannot list the records of a run, so the sort-reduce merges instead.
         strategy: Some(Strategy::HashFirst),
         chunk_bytes: Some(32 << 10),
         keep: Some(keep.clone()),
@@ -243,7 +243,7 @@ fn records(count: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_sort_reduce_goes_on_after_any_failed_write_or_read() {
+fn a_sort_reduce_resumes_after_any_failed_write_or_read() {
     let records = records(100_000);
     let sum = by(|a: u64, b: u64| a + b);
     let expected = model(&sum, &records);
@@ -264,7 +264,7 @@ fn a_sort_reduce_goes_on_after_any_failed_write_or_read() {
 }
 
 #[test]
-fn nothing_is_kept_of_what_went_wrong() {
+fn runs_of_a_failed_operation_are_not_kept() {
     let records = records(50_000);
     let place = Place::new();
     for is_sound in [true, false] {
@@ -298,6 +298,6 @@ fn a_run_that_somebody_removed_costs_all_of_them_and_not_the_answer() {
         assert_same(&found, &expected, &format!("{removed} was removed"));
         gaps += usize::from(skipped == 0);
     }
-    // One that ends where a unit ends, and begins where one begins, may be done without: its units are pushed again.
+    // A run that begins and ends with units can be missed: its units are pushed again.
     assert!(gaps > 0, "no run that was removed left a gap");
 }

@@ -1,13 +1,13 @@
-//! A set of connected vertices that grows while edges go by, and what is left beside it.
+//! A set of connected vertices that grows while edges stream by, and the edges outside.
 //!
-//! Nearly all graphs have one component that holds most of their edges, and to know of a vertex that it is in there takes one
-//! bit. The set begins with the vertex that has most edges. A row that touches it falls to it whole, at once, so that the
-//! same pass goes on with the larger set; the edges of other rows are written down. After a pass or two what is written down
-//! is little, and everything in the set counts as one vertex from then on (contraction, as in Sutton, Ben-Nun and Barak,
-//! "Optimizing parallel graph connectivity computation via subgraph sampling", 2018, who find that component by a sample).
+//! Nearly all graphs have one component with most of the edges, and membership takes one bit per vertex. The set begins with the
+//! vertex of highest degree. A row that touches the set joins it whole, at once, so the same pass goes on with the larger set;
+//! the edges of other rows are written to scratch. After a pass or two few edges remain there, and from then on the whole set
+//! counts as one vertex (contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph connectivity computation via
+//! subgraph sampling", 2018, who find that component by a sample).
 //!
-//! Which vertices fall to the set, and when, depends on the turns of threads. What comes of it does not: the set is connected,
-//! and every edge that is not within it was written down.
+//! The vertices that join, and when, depend on the timing of threads. The result does not: the set is connected, and every edge
+//! that is not within the set was written to scratch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,55 +16,55 @@ use inshore_store::Job;
 use super::{
     edges_once,
     pairs::{PairWriter, Pairs, writer_bytes},
-    ranges::Plan,
-    sets::{Numbers, SharedSet, VertexSet},
+    ranges::RangePlan,
+    sets::{MemberNumbers, SharedSet, VertexSet},
 };
 use crate::{
     Result,
-    checkpoint::{Checkpoints, Point},
+    checkpoint::{CheckpointPosition, Checkpoints},
     csr::{Csr, Degrees, SCAN_BYTES, parallel_ranges, scan_parallel, scan_threads},
     engine::Frontier,
 };
 
-/// Of the writers of what is left, one for each thread.
+/// Buffer of each thread's writer of remaining edges.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Where more than this part of the edges were left, writing them down costs more than another pass.
-const LEFT_SHARE: u64 = 8;
-/// What is left is gone over again while that takes away at least this part of it.
+/// If more than one in so many edges remained, writing the edges would cost more than another pass.
+const REMAINING_SHARE: u64 = 8;
+/// Passes over the remaining edges repeat while each removes at least one in so many.
 const SHRINKS_BY: u64 = 4;
 
-/// What the set is, and what is left.
-pub(super) struct Absorbed {
+/// The set, and the edges outside.
+pub(super) struct GrownSet {
     /// Connected vertices.
     pub set: VertexSet,
-    /// Its smallest member, which stands for it.
+    /// Smallest member, which stands for the set.
     pub first: u32,
-    /// That one, and all others with an edge that is left.
-    pub left: Numbers,
+    /// Numbers `first`, and all non-members with a remaining edge.
+    pub left: MemberNumbers,
     /// Each edge that is not within the set, between vertices.
     pub pairs: Vec<Pairs>,
     /// Passes over all rows, and those of an interrupted job before.
     pub passes: u32,
     pub passes_kept: Option<u32>,
-    /// Edges that were looked at.
+    /// Edges that were read.
     pub edges: u64,
 }
 
-/// Memory of the set, of the one in which others are marked, and of their numbers.
+/// Returns the memory of the set, of the set of marked vertices, and of their numbers.
 fn sets_bytes(vertices: u64) -> u64 {
-    2 * VertexSet::bytes(vertices) + Numbers::bytes(vertices)
+    2 * VertexSet::bytes(vertices) + MemberNumbers::bytes(vertices)
 }
 
-/// Whether the sets leave enough of `free` bytes for a pass, and for a forest of all vertices if nothing fell to the set.
+/// Tells whether the sets leave enough of `free` bytes for a pass, and for a forest of all vertices if nothing joins the set.
 pub(super) fn fits(free: u64, vertices: u64) -> bool {
     let beside = free.saturating_sub(sets_bytes(vertices));
-    beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && Plan::new(beside, vertices, None).is_some()
+    beside / 2 >= SCAN_BYTES + writer_bytes(BUFFER_BYTES) && RangePlan::new(beside, vertices, None).is_some()
 }
 
-/// What a pass over edges is given.
+/// Inputs of a pass over edges.
 struct Pass<'a> {
     set: SharedSet<'a>,
-    /// The ends of edges that were written down.
+    /// Ends of edges that were written to scratch.
     marks: SharedSet<'a>,
 }
 
@@ -79,32 +79,36 @@ impl Pass<'_> {
     }
 }
 
-/// Lets the set grow until what is left fits in memory, or does not become much less. `narrow`: for tests, as if memory were
-/// short, so that all ways are gone.
+/// Grows the set until the remaining edges fit in memory or stop shrinking. `narrow`, for tests, behaves as if memory were short,
+/// so that all branches run.
 pub(super) fn absorb(
     job: &Job,
     out: &Csr,
     directed: bool,
     narrow: Option<u64>,
     checkpoints: &mut Checkpoints,
-) -> Result<Absorbed> {
+) -> Result<GrownSet> {
     let mut set = VertexSet::new(job, out.vertices)?;
     let mut marks = VertexSet::new(job, out.vertices)?;
     let (states, array) = set.states();
-    let kept = checkpoints.take_up(job, states, array, 0)?;
+    let kept = checkpoints.resume_from(job, states, array, 0)?;
     let passes_kept = kept.as_ref().map(|point| point.supersteps as u32);
     let (mut passes, mut edges) =
         kept.map_or((0, 0), |point| (point.supersteps as u32, point.edges_traversed));
     let mut pairs = None;
     if passes == 0 {
-        set.share().add(of_most_edges(job, out)?);
-        let room = if narrow.is_some() { 0 } else { out.entries / LEFT_SHARE };
+        set.share().add(of_highest_degree(job, out)?);
+        let room = if narrow.is_some() { 0 } else { out.entries / REMAINING_SHARE };
         pairs = over_rows(job, out, directed, room, &Pass { set: set.share(), marks: marks.share() })?;
         (passes, edges) = (1, out.entries);
         if pairs.is_none() {
             let (states, array) = set.states();
-            let point =
-                || Point { active: Frontier::All, supersteps: 1, edges_traversed: edges, numbers: [0; 2] };
+            let point = || CheckpointPosition {
+                active: Frontier::All,
+                supersteps: 1,
+                edges_traversed: edges,
+                numbers: [0; 2],
+            };
             checkpoints.save(job, states, array, point)?;
         }
     }
@@ -118,11 +122,11 @@ pub(super) fn absorb(
         }
     };
     loop {
-        keep_left(&mut marks, &set);
+        keep_remaining(&mut marks, &set);
         let left = marks.words().iter().map(|word| u64::from(word.count_ones())).sum();
-        let free = job.budget().free_bytes().saturating_sub(Numbers::bytes(out.vertices));
+        let free = job.budget().free_bytes().saturating_sub(MemberNumbers::bytes(out.vertices));
         let before: u64 = pairs.iter().map(Pairs::len).sum();
-        if before == 0 || Plan::new(free, left, narrow).is_some_and(|plan| plan.ranges() == 1) {
+        if before == 0 || RangePlan::new(free, left, narrow).is_some_and(|plan| plan.ranges() == 1) {
             break;
         }
         marks.words_mut().fill(0);
@@ -130,23 +134,23 @@ pub(super) fn absorb(
         edges += before;
         let after: u64 = pairs.iter().map(Pairs::len).sum();
         if after > before - before / SHRINKS_BY {
-            keep_left(&mut marks, &set);
+            keep_remaining(&mut marks, &set);
             break;
         }
     }
     let first = set.first().expect("a vertex that it began with");
-    Ok(Absorbed { set, first, left: Numbers::of(job, marks)?, pairs, passes, passes_kept, edges })
+    Ok(GrownSet { set, first, left: MemberNumbers::of(job, marks)?, pairs, passes, passes_kept, edges })
 }
 
-/// The ends of edges that are left which did not fall to the set later, and the set's smallest member.
-fn keep_left(marks: &mut VertexSet, set: &VertexSet) {
+/// Keeps marked vertices that did not join the set later, and the set's smallest member.
+fn keep_remaining(marks: &mut VertexSet, set: &VertexSet) {
     marks.words_mut().iter_mut().zip(set.words()).for_each(|(mark, set)| *mark &= !set);
     marks.share().add(set.first().expect("a vertex that it began with"));
 }
 
-/// The vertex whose row is the longest, and of those the first.
-pub(super) fn of_most_edges(job: &Job, out: &Csr) -> Result<u32> {
-    job.start_phase("looking for the longest row", "vertices", out.vertices);
+/// Returns the first vertex of highest degree.
+pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
+    job.start_phase("finding the vertex of highest degree", "vertices", out.vertices);
     let found = parallel_ranges(out.vertices, vec![(0, u32::MAX); scan_threads(job)], |best, range| {
         let mut degrees = Degrees::new(job, out)?;
         let mut next = range.start;
@@ -168,10 +172,10 @@ pub(super) fn of_most_edges(job: &Job, out: &Csr) -> Result<u32> {
     Ok(longest.map_or(0, |(_, vertex)| if vertex == u32::MAX { 0 } else { vertex }))
 }
 
-/// A pass over all rows. `None` where more than `room` edges were left: then these are not written down.
+/// Passes over all rows. Returns `None` where more than `room` edges remained: then these are not written.
 fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
     job.start_phase("growing a set of connected vertices", "edges", out.entries);
-    let new_writer = |_| PairWriter::new(job, "edges that are left", BUFFER_BYTES);
+    let new_writer = |_| PairWriter::new(job, "remaining edges", BUFFER_BYTES);
     let writers = (0..scan_threads(job)).map(new_writer).collect::<Result<Vec<_>>>()?;
     let (left, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     let writers = scan_parallel(job, out, writers, |writer, vertex, row, _| {
@@ -192,11 +196,11 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
     writers.into_iter().map(PairWriter::finish).collect::<Result<_>>().map(Some)
 }
 
-/// A pass over what is left.
+/// Passes over the remaining edges.
 fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
-    job.start_phase("growing the set along what is left", "edges", pairs.iter().map(Pairs::len).sum());
+    job.start_phase("growing the set along the remaining edges", "edges", pairs.iter().map(Pairs::len).sum());
     let work = |pairs: Pairs| -> Result<Pairs> {
-        let mut writer = PairWriter::new(job, "edges that are left", BUFFER_BYTES)?;
+        let mut writer = PairWriter::new(job, "remaining edges", BUFFER_BYTES)?;
         pairs.for_each(job, |a, b| match pass.set.absorb(a, &[b]) {
             true => Ok(()),
             false => pass.leave(&mut writer, a, &[b]),

@@ -1,12 +1,12 @@
-//! Components in less memory than a number for each vertex.
+//! Components in less memory than a number per vertex.
 
 use inshore_store::Job;
 
 use super::{
-    absorb::{self, Absorbed, absorb},
+    absorb::{self, GrownSet, absorb},
     edges_once,
-    ranges::{Plan, Ranges},
-    sets::Numbers,
+    ranges::{RangeForest, RangePlan},
+    sets::MemberNumbers,
 };
 use crate::{
     Graph, Result, Summary, Tuning,
@@ -16,7 +16,7 @@ use crate::{
     graph::too_small,
 };
 
-/// The label of each vertex; a set of vertices counts as one first, where there is room for bits.
+/// Labels each vertex; first contracts a set of vertices to one, where bits of all vertices fit.
 pub(super) fn contract(
     graph: &Graph,
     job: &Job,
@@ -25,7 +25,7 @@ pub(super) fn contract(
 ) -> Result<(Summary, StateStream<u32>)> {
     let kept_bytes = checkpoints.bytes::<u64>(graph.vertices().div_ceil(64));
     if absorb::fits(job.budget().free_bytes().saturating_sub(kept_bytes), graph.vertices()) {
-        return around_a_set(graph, job, tuning.column_vertices, checkpoints);
+        return contract_set(graph, job, tuning.column_vertices, checkpoints);
     }
     let (out, vertices, width) = (graph.out().unweighted(), graph.vertices(), tuning.column_vertices);
     job.progress()
@@ -39,12 +39,12 @@ pub(super) fn contract(
         row.iter().filter(|&&to| to != vertex).try_for_each(|&to| ranges.push(vertex, to))
     })?;
     let labels =
-        name(job, vertices, ranges, &Numbers::All(vertices), |_, label| label.expect("all have one"))?;
+        name(job, vertices, ranges, &MemberNumbers::All(vertices), |_, label| label.expect("all have one"))?;
     Ok((Summary { supersteps: 1, ..summary(out.entries) }, labels))
 }
 
-/// What is left beside a set of connected vertices is joined.
-fn around_a_set(
+/// Joins the edges outside of a set of connected vertices.
+fn contract_set(
     graph: &Graph,
     job: &Job,
     width: Option<u64>,
@@ -53,10 +53,10 @@ fn around_a_set(
     let out = graph.out().unweighted();
     job.progress()
         .tell(|| "a bit for each vertex in memory, labels on flash, edges read once or twice".to_string());
-    let Absorbed { set, first, left, pairs, passes, passes_kept, edges } =
+    let GrownSet { set, first, left, pairs, passes, passes_kept, edges } =
         absorb(job, &out, graph.info().directed, width, checkpoints)?;
     let count = pairs.iter().map(|pairs| pairs.len()).sum();
-    job.start_phase("joining trees of what is left", "edges", count);
+    job.start_phase("joining trees along the remaining edges", "edges", count);
     let mut ranges = ranges_of(job, left.count(), width, 0)?;
     let of_set = left.get(first).expect("it stands for the set");
     let number = |vertex| left.get(vertex).unwrap_or(of_set);
@@ -72,7 +72,7 @@ fn around_a_set(
         if vertex == first {
             of_set = label.expect("it stands for the set");
         }
-        // The others of the set come behind the first.
+        // The set's other members follow the first.
         label.unwrap_or(if set.has(vertex) { of_set } else { vertex })
     })?;
     Ok((Summary { supersteps: passes, supersteps_kept: passes_kept, ..summary(edges + count) }, labels))
@@ -82,9 +82,9 @@ fn summary(edges_traversed: u64) -> Summary {
     Summary { edges_traversed, state: "flash", strategy: "union-find".to_string(), ..Summary::default() }
 }
 
-/// A forest of so many members in what is free but for `beside` bytes.
-fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<Ranges> {
-    let plan = |free: u64| Plan::new(free.saturating_sub(beside), count, width);
+/// Creates a forest of `count` members in the free memory less `beside` bytes.
+fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<RangeForest> {
+    let plan = |free: u64| RangePlan::new(free.saturating_sub(beside), count, width);
     let Some(plan) = plan(job.budget().free_bytes()) else {
         return Err(too_small(job, format!("components of {count} vertices"), |free| plan(free).is_some()));
     };
@@ -93,15 +93,16 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
         1 => format!("a forest of {count} vertices in memory"),
         ranges => format!("a forest of {count} vertices, 1/{ranges} of it in memory at a time"),
     });
-    Ranges::new(job, plan)
+    RangeForest::new(job, plan)
 }
 
-/// Labels of all vertices, on flash. `each` is given every vertex in order, with its label where it is one of `left`.
+/// Writes labels of all vertices to flash. Calls `each` with every vertex in order, and with its label where the vertex is one of
+/// `left`.
 fn name(
     job: &Job,
     vertices: u64,
-    ranges: Ranges,
-    left: &Numbers,
+    ranges: RangeForest,
+    left: &MemberNumbers,
     mut each: impl FnMut(u32, Option<u32>) -> u32,
 ) -> Result<StateStream<u32>> {
     let mut labels = ranges.finish(left.members())?;

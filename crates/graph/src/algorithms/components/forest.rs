@@ -1,9 +1,9 @@
-//! A forest of disjoint sets of all vertices in memory (Tarjan 1975), which all workers join trees of at once: a root is only
-//! ever hung below a smaller one, by a compare-and-swap (as in Jayanti and Tarjan, "Concurrent disjoint set union", 2021),
-//! and paths are halved on the way.
+//! A forest of disjoint sets of all vertices in memory (Tarjan 1975), in which all workers join trees at once: a root is only
+//! ever hung below a smaller one, by a compare-and-swap (as in Jayanti and Tarjan, "Concurrent disjoint set union", 2021), and
+//! paths are halved on the way.
 //!
-//! Rows of the largest component do not go there: as in [`super::absorb`] they fall to a set, which is a bit for each vertex and
-//! lies in a cache where the forest does not. (Kronecker, scale 25: half the processor time.)
+//! Rows of the largest component do not reach the forest: as in [`super::absorb`] they join a set, which takes a bit per vertex
+//! and so stays in a cache where the forest does not. (Kronecker, scale 25: half the processor time.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,7 +11,7 @@ use inshore_sortreduce::prefetch;
 use inshore_store::Job;
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{absorb::of_most_edges, edges_once, sets::VertexSet};
+use super::{absorb::of_highest_degree, edges_once, sets::VertexSet};
 use crate::{
     Graph, Result, Summary, Tuning,
     csr::{self, scan_parallel},
@@ -19,13 +19,13 @@ use crate::{
     graph::too_small,
 };
 
-/// Scanning edges, and then translating and writing labels, needs so much beside the forest, and a sixteenth.
+/// Scanning edges, and later translating and writing labels, needs this memory beside the forest, and a sixteenth.
 const BESIDE_BYTES: u64 = 4 << 20;
 
-/// Whether the forest is the way to go: it fits, and no other way is forced.
+/// Tells whether to use the forest: the forest fits, and no other way is forced.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] where it is forced and does not fit.
+/// [`inshore_store::Error::BudgetTooSmall`] where the forest is forced and does not fit.
 pub(super) fn is_right(job: &Job, vertices: u64, tuning: &Tuning) -> Result<bool> {
     let forest_bytes = memory_bytes::<u32>(vertices) + VertexSet::bytes(vertices);
     let fits = |free: u64| forest_bytes + BESIDE_BYTES + free / 16 <= free;
@@ -37,13 +37,13 @@ pub(super) fn is_right(job: &Job, vertices: u64, tuning: &Tuning) -> Result<bool
     Ok(is_possible)
 }
 
-/// Edges join trees of a forest in memory.
+/// Joins trees of a forest in memory along all edges.
 pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32>)> {
     let out = graph.out().unweighted();
     job.progress().tell(|| "a forest of all vertices in memory, edges are read once from flash".to_string());
     let mut labels = VertexArray::new(job, graph.vertices(), true, |vertex| vertex)?;
     let mut set = VertexSet::new(job, graph.vertices())?;
-    set.share().add(of_most_edges(job, &out)?);
+    set.share().add(of_highest_degree(job, &out)?);
     job.start_phase("joining trees", "edges", out.entries);
     let parents = labels.in_memory().expect("made in memory");
     let forest = Forest(
@@ -58,12 +58,12 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
         }
         Ok(())
     })?;
-    // What fell to the set is one tree, with those that its members were in before.
+    // The set becomes one tree, joined with the trees that its members were in.
     let mut root = set.first().expect("a vertex that it began with");
     for vertex in set.members() {
-        root = forest.hang(vertex, root);
+        root = forest.attach(vertex, root);
     }
-    // A parent is never larger than its child: whoever comes later finds its parent's root.
+    // A parent is never larger than its child, so one ascending pass finds every root.
     for vertex in 0..parents.len() {
         parents[vertex] = parents[parents[vertex] as usize];
     }
@@ -77,10 +77,10 @@ pub(super) fn join(graph: &Graph, job: &Job) -> Result<(Summary, StateStream<u32
     Ok((summary, StateStream::new(graph.vertices(), labels)?))
 }
 
-/// The parent of each vertex; a root is its own.
+/// The parent of each vertex; a root is its own parent.
 struct Forest<'a>(&'a [AtomicU32]);
 
-/// Neighbours ahead of the present one whose parents are asked for.
+/// Distance, in neighbours, of the prefetch of parents.
 const AHEAD: usize = 16;
 
 impl Forest<'_> {
@@ -108,24 +108,24 @@ impl Forest<'_> {
             if above == parent {
                 return parent;
             }
-            // Another thread may have halved the path further: then it stays so.
+            // Another thread may have halved the path further: the exchange may fail.
             let cell = &self.0[vertex as usize];
             _ = cell.compare_exchange_weak(parent, above, Ordering::Relaxed, Ordering::Relaxed);
             vertex = above;
         }
     }
 
-    /// Joins the trees of a vertex and of a root, where nobody else does anything, and gives the root.
-    fn hang(&self, vertex: u32, root: u32) -> u32 {
+    /// Joins the trees of a vertex and of a root, where no other thread runs, and returns the root.
+    fn attach(&self, vertex: u32, root: u32) -> u32 {
         if root < vertex && self.parent(vertex) == vertex {
-            // It is in no tree, as most are that fell to a set.
+            // The vertex is in no tree, as most members of the set.
             self.0[vertex as usize].store(root, Ordering::Relaxed);
             return root;
         }
         self.join(root, vertex)
     }
 
-    /// Joins two trees and gives the root.
+    /// Joins two trees and returns the root.
     fn join(&self, a: u32, b: u32) -> u32 {
         let (mut a, mut b) = (self.root(a), self.root(b));
         while a != b {
@@ -133,7 +133,7 @@ impl Forest<'_> {
             let cell = &self.0[high as usize];
             match cell.compare_exchange(high, low, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return low,
-                // It is no root any more.
+                // Another thread hung this root below another.
                 Err(_) => (a, b) = (self.root(low), self.root(high)),
             }
         }

@@ -1,13 +1,13 @@
 //! Weakly connected components: vertices that edges connect, whatever their direction.
 //!
-//! Where a number for each vertex fits in memory, edges are streamed once into a forest of disjoint sets (`forest.rs`).
+//! If a number per vertex fits in memory, edges are streamed once into a forest of disjoint sets (`forest.rs`).
 //!
-//! Where it does not (`contract.rs`), a set of connected vertices grows by passes over the edges, with a bit for each vertex
-//! (`absorb.rs`), until little is left beside it. What is left goes into a forest, of which as much lies in memory as fits
-//! (`ranges.rs`). Where there is no room for bits either, all edges go there.
+//! Otherwise (`contract.rs`), a set of connected vertices grows by passes over the edges, with a bit per vertex (`absorb.rs`),
+//! until few edges remain outside. These go into a forest, of which as much lies in memory as fits (`ranges.rs`). If bits of all
+//! vertices do not fit either, all edges go there.
 //!
-//! Edges are read in one direction and no in-edges are needed. The label is at the end the smallest number, and so the
-//! smallest of the user's ids, in the component. How long paths are does not matter anywhere.
+//! Edges are read in one direction and no in-edges are needed. The final label is the smallest number, and so the smallest of the
+//! user's ids, in the component. The length of paths does not matter anywhere.
 
 mod absorb;
 mod contract;
@@ -28,22 +28,22 @@ use crate::{
     ids::Translation, plain::Plain,
 };
 
-/// What the components job is to do.
+/// Sets the options of the components job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ComponentsOptions {
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons.
+    /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
-/// The component of all vertices: columns `vertex`, `component` (the smallest of the user's ids in it).
+/// Finds the component of all vertices: columns `vertex`, `component` (the smallest of the user's ids in the component).
 ///
-/// Cost: all edges are read once with 4 bytes of memory a vertex, and otherwise once or twice, and those that are not of the
-/// largest component are written down, 8 bytes each. With less than about half a byte a vertex, or where no component has
-/// most of the edges, what is written down is written and read again as often as there are ranges of vertices, at most: as
-/// many as parents of the vertices that are left, 4 bytes each, are larger than half the memory.
+/// Cost: all edges are read once if 4 bytes of memory per vertex are free; otherwise once or twice, and the edges outside of the
+/// largest component are written, 8 bytes each. With less than about half a byte per vertex, or if no component has most of the
+/// edges, written edges are read and written again at most once per range of vertices. The number of ranges is the size of the
+/// parents of remaining vertices, 4 bytes each, over half the memory.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -76,7 +76,7 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// The edges of a row that no other row has: an undirected one is in the rows of both its ends.
+/// Returns the edges of a row that no other row has: an undirected edge is in the rows of both its ends.
 fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
     if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] }
 }
@@ -84,7 +84,7 @@ fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
 /// Compares labels (vertex numbers) with a union-find in memory.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(graph: &Plain, labels: &[u32]) -> std::result::Result<String, String> {
     let mut roots: Vec<u32> = (0..graph.vertices() as u32).collect();
     let find = |roots: &mut Vec<u32>, mut vertex: u32| {

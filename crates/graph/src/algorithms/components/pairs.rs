@@ -1,14 +1,14 @@
-//! Edges that are yet to be looked at, in scratch: two numbers of 32 bits each.
+//! Edges that are yet to be joined, in scratch: two numbers of 32 bits each.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 
 use crate::Result;
 
 const BYTES: usize = 8;
-/// The unit of checking; smaller where buffers are.
+/// The unit of checksums; smaller where buffers are smaller.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Memory that a writer with buffers of so many bytes takes.
+/// Returns the memory of a writer with buffers of so many bytes.
 pub(super) const fn writer_bytes(buffer_bytes: usize) -> u64 {
     2 * buffer_bytes as u64
 }
@@ -20,7 +20,7 @@ pub(super) const READER_BYTES: u64 = 3 * BLOCK_BYTES as u64;
 pub(super) struct PairWriter(FileWriter);
 
 impl PairWriter {
-    /// `buffer_bytes`: 4 KiB times a power of two.
+    /// Creates a writer; `buffer_bytes` is 4 KiB times a power of two.
     pub fn new(job: &Job, name: &'static str, buffer_bytes: usize) -> Result<PairWriter> {
         Ok(PairWriter(FileWriter::create(job, name, buffer_bytes.min(BLOCK_BYTES), buffer_bytes)?))
     }

@@ -3,18 +3,18 @@
 //!
 //! ```text
 //!   pairs ──► the topmost range, whose parents are in memory
-//!     │           a root has no parent, or one in a range below: then another pair of it says that two below are connected
+//!     │           a root has no parent, or one in a lower range: then a second pair of the root connects two lower members
 //!     │                                  │
-//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair goes down until it is
-//!                                                    of one tree, or a root's first way down
-//!   range 0 up: a root with a parent below asks there for its label, whose range is done by then
+//!     └──► bins of the ranges below ◄────┘           then the next lower range, and so on: every pair descends until both
+//!                                                    members are in one tree, or the pair is a root's first link downwards
+//!   range 0 up: a root with a parent below asks there for its label, since that range is finished
 //! ```
 //!
-//! Numbers are smaller the lower their range is, and a parent is always smaller than its child: a tree's root is its smallest
+//! Numbers are smaller the lower their range, and a parent is always smaller than its child: the root of a tree is its smallest
 //! member.
 //!
-//! Cost: with k ranges a pair is written and read k - 1 times at most (fewer the sooner it finds that it says nothing new);
-//! parents once each where there is more than one range, and 16 bytes for each tree that leads down.
+//! Cost: with k ranges a pair is written and read at most k - 1 times (fewer if the pair is found to be redundant); parents once
+//! each where there is more than one range, and 16 bytes for each tree that leads down.
 
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, largest_buffer, taken_bytes};
 use zerocopy::IntoBytes;
@@ -26,34 +26,35 @@ use crate::Result;
 const PARENTS_BYTES: usize = 64 << 10;
 const BUFFER_BYTES_MIN: usize = 4 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
-/// Readers, the writer of parents, and what is not told.
+/// Readers, the writer of parents, and small allocations that are not reserved.
 const BESIDE_BYTES: u64 = 2 * pairs::READER_BYTES + 2 * PARENTS_BYTES as u64 + (256 << 10);
-/// More ranges than this are not made where their width is forced: each has files of its own.
+/// Largest number of ranges of a forced width: each has files of its own.
 const FORCED_RANGES_MAX: u64 = 64;
 
-/// How members fall into ranges.
+/// Divides members into ranges.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Plan {
-    /// Members.
+pub(super) struct RangePlan {
+    /// Number of members.
     count: u64,
-    /// Members of a range, but for the last.
+    /// Members per range, except the last.
     width: u64,
-    /// Of a writer.
+    /// Buffer of a writer.
     buffer_bytes: usize,
 }
 
-impl Plan {
-    /// The widest ranges that `free` bytes allow; `None` where they would be too many for their writers.
-    pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<Plan> {
+impl RangePlan {
+    /// Chooses the widest ranges that `free` bytes allow; `None` where their number would be too large for their writers.
+    pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<RangePlan> {
         let count = count.max(1);
         let room = free.checked_sub(BESIDE_BYTES)?;
         let width = match forced {
             Some(width) => width.max(count.div_ceil(FORCED_RANGES_MAX)),
             None if memory_bytes(count) <= room => count,
-            // Half for the parents; a quarter for writers, a quarter for checksums of what they wrote and for marks.
+            // Half of the memory is for the parents; a quarter for writers, a quarter for checksums of written data and for
+            // marks.
             None => (largest_buffer(room as usize / 2) as u64 / 4).max(1),
         };
-        let plan = |buffer_bytes| Plan { count, width, buffer_bytes };
+        let plan = |buffer_bytes| RangePlan { count, width, buffer_bytes };
         let ranges = plan(0).ranges();
         if ranges == 1 {
             return Some(plan(BUFFER_BYTES_MAX));
@@ -71,7 +72,7 @@ impl Plan {
         (u64::from(number) / self.width) as usize
     }
 
-    /// The first member of a range and how many there are.
+    /// Returns the first member of a range and the number of members.
     fn range(&self, range: usize) -> (u32, usize) {
         let first = range as u64 * self.width;
         (first as u32, self.width.min(self.count - first) as usize)
@@ -87,28 +88,28 @@ fn memory_bytes(width: u64) -> u64 {
     (taken_bytes(width as usize * 4) + taken_bytes(width.div_ceil(64) as usize * 8)) as u64
 }
 
-/// The forest while pairs come, and then range by range down.
-pub(super) struct Ranges {
+/// A forest that first takes pairs, and then is resolved range by range, downwards.
+pub(super) struct RangeForest {
     job: Job,
-    plan: Plan,
-    /// The first member of the present range, and the parent of each.
+    plan: RangePlan,
+    /// First member of the present range, and the parent of each member.
     first: u32,
     len: usize,
     parents: Buffer,
-    /// Of each range below, the pairs whose larger number is in it.
+    /// For each range below, the pairs whose larger number is in that range.
     below: Vec<PairWriter>,
-    /// Of each range below, whose label is asked for (a member of it), and by whom.
+    /// For each range below, questions: a member whose label is wanted, and the member that asks.
     asked: Vec<PairWriter>,
-    /// Of the ranges above, the topmost first.
+    /// Parents of the ranges above, the topmost first.
     done: Vec<CheckedFile>,
 }
 
-impl Ranges {
-    pub fn new(job: &Job, plan: Plan) -> Result<Ranges> {
+impl RangeForest {
+    pub fn new(job: &Job, plan: RangePlan) -> Result<RangeForest> {
         let lower = plan.ranges() as usize - 1;
         let parents =
             Buffer::zeroed(job.budget(), plan.width.min(plan.count) as usize * 4, "parents of vertices")?;
-        let mut ranges = Ranges {
+        let mut ranges = RangeForest {
             job: job.clone(),
             plan,
             first: 0,
@@ -122,14 +123,14 @@ impl Ranges {
         Ok(ranges)
     }
 
-    /// All members of the range are roots.
+    /// Makes all members of the range roots.
     fn turn_to(&mut self, range: usize) {
         (self.first, self.len) = self.plan.range(range);
         let parents = &mut self.parents.typed_mut::<u32>()[..self.len];
         (self.first..).zip(parents).for_each(|(number, parent)| *parent = number);
     }
 
-    /// Two members, not the same one, are connected.
+    /// Connects two different members.
     #[inline]
     pub fn push(&mut self, a: u32, b: u32) -> Result<()> {
         debug_assert_ne!(a, b);
@@ -140,7 +141,7 @@ impl Ranges {
         self.below[self.plan.range_of(high)].push(high, low)
     }
 
-    /// Joins the trees of `high`, which is in the range, and of `low`, which may be below it.
+    /// Joins the trees of `high`, which is in the range, and of `low`, which may be below.
     #[inline]
     fn join(&mut self, low: u32, high: u32) -> Result<()> {
         let root = self.root(high);
@@ -180,7 +181,7 @@ impl Ranges {
         self.parents.typed_mut::<u32>()[(number - self.first) as usize] = parent;
     }
 
-    /// The root within the range; paths are halved on the way.
+    /// Returns the root within the range; paths are halved on the way.
     #[inline]
     fn root(&mut self, mut number: u32) -> u32 {
         let first = self.first;
@@ -199,8 +200,8 @@ impl Ranges {
         }
     }
 
-    /// Goes down through all ranges. `members`: the vertex of each number, in order.
-    pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<Labels<'a>> {
+    /// Descends through all ranges. `members` gives the vertex of each number, in order.
+    pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<ComponentLabels<'a>> {
         let mut questions = Vec::new();
         while let Some(pairs) = self.below.pop() {
             self.put_away()?;
@@ -208,10 +209,10 @@ impl Ranges {
             let range = self.below.len();
             self.turn_to(range);
             let job = self.job.clone();
-            // The larger number comes first, and all of them are in the range.
+            // The larger number comes first, and all larger numbers are in the range.
             pairs.finish()?.for_each(&job, |high, low| self.join(low, high))?;
         }
-        let Ranges { job, plan, parents, done, .. } = self;
+        let RangeForest { job, plan, parents, done, .. } = self;
         let answers = plan.writers(&job, "answers", plan.ranges() as usize - 1)?;
         let marks = match plan.ranges() {
             1 => None,
@@ -221,7 +222,7 @@ impl Ranges {
                 "answered questions",
             )?),
         };
-        let mut labels = Labels {
+        let mut labels = ComponentLabels {
             job,
             plan,
             range: 0,
@@ -237,7 +238,7 @@ impl Ranges {
         Ok(labels)
     }
 
-    /// Writes the range's parents down, and asks for what they lead to.
+    /// Writes the parents of the range, and asks for the labels of parents below.
     fn put_away(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
         let parents = &self.parents.typed::<u32>()[..self.len];
@@ -254,30 +255,32 @@ impl Ranges {
 }
 
 /// The label of each member, in order: the smallest vertex of its tree.
-pub(super) struct Labels<'a> {
+pub(super) struct ComponentLabels<'a> {
     job: Job,
-    plan: Plan,
+    plan: RangePlan,
     range: usize,
     /// The next member of the range.
     next: usize,
-    /// Of the range: parents, and then labels in their place.
+    /// Parents of the range, later overwritten by labels.
     labels: Buffer,
     members: Box<dyn Iterator<Item = u32> + 'a>,
-    /// Parents of the ranges above, the next one last, and what all of these ask of each range, the present one last.
+    /// Parents of the ranges above, the next one last, and all questions to each range, the present one last.
     done: Vec<CheckedFile>,
     questions: Vec<Pairs>,
-    /// To the ranges above, the topmost last.
+    /// Answers to the ranges above, the topmost last.
     answers: Vec<PairWriter>,
     /// Members of the range whose question was answered.
     marks: Option<Buffer>,
 }
 
-impl Labels<'_> {
+impl ComponentLabels<'_> {
+    /// Returns the label of the next member.
+    ///
     /// # Errors
     /// I/O and damage.
     ///
     /// # Panics
-    /// Behind the last member.
+    /// After the last member.
     #[inline]
     pub fn next(&mut self) -> Result<u32> {
         if self.next == self.plan.range(self.range).1 {
@@ -302,7 +305,7 @@ impl Labels<'_> {
         self.name()
     }
 
-    /// Turns the range's parents into labels, and answers what is asked.
+    /// Turns the range's parents into labels, and answers questions.
     fn name(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
         let (first, len) = self.plan.range(self.range);
@@ -342,7 +345,7 @@ mod tests {
     use super::*;
     use crate::testing::test_job;
 
-    /// Labels by going over all pairs until nothing changes.
+    /// Computes labels by iterating over all pairs until nothing changes.
     fn plain(count: u32, pairs: &[(u32, u32)]) -> Vec<u32> {
         let mut labels: Vec<u32> = (0..count).collect();
         loop {
@@ -369,15 +372,15 @@ mod tests {
             let count = 1 + dice(300);
             let mut pairs: Vec<_> = (0..dice(2 * count)).map(|_| (dice(count), dice(count))).collect();
             if round % 3 == 0 {
-                // A path, in which what is connected is far apart.
+                // A path on which neighbours have distant numbers.
                 pairs = (1..count).map(|n| (n * 7 % count, (n - 1) * 7 % count)).collect();
             }
             pairs.retain(|(a, b)| a != b);
             let vertex = |number: u32| number * 3 + 5;
             let expected: Vec<u32> = plain(count, &pairs).into_iter().map(vertex).collect();
             for width in [1, 2, 17, u64::from(count)] {
-                let plan = Plan::new(job.budget().free_bytes(), u64::from(count), Some(width)).unwrap();
-                let mut ranges = Ranges::new(&job, plan).unwrap();
+                let plan = RangePlan::new(job.budget().free_bytes(), u64::from(count), Some(width)).unwrap();
+                let mut ranges = RangeForest::new(&job, plan).unwrap();
                 pairs.iter().for_each(|&(a, b)| ranges.push(a, b).unwrap());
                 let mut labels = ranges.finish(Box::new((0..count).map(vertex))).unwrap();
                 let found: Vec<u32> = expected.iter().map(|_| labels.next().unwrap()).collect();
@@ -390,11 +393,11 @@ mod tests {
     #[test]
     fn ranges_are_as_wide_as_memory_and_refused_where_there_would_be_too_many() {
         let free = 8 << 20;
-        assert_eq!(Plan::new(free, 1000, None).unwrap().ranges(), 1);
-        let plan = Plan::new(free, 16 << 20, None).unwrap();
+        assert_eq!(RangePlan::new(free, 1000, None).unwrap().ranges(), 1);
+        let plan = RangePlan::new(free, 16 << 20, None).unwrap();
         assert!(plan.ranges() > 8 && plan.ranges() < 40, "{plan:?}");
-        assert_eq!(Plan::new(free, u32::MAX.into(), None), None);
-        assert!(Plan::new(64 << 20, u32::MAX.into(), None).is_some());
-        assert_eq!(Plan::new(100 << 10, 1000, None), None);
+        assert_eq!(RangePlan::new(free, u32::MAX.into(), None), None);
+        assert!(RangePlan::new(64 << 20, u32::MAX.into(), None).is_some());
+        assert_eq!(RangePlan::new(100 << 10, 1000, None), None);
     }
 }

@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{Result, engine::VertexArray};
 
-/// Words of bits before which the members are counted once.
+/// Words of bits per entry of the table of member counts.
 const COUNTED_WORDS: usize = 8;
 
 fn words(vertices: u64) -> u64 {
@@ -22,12 +22,12 @@ impl VertexSet {
         Ok(VertexSet(VertexArray::new(job, words(vertices), true, |_| 0)?))
     }
 
-    /// Memory that a set takes.
+    /// Returns the memory of a set.
     pub fn bytes(vertices: u64) -> u64 {
         taken_bytes(words(vertices) as usize * 8) as u64
     }
 
-    /// Its words, as states that can be kept: so many.
+    /// Returns the words, as states for a checkpoint, and their number.
     pub fn states(&mut self) -> (u64, &mut VertexArray<u64>) {
         (self.words().len() as u64, &mut self.0)
     }
@@ -43,7 +43,7 @@ impl VertexSet {
         self.0.in_memory().expect("made in memory")
     }
 
-    /// For several threads at once.
+    /// Shares the set among threads.
     pub fn share(&mut self) -> SharedSet<'_> {
         let words = self.words_mut().as_mut_bytes();
         SharedSet(<[AtomicU64]>::mut_from_bytes(words).expect("a cell is as large as its word"))
@@ -54,7 +54,7 @@ impl VertexSet {
         self.words()[vertex as usize / 64] >> (vertex % 64) & 1 == 1
     }
 
-    /// All members, in order.
+    /// Iterates over all members, in order.
     pub fn members(&self) -> impl Iterator<Item = u32> + '_ {
         self.words().iter().enumerate().flat_map(|(place, &word)| {
             let left = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
@@ -63,14 +63,14 @@ impl VertexSet {
         })
     }
 
-    /// The smallest member.
+    /// Returns the smallest member.
     pub fn first(&self) -> Option<u32> {
         let (place, word) = self.words().iter().enumerate().find(|(_, word)| **word != 0)?;
         Some((place * 64) as u32 + word.trailing_zeros())
     }
 }
 
-/// A set that threads add to at once. Who looks may not see yet what another thread added.
+/// A set to which threads add at once. A reader may miss members that another thread has just added.
 #[derive(Clone, Copy)]
 pub(super) struct SharedSet<'a>(&'a [AtomicU64]);
 
@@ -83,13 +83,13 @@ impl SharedSet<'_> {
     #[inline(always)]
     pub fn add(&self, vertex: u32) {
         let (word, bit) = (&self.0[vertex as usize / 64], 1 << (vertex % 64));
-        // Most are there already, and a look does not take the cache line from other threads.
+        // Most members are present already, and a load does not take the cache line from other threads.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Adds a row and whose it is, if one of them is in the set; gives whether that is so.
+    /// Adds a vertex and its row, if one of them is in the set; returns whether one was.
     #[inline]
     pub fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
         if !self.has(vertex) {
@@ -103,19 +103,19 @@ impl SharedSet<'_> {
     }
 }
 
-/// The members of a set, numbered in their order from 0 on; without a set all vertices, by their own numbers.
-pub(super) enum Numbers {
+/// Numbers the members of a set in their order from 0 on; without a set all vertices keep their own numbers.
+pub(super) enum MemberNumbers {
     All(u64),
     Of { set: VertexSet, before: Buffer, count: u64 },
 }
 
-impl Numbers {
-    /// Memory beside the set.
+impl MemberNumbers {
+    /// Returns the memory beside the set.
     pub fn bytes(vertices: u64) -> u64 {
         taken_bytes(words(vertices).div_ceil(COUNTED_WORDS as u64) as usize * 4) as u64
     }
 
-    pub fn of(job: &Job, set: VertexSet) -> Result<Numbers> {
+    pub fn of(job: &Job, set: VertexSet) -> Result<MemberNumbers> {
         let blocks = set.words().len().div_ceil(COUNTED_WORDS);
         let mut before = Buffer::zeroed(job.budget(), blocks * 4, "numbers of vertices")?;
         let mut count = 0;
@@ -123,26 +123,26 @@ impl Numbers {
             *before = count as u32;
             count += words.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         }
-        Ok(Numbers::Of { set, before, count })
+        Ok(MemberNumbers::Of { set, before, count })
     }
 
     pub fn count(&self) -> u64 {
         match self {
-            Numbers::All(count) | Numbers::Of { count, .. } => *count,
+            MemberNumbers::All(count) | MemberNumbers::Of { count, .. } => *count,
         }
     }
 
     pub fn has(&self, vertex: u32) -> bool {
         match self {
-            Numbers::All(_) => true,
-            Numbers::Of { set, .. } => set.has(vertex),
+            MemberNumbers::All(_) => true,
+            MemberNumbers::Of { set, .. } => set.has(vertex),
         }
     }
 
-    /// The number of a member; `None` for another vertex.
+    /// Returns the number of a member; `None` for another vertex.
     #[inline]
     pub fn get(&self, vertex: u32) -> Option<u32> {
-        let Numbers::Of { set, before, .. } = self else { return Some(vertex) };
+        let MemberNumbers::Of { set, before, .. } = self else { return Some(vertex) };
         let (words, word) = (set.words(), vertex as usize / 64);
         let bit = 1u64 << (vertex % 64);
         if words[word] & bit == 0 {
@@ -153,11 +153,11 @@ impl Numbers {
         Some(before.typed::<u32>()[block] + whole + (words[word] & (bit - 1)).count_ones())
     }
 
-    /// All members, in order.
+    /// Iterates over all members, in order.
     pub fn members(&self) -> Box<dyn Iterator<Item = u32> + '_> {
         match self {
-            Numbers::All(count) => Box::new((0..*count).map(|vertex| vertex as u32)),
-            Numbers::Of { set, .. } => Box::new(set.members()),
+            MemberNumbers::All(count) => Box::new((0..*count).map(|vertex| vertex as u32)),
+            MemberNumbers::Of { set, .. } => Box::new(set.members()),
         }
     }
 }
@@ -174,13 +174,13 @@ mod tests {
         let expected: Vec<u32> = (0..5000).filter(|n| n * n % 97 < 11 || (600..1900).contains(n)).collect();
         expected.iter().for_each(|&vertex| set.share().add(vertex));
         assert_eq!(set.first(), Some(0));
-        let numbers = Numbers::of(&job, set).unwrap();
+        let numbers = MemberNumbers::of(&job, set).unwrap();
         assert_eq!(numbers.count(), expected.len() as u64);
         assert!(numbers.members().eq(expected.iter().copied()));
         for vertex in 0..5000 {
             assert_eq!(numbers.get(vertex), expected.binary_search(&vertex).ok().map(|place| place as u32));
             assert_eq!(numbers.has(vertex), numbers.get(vertex).is_some());
         }
-        assert!(Numbers::All(3).members().eq(0..3));
+        assert!(MemberNumbers::All(3).members().eq(0..3));
     }
 }

@@ -1,5 +1,5 @@
-//! PageRank by changes: every vertex sends by how much its rank changed since it last sent, and only while that is more than a
-//! share of it, so that each converges for itself and late supersteps walk along few edges (McSherry, "A uniform approach to
+//! PageRank by changes: every vertex sends the change of its rank since its last message, and only while the change is more than
+//! a share of the rank. So each vertex converges for itself and late supersteps read few edges (McSherry, "A uniform approach to
 //! accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014; PageRankDelta in Shun and Blelloch,
 //! "Ligra", 2013).
 //!
@@ -10,26 +10,26 @@
 //!              arrives is added to rank and pending
 //! ```
 //!
-//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds who sends to them along
-//! in-edges and by a Bloom filter. Changes need none of that: the vertices that send are those that were finalized with much
-//! pending, as in every other program here.
+//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds their senders along in-edges
+//! and by a Bloom filter. Changes need neither: the senders are the vertices that were finalized with much pending, as in every
+//! other program here.
 //!
-//! Ranks r solve r = c + d A r, where c is the same for all vertices, whatever share of it comes from those without
-//! out-edges. So for every b the solution of x = b + d A x is r but for one factor, and dividing by the sum at the end gives r.
-//! While all vertices are looked at, b follows what those without out-edges hold, as in plain iterations: then these changes
-//! sum to nothing and shrink as fast as those of plain iterations. (Maiter begins with b and nothing else, and all that is
-//! pending has one sign and shrinks by d at best: on a Kronecker graph that took 40 times all edges.) Once few vertices send, b
-//! stays as it is. A threshold that is the same for all vertices would keep those with the largest ranks, which have most edges,
-//! sending long after their last digits stopped to matter: twice as many edges there as with a share of each rank.
+//! Ranks r solve r = c + d A r, where c is the same for all vertices, however much of c comes from vertices without out-edges. So
+//! for every b the solution of x = b + d A x is a multiple of r, and dividing by the sum at the end gives r. While all vertices
+//! are active, b follows the ranks of those without out-edges, as in plain iterations: then the changes sum to nothing and shrink
+//! as fast as those of plain iterations. (Maiter keeps b fixed; all pending changes have one sign and shrink by d at best: a
+//! Kronecker graph needed 40 passes over all edges.) Once few vertices send, b stays as it is. With a threshold that is the same
+//! for all vertices, those of the largest ranks, which have most edges, would send long after their last digits stopped to
+//! matter: twice as many edges as with a share of each rank.
 //!
-//! **How far it is from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x: then
-//! e = d A p + (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) of what |p| sums to. That
-//! is no more than t of what x sums to, where everybody is done. Dividing x and x* each by its sum at most doubles the distance:
-//! the absolute differences of all ranks sum to at most 2 d t / (1 - d), and to less by what |p| really sums to, which is
-//! what is told; also where supersteps were capped.
+//! **Distance from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x: then e = d A p +
+//! (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) times the sum of |p|. When all
+//! vertices are done, |p| sums to no more than t times the sum of x. Dividing x and x* each by its sum at most doubles the
+//! distance: the absolute differences of all ranks sum to at most 2 d t / (1 - d). The summary reports the smaller bound by the
+//! true sum of |p|, also where supersteps were capped.
 //!
-//! Everything is rounded towards nothing, so that what is pending grows less with every superstep, and it ends with every t.
-//! Rounding loses at most 2 x 2^-62 for each edge that is walked along, and its part in the distance is told with it.
+//! All divisions round towards zero, so pending changes shrink with every superstep and the loop ends for every t. Rounding loses
+//! at most 2 x 2^-62 for each edge that is read, and the reported distance includes that.
 
 use inshore_store::Job;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -41,33 +41,33 @@ use crate::{
     engine::{Collect, Dense, Engine, Frontier, Setup, StepProgram, Superstep},
 };
 
-/// Supersteps before few edges have something to carry, as far as can be told before: 6 to 13 in Kronecker graphs.
+/// Estimated number of supersteps in which many edges carry a change: 6 to 13 in Kronecker graphs.
 const CROWDED: u32 = 8;
 
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct Rank {
     rank: i64,
-    /// What was not sent when the vertex was last finalized. More than the tolerance is sent in the superstep after that.
+    /// Change that was not sent when the vertex was last finalized. A change above the tolerance is sent in the next superstep.
     pending: i64,
 }
 
-/// `ALL`: every vertex is finalized in each superstep, whether it got something or not. Then what is pending beyond the tolerance
-/// is what is still to be sent, so that all vertices may be walked over instead of a list of those that send. Without, a
-/// vertex that sent and got nothing since keeps what it had pending.
+/// The vertex program. With `ALL`, every vertex is finalized in each superstep, with or without a message. Then a change beyond
+/// the tolerance is still to be sent, so the engine may scan all vertices instead of a list of senders. Without `ALL`, a vertex
+/// that has sent and got no message keeps its pending change.
 #[derive(Clone)]
 struct Deltas<const ALL: bool> {
     vertices: u64,
     damping: u64,
-    /// The share of its rank that a vertex may keep to itself.
+    /// The share of its rank that a vertex need not send.
     tolerance: u64,
-    /// What vertices without out-edges have sent to all: at first all of what there is, which makes each rank 1 / n.
+    /// Sum that vertices without out-edges have sent to all; at first the whole rank, which makes each rank 1 / n.
     spread: u64,
-    /// What each vertex gets of it in this superstep.
+    /// Part of `spread` that each vertex gets in this superstep.
     each: i64,
 }
 
-/// A share of a change, rounded towards nothing, lest a last bit goes round for ever.
+/// Multiplies a change by a share, rounded towards zero so that no last bit circulates for ever.
 fn share_of(share: u64, change: i64) -> i64 {
     (i128::from(share) * i128::from(change) / i128::from(ONE)) as i64
 }
@@ -78,7 +78,7 @@ impl<const ALL: bool> Deltas<ALL> {
         pending * u128::from(ONE) > rank * u128::from(self.tolerance)
     }
 
-    /// What is left of what was pending, once those that are active have sent.
+    /// Returns the change that stays pending when active vertices have sent.
     fn kept(&self, state: &Rank) -> i64 {
         if self.sends(state) { 0 } else { state.pending }
     }
@@ -86,7 +86,7 @@ impl<const ALL: bool> Deltas<ALL> {
 
 impl<const ALL: bool> StepProgram for Deltas<ALL> {
     type State = Rank;
-    /// A number with a sign: sums of such are the same bits as sums of these.
+    /// A signed number in unsigned bits: wrapping sums give the same bits.
     type Message = u64;
     const NOTHING: u64 = 0;
     const EVERY_VERTEX: bool = ALL;
@@ -109,12 +109,12 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
         self.sends(new)
     }
 
-    /// What a vertex without out-edges has sent.
-    fn gather(&self, _vertex: u32, state: &Rank, degree: u32) -> u64 {
+    /// Sums the messages of vertices without out-edges.
+    fn aggregate(&self, _vertex: u32, state: &Rank, degree: u32) -> u64 {
         if ALL && degree == 0 { (state.rank - self.kept(state)).max(0).cast_unsigned() } else { 0 }
     }
 
-    fn gathered(&mut self, spread: u64) {
+    fn set_aggregate(&mut self, spread: u64) {
         if ALL {
             let more = spread.cast_signed() - self.spread.cast_signed();
             self.each = share_of(self.damping, more) / self.vertices.cast_signed();
@@ -128,6 +128,8 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
     }
 }
 
+/// Runs PageRank with a vertex tolerance.
+///
 /// # Errors
 /// As [`super::pagerank`].
 pub(super) fn pagerank(
@@ -139,7 +141,7 @@ pub(super) fn pagerank(
     let vertices = graph.vertices();
     check_vertex_tolerance(vertex_tolerance, options.damping)?;
     if options.tolerance > 0.0 {
-        let (found, expected) = (options.tolerance.to_string(), "0 beside a vertex_tolerance".to_string());
+        let (found, expected) = (options.tolerance.to_string(), "0 with a vertex_tolerance".to_string());
         return Err(Error::BadOption { option: "tolerance", found, expected });
     }
     let damping = (options.damping * ONE as f64) as u64;
@@ -155,7 +157,7 @@ pub(super) fn pagerank(
     let first = (ONE / vertices).cast_signed();
     let start = |_| Rank { rank: first, pending: first };
     let mut engine = Engine::new::<Deltas<true>>(job, setup, start)?;
-    let begun = engine.take_up(&checkpoints)?;
+    let begun = engine.resume_from(&checkpoints)?;
     let (mut active, [mut to_come, spread]) =
         begun.unwrap_or((Frontier::All, [options.iterations.into(), ONE]));
     let mut all = Deltas::<true> { vertices, damping, tolerance, spread, each: 0 };
@@ -164,19 +166,19 @@ pub(super) fn pagerank(
         if active.is_empty() || (active.is_all() && to_come == 0) {
             break;
         }
-        // Once few edges carry something a list says who sends, since what is pending alone does not.
+        // Once few edges carry a change, a list names the senders, since pending changes alone do not.
         let done = match active.is_all() {
             true => engine.superstep(&mut all, Superstep::new(&active, Collect::WhenFew))?,
             false => engine.superstep(&mut some, Superstep::new(&active, Collect::Yes))?,
         };
         active = done.active;
-        // Supersteps of all vertices, at most.
+        // Upper bound on the supersteps of all vertices.
         let is_crowded = active.is_all() && done.change > 0;
         to_come = if is_crowded { (options.iterations - superstep).into() } else { 0 };
         engine.save(&mut checkpoints, &active, [to_come, all.spread])?;
     }
     let summary = engine.summary();
-    // What nobody sent: what is little everywhere, and what those have who would be next.
+    // Changes that were never sent: the small ones of all vertices, and those of the vertices that would send next.
     let mut pending = 0;
     if !active.is_all() {
         let (mut listed, mut states) = (active.reader(job, vertices)?, engine.cursor());
@@ -187,13 +189,13 @@ pub(super) fn pagerank(
     let (mut states, mut sum) = (engine.into_stream()?, 0);
     states.for_each(|_, state| {
         sum += state.rank;
-        // Where there is a list, whoever has much is in it or has sent it.
+        // With a list, a vertex with a large pending change is in the list or has sent the change.
         if active.is_all() || !all.sends(state) {
             pending += u128::from(state.pending.unsigned_abs());
         }
         Ok(())
     })?;
-    // As told at the top, in units of ranks before they are divided.
+    // The bound of the module's head, in units of ranks before division.
     let lost = 2.0 * summary.edges_traversed as f64;
     let missing = (options.damping * pending as f64 + lost) / (1.0 - options.damping);
     let error_max = Some((2.0 * missing / sum as f64).min(2.0));

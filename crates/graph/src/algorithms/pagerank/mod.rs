@@ -6,7 +6,7 @@
 //! point cannot give. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a billion
 //! vertices about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
 //!
-//! With a tolerance for each vertex ranks converge vertex by vertex instead: `deltas.rs`.
+//! With a tolerance per vertex, ranks converge vertex by vertex instead: `deltas.rs`.
 
 mod deltas;
 
@@ -25,25 +25,25 @@ use crate::{
     plain::Plain,
 };
 
-/// What PageRank is to do.
+/// Sets the options of PageRank.
 #[derive(Clone, Copy, Debug)]
 pub struct PageRankOptions {
-    /// Iterations; 10 by default. With `vertex_tolerance` at most so many.
+    /// Iterations; 10 by default. With `vertex_tolerance` the largest number of iterations.
     pub iterations: u32,
     /// The share of rank that follows edges, 0 to 1; 0.85 by default.
     pub damping: f64,
-    /// Stops before the last iteration when all ranks together change by no more than this; 0 by default.
+    /// Stops before the last iteration when the ranks together change by no more than this; 0 by default.
     pub tolerance: f64,
-    /// Sends only changes, and a vertex's only while what it has not sent is more than this share of its rank: more than 0, less
-    /// than 1 - damping. Few vertices and their edges are walked over in late supersteps, and it ends where none is left
-    /// (`iterations` permitting; see [`PageRankOptions::converging`]). Then the absolute differences of all ranks from converged
-    /// ones sum to at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] tells how much it may be in this
-    /// job. `None`, the default: all vertices send all they have in each iteration.
+    /// Sends only changes, and only while the unsent change of a vertex is more than this share of its rank: more than 0, less
+    /// than 1 - damping. Late supersteps then read few vertices and edges, and the job ends when no vertex sends (or after
+    /// `iterations`; see [`PageRankOptions::converging`]). The absolute differences of all ranks from converged ones then sum to
+    /// at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the bound of this job. `None`, the
+    /// default: all vertices send their whole rank in each iteration.
     pub vertex_tolerance: Option<f64>,
-    /// Goes on where an interrupted job ended that asked the same of the same graph, and keeps what it needs for that,
-    /// about this often. [`Rows::finish`](crate::Rows::finish) forgets it. `None`: neither.
+    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
-    /// For tests and comparisons.
+    /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
 }
 
@@ -61,7 +61,7 @@ impl Default for PageRankOptions {
 }
 
 impl PageRankOptions {
-    /// Until no vertex has more than this to send, however many supersteps that takes.
+    /// Creates options that run until no vertex has more than this to send, in any number of supersteps.
     pub fn converging(vertex_tolerance: f64) -> Self {
         let vertex_tolerance = Some(vertex_tolerance);
         PageRankOptions { iterations: u32::MAX, vertex_tolerance, ..PageRankOptions::default() }
@@ -79,7 +79,7 @@ fn times(a: u64, b: u64) -> u64 {
 struct PageRank {
     vertices: u64,
     damping: u64,
-    /// What each vertex gets whatever its edges are: from random jumps and from vertices without out-edges.
+    /// Part of each vertex that does not depend on its edges: from random jumps and from vertices without out-edges.
     base: u64,
 }
 
@@ -105,11 +105,11 @@ impl StepProgram for PageRank {
         true
     }
 
-    fn gather(&self, _vertex: u32, rank: &u64, degree: u32) -> u64 {
+    fn aggregate(&self, _vertex: u32, rank: &u64, degree: u32) -> u64 {
         if degree == 0 { *rank } else { 0 }
     }
 
-    fn gathered(&mut self, dangling: u64) {
+    fn set_aggregate(&mut self, dangling: u64) {
         self.base = (ONE - self.damping + times(self.damping, dangling)) / self.vertices;
     }
 
@@ -118,11 +118,11 @@ impl StepProgram for PageRank {
     }
 }
 
-/// Ranks of all vertices: columns `vertex`, `rank`.
+/// Computes the ranks of all vertices: columns `vertex`, `rank`.
 ///
-/// Cost: where it pays, edges are cut into columns first, which reads them once (up to 4 bytes an edge, 4 a vertex) and writes 2 to 3 bytes an
-/// edge; an iteration reads these, as far as they do not stay in memory. With `vertex_tolerance` a vertex takes 16 bytes of state instead
-/// of 8, and once few edges have something to carry only those are read. See the engine for the rest.
+/// Cost: where it pays, edges are cut into columns first, which reads all edges once (up to 4 bytes per edge, 4 per vertex) and
+/// writes 2 to 3 bytes per edge; an iteration reads the columns that do not stay in memory. With `vertex_tolerance` a vertex
+/// takes 16 bytes of state instead of 8, and once few edges carry a change only those are read. See the engine for the rest.
 ///
 /// # Errors
 /// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -153,7 +153,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     let rows = vec![graph.out().unweighted()];
     let setup = Setup { tuning: &options.tuning, rows, has_in_edges: false, dense, kept_bytes };
     let mut engine = Engine::new::<PageRank>(job, setup, start)?;
-    let (done, mut last_change) = match engine.take_up(&checkpoints)? {
+    let (done, mut last_change) = match engine.resume_from(&checkpoints)? {
         Some((_, numbers)) => (numbers[0] as u32, Some(f64::from_bits(numbers[1]))),
         None => (0, None),
     };
@@ -170,7 +170,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     answer(graph, job, summary, engine.into_stream()?, checkpoints, |rank| *rank as f64 / ONE as f64)
 }
 
-/// A row for each vertex with the rank that its state means.
+/// Makes a row for each vertex with the rank that its state encodes.
 fn answer<S: State>(
     graph: &Graph,
     job: &Job,
@@ -190,8 +190,10 @@ fn answer<S: State>(
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
+/// Checks the damping.
+///
 /// # Errors
-/// [`Error::BadOption`] for a damping that is no share.
+/// [`Error::BadOption`] outside 0 to 1.
 pub(crate) fn check_damping(damping: f64) -> Result<()> {
     if !(0.0..=1.0).contains(&damping) {
         let (found, expected) = (damping.to_string(), "0 to 1".to_string());
@@ -200,8 +202,10 @@ pub(crate) fn check_damping(damping: f64) -> Result<()> {
     Ok(())
 }
 
+/// Checks the tolerance per vertex.
+///
 /// # Errors
-/// [`Error::BadOption`] for a tolerance with which nobody would send anything, or the ranks could be anything.
+/// [`Error::BadOption`] where no vertex would send, or the bound on the distance would be empty.
 pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Result<()> {
     if vertex_tolerance > 0.0 && vertex_tolerance < 1.0 - damping {
         return Ok(());
@@ -210,15 +214,15 @@ pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Res
     Err(Error::BadOption { option: "vertex_tolerance", found: vertex_tolerance.to_string(), expected })
 }
 
-/// What rounding may add to the distance from exact ranks.
+/// Distance from exact ranks that rounding may add.
 const ROUNDING: f64 = 1e-6;
 
-/// Compares `ranks` with a plain power iteration in floating point: each within 10^-6 of the expected rank, relative
-/// to it, and all together 1. With a `vertex_tolerance` it iterates until ranks are converged, whatever `iterations` says, and
-/// all together may be off by what is told there.
+/// Compares `ranks` with a plain power iteration in floating point: each within 10^-6 of the expected rank, relative, and their
+/// sum with 1. With a `vertex_tolerance` the check iterates until ranks converge, whatever `iterations` says, and the sum of
+/// differences may reach the bound documented there.
 ///
 /// # Errors
-/// What is wrong, in words, with the user's ids.
+/// Returns a description of the difference, in the ids of the user.
 pub fn verify(
     graph: &Plain,
     options: &PageRankOptions,
@@ -227,7 +231,7 @@ pub fn verify(
     let damping = options.damping;
     let iterations = match options.vertex_tolerance {
         None => options.iterations,
-        // Each leaves at most the damping's share of the distance, which is 2 at first.
+        // Each iteration multiplies the distance, which is 2 at first, by at most the damping.
         Some(_) => (1e-9f64.ln() / damping.ln()).ceil().max(1.0) as u32,
     };
     let mut expected = vec![1.0 / graph.vertices() as f64; graph.vertices()];
@@ -273,7 +277,7 @@ fn all_are_near(ranks: &[f64], expected: &[f64], limit: f64) -> std::result::Res
     }
 }
 
-/// The ranks after these.
+/// Returns the ranks after one iteration.
 fn power_step(graph: &Plain, damping: f64, ranks: &[f64]) -> Vec<f64> {
     let count = graph.vertices();
     let dangling: f64 = (0..count).filter(|&v| graph.out(v).is_empty()).map(|v| ranks[v]).sum();

@@ -15,58 +15,58 @@ use crate::{
     engine::{Message, StepProgram},
 };
 
-/// What messages are added to: a cell for each vertex of a column.
-pub(super) trait CellArray {
+/// The target of messages: an accumulator for each vertex of a column.
+pub(super) trait AccumulatorArray {
     type Message: Message;
 
-    /// The place of a vertex in its column will be needed soon.
+    /// Prefetches the accumulator of a vertex, given by its place in the column.
     fn ask(&self, place: u32);
 
     fn add(&mut self, place: u32, message: Self::Message);
 }
 
-/// Cells of one thread alone.
-pub(super) struct Own<'a, P: StepProgram> {
+/// Accumulators of a single thread.
+pub(super) struct OwnAccumulators<'a, P: StepProgram> {
     pub program: &'a P,
-    /// The vertex of the first cell.
+    /// The vertex of the first accumulator.
     pub first: u32,
-    pub cells: &'a mut [P::Message],
+    pub accumulators: &'a mut [P::Message],
 }
 
-impl<P: StepProgram> CellArray for Own<'_, P> {
+impl<P: StepProgram> AccumulatorArray for OwnAccumulators<'_, P> {
     type Message = P::Message;
 
     #[inline(always)]
     fn ask(&self, place: u32) {
-        prefetch(&self.cells[place as usize]);
+        prefetch(&self.accumulators[place as usize]);
     }
 
     #[inline(always)]
     fn add(&mut self, place: u32, message: P::Message) {
-        let cell = &mut self.cells[place as usize];
+        let cell = &mut self.accumulators[place as usize];
         *cell = self.program.reduce_at(self.first + place, *cell, message);
     }
 }
 
-/// Cells that threads share. Where messages come from flash the drive is waited for, and not the exchange of a cell.
-pub(super) struct SharedCells<'a, P: StepProgram> {
+/// Accumulators that threads share. Where messages come from flash the drive is the bottleneck, not the exchange.
+pub(super) struct SharedAccumulators<'a, P: StepProgram> {
     pub program: &'a P,
-    /// The vertex of the first cell.
+    /// The vertex of the first accumulator.
     pub first: u32,
-    pub cells: &'a [<P::Message as Message>::Cell],
+    pub accumulators: &'a [<P::Message as Message>::Cell],
 }
 
-impl<P: StepProgram> CellArray for SharedCells<'_, P> {
+impl<P: StepProgram> AccumulatorArray for SharedAccumulators<'_, P> {
     type Message = P::Message;
 
     #[inline(always)]
     fn ask(&self, place: u32) {
-        prefetch(&self.cells[place as usize]);
+        prefetch(&self.accumulators[place as usize]);
     }
 
     #[inline(always)]
     fn add(&mut self, place: u32, message: P::Message) {
-        let cell = &self.cells[place as usize];
+        let cell = &self.accumulators[place as usize];
         let mut old = P::Message::load(cell);
         loop {
             let new = self.program.reduce_at(self.first + place, old, message);
@@ -78,20 +78,20 @@ impl<P: StepProgram> CellArray for SharedCells<'_, P> {
     }
 }
 
-/// Goes along the edges of some cuts, one column after the other.
+/// Reads the edges of some cuts, one column after the other.
 pub(super) struct Adder<'a, M> {
     job: Job,
     columns: &'a Columns,
     cuts: Range<usize>,
     messages: MessageReader<'a, M>,
     chunks: ChunkReader<'a>,
-    /// One frame is unpacked ahead, so that what its edges need is asked for while those before are added.
-    frame: Box<Frame>,
-    next: Box<Frame>,
+    /// One frame is unpacked ahead, so that the memory that its edges need is prefetched while the frame before is added.
+    frame: Box<EdgeFrame>,
+    next: Box<EdgeFrame>,
 }
 
 impl<'a, M: Message> Adder<'a, M> {
-    /// For these cuts of all columns.
+    /// Creates a reader for these cuts of all columns.
     pub fn new(
         job: &'a Job,
         columns: &'a Columns,
@@ -106,13 +106,17 @@ impl<'a, M: Message> Adder<'a, M> {
             messages: messages.reader(job, first..end)?,
             chunks: ChunkReader::new(job, columns.plan.chunk_bytes)?,
             cuts,
-            frame: Box::new(Frame::new()),
-            next: Box::new(Frame::new()),
+            frame: Box::new(EdgeFrame::new()),
+            next: Box::new(EdgeFrame::new()),
         })
     }
 
-    /// Adds the messages of a column's edges to its cells.
-    pub fn add_up(&mut self, cells: &mut impl CellArray<Message = M>, column: usize) -> Result<()> {
+    /// Adds the messages of a column's edges to its accumulators.
+    pub fn add_up(
+        &mut self,
+        accumulators: &mut impl AccumulatorArray<Message = M>,
+        column: usize,
+    ) -> Result<()> {
         self.messages.begin()?;
         let columns = self.columns;
         let packing = Packing::new().expect("words are packed");
@@ -128,29 +132,29 @@ impl<'a, M: Message> Adder<'a, M> {
                     bytes = &bytes[used.map_err(|BadFrame| columns.bad_frame())?..];
                     next.fill(&keys, columns.bits, edges.min(FRAME_RECORDS));
                     edges -= next.count;
-                    frame.add(next, cells, &mut self.messages)?;
+                    frame.add(next, accumulators, &mut self.messages)?;
                     std::mem::swap(&mut frame, &mut next);
                 }
             }
         }
         next.count = 0;
-        frame.add(next, cells, &mut self.messages)
+        frame.add(next, accumulators, &mut self.messages)
     }
 }
 
 /// Edges in the order of senders.
-struct Frame {
+struct EdgeFrame {
     senders: [u32; FRAME_RECORDS],
     places: [u32; FRAME_RECORDS],
     count: usize,
 }
 
-impl Frame {
-    fn new() -> Frame {
-        Frame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
+impl EdgeFrame {
+    fn new() -> EdgeFrame {
+        EdgeFrame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
     }
 
-    /// Takes keys apart.
+    /// Splits keys into senders and places.
     fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
         let mask = (1u64 << bits) - 1;
         for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {
@@ -159,12 +163,12 @@ impl Frame {
         self.count = count;
     }
 
-    /// Adds the messages of all edges, and asks for what `next` will need.
+    /// Adds the messages of all edges, and prefetches for `next`.
     #[inline]
     fn add<M: Message>(
         &self,
-        next: &Frame,
-        cells: &mut impl CellArray<Message = M>,
+        next: &EdgeFrame,
+        accumulators: &mut impl AccumulatorArray<Message = M>,
         messages: &mut MessageReader<'_, M>,
     ) -> Result<()> {
         let mut done = 0;
@@ -178,11 +182,11 @@ impl Frame {
             let edges = self.senders[here.clone()].iter().zip(&self.places[here.clone()]);
             let later = next.senders[here.clone()].iter().zip(&next.places[here]);
             for ((sender, &place), (next_sender, &next_place)) in edges.zip(later) {
-                cells.ask(next_place);
+                accumulators.ask(next_place);
                 if let Some(message) = window.get(next_sender.wrapping_sub(start) as usize) {
                     prefetch(message);
                 }
-                cells.add(place, window[(sender - start) as usize]);
+                accumulators.add(place, window[(sender - start) as usize]);
             }
             done += inside;
         }

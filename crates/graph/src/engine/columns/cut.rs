@@ -1,6 +1,6 @@
 //! Cuts rows into columns.
 //!
-//! Each worker walks over a part of the vertices in order and puts edges where their columns gather them: 256 edges become a
+//! Each worker walks over a part of the vertices in order and appends edges to buffers of their columns: 256 edges become a
 //! packed frame, frames fill a chunk, and a full chunk stays in memory while there is room, or is appended to the worker's file.
 
 use std::{ops::Range, sync::Mutex};
@@ -11,30 +11,30 @@ use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation, taken_byt
 use super::{Columns, Packing, senders::Senders};
 use crate::{
     Result,
-    csr::{self, Csr, IndexCursor, RANGE_UNIT, Rows},
-    engine::estimates::Plan,
+    csr::{self, Csr, IndexCursor, RANGE_UNIT, RowReader},
+    engine::estimates::ColumnPlan,
 };
 
 const FRAME_BYTES: usize = FRAME_RECORDS * 8;
-/// Chunks that stay in memory are made in pieces of this size: one huge page.
+/// Chunks in memory are allocated in pieces of this size: one huge page.
 const HELD_PIECE_BYTES: usize = 2 << 20;
 
-/// Edges of a column that follow each other.
+/// Consecutive edges of a column.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk {
+pub(super) struct PackedChunk {
     pub place: Place,
     pub edges: u32,
 }
 
-/// Where a chunk is.
+/// The place of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
     Held { number: u32 },
     Flash { number: u32 },
 }
 
-/// Memory that cutting into `columns` takes, without chunks that stay.
-pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
+/// Returns the memory of cutting into `columns`, without chunks that stay.
+pub(super) fn memory_bytes(plan: &ColumnPlan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
     let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
     let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
@@ -43,17 +43,17 @@ pub(super) fn memory_bytes(plan: &Plan, columns: usize) -> u64 {
     (plan.workers * (rows + gathered + written) + held) as u64
 }
 
-fn write_bytes(plan: &Plan) -> usize {
+fn write_bytes(plan: &ColumnPlan) -> usize {
     plan.windows * plan.chunk_bytes
 }
 
 /// Cuts the edges of all rows.
-pub(super) fn cut(job: &Job, plan: Plan, rows: Csr, senders: Senders) -> Result<Columns> {
+pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> Result<Columns> {
     job.start_phase("cutting edges into columns", "edges", rows.entries);
     let vertices = rows.vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
     let bits = u64::BITS - (plan.width - 1).leading_zeros();
-    let room = Mutex::new(Room {
+    let room = Mutex::new(ChunkSpace {
         job: job.clone(),
         chunk_bytes: plan.chunk_bytes,
         left: plan.held_bytes,
@@ -83,7 +83,7 @@ pub(super) fn cut(job: &Job, plan: Plan, rows: Csr, senders: Senders) -> Result<
     Ok(Columns { plan, rows, senders, bits, cuts })
 }
 
-/// Parts of all vertices, one for each worker, with about as many edges each.
+/// Divides all vertices into a part for each worker, with about equal numbers of edges.
 fn parts(job: &Job, rows: &Csr, workers: usize) -> Result<Vec<Range<u64>>> {
     let (vertices, entries) = (rows.vertices, rows.entries);
     let mut index = IndexCursor::new(job, rows)?;
@@ -106,18 +106,18 @@ fn parts(job: &Job, rows: &Csr, workers: usize) -> Result<Vec<Range<u64>>> {
     Ok(ends.windows(2).map(|ends| ends[0]..ends[1]).collect())
 }
 
-/// Room for chunks that stay in memory.
-struct Room {
+/// Space for chunks that stay in memory.
+struct ChunkSpace {
     job: Job,
     chunk_bytes: usize,
     left: u64,
     spare: Vec<Buffer>,
-    /// A worker failed.
+    /// Tells whether a worker failed.
     is_stopped: bool,
 }
 
-impl Room {
-    /// An empty chunk, while there is room.
+impl ChunkSpace {
+    /// Takes an empty chunk, while there is space.
     fn take(&mut self) -> Result<Option<Buffer>> {
         if self.spare.is_empty() && self.left >= HELD_PIECE_BYTES as u64 {
             self.left -= HELD_PIECE_BYTES as u64;
@@ -128,61 +128,67 @@ impl Room {
     }
 }
 
-/// What one worker cut: the edges of its part of all vertices.
+/// The output of one worker: the edges of its part of all vertices.
 pub(super) struct Cut {
     /// The number of the part's first sender.
     pub first_sender: u64,
-    /// Of each column, in order.
-    pub chunks: Vec<Vec<Chunk>>,
+    /// Chunks of each column, in order.
+    pub chunks: Vec<Vec<PackedChunk>>,
     pub held: Vec<Buffer>,
-    /// None where all chunks are in memory.
+    /// The file; `None` where all chunks are in memory.
     pub file: Option<CheckedFile>,
     _lists: Reservation,
 }
 
-/// Memory of a chunk's place, and of its buffer or checksum, in lists that may have twice the room.
-pub(super) fn listed_bytes(plan: &Plan) -> u64 {
+/// Returns the memory of a chunk's place, and of its buffer or checksum, in lists whose capacity may be twice their length.
+pub(super) fn listed_bytes(plan: &ColumnPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
-    2 * (size_of::<Chunk>() + other) as u64
+    2 * (size_of::<PackedChunk>() + other) as u64
 }
 
 fn open_bytes(columns: usize) -> u64 {
-    (columns * (size_of::<Open>() + size_of::<Vec<Chunk>>())) as u64
+    (columns * (size_of::<OpenColumn>() + size_of::<Vec<PackedChunk>>())) as u64
 }
 
-/// What a column gathers.
-struct Open {
-    /// Keys that are no frame yet.
+/// The buffer of a column.
+struct OpenColumn {
+    /// Keys that do not fill a frame yet.
     keys: usize,
     chunk: Buffer,
     filled: usize,
     edges: u32,
-    chunks: Vec<Chunk>,
+    chunks: Vec<PackedChunk>,
 }
 
 struct Cutter<'a> {
     job: &'a Job,
-    plan: Plan,
+    plan: ColumnPlan,
     bits: u32,
     packing: Packing,
-    /// A frame's keys for each column.
+    /// Keys of a frame for each column.
     keys: Buffer,
-    open: Vec<Open>,
-    room: &'a Mutex<Room>,
+    open: Vec<OpenColumn>,
+    room: &'a Mutex<ChunkSpace>,
     held: Vec<Buffer>,
     file: Option<FileWriter>,
     written: u32,
     lists: Reservation,
     listed: u64,
-    /// Another worker failed.
+    /// Tells whether another worker failed.
     is_stopped: bool,
 }
 
 impl<'a> Cutter<'a> {
-    fn new(job: &'a Job, plan: Plan, columns: usize, bits: u32, room: &'a Mutex<Room>) -> Result<Cutter<'a>> {
+    fn new(
+        job: &'a Job,
+        plan: ColumnPlan,
+        columns: usize,
+        bits: u32,
+        room: &'a Mutex<ChunkSpace>,
+    ) -> Result<Cutter<'a>> {
         let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "edges of columns")?;
         let chunks = Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "chunks of columns")?;
-        let open = |chunk| Open { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
+        let open = |chunk| OpenColumn { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
         Ok(Cutter {
             job,
             plan,
@@ -200,13 +206,13 @@ impl<'a> Cutter<'a> {
         })
     }
 
-    /// Cuts the rows of a range of vertices, of which `sender` is the first that has edges.
+    /// Cuts the rows of a range of vertices; `sender` numbers the first one that has edges.
     fn walk(&mut self, rows: &Csr, range: Range<u64>, mut sender: u64) -> Result<()> {
         if range.is_empty() {
             return Ok(());
         }
         let job = self.job;
-        let mut rows = Rows::deep(job, rows, range.clone(), self.plan.windows)?;
+        let mut rows = RowReader::deep(job, rows, range.clone(), self.plan.windows)?;
         for vertex in range {
             if self.is_stopped {
                 return Ok(());
@@ -257,7 +263,7 @@ impl<'a> Cutter<'a> {
         }
     }
 
-    /// Puts a column's chunk away.
+    /// Stores a column's chunk.
     fn close(&mut self, column: usize) -> Result<()> {
         let mut room = self.room.lock().expect("no panic under this lock");
         self.is_stopped = room.is_stopped;
@@ -266,7 +272,7 @@ impl<'a> Cutter<'a> {
         let open = &mut self.open[column];
         let place = match fresh {
             Some(mut fresh) => {
-                // A copy, so that nothing of what columns gather in is kept.
+                // The buffer is copied and reused.
                 fresh[..open.filled].copy_from_slice(&open.chunk[..open.filled]);
                 self.held.push(fresh);
                 Place::Held { number: (self.held.len() - 1) as u32 }
@@ -285,7 +291,7 @@ impl<'a> Cutter<'a> {
         self.listed += 1;
         self.lists.resize(open_bytes(self.open.len()) + self.listed * listed_bytes(&self.plan))?;
         let open = &mut self.open[column];
-        open.chunks.push(Chunk { place, edges: open.edges });
+        open.chunks.push(PackedChunk { place, edges: open.edges });
         (open.filled, open.edges) = (0, 0);
         Ok(())
     }
@@ -301,7 +307,7 @@ impl<'a> Cutter<'a> {
         }
         let file = self.file.map(FileWriter::finish).transpose()?;
         self.lists.resize(
-            (self.open.len() * size_of::<Vec<Chunk>>()) as u64 + self.listed * listed_bytes(&self.plan),
+            (self.open.len() * size_of::<Vec<PackedChunk>>()) as u64 + self.listed * listed_bytes(&self.plan),
         )?;
         let chunks = self.open.into_iter().map(|open| open.chunks).collect();
         Ok(Cut { first_sender, chunks, held: self.held, file, _lists: self.lists })

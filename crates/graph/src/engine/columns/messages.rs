@@ -1,4 +1,4 @@
-//! What all senders have to say in a superstep, in order: an array, or files that are read once for each column.
+//! Messages of all senders in a superstep, in order: an array, or files that are read once for each column.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::{Result, engine::Message};
 
 /// The unit in which messages are read and written.
 pub(super) const WINDOW_BYTES: usize = 256 << 10;
-/// Windows that a reader has, all but one of them on their way.
+/// Windows of a reader, all but one of them in flight.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
 /// Messages that are written at once.
@@ -18,12 +18,12 @@ const STAGED: usize = 1024;
 /// Memory of a writer to flash.
 pub(super) const WRITER_BYTES: usize = 2 * WINDOW_BYTES + STAGED * 16;
 
-/// Memory of a reader from flash.
+/// Returns the memory of a reader from flash.
 pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }
 
-/// Memory of the checksums of so many bytes in so many files: their lists may have twice the room.
+/// Returns the memory of the checksums of so many bytes in so many files, in lists whose capacity may be twice their length.
 pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
     8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }
@@ -31,18 +31,18 @@ pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
 /// The messages of a superstep.
 pub(super) enum Messages {
     Memory(Buffer),
-    /// In the order of senders.
-    Flash(Vec<Part>),
+    /// Messages in the order of senders.
+    Flash(Vec<MessageFile>),
 }
 
-/// A file of the messages of senders that follow each other.
-pub(super) struct Part {
+/// A file of the messages of consecutive senders.
+pub(super) struct MessageFile {
     pub first_sender: u64,
     pub file: CheckedFile,
 }
 
 impl Messages {
-    /// For the messages of a range of senders.
+    /// Creates a reader of the messages of a range of senders.
     pub fn reader<M: Message>(&self, job: &Job, senders: Range<u64>) -> Result<MessageReader<'_, M>> {
         match self {
             Messages::Memory(buffer) => Ok(MessageReader::Memory(buffer.typed())),
@@ -64,14 +64,14 @@ impl Messages {
 
 /// Writes messages one after the other.
 pub(super) enum MessageWriter<'a, M: Message> {
-    Memory { cells: &'a [M::Cell], next: usize },
+    Memory { accumulators: &'a [M::Cell], next: usize },
     Flash { file: Box<FileWriter>, staged: Vec<M> },
 }
 
 impl<'a, M: Message> MessageWriter<'a, M> {
-    /// Into the cells of the senders from `first` on.
-    pub fn memory(cells: &'a [M::Cell], first: u64) -> Self {
-        MessageWriter::Memory { cells, next: first as usize }
+    /// Writes into the cells of the senders from `first` on.
+    pub fn memory(accumulators: &'a [M::Cell], first: u64) -> Self {
+        MessageWriter::Memory { accumulators, next: first as usize }
     }
 
     pub fn flash(job: &Job) -> Result<Self> {
@@ -82,8 +82,8 @@ impl<'a, M: Message> MessageWriter<'a, M> {
     #[inline]
     pub fn push(&mut self, message: M) -> Result<()> {
         match self {
-            MessageWriter::Memory { cells, next } => {
-                message.store(&cells[*next]);
+            MessageWriter::Memory { accumulators, next } => {
+                message.store(&accumulators[*next]);
                 *next += 1;
             }
             MessageWriter::Flash { file, staged } => {
@@ -100,7 +100,7 @@ impl<'a, M: Message> MessageWriter<'a, M> {
     /// Ends the file.
     ///
     /// # Panics
-    /// Where there is none.
+    /// For messages in memory.
     pub fn finish(self) -> Result<CheckedFile> {
         match self {
             MessageWriter::Memory { .. } => panic!("no file"),
@@ -119,7 +119,7 @@ pub(super) enum MessageReader<'a, M> {
 }
 
 impl<M: Message> MessageReader<'_, M> {
-    /// Goes to the first sender.
+    /// Moves to the first sender.
     pub fn begin(&mut self) -> Result<()> {
         match self {
             MessageReader::Memory(_) => Ok(()),
@@ -127,8 +127,8 @@ impl<M: Message> MessageReader<'_, M> {
         }
     }
 
-    /// Messages that follow each other, that of `sender` among them, with the sender of the first one. Senders are asked for
-    /// in order.
+    /// Returns consecutive messages, including that of `sender`, and the sender of the first one. Senders must be passed in
+    /// order.
     #[inline]
     pub fn window(&mut self, sender: u64) -> Result<(u64, &[M])> {
         match self {
@@ -144,13 +144,13 @@ impl<M: Message> MessageReader<'_, M> {
 /// Reads the messages of a range of senders, one file after the other.
 pub(super) struct FlashReader<'a> {
     job: Job,
-    parts: &'a [Part],
+    parts: &'a [MessageFile],
     senders: Range<u64>,
-    /// The part that is read.
+    /// The part that is being read.
     number: usize,
     reader: Option<Box<FileReader>>,
     spare: Vec<Buffer>,
-    /// The sender of the first message of the window.
+    /// The sender of the window's first message.
     start: u64,
 }
 
@@ -164,9 +164,9 @@ impl FlashReader<'_> {
         if let Some(reader) = self.reader.take() {
             self.spare = reader.into_buffers()?;
         }
-        let Part { first_sender, file } = &self.parts[number];
+        let MessageFile { first_sender, file } = &self.parts[number];
         let place = |sender: u64| (sender.saturating_sub(*first_sender) * message_bytes).min(file.len());
-        // From the block in which the first one is.
+        // Reading begins at the block of the first message.
         let first = place(self.senders.start) / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let range = first..place(self.senders.end).max(first);
         let spare = std::mem::take(&mut self.spare);
@@ -207,7 +207,7 @@ mod tests {
         for count in counts {
             let mut writer = MessageWriter::<u64>::flash(&job).unwrap();
             (senders..senders + count).for_each(|sender| writer.push(sender * 3).unwrap());
-            parts.push(Part { first_sender: senders, file: writer.finish().unwrap() });
+            parts.push(MessageFile { first_sender: senders, file: writer.finish().unwrap() });
             senders += count;
         }
         let messages = Messages::Flash(parts);

@@ -1,24 +1,25 @@
-//! A superstep of all vertices, column by column: edges lie by ranges of their destinations, so that the updates of one range
-//! fit in memory, or in a cache (Zhu, Han and Chen, "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank
-//! communication via propagation blocking", 2017).
+//! Destination blocking: a superstep of all vertices, one column of the adjacency matrix after the other. Edges are grouped by
+//! ranges of destinations (columns), so that the accumulators of one range fit in memory, or in a cache (Zhu, Han and Chen,
+//! "GridGraph", 2015; Beamer, Asanović and Patterson, "Reducing PageRank communication via propagation blocking", 2017).
 //!
 //! ```text
 //!                  destinations ──►
 //!            ┌────────┬────────┬────────┐    messages   of all senders, in order: an array, or a file of each thread
 //!   senders  │ column │ column │ column │    a column    its edges in order, packed: sender and destination are one number,
-//!      │     │   0    │   1    │   2    │                and a frame keeps how far apart they are
-//!      ▼     └────────┴────────┴────────┘    cells       of one column, which one thread combines without any lock
+//!      │     │   0    │   1    │   2    │                and a frame keeps their differences
+//!      ▼     └────────┴────────┴────────┘    accumulators of one column, which one thread updates without any lock
 //! ```
 //!
-//! Columns are cut once, by walking over the rows in order: nothing is sorted. In each superstep every vertex writes its
-//! message down; then each thread takes a column, adds up its edges' messages in cells, and gives its vertices their new
-//! states when it is its turn. Messages are read in order for each column: where they do not fit in memory, their file is
-//! read once for each column, and columns are as wide as cells have room. Where that are many columns for the drive, all
-//! threads work on one of them, each on a part of the senders, and share its cells, so that it can be as much wider.
+//! Columns are cut once, by a pass over the rows in order: nothing is sorted. In each superstep every vertex writes its message;
+//! then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the new states of the
+//! column's vertices in turn. Messages are read in order for each column: where they do not fit in memory, their file is read
+//! once per column, and columns are as wide as the accumulators' memory allows. If the drive would then read too much, all
+//! threads work on one column, each on a part of the senders, and share its accumulators, so that columns can be as many times
+//! wider as there are threads.
 //!
-//! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads
-//! about 2 E, where they do not stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge
-//! takes a core 5 to 7 ns (scale 24, all in memory), of which unpacking is a quarter.
+//! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads about
+//! 2 E, except edges that stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge takes a core
+//! 5 to 7 ns (scale 24, all in memory), a quarter of which is unpacking.
 
 mod add;
 mod cut;
@@ -36,36 +37,36 @@ use std::{
 use inshore_store::{Buffer, Job};
 
 use self::{
-    add::{Adder, Own, SharedCells},
+    add::{Adder, OwnAccumulators, SharedAccumulators},
     cut::Cut,
-    messages::{MessageWriter, Messages, Part},
+    messages::{MessageFile, MessageWriter, Messages},
     senders::Senders,
 };
 use super::{
-    Done, Engine, Message, State, StepProgram, estimates::Plan, settle::Finalizing, state::StatePeek,
+    Done, Engine, Message, State, StepProgram, estimates::ColumnPlan, finalize::Finalizing, state::StatePeek,
 };
 use crate::{
     Error, Result,
     csr::{Csr, Degrees, PAGE_VERTICES, RANGE_UNIT, parallel_ranges},
-    turns::Turns,
+    sequencer::Sequencer,
 };
 
 type Packing = inshore_sortreduce::Packing<u64, ()>;
 
 /// Edges by columns.
 pub(crate) struct Columns {
-    plan: Plan,
+    plan: ColumnPlan,
     rows: Csr,
     senders: Senders,
-    /// Bits of a destination within its column; the sender is above them.
+    /// Bits of a destination within its column; the sender is above these.
     bits: u32,
-    /// Each the edges of a part of the senders, one after the other.
+    /// Edges of consecutive parts of the senders.
     cuts: Vec<Cut>,
 }
 
 impl Columns {
-    /// Cuts edges as planned. `None` where the store has no room for it, unless it `is_forced`.
-    pub fn new(job: &Job, plan: Plan, rows: &Csr, is_forced: bool) -> Result<Option<Columns>> {
+    /// Cuts edges as planned. `None` if the store has no room, unless the columns are forced.
+    pub fn new(job: &Job, plan: ColumnPlan, rows: &Csr, is_forced: bool) -> Result<Option<Columns>> {
         tracing::debug!(?plan, "columns");
         let rows = rows.unweighted();
         let senders = Senders::new(job, &rows, plan.workers)?;
@@ -88,7 +89,7 @@ impl Columns {
         self.vertices().div_ceil(self.plan.width) as usize
     }
 
-    /// The vertices of a column.
+    /// Returns the vertices of a column.
     fn range(&self, column: usize) -> Range<u64> {
         let start = column as u64 * self.plan.width;
         start..(start + self.plan.width).min(self.vertices())
@@ -98,16 +99,16 @@ impl Columns {
         self.rows.entries
     }
 
-    /// Edges are checked when they are read from flash: this is for those that were not what they should be when they were
-    /// cut.
+    /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was cut.
     fn bad_frame(&self) -> Error {
-        let (found, expected) = ("numbers that are none".to_string(), "senders and destinations".to_string());
+        let (found, expected) =
+            ("a malformed frame".to_string(), "packed senders and destinations".to_string());
         Error::BadGraph { name: self.rows.edges.name().to_string(), what: "a column", found, expected }
     }
 }
 
 impl<S: State> Engine<S> {
-    /// A superstep with all vertices active.
+    /// Runs a superstep in which all vertices are active.
     pub(super) fn column_step<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
@@ -118,9 +119,9 @@ impl<S: State> Engine<S> {
         self.has_columns = true;
         self.begin_superstep(entries);
         self.facts.edges_walked += entries;
-        let (messages, said) = self.write_messages(program, columns)?;
-        self.facts.edges_sent = Some(said.edges);
-        program.gathered(said.gathered);
+        let (messages, sums) = self.write_messages(program, columns)?;
+        self.facts.edges_sent = Some(sums.edges);
+        program.set_aggregate(sums.aggregate);
 
         let program = &*program;
         match columns.plan.is_shared {
@@ -129,7 +130,7 @@ impl<S: State> Engine<S> {
         }
     }
 
-    /// Each thread adds up a column of its own.
+    /// Adds up a column per thread.
     fn add_side_by_side<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -141,12 +142,12 @@ impl<S: State> Engine<S> {
         let cell_bytes = plan.width as usize * size_of::<P::Message>();
         let mut workers = Vec::with_capacity(plan.workers);
         for _ in 0..plan.workers.min(count) {
-            let cells = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
-            workers.push((cells, Adder::new(&job, columns, messages, 0..columns.cuts.len())?));
+            let accumulators = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
+            workers.push((accumulators, Adder::new(&job, columns, messages, 0..columns.cuts.len())?));
         }
         let finalizing = Finalizing::new(self, program, collect, None)?;
-        let (turns, next) = (Turns::new(finalizing), AtomicUsize::new(0));
-        let work = |mut cells: Buffer, mut adder: Adder<P::Message>| -> Result<()> {
+        let (sequencer, next) = (Sequencer::new(finalizing), AtomicUsize::new(0));
+        let work = |mut accumulators: Buffer, mut adder: Adder<P::Message>| -> Result<()> {
             loop {
                 let column = next.fetch_add(1, Ordering::Relaxed);
                 if column >= count {
@@ -154,28 +155,32 @@ impl<S: State> Engine<S> {
                 }
                 job.check_cancelled()?;
                 let range = columns.range(column);
-                let cells = &mut cells.typed_mut::<P::Message>()[..(range.end - range.start) as usize];
-                cells.fill(P::NOTHING);
-                adder.add_up(&mut Own { program, first: range.start as u32, cells }, column)?;
+                let accumulators =
+                    &mut accumulators.typed_mut::<P::Message>()[..(range.end - range.start) as usize];
+                accumulators.fill(P::NOTHING);
+                adder.add_up(
+                    &mut OwnAccumulators { program, first: range.start as u32, accumulators },
+                    column,
+                )?;
                 // Lists of active vertices and states on flash are written in order.
                 let in_order = collect || !plan.state_in_memory;
-                let turn = if in_order { turns.wait(column) } else { turns.any() };
+                let turn = if in_order { sequencer.wait(column) } else { sequencer.any() };
                 let Some(mut turn) = turn else { return Ok(()) };
-                turn.value.column(range.start as u32, cells)?;
-                turns.next(turn);
+                turn.value.column(range.start as u32, accumulators)?;
+                sequencer.next(turn);
             }
         };
         std::thread::scope(|scope| {
-            let spawn = |(cells, adder)| {
-                let (turns, work) = (&turns, &work);
-                scope.spawn(move || turns.guard(|| work(cells, adder)))
+            let spawn = |(accumulators, adder)| {
+                let (sequencer, work) = (&sequencer, &work);
+                scope.spawn(move || sequencer.guard(|| work(accumulators, adder)))
             };
             all_joined(workers.into_iter().map(spawn).collect())
         })?;
-        turns.into_value().finish()
+        sequencer.into_value().finish()
     }
 
-    /// All threads add up one column after the other, each what its part of the senders says.
+    /// Adds up one column after the other by all threads, each with the messages of its part of the senders.
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -185,7 +190,7 @@ impl<S: State> Engine<S> {
     ) -> Result<Done> {
         let job = self.job.clone();
         let cell_bytes = columns.plan.width as usize * size_of::<P::Message>();
-        let mut cells = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
+        let mut accumulators = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
         let adder = |cut| Adder::new(&job, columns, messages, cut..cut + 1);
         let mut adders = (0..columns.cuts.len()).map(adder).collect::<Result<Vec<Adder<P::Message>>>>()?;
         let mut finalizing = Finalizing::new(self, program, collect, None)?;
@@ -193,23 +198,23 @@ impl<S: State> Engine<S> {
             job.check_cancelled()?;
             let range = columns.range(column);
             let (first, len) = (range.start as u32, (range.end - range.start) as usize);
-            cells.typed_mut::<P::Message>()[..len].fill(P::NOTHING);
-            let shared = &cells.typed_mut::<<P::Message as Message>::Cell>()[..len];
+            accumulators.typed_mut::<P::Message>()[..len].fill(P::NOTHING);
+            let shared = &accumulators.typed_mut::<<P::Message as Message>::Cell>()[..len];
             std::thread::scope(|scope| {
                 let work = |adder| scope.spawn(move || add_to(adder, column, program, first, shared));
                 all_joined(adders.iter_mut().map(work).collect())
             })?;
-            finalizing.column(first, &cells.typed::<P::Message>()[..len])?;
+            finalizing.column(first, &accumulators.typed::<P::Message>()[..len])?;
         }
         finalizing.finish()
     }
 
-    /// What all senders have to say.
+    /// Writes the messages of all senders.
     fn write_messages<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
         columns: &Columns,
-    ) -> Result<(Messages, Said)> {
+    ) -> Result<(Messages, MessageSums)> {
         let job = self.job.clone();
         let (vertices, workers) = (columns.vertices(), columns.plan.workers);
         let states = self.state.peeks(&job, workers)?;
@@ -222,70 +227,73 @@ impl<S: State> Engine<S> {
                     edges = message.map_or(0, |_| degree.into());
                     writer.push(message.unwrap_or(P::NOTHING))?;
                 }
-                Ok(Said { gathered: program.gather(vertex, state, degree), edges })
+                Ok(MessageSums { aggregate: program.aggregate(vertex, state, degree), edges })
             })
         };
         if columns.plan.messages_in_memory {
             let bytes = columns.senders.count().max(1) as usize * size_of::<P::Message>();
             let mut buffer = Buffer::zeroed(job.budget(), bytes, "messages of vertices")?;
-            let cells = &*buffer.typed_mut::<<P::Message as Message>::Cell>();
-            let workers = states.into_iter().map(|states| (states, Said::default())).collect();
-            let workers = parallel_ranges(vertices, workers, |(states, said), range| {
-                let mut writer = MessageWriter::memory(cells, columns.senders.before(range.start));
-                said.add(write(states, &mut writer, range)?);
+            let accumulators = &*buffer.typed_mut::<<P::Message as Message>::Cell>();
+            let workers = states.into_iter().map(|states| (states, MessageSums::default())).collect();
+            let workers = parallel_ranges(vertices, workers, |(states, sums), range| {
+                let mut writer = MessageWriter::memory(accumulators, columns.senders.before(range.start));
+                sums.add(write(states, &mut writer, range)?);
                 Ok(())
             })?;
-            let said = Said::sum(workers.into_iter().map(|(_, said)| said));
-            return Ok((Messages::Memory(buffer), said));
+            let sums = MessageSums::sum(workers.into_iter().map(|(_, sums)| sums));
+            return Ok((Messages::Memory(buffer), sums));
         }
         // Each thread writes a file of its own.
         let step = vertices.div_ceil(workers as u64).next_multiple_of(RANGE_UNIT);
         let parts = std::thread::scope(|scope| {
-            let write = |mut states: StatePeek<'_, S>, start| -> Result<(Part, Said)> {
+            let write = |mut states: StatePeek<'_, S>, start| -> Result<(MessageFile, MessageSums)> {
                 let mut writer = MessageWriter::flash(&job)?;
-                let said = write(&mut states, &mut writer, start..(start + step).min(vertices))?;
-                Ok((Part { first_sender: columns.senders.before(start), file: writer.finish()? }, said))
+                let sums = write(&mut states, &mut writer, start..(start + step).min(vertices))?;
+                Ok((
+                    MessageFile { first_sender: columns.senders.before(start), file: writer.finish()? },
+                    sums,
+                ))
             };
             let starts = (0..vertices).step_by(step as usize);
             let spawn = |(states, start)| scope.spawn(move || write(states, start));
             all_joined(states.into_iter().zip(starts).map(spawn).collect())
         })?;
-        let (parts, said): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
-        Ok((Messages::Flash(parts), Said::sum(said)))
+        let (parts, sums): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+        Ok((Messages::Flash(parts), MessageSums::sum(sums)))
     }
 }
 
-/// Sums over the vertices that were asked for their messages.
+/// Sums over the vertices that wrote messages.
 #[derive(Clone, Copy, Default)]
-struct Said {
-    /// Of [`StepProgram::gather`].
-    gathered: u64,
-    /// The edges of those that had one.
+struct MessageSums {
+    /// Sum of [`StepProgram::aggregate`].
+    aggregate: u64,
+    /// Edges of the vertices that sent a message.
     edges: u64,
 }
 
-impl Said {
-    fn add(&mut self, other: Said) {
-        self.gathered = self.gathered.wrapping_add(other.gathered);
+impl MessageSums {
+    fn add(&mut self, other: MessageSums) {
+        self.aggregate = self.aggregate.wrapping_add(other.aggregate);
         self.edges += other.edges;
     }
 
-    fn sum(all: impl IntoIterator<Item = Said>) -> Said {
-        let mut sum = Said::default();
-        all.into_iter().for_each(|said| sum.add(said));
+    fn sum(all: impl IntoIterator<Item = MessageSums>) -> MessageSums {
+        let mut sum = MessageSums::default();
+        all.into_iter().for_each(|sums| sum.add(sums));
         sum
     }
 }
 
-/// Calls `each` with every vertex of a range and the number of its edges, and gives the sum of what it gives.
+/// Calls `each` with every vertex of a range and its degree, and returns the sum of the results.
 fn walk(
     job: &Job,
     rows: &Csr,
     range: Range<u64>,
-    mut each: impl FnMut(u32, u32) -> Result<Said>,
-) -> Result<Said> {
+    mut each: impl FnMut(u32, u32) -> Result<MessageSums>,
+) -> Result<MessageSums> {
     let mut degrees = Degrees::new(job, rows)?;
-    let (mut sum, mut start) = (Said::default(), range.start);
+    let (mut sum, mut start) = (MessageSums::default(), range.start);
     while start < range.end {
         job.check_cancelled()?;
         let end = ((start / PAGE_VERTICES + 1) * PAGE_VERTICES).min(range.end);
@@ -297,21 +305,21 @@ fn walk(
     Ok(sum)
 }
 
-/// One thread's share of a column.
+/// Adds up one thread's share of a column.
 fn add_to<P: StepProgram>(
     adder: &mut Adder<'_, P::Message>,
     column: usize,
     program: &P,
     first: u32,
-    cells: &[<P::Message as Message>::Cell],
+    accumulators: &[<P::Message as Message>::Cell],
 ) -> Result<()> {
-    adder.add_up(&mut SharedCells { program, first, cells }, column)
+    adder.add_up(&mut SharedAccumulators { program, first, accumulators }, column)
 }
 
 impl<P: StepProgram> Finalizing<'_, '_, P> {
-    /// Gives the vertices of a column their new states.
-    fn column(&mut self, first: u32, cells: &[P::Message]) -> Result<()> {
-        for (vertex, &cell) in (first..).zip(cells) {
+    /// Computes the new states of a column's vertices.
+    fn column(&mut self, first: u32, accumulators: &[P::Message]) -> Result<()> {
+        for (vertex, &cell) in (first..).zip(accumulators) {
             if P::EVERY_VERTEX || cell != P::NOTHING {
                 self.vertex(vertex, cell)?;
             }
@@ -320,7 +328,7 @@ impl<P: StepProgram> Finalizing<'_, '_, P> {
     }
 }
 
-/// Waits for all threads; gives the first error.
+/// Waits for all threads; returns the first error.
 fn all_joined<T>(threads: Vec<ScopedJoinHandle<'_, Result<T>>>) -> Result<Vec<T>> {
     let ends: Vec<_> =
         threads.into_iter().map(|thread| thread.join().expect("a worker does not panic")).collect();

@@ -1,4 +1,4 @@
-//! How edges are cut into columns, what lies where then, and whether that pays: numbers only.
+//! Plans columns: how edges are cut, the place of each array, and whether columns pay. Numbers only.
 
 use inshore_store::{DriveProfile, Job, format_bytes, taken_bytes};
 
@@ -7,32 +7,32 @@ use crate::{
     Regime, csr,
     engine::{
         chunks,
-        estimates::{Dense, Drive, Estimates, Plan},
+        estimates::{ColumnPlan, Dense, Drive, Estimates},
         frontier::{self, frontier_keys},
         state,
     },
 };
 
-/// Cells of a column that a core's caches hold: 4 MiB were the quickest of 1 to 16, on cores with 2 MiB of their own.
+/// Bytes of a column's accumulators that fit a core's caches: 4 MiB was the fastest of 1 to 16, on cores with a cache of 2 MiB.
 const CACHE_BYTES: u64 = 4 << 20;
 /// Columns begin at multiples of this many vertices: whole blocks of vertex state.
 const WIDTH_UNIT: u64 = 16 << 10;
 const WIDTH_MAX: u64 = 1 << 31;
 const CHUNK_BYTES_MIN: usize = 8 << 10;
 const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// Bytes that a packed edge is taken to need in the estimate of lists: twice what it needs in most graphs.
+/// Assumed bytes of a packed edge in the estimate of lists: twice the size in most graphs.
 const EDGE_BYTES: u64 = 6;
-/// Columns that are taken to be needed before their width is known.
+/// Assumed number of columns before their width is known.
 const COLUMNS_USUAL: u64 = 64;
-/// From so much free memory on buffers are as large as is good for a drive.
+/// With this much free memory, buffers get the size that suits a drive best.
 const LARGE_BYTES: u64 = 48 << 20;
-/// Memory that is left for what is not told.
+/// Memory left for allocations that are not reserved.
 const SLACK_BYTES: u64 = 128 << 10;
-/// What a drive that nobody measured is taken to do, bytes a second.
+/// Assumed rate of a drive that was not measured, bytes per second.
 const USUAL_RATE: f64 = 1e9;
 
 impl Dense {
-    /// With the rates that were measured of the job's drive.
+    /// Describes dense supersteps with the measured rates of the job's drive.
     pub fn new(job: &Job, senders: u64, supersteps: u32, has_sparse: bool) -> Dense {
         const MEASURED: u64 = 1 << 30;
         let profile = job.store().drive_profile();
@@ -47,15 +47,15 @@ impl Dense {
     }
 }
 
-/// The plan that is taken; `None` where other ways are better, or nothing else fits.
-pub(crate) fn choose(estimates: &Estimates) -> Option<Plan> {
+/// Chooses a plan; `None` where other ways are better, or no plan fits.
+pub(crate) fn choose(estimates: &Estimates) -> Option<ColumnPlan> {
     let dense = estimates.dense?;
     let is_forced = estimates.tuning.column_vertices.is_some();
-    // Few supersteps do not pay for cutting, and cells of all vertices that a cache holds are quick anyhow.
-    let cells_bytes = estimates.vertices * estimates.needs.message_bytes;
+    // Few supersteps do not pay for cutting, and accumulators of all vertices that fit in caches are fast anyhow.
+    let accumulators_bytes = estimates.vertices * estimates.needs.message_bytes;
     let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
-    let are_cells_quick = cells_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
-    if !is_forced && (dense.supersteps < 2 || are_cells_quick) {
+    let are_accumulators_fast = accumulators_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
+    if !is_forced && (dense.supersteps < 2 || are_accumulators_fast) {
         return None;
     }
     let plans = possible(estimates);
@@ -64,19 +64,19 @@ pub(crate) fn choose(estimates: &Estimates) -> Option<Plan> {
         return Some(first);
     }
     let costs = Costs::new(estimates, &dense);
-    let timed = |plan: Plan| (costs.of_columns(&plan, estimates.vertices), plan);
+    let timed = |plan: ColumnPlan| (costs.of_columns(&plan, estimates.vertices), plan);
     let (seconds, plan) = plans.into_iter().map(timed).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     let supersteps = f64::from(dense.supersteps);
     tracing::debug!(seconds, sorted = costs.of_sorting(), cutting = costs.of_cutting(), "columns");
     (costs.of_cutting() + seconds * supersteps < costs.of_sorting() * supersteps).then_some(plan)
 }
 
-/// All plans that fit: those first that keep more in memory.
-pub(crate) fn possible(estimates: &Estimates) -> Vec<Plan> {
+/// Lists all plans that fit, those that keep more in memory first.
+pub(crate) fn possible(estimates: &Estimates) -> Vec<ColumnPlan> {
     all(estimates).unwrap_or_default()
 }
 
-fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
+fn all(estimates: &Estimates) -> Option<Vec<ColumnPlan>> {
     let Estimates { tuning, needs, vertices, edges, threads, .. } = *estimates;
     let dense = estimates.dense.filter(|_| tuning.strategy.is_none() && !needs.weighted)?;
     let message_bytes = needs.message_bytes;
@@ -96,7 +96,7 @@ fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
     let (windows, chunk_bytes) =
         if free < LARGE_BYTES { (2, CHUNK_BYTES_MAX / 2) } else { (4, CHUNK_BYTES_MAX) };
     let in_cache = (CACHE_BYTES / message_bytes).next_multiple_of(WIDTH_UNIT);
-    let plan = Plan {
+    let plan = ColumnPlan {
         workers: threads,
         width: tuning.column_vertices.unwrap_or(in_cache).clamp(1, WIDTH_MAX),
         chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
@@ -109,48 +109,49 @@ fn all(estimates: &Estimates) -> Option<Vec<Plan>> {
         has_sparse: dense.has_sparse,
     };
     let messages = taken_bytes(plan.all_message_bytes as usize) as u64;
-    let fits = |plan: Plan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
+    let fits = |plan: ColumnPlan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
     let mut plans = Vec::new();
     if tuning.regime != Some(Regime::External)
         && let Some(plan) = fits(plan, needs.state_bytes + messages)
     {
         let held_bytes = if tuning.regime == Some(Regime::SemiExternal) { 0 } else { plan.held_bytes };
-        plans.push(Plan { held_bytes, ..plan });
+        plans.push(ColumnPlan { held_bytes, ..plan });
     }
     if tuning.regime.is_some_and(|regime| regime != Regime::External) {
         return Some(plans);
     }
-    let plan = Plan { state_in_memory: false, ..plan };
+    let plan = ColumnPlan { state_in_memory: false, ..plan };
     if tuning.regime.is_none() {
         plans.extend(fits(plan, needs.flash_bytes + messages));
     }
-    let plan = Plan { messages_in_memory: false, ..plan };
+    let plan = ColumnPlan { messages_in_memory: false, ..plan };
     if is_forced {
-        plans.extend(fits(Plan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
+        plans.extend(fits(ColumnPlan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
         return Some(plans);
     }
-    // Messages are read for each column: as few as can be.
+    // Messages are read once per column, so columns are as few as possible.
     let lists = plan.lists_bytes(edges, COLUMNS_USUAL);
-    let Some(room) = free.checked_sub(needs.flash_bytes + plan.beside_cells() + lists) else {
+    let Some(room) = free.checked_sub(needs.flash_bytes + plan.beside_accumulators() + lists) else {
         return Some(plans);
     };
-    // As wide as can be; or such that each thread has as many of them as the others.
+    // Columns are as wide as possible, or such that each thread has equally many.
     let widest = |(is_shared, is_even): (bool, bool)| {
-        let plan = Plan { is_shared, ..plan };
-        let cells = whole_bytes(room / plan.cell_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
-        let columns = vertices.div_ceil(cells.max(WIDTH_UNIT));
+        let plan = ColumnPlan { is_shared, ..plan };
+        let accumulators =
+            whole_bytes(room / plan.accumulator_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
+        let columns = vertices.div_ceil(accumulators.max(WIDTH_UNIT));
         let columns = if is_even { columns.next_multiple_of(threads as u64) } else { columns };
         let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
-        fits(Plan { width, ..plan }, needs.flash_bytes)
+        fits(ColumnPlan { width, ..plan }, needs.flash_bytes)
     };
     let ways = [(false, false), (false, true), (true, false)];
     plans.extend(ways.into_iter().filter(|&(is_shared, _)| !is_shared || threads > 1).filter_map(widest));
     Some(plans)
 }
 
-impl Plan {
-    /// For `--explain`, before anything is done.
-    pub fn told(&self, vertices: u64) -> String {
+impl ColumnPlan {
+    /// Describes the plan for `--explain`, before any work.
+    pub fn describe(&self, vertices: u64) -> String {
         let place = |is_in_memory| if is_in_memory { "in memory" } else { "on flash" };
         format!(
             "vertex state {}, messages {}, edges in {} columns of {} vertices, {} of them in memory",
@@ -162,14 +163,14 @@ impl Plan {
         )
     }
 
-    /// Memory of places and checksums of chunks, the last one of each worker and column among them.
+    /// Returns the memory of places and checksums of chunks, including the last chunk of each worker and column.
     fn lists_bytes(&self, entries: u64, columns: u64) -> u64 {
         (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns)
             * cut::listed_bytes(self)
     }
 
-    /// Memory of workers beside cells and what is fixed.
-    fn beside_cells(&self) -> u64 {
+    /// Returns the memory of workers beside accumulators and fixed buffers.
+    fn beside_accumulators(&self) -> u64 {
         let if_flash = |in_memory: bool, bytes: u64| if in_memory { 0 } else { bytes };
         let of_messages = |bytes| if_flash(self.messages_in_memory, bytes);
         let states = if_flash(self.state_in_memory, state::BUFFERS_BYTES as u64);
@@ -179,24 +180,25 @@ impl Plan {
         sums + self.workers as u64 * writing.max(adding)
     }
 
-    /// The plan with the largest chunks with which cutting, and then a superstep beside `fixed` bytes, fits.
+    /// Chooses the largest chunks with which cutting, and later a superstep beside `fixed` bytes, fits.
     fn fits(
         self,
         free: u64,
         fixed: u64,
         (vertices, entries): (u64, u64),
         message_bytes: u64,
-    ) -> Option<Plan> {
+    ) -> Option<ColumnPlan> {
         let columns = vertices.div_ceil(self.width) as usize;
-        let cells = taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.cell_arrays();
+        let accumulators =
+            taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.accumulator_arrays();
         let mut plan = self;
         loop {
             let lists = plan.lists_bytes(entries, columns as u64);
             let cutting = lists + cut::memory_bytes(&plan, columns);
-            let running = lists + fixed + cells + plan.beside_cells();
+            let running = lists + fixed + accumulators + plan.beside_accumulators();
             if cutting <= free && running <= free {
                 if plan.state_in_memory {
-                    // What is cut stays while it is cut and later.
+                    // Edges that are held stay in memory during cutting and afterwards.
                     plan.held_bytes = free - cutting.max(running);
                 }
                 return Some(plan);
@@ -208,16 +210,16 @@ impl Plan {
         }
     }
 
-    /// Arrays of cells: each thread has its own, or all share one.
-    fn cell_arrays(&self) -> u64 {
+    /// Returns the number of accumulator arrays: one per thread, or a shared one.
+    fn accumulator_arrays(&self) -> u64 {
         if self.is_shared { 1 } else { self.workers as u64 }
     }
 }
 
-/// Estimates of seconds, to choose by: of cutting, and of one superstep.
+/// Estimates seconds of cutting and of one superstep, to choose by.
 struct Costs {
     edges: f64,
-    /// All messages, and one.
+    /// Bytes of all messages, and of one.
     messages_bytes: f64,
     message_bytes: f64,
     threads: f64,
@@ -236,7 +238,7 @@ impl Costs {
         }
     }
 
-    /// So many nanoseconds of a core for each edge.
+    /// Returns the time of so many nanoseconds of a core per edge.
     fn cores(&self, nanoseconds: f64) -> f64 {
         self.edges * nanoseconds / 1e9 / self.threads
     }
@@ -245,11 +247,11 @@ impl Costs {
         read_bytes / self.drive.read + written_bytes / self.drive.written
     }
 
-    /// Packed edges are read, and messages for each column. (Measured at 64 MiB, scale 25, two cores: 9 and 12 ns of a core for an
-    /// edge.)
-    fn of_columns(&self, plan: &Plan, vertices: u64) -> f64 {
+    /// Estimates a superstep by columns: packed edges are read, and messages once per column. (Measured at 64 MiB, scale 25, two
+    /// cores: 9 and 12 ns of a core per edge.)
+    fn of_columns(&self, plan: &ColumnPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
-        // The last ones are waited for, where threads have not as many of them each.
+        // Threads wait for the last columns if the columns do not divide evenly.
         let busiest = (columns / self.threads).ceil() * self.threads / columns;
         let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 * busiest });
         cores.max(self.drive(2.2 * self.edges + columns * self.messages_bytes, self.messages_bytes))
@@ -259,14 +261,15 @@ impl Costs {
         self.cores(10.0).max(self.drive(4.0 * self.edges, 2.2 * self.edges))
     }
 
-    /// About a third of what is sent goes to the drive and back. (Measured at 16 MiB, scale 25: 72 ns of a core for an edge.)
+    /// Estimates a superstep through sort-reduce: about a third of the messages go to the drive and back. (Measured at 16 MiB,
+    /// scale 25: 72 ns of a core per edge.)
     fn of_sorting(&self) -> f64 {
         let spilled = (4.0 + self.message_bytes) / 3.0 * self.edges;
         self.cores(60.0).max(self.drive(4.0 * self.edges + spilled, spilled))
     }
 }
 
-/// The largest buffer that takes no more than so many bytes.
+/// Returns the largest buffer of no more than so many bytes.
 fn whole_bytes(bytes: u64) -> u64 {
     let whole = |unit: u64| bytes / unit * unit;
     [whole(2 << 20), whole(4 << 10)]

@@ -1,16 +1,16 @@
-//! Reads a column's chunks in order: those in memory where they lie, the others some ahead.
+//! Reads a column's chunks in order: chunks in memory in place, the others with read-ahead.
 
 use std::collections::VecDeque;
 
 use inshore_store::{Buffer, Job, PendingRead};
 
-use super::cut::{Chunk, Cut, Place};
+use super::cut::{Cut, PackedChunk, Place};
 use crate::Result;
 
-/// Chunks that a reader has, all but one of them on their way.
+/// Chunks of a reader, all but one of them in flight.
 const CHUNKS: usize = 16;
 
-/// Memory of a reader.
+/// Returns the memory of a reader.
 pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
     inshore_store::taken_bytes(CHUNKS * chunk_bytes) as u64
 }
@@ -19,8 +19,8 @@ pub(super) struct ChunkReader<'a> {
     job: &'a Job,
     chunk_bytes: usize,
     cut: Option<&'a Cut>,
-    /// The chunks of the present column, how many of them were given, and before which one reads were begun.
-    chunks: &'a [Chunk],
+    /// The chunks of the present column, the number that were returned, and the number whose reads were begun.
+    chunks: &'a [PackedChunk],
     given: usize,
     begun: usize,
     flying: VecDeque<PendingRead>,
@@ -30,7 +30,7 @@ pub(super) struct ChunkReader<'a> {
 
 impl<'a> ChunkReader<'a> {
     pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
-        // Nothing of it is touched where all chunks are in memory.
+        // The buffers are not touched if all chunks are in memory.
         let buffers = Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "chunks of a column")?;
         Ok(ChunkReader {
             job,
@@ -45,7 +45,7 @@ impl<'a> ChunkReader<'a> {
         })
     }
 
-    /// Goes to a column's first chunk in a cut. What was begun before was read whole.
+    /// Moves to a column's first chunk in a cut. The column before was read to its end.
     pub fn begin(&mut self, cut: &'a Cut, column: usize) {
         (self.cut, self.chunks) = (Some(cut), &cut.chunks[column]);
         (self.given, self.begun) = (0, 0);
@@ -65,7 +65,7 @@ impl<'a> ChunkReader<'a> {
         Ok(())
     }
 
-    /// The next chunk, and the number of edges in it; `None` after the last one.
+    /// Returns the next chunk and its number of edges; `None` after the last one.
     pub fn next(&mut self) -> Result<Option<(&[u8], usize)>> {
         let Some(cut) = self.cut else { return Ok(None) };
         self.spare.extend(self.current.take());

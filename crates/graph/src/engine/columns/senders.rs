@@ -1,21 +1,21 @@
-//! Vertices with edges, numbered in order: those without say nothing and take no room.
+//! Senders: vertices with edges, numbered in order. Vertices without edges send nothing and take no space.
 
 use inshore_store::{Job, Reservation};
 
-use super::{Said, walk};
+use super::{MessageSums, walk};
 use crate::{
     Result,
     csr::{Csr, RANGE_UNIT, parallel_ranges},
 };
 
-/// How many vertices with edges come before each [`RANGE_UNIT`] of vertices.
+/// The number of senders before each [`RANGE_UNIT`] of vertices.
 pub(super) struct Senders {
     before: Vec<u64>,
     count: u64,
     _memory: Reservation,
 }
 
-/// Memory of the numbers, and of what threads count, in lists that may have twice the room.
+/// Returns the memory of the numbers, and of the counts of threads, in lists whose capacity may be twice their length.
 pub(super) fn memory_bytes(vertices: u64) -> u64 {
     vertices.div_ceil(RANGE_UNIT) * (8 + 2 * 16)
 }
@@ -33,7 +33,7 @@ impl Senders {
                     Some((last, count)) if *last == unit => *count += u64::from(degree > 0),
                     _ => counted.push((unit, u64::from(degree > 0))),
                 }
-                Ok(Said::default())
+                Ok(MessageSums::default())
             })?;
             Ok(())
         })?;
@@ -48,12 +48,12 @@ impl Senders {
         Ok(Senders { before, count, _memory: memory })
     }
 
-    /// How many there are.
+    /// Returns the number of senders.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many come before `vertex`, the first of a [`RANGE_UNIT`].
+    /// Returns the number of senders before `vertex`, the first of a [`RANGE_UNIT`].
     pub fn before(&self, vertex: u64) -> u64 {
         debug_assert!(vertex.is_multiple_of(RANGE_UNIT));
         self.before[(vertex / RANGE_UNIT) as usize]

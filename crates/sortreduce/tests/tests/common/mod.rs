@@ -1,4 +1,4 @@
-//! What the tests share: operations, a job on a throw-away store, and the naive model.
+//! Helpers shared by the tests: operations, a job on a temporary store, and the naive model.
 
 use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
 
@@ -24,11 +24,11 @@ pub fn by<K: Key, V: Value>(combine: fn(V, V) -> V) -> By<K, V> {
 pub struct TestJob {
     pub job: Job,
     pub device: Faulty,
-    // Removed with it.
+    // The store's folder, removed on drop.
     pub _folder: tempfile::TempDir,
 }
 
-/// A job with a budget of `memory_bytes` on a device with `faults`.
+/// Creates a job with a budget of `memory_bytes` on a device with `faults`.
 pub fn job(memory_bytes: u64, faults: &[Fault]) -> TestJob {
     let folder = tempfile::tempdir().unwrap();
     let directory = Directory::open(folder.path(), None).unwrap();
@@ -103,7 +103,7 @@ pub fn read_in_parts<O: Operation>(sorted: Sorted<O>, parts: usize) -> Result<(R
     Ok((out, stats.expect("at least one part")))
 }
 
-/// Sorts and reduces; checks order, uniqueness and that nothing is left behind.
+/// Sorts and reduces; checks order, uniqueness and that no scratch is left.
 pub fn sort_reduce<O: Operation>(
     job: &TestJob,
     operation: &O,
@@ -113,7 +113,7 @@ pub fn sort_reduce<O: Operation>(
     sort_reduce_in(1, job, operation, config, records)
 }
 
-/// The same, with the result read in parts.
+/// Sorts and reduces, and reads the result in parts.
 pub fn sort_reduce_in<O: Operation>(
     parts: usize,
     job: &TestJob,
@@ -133,7 +133,7 @@ pub fn sort_reduce_in<O: Operation>(
     Ok((out, stats))
 }
 
-/// The naive model.
+/// Computes the naive model.
 pub fn model<O: Operation>(operation: &O, records: &[(O::Key, O::Value)]) -> Vec<(O::Key, O::Value)> {
     let mut map = BTreeMap::<O::Key, O::Value>::new();
     for &(key, value) in records {

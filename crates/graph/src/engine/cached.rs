@@ -1,8 +1,8 @@
-//! Rows in which a search found nobody active, in memory for its next supersteps.
+//! Cached rows: rows in which a pull found no active vertex stay in memory for the next supersteps.
 //!
-//! After the superstep in which most vertices are reached, those that still wait have few edges each: of a Kronecker graph of scale
-//! 25, all 529 million edges are read for the first superstep that looks back, and some 8 million of them belong to vertices that it
-//! leaves waiting. Kept as they were unpacked, these are looked at again without a read.
+//! After the superstep that reaches most vertices, waiting vertices have few edges each: in a Kronecker graph of scale 25, the
+//! first pull reads all 529 million edges, and some 8 million of them belong to vertices that still wait. These are kept unpacked
+//! and scanned again without a read.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,18 +12,18 @@ use crate::Result;
 
 /// Words before a row: its vertex, and its length with [`IS_WHOLE`].
 const HEAD_WORDS: usize = 2;
-/// The row is all of its vertex's edges.
+/// Marks a row with all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// With room for fewer bytes than this part of the number of edges it is not tried.
+/// Caching needs at least one byte for so many edges of the graph.
 const TRIED_SHARE: u64 = 16;
-/// Some thousands of rows.
+/// Size of a piece: some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_WORDS: usize = PIECE_BYTES / 4;
-/// All pieces together are rounded up to a huge page.
+/// The pieces together are rounded up to a huge page.
 const ROUNDED_BYTES: u64 = 2 << 20;
 
-/// Rows, in pieces of memory that any worker may walk over.
-pub(crate) struct Left(Vec<Piece>);
+/// Rows, in pieces of memory that any worker may scan.
+pub(crate) struct CachedRows(Vec<Piece>);
 
 /// Some rows.
 struct Piece {
@@ -33,41 +33,41 @@ struct Piece {
 
 /// Empty pieces, for all workers of a superstep.
 #[derive(Clone)]
-pub(super) struct Room(Arc<Mutex<Vec<Buffer>>>);
+pub(super) struct CacheSpace(Arc<Mutex<Vec<Buffer>>>);
 
-/// What one worker leaves.
-pub(super) struct Leaving {
-    room: Room,
+/// The rows that one worker caches.
+pub(super) struct CachedRowsWriter {
+    room: CacheSpace,
     pieces: Vec<Piece>,
-    /// There was more than fits.
+    /// Tells whether the pieces ran out.
     is_full: bool,
 }
 
-/// Room in `free_bytes` for the rows that will be left of a graph of so many edges: for a quarter of them at most. `None` where that
-/// is too little.
+/// Returns the bytes of `free_bytes` for cached rows of a graph of so many edges: for a quarter of the edges at most. `None`
+/// where that is too little.
 pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
     let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
     let bytes = wanted / PIECE_BYTES as u64 * PIECE_BYTES as u64;
     (bytes > 0 && bytes >= edges / TRIED_SHARE).then_some(bytes)
 }
 
-impl Room {
-    /// Of so many bytes: whole pieces.
-    pub fn new(budget: &Budget, bytes: u64) -> Result<Room> {
-        let all = Buffer::zeroed(budget, bytes as usize, "rows that are looked at again")?;
+impl CacheSpace {
+    /// Allocates so many bytes: whole pieces.
+    pub fn new(budget: &Budget, bytes: u64) -> Result<CacheSpace> {
+        let all = Buffer::zeroed(budget, bytes as usize, "cached rows")?;
         // The first pieces are taken first.
         let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
-        Ok(Room(Arc::new(Mutex::new(pieces))))
+        Ok(CacheSpace(Arc::new(Mutex::new(pieces))))
     }
 
-    /// For one worker.
-    pub fn leaving(&self) -> Leaving {
-        Leaving { room: self.clone(), pieces: Vec::new(), is_full: false }
+    /// Creates the writer of one worker.
+    pub fn writer(&self) -> CachedRowsWriter {
+        CachedRowsWriter { room: self.clone(), pieces: Vec::new(), is_full: false }
     }
 }
 
-impl Leaving {
-    /// Keeps a row for the next superstep.
+impl CachedRowsWriter {
+    /// Caches a row for the next superstep.
     #[inline]
     pub fn push(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
         let words = HEAD_WORDS + row.len();
@@ -79,7 +79,7 @@ impl Leaving {
 
     #[cold]
     fn push_more(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
-        // A long one in parts.
+        // A long row is split.
         let is_whole = is_whole && row.len() <= PIECE_WORDS - HEAD_WORDS;
         for part in row.chunks(PIECE_WORDS - HEAD_WORDS) {
             let Some(buffer) = self.room.0.lock().expect("no panic under this lock").pop() else {
@@ -93,26 +93,26 @@ impl Leaving {
     }
 }
 
-impl Left {
-    /// What the workers left in a superstep that saw all rows; `None` where it did not fit.
-    pub(super) fn of(workers: impl IntoIterator<Item = Leaving>) -> Option<Left> {
+impl CachedRows {
+    /// Collects the rows of all workers after a superstep that scanned all rows; `None` where they did not fit.
+    pub(super) fn of(workers: impl IntoIterator<Item = CachedRowsWriter>) -> Option<CachedRows> {
         let mut pieces = Vec::new();
-        for leaving in workers {
-            if leaving.is_full {
+        for writer in workers {
+            if writer.is_full {
                 return None;
             }
-            pieces.extend(leaving.pieces);
+            pieces.extend(writer.pieces);
         }
-        Some(Left(pieces))
+        Some(CachedRows(pieces))
     }
 
-    /// About how many edges there are.
+    /// Estimates the number of edges.
     pub fn edges(&self) -> u64 {
         self.0.iter().map(|piece| piece.used as u64).sum()
     }
 
-    /// Asks `look` about each row, with its vertex and whether it is all of the vertex's edges, and keeps those of which it says yes. Each
-    /// sink is a worker's.
+    /// Calls `look` with each row, its vertex and whether the row has all edges of the vertex, and keeps the rows for which
+    /// `look` returns true. Each sink belongs to a worker.
     pub(super) fn retain<K: Send>(
         &mut self,
         sinks: &mut [K],
@@ -165,9 +165,9 @@ impl Piece {
 mod tests {
     use super::*;
 
-    fn rows_of(left: &mut Left) -> Vec<(u32, Vec<u32>, bool)> {
+    fn rows_of(cached: &mut CachedRows) -> Vec<(u32, Vec<u32>, bool)> {
         let mut sinks = [Vec::new(), Vec::new()];
-        left.retain(&mut sinks, |rows, vertex, row, is_whole| {
+        cached.retain(&mut sinks, |rows, vertex, row, is_whole| {
             rows.push((vertex, row.to_vec(), is_whole));
             true
         });
@@ -177,18 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn rows_come_back_as_they_were_left_and_long_ones_in_parts() {
+    fn rows_come_back_as_they_were_cached_and_long_ones_in_parts() {
         let budget = Budget::new(64 << 20, 2);
-        let room = Room::new(&budget, room_bytes(budget.free_bytes(), 1 << 20).unwrap()).unwrap();
+        let room = CacheSpace::new(&budget, room_bytes(budget.free_bytes(), 1 << 20).unwrap()).unwrap();
         let long: Vec<u32> = (0..PIECE_WORDS as u32 + 10).collect();
-        let mut workers = [room.leaving(), room.leaving()];
+        let mut workers = [room.writer(), room.writer()];
         for vertex in 0..10_000u32 {
             let row: Vec<u32> = (vertex..vertex + 1 + vertex % 90).collect();
             workers[vertex as usize % 2].push(vertex, &row, vertex % 3 == 0);
         }
         workers[0].push(10_000, &long, true);
-        let mut left = Left::of(workers).unwrap();
-        let rows = rows_of(&mut left);
+        let mut cached = CachedRows::of(workers).unwrap();
+        let rows = rows_of(&mut cached);
         assert_eq!(rows.len(), 10_002);
         for (vertex, row, is_whole) in &rows[..10_000] {
             assert_eq!(*row, (*vertex..vertex + 1 + vertex % 90).collect::<Vec<_>>());
@@ -197,20 +197,20 @@ mod tests {
         let parts: Vec<u32> = rows[10_000..].iter().flat_map(|(_, row, _)| row.clone()).collect();
         assert!(parts == long && rows[10_000..].iter().all(|(vertex, _, whole)| *vertex == 10_000 && !whole));
 
-        left.retain(&mut [(), ()], |(), vertex, _, _| vertex % 7 == 3);
-        let kept: Vec<u32> = rows_of(&mut left).iter().map(|(vertex, ..)| *vertex).collect();
+        cached.retain(&mut [(), ()], |(), vertex, _, _| vertex % 7 == 3);
+        let kept: Vec<u32> = rows_of(&mut cached).iter().map(|(vertex, ..)| *vertex).collect();
         assert_eq!(kept, (0..10_000).filter(|vertex| vertex % 7 == 3).collect::<Vec<_>>());
     }
 
     #[test]
-    fn what_does_not_fit_is_not_kept_in_part() {
+    fn rows_that_do_not_fit_are_not_cached_in_part() {
         let budget = Budget::new(64 << 20, 1);
-        let room = Room::new(&budget, room_bytes(budget.free_bytes(), 1).unwrap()).unwrap();
-        let (mut first, second) = (room.leaving(), room.leaving());
+        let room = CacheSpace::new(&budget, room_bytes(budget.free_bytes(), 1).unwrap()).unwrap();
+        let (mut first, second) = (room.writer(), room.writer());
         for vertex in 0..2_000 {
             first.push(vertex, &[7; 1000], true);
         }
-        assert!(Left::of([first, second]).is_none());
+        assert!(CachedRows::of([first, second]).is_none());
         assert_eq!(room_bytes(3 << 20, 1 << 40), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The second half of a superstep: new states, and who is active next.
+//! The second half of a superstep: new states, and the next frontier.
 
 use std::sync::Mutex;
 
@@ -6,23 +6,23 @@ use inshore_sortreduce::Strategy;
 
 use super::{
     Engine, Frontier, FrontierBuilder, KeyLog, State, StepProgram,
-    direct::{Cells, Touched},
+    direct::{Accumulators, Touched},
     state::StateCursor,
 };
-use crate::{Result, turns::Turns};
+use crate::{Result, sequencer::Sequencer};
 
-/// Vertices to which one thread gives new states at once.
-const SETTLED_VERTICES: usize = 16 << 10;
+/// Vertices that one thread finalizes at once.
+const FINALIZED_VERTICES: usize = 16 << 10;
 
 /// The outcome of a superstep.
 pub(crate) struct Done {
-    /// The vertices that are active next; empty unless collected, all where that waits for few.
+    /// The next frontier; empty unless collected, all vertices while [`super::Collect::WhenFew`] waits.
     pub active: Frontier,
     /// The sum of [`StepProgram::change`].
     pub change: u64,
-    /// About how many edges active vertices have.
+    /// Estimated number of edges of active vertices.
     pub edges: u64,
-    /// The same where they were counted to choose by.
+    /// The same number if it was counted for the choice.
     pub edges_counted: Option<u64>,
 }
 
@@ -33,24 +33,24 @@ impl Done {
 }
 
 impl<S: State> Engine<S> {
-    /// The second half of a superstep in cells.
-    pub(super) fn settle<P: StepProgram<State = S>>(
+    /// Finalizes a superstep whose messages are in accumulators.
+    pub(super) fn finalize_accumulators<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        cells: Cells,
+        accumulators: Accumulators,
         touched: Vec<Touched>,
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Done> {
-        let are_all = P::EVERY_VERTEX || Cells::is_crowded(&touched);
-        self.settle_some(program, cells, touched, are_all, collect, log)
+        let are_all = P::EVERY_VERTEX || Accumulators::is_crowded(&touched);
+        self.finalize_some(program, accumulators, touched, are_all, collect, log)
     }
 
-    /// The same, for all vertices or for those that are listed.
-    pub(super) fn settle_some<P: StepProgram<State = S>>(
+    /// Finalizes all vertices, or those that are listed.
+    pub(super) fn finalize_some<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        mut cells: Cells,
+        mut accumulators: Accumulators,
         touched: Vec<Touched>,
         are_all: bool,
         collect: bool,
@@ -58,10 +58,10 @@ impl<S: State> Engine<S> {
     ) -> Result<Done> {
         self.used(Strategy::Dense);
         let step = if are_all && self.state.in_memory().is_some() {
-            self.settle_all(program, cells.all(), collect, log)?
+            self.finalize_all(program, accumulators.all(), collect, log)?
         } else {
             let mut finalizing = Finalizing::new(self, program, collect, log)?;
-            let mut settle = |vertex, cell: &mut P::Message| -> Result<()> {
+            let mut finalize_accumulators = |vertex, cell: &mut P::Message| -> Result<()> {
                 *cell = program.kept(&finalizing.vertex(vertex, *cell)?);
                 Ok(())
             };
@@ -69,44 +69,44 @@ impl<S: State> Engine<S> {
                 let with_message =
                     |(_, cell): &(u32, &mut P::Message)| P::EVERY_VERTEX || **cell != P::NOTHING;
                 (0..)
-                    .zip(cells.all())
+                    .zip(accumulators.all())
                     .filter(with_message)
-                    .try_for_each(|(vertex, cell)| settle(vertex, cell))?;
+                    .try_for_each(|(vertex, cell)| finalize_accumulators(vertex, cell))?;
             } else {
-                cells.listed(&touched, settle)?;
+                accumulators.listed(&touched, finalize_accumulators)?;
             }
             finalizing.finish()?
         };
-        cells.close(touched);
-        self.cells = Some(cells);
+        accumulators.close(touched);
+        self.accumulators = Some(accumulators);
         Ok(step)
     }
 
-    /// Gives new states, which are in memory, to all vertices with a message, or to all, by all threads: each takes parts of
-    /// them, and tells who is active in the order of parts.
-    fn settle_all<P: StepProgram<State = S>>(
+    /// Finalizes all vertices with a message, or all, with states in memory, by all threads: each takes parts, and appends its
+    /// active vertices in the order of parts.
+    fn finalize_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        cells: &mut [P::Message],
+        accumulators: &mut [P::Message],
         collect: bool,
         log: Option<&mut KeyLog>,
     ) -> Result<Done> {
         let active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
         let states = self.state.in_memory().expect("states in memory");
-        let parts = states.chunks_mut(SETTLED_VERTICES).zip(cells.chunks_mut(SETTLED_VERTICES));
+        let parts = states.chunks_mut(FINALIZED_VERTICES).zip(accumulators.chunks_mut(FINALIZED_VERTICES));
         let parts = Mutex::new(parts.enumerate());
-        let turns = Turns::new((active, log, 0u64));
+        let sequencer = Sequencer::new((active, log, 0u64));
         let job = &self.job;
         let work = || -> Result<()> {
-            // In the memory of rows, of which there are none now.
+            // The list reuses the memory of rows, which are dropped by now.
             let mut active = Vec::new();
             loop {
                 job.check_cancelled()?;
                 let next = parts.lock().expect("no panic under this lock").next();
-                let Some((number, (states, cells))) = next else { return Ok(()) };
-                let first = (number * SETTLED_VERTICES) as u32;
+                let Some((number, (states, accumulators))) = next else { return Ok(()) };
+                let first = (number * FINALIZED_VERTICES) as u32;
                 let mut change = 0;
-                for (vertex, (state, cell)) in (first..).zip(states.iter_mut().zip(cells)) {
+                for (vertex, (state, cell)) in (first..).zip(states.iter_mut().zip(accumulators)) {
                     if P::EVERY_VERTEX || *cell != P::NOTHING {
                         let new = program.finalize(vertex, *cell, state);
                         change += program.change(&new, state);
@@ -117,7 +117,7 @@ impl<S: State> Engine<S> {
                         *cell = program.kept(&new);
                     }
                 }
-                let Some(mut turn) = turns.wait(number) else { return Ok(()) };
+                let Some(mut turn) = sequencer.wait(number) else { return Ok(()) };
                 let (all_active, log, all_change) = &mut turn.value;
                 for vertex in active.drain(..) {
                     all_active.push(vertex)?;
@@ -126,22 +126,22 @@ impl<S: State> Engine<S> {
                     }
                 }
                 *all_change += change;
-                turns.next(turn);
+                sequencer.next(turn);
             }
         };
         std::thread::scope(|scope| -> Result<()> {
-            let others = (1..self.layout.workers).map(|_| scope.spawn(|| turns.guard(work)));
+            let others = (1..self.layout.workers).map(|_| scope.spawn(|| sequencer.guard(work)));
             let others: Vec<_> = others.collect();
-            let mine = turns.guard(work);
+            let mine = sequencer.guard(work);
             let theirs = others.into_iter().map(|thread| thread.join().expect("a worker does not panic"));
             theirs.fold(mine, |result, other| result.and(other))
         })?;
-        let (active, _, change) = turns.into_value();
+        let (active, _, change) = sequencer.into_value();
         Ok(Done::new(active.finish()?, change))
     }
 }
 
-/// The second half of a superstep: new states, and who is active next.
+/// The second half of a superstep: new states, and the next frontier.
 pub(super) struct Finalizing<'a, 'l, P: StepProgram> {
     program: &'a P,
     state: StateCursor<'a, P::State>,
@@ -162,7 +162,7 @@ impl<'a, 'l, P: StepProgram> Finalizing<'a, 'l, P> {
         Ok(Finalizing { program, state: engine.state.cursor(), active, collect, log, change: 0 })
     }
 
-    /// Gives the new state.
+    /// Finalizes a vertex and returns the new state.
     #[inline]
     pub fn vertex(&mut self, vertex: u32, message: P::Message) -> Result<P::State> {
         let old = *self.state.get(vertex)?;

@@ -1,8 +1,8 @@
-//! A superstep the other way, for searches: each vertex that waits looks along its in-edges for one that is active, and stops
-//! at the first (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
+//! Bottom-up supersteps for searches: each waiting vertex scans its in-edges for an active vertex, and stops at the first
+//! (Beamer, Asanović and Patterson, "Direction-optimizing breadth-first search", 2012).
 //!
-//! Where most vertices are reached from the present ones, most edges lead to vertices that were reached already. Looking
-//! back reads the rows of the others only, and sends one message to a vertex where as many would arrive as it has edges.
+//! When most vertices have been reached, most edges lead to reached vertices. A pull reads only the rows of the others, and sends
+//! one message to a vertex to which a push would send one per edge.
 
 use std::ops::Range;
 
@@ -10,8 +10,8 @@ use inshore_store::{Buffer, Job};
 
 use super::{
     Choice, Done, Engine, Frontier, Reduce, Sender, State, Step, StepProgram,
+    cached::{CacheSpace, CachedRows, CachedRowsWriter},
     direct::{Direct, Touched},
-    left::{Leaving, Left, Room},
     sorted::Sorting,
 };
 use crate::{
@@ -19,11 +19,11 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// A sender that can also send to one vertex.
+/// Sends a message to a single vertex, beside sending along edges.
 pub(super) trait Deliver: Sender {
     type Message;
 
-    /// `is_only`: nobody else delivers to this vertex.
+    /// Delivers a message; with `is_only` no other worker delivers to this vertex.
     fn deliver(
         &self,
         sink: &mut Self::Sink,
@@ -58,23 +58,24 @@ impl<P: StepProgram> Deliver for Direct<'_, P> {
     }
 }
 
-/// Sends what the first active vertex of a row says to the vertex whose row it is.
-struct Back<'a, P, T> {
+/// Sends the message of the first active vertex in a row to the vertex that owns the row.
+struct PullFirst<'a, P, T> {
     program: &'a P,
-    active: Marked<'a>,
+    active: ActiveView<'a>,
     to: T,
 }
 
-impl<P: StepProgram, T> Back<'_, P, T> {
-    /// What the first active vertex of a row says. Rows are in ascending order; the parts of a long one come one by one.
+impl<P: StepProgram, T> PullFirst<'_, P, T> {
+    /// Returns the message of the first active vertex in a row. Rows are in ascending order; the parts of a long one come one by
+    /// one.
     #[inline]
-    fn said_along(&self, row: &[u32]) -> Option<P::Message> {
+    fn first_message(&self, row: &[u32]) -> Option<P::Message> {
         let source = row.iter().find(|&&source| self.active.has(source));
-        source.map(|&source| self.program.said_by(source))
+        source.map(|&source| self.program.message_of(source))
     }
 }
 
-impl<P, T> Sender for Back<'_, P, T>
+impl<P, T> Sender for PullFirst<'_, P, T>
 where
     P: StepProgram,
     T: Deliver<State = P::State, Message = P::Message>,
@@ -98,29 +99,29 @@ where
         (vertex, degree): (u32, u32),
     ) -> Result<()> {
         let is_whole = row.len() == degree as usize;
-        match self.said_along(&window[row]) {
+        match self.first_message(&window[row]) {
             Some(message) => self.to.deliver(sink, vertex, message, is_whole),
             None => Ok(()),
         }
     }
 }
 
-/// The same, and keeps the rows of the others.
-struct Keeping<'a, P: StepProgram>(Back<'a, P, Direct<'a, P>>);
+/// Pulls as [`PullFirst`] does, and keeps the rows in which no vertex was active.
+struct PullFirstCaching<'a, P: StepProgram>(PullFirst<'a, P, Direct<'a, P>>);
 
-impl<P: StepProgram> Back<'_, P, Direct<'_, P>> {
-    /// Whether a vertex got a message along its row.
+impl<P: StepProgram> PullFirst<'_, P, Direct<'_, P>> {
+    /// Tells whether a vertex got a message along its row.
     #[inline]
     fn look(&self, touched: &mut Touched, vertex: u32, row: &[u32], is_whole: bool) -> bool {
-        let said = self.said_along(row);
+        let said = self.first_message(row);
         said.inspect(|&message| self.to.send_to(vertex, message, is_whole, touched)).is_some()
     }
 }
 
-impl<P: StepProgram> Sender for Keeping<'_, P> {
+impl<P: StepProgram> Sender for PullFirstCaching<'_, P> {
     type State = P::State;
     type Sent = (u32, u32);
-    type Sink = (Touched, Leaving);
+    type Sink = (Touched, CachedRowsWriter);
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
         self.0.send(vertex, state, degree)
@@ -129,7 +130,7 @@ impl<P: StepProgram> Sender for Keeping<'_, P> {
     #[inline]
     fn push(
         &self,
-        (touched, leaving): &mut Self::Sink,
+        (touched, writer): &mut Self::Sink,
         window: &[u32],
         row: Range<usize>,
         _: &[f64],
@@ -138,26 +139,26 @@ impl<P: StepProgram> Sender for Keeping<'_, P> {
         let is_whole = row.len() == degree as usize;
         let row = &window[row];
         if !self.0.look(touched, vertex, row, is_whole) {
-            leaving.push(vertex, row, is_whole);
+            writer.push(vertex, row, is_whole);
         }
         Ok(())
     }
 }
 
-/// Who is active: a bit for each vertex.
-pub(super) struct Marks(Buffer);
+/// The set of active vertices: a bit for each vertex.
+pub(super) struct ActiveBits(Buffer);
 
-impl Marks {
-    pub fn new(job: &Job, vertices: u64) -> Result<Marks> {
+impl ActiveBits {
+    pub fn new(job: &Job, vertices: u64) -> Result<ActiveBits> {
         let bytes = vertices.div_ceil(64) as usize * 8;
-        Ok(Marks(Buffer::zeroed(job.budget(), bytes, "active vertices")?))
+        Ok(ActiveBits(Buffer::zeroed(job.budget(), bytes, "active vertices")?))
     }
 
     pub fn set(&mut self, vertex: u32) {
         self.0.typed_mut::<u64>()[vertex as usize / 64] |= 1 << (vertex % 64);
     }
 
-    /// Sets the bits of a list of vertices, of which there are `vertices` in the graph.
+    /// Sets the bits of a list of vertices of a graph with `vertices` vertices.
     pub fn set_all(&mut self, job: &Job, list: &Frontier, vertices: u64) -> Result<()> {
         let mut reader = list.reader(job, vertices)?;
         while let Some(vertex) = reader.next()? {
@@ -174,31 +175,31 @@ impl Marks {
         self.0.typed_mut::<u64>()[vertex as usize / 64] &= !(1 << (vertex % 64));
     }
 
-    pub(super) fn get(&self) -> Marked<'_> {
-        Marked(self.0.typed::<u64>())
+    pub(super) fn get(&self) -> ActiveView<'_> {
+        ActiveView(self.0.typed::<u64>())
     }
 }
 
-/// [`Marks`] to be read.
+/// A read-only view of [`ActiveBits`].
 #[derive(Clone, Copy)]
-pub(super) struct Marked<'a>(&'a [u64]);
+pub(super) struct ActiveView<'a>(&'a [u64]);
 
-impl Marked<'_> {
+impl ActiveView<'_> {
     #[inline(always)]
     pub fn has(&self, vertex: u32) -> bool {
         self.0[vertex as usize / 64] >> (vertex % 64) & 1 == 1
     }
 }
 
-/// More than this part of all vertices are many.
+/// More vertices than this part of all count as many.
 const MANY_SHARE: u64 = 64;
-/// Where vertices are many, the edges of those in one range of so many are counted.
+/// Many vertices are sampled: those in one range of so many.
 const SAMPLED_SHARE: u32 = 8;
-/// A range: what a cursor reads of the index at once has about as many.
+/// Vertices in a range: about as many as a cursor's window of the index.
 const SAMPLED_VERTICES: u32 = 64 << 10;
 
-/// About how many edges these vertices have. Where vertices are many, those in a part of all ranges are asked: enough to choose
-/// by, and reading the whole index takes longer than all else that is done to choose.
+/// Estimates the number of edges of these vertices. If vertices are many, a sample is enough to choose by, and reading the whole
+/// index would take longer than the rest of the choice.
 pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64> {
     let are_many = vertices.count().is_none_or(|count| count > rows.vertices / MANY_SHARE);
     let share = if are_many { SAMPLED_SHARE } else { 1 };
@@ -216,8 +217,8 @@ pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64
 }
 
 impl<S: State> Engine<S> {
-    /// A superstep in which each vertex that waits looks along its row for the first `active` one. What was looked along in vain stays in
-    /// memory for the next superstep where the choice has room for it.
+    /// Runs a superstep in which each waiting vertex scans its row for the first `active` vertex. Rows without one stay in memory
+    /// for the next superstep if the choice has room for them.
     pub(super) fn pull_first<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -225,76 +226,76 @@ impl<S: State> Engine<S> {
         active: &Frontier,
         choice: &Choice,
     ) -> Result<Done> {
-        let mut marks = self.marks.take().expect("bits, where vertices pull");
-        marks.set_all(&self.job, active, self.vertices)?;
-        let done = match self.cells.take() {
+        let mut active_bits = self.active_bits.take().expect("bits, where vertices pull");
+        active_bits.set_all(&self.job, active, self.vertices)?;
+        let done = match self.accumulators.take() {
             None => {
-                let back = Back { program, active: marks.get(), to: Sorting(program) };
+                let pull = PullFirst { program, active: active_bits.get(), to: Sorting(program) };
                 let operation = Reduce(program.clone());
-                let (updates, _) = self.exchange_as(&back, operation, &[rows], &Frontier::All, choice)?;
+                let (updates, _) = self.exchange_as(&pull, operation, &[rows], &Frontier::All, choice)?;
                 self.apply(program, updates, true, None)?
             }
-            Some(mut cells) => {
-                let (direct, touched) = cells.open(program);
-                let back = Back { program, active: marks.get(), to: direct };
+            Some(mut accumulators) => {
+                let (direct, touched) = accumulators.open(program);
+                let pull = PullFirst { program, active: active_bits.get(), to: direct };
                 let touched = match choice.step {
-                    Step::PullCached => self.look_again(&back, touched)?,
-                    _ => self.look_back(back, touched, rows, choice.unvisited_bytes)?,
+                    Step::PullCached => self.pull_cached(&pull, touched)?,
+                    _ => self.pull_rows(pull, touched, rows, choice.unvisited_bytes)?,
                 };
-                self.settle(program, cells, touched, true, None)?
+                self.finalize_accumulators(program, accumulators, touched, true, None)?
             }
         };
-        marks.clear_all();
-        self.marks = Some(marks);
+        active_bits.clear_all();
+        self.active_bits = Some(active_bits);
         Ok(done)
     }
 
-    /// Looks along the rows of all vertices that wait, and keeps those in which nobody was found, if they fit in `room_bytes`.
-    fn look_back<P: StepProgram<State = S>>(
+    /// Scans the rows of all waiting vertices, and keeps those without an active vertex, if they fit in `room_bytes`.
+    fn pull_rows<P: StepProgram<State = S>>(
         &mut self,
-        back: Back<'_, P, Direct<'_, P>>,
+        pull: PullFirst<'_, P, Direct<'_, P>>,
         touched: Vec<Touched>,
         incoming: &Csr,
         room_bytes: Option<u64>,
     ) -> Result<Vec<Touched>> {
         let Some(bytes) = room_bytes else {
-            return Ok(self.send(&back, &[incoming], &Frontier::All, touched)?.0);
+            return Ok(self.send(&pull, &[incoming], &Frontier::All, touched)?.0);
         };
-        let room = Room::new(self.job.budget(), bytes)?;
-        let sinks = touched.into_iter().map(|touched| (touched, room.leaving())).collect();
-        let (sinks, _) = self.send(&Keeping(back), &[incoming], &Frontier::All, sinks)?;
-        let (touched, leaving): (_, Vec<_>) = sinks.into_iter().unzip();
-        self.cached = Left::of(leaving);
+        let room = CacheSpace::new(self.job.budget(), bytes)?;
+        let sinks = touched.into_iter().map(|touched| (touched, room.writer())).collect();
+        let (sinks, _) = self.send(&PullFirstCaching(pull), &[incoming], &Frontier::All, sinks)?;
+        let (touched, writer): (_, Vec<_>) = sinks.into_iter().unzip();
+        self.cached = CachedRows::of(writer);
         Ok(touched)
     }
 
-    /// Looks along the rows that were kept, and keeps those in which nobody was found again.
-    fn look_again<P: StepProgram<State = S>>(
+    /// Scans the cached rows, and keeps those that are again without an active vertex.
+    fn pull_cached<P: StepProgram<State = S>>(
         &mut self,
-        back: &Back<'_, P, Direct<'_, P>>,
+        pull: &PullFirst<'_, P, Direct<'_, P>>,
         touched: Vec<Touched>,
     ) -> Result<Vec<Touched>> {
         let mut cached = self.begin_cached()?;
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
-            // Who was reached has something in its cell, of this superstep or as what it has seen.
-            let waits = back.to.said_by(vertex) == P::NOTHING;
+            // The accumulator of a reached vertex holds a message of this superstep or an earlier one.
+            let waits = pull.to.message_of(vertex) == P::NOTHING;
             *edges += if waits { row.len() as u64 } else { 0 };
-            waits && !back.look(touched, vertex, row, is_whole)
+            waits && !pull.look(touched, vertex, row, is_whole)
         });
         Ok(self.end_cached(cached, sinks))
     }
 
-    /// Begins a superstep over the rows in memory.
-    pub(super) fn begin_cached(&mut self) -> Result<Left> {
+    /// Begins a superstep over the cached rows.
+    pub(super) fn begin_cached(&mut self) -> Result<CachedRows> {
         let cached = self.cached.take().expect("rows that were kept");
         self.begin_superstep(cached.edges());
         self.job.check_cancelled()?;
         Ok(cached)
     }
 
-    /// Ends it, and gives what workers touched, who counted the edges that they looked along.
-    pub(super) fn end_cached(&mut self, cached: Left, sinks: Vec<(Touched, u64)>) -> Vec<Touched> {
+    /// Ends the superstep, and returns the vertices that workers touched; each worker counted the edges that it scanned.
+    pub(super) fn end_cached(&mut self, cached: CachedRows, sinks: Vec<(Touched, u64)>) -> Vec<Touched> {
         self.cached = Some(cached);
         let edges = sinks.iter().map(|(_, edges)| edges).sum();
         self.facts.edges_walked += edges;

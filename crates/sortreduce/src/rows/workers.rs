@@ -1,0 +1,184 @@
+//! Workers of a sort of rows: they sort arenas, and write these as runs once memory is short.
+
+use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicU64, Ordering},
+};
+
+use crossbeam_channel::{Receiver, Sender};
+use inshore_store::{FileWriter, Job};
+
+use super::{
+    arena::{Arena, ArenaPart},
+    cursor::RowRun,
+    keep::{self, Span},
+    plan::{RowConfig, RowPlan},
+    shape::{RowOperation, RowShape},
+};
+use crate::{Error, Result};
+
+/// State shared by a sort of rows and its workers.
+pub(super) struct RowShared<S, O> {
+    pub job: Job,
+    pub shape: S,
+    pub operation: O,
+    pub config: RowConfig,
+    pub plan: RowPlan,
+    pub recycle: Sender<Arena>,
+    pub state: Mutex<RowState>,
+    pub rows_in: AtomicU64,
+    /// Bytes of the input in runs of an interrupted sort, and rows in them.
+    pub bytes_kept: u64,
+    pub rows_kept: u64,
+}
+
+#[derive(Default)]
+pub(super) struct RowState {
+    /// Sorted arenas whose memory was not needed yet, by their start in the input.
+    pub held: Vec<(u64, Arena, ArenaPart)>,
+    /// Tells whether arenas are written as runs.
+    pub is_spilling: bool,
+    /// Runs, by the start of their rows in the input.
+    pub runs: Vec<(u64, RowRun)>,
+    /// Check blocks of all runs.
+    pub blocks: u64,
+    pub error: Option<Error>,
+}
+
+/// Work for a thread, with the start of the arena in the input.
+pub(super) enum RowTask {
+    Sort(u64, Arena),
+    Write(u64, Arena, ArenaPart),
+}
+
+impl<S: RowShape, O: RowOperation> RowShared<S, O> {
+    pub fn state(&self) -> MutexGuard<'_, RowState> {
+        self.state.lock().expect("no panic under this lock")
+    }
+
+    pub fn work(&self, tasks: &Receiver<RowTask>) {
+        for task in tasks {
+            if let Err(error) = self.serve(task) {
+                self.state().error.get_or_insert(error);
+                // A waiting thread first checks for an error: any arena wakes the thread.
+            }
+        }
+    }
+
+    fn serve(&self, task: RowTask) -> Result<()> {
+        match task {
+            RowTask::Sort(place, mut arena) => {
+                let result = self.sort(place, &mut arena);
+                match result {
+                    Ok(Some(part)) => self.hold_or_write(place, arena, part),
+                    Ok(None) => {
+                        self.give_back(arena);
+                        Ok(())
+                    }
+                    Err(error) => {
+                        self.fail(error, arena);
+                        Ok(())
+                    }
+                }
+            }
+            RowTask::Write(place, arena, part) => self.write_and_give_back(place, arena, part),
+        }
+    }
+
+    /// Records an error, and returns the arena to wake a waiting thread.
+    fn fail(&self, error: Error, arena: Arena) {
+        self.state().error.get_or_insert(error);
+        self.give_back(arena);
+    }
+
+    fn give_back(&self, mut arena: Arena) {
+        arena.filled = 0;
+        // After the end no thread receives the arena.
+        let _ = self.recycle.send(arena);
+    }
+
+    /// Sorts an arena. If its rows are too short to be sorted at once, writes them in parts; otherwise returns the only part.
+    fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<ArenaPart>> {
+        let mut start = 0;
+        loop {
+            self.job.check_cancelled()?;
+            let part = arena.sort(&self.shape, self.config.descending, start);
+            self.rows_in.fetch_add(part.rows as u64, Ordering::Relaxed);
+            self.check_rows(part)?;
+            if start == 0 && part.end == arena.filled {
+                return Ok(Some(part));
+            }
+            self.write(place + start as u64..place + part.end as u64, arena, part)?;
+            if part.end == arena.filled {
+                return Ok(None);
+            }
+            start = part.end;
+        }
+    }
+
+    fn check_rows(&self, part: ArenaPart) -> Result<()> {
+        let limit = self.plan.row_bytes_max;
+        if part.row_bytes_max <= limit {
+            return Ok(());
+        }
+        Err(Error::RowTooLong {
+            name: self.config.name,
+            bytes: Some(part.row_bytes_max as u64),
+            limit: limit as u64,
+        })
+    }
+
+    fn hold_or_write(&self, place: u64, arena: Arena, part: ArenaPart) -> Result<()> {
+        let mut state = self.state();
+        if !state.is_spilling {
+            state.held.push((place, arena, part));
+            return Ok(());
+        }
+        drop(state);
+        self.write_and_give_back(place, arena, part)
+    }
+
+    fn write_and_give_back(&self, place: u64, arena: Arena, part: ArenaPart) -> Result<()> {
+        match self.write(place..place + part.end as u64, &arena, part) {
+            Ok(()) => self.give_back(arena),
+            Err(error) => self.fail(error, arena),
+        }
+        Ok(())
+    }
+
+    /// Writes the rows of `span` of the input as a run.
+    pub fn write(&self, span: Span, arena: &Arena, part: ArenaPart) -> Result<()> {
+        let _span = tracing::debug_span!("run", rows = part.rows).entered();
+        let (start, write) = (span.start, self.plan.write_bytes);
+        let block = self.plan.run_block_bytes(self.state().blocks);
+        let write_to = |writer: &mut FileWriter| arena.write(part, &self.shape, &self.operation, writer);
+        let run = match &self.config.keep {
+            None => {
+                let mut writer = FileWriter::create(&self.job, self.config.name, block, write)?;
+                let facts = write_to(&mut writer)?;
+                RowRun { file: writer.finish()?, facts }
+            }
+            Some(keep) => {
+                let mut piece = keep.begin(&self.job)?;
+                let mut writer = piece.file("rows", block, write)?;
+                let facts = write_to(&mut writer)?;
+                let run = RowRun { file: piece.add_and_open(writer)?, facts };
+                // A failed operation is reported at the end, and a resumed sort must not use this run.
+                if self.operation.is_sound() {
+                    keep.commit(piece, &keep::state(&run.facts, span, part.rows as u64))?;
+                }
+                run
+            }
+        };
+        let mut state = self.state();
+        state.is_spilling = true;
+        state.blocks += run.blocks();
+        state.runs.push((start, run));
+        if state.blocks > self.plan.blocks_max() {
+            let spilled = state.runs.iter().map(|(_, run)| run.file.len()).sum();
+            let memory = self.plan.memory_bytes as u64;
+            return Err(Error::TooManyRuns { name: self.config.name, spilled, memory, enough: None });
+        }
+        Ok(())
+    }
+}
