@@ -55,7 +55,7 @@ bench: build ## measure against the peers
 test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/rustc_with_lints.sh
 test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
-		format docs deny features build-rust test-rust fuzz lint-python test-python package-check
+		format docs deny features build-rust test-rust fuzz lint-python test-python tutorials package-check
 
 # Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, more killed
 # commands, power losses under every command that writes files, and queries whose threads may wait for each other.
@@ -151,6 +151,13 @@ lint-python: extension ## ruff, and mypy in strict mode
 test-python: extension ## the tests and doc tests of the Python package
 	@mkdir -p $(LOGS)
 	cd python && $(IN_VENV) python -m pytest 2>&1 | tee ../$(LOGS)/pytest.log
+
+# A small size of each, with the command and the extension of the tests: half a minute on a busy machine.
+.PHONY: tutorials
+tutorials: extension target/debug/inshore ## the tutorials of docs/, each page with the commands that are run
+	@mkdir -p $(LOGS)
+	$(VENV)/bin/python scripts/tutorials.py --inshore target/debug/inshore --python $(VENV)/bin/python 2>&1 | \
+		tee $(LOGS)/tutorials.log
 
 # The development profile: optimised, with the checks kept, like the Rust tests.
 .PHONY: extension
