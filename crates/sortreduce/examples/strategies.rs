@@ -6,7 +6,7 @@
 //! Zipf's law, or over 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from
 //! the first push to the last record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more than 25 % slower than the best.
 //!
-//! docs/benchmarks.md ("Strategies, forced and chosen") has a run of it, in which every choice is within 25 % of the best. What it can
+//! docs/benchmarks.md ("Does sort-reduce choose the right strategy?") has a run of it, in which every choice is within 25 % of the best. What it can
 //! miss: estimates know how many keys there are and not how popular, so that on a slow drive merging was chosen for Zipf's law
 //! with 16 bytes in 1 GiB, where partitioning writes less than estimated.
 
