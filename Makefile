@@ -216,7 +216,7 @@ $(VENV_READY): python/requirements-dev.txt
 
 $(DOCS)/ready: docs/requirements.txt
 	@python=$$(scripts/find-python.sh) && rm -rf $(DOCS) && "$$python" -m venv $(DOCS)
-	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
 $(PACKAGING)/ready: packaging/requirements.txt
