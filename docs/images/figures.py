@@ -1,6 +1,6 @@
 """Draws the figures of docs/how-it-works.md, as SVG, into the folder of this file.
 
-    python3 docs/images/figures.py
+python3 docs/images/figures.py
 """
 
 from __future__ import annotations
@@ -28,32 +28,45 @@ class Figure:
             f'<rect width="{width}" height="{height}" fill="white"/>',
         ]
 
-    def box(self, x: float, y: float, width: float, height: float, fill: str = "none", text: str = "") -> None:
-        """A rectangle, with a word in its middle."""
+    def box(
+        self, x: float, y: float, width: float, height: float, fill: str = "none", text: str = ""
+    ) -> None:
+        """Draw a rectangle, with a word in its middle."""
         self.parts.append(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" fill="{fill}" stroke="{GREY}"/>'
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2" '
+            f'fill="{fill}" stroke="{GREY}"/>'
         )
         if text:
             self.text(x + width / 2, y + height / 2 + 4.5, text, "middle")
 
     def text(
-        self, x: float, y: float, text: str, anchor: str = "start", size: int = 13, fill: str = INK, weight: str = ""
+        self,
+        x: float,
+        y: float,
+        text: str,
+        anchor: str = "start",
+        size: int = 13,
+        fill: str = INK,
+        weight: str = "",
     ) -> None:
-        """A line of text."""
+        """Write a line of text."""
         # A heading keeps a white rim, since arrows may pass behind it.
-        bold = f' font-weight="{weight}" stroke="white" stroke-width="6" paint-order="stroke"' if weight else ""
+        bold = (
+            f' font-weight="{weight}" stroke="white" stroke-width="6" paint-order="stroke"' if weight else ""
+        )
         text = text.replace("&", "&amp;").replace("<", "&lt;")
-        drawn = f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{size}" fill="{fill}"{bold}>{text}</text>'
+        style = f'text-anchor="{anchor}" font-size="{size}" fill="{fill}"{bold}'
+        drawn = f'<text x="{x:g}" y="{y:g}" {style}>{text}</text>'
         (self.headings if weight else self.parts).append(drawn)
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, stroke: str = GREY) -> None:
-        """An arrow from a point to another."""
+        """Draw an arrow from a point to another."""
         self.parts.append(
             f'<path d="M{x:g} {y:g}L{to_x:g} {to_y:g}" stroke="{stroke}" fill="none" marker-end="url(#tip)"/>'
         )
 
     def pairs(self, x: float, y: float, pairs: list[tuple[int, int]]) -> float:
-        """Pairs of key and value beside each other, coloured by key; returns the end."""
+        """Draw pairs of key and value beside each other, coloured by key; return the end."""
         for key, value in pairs:
             self.box(x, y, 34, 24, FILLS[key % len(FILLS)], f"{key}:{value}")
             x += 36
@@ -65,8 +78,10 @@ class Figure:
 
 
 def random_updates() -> None:
-    """The problem: a page is read and written for each update."""
-    figure = Figure(760, 300, "Random updates touch a page each; sorted updates read the pages once, in order")
+    """Draw the problem: a page is read and written for each update."""
+    figure = Figure(
+        760, 300, "Random updates touch a page each; sorted updates read the pages once, in order"
+    )
     for top, title, order, colour in (
         (20, "updates in the order in which they come", [4, 1, 5, 0, 3, 1, 4, 2], RED),
         (165, "the same updates, sorted by key", [0, 1, 1, 2, 3, 4, 4, 5], GREEN),
@@ -89,7 +104,7 @@ def random_updates() -> None:
 
 
 def sort_reduce() -> None:
-    """The method, with numbers."""
+    """Draw the method, with numbers."""
     figure = Figure(760, 400, "Sort-reduce of fourteen updates: sorted runs, combined at each step")
     stream = [(4, 1), (1, 2), (4, 3), (0, 1), (1, 1), (4, 2), (3, 5)]
     stream += [(1, 4), (0, 2), (4, 1), (2, 7), (1, 3), (0, 1), (4, 4)]
@@ -105,7 +120,9 @@ def sort_reduce() -> None:
         x = 20 + place * 260
         figure.arrow(20 + place * 252 + 126, 64, x + 72, 128)
         figure.pairs(x, 132, runs[-1])
-        figure.text(x, 176, f"run {place + 1} on the drive: {len(runs[-1])} of 7 pairs are left", size=12, fill=GREY)
+        figure.text(
+            x, 176, f"run {place + 1} on the drive: {len(runs[-1])} of 7 pairs are left", size=12, fill=GREY
+        )
     figure.text(20, 222, "2. Merge all runs, and combine once more", weight="bold")
     merged: dict[int, int] = {}
     for key, value in sorted(runs[0] + runs[1]):
@@ -124,8 +141,12 @@ def sort_reduce() -> None:
 
 
 def superstep() -> None:
-    """What a superstep of a graph job moves."""
-    figure = Figure(760, 270, "A superstep: edges are read in order, messages are sorted and combined, states are updated in order")
+    """Draw the streams of a superstep."""
+    figure = Figure(
+        760,
+        270,
+        "A superstep: edges are read in order, messages are sorted and combined, states are updated in order",
+    )
     figure.box(20, 40, 130, 44, FILLS[0], "vertex states")
     figure.box(20, 110, 130, 44, FILLS[1], "edges, packed")
     figure.text(85, 30, "in order of the sender", "middle", 12, GREY)
@@ -141,22 +162,50 @@ def superstep() -> None:
     figure.text(564, 88, "one each", "middle", 11, GREY)
     figure.box(600, 75, 120, 44, FILLS[4], "finalize")
     figure.parts.append(
-        f'<path d="M660 121V200H8V62H18" stroke="{GREY}" fill="none" marker-end="url(#tip)" stroke-dasharray="4 3"/>'
+        f'<path d="M660 121V200H8V62H18" stroke="{GREY}" fill="none" marker-end="url(#tip)" '
+        'stroke-dasharray="4 3"/>'
     )
-    figure.text(380, 192, "new states and the list of active vertices, in order: the next superstep", "middle", 12, GREY)
-    figure.text(20, 240, "Every arrow is a sequential stream. A box that fits in memory stays there:", fill=BLUE)
-    figure.text(20, 258, "first the messages (an accumulator array), then the states, then the edges.", fill=BLUE)
+    figure.text(
+        380,
+        192,
+        "new states and the list of active vertices, in order: the next superstep",
+        "middle",
+        12,
+        GREY,
+    )
+    figure.text(
+        20, 240, "Every arrow is a sequential stream. A box that fits in memory stays there:", fill=BLUE
+    )
+    figure.text(
+        20, 258, "first the messages (an accumulator array), then the states, then the edges.", fill=BLUE
+    )
     figure.write("superstep.svg")
 
 
 def strategies() -> None:
-    """The four ways in which records are combined."""
+    """Draw the four ways in which records are combined."""
     figure = Figure(760, 300, "The four strategies of sort-reduce")
     rows = [
-        ("dense", ["bins of key ranges", "array in memory", "scan"], "all keys fit in memory; no byte goes to the drive"),
-        ("partition", ["bins of key ranges", "bins on the drive", "array for each bin", "scan"], "each record moves once"),
-        ("merge", ["chunk: sort, combine", "runs on the drive", "merge, combine"], "few keys, or ranges unknown"),
-        ("hash-first", ["table in the cache", "chunk: sort, combine", "runs on the drive", "merge, combine"], "a few popular keys"),
+        (
+            "dense",
+            ["bins of key ranges", "array in memory", "scan"],
+            "all keys fit in memory; no byte goes to the drive",
+        ),
+        (
+            "partition",
+            ["bins of key ranges", "bins on the drive", "array for each bin", "scan"],
+            "each record moves once",
+        ),
+        (
+            "merge",
+            ["chunk: sort, combine", "runs on the drive", "merge, combine"],
+            "few keys, or ranges unknown",
+        ),
+        (
+            "hash-first",
+            ["table in the cache", "chunk: sort, combine", "runs on the drive", "merge, combine"],
+            "a few popular keys",
+        ),
     ]
     for row, (name, steps, reason) in enumerate(rows):
         y = 24 + row * 68
@@ -173,7 +222,7 @@ def strategies() -> None:
 
 
 def reduction() -> None:
-    """The share of PageRank's messages that is left after each step, from the measured results."""
+    """Draw the measured share of messages that is left after each step."""
     table = json.loads((RESULTS / "reduction.json").read_text())["tables"][0]
     figure = Figure(760, 330, "The share of messages that is left after forming runs and after merges")
     figure.text(20, 26, "PageRank's messages that are left, of 100 %", weight="bold")
@@ -188,7 +237,9 @@ def reduction() -> None:
         y = 46 + place * 28
         figure.text(260, y + 15, f"{graph}, {row[2]}", "end", 12)
         for step, colour in zip(steps, (BLUE, RED, GREEN), strict=False):
-            figure.parts.append(f'<rect x="270" y="{y}" width="{step * 4.4:g}" height="20" fill="{colour}" fill-opacity="1"/>')
+            figure.parts.append(
+                f'<rect x="270" y="{y}" width="{step * 4.4:g}" height="20" fill="{colour}" fill-opacity="1"/>'
+            )
     for place, (colour, text) in enumerate(
         ((BLUE, "written as runs"), (RED, "after the first merge"), (GREEN, "after the second"))
     ):
