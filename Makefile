@@ -22,6 +22,9 @@ IN_VENV := VIRTUAL_ENV="$(CURDIR)/$(VENV)" PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 PACKAGING := .tools/packaging
 IN_PACKAGING := VIRTUAL_ENV="$(CURDIR)/$(PACKAGING)" PATH="$(CURDIR)/$(PACKAGING)/bin:$$PATH"
 
+# MkDocs for `make docs`.
+DOCS := .tools/docs
+
 .PHONY: help
 help: ## list these targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -52,7 +55,7 @@ bench: build ## measure against the peers
 test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/rustc_with_lints.sh
 test: ## everything that .ci/run checks
 	@MAKE="$(MAKE)" LOCKED="$(LOCKED)" scripts/each_step.sh \
-		format deny features build-rust test-rust fuzz lint-python test-python package-check
+		format docs deny features build-rust test-rust fuzz lint-python test-python tutorials package-check
 
 # Too long for every change: each feature by itself, a longer look for hostile bytes, more damaged stores, more killed
 # commands, power losses under every command that writes files, and queries whose threads may wait for each other.
@@ -96,7 +99,7 @@ fuzz-long: export FUZZ_SECONDS = 600
 fuzz-long: fuzz
 
 .PHONY: lint-rust
-lint-rust: format ## rustfmt, import cycles, clippy and the docs, with warnings as errors: quicker than `make test` while you work
+lint-rust: format ## rustfmt, import cycles, the page of benchmarks, clippy and the docs, with warnings as errors: quicker than `make test` while you work
 	@scripts/need.sh clippy python
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
@@ -106,6 +109,7 @@ format: need-rust
 	@scripts/need.sh rustfmt python
 	cargo fmt --all --check
 	"$$(scripts/find-python.sh)" scripts/cycles.py --at-most 10
+	"$$(scripts/find-python.sh)" scripts/benchmarks.py --check
 
 # The Python extension has no tests in Rust.
 PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests
@@ -149,6 +153,13 @@ test-python: extension ## the tests and doc tests of the Python package
 	@mkdir -p $(LOGS)
 	cd python && $(IN_VENV) python -m pytest 2>&1 | tee ../$(LOGS)/pytest.log
 
+# A small size of each, with the command and the extension of the tests: half a minute on a busy machine.
+.PHONY: tutorials
+tutorials: extension target/debug/inshore ## the tutorials of docs/, each page with the commands that are run
+	@mkdir -p $(LOGS)
+	$(VENV)/bin/python scripts/tutorials.py --inshore target/debug/inshore --python $(VENV)/bin/python 2>&1 | \
+		tee $(LOGS)/tutorials.log
+
 # The development profile: optimised, with the checks kept, like the Rust tests.
 .PHONY: extension
 extension: need-rust $(VENV_READY) ## build the Python extension into .venv
@@ -177,6 +188,11 @@ dist: need-rust $(PACKAGING)/ready ## packages of a release in target/dist: half
 dist-check: $(PACKAGING)/ready ## install what `dist` made into clean roots, and run a job with each
 	$(IN_PACKAGING) scripts/dist_check.sh target/dist
 
+# Strict: a broken link, anchor or picture is an error. The variable silences an advertisement of the theme's authors.
+.PHONY: docs
+docs: $(DOCS)/ready ## the site of docs/ in target/site, with broken links as errors
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet
+
 .PHONY: fmt
 fmt: $(VENV_READY) ## format Rust and Python
 	@scripts/need.sh cargo rustfmt
@@ -196,6 +212,11 @@ need-rust:
 $(VENV_READY): python/requirements-dev.txt
 	@python=$$(scripts/find-python.sh) && rm -rf $(VENV) && "$$python" -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(DOCS)/ready: docs/requirements.txt
+	@python=$$(scripts/find-python.sh) && rm -rf $(DOCS) && "$$python" -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r $<
 	@touch $@
 
 $(PACKAGING)/ready: packaging/requirements.txt

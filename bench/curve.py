@@ -14,6 +14,7 @@ import argparse
 import math
 from pathlib import Path
 
+import report
 from graphs import MIB, SLACK_BYTES, Row, parse_budget
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 440, 64, 130, 24, 56
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--none", default="8GiB", help="the budget that `none` stands for")
     parser.add_argument("--title", default="Time over memory budget")
     parser.add_argument("--out", type=Path, required=True)
+    report.add_option(parser)
     options = parser.parse_args()
     words = {
         "PageRank": ["pagerank", options.graph, "--iterations", "10"],
@@ -108,10 +110,10 @@ def main() -> None:
             row.append(f"{seconds:.1f} s ({moved})" if seconds else run.failed or "killed")
         print(f"| {' | '.join(row)} |", flush=True)
         rows.insert(0, row)
-    print(f"\n| budget | {' | '.join(options.jobs)} |")
-    print("|---" * (len(options.jobs) + 1) + "|")
+    table = report.Report(options, ["budget", *options.jobs])
     for row in rows:
-        print(f"| {' | '.join(row)} |")
+        table.row(*row)
+    table.write()
     options.out.write_text(svg(options.budgets, curves, options.title))
 
 

@@ -15,7 +15,7 @@ PREFIX.tadj.1.0 of the graph turned around, which its components want; for GAPBS
 
 Inshore writes its answers to files, which peers (but GridGraph) do not: of BFS and betweenness there are rows without one too.
 
-Prints Markdown. Time is the median of the repeats, with the least and the most; bytes are those of block I/O.
+Prints Markdown; --json keeps the table. Time is the median of the repeats, with the least and the most; bytes are those of block I/O.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import report
 
 MIB = 1 << 20
 SLACK_BYTES = 96 * MIB
@@ -94,7 +96,7 @@ class Row:
         self.read_bytes = usage.ru_inblock * 512
         self.written_bytes = usage.ru_oublock * 512
 
-    def markdown(self) -> str:
+    def cells(self) -> list[str]:
         """The row of the table."""
         if self.killed or self.failed:
             result = ["killed" if self.killed else self.failed, "", "", ""]
@@ -102,11 +104,11 @@ class Row:
             middle, least, most = statistics.median(self.seconds), min(self.seconds), max(self.seconds)
             gigabytes = [f"{count / 1e9:.1f} GB" for count in (self.read_bytes, self.written_bytes)]
             result = [
-                f"**{middle:.1f} s** ({least:.1f} to {most:.1f})",
+                f"{middle:.1f} s ({least:.1f} to {most:.1f})",
                 *gigabytes,
                 f"{self.peak_bytes / MIB:.0f} MiB",
             ]
-        return f"| {' | '.join([self.job, self.system, self.budget, *result])} |"
+        return [self.job, self.system, self.budget, *result]
 
 
 def drop_caches() -> None:
@@ -242,6 +244,7 @@ def main() -> None:
     parser.add_argument("--blaze", nargs=2, metavar=("BIN", "PREFIX"))
     parser.add_argument("--gapbs", nargs=2, metavar=("BIN", "FILE"))
     parser.add_argument("--only", help="run only the rows whose job contains one of these, divided by commas")
+    report.add_option(parser)
     options = parser.parse_args()
     os.environ.setdefault("INSHORE_STORE", "target/bench-store")
 
@@ -249,6 +252,8 @@ def main() -> None:
         printed = subprocess.run([options.inshore, *words, "--json"], check=True, capture_output=True, text=True)
         return json.loads(printed.stdout)
 
+    if not Path(os.environ["INSHORE_STORE"]).exists():
+        inshore("store", "init", os.environ["INSHORE_STORE"])
     if not any(graph["name"] == "kron" for graph in inshore("graph", "ls")):
         inshore("graph", "generate", "kronecker", "--scale", str(options.scale), "--name", "kron", "--reverse")
     if options.source is None:
@@ -270,13 +275,15 @@ def main() -> None:
         for turn in range(options.repeat):
             for row in rows:
                 row.run()
-                print(f"{turn + 1}/{options.repeat} {row.markdown()}", file=sys.stderr, flush=True)
-    print("| job | system | budget | time | read | written | peak resident |")
-    print("|---|---|---|---|---|---|---|")
+                print(f"{turn + 1}/{options.repeat} {' | '.join(row.cells())}", file=sys.stderr, flush=True)
+    columns = ["job", "system", "budget", "time", "read", "written", "peak resident"]
+    names = ("gridgraph", "grafsoft", "blaze", "gapbs")
+    table = report.Report(options, columns, {name: "public source" for name in names if getattr(options, name)})
     order = {job: place for place, job in enumerate(dict.fromkeys(row.job for row in rows))}
     budgets = [*options.budgets, "none"]
     for row in sorted(rows, key=lambda row: (order[row.job], budgets.index(row.budget))):
-        print(row.markdown())
+        table.row(*row.cells())
+    table.write()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import report
+
 NEEDLE = "needle-in-the-text"
 KERNELS = {"scan": "", "search": NEEDLE, "words": ""}
 
@@ -70,6 +72,7 @@ def main() -> None:
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--blocks", type=int, nargs="+", default=[256 << 10, 512 << 10], help="of native code")
+    report.add_option(parser)
     words = parser.parse_args()
     words.folder.mkdir(parents=True, exist_ok=True)
     inshore, native = str(words.inshore.resolve()), str(words.native.resolve())
@@ -89,8 +92,9 @@ def main() -> None:
         subprocess.run([inshore, "kernel", "build", str(folder), "--quiet"], check=True)
         modules[kernel] = folder / f"{kernel}.wasm"
 
-    print(f"{size / 1e9:.1f} GB in the page cache, best of {words.repeat}; GB/s, MiB, s of CPU")
-    print(f"{'kernel':<8} {'threads':>7} {'native':>7} {'wasm':>7} {'ratio':>6} {'MiB':>11} {'CPU s':>11}")
+    print(f"{size / 1e9:.1f} GB in the page cache, best of {words.repeat}; both values of a cell: native and WebAssembly\n")
+    columns = ["kernel", "threads", "native", "WebAssembly", "of native", "peak memory", "processor time"]
+    table = report.Report(words, columns, inshore=inshore)
     counters, out = words.folder / "counters.json", words.folder / "out"
     for kernel in words.kernels:
         argument = KERNELS[kernel]
@@ -116,13 +120,12 @@ def main() -> None:
             if len(answers) != 1:
                 sys.exit(f"{kernel}: native code and WebAssembly differ")
             rate = {how: size / 1e9 / found[0] for how, found in best.items()}
-            mib = "/".join(str(best[how][1] >> 20) for how in ("native", "wasm"))
-            cpu_told = "/".join(f"{best[how][2]:.2f}" for how in ("native", "wasm"))
+            mib = " and ".join(str(best[how][1] >> 20) for how in ("native", "wasm"))
+            cpu_told = " and ".join(f"{best[how][2]:.2f}" for how in ("native", "wasm"))
             ratio = rate["wasm"] / rate["native"]
-            print(
-                f"{kernel:<8} {threads:>7} {rate['native']:>7.2f} {rate['wasm']:>7.2f} {ratio:>6.0%} {mib:>11} {cpu_told:>11}",
-                flush=True,
-            )
+            rates = [f"{rate[how]:.2f} GB/s" for how in ("native", "wasm")]
+            table.row(kernel, str(threads), *rates, f"{ratio:.0%}", f"{mib} MiB", f"{cpu_told} s")
+    table.write()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import report
+
 CODES = dict(
     zip(
         "cs da de en es et fi fr hu it nl pl pt sk sv".split(),
@@ -49,10 +51,11 @@ def main() -> None:
     parser.add_argument("--whatlang")
     parser.add_argument("--megabytes", type=int, default=50)
     parser.add_argument("--repeat", type=int, default=3)
+    report.add_option(parser)
     options = parser.parse_args()
     scratch = Path(tempfile.mkdtemp())
     inshore = [options.inshore, "--store", str(scratch / "store"), "--quiet", "--threads", "1"]
-    print("| languages | texts | system | right | MB/s a core |\n|---|---|---|---|---|")
+    table = report.Report(options, ["languages", "texts", "system", "right", "MB/s a core"])
     for languages in (PAPER, sorted(CODES)):
         train, test = {}, {}
         for language in languages:
@@ -94,7 +97,8 @@ def main() -> None:
                     rows.append((who, seconds, right / len(texts)))
             for who, seconds, share in rows:
                 rate = size / statistics.median(seconds) / 1e6
-                print(f"| {len(languages)} | {len(texts)} {what} | {who} | {share:.2%} | {rate:.1f} |", flush=True)
+                table.row(str(len(languages)), f"{len(texts)} {what}", who, f"{share:.2%}", f"{rate:.1f}")
+    table.write()
     shutil.rmtree(scratch)
 
 

@@ -22,6 +22,8 @@ import tempfile
 import time
 from pathlib import Path
 
+import report
+
 MIB = 1 << 20
 
 # Format, level, and each peer with its words to compress and to decompress.
@@ -54,10 +56,14 @@ def main() -> None:
     parser.add_argument("--inshore", default="target/release/inshore")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--rows", help="which, as in gzip-6,zstd-19; all but zstd-19, which takes minutes, where nothing is said")
+    report.add_option(parser)
     options = parser.parse_args()
     size = options.file.stat().st_size
     scratch = Path(tempfile.mkdtemp(dir="/dev/shm"))
-    print("| format | system | compress | MB/s | left | decompress | MB/s | peak memory | time over Inshore's |\n|---|---|---|---|---|---|---|---|---|", flush=True)
+    names = {name: words[0][0] for _, _, peers in ROWS for name, words in peers.items()}
+    versions = {name: report.program(program) for name, program in names.items()}
+    columns = ["format", "system", "compress", "MB/s", "left", "decompress", "MB/s", "peak memory", "time over Inshore's"]
+    table = report.Report(options, columns, versions)
     rows = options.rows.split(",") if options.rows else [f"{row[0]}-{row[1]}" for row in ROWS if row[1] < 19]
     for format, level, peers in (row for row in ROWS if f"{row[0]}-{row[1]}" in rows):
         pack = [options.inshore, "compress", "-", "-o", "-", "--format", format, "--level", str(level), "--threads", "2", "--quiet"]
@@ -89,7 +95,9 @@ def main() -> None:
             rates = size / there / 1e6, size / back / 1e6
             ratio = "" if name == "Inshore" else f"{there / ours[0]:.2f} and {back / ours[1]:.2f}"
             share = 100 * left[name] / size
-            print(f"| {format} -{level} | {name} | {there:.2f} s | {rates[0]:.0f} | {share:.1f} % | {back:.2f} s | {rates[1]:.0f} | {peaks[name] // MIB} MiB | {ratio} |", flush=True)
+            cells = [f"{there:.2f} s", f"{rates[0]:.0f}", f"{share:.1f} %", f"{back:.2f} s", f"{rates[1]:.0f}"]
+            table.row(f"{format} -{level}", name, *cells, f"{peaks[name] // MIB} MiB", ratio)
+    table.write()
     shutil.rmtree(scratch)
 
 

@@ -23,6 +23,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import report
 from graphs import drop_caches, make_group
 
 MIB = 1 << 20
@@ -83,6 +84,7 @@ class Bench:
     """What all rows have in common."""
 
     def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
         self.inshore, self.python, self.repeat = options.inshore, options.python, options.repeat
         self.store = Path(os.environ["INSHORE_STORE"])
         self.folder = self.store.parent / "records-bench"
@@ -123,13 +125,17 @@ class Bench:
                         break
                 else:
                     seconds[number].append(time.monotonic() - started)
-        print("| job | system | budget | seconds (least to most) | peak memory |\n|---|---|---|---|---|")
+        peers = {name: report.package(self.python, name.lower()) for name in ("DuckDB", "Polars")}
+        peers["GNU sort"] = report.program("sort")
+        columns = ["job", "system", "budget", "seconds (least to most)", "peak memory"]
+        table = report.Report(self.options, columns, peers)
         for number, (job, who, budget, _, _) in enumerate(self.rows):
             all_of_them = seconds[number]
             shown = told.get(number) or "{:.1f} ({:.1f} to {:.1f})".format(
                 statistics.median(all_of_them), min(all_of_them), max(all_of_them)
             )
-            print(f"| {job} | {who} | {budget} | {shown} | {peaks[number] // MIB} MiB |")
+            table.row(job, who, budget, shown, f"{peaks[number] // MIB} MiB")
+        table.write()
 
     def once(self, command: list[str], limit: int | None) -> tuple[int, int, str]:
         group = make_group(limit) if limit else None
@@ -208,6 +214,7 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=5, help="size of records, lines and reads in GB")
     parser.add_argument("--millions", type=float, default=250, help="rows of the tables")
     parser.add_argument("--keep", action="store_true", help="keep the data")
+    report.add_option(parser)
     options = parser.parse_args()
     bench = Bench(options)
     for job in options.jobs.split(","):

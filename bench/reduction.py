@@ -18,6 +18,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import report
+
 
 def run(*words: object) -> dict[str, Any]:
     """Run one command of Inshore and give what it says with --json."""
@@ -39,8 +41,9 @@ def shares(report: dict[str, Any]) -> list[str]:
     return found
 
 
-def graphs(inshore: Path, scales: list[int], files: list[Path], memories: list[str]) -> None:
-    print("| graph | edges | budget | left after runs were formed | after merges |\n|---|---|---|---|---|")
+def graphs(options: argparse.Namespace, scales: list[int], memories: list[str]) -> None:
+    inshore, files = options.inshore, options.files
+    table = report.Report(options, ["graph", "edges", "budget", "after forming runs", "after merges"])
     names = []
     for scale in scales:
         names.append((f"Kronecker, scale {scale}", f"reduction-kron{scale}"))
@@ -53,8 +56,9 @@ def graphs(inshore: Path, scales: list[int], files: list[Path], memories: list[s
         for memory in memories:
             words = ("graph", "pagerank", name, "--iterations", 1, "--strategy", "merge", "--memory", memory)
             first, *rest = shares(run(inshore, *words)["report"])
-            print(f"| {title} | {edges:,} | {memory} | {first} | {', '.join(rest)} |", flush=True)
+            table.row(title, f"{edges:,}", memory, first, ", ".join(rest))
         run(inshore, "graph", "rm", name)
+    table.write()
 
 
 MAKE = """
@@ -77,15 +81,15 @@ with pq.ParquetWriter(path, schema) as out:
 
 
 def keys(inshore: Path, python: str, rows: int, memory: str, folder: Path) -> None:
-    print("\n| keys | rows | seconds | rows/s | left after runs were formed | after merges |")
+    print("\n| keys | rows | seconds | rows/s | after forming runs | after merges |")
     print("|---|---|---|---|---|---|")
     for kind in ("same", "random", "unique"):
         table, output = folder / "reduction.parquet", folder / "reduced.parquet"
         subprocess.run([python, "-c", MAKE, kind, str(rows), str(table)], check=True)
         words = ("reduce", table, "--by", "k", "--sum", "v", "-o", output, "--memory", memory)
-        report = run(inshore, *words)["report"]
-        first, *rest = shares(report)
-        seconds = report["seconds"]
+        facts = run(inshore, *words)["report"]
+        first, *rest = shares(facts)
+        seconds = facts["seconds"]
         rate = f"{rows / seconds / 1e6:.1f} M"
         print(f"| {kind} | {rows:,} | {seconds:.2f} | {rate} | {first} | {', '.join(rest)} |", flush=True)
         table.unlink()
@@ -104,9 +108,10 @@ def main() -> None:
     )
     parser.add_argument("--memory", action="append", help="budgets for graphs")
     parser.add_argument("--millions", type=int, default=20, help="rows of the second table")
+    report.add_option(parser)
     words = parser.parse_args()
     folder = Path(os.environ["INSHORE_STORE"]).absolute().parent
-    graphs(words.inshore, words.scale or [20], words.files, words.memory or ["16MiB", "64MiB"])
+    graphs(words, words.scale or [20], words.memory or ["16MiB", "64MiB"])
     keys(words.inshore, words.python, words.millions * 1_000_000, "64MiB", folder)
 
 

@@ -27,6 +27,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import report
 from graphs import drop_caches, make_group
 
 MIB = 1 << 20
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--queries", default="")
     parser.add_argument("--systems", default="Inshore,DuckDB,DataFusion")
     parser.add_argument("--repeat", type=int, default=1)
+    report.add_option(parser)
     options = parser.parse_args()
     number, unit = re.fullmatch(r"(\d+)(MiB|GiB)", options.memory).groups()
     memory = int(number) * (MIB if unit == "MiB" else 1024 * MIB)
@@ -153,8 +155,11 @@ def main() -> None:
     queries = {name: query for name, query in queries.items() if not wanted or name in wanted}
     folder = options.data if options.data.is_dir() else options.data.parent
     systems = options.systems.split(",")
-    print("| query | " + " | ".join(f"{system} | peak" for system in systems) + " | against DuckDB | answers |")
-    print("|---|" + "---|---|" * len(systems) + "---|---|", flush=True)
+    columns = [column for system in systems for column in (system, "peak")]
+    columns = ["query", *columns, "DuckDB's time over Inshore's", "answers"]
+    peers = {system: report.package(options.python, system.lower()) for system in systems if system != "Inshore"}
+    title = None if options.what == "tpch" else f"In {number} {unit}"
+    table = report.Report(options, columns, peers, title)
     for name, query in queries.items():
         query = query.strip().rstrip(";")
         # Many rows are written as Parquet, and compared by their hashes, whatever their order.
@@ -170,7 +175,7 @@ def main() -> None:
                     out = Path(scratch) / f"{system}.{ending}"
                     subprocess.run(["rm", "-rf", out], check=True)
                     peer = [str(own), scratch, str(out), query, *tables]
-                    named = [word for table in tables for word in ("--table", table)]
+                    named = [word for each in tables for word in ("--table", each)]
                     command = {
                         "Inshore": [options.inshore, "sql", query, "-o", str(out), "--memory", options.memory, "--threads", "2", "--quiet", "--store", f"{scratch}/store", *named],
                         "DuckDB": [options.python, "-c", DUCKDB, *peer],
@@ -190,12 +195,13 @@ def main() -> None:
                 _, _, why = once([options.python, "-c", DUCKDB, "0", scratch, str(out), query, *tables], None)
                 right = rows(out) if not why else None
         middle = {system: statistics.median(seconds[system]) for system in systems}
-        cells = [f"{failed[s]} | " if failed[s] else f"{middle[s]:.1f} s | {peaks[s] // MIB} MiB" for s in systems]
+        pairs = [(failed[s], "") if failed[s] else (f"{middle[s]:.1f} s", f"{peaks[s] // MIB} MiB") for s in systems]
         both = "Inshore" in systems and "DuckDB" in systems and not failed["Inshore"] and not failed["DuckDB"]
         ratio = f"{middle['DuckDB'] / middle['Inshore']:.2f}" if both else ""
         wrong = [system for system, found in answers.items() if right is None or not same(found, right)]
         verdict = "not compared" if right is None else (f"differ: {', '.join(wrong)}" if wrong else "same")
-        print(f"| {name} | " + " | ".join(cells) + f" | {ratio} | {verdict} |", flush=True)
+        table.row(name, *(cell for pair in pairs for cell in pair), ratio, verdict)
+    table.write()
 
 
 if __name__ == "__main__":

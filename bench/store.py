@@ -18,6 +18,8 @@ import threading
 import time
 from pathlib import Path
 
+import report
+
 MIB = 1 << 20
 REQUEST = MIB
 THREADS = 4
@@ -124,6 +126,7 @@ def main() -> None:
     parser.add_argument("--example", default="target/release/examples/random_reads")
     parser.add_argument("--gib", type=float, default=4)
     parser.add_argument("--repeat", type=int, default=5)
+    report.add_option(parser)
     options = parser.parse_args()
     store = Path(os.environ["INSHORE_STORE"])
     size = int(options.gib * 1024) * MIB
@@ -177,12 +180,14 @@ def main() -> None:
             note(f"random 8 KiB, depth {depth}: fio", fio_random(plain, 3, depth))
             drop_caches()
             note(f"random 8 KiB, depth {depth}: inshore", random_reads(options.example, store, 3, depth))
+    table = report.Report(options, ["what", "median", "rate", "all"], {"fio": report.program("fio")})
     for what, values in times.items():
         median = statistics.median(values)
         if what.startswith("random"):
-            print(f"{what:36} {median:8.0f} reads/s   {[round(v) for v in values]}")
+            table.row(what, f"{median:.0f}/s", f"{median * 8192 / 1e9:.2f} GB/s", ", ".join(f"{value:.0f}" for value in values))
         else:
-            print(f"{what:36} {median:8.2f} s {size / median / 1e9:6.2f} GB/s   {[round(v, 2) for v in values]}")
+            table.row(what, f"{median:.2f} s", f"{size / median / 1e9:.2f} GB/s", ", ".join(f"{value:.2f}" for value in values))
+    table.write()
     plain.unlink()
     source.unlink()
 

@@ -24,6 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import report
 from graphs import drop_caches, make_group
 
 MIB = 1 << 20
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--python", default="python3")
     parser.add_argument("--jobs", default="search,words")
     parser.add_argument("--repeat", type=int, default=5)
+    report.add_option(parser)
     options = parser.parse_args()
     text, scratch = str(options.text), Path(tempfile.mkdtemp(dir=options.text.parent))
     # Job, system, command, whether the text is in the page cache, limit in bytes.
@@ -129,13 +131,18 @@ def main() -> None:
             seconds[number].append(took)
             peaks[number] = max(peaks[number], peak)
     size = options.text.stat().st_size
-    print("| job | page cache | system | seconds (least to most) | GB/s | peak memory | said |\n|---|---|---|---|---|---|---|")
+    peers = {"ripgrep": report.program(options.rg), "fio": report.program("fio")}
+    if "words" in options.jobs:
+        peers = {name: report.package(options.python, name.lower()) for name in ("Polars", "DuckDB")}
+    columns = ["job", "page cache", "system", "seconds (least to most)", "GB/s", "peak memory", "said"]
+    table = report.Report(options, columns, peers)
     for number, (job, system, _, warm, _) in enumerate(rows):
         middle = statistics.median(seconds[number])
         spread = f"{middle:.2f} ({min(seconds[number]):.2f} to {max(seconds[number]):.2f})"
         line = said[number].splitlines()[-1][:40] if said[number] else ""
         state = "warm" if warm else "cold"
-        print(f"| {job} | {state} | {system} | {spread} | {size / middle / 1e9:.2f} | {peaks[number] // MIB} MiB | {line} |")
+        table.row(job, state, system, spread, f"{size / middle / 1e9:.2f}", f"{peaks[number] // MIB} MiB", line)
+    table.write()
     shutil.rmtree(scratch)
 
 

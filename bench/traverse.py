@@ -31,6 +31,7 @@ import sys
 import time
 from pathlib import Path
 
+import report
 from nodes import Groups, Net, Nodes, run
 
 PAGE = 8192
@@ -116,7 +117,7 @@ def per_read(summary: dict, what: str) -> float:
     return sum(node[what] for node in summary["nodes"]) / reads * 1e6
 
 
-def chains(words: argparse.Namespace, net: Net, nodes: Nodes, count: int) -> None:
+def chains(words: argparse.Namespace, table: report.Report, net: Net, nodes: Nodes, count: int) -> None:
     half = f"{words.pages // 2 * (PAGE + 8)}"
     few, many = str(words.steps), str(4 * words.steps)
     # The first time round fills the memory.
@@ -135,8 +136,9 @@ def chains(words: argparse.Namespace, net: Net, nodes: Nodes, count: int) -> Non
         chain = summary["chains"][0]
         answers.add((chain["steps"], chain["page"], chain["digest"]))
         kept = summary["pages_kept"] / chain["steps"]
-        row = f"{count:>5} {way:<24} {rate:>8.0f} steps/s {1e6 / rate:>7.0f} µs, hops {chain['hops'] / chain['steps']:.2f}"
-        print(f"{row}, in memory {kept:.2f}, reading {per_read(summary, 'storage_seconds'):.0f} µs", flush=True)
+        parts = f"{chain['hops'] / chain['steps']:.2f} changes of node, {kept:.2f} in memory"
+        reading = f"{1e6 / rate:.0f} µs, of which the drive {per_read(summary, 'storage_seconds'):.0f}"
+        table.row(str(count), "1", way, f"{rate:.0f}", f"{rate * PAGE / 1e6:.1f}", f"{reading}; {parts}")
     if len({steps for steps, _, _ in answers}) != len(answers):
         sys.exit(f"different answers: {answers}")
     if count == 1:
@@ -145,17 +147,17 @@ def chains(words: argparse.Namespace, net: Net, nodes: Nodes, count: int) -> Non
         here_rate, here = summaries["client on the node"]
         transport = 1e6 / here_rate - per_read(here, "inside_seconds")
         network = 1e6 / rate - inside - transport
-        print(f"one read over the wire: {1e6 / rate:.0f} µs = drive {storage:.0f}, node {inside - storage:.0f}, ", end="")
+        print(f"\none read over the wire: {1e6 / rate:.0f} µs = drive {storage:.0f}, node {inside - storage:.0f}, ", end="")
         print(f"client and transport {transport:.0f}, network {network:.0f} (8 KiB on a plain connection: {echo(net):.0f} µs)", flush=True)
 
 
-def depths(words: argparse.Namespace, net: Net, nodes: Nodes, count: int) -> None:
+def depths(words: argparse.Namespace, table: report.Report, net: Net, nodes: Nodes, count: int) -> None:
     for depth in words.depths:
         starts = ",".join(str(chain * (words.pages // depth)) for chain in range(depth))
         for by in ("client", "nodes"):
             asked = ["--by", by, "--start", starts, "--steps", str(max(4 * words.steps // depth, 20))]
             rate, _ = median(words.repeat, lambda asked=asked: follow(nodes, net.client, *asked))
-            print(f"{count:>5} {depth:>4} chains by {by:<7} {rate:>8.0f} pages/s {rate * PAGE / 1e6:>7.1f} MB/s", flush=True)
+            table.row(str(count), str(depth), by, f"{rate:.0f}", f"{rate * PAGE / 1e6:.1f}", "")
 
 
 def main() -> None:
@@ -173,6 +175,7 @@ def main() -> None:
     parser.add_argument("--depths", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--echo", help=argparse.SUPPRESS)
+    report.add_option(parser)
     words = parser.parse_args()
     if words.echo:
         echo_end(words.echo.split())
@@ -181,6 +184,8 @@ def main() -> None:
     words.folder.mkdir(parents=True, exist_ok=True)
     cycle = words.folder / "cycle"
     write_cycle(cycle, words.pages)
+    columns = ["nodes", "chains", "by", "pages a second", "MB/s", "time of a page"]
+    table = report.Report(words, columns, inshore=inshore)
     net = Net(max(words.nodes), words.rate, words.client_rate)
     # As many cores as there are.
     groups = Groups(max(words.nodes), os.cpu_count() or 1, words.drive, words.folder) if words.drive else NoLimits()
@@ -191,9 +196,8 @@ def main() -> None:
             try:
                 put = ["store", "put", str(cycle), "--record", str(PAGE), "--block", "8KiB", "--piece", "1MiB", "--quiet"]
                 run(*nodes.command(*put, *nodes.words()))
-                tables = {"chains": chains, "depths": depths}
-                for table in words.tables:
-                    tables[table](words, net, nodes, count)
+                for name in words.tables:
+                    {"chains": chains, "depths": depths}[name](words, table, net, nodes, count)
             finally:
                 nodes.stop()
                 for number in range(count):
@@ -202,6 +206,7 @@ def main() -> None:
         groups.remove()
         net.remove()
         shutil.rmtree(words.folder, ignore_errors=True)
+    table.write()
 
 
 if __name__ == "__main__":

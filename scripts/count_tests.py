@@ -1,13 +1,13 @@
-"""Add up the tests in saved logs of cargo test, pytest and our scripts (features, fuzz, dist_check).
+"""Add up the tests in saved logs of cargo test, pytest and our scripts (features, fuzz, tutorials, packages).
 
-    python3 scripts/count_tests.py target/test-logs/{features,cargo,fuzz,pytest,package}.log
+    python3 scripts/count_tests.py target/test-logs/{features,cargo,fuzz,pytest,package,tutorials}.log
 
 Names the tests that failed, with the first lines of what they said. The last line printed is
 `N passed, N failed`, and `, N skipped` where any were. Skipped are: what
 cargo ignored, what pytest skipped or expected to fail, and a Rust test that printed a line starting
 with `skipped:` and returned: cargo reports that one as passed and shows what it printed only under
-`--show-output`. Each set of features, fuzz target and package counts as one test. The exit code is 1 where a
-test failed, or where a log is absent or holds no result.
+`--show-output`. Each set of features, fuzz target, package and tutorial counts as one test. The exit code is
+1 where a test failed, or where a log is absent or holds no result.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 CARGO_RESULT = re.compile(r"test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
 CARGO_TEST_OUTPUT = re.compile(r"---- .+ stdout ----$")
-SCRIPT_RESULT = re.compile(r"(?:features|fuzz|package) \w+ \.\.\. (ok|FAILED|skipped:)")
+SCRIPT_RESULT = re.compile(r"(?:features|fuzz|package|tutorial) [\w-]+ \.\.\. (ok|FAILED|skipped:)")
 PYTEST_WORDS = "passed|failed|errors?|skipped|xfailed|xpassed|deselected|warnings?|rerun|subtests passed"
 PYTEST_RESULT = re.compile(rf"=*\s*(\d+ (?:{PYTEST_WORDS})(?:, \d+ (?:{PYTEST_WORDS}))*) in [\d.]+s\b")
 
@@ -167,7 +167,7 @@ def failures(lines: list[str]) -> list[str]:
     """
     told = []
     for line in lines:
-        if line.startswith(("features ", "fuzz ", "package ")) and line.endswith(" ... FAILED"):
+        if line.startswith(("features ", "fuzz ", "package ", "tutorial ")) and line.endswith(" ... FAILED"):
             told.append(f"FAILED {line.removesuffix(' ... FAILED')}")
         elif line.startswith(("FAILED ", "ERROR ")):
             told.append(line)

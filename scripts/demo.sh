@@ -40,5 +40,5 @@ cat <<TEXT
 
 That was one feature of six, graphs. \`make install\` builds all of them (25 minutes on two cores) and puts \`inshore\` into cargo's
 bin folder: sorting, grouping and counting of files larger than memory, search, SQL, kernels in WebAssembly, and nodes that do all of
-it where the data lies. docs/guide.md shows each.
+it where the data lies. docs/guide.md has a page for each.
 TEXT

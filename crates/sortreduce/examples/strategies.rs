@@ -7,9 +7,9 @@
 //! record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more
 //! than 25 % slower than the best.
 //!
-//! docs/benchmarks.md ("Strategies, forced and chosen") has a run in which every choice is within 25 % of the best. Known blind
-//! spot: estimates know the number of keys and not their popularity, so on a slow drive merging was chosen for Zipf's law with 16
-//! bytes in 1 GiB, where partitioning writes less than estimated.
+//! docs/benchmarks.md ("Does sort-reduce choose the right strategy?") has a run in which every choice is within 25 % of the best.
+//! Known blind spot: estimates know the number of keys and not their popularity, so on a slow drive merging was chosen for Zipf's
+//! law with 16 bytes in 1 GiB, where partitioning writes less than estimated.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
