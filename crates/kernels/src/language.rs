@@ -619,7 +619,10 @@ mod tests {
         };
         assert!(write("c", KIND, attributes(2, 0).as_bytes()).contains("expected version"));
         for (name, count) in [("d", 1), ("e", u64::MAX), ("f", u64::MAX / 2), ("g", 1 << 62)] {
-            assert!(write(name, KIND, attributes(1, count).as_bytes()).contains("which do not match"), "{count}");
+            assert!(
+                write(name, KIND, attributes(1, count).as_bytes()).contains("which do not match"),
+                "{count}"
+            );
         }
     }
 

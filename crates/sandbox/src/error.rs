@@ -72,7 +72,7 @@ pub enum Error {
     #[error("cannot read the input of a command: {0}")]
     Input(#[source] io::Error),
     /// The consumer of the output returned an error.
-    #[error("cannot pass on the output of a command: {0}")]
+    #[error("cannot pass on the output: {0}")]
     Output(#[source] io::Error),
 }
 
