@@ -436,27 +436,39 @@ impl Scheduler {
         }
     }
 
-    /// Leaves a shard to others where a node that could take it gets on no further, so that its next pull never comes.
+    /// Leaves a shard to others where a node that could take it gets on no further, so that its next pull never comes. A node whose answers wait
+    /// for this shard is not to blame; if it is the only one left, it begins anew. Where all were left once, only those are that are
+    /// stalled now.
     fn starved(&mut self, shard: usize, now: Duration) {
-        let takers = self.takers(shard);
-        if self.shards[shard].state != ShardState::Queued || takers.len() < 2 {
+        if self.shards[shard].state != ShardState::Queued {
             return;
         }
-        let stall = self.stall;
-        let is_stalled = |attempt: &mut Attempt| {
-            let since = attempt.progressed.max(*attempt.waited_for.get_or_insert(now));
-            attempt.is_live() && now.saturating_sub(since) > stall
-        };
-        let of_takers =
-            self.attempts.iter_mut().filter_map(|attempt| Some((attempt.puller.node()?, attempt)));
-        let of_takers = of_takers.filter(|(node, _)| takers.contains(node));
-        let stalled: Vec<usize> =
-            of_takers.filter_map(|(node, attempt)| is_stalled(attempt).then_some(node)).collect();
+        let takers = self.takers(shard);
+        let mut stalled = BTreeSet::new();
+        for attempt in 0..self.attempts.len() {
+            let node = self.attempts[attempt].puller.node().filter(|node| takers.contains(node));
+            let Some(node) = node.filter(|_| !self.is_blocked(attempt, shard)) else { continue };
+            let own = &mut self.attempts[attempt];
+            let since = own.progressed.max(*own.waited_for.get_or_insert(now));
+            if own.is_live() && now.saturating_sub(since) > self.stall {
+                stalled.insert(node);
+            }
+        }
         if !stalled.is_empty() {
             self.dequeue(shard);
-            self.shards[shard].slow.extend(stalled);
+            self.shards[shard].slow.extend(&stalled);
+            if self.takers(shard).iter().all(|node| self.shards[shard].slow.contains(node)) {
+                self.shards[shard].slow = stalled;
+            }
             self.enqueue(shard);
         }
+    }
+
+    /// Whether an attempt of a node cannot take a shard, since its later answers wait for that one.
+    fn is_blocked(&self, attempt: usize, shard: usize) -> bool {
+        let Attempt { state, out, .. } = &self.attempts[attempt];
+        let is_later = *state == AttemptState::Ending || out.iter().any(|&out| out > shard);
+        matches!(self.order, Order::Window(_)) && is_later
     }
 
     fn answered(&mut self, attempt: usize, shard: usize, now: Duration) {
@@ -719,11 +731,7 @@ impl Scheduler {
             is_taker && self.attempts[attempt].is_live()
         });
         let of_takers: Vec<usize> = of_takers.collect();
-        let is_blocked = |&attempt: &usize| {
-            let Attempt { state, out, .. } = &self.attempts[attempt];
-            *state == AttemptState::Ending || out.iter().any(|&out| out > head)
-        };
-        if of_takers.iter().all(is_blocked)
+        if of_takers.iter().all(|&attempt| self.is_blocked(attempt, head))
             && let Some(&attempt) = of_takers.first()
         {
             let out = std::mem::take(&mut self.attempts[attempt].out);

@@ -90,9 +90,13 @@ impl ToClient {
         let began = Instant::now();
         loop {
             self.job.check_cancelled()?;
-            let reserved = self.runtime.block_on(async {
-                tokio::time::timeout(Duration::from_millis(100), self.out.reserve()).await
-            });
+            let reserved = {
+                // The thread may be one of another runtime, which would have to be left for `Handle::block_on`, and whose share of turns says nothing
+                // here.
+                let _inside = self.runtime.enter();
+                let reserve = tokio::time::timeout(Duration::from_millis(100), self.out.reserve());
+                futures::executor::block_on(tokio::task::unconstrained(reserve))
+            };
             match reserved {
                 Ok(Ok(place)) => {
                     place.send(Ok(message));
