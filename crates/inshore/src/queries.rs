@@ -326,7 +326,8 @@ impl FragmentRows for Rows {
         let Some(streams) = &mut self.streams else { return Ok(Some(None)) };
         let until = Instant::now() + wait;
         let mut each = Duration::ZERO;
-        while self.heads.iter().any(|head| !head.has_ended) {
+        while self.heads.len() < streams.len() || self.heads.iter().any(|head| !head.has_ended) {
+            self.heads.resize_with(streams.len(), Head::default);
             // Whoever has something is asked first; when nobody has, each is waited for a little.
             for step in 0..self.heads.len() {
                 let stream = (self.turn + step) % self.heads.len();
@@ -358,13 +359,12 @@ impl FragmentRows for Rows {
                         }
                         self.heads[stream].has_ended = true;
                         let missing = streams.missing();
-                        let new = match streams.replace(stream, &error) {
+                        match streams.replace(stream, &error) {
                             Ok(_) if is_refused && streams.missing() > missing => return Err(failed(error)),
-                            Ok(new) => new,
+                            Ok(()) => {}
                             Err(_) if is_refused => return Err(failed(error)),
                             Err(missing) => return Err(failed(missing)),
-                        };
-                        self.heads.resize_with(new.end, Head::default);
+                        }
                     }
                 }
             }

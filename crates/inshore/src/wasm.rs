@@ -794,7 +794,7 @@ pub fn run_wasm_on_nodes(
         };
         match why {
             // What it said so far is not used: others begin anew.
-            Some(error) => streams.replace(stream, &error).map(drop)?,
+            Some(error) => streams.replace(stream, &error)?,
             None => {
                 last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
                 let told = streams.summary(stream).and_then(|told| WasmSummary::deserialize(told).ok());

@@ -55,7 +55,7 @@ pub struct RunOptions {
     /// other has them.
     pub stall: Duration,
     /// This machine's own cores pull shards, too, where the kernel allows that and it is measured to be faster: once the nodes have so
-    /// much before them that nobody has pulled. None: they never do.
+    /// much before them, of which nobody has pulled all. None: they never do.
     pub help_from: Option<Duration>,
     /// The store here for such a part of the work as may have to be kept on flash (sorting, counting words and k-mers). None: this
     /// machine leaves that to nodes.

@@ -13,7 +13,7 @@ const GAIN: f64 = 1.15;
 /// What a job has observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Observed {
-    /// Bytes a second of all nodes before the client pulled; none while a node has not finished two shards.
+    /// Bytes a second of all nodes before the client pulled; none while a node has not finished a shard.
     pub alone: Option<f64>,
     /// The same since then; none while a node has not finished another one.
     pub meanwhile: Option<f64>,
@@ -23,6 +23,8 @@ pub(super) struct Observed {
     pub pulled: usize,
     /// Bytes that nobody has pulled.
     pub queued_bytes: u64,
+    /// Bytes that nobody has finished reading.
+    pub left_bytes: u64,
 }
 
 /// What the client does.
@@ -38,9 +40,9 @@ pub(super) enum Decision {
 
 /// Whether the client pulls. It does not begin where nodes have less than `after` to do, nor before it is known how fast they are.
 pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> Decision {
-    let Observed { alone, meanwhile, client, pulled, queued_bytes } = *observed;
+    let Observed { alone, meanwhile, client, pulled, queued_bytes, left_bytes } = *observed;
     let queued = queued_bytes as f64;
-    let is_long = alone.is_some_and(|alone| queued / alone >= after.as_secs_f64());
+    let is_long = alone.is_some_and(|alone| left_bytes as f64 / alone >= after.as_secs_f64());
     let Some(alone) = alone.filter(|_| pulled > 0 || is_long) else { return Decision::Wait(unneeded(after)) };
     if pulled < threads && client.is_none() {
         return Decision::Pull;
@@ -78,9 +80,10 @@ pub(super) struct Rates {
 }
 
 /// What an attempt of a node has finished. A task with several threads asks for a second shard while it reads its first one, so rates are those behind the
-/// first shard.
+/// first shard where more are known.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
+    began: Duration,
     first: Option<(Duration, u64)>,
     last: Duration,
     bytes: u64,
@@ -91,7 +94,7 @@ struct Seen {
 impl Rates {
     /// A node has finished so many shards, of so many bytes.
     pub fn pulled(&mut self, attempt: usize, now: Duration, finished: usize, bytes: u64) {
-        let none = Seen { first: None, last: now, bytes: 0, before: None };
+        let none = Seen { began: now, first: None, last: now, bytes: 0, before: None };
         let seen = self.nodes.entry(attempt).or_insert(none);
         if finished > 0 {
             seen.first.get_or_insert((now, bytes));
@@ -125,11 +128,22 @@ impl Rates {
         bytes as f64 / to.saturating_sub(from).as_secs_f64().max(1e-6)
     }
 
-    pub fn observed(&self, queued_bytes: u64) -> Observed {
+    /// What is known at a time. A node that has finished nothing counts as one that does nothing when `patience` is over.
+    pub fn observed(
+        &self,
+        queued_bytes: u64,
+        left_bytes: u64,
+        now: Duration,
+        patience: Duration,
+    ) -> Observed {
         let alone = |seen: &Seen| {
             let (last, bytes) = seen.before.unwrap_or((seen.last, seen.bytes));
-            let (began, behind) = seen.first?;
-            (bytes > behind).then(|| Rates::rate(bytes - behind, began, last))
+            let is_waited_for = seen.before.is_none() && now.saturating_sub(seen.began) < patience;
+            match seen.first.filter(|(_, behind)| bytes > *behind) {
+                Some((first, behind)) => Some(Rates::rate(bytes - behind, first, last)),
+                None if bytes == 0 && is_waited_for => None,
+                None => Some(Rates::rate(bytes, seen.began, last)),
+            }
         };
         let meanwhile = |seen: &Seen| {
             let (last, bytes) = seen.before?;
@@ -149,6 +163,7 @@ impl Rates {
             client,
             pulled: self.client_pulled,
             queued_bytes,
+            left_bytes,
         }
     }
 }
@@ -167,10 +182,11 @@ mod tests {
             client: Some((client * mega, 1.0)),
             pulled: 1,
             queued_bytes: (queued * mega) as u64,
+            left_bytes: (queued * mega) as u64,
         };
         let before = |alone: Option<f64>, queued: f64| Observed {
             alone: alone.map(|alone| alone * mega),
-            queued_bytes: (queued * mega) as u64,
+            left_bytes: (queued * mega) as u64,
             ..Observed::default()
         };
         let is_wait = |decision: Decision| matches!(decision, Decision::Wait(_));
@@ -203,16 +219,19 @@ mod tests {
         rates.pulled(1, at(200), 0, 0);
         rates.pulled(0, at(100), 1, 1000);
         rates.pulled(0, at(1100), 2, 2000);
-        assert_eq!(rates.observed(5).alone, None, "a node has finished nothing");
-        rates.pulled(1, at(200), 1, 1000);
-        rates.pulled(1, at(2200), 2, 2000);
-        assert_eq!(rates.observed(5).alone, Some(1500.0));
-        rates.client_pulls(at(2300));
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now), at(2000)).alone;
+        assert_eq!(alone(&rates, 2199), None, "a node has finished nothing");
+        assert_eq!(alone(&rates, 2200), Some(1000.0), "nobody waits longer for it");
+        rates.pulled(1, at(700), 1, 1000);
+        assert_eq!(alone(&rates, 1200), Some(3000.0), "one shard in half a second");
+        rates.pulled(1, at(2700), 2, 2000);
+        assert_eq!(alone(&rates, 2700), Some(1500.0));
+        rates.client_pulls(at(2800));
         rates.pulled(0, at(2100), 3, 3000);
-        assert_eq!(rates.observed(5).meanwhile, None);
-        rates.pulled(1, at(4200), 3, 3000);
-        rates.client_did(at(3300), 3000, 1.0);
-        let observed = rates.observed(5);
+        assert_eq!(rates.observed(5, 5, at(2900), at(2000)).meanwhile, None);
+        rates.pulled(1, at(4700), 3, 3000);
+        rates.client_did(at(3800), 3000, 1.0);
+        let observed = rates.observed(5, 5, at(4700), at(2000));
         assert_eq!((observed.alone, observed.meanwhile), (Some(1500.0), Some(1500.0)));
         assert_eq!(observed.client, Some((3000.0, 1.0)));
     }

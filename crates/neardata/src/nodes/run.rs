@@ -268,7 +268,8 @@ impl Run {
     /// What the client does next, by what was observed, and since when the job runs.
     pub fn observed(&self) -> Observed {
         let state = self.state();
-        state.rates.observed(state.scheduler.queued_bytes())
+        let (queued, left) = (state.scheduler.queued_bytes(), state.scheduler.left_bytes());
+        state.rates.observed(queued, left, self.now(), self.options.help_from.unwrap_or_default())
     }
 
     /// Whether nothing more of an attempt is wanted.

@@ -25,7 +25,6 @@ mod simulation;
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    ops::Range,
     time::Duration,
 };
 
@@ -34,6 +33,8 @@ use std::{
 pub(super) const CREDIT: usize = 2;
 /// Small shards count as one up to so many bytes together, so that a thousand small files are no thousand round trips.
 const SMALL_BYTES: u64 = 64 << 10;
+/// Of those that are queued one in so many for each node, so that the last ones are not all with one.
+const SHARE: usize = 4;
 /// A shard that was handed out so often without any progress is missing.
 const ATTEMPTS_MAX: usize = 64;
 
@@ -157,8 +158,6 @@ struct Attempt {
     failed: Option<String>,
     /// Whether that is the fault of its node.
     is_blamed: bool,
-    /// The attempts that were begun when it failed.
-    replaced: Range<usize>,
 }
 
 impl Attempt {
@@ -186,7 +185,8 @@ pub(super) struct Scheduler {
     lost: BTreeSet<usize>,
     /// The first shard that is neither answered nor missing.
     head: usize,
-    groups: usize,
+    /// The attempt whose lost answer made each group of shards; none of the first one.
+    origins: Vec<Option<usize>>,
     actions: Vec<Action>,
 }
 
@@ -226,7 +226,7 @@ impl Scheduler {
             queues: vec![BTreeSet::new(); nodes],
             lost,
             head: 0,
-            groups: 1,
+            origins: vec![None],
             actions: Vec::new(),
         }
     }
@@ -343,10 +343,14 @@ impl Scheduler {
         self.attempts[attempt].state == AttemptState::Over
     }
 
-    /// Why an attempt was given up, and the attempts that were begun in its place.
-    pub fn failed(&self, attempt: usize) -> Option<(&str, Range<usize>)> {
-        let Attempt { failed, replaced, .. } = &self.attempts[attempt];
-        failed.as_deref().map(|why| (why, replaced.clone()))
+    /// Why an attempt was given up.
+    pub fn failed(&self, attempt: usize) -> Option<&str> {
+        self.attempts[attempt].failed.as_deref()
+    }
+
+    /// The attempt whose lost answer was about the shards that this one takes, if it takes such.
+    pub fn origin(&self, attempt: usize) -> Option<usize> {
+        self.origins[self.attempts[attempt].group]
     }
 
     /// Why an attempt was given up, where that is the fault of its node.
@@ -375,6 +379,13 @@ impl Scheduler {
         self.queued_bytes
     }
 
+    /// Bytes of the shards that nobody has finished reading.
+    pub fn left_bytes(&self) -> u64 {
+        let live = self.attempts.iter().filter(|attempt| attempt.state != AttemptState::Over);
+        let held = live.flat_map(|attempt| &attempt.handed[attempt.finished..]);
+        self.queued_bytes + held.map(|&shard| self.shards[shard].bytes).sum::<u64>()
+    }
+
     /// Bytes of the first shards that an attempt was handed.
     pub fn bytes_of_first(&self, attempt: usize, count: usize) -> u64 {
         self.attempts[attempt].handed.iter().take(count).map(|&shard| self.shards[shard].bytes).sum()
@@ -392,7 +403,6 @@ impl Scheduler {
             waited_for: None,
             failed: None,
             is_blamed: false,
-            replaced: 0..0,
         });
         self.attempts.len() - 1
     }
@@ -525,8 +535,8 @@ impl Scheduler {
         self.actions.push(Action::Cancel { attempt });
         let node = own.puller.node();
         if self.order == Order::Combined && !out.is_empty() {
-            out.iter().for_each(|&shard| self.shards[shard].group = self.groups);
-            self.groups += 1;
+            out.iter().for_each(|&shard| self.shards[shard].group = self.origins.len());
+            self.origins.push(Some(attempt));
         }
         if let Some(node) = node.filter(|&node| is_gone && self.lost.insert(node)) {
             for shard in std::mem::take(&mut self.queues[node]) {
@@ -547,9 +557,7 @@ impl Scheduler {
             }
             self.give_back(shard);
         }
-        let first = self.attempts.len();
         self.dispatch(now);
-        self.attempts[attempt].replaced = first..self.attempts.len();
     }
 
     fn give_back(&mut self, shard: usize) {
@@ -625,7 +633,8 @@ impl Scheduler {
         let Attempt { state, handed, finished, .. } = &self.attempts[attempt];
         let held = &handed[*finished..];
         let bytes: u64 = held.iter().take(CREDIT * 32).map(|&held| self.shards[held].bytes).sum();
-        let is_small = held.len() < CREDIT * 32 && bytes + self.shards[shard].bytes <= SMALL_BYTES;
+        let share = (self.queue.len() / (self.queues.len() * SHARE)).min(CREDIT * 31);
+        let is_small = held.len() < CREDIT + share && bytes + self.shards[shard].bytes <= SMALL_BYTES;
         *state == AttemptState::Pulls && (held.len() < CREDIT || is_small)
     }
 
@@ -690,7 +699,7 @@ impl Scheduler {
             let mut groups = BTreeSet::new();
             match self.order {
                 Order::Window(_) => groups.extend((!self.queues[node].is_empty()).then_some(0)),
-                Order::Combined if self.groups == 1 => {
+                Order::Combined if self.origins.len() == 1 => {
                     groups.extend((!self.queues[node].is_empty()).then_some(0))
                 }
                 Order::Combined => {

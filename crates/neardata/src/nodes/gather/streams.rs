@@ -138,7 +138,7 @@ impl Streams {
     /// Why a stream was given up, where it was.
     fn failed(&self, stream: usize) -> Option<Error> {
         let state = self.gather.run.state();
-        let what = state.scheduler.failed(stream)?.0.to_string();
+        let what = state.scheduler.failed(stream)?.to_string();
         let node = self.gather.run.address(state.scheduler.puller(stream)).to_string();
         let what = what.strip_prefix(&format!("{node}: ")).map_or(what.clone(), str::to_string);
         Some(Error::Lost { node, what })
@@ -176,12 +176,16 @@ impl Streams {
         self.done.get(&stream).map(|done| &done.summary)
     }
 
-    /// Asks other nodes for all that a lost one was asked for, and gives the numbers of the new streams, whose answers begin
-    /// anew.
+    /// The stream whose answer was lost, for what a stream is asked for, if it is about such.
+    pub fn origin(&self, stream: usize) -> Option<usize> {
+        self.gather.run.state().scheduler.origin(stream)
+    }
+
+    /// Asks other nodes for all that a lost one was asked for: there are [more](Self::len) streams then, whose answers begin anew.
     ///
     /// # Errors
     /// [`Error::Missing`] where no other node has it.
-    pub fn replace(&mut self, stream: usize, why: &Error) -> Result<std::ops::Range<usize>> {
+    pub fn replace(&mut self, stream: usize, why: &Error) -> Result<()> {
         let is_gone = !matches!(why, Error::SetAside { .. });
         let puller = self.gather.run.state().scheduler.puller(stream);
         if let (Puller::Client, Some(helps)) = (puller, &self.helps) {
@@ -191,7 +195,7 @@ impl Streams {
         self.gather.lose(stream, why.to_string(), is_gone)?;
         let state = self.gather.run.state();
         match state.scheduler.failed(stream) {
-            Some((_, replaced)) => Ok(replaced),
+            Some(_) => Ok(()),
             None => Err(Error::BadAnswer {
                 node: self.gather.run.address(puller).to_string(),
                 what: "something else than what it ended with".to_string(),
