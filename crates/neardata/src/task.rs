@@ -27,7 +27,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Budget, Context, Job, Reservation};
 use serde_json::{Value, json};
 
-use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, run};
+use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, runner::run_or_leave};
 
 /// Why a task failed: what the asker is told.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -49,6 +49,7 @@ pub struct Sources {
     next: Box<dyn Iterator<Item = Result<TaskSource, Failure>> + Send>,
     bytes: u64,
     count_max: usize,
+    leave: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Sources {
@@ -56,7 +57,7 @@ impl Sources {
     pub fn of(sources: Vec<TaskSource>) -> Sources {
         let bytes = sources.iter().map(|source| source.source.part_bytes()).sum();
         let count_max = sources.len();
-        Sources { next: Box::new(sources.into_iter().map(Ok)), bytes, count_max }
+        Sources::pulled(sources.into_iter().map(Ok), bytes, count_max)
     }
 
     /// Those that `next` gives, which may wait: about so many bytes together, and `count_max` at most.
@@ -65,7 +66,14 @@ impl Sources {
         bytes: u64,
         count_max: usize,
     ) -> Sources {
-        Sources { next: Box::new(next), bytes, count_max }
+        Sources { next: Box::new(next), bytes, count_max, leave: Box::new(|| {}) }
+    }
+
+    /// The same, where `leave` ends the wait for the next one.
+    #[must_use]
+    pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Sources {
+        self.leave = Box::new(leave);
+        self
     }
 
     /// Bytes of all together: about so many where they are handed out.
@@ -365,7 +373,7 @@ where
 pub fn answer_parts<K>(
     job: &Context,
     kernel: &K,
-    mut sources: impl Iterator<Item = Result<TaskSource, Failure>> + Send,
+    sources: Sources,
     reply: &mut dyn Reply,
 ) -> Result<(), Failure>
 where
@@ -381,6 +389,7 @@ where
     // Whoever hands sources out may wait for answers: none waits here while a source is waited for.
     let waits = AtomicBool::new(false);
     let no_source: Mutex<Option<Failure>> = Mutex::default();
+    let Sources { next: mut sources, leave, .. } = sources;
     let sources = std::iter::from_fn(|| {
         waits.store(true, Ordering::SeqCst);
         answers.lock().expect("no panic under this lock").send();
@@ -397,7 +406,7 @@ where
             }
         }
     });
-    run(job, kernel, sources, |event: Event<'_, K>| {
+    run_or_leave(job, kernel, sources, &leave, |event: Event<'_, K>| {
         let (number, whole) = names.lock().expect("no panic under this lock")[event.source];
         let mut rows = answers.lock().expect("no panic under this lock");
         let mut enough = enough.lock().expect("no panic under this lock");

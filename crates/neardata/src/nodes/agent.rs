@@ -529,6 +529,8 @@ impl Agent {
             let next = Pulls::new(handed.clone(), client.clone());
             let count_max = usize::try_from(pulls.shards).unwrap_or(usize::MAX);
             let sources = Sources::pulled(next, pulls.bytes, count_max);
+            let of_task = handed.clone();
+            let sources = sources.left_by(move || of_task.leave());
             let done = work.work(Task { job, arguments, sources }, &mut reply)?;
             Pulls::new(handed.clone(), client.clone()).pass_over()?;
             Ok(done)

@@ -42,7 +42,9 @@ use super::{
     pump::Told,
     run::Run,
 };
-use crate::{Base, Failure, Opened, Portable, Reply, Source, TaskSource, answer_parts, task::failure_told};
+use crate::{
+    Base, Failure, Opened, Portable, Reply, Source, Sources, TaskSource, answer_parts, task::failure_told,
+};
 
 /// Threads here: as many as a node lets read beside a task.
 const LANES_MAX: u64 = READS_BESIDE as u64;
@@ -310,7 +312,7 @@ impl Lanes {
         let source = Source::new(&placed.title, open).behind(base);
         let source = TaskSource { number: shard as u64, whole: placed.whole, source, stored: None };
         let mut reply = Waiting { out, waited: Duration::ZERO, failed: None };
-        let done = answer_parts(job, kernel, std::iter::once(Ok(source)), &mut reply);
+        let done = answer_parts(job, kernel, Sources::of(vec![source]), &mut reply);
         if let Some(mut fetch) = fetched.lock().expect("no panic under this lock").take() {
             fetch.end();
             self.helps.did_fetch(&fetch);

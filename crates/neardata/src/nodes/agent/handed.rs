@@ -45,6 +45,8 @@ pub(super) struct Handed {
 struct State {
     ahead: VecDeque<PieceRequest>,
     is_last: bool,
+    /// The work has failed, and takes no more.
+    is_left: bool,
     taken: Vec<u64>,
 }
 
@@ -59,6 +61,12 @@ impl Handed {
         state.is_last |= handed.is_last;
         self.changed.notify_all();
         true
+    }
+
+    /// Ends the wait of a task that has failed elsewhere.
+    pub fn leave(&self) {
+        self.state().is_left = true;
+        self.changed.notify_all();
     }
 
     /// The shards that the task has taken.
@@ -145,6 +153,9 @@ impl Pulls {
         let began = Instant::now();
         let mut state = self.handed.state();
         loop {
+            if state.is_left {
+                return Err("the work has failed".into());
+            }
             if let Some(shard) = state.ahead.pop_front() {
                 state.taken.push(shard.number);
                 return Ok(Some(shard));
