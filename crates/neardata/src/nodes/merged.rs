@@ -42,7 +42,7 @@ pub struct Merged<R: InOrder> {
     streams: Streams,
     how: R::How,
     heads: Vec<Head<R>>,
-    /// What those had given that were lost.
+    /// How far each stream had come that was lost.
     lost: BTreeMap<usize, Option<Behind<R>>>,
     /// Rows that are still to be passed over by those who replace a lost node: of those that equal its last one.
     repeated: Vec<u64>,

@@ -33,7 +33,7 @@ use std::{
 pub(super) const CREDIT: usize = 2;
 /// Small shards count as one up to so many bytes together, so that a thousand small files are no thousand round trips.
 const SMALL_BYTES: u64 = 64 << 10;
-/// Of those that are queued one in so many for each node, so that the last ones are not all with one.
+/// A node may hold one in so many of its share of the queued shards, where they are small: so the last ones are not all with one node.
 const SHARE: usize = 4;
 /// A shard that was handed out so often without any progress is missing.
 const ATTEMPTS_MAX: usize = 64;

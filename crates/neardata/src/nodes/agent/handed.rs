@@ -99,8 +99,8 @@ impl ToClient {
         loop {
             self.job.check_cancelled()?;
             let reserved = {
-                // The thread may be one of another runtime, which would have to be left for `Handle::block_on`, and whose share of turns says nothing
-                // here.
+                // In a thread of another runtime `Handle::block_on` panics, and the budget of that runtime's tasks would end the wait
+                // early.
                 let _inside = self.runtime.enter();
                 let reserve = tokio::time::timeout(Duration::from_millis(100), self.out.reserve());
                 futures::executor::block_on(tokio::task::unconstrained(reserve))
