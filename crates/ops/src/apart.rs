@@ -4,8 +4,8 @@
 //! ```text
 //!   node                                               its program once more
 //!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job there
-//!     Unbegun ◄── may this piece be begun? ──────────── Work
-//!        └─────── yes, no ────────────────────────────►  │
+//!     Sources ◄── which piece is next? ──────────────── Work
+//!        └─────── a piece, or none ───────────────────►  │
 //!     Reply   ◄── batches ──────────────────────────────┘
 //!     job     ◄── what was read and written so far, with each message
 //! ```
@@ -17,7 +17,8 @@
 //! A message to the node: kind u8, length u64, bytes read, bytes written, pieces repaired and microseconds of the processor so far u64
 //! each, little endian, and that many bytes: of batches, which are pieces of one stream in Arrow's format, in the memory in common, of
 //! all else in the socket; columns that are told before there are rows are a stream without batches. To the node's program: the order in
-//! JSON, then a byte for each question, and for each batch when its place may be taken by the next one.
+//! JSON; then for each question the next piece, a length as u32 and that many bytes of JSON, and for each batch a byte when its place may be
+//! taken by the next one.
 //!
 //! Paper: tasks in place, under an operating system that ends them: 2019 thesis 3.2.2.
 
@@ -42,7 +43,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use arrow_schema::SchemaRef;
 use inshore_neardata::{
-    Failure, Needs, Reply, Task, Unbegun, Work,
+    Failure, Needs, Reply, Sources, Task, TaskSource, Work,
     nodes::{compact, open_pieces, protocol::PieceRequest},
 };
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
@@ -86,15 +87,15 @@ const TICK: Duration = Duration::from_millis(50);
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
 const COUNTS: u8 = 0;
-const MAY_BEGIN: u8 = 1;
+const NEXT: u8 = 1;
 const ROWS: u8 = 2;
 const DONE: u8 = 3;
 const FAILED: u8 = 4;
 const BEGUN: u8 = 5;
-/// What the node says: no, yes, and that a batch was taken.
-const NO: u8 = 0;
-const YES: u8 = 1;
+/// What the node says: that a batch was taken.
 const TAKEN: u8 = 2;
+/// The longest words about a piece.
+const PIECE_BYTES_MAX: u32 = 64 << 10;
 
 /// A kind of work, done in a process of its own.
 #[derive(Debug)]
@@ -129,8 +130,13 @@ struct Order {
     threads: usize,
     batch_bytes_max: u64,
     arguments: Value,
-    pieces: Vec<PieceRequest>,
+    /// What may be expected of pieces.
+    bytes: u64,
+    count_max: usize,
 }
+
+/// What is said of the next piece: none, or why there is none.
+type NextPiece = Result<Option<PieceRequest>, String>;
 
 /// The header of a message to the node.
 #[derive(Debug, PartialEq, Eq)]
@@ -164,7 +170,6 @@ impl Header {
     /// The most bytes of a message of this kind.
     fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
         match kind {
-            MAY_BEGIN => 8,
             ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
             _ => 0,
         }
@@ -195,7 +200,7 @@ impl<W: Work> Work for WorkApart<W> {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
+        let Task { job, arguments, mut sources } = task;
         let all = job.budget().free_bytes();
         let _memory = job.budget().reserve(all, "a process apart")?;
         let (given, smallest) = (all, self.smallest_memory_bytes());
@@ -206,8 +211,6 @@ impl<W: Work> Work for WorkApart<W> {
         let threads = job.budget().threads().min(threads_within(given));
         let most = given - own_bytes(threads) - self.work.smallest_memory_bytes();
         let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);
-        let pieces = sources.iter().map(|source| source.request()).collect::<Option<Vec<_>>>();
-        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
         let order = Order {
             kind: self.kind().to_string(),
             store: folders(&job)?,
@@ -216,14 +219,15 @@ impl<W: Work> Work for WorkApart<W> {
             threads,
             batch_bytes_max: answer_bytes / COPIES,
             arguments,
-            pieces: pieces.ok_or("a source that is no part of a dataset")?,
+            bytes: sources.bytes(),
+            count_max: sources.count_max(),
         };
         let limits = ApartLimits {
             memory_bytes: given - answer_bytes,
             stack_bytes: STACK_BYTES + (self.stack_bytes)(threads),
             threads,
         };
-        ask(&self.helper, limits, order, &job, &unbegun, reply)
+        ask(&self.helper, limits, order, &job, &mut sources, reply)
     }
 }
 
@@ -249,9 +253,10 @@ pub fn run_apart(
         threads: job.budget().threads(),
         batch_bytes_max: limits.memory_bytes,
         arguments,
-        pieces: Vec::new(),
+        bytes: 0,
+        count_max: 0,
     };
-    ask(helper, limits, order, job, &Unbegun::default(), reply)
+    ask(helper, limits, order, job, &mut Sources::of(Vec::new()), reply)
 }
 
 /// Where the store of a job lies, seen from anywhere.
@@ -266,7 +271,7 @@ fn ask(
     limits: ApartLimits,
     order: Order,
     job: &Job,
-    unbegun: &Unbegun,
+    sources: &mut Sources,
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let mut apart = Apart::start(helper, limits)?;
@@ -274,7 +279,7 @@ fn ask(
     let answered = way.give(&order).and_then(|()| {
         let most = order.batch_bytes_max;
         drop(order);
-        way.take(most, unbegun, reply)
+        way.take(most, sources, reply)
     });
     let (done, is_killed) = match answered {
         // It takes away what it has in the store.
@@ -350,7 +355,7 @@ impl Way<'_> {
     fn take(
         &mut self,
         batch_bytes_max: u64,
-        unbegun: &Unbegun,
+        sources: &mut Sources,
         reply: &mut dyn Reply,
     ) -> Result<Answered, Failure> {
         let mut decoder = StreamDecoder::new();
@@ -368,16 +373,22 @@ impl Way<'_> {
             let mut bytes = Vec::with_capacity(length as usize);
             if kind == ROWS {
                 self.apart.take(length as usize, &mut bytes)?;
-                self.say(TAKEN);
+                self.say(&[TAKEN]);
             } else if !self.add(&mut bytes, length)? {
                 return Ok(Answered::Ended);
             }
             match kind {
                 COUNTS => self.job.check_cancelled()?,
-                MAY_BEGIN => {
-                    let number = bytes.try_into().map(u64::from_le_bytes);
-                    let number = number.map_err(|_| "its process asks for something else than a piece")?;
-                    self.say(if unbegun.begin(number) { YES } else { NO });
+                NEXT => {
+                    let of = |source: Result<TaskSource, Failure>| {
+                        let source = source.map_err(|failure| failure.to_string())?;
+                        source.request().ok_or_else(|| "a source that is no part of a dataset".to_string())
+                    };
+                    let next: NextPiece = sources.next().map(of).transpose();
+                    let words = serde_json::to_vec(&next)?;
+                    let length = u32::try_from(words.len()).ok().filter(|&length| length <= PIECE_BYTES_MAX);
+                    let length = length.ok_or("words about a piece that are too long")?;
+                    self.say(&[&length.to_le_bytes(), &words[..]].concat());
                 }
                 ROWS => {
                     let mut buffer = Buffer::from(bytes);
@@ -400,10 +411,10 @@ impl Way<'_> {
         }
     }
 
-    /// Says a byte, of which no more than a few are ever on their way.
-    fn say(&self, what: u8) {
+    /// Says something short, of which no more than one thing is ever on its way.
+    fn say(&self, what: &[u8]) {
         // Where it has ended, its silence says so.
-        let _ = Patient { socket: self.apart.socket(), job: self.job }.write_all(&[what]);
+        let _ = Patient { socket: self.apart.socket(), job: self.job }.write_all(what);
     }
 
     /// Reads so many bytes; false where they do not come.
@@ -504,7 +515,7 @@ impl<R: Read> Read for Counted<R> {
 }
 
 fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Result<Value, Failure> {
-    let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, pieces } = order;
+    let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, bytes, count_max } = order;
     let work = works.iter().find(|work| work.kind() == kind);
     let work = work.ok_or_else(|| format!("no work called '{kind}' is done apart"))?;
     let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
@@ -514,9 +525,14 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
     let memory_bytes = memory_bytes.saturating_sub(order_bytes);
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
     *out.job() = Some(job.clone());
-    let sources = open_pieces(&job, pieces)?;
-    let (asks, tells) = (out.clone(), out.clone());
-    let unbegun = Unbegun::elsewhere(move |number| asks.may_begin(number));
+    let (asks, tells, of_job) = (out.clone(), out.clone(), job.clone());
+    let next = std::iter::from_fn(move || {
+        asks.next_piece().map(|piece| {
+            let mut opened = open_pieces(&of_job, vec![piece?])?;
+            Ok(opened.pop().expect("one of one"))
+        })
+    });
+    let sources = Sources::pulled(next, bytes, count_max);
     thread::Builder::new().name("counts".to_string()).spawn(move || {
         loop {
             listened(tells.say(COUNTS, &[]));
@@ -524,7 +540,7 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
         }
     })?;
     let mut reply = Rows { out, writer: None, batch_bytes_max };
-    let summary = work.work(Task { job, arguments, sources, unbegun }, &mut reply)?;
+    let summary = work.work(Task { job, arguments, sources }, &mut reply)?;
     reply.end()?;
     Ok(summary)
 }
@@ -574,16 +590,21 @@ impl Out {
         ways.socket.write_all(&self.header(ROWS, bytes.len()))
     }
 
-    /// Asks the node whether a piece may be begun. One asks at a time.
-    fn may_begin(&self, number: u64) -> bool {
+    /// Asks the node for the next piece. One asks at a time.
+    fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
         let mut ways = self.ways();
-        let message = [&self.header(MAY_BEGIN, 8)[..], &number.to_le_bytes()].concat();
-        listened(ways.socket.write_all(&message));
-        loop {
-            if let Some(answer) = listened(ways.listen()) {
-                return answer;
-            }
+        // What says that a batch was taken comes before the answer.
+        while !ways.is_taken {
+            listened(ways.listen());
         }
+        listened(ways.socket.write_all(&self.header(NEXT, 0)));
+        let mut length = [0; 4];
+        listened(ways.socket.read_exact(&mut length));
+        let mut words = vec![0; u32::from_le_bytes(length).min(PIECE_BYTES_MAX) as usize];
+        listened(ways.socket.read_exact(&mut words));
+        let next: NextPiece =
+            serde_json::from_slice(&words).unwrap_or_else(|error| Err(format!("no piece: {error}")));
+        next.map_err(Failure::from).transpose()
     }
 }
 
@@ -595,15 +616,12 @@ struct Ways {
 }
 
 impl Ways {
-    /// Waits for what the node says: an answer, or that a batch was taken.
-    fn listen(&mut self) -> io::Result<Option<bool>> {
+    /// Waits for the node to say that a batch was taken.
+    fn listen(&mut self) -> io::Result<()> {
         let mut said = [0];
         self.socket.read_exact(&mut said)?;
-        match said[0] {
-            TAKEN => self.is_taken = true,
-            answer => return Ok(Some(answer == YES)),
-        }
-        Ok(None)
+        self.is_taken = said[0] == TAKEN;
+        Ok(())
     }
 }
 

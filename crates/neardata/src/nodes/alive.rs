@@ -21,7 +21,7 @@ use tonic::Status as Refusal;
 
 use super::{
     agent::Agent,
-    protocol::{TaskAlive, TaskStands},
+    protocol::{TaskAlive, TaskPulls},
     wire::json,
 };
 
@@ -29,8 +29,8 @@ use super::{
 const OFTEN: Duration = Duration::from_millis(20);
 
 /// What tells it.
-pub(super) fn message(progress: u64, stands: Option<TaskStands>) -> FlightData {
-    FlightData { app_metadata: json(&TaskAlive { progress, stands }), ..FlightData::default() }
+pub(super) fn message(progress: u64, pulls: Option<TaskPulls>) -> FlightData {
+    FlightData { app_metadata: json(&TaskAlive { progress, pulls }), ..FlightData::default() }
 }
 
 /// Tells that a task gets on, until it is dropped.
@@ -51,9 +51,8 @@ impl Alive {
                 let number = known.get();
                 // What waits for its place lacks no progress either.
                 waited += u64::from(number.is_none());
-                let stands = number.and_then(|&number| agent.task_stands(number));
-                let progress = waited + stands.map_or(0, |(bytes, _)| bytes);
-                let message = message(progress, stands.map(|(_, stands)| stands));
+                let progress = waited + number.map_or(0, |&number| agent.task_progress(number));
+                let message = message(progress, None);
                 // Where there is no room, answers are on their way, and say the same between them.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;
