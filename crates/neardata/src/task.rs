@@ -76,6 +76,14 @@ impl Sources {
         self
     }
 
+    /// The sources, and what ends the wait for the next one.
+    pub fn into_parts(
+        self,
+    ) -> (impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static, Box<dyn Fn() + Send + Sync>)
+    {
+        (self.next, self.leave)
+    }
+
     /// Bytes of all together: about so many where they are handed out.
     pub fn bytes(&self) -> u64 {
         self.bytes
@@ -398,7 +406,7 @@ where
     // Whoever hands sources out may wait for answers: none waits here while a source is waited for.
     let waits = AtomicBool::new(false);
     let no_source: Mutex<Option<Failure>> = Mutex::default();
-    let Sources { next: mut sources, leave, .. } = sources;
+    let (mut sources, leave) = sources.into_parts();
     let sources = std::iter::from_fn(|| {
         waits.store(true, Ordering::SeqCst);
         answers.lock().expect("no panic under this lock").send();

@@ -75,8 +75,9 @@ impl Work for Queries {
             let parts = [Some(piece_of(&of_job, &source.source)?), along].into_iter().flatten().collect();
             Ok::<_, Failure>(file.input(parts).with_known(&known))
         };
+        let (sources, leave) = sources.into_parts();
         let inputs = sources.map(move |source| input(source).map_err(unfit));
-        let feed = Feed::new(inputs, Some(bytes));
+        let feed = Feed::new(inputs, Some(bytes)).left_by(leave);
         answer(&job, &fragment, feed, |_| {}, reply)
     }
 }

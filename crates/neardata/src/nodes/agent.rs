@@ -14,13 +14,12 @@ mod admission;
 mod handed;
 mod latest;
 mod loads;
+mod receiving;
 mod requests;
 mod visits;
 
 use std::{
     collections::BTreeMap,
-    fmt::Display,
-    io,
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::{
@@ -55,19 +54,20 @@ use self::{
     handed::{Handed, Pulls, ToClient},
     latest::Latest,
     loads::Loads,
-    requests::{Held as HeldRequest, Requests, Telling},
+    requests::{Held as HeldRequest, Requests, Telling, short},
     visits::{Traversals, Visits},
 };
-pub(super) use self::{loads::LoadPlace, requests::short};
 use super::{
     Error, NodeCredentials, Result, Right,
     alive::{self, Alive},
     connection::{Door, DoorLimits},
-    generations, load,
+    error::{chain, no_thread},
+    marks,
     pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Expires, Generation, HandOut, Held, MAP, MAP_BYTES_MAX, MAPS_MAX, REMOVED,
-        Removal, RunningTask, SPREAD, Status, TRAVERSE, TaskDone, TaskKey, TaskRequest, VERSION,
+        DatasetKey, Drive, Expires, Generation, HandOut, Held, MAP, MAP_BYTES_MAX, MAPS_MAX,
+        READ_BESIDE_BYTES, READS_BESIDE, REMOVED, Removal, RunningTask, SPREAD, Status, TRAVERSE, TaskDone,
+        TaskKey, TaskRequest, VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,
@@ -593,7 +593,7 @@ impl Agent {
         let mut all = Vec::new();
         for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
-                let mark = generations::read_mark(&self.0.store, &dataset)?;
+                let mark = marks::read_mark(&self.0.store, &dataset)?;
                 all.push(Held {
                     name: mark.name.clone(),
                     id: 0,
@@ -660,7 +660,7 @@ impl Agent {
     /// Removes a dataset for a client, or keeps or ends a mark.
     fn remove(&self, who: &str, asked: &Removal) -> Result<()> {
         let began = Instant::now();
-        let removed = generations::remove(&self.0.store, asked);
+        let removed = marks::remove(&self.0.store, asked);
         let failed = removed.as_ref().err().map(ToString::to_string);
         self.audit(&Audit {
             action: "rm",
@@ -778,10 +778,6 @@ pub(super) const UNTAKEN: Duration = Duration::from_secs(20);
 const ANSWER_BYTES: usize = 64 << 10;
 /// How long a task waits for its client to take answers, while others wait for its place.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
-/// Memory of a read beside a task, at most.
-pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
-/// Reads beside a task, at most: as many threads of a client do a part of it.
-pub(super) const READS_BESIDE: usize = 4;
 /// Datasets of a task that its node tells of.
 const TASK_DATASETS_MAX: usize = 8;
 
@@ -935,8 +931,10 @@ impl FlightService for Agent {
         let (out, mut answers) = mpsc::channel::<Answered>(2);
         let stops = StopsTask(cancel.clone());
         let waiting = out.clone();
-        let alive =
-            asked.alive_ms.map(|every| Alive::begin(self.clone(), out.clone(), Duration::from_millis(every)));
+        let alive = asked.alive_ms.map(|every| {
+            let (agent, every) = (self.clone(), Duration::from_millis(every));
+            Alive::begin(move |number| agent.task_progress(number), out.clone(), every)
+        });
         tokio::spawn(async move {
             let _held: HeldRequest = held;
             // Whoever goes away while he waits gives up his place.
@@ -1038,7 +1036,7 @@ impl FlightService for Agent {
             }
         };
         let (stop, who) = (self.0.loads.stop(), caller.who());
-        Ok(Response::new(load::receive(self.clone(), place, stop, who, request.into_inner()).boxed()))
+        Ok(Response::new(receiving::receive(self.clone(), place, stop, who, request.into_inner()).boxed()))
     }
 
     async fn do_action(
@@ -1226,25 +1224,6 @@ fn read_map(job: &Job, file: &CheckedFile) -> Result<Vec<u8>> {
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
     serde_json::from_slice(bytes)
         .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))
-}
-
-/// An error with what caused it: tonic's own say "transport error" alone.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-/// The error of a server that has no thread.
-pub(super) fn no_thread(address: &impl Display, error: &io::Error) -> Error {
-    Error::Address { address: address.to_string(), what: format!("cannot start a thread: {error}") }
 }
 
 fn load_average() -> f64 {

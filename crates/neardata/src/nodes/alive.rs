@@ -20,7 +20,6 @@ use tokio::{
 use tonic::Status as Refusal;
 
 use super::{
-    agent::Agent,
     protocol::{TaskAlive, TaskPulls},
     wire::json,
 };
@@ -41,8 +40,13 @@ pub(super) struct Alive {
 }
 
 impl Alive {
-    /// Begins to tell, so often. While the task has no number yet, it waits for its place, which is no lack of progress.
-    pub fn begin(agent: Agent, out: Sender<Result<FlightData, Refusal>>, every: Duration) -> Alive {
+    /// Begins to tell, so often, how far `progress` says that a task got. While the task has no number yet, it waits for its place, which is no
+    /// lack of progress.
+    pub fn begin(
+        progress: impl Fn(u64) -> u64 + Send + 'static,
+        out: Sender<Result<FlightData, Refusal>>,
+        every: Duration,
+    ) -> Alive {
         let number: Arc<OnceLock<u64>> = Arc::default();
         let known = number.clone();
         let teller = tokio::spawn(async move {
@@ -51,8 +55,7 @@ impl Alive {
                 let number = known.get();
                 // What waits for its place lacks no progress either.
                 waited += u64::from(number.is_none());
-                let progress = waited + number.map_or(0, |&number| agent.task_progress(number));
-                let message = message(progress, None);
+                let message = message(waited + number.map_or(0, |&number| progress(number)), None);
                 // Where there is no room, answers are on their way, and say the same between them.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;

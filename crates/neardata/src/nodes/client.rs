@@ -23,8 +23,8 @@ use tonic::{
 
 use super::{
     ClientCredentials, Error, Result,
-    agent::chain,
     credentials::is_loopback,
+    error::chain,
     protocol::{Status, VERSION},
     wire::{MESSAGE_BYTES_MAX, pushback},
 };

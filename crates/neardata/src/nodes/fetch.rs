@@ -11,8 +11,7 @@ use serde_json::json;
 
 use super::{
     Error, Result,
-    agent::READ_BESIDE_BYTES,
-    protocol::{PieceRequest, TaskRequest, VERSION},
+    protocol::{PieceRequest, READ_BESIDE_BYTES, TaskRequest, VERSION},
     pump::{Heard, LATE, Outlet, Told, pump, queue},
     run::Run,
     scheduler::Event,

@@ -28,17 +28,15 @@ use std::{
 
 use arrow_array::RecordBatch;
 use inshore_store::{Budget, Context, Job, Store};
-use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::{
-    Error, Gathered, NodeCost, Result,
-    agent::READS_BESIDE,
+    Error, Result,
     fetch::Fetch,
-    gather::ANSWER_BYTES,
+    gathered::{ANSWER_BYTES, Gathered, HereCost, NodeCost},
     help::{Decision, decide, unneeded},
-    protocol::TaskDone,
+    protocol::{READS_BESIDE, TaskDone},
     pump::Told,
     run::Run,
 };
@@ -65,22 +63,6 @@ const BATCH_BYTES: u64 = 512 << 10;
 const LOOK: Duration = Duration::from_millis(5);
 /// Why no more is done here, where this program is at fault.
 pub(super) const PANICKED: &str = "the work here panicked: this is a fault of this program";
-
-/// What this machine did of a job on nodes.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct HereCost {
-    /// Pieces that it did.
-    pub pieces: u64,
-    /// Bytes that came here for them.
-    pub bytes: u64,
-    /// Bytes a second that this machine did; absent where it was not measured.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes_per_second: Option<f64>,
-    /// Bytes a second that all nodes did together before this machine pulled anything; 0 where it was not measured.
-    pub nodes_bytes_per_second: f64,
-    /// Why it did no more, or nothing.
-    pub why: String,
-}
 
 /// How this machine helps with work of which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -54,6 +54,11 @@ pub struct TaskRequest {
     pub beside: Option<TaskKey>,
 }
 
+/// Memory of a read beside a task, at most.
+pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
+/// Reads beside a task, at most: as many threads of a client do a part of it.
+pub(super) const READS_BESIDE: usize = 4;
+
 /// A task that is handed its shards one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pulls {
@@ -360,6 +365,8 @@ impl Map {
 
 /// How the names of pieces begin.
 pub const PIECE: &str = "piece-";
+/// Bytes of a message of a load with data.
+pub(super) const DATA_BYTES: usize = 1 << 20;
 
 /// The name of the file that holds a piece.
 pub fn piece_name(number: usize) -> String {

@@ -21,8 +21,8 @@ use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
-    Error, Nodes, Piece, Result, RunOptions, Whole,
-    gather::{Missing, NodeCost},
+    Error, Nodes, Piece, Result, Whole,
+    gathered::{Missing, NodeCost, RunOptions},
     help::{Observed, Rates},
     protocol::{HandOut, PieceRequest, Pulls, TaskKey, TaskRequest, VERSION},
     pump::{Heard, LATE, Outlet, Told, pump, queue},

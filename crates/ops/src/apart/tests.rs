@@ -41,6 +41,17 @@ impl Work for Tries {
                 reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
                 return Ok(Value::Null);
             }
+            "leave" => {
+                let (mut sources, leave) = sources.into_parts();
+                return thread::scope(|scope| {
+                    scope.spawn(move || while sources.next().is_some_and(|source| source.is_ok()) {});
+                    thread::sleep(Duration::from_millis(300));
+                    let numbers: ArrayRef = Arc::new(arrow_array::UInt64Array::from(vec![7]));
+                    reply.batch(RecordBatch::try_from_iter([("number", numbers)])?)?;
+                    leave();
+                    Err("a planned failure".into())
+                });
+            }
             "panic" => panic!("a planned panic"),
             "sleep" => thread::sleep(Duration::from_secs(1000)),
             "large" => {
@@ -137,14 +148,17 @@ impl Bench {
         self.store.job(Budget::new(64 * MIB, 2), Cancel::default()).unwrap()
     }
 
-    /// Runs over the pieces, of which so many are handed out.
-    fn run(&self, job: &Job, arguments: Value, pieces: u64) -> (Result<Value, Failure>, Answers) {
+    fn work(&self) -> WorkApart<Tries> {
         let helper = Helper::at(env::current_exe().unwrap()).with_args([
             "--exact",
             "apart::tests::works_apart",
             "--nocapture",
         ]);
-        let work = WorkApart::new(Tries, |_| 0).with_helper(helper);
+        WorkApart::new(Tries, |_| 0).with_helper(helper)
+    }
+
+    /// Runs over the pieces, of which so many are handed out.
+    fn run(&self, job: &Job, arguments: Value, pieces: u64) -> (Result<Value, Failure>, Answers) {
         let (of_job, all) = (job.clone(), self.pieces.clone());
         let next = all.into_iter().take(pieces as usize).map(move |piece| {
             let mut opened = open_pieces(&of_job, vec![piece])?;
@@ -152,7 +166,7 @@ impl Bench {
         });
         let sources = Sources::pulled(next, PIECES * PIECE_BYTES, PIECES as usize);
         let mut answers = Answers::default();
-        let done = work.work(Task { job: job.clone(), arguments, sources }, &mut answers);
+        let done = self.work().work(Task { job: job.clone(), arguments, sources }, &mut answers);
         assert_eq!(job.budget().reserved_bytes(), 0);
         (done, answers)
     }
@@ -197,6 +211,32 @@ fn how_it_failed_is_told() {
     let job = bench.store.job(Budget::new(59 * MIB, 2), Cancel::default()).unwrap();
     let told = bench.run(&job, json!({ "what": "numbers" }), PIECES).0.unwrap_err().to_string();
     assert!(told.contains("60 MiB"), "{told}");
+}
+
+/// In its process another thread waits for a piece, and a thread here for one that it could be given.
+#[test]
+fn a_failure_ends_the_wait_for_a_piece() {
+    let bench = Bench::new();
+    let job = bench.job();
+    let (leave, left) = mpsc::channel();
+    let (of_job, mut first) = (job.clone(), bench.pieces.first().cloned());
+    let next = std::iter::from_fn(move || match first.take() {
+        Some(piece) => open_pieces(&of_job, vec![piece]).map(|mut opened| opened.pop()).transpose(),
+        None => {
+            // Until it is left, or the test takes too long.
+            let why =
+                left.recv_timeout(Duration::from_secs(120)).map_or("nobody left it", |()| "it was left");
+            Some(Err(why.into()))
+        }
+    });
+    let sources = Sources::pulled(next, PIECE_BYTES, 2).left_by(move || leave.send(()).unwrap_or_default());
+    let mut answers = Answers::default();
+    let began = Instant::now();
+    let task = Task { job: job.clone(), arguments: json!({ "what": "leave" }), sources };
+    let done = bench.work().work(task, &mut answers);
+    assert_eq!(done.unwrap_err().to_string(), "a planned failure");
+    assert_eq!(answers.batches.len(), 1, "rows come while a piece is waited for");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 
 #[test]
