@@ -10,8 +10,9 @@ each number of nodes the text is spread anew, and each job runs on the nodes, an
 compress also on the nodes with the help of the client's cores (without --only-nodes).
 `--parquet` is a table lineitem of TPC-H, of which query 1 is asked (sql), and most of its rows (rows); `--languages` has a file LANGUAGE.txt.gz for each language;
 `--reads` is FASTQ. `--ways` leaves some of the ways out.
-With several builds and `--repeat`, builds take turns on the same data, nodes and client from one build. At the end come the medians, those of
-"together" in proportion to the first build and to the same build's "near data", and the geometric mean of the former.
+With several builds and `--repeat`, builds take turns on the same data, nodes and client from one build. Of all builds but the last one only
+"together" is measured. At the end come the medians, those of "together" in proportion to the first build and to the same build's "near data",
+and the geometric mean of the former.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
 Needs root, cgroup version 1 (cpu, blkio), `ip` and `tc`. Leaves nothing.
@@ -278,28 +279,37 @@ def load(nodes: Nodes, words: argparse.Namespace) -> None:
         run(*train, *(str(path) for path in sorted(words.languages.iterdir())))
 
 
-def measure(nodes: Nodes, build: int, words: argparse.Namespace, seconds_of: dict[tuple[int, int, str, str], list[float]]) -> None:
+class Measured:
+    """The seconds of each build, number of nodes, job and way, and the answers to each job, which are the same of all."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[int, int, str, str], list[float]] = {}
+        self.answers: dict[str, set[str]] = {}
+
+
+def measure(nodes: Nodes, build: int, words: argparse.Namespace, all_of: Measured) -> None:
     """Runs each job in each of its ways once."""
     for job in words.jobs:
-        answers = []
+        answers = all_of.answers.setdefault(job, set())
         near, moved_here = jobs_of(nodes, words.folder)[job]
         commands = {"near data": near, "moved": moved_here}
         if job != "compress":
             commands = {**commands, "near data": near.replace("--node", "--only-nodes --node", 1), "together": near}
-        for where in (way for way in words.ways if way in commands):
+        is_last = build == len(words.inshore) - 1
+        for where in (way for way in words.ways if way in commands and (is_last or way == "together")):
             seconds, moved, cpu, printed = measured(nodes.net, commands[where])
             answer = " ".join(printed.split())[-40:]
-            answers.append(answer)
-            seconds_of.setdefault((build, nodes.count, job, where), []).append(seconds)
+            answers.add(answer)
+            all_of.seconds.setdefault((build, nodes.count, job, where), []).append(seconds)
             row = f"{build:>5} {nodes.count:>5} {job:<10} {where:<10} {seconds:>8.1f} {moved / 1e6:>9.1f} {cpu:>12.1f}"
             print(f"{row}  {answer}", flush=True)
-        if job not in ("compress", "pack") and len(set(answers)) > 1:
+        if job not in ("compress", "pack") and len(answers) > 1:
             sys.exit(f"{job}: {answers}")
 
 
-def summary(seconds_of: dict[tuple[int, int, str, str], list[float]]) -> None:
+def summary(all_of: Measured) -> None:
     """Prints medians, and what they are in proportion to each other."""
-    medians = {key: statistics.median(seconds) for key, seconds in seconds_of.items()}
+    medians = {key: statistics.median(seconds) for key, seconds in all_of.seconds.items()}
     print(f"\n{'build':>5} {'nodes':>5} {'job':<10} {'where':<10} {'median':>8} {'of first':>9} {'of near':>9}")
     ratios: dict[int, list[float]] = {}
     for (build, count, job, where), median in sorted(medians.items()):
@@ -308,9 +318,9 @@ def summary(seconds_of: dict[tuple[int, int, str, str], list[float]]) -> None:
         print(f"{build:>5} {count:>5} {job:<10} {where:<10} {median:>8.1f} {told[0]} {told[1]}")
         if first and where == "together":
             ratios.setdefault(build, []).append(median / first)
-    for build, all_of in sorted(ratios.items()):
-        mean = math.exp(statistics.fmean(map(math.log, all_of)))
-        print(f"build {build}: together is {mean:.3f} of the first build in the geometric mean, {max(all_of):.2f} at most")
+    for build, each in sorted(ratios.items()):
+        mean = math.exp(statistics.fmean(map(math.log, each)))
+        print(f"build {build}: together is {mean:.3f} of the first build in the geometric mean, {max(each):.2f} at most")
 
 
 def main() -> None:
@@ -337,7 +347,7 @@ def main() -> None:
     most = max(words.nodes)
     net = Net(most, words.rate)
     groups = Groups(most, words.cores, words.drive, words.folder)
-    seconds_of: dict[tuple[int, int, str, str], list[float]] = {}
+    all_of = Measured()
     header = f"{'build':>5} {'nodes':>5} {'job':<10} {'where':<10} {'seconds':>8} {'MB moved':>9} {'client CPU s':>12}"
     print(f"{header}  answer")
     try:
@@ -351,13 +361,13 @@ def main() -> None:
                         if not is_loaded:
                             load(nodes, words)
                             is_loaded = True
-                        measure(nodes, build, words, seconds_of)
+                        measure(nodes, build, words, all_of)
                     finally:
                         nodes.stop()
             finally:
                 for number in range(count):
                     shutil.rmtree(words.folder / f"store{number}", ignore_errors=True)
-        summary(seconds_of)
+        summary(all_of)
     finally:
         groups.remove()
         net.remove()

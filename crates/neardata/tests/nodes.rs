@@ -472,10 +472,14 @@ fn a_large_piece_is_taken_over_in_its_middle() {
     cluster.put("large", &text, 2, 1 << 30);
     for after in [1, 2, 5] {
         cluster.plan(0, Fault::Fails, after);
-        let small = RunOptions { node_memory_bytes: Some(16 << 20), ..RunOptions::default() };
-        let found = cluster.find(&find("needle"), "large", &small).unwrap();
-        assert!(found.places == expected(&text), "after {after} rows");
-        assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()));
+        // Either node may be the one that pulls the piece.
+        let is_taken_over = (0..100).any(|_| {
+            let small = RunOptions { node_memory_bytes: Some(16 << 20), ..RunOptions::default() };
+            let found = cluster.find(&find("needle"), "large", &small).unwrap();
+            assert!(found.places == expected(&text), "after {after} rows");
+            found.gathered.nodes.iter().any(|node| node.lost.is_some())
+        });
+        assert!(is_taken_over, "after {after} rows");
     }
 }
 

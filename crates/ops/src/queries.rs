@@ -309,7 +309,7 @@ struct Head {
 /// The rows that nodes give, as they come.
 struct Rows {
     streams: Option<Streams>,
-    /// What this machine does.
+    /// The part of this machine.
     helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,

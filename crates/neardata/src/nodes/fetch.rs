@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Answer, Contents, PartRow, Portable, part_rows};
 
-/// It is looked so often whether the bytes are still wanted.
+/// A waiting fetch looks so often whether its bytes are still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Reads some ranges of a shard, one behind the other, beside the task of the node that has it.
@@ -94,7 +94,7 @@ impl Fetch {
         })
     }
 
-    /// Whether all of it was read.
+    /// Tells whether all of it was read.
     pub fn is_done(&self) -> bool {
         self.left == 0 && self.place == self.bytes.len()
     }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A node pulls shards and answers them in that order, so the answers are merged by taking from each stream when it is its turn.
-//! What a node that is ahead has answered waits here, as far as there is memory to spare; behind that its connection's window
+//! Answers of a node that is ahead wait here, as far as there is memory to spare; behind that its connection's window
 //! stops it.
 //!
 //! Where a node is lost, what it has not answered goes back to the queue (`scheduler.rs`), the shard that was being taken from the
@@ -225,13 +225,13 @@ enum Message {
 #[derive(Debug)]
 pub(super) struct Gather {
     pub(super) run: Arc<Run>,
-    /// What does a part of it on this machine.
+    /// The threads that do a part of it on this machine.
     lanes: Option<Arc<Lanes>>,
     streams: BTreeMap<usize, Answers>,
     /// Rows that came and were not taken, of each attempt.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     passed: BTreeMap<usize, Passed>,
-    /// What came so far of a part that comes in several rows, and the attempt that gave it.
+    /// The beginning of a part that comes in several rows, and the attempt that gave it.
     beginning: Vec<u8>,
     begun_by: usize,
     /// For answers on their way.
@@ -247,7 +247,7 @@ const WINDOW_BYTES: u64 = 4 << 30;
 const PART_BYTES_MAX: usize = 256 << 20;
 /// Answers of a node that wait for their turn, at most: what comes of a few pieces.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
-/// It is looked so often whether the job goes on.
+/// A waiting job looks so often whether it goes on.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// How far rows go that an attempt gives of a shard of which nothing more is wanted.
@@ -347,7 +347,7 @@ impl Gather {
         if missing.is_empty() {
             return Ok(());
         }
-        // What a node refuses says more than that something is missing.
+        // A refusal says more than that something is missing.
         Err(state.refusal.take().unwrap_or_else(|| Error::Missing { what: told(&missing) }))
     }
 
@@ -397,7 +397,7 @@ impl Gather {
             run.tell(Happened::Waited { attempt });
             return Ok(None);
         };
-        // What was cancelled meanwhile ends early, which is no fault of anybody's.
+        // An attempt that was cancelled meanwhile ends early, which is no fault of its node.
         let is_over = !matches!(answer, Some(Ok(Some(_)))) && run.state().scheduler.is_over(attempt);
         Ok(Some(match answer {
             Some(Ok(Some(batch))) => Message::Batch(batch),
@@ -498,7 +498,7 @@ impl Gather {
     /// Waits a moment for what an attempt says.
     fn receive(&mut self, attempt: usize) -> Result<()> {
         let Some(message) = self.receive_within(attempt, LOOK)? else {
-            // What was cancelled meanwhile holds memory.
+            // Attempts that were cancelled meanwhile hold memory.
             let over: Vec<usize> = {
                 let state = self.run.state();
                 self.streams.keys().copied().filter(|&attempt| state.scheduler.is_over(attempt)).collect()
@@ -572,7 +572,7 @@ impl Gather {
             Answer::Part(bytes) => {
                 let mut part = std::mem::take(&mut self.beginning);
                 if self.begun_by != attempt {
-                    // Of another's answer.
+                    // The beginning was another attempt's.
                     part.clear();
                 }
                 if part.is_empty() {
@@ -632,12 +632,12 @@ impl Gather {
         }
     }
 
-    /// Gives up an attempt, and its node with it: what it has not answered goes to others.
+    /// Gives up an attempt, and its node with it: its unanswered shards go to others.
     fn lose(&mut self, attempt: usize, why: String, is_gone: bool) -> Result<()> {
         self.forget(attempt);
         let puller = {
             let mut state = self.run.state();
-            // What was refused before is not why something is missing now.
+            // An earlier refusal is not why something is missing now.
             state.refusal.take_if(|refusal| refusal.to_string() != why);
             state.scheduler.puller(attempt)
         };

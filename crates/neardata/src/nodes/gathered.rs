@@ -41,19 +41,19 @@ impl Default for RunOptions {
     }
 }
 
-/// What a job on nodes cost, and what it lacks.
+/// The cost of a job on nodes, and the parts that it lacks.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Gathered {
-    /// What each node did.
+    /// The work of each node.
     pub nodes: Vec<NodeCost>,
-    /// What no node that answers has; empty unless a partial answer will do.
+    /// Parts that no node has that answers; empty unless a partial answer will do.
     pub missing: Vec<Missing>,
-    /// What this machine did of it, where it might have done something.
+    /// The part of this machine, where it might have done something.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<HereCost>,
 }
 
-/// What a node did.
+/// The work of a node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeCost {
     /// Its address.
@@ -88,7 +88,7 @@ pub struct Missing {
     pub why: String,
 }
 
-/// What this machine did of a job on nodes.
+/// The part of a job on nodes that this machine did.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HereCost {
     /// Pieces that it did.
@@ -120,7 +120,7 @@ impl Gathered {
             own.queued_seconds += cost.queued_seconds;
             own.lost = own.lost.take().or(cost.lost);
         }
-        // What was asked for twice is missing once.
+        // A part that was asked for twice is missing once.
         let place = |missing: &Missing| (missing.title.clone(), missing.offset);
         let mut known: BTreeSet<(String, u64)> = self.missing.iter().map(place).collect();
         self.missing.extend(other.missing.into_iter().filter(|missing| known.insert(place(missing))));

@@ -52,7 +52,7 @@ fn utc(ms: u64) -> String {
     format!("{:04}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", date.year(), date.day())
 }
 
-/// What all nodes said that they hold.
+/// The datasets that all nodes said that they hold.
 #[derive(Debug)]
 pub(super) struct AllHeld {
     /// Datasets, and the places of the nodes that have them.

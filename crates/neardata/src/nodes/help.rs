@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, time::Duration};
 /// Nodes and client together have to be so many times as fast as the nodes alone. Less is what two runs of one job differ by.
 const GAIN: f64 = 1.15;
 
-/// What a job has observed.
+/// Rates and sizes that a job has observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Observed {
     /// Bytes a second of all nodes before the client pulled; none while a node has not finished a shard.
@@ -27,7 +27,7 @@ pub(super) struct Observed {
     pub left_bytes: u64,
 }
 
-/// What the client does.
+/// The next step of the client.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
     /// It pulls a shard.
@@ -38,7 +38,7 @@ pub(super) enum Decision {
     Leave(&'static str),
 }
 
-/// Whether the client pulls. It does not begin where nodes have less than `after` to do, nor before it is known how fast they are.
+/// Decides whether the client pulls. The client does not begin where nodes have less than `after` to do, nor before their rates are known.
 pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> Decision {
     let Observed { alone, meanwhile, client, pulled, queued_bytes, left_bytes } = *observed;
     let queued = queued_bytes as f64;
@@ -64,12 +64,14 @@ pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> De
 
 /// Why the client has pulled nothing.
 pub(super) fn unneeded(after: Duration) -> String {
-    format!("no node had work for {} s before it that was not begun", after.as_secs_f64())
+    format!("the nodes were not seen to have work for {} s before them", after.as_secs_f64())
 }
 
-/// What is observed of a job while it runs.
+/// Observes a job while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
+    /// A node that has finished nothing for so long counts as one that does nothing.
+    patience: Duration,
     nodes: BTreeMap<usize, Seen>,
     client_began: Option<Duration>,
     client_pulled: usize,
@@ -79,8 +81,8 @@ pub(super) struct Rates {
     client_last: Duration,
 }
 
-/// What an attempt of a node has finished. A task with several threads asks for a second shard while it reads its first one, so rates are those behind the
-/// first shard where more are known.
+/// The shards that an attempt of a node has finished. A task with several threads asks for a shard for each of them at once, before it has finished any: so
+/// rates are those behind the beginning, which is a quarter of the patience, or the first shard.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     began: Duration,
@@ -91,13 +93,36 @@ struct Seen {
     before: Option<(Duration, u64)>,
 }
 
+impl Seen {
+    /// Bytes a second up to `now`, if they are known.
+    fn rate(&self, now: Duration, patience: Duration) -> Option<f64> {
+        let Seen { began, first, last, bytes, .. } = *self;
+        match first.filter(|(_, behind)| bytes > *behind) {
+            Some((first, behind)) => Some(Rates::rate(bytes - behind, first, last)),
+            None if bytes == 0 && now.saturating_sub(began) < patience => None,
+            None if is_beginning(began, last, patience) => Some(Rates::rate(bytes, began, now)),
+            None => Some(Rates::rate(bytes, began, last)),
+        }
+    }
+}
+
+fn is_beginning(began: Duration, now: Duration, patience: Duration) -> bool {
+    now.saturating_sub(began) < patience / 4
+}
+
 impl Rates {
+    pub fn new(patience: Duration) -> Rates {
+        Rates { patience, ..Rates::default() }
+    }
+
     /// A node has finished so many shards, of so many bytes.
     pub fn pulled(&mut self, attempt: usize, now: Duration, finished: usize, bytes: u64) {
         let none = Seen { began: now, first: None, last: now, bytes: 0, before: None };
         let seen = self.nodes.entry(attempt).or_insert(none);
         if finished > 0 {
-            seen.first.get_or_insert((now, bytes));
+            if seen.first.is_none() || is_beginning(seen.began, now, self.patience) {
+                seen.first = Some((now, bytes));
+            }
             (seen.last, seen.bytes) = (now, bytes);
         }
     }
@@ -128,22 +153,13 @@ impl Rates {
         bytes as f64 / to.saturating_sub(from).as_secs_f64().max(1e-6)
     }
 
-    /// What is known at a time. A node that has finished nothing counts as one that does nothing when `patience` is over.
-    pub fn observed(
-        &self,
-        queued_bytes: u64,
-        left_bytes: u64,
-        now: Duration,
-        patience: Duration,
-    ) -> Observed {
-        let alone = |seen: &Seen| {
-            let (last, bytes) = seen.before.unwrap_or((seen.last, seen.bytes));
-            let is_waited_for = seen.before.is_none() && now.saturating_sub(seen.began) < patience;
-            match seen.first.filter(|(_, behind)| bytes > *behind) {
-                Some((first, behind)) => Some(Rates::rate(bytes - behind, first, last)),
-                None if bytes == 0 && is_waited_for => None,
-                None => Some(Rates::rate(bytes, seen.began, last)),
+    /// Gives what is known at a time.
+    pub fn observed(&self, queued_bytes: u64, left_bytes: u64, now: Duration) -> Observed {
+        let alone = |seen: &Seen| match seen.before.zip(self.client_began) {
+            Some(((last, bytes), began)) => {
+                Some(Seen { last, bytes, ..*seen }.rate(began, self.patience).unwrap_or(0.0))
             }
+            None => seen.rate(now, self.patience),
         };
         let meanwhile = |seen: &Seen| {
             let (last, bytes) = seen.before?;
@@ -214,12 +230,12 @@ mod tests {
     #[test]
     fn rates_are_those_between_pulls() {
         let at = |millis: u64| Duration::from_millis(millis);
-        let mut rates = Rates::default();
+        let mut rates = Rates::new(at(2000));
         rates.pulled(0, at(100), 0, 0);
         rates.pulled(1, at(200), 0, 0);
         rates.pulled(0, at(100), 1, 1000);
         rates.pulled(0, at(1100), 2, 2000);
-        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now), at(2000)).alone;
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
         assert_eq!(alone(&rates, 2199), None, "a node has finished nothing");
         assert_eq!(alone(&rates, 2200), Some(1000.0), "nobody waits longer for it");
         rates.pulled(1, at(700), 1, 1000);
@@ -228,11 +244,30 @@ mod tests {
         assert_eq!(alone(&rates, 2700), Some(1500.0));
         rates.client_pulls(at(2800));
         rates.pulled(0, at(2100), 3, 3000);
-        assert_eq!(rates.observed(5, 5, at(2900), at(2000)).meanwhile, None);
+        assert_eq!(rates.observed(5, 5, at(2900)).meanwhile, None);
         rates.pulled(1, at(4700), 3, 3000);
         rates.client_did(at(3800), 3000, 1.0);
-        let observed = rates.observed(5, 5, at(4700), at(2000));
+        let observed = rates.observed(5, 5, at(4700));
         assert_eq!((observed.alone, observed.meanwhile), (Some(1500.0), Some(1500.0)));
         assert_eq!(observed.client, Some((3000.0, 1.0)));
+    }
+
+    #[test]
+    fn the_first_shards_of_many_threads_say_nothing_of_the_rate() {
+        let at = |millis: u64| Duration::from_millis(millis);
+        let mut rates = Rates::new(at(2000));
+        // Four threads, of which each takes a shard at once, and is done with it after a second.
+        for finished in 0..4 {
+            rates.pulled(0, at(finished as u64), finished, 1000 * finished as u64);
+        }
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone.unwrap();
+        assert_eq!(alone(&rates, 750), 4000.0);
+        for finished in 4..8 {
+            rates.pulled(0, at(1000), finished, 1000 * finished as u64);
+        }
+        assert!((4000.0..4020.0).contains(&alone(&rates, 1000)), "{}", alone(&rates, 1000));
+        rates.client_pulls(at(1500));
+        rates.pulled(0, at(2000), 8, 8000);
+        assert!((4000.0..4020.0).contains(&alone(&rates, 2000)), "it stays what it was");
     }
 }

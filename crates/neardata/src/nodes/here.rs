@@ -6,10 +6,10 @@
 //!   here:    pulls 6, fetched from A beside its task, worked on here ─┘
 //! ```
 //!
-//! Whether a thread pulls is one decision of what the job has observed (`help.rs`). Where answers are taken in the order of shards, each
+//! One decision of what the job has observed (`help.rs`) says whether a thread pulls. Where answers are taken in the order of shards, each
 //! thread is an attempt of its own ([`Lanes`]); where each node gives one answer, this machine gives one more ([`Help`]).
 //!
-//! What goes wrong here is no error of the job: the shards go back to the queue, and this machine pulls no more.
+//! A failure here is no error of the job: the shards go back to the queue, and this machine pulls no more.
 //!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
@@ -52,14 +52,14 @@ const LANE_BYTES: Range<u64> = 12 << 20..512 << 20;
 const READING_BYTES: u64 = 6 << 20;
 /// Less free memory is left to what merges and writes.
 const FREE_BYTES_MIN: u64 = 64 << 20;
-/// Of a shard that is fetched so much may wait here: a 32nd of the memory that is free, where that is no less than this.
+/// So much of a shard that is fetched may wait here: a 32nd of the memory that is free, where that is no less than this.
 const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
-/// What a shard is read with, beside what is on its way.
+/// Memory to read a shard with, beside the bytes on their way.
 const BLOCK_BYTES: u64 = 1 << 20;
 /// Batches of an answer that may wait, and what one takes at most.
 const BATCHES: usize = 2;
 const BATCH_BYTES: u64 = 512 << 10;
-/// It is looked so often whether there is something to pull.
+/// An idle thread looks so often whether there is something to pull.
 const LOOK: Duration = Duration::from_millis(5);
 /// Why no more is done here, where this program is at fault.
 pub(super) const PANICKED: &str = "the work here panicked: this is a fault of this program";
@@ -73,7 +73,7 @@ pub struct HelpWith {
     pub takes_all_memory: bool,
 }
 
-/// What the threads here did, and whether they go on.
+/// The work of the threads here, and whether they go on.
 #[derive(Debug)]
 pub(super) struct Helps {
     after: Duration,
@@ -101,7 +101,7 @@ impl Helps {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Pulls no more, for this reason. What fails because of that is no other reason.
+    /// Pulls no more, for this reason. A failure that follows from that is no other reason.
     pub fn give_up(&self, why: String) {
         let mut state = self.state();
         if !self.has_given_up.swap(true, Ordering::Relaxed) {
@@ -342,7 +342,7 @@ impl Reply for Waiting<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
         if self.failed.is_some() {
-            // Whoever reads the shard next answers all of it.
+            // The next puller of the shard answers all of it.
             return Err(inshore_store::Error::Cancelled.into());
         }
         let began = Instant::now();
@@ -365,7 +365,7 @@ pub struct HelpPieces {
     run: Arc<Run>,
     helps: Arc<Helps>,
     attempt: usize,
-    /// Of each that is read so much may wait; the next one is fetched while one is worked on, where that is not nothing.
+    /// So much may wait of each that is read; the next one is fetched while one is worked on, where that is not nothing.
     ahead_bytes: u64,
     ahead: Option<Result<HelpPiece>>,
     /// Which bytes of a file are read, of those of a piece.
@@ -461,7 +461,7 @@ impl HelpPieces {
         })
     }
 
-    /// What ends the pieces for whoever waits for the next one in another thread.
+    /// Gives what ends the pieces for another thread that waits for the next one.
     pub fn end(&self) -> HelpEnd {
         HelpEnd(self.helps.clone())
     }
@@ -528,7 +528,7 @@ impl Help {
 
     /// Does it: `work` takes pieces, and when there are no more answers with all that comes of them, as a node would. It gets a job of its
     /// own on `store`, for what has to be kept on flash, in a part of the memory; the counters of `context` count it in the end. Where it
-    /// fails, nodes do what it took; so they do where there is no store.
+    /// fails, nodes do what it took; nodes do all of it where there is no store.
     pub fn work(
         self,
         context: &Context,

@@ -65,7 +65,7 @@ struct Head<R> {
     next: usize,
     last: Option<Last<R>>,
     behind: Option<Behind<R>>,
-    /// Whether its rows are asked for: not before it is known what is to be passed over.
+    /// True once its rows are asked for: not before it is known which are to be passed over.
     is_joined: bool,
     /// How many rows were taken or passed over of those that were left.
     gone: u64,

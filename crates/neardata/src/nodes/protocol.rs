@@ -84,7 +84,7 @@ pub struct TaskKey {
 pub struct HandOut {
     /// The task.
     pub to: TaskKey,
-    /// What it reads next, in order.
+    /// Shards that it reads next, in order.
     pub shards: Vec<PieceRequest>,
     /// Whether nothing more comes.
     pub is_last: bool,
@@ -103,7 +103,7 @@ pub struct TaskAlive {
 /// A task wants more shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPulls {
-    /// What the node calls the task.
+    /// The node's number of the task.
     pub task: u64,
     /// Shards that it has finished reading, of those that it was handed.
     pub finished: u64,

@@ -42,11 +42,11 @@ type Said = Result<Option<RecordBatch>>;
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub done: Option<TaskDone>,
-    /// What the node calls the task, once it has told.
+    /// The node's number of the task, once it has told.
     pub task: Option<u64>,
 }
 
-/// What a node says beside answers.
+/// Messages of a node beside answers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Heard<'a> {
     /// The task gets on.

@@ -33,7 +33,7 @@ use crate::Reach;
 
 /// How long a node may take to take shards that it has asked for.
 const TAKES: Duration = Duration::from_secs(30);
-/// It is looked so often what changed where nothing tells it.
+/// A waiting thread looks so often what changed where nothing tells it.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A shard, as it lies on nodes.
@@ -46,13 +46,13 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// What of it was not taken.
+    /// Names the rest of it, which was not taken.
     pub fn rest(&self, reach: Reach, why: String) -> Missing {
         let (offset, bytes) = (self.piece.offset + reach.bytes, self.piece.bytes - reach.bytes);
         Missing { title: self.title.clone(), offset, bytes, why }
     }
 
-    /// What a node is asked to read of it, from where it was taken.
+    /// The request to a node for the rest of it.
     fn request(&self, number: usize, node: usize, reach: Reach) -> Option<PieceRequest> {
         let holder = self.piece.holders.iter().find(|holder| holder.node == node)?;
         Some(PieceRequest {
@@ -97,7 +97,7 @@ pub(super) struct State {
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
     pub refusal: Option<Error>,
-    /// Of answers that wait, of so many nodes so many bytes each.
+    /// Answers of so many nodes may wait, so many bytes each.
     pub ahead_bytes: u64,
     pub ahead_nodes: usize,
     is_stopped: bool,
@@ -119,7 +119,7 @@ impl Link {
     }
 }
 
-/// What an attempt on a node is handed.
+/// A message to an attempt on a node.
 #[derive(Debug)]
 enum Hands {
     Shard(PieceRequest),
@@ -187,7 +187,7 @@ impl Run {
             began: Instant::now(),
             state: Mutex::new(State {
                 scheduler,
-                rates: Rates::default(),
+                rates: Rates::new(options.help_from.unwrap_or_default()),
                 from: reach.clone(),
                 reach,
                 links: BTreeMap::new(),
@@ -265,14 +265,14 @@ impl Run {
         shard
     }
 
-    /// What the client does next, by what was observed, and since when the job runs.
+    /// Gives what was observed of the job so far.
     pub fn observed(&self) -> Observed {
         let state = self.state();
         let (queued, left) = (state.scheduler.queued_bytes(), state.scheduler.left_bytes());
-        state.rates.observed(queued, left, self.now(), self.options.help_from.unwrap_or_default())
+        state.rates.observed(queued, left, self.now())
     }
 
-    /// Whether nothing more of an attempt is wanted.
+    /// Tells whether nothing more of an attempt is wanted.
     pub fn is_over(&self, attempt: usize) -> bool {
         let state = self.state();
         state.is_stopped || state.scheduler.is_over(attempt)
@@ -321,7 +321,7 @@ impl Run {
                         state.costs.entry(node).or_default().lost = Some(why);
                     }
                 }
-                // Whoever takes answers sees it.
+                // The thread that takes answers sees it.
                 Action::Missing { .. } => {}
             }
         }
@@ -431,7 +431,7 @@ impl Run {
         }
     }
 
-    /// What was read of a task on a node beside which this client may read, if there is one.
+    /// The task on a node beside which this client may read, if there is one.
     pub fn beside(&self, node: usize) -> Option<TaskKey> {
         let state = self.state();
         let of_node = |attempt: &usize| {
@@ -443,7 +443,7 @@ impl Run {
         Some(TaskKey { task, key: self.key })
     }
 
-    /// What of a shard the client reads, of the node that can be read.
+    /// The nodes that the client can read a shard from, each with a request.
     pub fn holders(&self, shard: usize) -> Vec<(usize, PieceRequest)> {
         let state = self.state();
         let takers = state.scheduler.takers(shard);
@@ -458,12 +458,12 @@ impl Run {
         if why.starts_with(address) { why.to_string() } else { format!("{address}: {why}") }
     }
 
-    /// What an attempt's machine is called.
+    /// The name of an attempt's machine.
     pub fn address(&self, puller: Puller) -> &str {
         puller.node().map_or("this machine", |node| &self.nodes.0.nodes[node].address)
     }
 
-    /// What no node has that is left, in whole or in part.
+    /// Parts of files that no node has that is left.
     pub fn missing(&self, state: &State) -> Vec<Missing> {
         let numbers =
             (0..self.shards.len()).filter(|&shard| state.scheduler.state(shard) == ShardState::Missing);
@@ -491,7 +491,7 @@ impl Run {
         self.nodes.0.runtime.block_on(futures::future::join_all(tasks));
     }
 
-    /// What each node did.
+    /// The work of each node.
     pub fn costs(&self) -> Vec<NodeCost> {
         let mut state = self.state();
         let State { links, costs, scheduler, .. } = &mut *state;

@@ -8,7 +8,7 @@
 //!
 //! - A *shard* is queued, out with one attempt, answered, or missing.
 //! - A *puller* is a node, or a thread of the client. A node may pull the shards of which it holds a copy, the client all of them.
-//! - An *attempt* is one stream of a puller: what it is handed, it answers in that order. An attempt that ends early gives its shards
+//! - An *attempt* is one stream of a puller: it answers shards in the order in which they were handed out. An attempt that ends early gives its shards
 //!   back to the queue, and whatever comes of it later is dropped, since its number is that of an attempt that is over.
 //!
 //! Where answers are taken in the order of shards ([`Order::Window`]), an attempt is handed shards in ascending order, and none beyond
@@ -66,7 +66,7 @@ pub(super) enum Order {
     Combined,
 }
 
-/// What happened.
+/// An event of the job.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     /// A puller wants more: it has finished reading so many of the shards that it was handed.
@@ -93,7 +93,7 @@ pub(super) enum Event {
     Skipped { shard: usize },
 }
 
-/// What is to be done.
+/// A step that the scheduler asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// Ask a node for a task, which pulls.
@@ -130,7 +130,7 @@ struct Shard {
     unreadable: BTreeSet<usize>,
     slow: BTreeSet<usize>,
     attempts: usize,
-    /// What went wrong with it, and on which node.
+    /// Failures of it, each with its node.
     why: Vec<(Option<usize>, String)>,
 }
 
@@ -266,7 +266,7 @@ impl Scheduler {
         (shard, std::mem::take(&mut self.actions))
     }
 
-    /// What is to be done about an event. Events of attempts that are over say nothing.
+    /// Gives what is to be done about an event. Events of attempts that are over say nothing.
     pub fn on(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let of = match &event {
             Event::Pulled { attempt, .. }
@@ -325,7 +325,7 @@ impl Scheduler {
         self.attempts[attempt].out.front().copied()
     }
 
-    /// What an attempt was handed and has not answered.
+    /// The shards that an attempt was handed and has not answered.
     pub fn out(&self, attempt: usize) -> impl Iterator<Item = usize> + '_ {
         self.attempts[attempt].out.iter().copied()
     }
@@ -544,7 +544,7 @@ impl Scheduler {
                 self.shards[shard].why.push((Some(node), why.to_string()));
                 self.enqueue(shard);
             }
-            // What else it was asked for comes no more.
+            // Its other attempts bring nothing more.
             let others = (0..self.attempts.len())
                 .filter(|&other| self.attempts[other].puller == Puller::Node(node) && !self.is_over(other));
             for other in others.collect::<Vec<_>>() {
@@ -638,7 +638,7 @@ impl Scheduler {
         *state == AttemptState::Pulls && (held.len() < CREDIT || is_small)
     }
 
-    /// What the client takes: the first shard in turn; where nothing waits for a turn, the last one of the node that has most left.
+    /// Gives the shard that the client takes: the first one in turn; where nothing waits for a turn, the last one of the node that has most left.
     fn next_for_client(&self, attempt: usize) -> Option<usize> {
         match self.order {
             Order::Window(_) => self.eligible(attempt).filter(|&shard| self.is_in_turn(attempt, shard)),

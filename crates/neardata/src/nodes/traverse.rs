@@ -109,7 +109,7 @@ pub struct Traversed {
     pub pages_kept: u64,
 }
 
-/// What a node did.
+/// The work of a node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeVisits {
     /// Its address.

@@ -203,7 +203,8 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
     let job = job();
     let mut streams =
         stream_from_nodes(&nodes, &job, (Find::KIND, true), arguments, &wholes, &options).unwrap();
-    let liar = (0..streams.len()).find(|&stream| streams.node(stream) == nodes.addresses().next().unwrap());
+    let before = streams.len();
+    let liar = (0..before).find(|&stream| streams.node(stream) == nodes.addresses().next().unwrap());
     let liar = liar.unwrap();
     let why = loop {
         match streams.next(liar) {
@@ -214,7 +215,6 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
     };
     assert!(told(&why).contains("it ended without having read all"), "{why}");
     // Another node has all of it.
-    let before = streams.len();
     streams.replace(liar, &why).unwrap();
     assert!(streams.len() > before);
     for stream in (0..streams.len()).filter(|&stream| stream != liar) {

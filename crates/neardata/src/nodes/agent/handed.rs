@@ -28,13 +28,13 @@ use crate::{
     },
 };
 
-/// It is looked so often whether the task is still wanted.
+/// A waiting task looks so often whether its client still wants it.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Shards that may wait for their task.
 const AHEAD_MAX: usize = 1024;
 
-/// What a task was handed.
+/// The shards that a task was handed.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     state: Mutex<State>,
@@ -144,7 +144,7 @@ impl Pulls {
             let state = self.handed.state();
             (state.taken.len() as u64, state.ahead.len())
         };
-        // Of many small shards that are here not each one is told.
+        // Not each of many small shards that are here is told.
         if ahead <= 1 {
             let ToClient { agent, number, .. } = &self.client;
             let pulls = TaskPulls { task: *number, finished };

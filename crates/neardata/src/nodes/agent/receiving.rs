@@ -55,7 +55,7 @@ fn bad(what: &str) -> Refusal {
     Refusal::invalid_argument(format!("a bad load: {what}"))
 }
 
-/// What a node does with a load.
+/// Takes a load, in a thread of its own.
 pub(super) fn receive(
     agent: Agent,
     place: LoadPlace,

@@ -39,7 +39,7 @@ pub fn stream_from_nodes(
     Ok(Streams::of(gather))
 }
 
-/// The same, of which this machine does a part where `options` let it: it pulls shards as nodes do. What it does is one answer
+/// The same, of which this machine does a part where `options` let it: it pulls shards as nodes do. Its work is one answer
 /// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`].
 ///
 /// Memory: half of what is free goes to the help, or all with [`HelpWith::takes_all_memory`], and none where that is too little.
@@ -83,9 +83,9 @@ pub fn stream_from_each(
 #[derive(Debug)]
 pub struct Streams {
     gather: Gather,
-    /// What those that ended said at their ends.
+    /// The last messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
-    /// What this machine does.
+    /// The part of this machine.
     helps: Option<Arc<Helps>>,
 }
 

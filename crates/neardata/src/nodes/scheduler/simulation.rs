@@ -65,7 +65,7 @@ struct Node {
     to: u64,
 }
 
-/// What a task has to do.
+/// The work of a task.
 #[derive(Default)]
 struct Work {
     /// Handed out and not begun.
@@ -106,7 +106,7 @@ struct World {
     works: BTreeMap<usize, Work>,
     /// Answers that came, of each attempt in order.
     arrived: BTreeMap<usize, VecDeque<Event>>,
-    /// Who has a shard, by the account of this world.
+    /// The puller that has a shard, by the account of this world.
     owner: Vec<Option<usize>>,
     handed: BTreeMap<usize, (usize, usize)>,
     cancelled: BTreeSet<usize>,
@@ -209,7 +209,7 @@ impl World {
                 self.after(3, Happens::Hears(event.clone()));
                 self.after(3, Happens::Hears(event));
             }
-            // What is said first comes first.
+            // Messages come in the order in which they were sent.
             _ => self.after(3, Happens::Hears(event)),
         }
     }
@@ -229,7 +229,7 @@ impl World {
         self.act(actions);
     }
 
-    /// What was answered is answered once, by who had it.
+    /// A shard is answered once, by the puller that had it.
     fn account(&mut self, before: &[ShardState]) {
         for (shard, &before) in before.iter().enumerate() {
             let now = self.scheduler.state(shard);
