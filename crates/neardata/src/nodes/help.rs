@@ -3,7 +3,7 @@
 //! A client that pulls takes more than it brings where nodes and client share processors, or where the link is full: a node reads and
 //! encrypts what it does not work on, and what is fetched keeps answers waiting. Rates tell that, whatever the reason: the client tries
 //! one shard a thread, and goes on if all together are faster than the nodes were alone. Rates are those of shards from one pull of a node
-//! to another, so that sizes of shards do not round them.
+//! to another, so that sizes of shards do not round them, without shards that other threads of the node still read.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -70,7 +70,7 @@ pub(super) fn unneeded(after: Duration) -> String {
 /// Observes a job while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// A node that has finished nothing for so long counts as one that does nothing.
+    /// A node that has finished nothing for so long counts as one that is done with its first shard now.
     patience: Duration,
     nodes: BTreeMap<usize, Seen>,
     client_began: Option<Duration>,
@@ -81,33 +81,16 @@ pub(super) struct Rates {
     client_last: Duration,
 }
 
-/// The shards that an attempt of a node has finished. A task with several threads asks for a shard for each of them at once, before it has finished any: so
-/// rates are those behind the beginning, which is a quarter of the patience, or the first shard.
+/// The shards that an attempt of a node has finished.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     began: Duration,
-    first: Option<(Duration, u64)>,
     last: Duration,
     bytes: u64,
-    /// The same when the client began.
+    /// Bytes of the first shard.
+    first_bytes: u64,
+    /// The last time and the bytes when the client began.
     before: Option<(Duration, u64)>,
-}
-
-impl Seen {
-    /// Bytes a second up to `now`, if they are known.
-    fn rate(&self, now: Duration, patience: Duration) -> Option<f64> {
-        let Seen { began, first, last, bytes, .. } = *self;
-        match first.filter(|(_, behind)| bytes > *behind) {
-            Some((first, behind)) => Some(Rates::rate(bytes - behind, first, last)),
-            None if bytes == 0 && now.saturating_sub(began) < patience => None,
-            None if is_beginning(began, last, patience) => Some(Rates::rate(bytes, began, now)),
-            None => Some(Rates::rate(bytes, began, last)),
-        }
-    }
-}
-
-fn is_beginning(began: Duration, now: Duration, patience: Duration) -> bool {
-    now.saturating_sub(began) < patience / 4
 }
 
 impl Rates {
@@ -115,15 +98,19 @@ impl Rates {
         Rates { patience, ..Rates::default() }
     }
 
-    /// A node has finished so many shards, of so many bytes.
-    pub fn pulled(&mut self, attempt: usize, now: Duration, finished: usize, bytes: u64) {
-        let none = Seen { began: now, first: None, last: now, bytes: 0, before: None };
+    /// A node wants a shard, and has finished others of so many bytes.
+    pub fn pulled(&mut self, attempt: usize, now: Duration, bytes: u64) {
+        let none = Seen { began: now, last: now, bytes: 0, first_bytes: 0, before: None };
         let seen = self.nodes.entry(attempt).or_insert(none);
-        if finished > 0 {
-            if seen.first.is_none() || is_beginning(seen.began, now, self.patience) {
-                seen.first = Some((now, bytes));
-            }
+        if bytes > seen.bytes {
             (seen.last, seen.bytes) = (now, bytes);
+        }
+    }
+
+    /// A node is handed a shard of so many bytes.
+    pub fn handed(&mut self, attempt: usize, bytes: u64) {
+        if let Some(seen) = self.nodes.get_mut(&attempt).filter(|seen| seen.first_bytes == 0) {
+            seen.first_bytes = bytes;
         }
     }
 
@@ -155,11 +142,14 @@ impl Rates {
 
     /// Gives what is known at a time.
     pub fn observed(&self, queued_bytes: u64, left_bytes: u64, now: Duration) -> Observed {
-        let alone = |seen: &Seen| match seen.before.zip(self.client_began) {
-            Some(((last, bytes), began)) => {
-                Some(Seen { last, bytes, ..*seen }.rate(began, self.patience).unwrap_or(0.0))
+        let alone = |seen: &Seen| {
+            let before = seen.before.filter(|(_, bytes)| *bytes > 0);
+            let is_waited_for = now.saturating_sub(seen.began) < self.patience;
+            match before.unwrap_or((seen.last, seen.bytes)) {
+                (_, 0) if is_waited_for => None,
+                (_, 0) => Some(Rates::rate(seen.first_bytes, seen.began, now)),
+                (last, bytes) => Some(Rates::rate(bytes, seen.began, last)),
             }
-            None => seen.rate(now, self.patience),
         };
         let meanwhile = |seen: &Seen| {
             let (last, bytes) = seen.before?;
@@ -231,43 +221,25 @@ mod tests {
     fn rates_are_those_between_pulls() {
         let at = |millis: u64| Duration::from_millis(millis);
         let mut rates = Rates::new(at(2000));
-        rates.pulled(0, at(100), 0, 0);
-        rates.pulled(1, at(200), 0, 0);
-        rates.pulled(0, at(100), 1, 1000);
-        rates.pulled(0, at(1100), 2, 2000);
+        rates.pulled(0, at(100), 0);
+        rates.pulled(1, at(200), 0);
+        rates.pulled(0, at(1100), 1000);
         let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
         assert_eq!(alone(&rates, 2199), None, "a node has finished nothing");
-        assert_eq!(alone(&rates, 2200), Some(1000.0), "nobody waits longer for it");
-        rates.pulled(1, at(700), 1, 1000);
-        assert_eq!(alone(&rates, 1200), Some(3000.0), "one shard in half a second");
-        rates.pulled(1, at(2700), 2, 2000);
-        assert_eq!(alone(&rates, 2700), Some(1500.0));
+        rates.handed(1, 2000);
+        rates.handed(1, 5000);
+        assert_eq!(alone(&rates, 2200), Some(2000.0), "it may be done with its first shard now");
+        assert_eq!(alone(&rates, 4200), Some(1500.0));
+        rates.pulled(1, at(2700), 2500);
+        assert_eq!(alone(&rates, 2700), Some(2000.0));
         rates.client_pulls(at(2800));
-        rates.pulled(0, at(2100), 3, 3000);
+        rates.pulled(0, at(2850), 3000);
         assert_eq!(rates.observed(5, 5, at(2900)).meanwhile, None);
-        rates.pulled(1, at(4700), 3, 3000);
+        rates.pulled(1, at(4700), 3500);
         rates.client_did(at(3800), 3000, 1.0);
         let observed = rates.observed(5, 5, at(4700));
-        assert_eq!((observed.alone, observed.meanwhile), (Some(1500.0), Some(1500.0)));
+        assert_eq!(observed.alone, Some(2000.0), "it stays what it was");
+        assert_eq!(observed.meanwhile, Some(2000.0 / 1.75 + 500.0));
         assert_eq!(observed.client, Some((3000.0, 1.0)));
-    }
-
-    #[test]
-    fn the_first_shards_of_many_threads_say_nothing_of_the_rate() {
-        let at = |millis: u64| Duration::from_millis(millis);
-        let mut rates = Rates::new(at(2000));
-        // Four threads, of which each takes a shard at once, and is done with it after a second.
-        for finished in 0..4 {
-            rates.pulled(0, at(finished as u64), finished, 1000 * finished as u64);
-        }
-        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone.unwrap();
-        assert_eq!(alone(&rates, 750), 4000.0);
-        for finished in 4..8 {
-            rates.pulled(0, at(1000), finished, 1000 * finished as u64);
-        }
-        assert!((4000.0..4020.0).contains(&alone(&rates, 1000)), "{}", alone(&rates, 1000));
-        rates.client_pulls(at(1500));
-        rates.pulled(0, at(2000), 8, 8000);
-        assert!((4000.0..4020.0).contains(&alone(&rates, 2000)), "it stays what it was");
     }
 }

@@ -105,8 +105,10 @@ pub struct TaskAlive {
 pub struct TaskPulls {
     /// The node's number of the task.
     pub task: u64,
-    /// Shards that it has finished reading, of those that it was handed.
+    /// Shards that it has finished reading, of those that it was handed, or that another of its threads reads.
     pub finished: u64,
+    /// How many of these are read by other threads.
+    pub reading: u64,
 }
 
 /// A part of a file of a dataset.

@@ -244,10 +244,6 @@ impl Run {
     }
 
     pub fn tell_to(self: &Arc<Run>, state: &mut State, event: Event) {
-        if let Event::Pulled { attempt, finished } = event {
-            let bytes = state.scheduler.bytes_of_first(attempt, finished);
-            state.rates.pulled(attempt, self.now(), finished, bytes);
-        }
         let actions = state.scheduler.on(self.now(), event);
         self.act(state, actions);
     }
@@ -296,6 +292,8 @@ impl Run {
                 Action::Begin { attempt, node } => self.begin(state, attempt, node, true),
                 Action::HandOut { attempt, shard } => {
                     state.from[shard] = state.reach[shard];
+                    let Piece { bytes, from, .. } = self.shards[shard].piece;
+                    state.rates.handed(attempt, bytes - from);
                     let node = state.scheduler.puller(attempt).node();
                     let request =
                         node.and_then(|node| self.shards[shard].request(shard, node, state.reach[shard]));
@@ -376,7 +374,12 @@ impl Run {
             Heard::Progress => self.tell(Event::Progressed { attempt }),
             Heard::Pulls(pulls) => {
                 let finished = usize::try_from(pulls.finished).unwrap_or(usize::MAX);
-                self.tell(Event::Pulled { attempt, finished });
+                let read =
+                    usize::try_from(pulls.finished.saturating_sub(pulls.reading)).unwrap_or(usize::MAX);
+                let mut state = self.state();
+                let bytes = state.scheduler.bytes_of_first(attempt, read);
+                state.rates.pulled(attempt, self.now(), bytes);
+                self.tell_to(&mut state, Event::Pulled { attempt, finished });
             }
             Heard::Closed(error) => {
                 let mut state = self.state();

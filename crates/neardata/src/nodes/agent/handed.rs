@@ -6,11 +6,12 @@
 //! ```
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{
         Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
+    thread::{self, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -48,6 +49,17 @@ struct State {
     /// The work has failed, and takes no more.
     is_left: bool,
     taken: Vec<u64>,
+    /// Threads that have asked for a shard: each but the one that asks reads one.
+    askers: HashSet<ThreadId>,
+}
+
+impl State {
+    /// A thread has read what it had, and asks for a shard: how many were taken, and how many of these others read.
+    fn asks(&mut self, thread: ThreadId) -> (u64, u64) {
+        self.askers.insert(thread);
+        let taken = self.taken.len() as u64;
+        (taken, taken.min(self.askers.len() as u64 - 1))
+    }
 }
 
 impl Handed {
@@ -140,14 +152,14 @@ impl Pulls {
     }
 
     fn take_shard(&self) -> Result<Option<PieceRequest>, Failure> {
-        let (finished, ahead) = {
-            let state = self.handed.state();
-            (state.taken.len() as u64, state.ahead.len())
+        let ((finished, reading), ahead) = {
+            let mut state = self.handed.state();
+            (state.asks(thread::current().id()), state.ahead.len())
         };
         // Not each of many small shards that are here is told.
         if ahead <= 1 {
             let ToClient { agent, number, .. } = &self.client;
-            let pulls = TaskPulls { task: *number, finished };
+            let pulls = TaskPulls { task: *number, finished, reading };
             self.client.send(alive::message(agent.task_progress(*number), Some(pulls)))?;
         }
         let began = Instant::now();
@@ -187,5 +199,23 @@ impl Iterator for Pulls {
             Ok(opened.pop().expect("one of one"))
         });
         Some(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_other_threads_read_are_not_finished() {
+        let mut state = State::default();
+        let threads: Vec<ThreadId> = (0..3).map(|_| thread::spawn(|| {}).thread().id()).collect();
+        let mut asks = |thread: usize| {
+            let (finished, reading) = state.asks(threads[thread]);
+            state.taken.push(0);
+            (finished, reading)
+        };
+        let asked = [0, 1, 2, 1, 1, 0].map(&mut asks);
+        assert_eq!(asked, [(0, 0), (1, 1), (2, 2), (3, 2), (4, 2), (5, 2)]);
     }
 }
