@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Work near the data against moving the data, over network namespaces with links of a given rate.
+"""Work near the data against moving the data, over network namespaces with links of a given rate; and builds against each other.
 
-    sudo bench/nodes.py --inshore target/release/inshore --folder /tmp/nodes --text TEXT --gigabytes 6 --nodes 1 2 4
+    sudo bench/nodes.py --inshore target/release/inshore [OTHER ...] [--repeat 3] --folder /tmp/nodes --text TEXT --gigabytes 6 --nodes 1 2 4
                         [--parquet lineitem.parquet] [--languages FOLDER] [--reads reads.fq]
 
 Each node is a namespace with a store of its own, a link (`tc tbf`) and a cgroup that limits its share of the processor and
@@ -9,7 +9,10 @@ the rate of its drive, so that four of them scale on one machine. The client is 
 each number of nodes the text is spread anew, and each job runs on the nodes, and here on what `store get` brings; all but
 compress also on the nodes with the help of the client's cores (without --only-nodes).
 `--parquet` is a table lineitem of TPC-H, of which query 1 is asked (sql), and most of its rows (rows); `--languages` has a file LANGUAGE.txt.gz for each language;
-`--reads` is FASTQ.
+`--reads` is FASTQ. `--ways` leaves some of the ways out.
+With several builds and `--repeat`, builds take turns on the same data, nodes and client from one build. Of all builds but the last one only
+"together" is measured. At the end come the medians, those of "together" in proportion to the first build and to the same build's "near data",
+and the geometric mean of the former.
 What is printed: seconds, bytes over the client's link (counted by the kernel), processor seconds of the client.
 
 Needs root, cgroup version 1 (cpu, blkio), `ip` and `tc`. Leaves nothing.
@@ -17,11 +20,13 @@ Needs root, cgroup version 1 (cpu, blkio), `ip` and `tc`. Leaves nothing.
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -198,9 +203,130 @@ def measured(net: Net, command: str) -> tuple[float, int, float, str]:
     return seconds, net.client_bytes() - bytes_before, cpu, done.stdout.decode()
 
 
+WAYS = ["near data", "together", "moved"]
+
+
+def jobs_of(nodes: Nodes, folder: Path) -> dict[str, tuple[str, str]]:
+    """What each job is on nodes, and here on what is moved: commands for a shell."""
+    asked, inshore = nodes.words(), nodes.inshore
+    text = lambda *more: " ".join([*nodes.command(*more), *asked])  # noqa: E731
+    here = " ".join([text("store", "get", "text", "--quiet"), "|", inshore])
+    profiles = f"--profiles all --store {folder}/client --quiet"
+    table = f"{folder}/lineitem.parquet"
+    sql = lambda name, query=QUERY: (  # noqa: E731
+        f'sql --quiet --store {folder}/client "{query.replace("TABLE", name)}"'
+    )
+    found = f"-o {folder}/rows.parquet && {inshore} sql --quiet --store {folder}/client "
+    found += f"\"SELECT count(*), sum(l_orderkey) FROM '{folder}/rows.parquet'\""
+    kmers = f"--min-count 2 -o {folder}/kmers.csv --quiet --store {folder}/client"
+    digest = f"&& md5sum < {folder}/kmers.csv"
+    get_table = text("store", "get", "lineitem.parquet", "-o", table, "--quiet")
+    return {
+        "language": (
+            f"{text('language', 'identify', 'store:text', profiles)} | cut -d, -f2-",
+            f"{here} language identify - {profiles} | cut -d, -f2-",
+        ),
+        "sql": (
+            text(sql("store:lineitem.parquet")),
+            f"{get_table} && {inshore} {sql(table)} && rm {table}",
+        ),
+        "rows": (
+            f"{text(sql('store:lineitem.parquet', ROWS))} {found}",
+            f"{get_table} && {inshore} {sql(table, ROWS)} {found}",
+        ),
+        "pack": (
+            f"{text('compress', 'store:text', '-o', '-', '--quiet')} | wc -c",
+            f"{here} compress - -o - --quiet | wc -c",
+        ),
+        "search": (text("search", "-c", "'whale.*harpoon'", "store:text"), f"{here} search -c 'whale.*harpoon' -"),
+        "words": (
+            text("count", "words", "store:text", "--split", "--top", "1", "--quiet", "--store", f"{folder}/client"),
+            f"{here} count words - --split --top 1 --quiet --store {folder}/client",
+        ),
+        "kmers": (
+            f"{text('count', 'kmers', 'store:reads.fq', kmers)} {digest}",
+            f"{text('store', 'get', 'reads.fq', '--quiet')} | {inshore} count kmers - {kmers} {digest}",
+        ),
+        "sort": (
+            f"{text('sort', 'store:text', '-o', '-', '--quiet', '--store', f'{folder}/client')} | md5sum",
+            f"{here} sort - -o - --quiet --store {folder}/client | md5sum",
+        ),
+        "compress": (
+            " ".join(nodes.command("node", "run", *asked, "--input", "store:text", "--quiet", "zstd", "-3", "-c"))
+            + " | wc -c",
+            f"{text('store', 'get', 'text', '--quiet')} | zstd -3 -c | wc -c",
+        ),
+    }
+
+
+def load(nodes: Nodes, words: argparse.Namespace) -> None:
+    """Spreads the data over the nodes."""
+    asked = nodes.words()
+    put = nodes.command("store", "put", "-", "--name", "text", "--piece", words.piece, "--quiet", *asked)
+    feed = subprocess.Popen(put, stdin=subprocess.PIPE)
+    assert feed.stdin is not None
+    for block in text_pieces(words.text, int(words.gigabytes * 1e9)):
+        feed.stdin.write(block)
+    feed.stdin.close()
+    if feed.wait() != 0:
+        sys.exit("the text was not loaded")
+    if words.parquet:
+        run(*nodes.command("store", "put", str(words.parquet), "--quiet", *asked))
+    if words.reads:
+        run(*nodes.command("store", "put", str(words.reads), "--name", "reads.fq", "--quiet", *asked))
+    if words.languages and not (words.folder / "client").exists():
+        train = [nodes.inshore, "language", "train", "--name", "all", "--store", f"{words.folder}/client", "--quiet"]
+        run(*train, *(str(path) for path in sorted(words.languages.iterdir())))
+
+
+class Measured:
+    """The seconds of each build, number of nodes, job and way, and the answers to each job, which are the same of all."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[tuple[int, int, str, str], list[float]] = {}
+        self.answers: dict[str, set[str]] = {}
+
+
+def measure(nodes: Nodes, build: int, words: argparse.Namespace, all_of: Measured) -> None:
+    """Runs each job in each of its ways once."""
+    for job in words.jobs:
+        answers = all_of.answers.setdefault(job, set())
+        near, moved_here = jobs_of(nodes, words.folder)[job]
+        commands = {"near data": near, "moved": moved_here}
+        if job != "compress":
+            commands = {**commands, "near data": near.replace("--node", "--only-nodes --node", 1), "together": near}
+        is_last = build == len(words.inshore) - 1
+        for where in (way for way in words.ways if way in commands and (is_last or way == "together")):
+            seconds, moved, cpu, printed = measured(nodes.net, commands[where])
+            answer = " ".join(printed.split())[-40:]
+            answers.add(answer)
+            all_of.seconds.setdefault((build, nodes.count, job, where), []).append(seconds)
+            row = f"{build:>5} {nodes.count:>5} {job:<10} {where:<10} {seconds:>8.1f} {moved / 1e6:>9.1f} {cpu:>12.1f}"
+            print(f"{row}  {answer}", flush=True)
+        if job not in ("compress", "pack") and len(answers) > 1:
+            sys.exit(f"{job}: {answers}")
+
+
+def summary(all_of: Measured) -> None:
+    """Prints medians, and what they are in proportion to each other."""
+    medians = {key: statistics.median(seconds) for key, seconds in all_of.seconds.items()}
+    print(f"\n{'build':>5} {'nodes':>5} {'job':<10} {'where':<10} {'median':>8} {'of first':>9} {'of near':>9}")
+    ratios: dict[int, list[float]] = {}
+    for (build, count, job, where), median in sorted(medians.items()):
+        first, near = medians.get((0, count, job, where)), medians.get((build, count, job, "near data"))
+        told = [f"{median / other:>9.2f}" if other else f"{'':>9}" for other in (first, near)]
+        print(f"{build:>5} {count:>5} {job:<10} {where:<10} {median:>8.1f} {told[0]} {told[1]}")
+        if first and where == "together":
+            ratios.setdefault(build, []).append(median / first)
+    for build, each in sorted(ratios.items()):
+        mean = math.exp(statistics.fmean(map(math.log, each)))
+        print(f"build {build}: together is {mean:.3f} of the first build in the geometric mean, {max(each):.2f} at most")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--inshore", required=True)
+    parser.add_argument("--inshore", required=True, nargs="+", help="builds, of which the first one is compared with")
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True, help="where it is smaller than --gigabytes, pieces of it are repeated")
     parser.add_argument("--gigabytes", type=float, default=6)
@@ -214,104 +340,34 @@ def main() -> None:
     parser.add_argument("--languages", type=Path)
     parser.add_argument("--reads", type=Path)
     parser.add_argument("--jobs", nargs="+", default=["search", "words", "compress"])
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS)
     words = parser.parse_args()
-    inshore = str(Path(words.inshore).resolve())
+    builds = [str(Path(build).resolve()) for build in words.inshore]
     words.folder.mkdir(parents=True, exist_ok=True)
     most = max(words.nodes)
     net = Net(most, words.rate)
     groups = Groups(most, words.cores, words.drive, words.folder)
-    print(f"{'nodes':>5} {'job':<10} {'where':<10} {'seconds':>8} {'MB moved':>9} {'client CPU s':>12}  answer")
+    all_of = Measured()
+    header = f"{'build':>5} {'nodes':>5} {'job':<10} {'where':<10} {'seconds':>8} {'MB moved':>9} {'client CPU s':>12}"
+    print(f"{header}  answer")
     try:
         for count in words.nodes:
             shutil.rmtree(words.folder / "keys", ignore_errors=True)
-            nodes = Nodes(inshore, words.folder, net, groups, count, words.memory)
+            is_loaded = False
             try:
-                asked = nodes.words()
-                put = nodes.command("store", "put", "-", "--name", "text", "--piece", words.piece, "--quiet", *asked)
-                feed = subprocess.Popen(put, stdin=subprocess.PIPE)
-                assert feed.stdin is not None
-                for block in text_pieces(words.text, int(words.gigabytes * 1e9)):
-                    feed.stdin.write(block)
-                feed.stdin.close()
-                if feed.wait() != 0:
-                    sys.exit("the text was not loaded")
-                text = lambda *more: " ".join([*nodes.command(*more), *asked])  # noqa: E731
-                here = " ".join([text("store", "get", "text", "--quiet"), "|", inshore])
-                if words.parquet:
-                    run(*nodes.command("store", "put", str(words.parquet), "--quiet", *asked))
-                if words.reads:
-                    run(*nodes.command("store", "put", str(words.reads), "--name", "reads.fq", "--quiet", *asked))
-                if words.languages:
-                    train = [inshore, "language", "train", "--name", "all", "--store", f"{words.folder}/client", "--quiet"]
-                    if not (words.folder / "client").exists():
-                        run(*train, *(str(path) for path in sorted(words.languages.iterdir())))
-                profiles = f"--profiles all --store {words.folder}/client --quiet"
-                table = f"{words.folder}/lineitem.parquet"
-                sql = lambda name, query=QUERY: (  # noqa: E731
-                    f'sql --quiet --store {words.folder}/client "{query.replace("TABLE", name)}"'
-                )
-                found = f"-o {words.folder}/rows.parquet && {inshore} sql --quiet --store {words.folder}/client "
-                found += f"\"SELECT count(*), sum(l_orderkey) FROM '{words.folder}/rows.parquet'\""
-                nodes_alone = {"kmers", "language", "pack", "rows", "search", "sort", "sql", "words"}
-                kmers = f"--min-count 2 -o {words.folder}/kmers.csv --quiet --store {words.folder}/client"
-                digest = f"&& md5sum < {words.folder}/kmers.csv"
-                jobs = {
-                    "language": (
-                        f"{text('language', 'identify', 'store:text', profiles)} | cut -d, -f2-",
-                        f"{here} language identify - {profiles} | cut -d, -f2-",
-                    ),
-                    "sql": (
-                        text(sql("store:lineitem.parquet")),
-                        f"{text('store', 'get', 'lineitem.parquet', '-o', table, '--quiet')} && {inshore} {sql(table)} && rm {table}",
-                    ),
-                    "rows": (
-                        f"{text(sql('store:lineitem.parquet', ROWS))} {found}",
-                        f"{text('store', 'get', 'lineitem.parquet', '-o', table, '--quiet')} && {inshore} {sql(table, ROWS)} {found}",
-                    ),
-                    "pack": (
-                        f"{text('compress', 'store:text', '-o', '-', '--quiet')} | wc -c",
-                        f"{here} compress - -o - --quiet | wc -c",
-                    ),
-                    "search": (text("search", "-c", "'whale.*harpoon'", "store:text"), f"{here} search -c 'whale.*harpoon' -"),
-                    "words": (
-                        text("count", "words", "store:text", "--split", "--top", "1", "--quiet", "--store", f"{words.folder}/client"),
-                        f"{here} count words - --split --top 1 --quiet --store {words.folder}/client",
-                    ),
-                    "kmers": (
-                        f"{text('count', 'kmers', 'store:reads.fq', kmers)} {digest}",
-                        f"{text('store', 'get', 'reads.fq', '--quiet')} | {inshore} count kmers - {kmers} {digest}",
-                    ),
-                    "sort": (
-                        f"{text('sort', 'store:text', '-o', '-', '--quiet', '--store', f'{words.folder}/client')} | md5sum",
-                        f"{here} sort - -o - --quiet --store {words.folder}/client | md5sum",
-                    ),
-                    "compress": (
-                        " ".join(nodes.command("node", "run", *asked, "--input", "store:text", "--quiet", "zstd", "-3", "-c"))
-                        + " | wc -c",
-                        f"{text('store', 'get', 'text', '--quiet')} | zstd -3 -c | wc -c",
-                    ),
-                }
-                for job in words.jobs:
-                    answers = []
-                    near, moved_here = jobs[job]
-                    ways = [("near data", near), ("moved", moved_here)]
-                    if job in nodes_alone:
-                        ways = [("near data", near.replace("--node", "--only-nodes --node", 1)), ("together", near), ways[1]]
-                    for where, command in ways:
-                        seconds, moved, cpu, printed = measured(net, command)
-                        answer = " ".join(printed.split())[-40:]
-                        answers.append(answer)
-                        row = f"{count:>5} {job:<10} {where:<10} {seconds:>8.1f} {moved / 1e6:>9.1f} {cpu:>12.1f}"
-                        print(f"{row}  {answer}", flush=True)
-                    if job not in ("compress", "pack") and len(set(answers)) > 1:
-                        sys.exit(f"{job}: {answers}")
-                tables = [words.parquet.name] if words.parquet else []
-                tables += ["reads.fq"] if words.reads else []
-                run(*nodes.command("store", "rm", "text", *tables, "--quiet", *asked))
+                for build in list(range(len(builds))) * words.repeat:
+                    nodes = Nodes(builds[build], words.folder, net, groups, count, words.memory)
+                    try:
+                        if not is_loaded:
+                            load(nodes, words)
+                            is_loaded = True
+                        measure(nodes, build, words, all_of)
+                    finally:
+                        nodes.stop()
             finally:
-                nodes.stop()
                 for number in range(count):
                     shutil.rmtree(words.folder / f"store{number}", ignore_errors=True)
+        summary(all_of)
     finally:
         groups.remove()
         net.remove()

@@ -455,7 +455,7 @@ fn done_here(here: &HereCost) -> String {
     let HereCost { pieces, bytes, nodes_bytes_per_second: nodes, why, .. } = here;
     let speed = |bytes: f64| format!("{}/s", format_bytes(bytes as u64));
     let speeds = here.bytes_per_second.map_or(String::new(), |here| {
-        format!(" ({} for each thread here, {} for all nodes)", speed(here), speed(*nodes))
+        format!(" ({} here, {} for all nodes before)", speed(here), speed(*nodes))
     });
     let did = match pieces {
         0 => "did nothing itself".to_string(),

@@ -158,7 +158,7 @@ fn requests(id: u64) -> Vec<Request> {
     let piece = json!({ "number": 0, "whole": 0, "dataset": "web.log", "id": id, "file": "piece-00000000", "from": 0,
         "to": 2, "offset": 0, "lines": 0 });
     let task = |kind: &str, arguments: Value| {
-        json!({ "version": 3, "kind": kind, "arguments": arguments, "pieces": [piece.clone(), piece.clone()],
+        json!({ "version": 4, "kind": kind, "arguments": arguments, "pieces": [piece.clone(), piece.clone()],
             "memory_bytes": 16 << 20, "deadline_ms": 2000, "alive_ms": 100 })
     };
     let options = json!({ "fixed": false, "ignore_case": false, "smart_case": false, "words": false, "lines": false,
@@ -180,7 +180,7 @@ fn requests(id: u64) -> Vec<Request> {
         method: "DoPut",
         messages: vec![
             step(
-                json!({ "step": "begin", "version": 3, "name": "new", "id": spread, "block_bytes": 4096 }),
+                json!({ "step": "begin", "version": 4, "name": "new", "id": spread, "block_bytes": 4096 }),
                 b"",
             ),
             step(json!({ "step": "file", "name": "piece-00000000" }), b""),

@@ -6,7 +6,9 @@ use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 
 use inshore_neardata::{
     Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works,
-    nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes},
+    nodes::{
+        Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes,
+    },
 };
 use inshore_store::{Budget, Cancel, Context, Limits, Memory, Store, Throttled};
 use serde_json::Value;
@@ -99,8 +101,8 @@ impl Cluster {
         Cluster { _serving: serving, _folders: folders, nodes }
     }
 
-    /// Returns the encoded parts, and the number of pieces that the client worked on.
-    fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(Reach, Vec<u8>)>, u64)
+    /// Returns the encoded parts, and the part of the work that the client did.
+    fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(Reach, Vec<u8>)>, HereCost)
     where
         K: Portable,
         K::Error: std::error::Error + Sync + 'static,
@@ -116,7 +118,7 @@ impl Cluster {
             }
             Ok(Next::Go)
         });
-        (parts, gathered.unwrap().here.map_or(0, |here| here.pieces))
+        (parts, gathered.unwrap().here.unwrap_or_default())
     }
 
     /// Checks that the parts are the same with and without the client's help.
@@ -127,7 +129,7 @@ impl Cluster {
     {
         let (alone, none) = self.parts(kernel, None);
         let (together, here) = self.parts(kernel, Some(Duration::from_millis(150)));
-        assert!(none == 0 && here > 2, "{none} and {here} pieces of {} were done here", K::KIND);
+        assert!(none.pieces == 0 && here.pieces > 2, "{none:?} and {here:?} of {}", K::KIND);
         assert!(alone == together, "{}", K::KIND);
     }
 }
@@ -231,7 +233,7 @@ fn text_compressed_with_the_clients_help_round_trips() {
     let cluster = Cluster::new(&text, 5 << 20);
     let packed = |help_from| {
         let (parts, here) = cluster.parts(&Pack::new(Format::Lz4, None).unwrap(), help_from);
-        assert_eq!(here > 0, help_from.is_some());
+        assert_eq!(here.pieces > 0, help_from.is_some(), "{here:?}");
         let packed: Vec<u8> = parts.into_iter().flat_map(|(_, part)| part).collect();
         let mut again = Vec::new();
         decompress(&job(), "packed", &packed[..], &mut again).unwrap();

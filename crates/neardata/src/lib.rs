@@ -47,6 +47,6 @@ pub use order::Next;
 pub use runner::{Event, Reach, run, smallest_memory_bytes};
 pub use source::{Base, MAP, Opened, SPREAD, Source};
 pub use task::{
-    Answer, Contents, Failure, Needs, PartRow, Parts, Portable, Reply, Stored, Task, TaskSource, Unbegun,
+    Answer, Contents, Failure, Needs, PartRow, Parts, Portable, Reply, Sources, Stored, Task, TaskSource,
     Work, Works, answer_parts, part_rows, part_schema,
 };

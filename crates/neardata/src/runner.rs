@@ -67,6 +67,17 @@ pub fn run<K: Kernel>(
     sources: impl Iterator<Item = Source> + Send,
     consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
 ) -> std::result::Result<Vec<K::Worker>, K::Error> {
+    run_or_leave(context, kernel, sources, &|| {}, consume)
+}
+
+/// The same over sources that may be waited for: `leave` is called where a thread fails or panics, and ends the wait of another one.
+pub(crate) fn run_or_leave<K: Kernel>(
+    context: &Context,
+    kernel: &K,
+    sources: impl Iterator<Item = Source> + Send,
+    leave: &(dyn Fn() + Sync),
+    consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
+) -> std::result::Result<Vec<K::Worker>, K::Error> {
     let (budget, threads) = (context.budget(), context.budget().threads());
     let waiting = budget.reserve(budget.free_bytes() / 8, "what was found and waits for its turn");
     let waiting = waiting.map_err(Error::from)?;
@@ -76,6 +87,7 @@ pub fn run<K: Kernel>(
         plan: Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows()),
         order: Order::new(threads, waiting.bytes()),
         sources: Mutex::new((0, sources.fuse())),
+        leave,
         consumer: Mutex::new(Consumer { consume, reach: Reach::default() }),
     };
     let worked = thread::scope(|scope| {
@@ -96,6 +108,8 @@ struct Run<'a, K: Kernel, S, C> {
     plan: Plan,
     order: Order<Worked<K>>,
     sources: Mutex<(usize, std::iter::Fuse<S>)>,
+    /// Ends the wait for a source.
+    leave: &'a (dyn Fn() + Sync),
     consumer: Mutex<Consumer<C>>,
 }
 
@@ -125,7 +139,7 @@ where
     /// The work of one thread.
     fn work(&self) -> std::result::Result<K::Worker, K::Error> {
         // Whatever ends this thread early ends the others, who would wait for its parts.
-        let alarm = Alarm(&self.order);
+        let alarm = Alarm(&self.order, self.leave);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
         let mut reading = Reading::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
         let mut worker = self.kernel.worker(self.context)?;
@@ -392,10 +406,11 @@ where
 }
 
 /// Dropped where a worker fails or panics.
-struct Alarm<'a, P>(&'a Order<P>);
+struct Alarm<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
 
 impl<P> Drop for Alarm<'_, P> {
     fn drop(&mut self) {
         self.0.stop();
+        (self.1)();
     }
 }

@@ -10,9 +10,12 @@
 //! Papers: minions, responses and queries, 2019 thesis 3.2.2.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::HashSet,
     marker::PhantomData,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -24,7 +27,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Budget, Context, Job, Reservation};
 use serde_json::{Value, json};
 
-use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, run};
+use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, runner::run_or_leave};
 
 /// Why a task failed: what the asker is told.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -37,78 +40,73 @@ pub struct Task {
     /// What the kind of work wants to know.
     pub arguments: Value,
     /// What it reads, in order.
-    pub sources: Vec<TaskSource>,
-    /// Which of them it has not begun, where it tells.
-    pub unbegun: Unbegun,
+    pub sources: Sources,
 }
 
-/// The sources that a task has not begun: whoever asked for it can take some back, to do them himself. Clones share it.
-///
-/// A work that takes its sources one after the other [offers](Self::offer) them; of others none can be taken back.
-#[derive(Clone, Debug, Default)]
-pub struct Unbegun {
-    sources: Arc<Mutex<Offered>>,
-    elsewhere: Option<Elsewhere>,
+/// The sources of a task, one after the other: those that are known, or such as it is handed while it works. The next one is asked for when all of
+/// the one before was read, since asking says so to whoever hands them out.
+pub struct Sources {
+    next: Box<dyn Iterator<Item = Result<TaskSource, Failure>> + Send>,
+    bytes: u64,
+    count_max: usize,
+    leave: Box<dyn Fn() + Send + Sync>,
 }
 
-/// Number and bytes of each source; none before any were offered.
-type Offered = Option<VecDeque<(u64, u64)>>;
+impl Sources {
+    /// Those that are known.
+    pub fn of(sources: Vec<TaskSource>) -> Sources {
+        let bytes = sources.iter().map(|source| source.source.part_bytes()).sum();
+        let count_max = sources.len();
+        Sources::pulled(sources.into_iter().map(Ok), bytes, count_max)
+    }
 
-/// Who knows whether a source may be begun, where that is decided in another process.
-#[derive(Clone)]
-struct Elsewhere(Arc<dyn Fn(u64) -> bool + Send + Sync>);
+    /// Those that `next` gives, which may wait: about so many bytes together, and `count_max` at most.
+    pub fn pulled(
+        next: impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static,
+        bytes: u64,
+        count_max: usize,
+    ) -> Sources {
+        Sources { next: Box::new(next), bytes, count_max, leave: Box::new(|| {}) }
+    }
 
-impl std::fmt::Debug for Elsewhere {
+    /// The same, where `leave` ends the wait for the next one.
+    #[must_use]
+    pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Sources {
+        self.leave = Box::new(leave);
+        self
+    }
+
+    /// The sources, and what ends the wait for the next one.
+    pub fn into_parts(
+        self,
+    ) -> (impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static, Box<dyn Fn() + Send + Sync>)
+    {
+        (self.next, self.leave)
+    }
+
+    /// Bytes of all together: about so many where they are handed out.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How many there are at most.
+    pub fn count_max(&self) -> usize {
+        self.count_max
+    }
+}
+
+impl Iterator for Sources {
+    type Item = Result<TaskSource, Failure>;
+
+    fn next(&mut self) -> Option<Result<TaskSource, Failure>> {
+        self.next.next()
+    }
+}
+
+impl std::fmt::Debug for Sources {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Elsewhere")
-    }
-}
-
-impl Unbegun {
-    /// Sources of which `begin` says whether one may be [begun](Self::begin): for a task whose work is done in another process than
-    /// the one that is asked to take sources back.
-    pub fn elsewhere(begin: impl Fn(u64) -> bool + Send + Sync + 'static) -> Unbegun {
-        Unbegun { elsewhere: Some(Elsewhere(Arc::new(begin))), ..Unbegun::default() }
-    }
-
-    /// Tells of the sources: number and bytes of each, in the order in which they are begun.
-    pub fn offer(&self, sources: impl Iterator<Item = (u64, u64)>) {
-        *self.sources() = Some(sources.collect());
-    }
-
-    /// Whether there was anything to [offer](Self::offer) yet.
-    pub fn was_offered(&self) -> bool {
-        self.sources().is_some()
-    }
-
-    /// A source is begun; false where it was taken back.
-    pub fn begin(&self, number: u64) -> bool {
-        if let Some(Elsewhere(begin)) = &self.elsewhere {
-            return begin(number);
-        }
-        let mut sources = self.sources();
-        let Some(sources) = &mut *sources else { return false };
-        let place = sources.iter().position(|&(other, _)| other == number);
-        place.is_some_and(|place| sources.remove(place).is_some())
-    }
-
-    /// Takes a source back: not the next one, which is about to be begun, unless it is the last. Gives its number.
-    pub fn take_back(&self) -> Option<u64> {
-        let mut sources = self.sources();
-        let sources = sources.as_mut()?;
-        let place = usize::from(sources.len() > 1);
-        sources.remove(place).map(|(number, _)| number)
-    }
-
-    /// How many there are, and their bytes.
-    pub fn left(&self) -> (u64, u64) {
-        let sources = self.sources();
-        let left = sources.iter().flatten();
-        (left.clone().count() as u64, left.map(|&(_, bytes)| bytes).sum())
-    }
-
-    fn sources(&self) -> MutexGuard<'_, Offered> {
-        self.sources.lock().expect("no panic under this lock")
+        let Sources { bytes, count_max, .. } = self;
+        f.debug_struct("Sources").field("bytes", bytes).field("count_max", count_max).finish_non_exhaustive()
     }
 }
 
@@ -376,40 +374,56 @@ where
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
+        let Task { job, arguments, sources } = task;
         let kernel = K::within(&arguments, job.budget())?;
-        answer_parts(&job, &kernel, (sources, &unbegun), reply)?;
+        answer_parts(&job, &kernel, sources, reply)?;
         Ok(json!({}))
     }
 }
 
-/// Runs a kernel over sources and answers with its parts, as [`Parts`] does, for a kernel that is made in another way. Sources that
-/// are taken back before they are begun are passed over.
+/// Runs a kernel over sources and answers with its parts, as [`Parts`] does, for a kernel that is made in another way. What was
+/// found is answered before the next source is waited for.
 ///
 /// # Errors
-/// Where the budget is too small, the job was stopped, or nobody takes the answers. What a source fails with is an answer.
+/// Where the budget is too small, a source is none, the job was stopped, or nobody takes the answers. What a source fails with is an
+/// answer.
 pub fn answer_parts<K>(
     job: &Context,
     kernel: &K,
-    (sources, unbegun): (Vec<TaskSource>, &Unbegun),
+    sources: Sources,
     reply: &mut dyn Reply,
 ) -> Result<(), Failure>
 where
     K: Portable,
     K::Error: std::error::Error + Sync + 'static,
 {
-    unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
     // Of those that were begun, in this order.
     let names: Mutex<Vec<(u64, u64)>> = Mutex::default();
     // Taken from the budget before the workers take what is free.
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
     let answers = Mutex::new(Rows::new(reply, memory));
     let enough = Mutex::new(HashSet::new());
-    let sources = sources.into_iter().filter(|source| unbegun.begin(source.number)).map(|source| {
-        names.lock().expect("no panic under this lock").push((source.number, source.whole));
-        source.source
+    // Whoever hands sources out may wait for answers: none waits here while a source is waited for.
+    let waits = AtomicBool::new(false);
+    let no_source: Mutex<Option<Failure>> = Mutex::default();
+    let (mut sources, leave) = sources.into_parts();
+    let sources = std::iter::from_fn(|| {
+        waits.store(true, Ordering::SeqCst);
+        answers.lock().expect("no panic under this lock").send();
+        let next = sources.next();
+        waits.store(false, Ordering::SeqCst);
+        match next? {
+            Ok(TaskSource { number, whole, source, .. }) => {
+                names.lock().expect("no panic under this lock").push((number, whole));
+                Some(source)
+            }
+            Err(failure) => {
+                *no_source.lock().expect("no panic under this lock") = Some(failure);
+                None
+            }
+        }
     });
-    run(job, kernel, sources, |event: Event<'_, K>| {
+    run_or_leave(job, kernel, sources, &leave, |event: Event<'_, K>| {
         let (number, whole) = names.lock().expect("no panic under this lock")[event.source];
         let mut rows = answers.lock().expect("no panic under this lock");
         let mut enough = enough.lock().expect("no panic under this lock");
@@ -431,10 +445,18 @@ where
                 }
                 rows.add(number, event.reach, FAILED, error.to_string().as_bytes());
             }
-            None => rows.add(number, event.reach, END, &[]),
+            None => {
+                rows.add(number, event.reach, END, &[]);
+                if waits.load(Ordering::SeqCst) {
+                    rows.send();
+                }
+            }
         }
         Ok(if rows.failed.is_some() { Next::Stop } else { next })
     })?;
+    if let Some(failure) = no_source.into_inner().expect("no panic under this lock") {
+        return Err(failure);
+    }
     let mut rows = answers.into_inner().expect("no panic under this lock");
     rows.send();
     match rows.failed {

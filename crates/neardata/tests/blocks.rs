@@ -1,12 +1,27 @@
 //! Blocks of any size give the lines of the text, in order, whatever the number of workers and the kind of source.
 
-use std::{fs, io::Read, os::unix::fs::FileExt, path::Path, sync::Mutex};
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::FileExt,
+    panic::{self, AssertUnwindSafe},
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
 
+use arrow_array::RecordBatch;
 use inshore_neardata::{
-    Block, Border, Error, Event, FileBlocks, Kernel, Next, Opened, Source, run, smallest_memory_bytes,
+    Block, Border, Error, Event, Failure, FileBlocks, Kernel, Next, Opened, Portable, Reply, Source, Sources,
+    TaskSource, answer_parts, run, smallest_memory_bytes,
 };
 use inshore_store::{Budget, Cancel, Context, FileWriter, PlainFile, Store};
 use proptest::prelude::*;
+use serde_json::{Value, json};
 
 /// Gives back what it gets, with where and which line it is.
 struct Echo {
@@ -442,4 +457,73 @@ proptest! {
             prop_assert!(found == bytes);
         }
     }
+}
+
+/// Panics at its first block.
+struct Panics;
+
+impl Kernel for Panics {
+    type Error = Error;
+    type Worker = ();
+    type Part = ();
+
+    fn border(&self) -> Border {
+        Border::Byte
+    }
+
+    fn worker(&self, _: &Context) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn block(&self, (): &mut (), _: &Block<'_>) -> Result<(), Error> {
+        panic!("as it was asked to")
+    }
+}
+
+impl Portable for Panics {
+    const KIND: &'static str = "panics";
+
+    fn arguments(&self) -> Value {
+        json!({})
+    }
+
+    fn of_arguments(_: &Value) -> Result<Panics, Error> {
+        Ok(Panics)
+    }
+
+    fn encode((): &(), _: &mut Vec<u8>) {}
+
+    fn decode(_: &[u8]) -> Option<()> {
+        Some(())
+    }
+}
+
+/// Takes nothing.
+struct Nobody;
+
+impl Reply for Nobody {
+    fn batch(&mut self, _: RecordBatch) -> Result<(), Failure> {
+        Err(inshore_store::Error::Cancelled.into())
+    }
+}
+
+#[test]
+fn a_thread_that_panics_ends_the_wait_of_another_for_a_source() {
+    let (leave, left) = mpsc::channel::<()>();
+    let first = TaskSource { number: 0, whole: 0, source: stream(vec![7; 100]), stored: None };
+    let mut first = Some(first);
+    let was_left = Arc::new(AtomicBool::new(false));
+    let waits = was_left.clone();
+    let next = std::iter::from_fn(move || {
+        first.take().map(Ok).or_else(|| {
+            waits.store(left.recv_timeout(Duration::from_secs(60)).is_ok(), Ordering::Relaxed);
+            None
+        })
+    });
+    let sources = Sources::pulled(next, 100, 2).left_by(move || leave.send(()).unwrap_or_default());
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+        answer_parts(&job(8 << 20, 2), &Panics, sources, &mut Nobody).map_err(|failure| failure.to_string())
+    }));
+    assert!(ran.is_err());
+    assert!(was_left.load(Ordering::Relaxed), "it was waited for");
 }

@@ -472,10 +472,14 @@ fn a_large_piece_is_taken_over_in_its_middle() {
     cluster.put("large", &text, 2, 1 << 30);
     for after in [1, 2, 5] {
         cluster.plan(0, Fault::Fails, after);
-        let small = RunOptions { node_memory_bytes: Some(16 << 20), ..RunOptions::default() };
-        let found = cluster.find(&find("needle"), "large", &small).unwrap();
-        assert!(found.places == expected(&text), "after {after} rows");
-        assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()));
+        // Either node may be the one that pulls the piece.
+        let is_taken_over = (0..100).any(|_| {
+            let small = RunOptions { node_memory_bytes: Some(16 << 20), ..RunOptions::default() };
+            let found = cluster.find(&find("needle"), "large", &small).unwrap();
+            assert!(found.places == expected(&text), "after {after} rows");
+            found.gathered.nodes.iter().any(|node| node.lost.is_some())
+        });
+        assert!(is_taken_over, "after {after} rows");
     }
 }
 
@@ -804,19 +808,19 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         );
         let piece = json!({ "number": 0, "whole": 0, "dataset": "text", "id": 1, "file": "piece-00000000", "from": 0, "to": 1, "offset": 0, "lines": 0 });
         let named = |dataset: &str| {
-            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" },
+            json!({ "version": 4, "kind": "find", "arguments": { "needle": "a" },
                 "pieces": [{ "number": 0, "whole": 0, "dataset": dataset, "id": 1, "file": "../../etc/passwd",
                     "from": 0, "to": 1, "offset": 0, "lines": 0 }] })
         };
         for bad in [
             json!(null),
             json!({}),
+            json!({ "version": 5, "kind": "find", "arguments": {}, "pieces": [] }),
+            json!({ "version": 4, "kind": "nothing", "arguments": {}, "pieces": [] }),
             json!({ "version": 4, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 3, "kind": "nothing", "arguments": {}, "pieces": [] }),
-            json!({ "version": 3, "kind": "find", "arguments": {}, "pieces": [] }),
-            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
-            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
-            json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
+            json!({ "version": 4, "kind": "find", "arguments": { "needle": "a" }, "pieces": [piece] }),
+            json!({ "version": 4, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": -1 }),
+            json!({ "version": 4, "kind": "find", "arguments": { "needle": "a" }, "pieces": [], "memory_bytes": 1 }),
             named("text"),
             named("../../../etc"),
             named(""),
@@ -828,11 +832,15 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
             };
             assert!(refused, "{bad}");
         }
+        // A client of an earlier version is told so.
+        let earlier = json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [] });
+        let refused = client.do_get(Ticket { ticket: earlier.to_string().into() }).await.unwrap_err();
+        assert!(refused.message().contains("requests of version 3 (it speaks 4)"), "{refused}");
         let garbage = [&b""[..], b"\xff\xfe", b"{", &[b'['; 100_000]];
         for bytes in garbage {
             let ticket = Ticket { ticket: bytes.to_vec().into() };
             assert!(client.do_get(ticket).await.is_err());
-            for kind in ["map", "remove", "nonsense"] {
+            for kind in ["map", "remove", "hand-out", "nonsense"] {
                 let action = Action { r#type: kind.to_string(), body: bytes.to_vec().into() };
                 assert!(client.do_action(action).await.is_err(), "{kind}");
             }
@@ -849,18 +857,18 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         assert!(client.do_get(ticket).await.is_err());
         // What is little and becomes much when it is read.
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
-        let ticket = format!(r#"{{"version":3,"kind":"contents","arguments":{many},"pieces":[]}}"#);
+        let ticket = format!(r#"{{"version":4,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
         assert!(refused.message().contains("64 MiB is the most"), "{refused}");
         // A load that ends before it is whole leaves nothing.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
-        let begin = json!({ "step": "begin", "version": 3, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
+        let begin = json!({ "step": "begin", "version": 4, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
         // Pieces have names of one form, and come in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
-            let begin = json!({ "step": "begin", "version": 3, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
+            let begin = json!({ "step": "begin", "version": 4, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));
             let steps: Vec<FlightData> = [step(begin)].into_iter().chain(files).collect();
             let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();

@@ -4,8 +4,8 @@
 //! ```text
 //!   node                                               its program once more
 //!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job there
-//!     Unbegun ◄── may this piece be begun? ──────────── Work
-//!        └─────── yes, no ────────────────────────────►  │
+//!     Sources ◄── which piece is next? ──────────────── Work
+//!        └─────── a piece, or none ───────────────────►  │
 //!     Reply   ◄── batches ──────────────────────────────┘
 //!     job     ◄── what was read and written so far, with each message
 //! ```
@@ -17,7 +17,9 @@
 //! A message to the node: kind u8, length u64, bytes read, bytes written, pieces repaired and microseconds of the processor so far u64
 //! each, little endian, and that many bytes: of batches, which are pieces of one stream in Arrow's format, in the memory in common, of
 //! all else in the socket; columns that are told before there are rows are a stream without batches. To the node's program: the order in
-//! JSON, then a byte for each question, and for each batch when its place may be taken by the next one.
+//! JSON; then for each question a byte, a length as u32 and that many bytes of JSON, which say what the next piece is; and for each batch a
+//! byte when its place may be taken by the next one. Pieces are waited for in a thread of their own on either side, so that rows,
+//! counters and failures get through meanwhile.
 //!
 //! Paper: tasks in place, under an operating system that ends them: 2019 thesis 3.2.2.
 
@@ -29,7 +31,7 @@ use std::{
     path::{self, PathBuf},
     process,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc, Condvar, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -42,7 +44,7 @@ use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use arrow_schema::SchemaRef;
 use inshore_neardata::{
-    Failure, Needs, Reply, Task, Unbegun, Work,
+    Failure, Needs, Reply, Sources, Task, TaskSource, Work,
     nodes::{compact, open_pieces, protocol::PieceRequest},
 };
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
@@ -86,15 +88,16 @@ const TICK: Duration = Duration::from_millis(50);
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
 const COUNTS: u8 = 0;
-const MAY_BEGIN: u8 = 1;
+const NEXT: u8 = 1;
 const ROWS: u8 = 2;
 const DONE: u8 = 3;
 const FAILED: u8 = 4;
 const BEGUN: u8 = 5;
-/// What the node says: no, yes, and that a batch was taken.
-const NO: u8 = 0;
-const YES: u8 = 1;
+/// What the node says: that a batch was taken, and what the next piece is.
 const TAKEN: u8 = 2;
+const PIECE: u8 = 3;
+/// The longest words about a piece.
+const PIECE_BYTES_MAX: u64 = 64 << 10;
 
 /// A kind of work, done in a process of its own.
 #[derive(Debug)]
@@ -129,8 +132,13 @@ struct Order {
     threads: usize,
     batch_bytes_max: u64,
     arguments: Value,
-    pieces: Vec<PieceRequest>,
+    /// What may be expected of pieces.
+    bytes: u64,
+    count_max: usize,
 }
+
+/// What is said of the next piece: none, or why there is none.
+type NextPiece = Result<Option<PieceRequest>, String>;
 
 /// The header of a message to the node.
 #[derive(Debug, PartialEq, Eq)]
@@ -164,7 +172,6 @@ impl Header {
     /// The most bytes of a message of this kind.
     fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
         match kind {
-            MAY_BEGIN => 8,
             ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
             _ => 0,
         }
@@ -195,7 +202,7 @@ impl<W: Work> Work for WorkApart<W> {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
+        let Task { job, arguments, sources } = task;
         let all = job.budget().free_bytes();
         let _memory = job.budget().reserve(all, "a process apart")?;
         let (given, smallest) = (all, self.smallest_memory_bytes());
@@ -206,8 +213,6 @@ impl<W: Work> Work for WorkApart<W> {
         let threads = job.budget().threads().min(threads_within(given));
         let most = given - own_bytes(threads) - self.work.smallest_memory_bytes();
         let answer_bytes = (given / ANSWER_PART).min(ANSWER_BYTES_MAX).min(most).max(ANSWER_BYTES_MIN);
-        let pieces = sources.iter().map(|source| source.request()).collect::<Option<Vec<_>>>();
-        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
         let order = Order {
             kind: self.kind().to_string(),
             store: folders(&job)?,
@@ -216,14 +221,15 @@ impl<W: Work> Work for WorkApart<W> {
             threads,
             batch_bytes_max: answer_bytes / COPIES,
             arguments,
-            pieces: pieces.ok_or("a source that is no part of a dataset")?,
+            bytes: sources.bytes(),
+            count_max: sources.count_max(),
         };
         let limits = ApartLimits {
             memory_bytes: given - answer_bytes,
             stack_bytes: STACK_BYTES + (self.stack_bytes)(threads),
             threads,
         };
-        ask(&self.helper, limits, order, &job, &unbegun, reply)
+        ask(&self.helper, limits, order, &job, sources, reply)
     }
 }
 
@@ -249,9 +255,10 @@ pub fn run_apart(
         threads: job.budget().threads(),
         batch_bytes_max: limits.memory_bytes,
         arguments,
-        pieces: Vec::new(),
+        bytes: 0,
+        count_max: 0,
     };
-    ask(helper, limits, order, job, &Unbegun::default(), reply)
+    ask(helper, limits, order, job, Sources::of(Vec::new()), reply)
 }
 
 /// Where the store of a job lies, seen from anywhere.
@@ -266,15 +273,16 @@ fn ask(
     limits: ApartLimits,
     order: Order,
     job: &Job,
-    unbegun: &Unbegun,
+    sources: Sources,
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let mut apart = Apart::start(helper, limits)?;
-    let mut way = Way { apart: &mut apart, job };
+    let says = Mutex::new(apart.socket().try_clone()?);
+    let mut way = Way { apart: &mut apart, job, says: &says };
     let answered = way.give(&order).and_then(|()| {
         let most = order.batch_bytes_max;
         drop(order);
-        way.take(most, unbegun, reply)
+        way.take(most, sources, reply)
     });
     let (done, is_killed) = match answered {
         // It takes away what it has in the store.
@@ -326,6 +334,8 @@ enum Answered {
 struct Way<'a> {
     apart: &'a mut Apart,
     job: &'a Job,
+    /// One message after the other goes to it.
+    says: &'a Mutex<UnixStream>,
 }
 
 impl Way<'_> {
@@ -346,11 +356,37 @@ impl Way<'_> {
         }
     }
 
-    /// Takes all that the process says, as far as its last word.
+    /// Takes all that the process says, as far as its last word, and hands it pieces meanwhile.
     fn take(
         &mut self,
         batch_bytes_max: u64,
-        unbegun: &Unbegun,
+        sources: Sources,
+        reply: &mut dyn Reply,
+    ) -> Result<Answered, Failure> {
+        let (mut sources, leave) = sources.into_parts();
+        let (ask, asked) = mpsc::channel();
+        let (says, job) = (self.says, self.job);
+        thread::scope(|scope| {
+            let pieces = thread::Builder::new().name("pieces".to_string());
+            pieces.spawn_scoped(scope, move || {
+                for () in asked {
+                    say(says, job, &piece_told(sources.next()));
+                }
+            })?;
+            let answered = self.hear(batch_bytes_max, &ask, reply);
+            drop(ask);
+            // A work that is done needs the piece that is on its way no more, which counts as read; else nobody waits for it.
+            if !matches!(answered, Ok(Answered::Done(_))) {
+                leave();
+            }
+            answered
+        })
+    }
+
+    fn hear(
+        &mut self,
+        batch_bytes_max: u64,
+        ask: &mpsc::Sender<()>,
         reply: &mut dyn Reply,
     ) -> Result<Answered, Failure> {
         let mut decoder = StreamDecoder::new();
@@ -368,17 +404,14 @@ impl Way<'_> {
             let mut bytes = Vec::with_capacity(length as usize);
             if kind == ROWS {
                 self.apart.take(length as usize, &mut bytes)?;
-                self.say(TAKEN);
+                say(self.says, self.job, &[TAKEN]);
             } else if !self.add(&mut bytes, length)? {
                 return Ok(Answered::Ended);
             }
             match kind {
                 COUNTS => self.job.check_cancelled()?,
-                MAY_BEGIN => {
-                    let number = bytes.try_into().map(u64::from_le_bytes);
-                    let number = number.map_err(|_| "its process asks for something else than a piece")?;
-                    self.say(if unbegun.begin(number) { YES } else { NO });
-                }
+                // The thread for pieces is there as long as this one.
+                NEXT => drop(ask.send(())),
                 ROWS => {
                     let mut buffer = Buffer::from(bytes);
                     while let Some(batch) = decoder.decode(&mut buffer)? {
@@ -400,12 +433,6 @@ impl Way<'_> {
         }
     }
 
-    /// Says a byte, of which no more than a few are ever on their way.
-    fn say(&self, what: u8) {
-        // Where it has ended, its silence says so.
-        let _ = Patient { socket: self.apart.socket(), job: self.job }.write_all(&[what]);
-    }
-
     /// Reads so many bytes; false where they do not come.
     fn add(&mut self, bytes: &mut Vec<u8>, length: u64) -> Result<bool, Failure> {
         let mut rest = self.apart.socket().take(length);
@@ -417,6 +444,28 @@ impl Way<'_> {
             }
         }
     }
+}
+
+/// Says something short to a process.
+fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
+    let socket = to.lock().expect("no panic under this lock");
+    // Where it has ended, its silence says so.
+    let _ = Patient { socket: &socket, job }.write_all(what);
+}
+
+/// Words about the next piece.
+fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
+    let request = |source: Result<TaskSource, Failure>| {
+        let source = source.map_err(|failure| shortened(&failure.to_string()))?;
+        source.request().ok_or_else(|| "a source that is no part of a dataset".to_string())
+    };
+    let next: NextPiece = source.map(request).transpose();
+    let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");
+    let mut told = words(&next);
+    if told.len() as u64 > PIECE_BYTES_MAX {
+        told = words(&Err("words about a piece that are too long".to_string()));
+    }
+    [&[PIECE], &(told.len() as u32).to_le_bytes()[..], &told].concat()
 }
 
 /// Writes for as long as it takes, while the job is wanted.
@@ -461,8 +510,12 @@ pub fn apart_main(arguments: &[OsString], works: &[&dyn Work]) -> ! {
 /// Does what a node orders, as one of `works`: the life of a process apart.
 pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn Work]) {
     let Some((order, bytes)) = ordered(&socket) else { return };
-    let ways = Ways { socket, memory, is_taken: true };
-    let out = Out { ways: Arc::new(Mutex::new(ways)), job: Arc::default() };
+    let Ok(hears) = socket.try_clone() else { return };
+    let ways = Ways { socket, memory };
+    let out = Out { ways: Arc::new(Mutex::new(ways)), job: Arc::default(), heard: Arc::default() };
+    let hearing = out.clone();
+    let hearing = thread::Builder::new().name("hears".to_string()).spawn(move || hearing.hear(hears));
+    let Ok(_) = hearing else { return };
     // A work that panics says so by its end.
     let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
     let worked = worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of its program".into()));
@@ -504,7 +557,8 @@ impl<R: Read> Read for Counted<R> {
 }
 
 fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Result<Value, Failure> {
-    let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, pieces } = order;
+    let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, bytes, count_max } =
+        order;
     let work = works.iter().find(|work| work.kind() == kind);
     let work = work.ok_or_else(|| format!("no work called '{kind}' is done apart"))?;
     let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
@@ -514,9 +568,14 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
     let memory_bytes = memory_bytes.saturating_sub(order_bytes);
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
     *out.job() = Some(job.clone());
-    let sources = open_pieces(&job, pieces)?;
-    let (asks, tells) = (out.clone(), out.clone());
-    let unbegun = Unbegun::elsewhere(move |number| asks.may_begin(number));
+    let (asks, leaves, tells, of_job) = (out.clone(), out.clone(), out.clone(), job.clone());
+    let next = std::iter::from_fn(move || {
+        asks.next_piece().map(|piece| {
+            let mut opened = open_pieces(&of_job, vec![piece?])?;
+            Ok(opened.pop().expect("one of one"))
+        })
+    });
+    let sources = Sources::pulled(next, bytes, count_max).left_by(move || leaves.leave());
     thread::Builder::new().name("counts".to_string()).spawn(move || {
         loop {
             listened(tells.say(COUNTS, &[]));
@@ -524,7 +583,7 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
         }
     })?;
     let mut reply = Rows { out, writer: None, batch_bytes_max };
-    let summary = work.work(Task { job, arguments, sources, unbegun }, &mut reply)?;
+    let summary = work.work(Task { job, arguments, sources }, &mut reply)?;
     reply.end()?;
     Ok(summary)
 }
@@ -540,6 +599,17 @@ struct Out {
     ways: Arc<Mutex<Ways>>,
     /// Whose counters are told.
     job: Arc<Mutex<Option<Job>>>,
+    heard: Arc<(Mutex<Heard>, Condvar)>,
+}
+
+/// What the node has said that was waited for.
+#[derive(Default)]
+struct Heard {
+    /// Whether a batch is in the place for one.
+    is_full: bool,
+    next: Option<NextPiece>,
+    /// The work has failed, and takes no more pieces.
+    is_left: bool,
 }
 
 impl Out {
@@ -565,24 +635,53 @@ impl Out {
 
     /// Tells of a batch, once the one before it was taken.
     fn rows(&self, bytes: &[u8]) -> io::Result<()> {
+        self.wait(|heard| !heard.is_full).is_full = true;
         let mut ways = self.ways();
-        while !ways.is_taken {
-            ways.listen()?;
-        }
         ways.memory.put(bytes)?;
-        ways.is_taken = false;
         ways.socket.write_all(&self.header(ROWS, bytes.len()))
     }
 
-    /// Asks the node whether a piece may be begun. One asks at a time.
-    fn may_begin(&self, number: u64) -> bool {
-        let mut ways = self.ways();
-        let message = [&self.header(MAY_BEGIN, 8)[..], &number.to_le_bytes()].concat();
-        listened(ways.socket.write_all(&message));
+    /// Asks the node for the next piece. One asks at a time.
+    fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
+        listened(self.say(NEXT, &[]));
+        let mut heard = self.wait(|heard| heard.next.is_some() || heard.is_left);
+        let next = heard.next.take().unwrap_or_else(|| Err("the work has failed".to_string()));
+        next.map_err(Failure::from).transpose()
+    }
+
+    /// Ends the wait for a piece.
+    fn leave(&self) {
+        self.change(|heard| heard.is_left = true);
+    }
+
+    fn wait(&self, is_over: impl Fn(&Heard) -> bool) -> MutexGuard<'_, Heard> {
+        let (heard, changed) = &*self.heard;
+        let heard = heard.lock().expect("no panic under this lock");
+        changed.wait_while(heard, |heard| !is_over(heard)).expect("no panic under this lock")
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Heard)) {
+        change(&mut self.heard.0.lock().expect("no panic under this lock"));
+        self.heard.1.notify_all();
+    }
+
+    /// Takes what the node says, as long as it is there.
+    fn hear(&self, mut socket: UnixStream) {
         loop {
-            if let Some(answer) = listened(ways.listen()) {
-                return answer;
+            let mut said = [0];
+            listened(socket.read_exact(&mut said));
+            if said == [TAKEN] {
+                self.change(|heard| heard.is_full = false);
+                continue;
             }
+            let mut length = [0; 4];
+            listened(socket.read_exact(&mut length));
+            let mut words = Vec::new();
+            let length = u64::from(u32::from_le_bytes(length));
+            listened((&socket).take(length.min(PIECE_BYTES_MAX)).read_to_end(&mut words));
+            let next =
+                serde_json::from_slice(&words).unwrap_or_else(|error| Err(format!("no piece: {error}")));
+            self.change(|heard| heard.next = Some(next));
         }
     }
 }
@@ -590,21 +689,6 @@ impl Out {
 struct Ways {
     socket: UnixStream,
     memory: ApartMemory,
-    /// Whether the place for a batch is free.
-    is_taken: bool,
-}
-
-impl Ways {
-    /// Waits for what the node says: an answer, or that a batch was taken.
-    fn listen(&mut self) -> io::Result<Option<bool>> {
-        let mut said = [0];
-        self.socket.read_exact(&mut said)?;
-        match said[0] {
-            TAKEN => self.is_taken = true,
-            answer => return Ok(Some(answer == YES)),
-        }
-        Ok(None)
-    }
 }
 
 /// Batches on their way to the node.

@@ -22,7 +22,9 @@ use std::{
 
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_neardata::{Contents, Event, Failure, Needs, Next, Reply, Task, Work, run};
+use inshore_neardata::{
+    Contents, Error as ReadError, Event, Failure, Needs, Next, Reply, Source, Task, Work, run,
+};
 use inshore_sandbox::{Command, CommandLimits, Folder, Helper, Policy, Response, Sandbox};
 use inshore_store::Budget;
 use serde::{Deserialize, Serialize};
@@ -111,7 +113,10 @@ impl Work for Commands {
         let read_job = job.within(reading);
         let (pieces, input) = mpsc::sync_channel::<Vec<u8>>(2);
         let ran = thread::scope(|scope| {
-            let sources = sources.into_iter().map(|source| source.source);
+            let sources = sources.map(|source| match source {
+                Ok(source) => source.source,
+                Err(failure) => Source::new("a piece", |_| Err(ReadError::Stream(failure))),
+            });
             let reader = scope.spawn(move || {
                 run(&read_job, &Contents, sources, |event: Event<'_, Contents>| {
                     let gone = match event.part {

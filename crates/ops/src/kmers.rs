@@ -26,7 +26,7 @@ use arrow_array::{
     types::{UInt8Type, UInt32Type, UInt64Type},
 };
 use inshore_neardata::{
-    Failure, Reply, Task, Work,
+    Failure, Reply, Task, TaskSource, Work,
     nodes::{
         self, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
         stream_with_help,
@@ -103,23 +103,22 @@ impl Work for CountsKmers {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, mut sources, unbegun } = task;
+        let Task { job, arguments, sources } = task;
         let arguments: Arguments = serde_json::from_value(arguments)?;
-        sources.sort_by_key(|source| source.number);
-        let sizes = sources.iter().map(|source| source.source.part_bytes());
-        let (bytes, count) = (sizes.clone().sum(), sources.len());
-        let numbers = sources.iter().map(|source| source.number);
-        let mut pieces = Vec::with_capacity(count);
-        for source in &sources {
+        let (bytes, count_max) = (sources.bytes(), sources.count_max());
+        let piece = |source: Result<TaskSource, Failure>| {
+            let source = source?;
             let (part, bytes) = (piece_of(&job, &source.source)?, source.source.part_bytes());
             let (whole, offset) = (source.whole, part.at);
             let of_parts = |name: &str| Input::of_parts(name, "", bytes, vec![FilePart { at: 0, ..part }]);
-            pieces.push(arguments.piece((whole, offset, bytes), of_parts)?);
-        }
-        unbegun.offer(numbers.clone().zip(sizes));
-        // The client may take some back meanwhile.
-        let begun = numbers.zip(pieces).filter(|(number, _)| unbegun.begin(*number));
-        answer(&job, &arguments, begun.map(|(_, piece)| Ok(piece)), (Some(bytes), count), (reply, false))
+            arguments.piece((whole, offset, bytes), of_parts)
+        };
+        let unfit = |failure: Failure| {
+            let (file, what) = ("a piece".to_string(), failure.to_string());
+            tables::Error::Unsupported { file, what }
+        };
+        let pieces = sources.map(|source| piece(source).map_err(unfit));
+        answer(&job, &arguments, pieces, (Some(bytes), count_max), (reply, false))
     }
 }
 
@@ -326,8 +325,7 @@ pub fn count_kmers_on_nodes(
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
-    // K-mers and their counts take about as many bytes as what they were counted in.
-    let with = HelpWith { all_moves: true, by_threads: false, ..HelpWith::default() };
+    let with = HelpWith::default();
     thread::scope(|scope| {
         let (streams, help) = stream_with_help(nodes, job, (KIND, true), told, wholes, run, with)?;
         if let Some(help) = help {

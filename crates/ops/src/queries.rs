@@ -3,8 +3,7 @@
 //!
 //! What a node needs beside its pieces travels with the task: see `files.rs`.
 //!
-//! Where nodes are slow beside this machine and the way to it, pieces that they have not begun are fetched, and the fragment runs over
-//! them here.
+//! Where that is faster, this machine pulls pieces, too: it fetches them, and the fragment runs over them here.
 //!
 //! Where a node is lost before anything of its answer was taken, another that has copies of its pieces does its work. After
 //! that the whole query is begun again, as long as it has given out no rows.
@@ -27,7 +26,7 @@ use inshore_neardata::{
 };
 use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
 use inshore_store::Job;
-use inshore_tables::Header;
+use inshore_tables::{Error as TableError, Header};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -64,25 +63,28 @@ impl Work for Queries {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
+        let Task { job, arguments, sources } = task;
         let Arguments { fragment, files } = serde_json::from_value(arguments)?;
         let known = fragment.known().ok_or("a fragment of no table")?.clone();
         let along = files.iter().map(FileText::along).collect::<std::result::Result<Vec<_>, _>>()?;
-        let input = |source: &TaskSource| {
+        let (bytes, of_job) = (sources.bytes(), job.clone());
+        let input = move |source: std::result::Result<TaskSource, Failure>| {
+            let source = source?;
             let file = text_of(&files, source.whole)?;
             let along = along[source.whole as usize].clone();
-            let parts = [Some(piece_of(&job, &source.source)?), along].into_iter().flatten().collect();
-            Ok::<_, Failure>((source.number, file.input(parts).with_known(&known)))
+            let parts = [Some(piece_of(&of_job, &source.source)?), along].into_iter().flatten().collect();
+            Ok::<_, Failure>(file.input(parts).with_known(&known))
         };
-        let inputs = sources.iter().map(input).collect::<std::result::Result<Vec<_>, _>>()?;
-        let sizes = sources.iter().map(|source| source.source.part_bytes());
-        let bytes = sizes.clone().sum();
-        unbegun.offer(sources.iter().map(|source| source.number).zip(sizes));
-        // The client may take some back meanwhile.
-        let begun = inputs.into_iter().filter(move |(number, _)| unbegun.begin(*number));
-        let feed = Feed::new(begun.map(|(_, input)| Ok(input)), Some(bytes));
+        let (sources, leave) = sources.into_parts();
+        let inputs = sources.map(move |source| input(source).map_err(unfit));
+        let feed = Feed::new(inputs, Some(bytes)).left_by(leave);
         answer(&job, &fragment, feed, |_| {}, reply)
     }
+}
+
+/// Why there is no piece, as an error of tables.
+fn unfit(failure: Failure) -> TableError {
+    TableError::Unsupported { file: "a piece".to_string(), what: failure.to_string() }
 }
 
 /// Runs a fragment over files and answers with its rows.
@@ -273,8 +275,7 @@ impl Elsewhere for NodeTables {
             true => RunOptions { help_from: None, ..self.options.clone() },
             false => self.options.clone(),
         };
-        let with =
-            HelpWith { by_threads: false, answers_early: true, takes_all_memory: true, all_moves: false };
+        let with = HelpWith { by_threads: false, takes_all_memory: true };
         let asked =
             stream_with_help(&self.nodes, job, (KIND, false), arguments, &files.wholes, &options, with);
         let (streams, help) = asked.map_err(failed)?;
@@ -308,7 +309,7 @@ struct Head {
 /// The rows that nodes give, as they come.
 struct Rows {
     streams: Option<Streams>,
-    /// What this machine does.
+    /// The part of this machine.
     helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,
@@ -332,7 +333,8 @@ impl FragmentRows for Rows {
         let Some(streams) = &mut self.streams else { return Ok(Some(None)) };
         let until = Instant::now() + wait;
         let mut each = Duration::ZERO;
-        while self.heads.iter().any(|head| !head.has_ended) {
+        while self.heads.len() < streams.len() || self.heads.iter().any(|head| !head.has_ended) {
+            self.heads.resize_with(streams.len(), Head::default);
             // Whoever has something is asked first; when nobody has, each is waited for a little.
             for step in 0..self.heads.len() {
                 let stream = (self.turn + step) % self.heads.len();
@@ -364,13 +366,12 @@ impl FragmentRows for Rows {
                         }
                         self.heads[stream].has_ended = true;
                         let missing = streams.missing();
-                        let new = match streams.replace(stream, &error) {
+                        match streams.replace(stream, &error) {
                             Ok(_) if is_refused && streams.missing() > missing => return Err(failed(error)),
-                            Ok(new) => new,
+                            Ok(()) => {}
                             Err(_) if is_refused => return Err(failed(error)),
                             Err(missing) => return Err(failed(missing)),
-                        };
-                        self.heads.resize_with(new.end, Head::default);
+                        }
                     }
                 }
             }

@@ -794,7 +794,7 @@ pub fn run_wasm_on_nodes(
         };
         match why {
             // What it said so far is not used: others begin anew.
-            Some(error) => streams.replace(stream, &error).map(drop)?,
+            Some(error) => streams.replace(stream, &error)?,
             None => {
                 last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
                 let told = streams.summary(stream).and_then(|told| WasmSummary::deserialize(told).ok());
@@ -823,17 +823,27 @@ impl Work for WebAssembly {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
+        let Task { job, arguments, sources } = task;
         let kernel = parsed(&arguments)?.kernel(Some(&job))?;
         let result = kernel.prepare(&job)?.result;
         let summary = match result {
             WasmResult::InOrder => {
-                answer_parts(&job, &kernel, (sources, &unbegun), reply)?;
+                answer_parts(&job, &kernel, sources, reply)?;
                 kernel.end().unwrap_or_default()
             }
             WasmResult::State => {
-                let sources = sources.into_iter().map(|source| source.source);
+                let no_source = Mutex::new(None);
+                let sources = sources.map_while(|source| match source {
+                    Ok(source) => Some(source.source),
+                    Err(failure) => {
+                        *no_source.lock().expect("no panic under this lock") = Some(failure);
+                        None
+                    }
+                });
                 kernel.read(&job, sources, &mut |_| Ok(()))?;
+                if let Some(failure) = no_source.into_inner().expect("no panic under this lock") {
+                    return Err(failure);
+                }
                 let (mut last, mut summary) = kernel.merge(&job)?;
                 let state = kernel.state(&job, &mut last)?;
                 summary.add(&last.end().map_err(|source| kernel.failed(source))?);

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use inshore_tables::{Input, Result};
@@ -11,13 +11,25 @@ use inshore_tables::{Input, Result};
 pub struct Feed {
     next: Mutex<Box<dyn Iterator<Item = Result<Input>> + Send>>,
     bytes: Option<u64>,
+    leave: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl Feed {
     /// Those that `next` gives, of `bytes` bytes together if that is known. Their columns are those of the fragment's table: CSV and JSON
     /// lines have to [say so](Input::with_columns).
     pub fn new(next: impl Iterator<Item = Result<Input>> + Send + 'static, bytes: Option<u64>) -> Feed {
-        Feed { next: Mutex::new(Box::new(next)), bytes }
+        Feed { next: Mutex::new(Box::new(next)), bytes, leave: Arc::new(|| {}) }
+    }
+
+    /// The same, where `leave` ends the wait for the next one, after a failure.
+    #[must_use]
+    pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Feed {
+        self.leave = Arc::new(leave);
+        self
+    }
+
+    pub(crate) fn leave(&self) -> Arc<dyn Fn() + Send + Sync> {
+        self.leave.clone()
     }
 
     pub(crate) fn next(&self) -> Option<Result<Input>> {

@@ -604,6 +604,7 @@ fn run_fragment_here(
     needed: impl FnOnce(Needed),
     mut each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Report> {
+    let leave = feed.leave();
     let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
         let context = context(job, shared, fragment.planning(), Vec::new())?;
         let memory_bytes = memory_of(job, &fragment.planning());
@@ -627,10 +628,15 @@ fn run_fragment_here(
         Ok(execute_stream(traced(plan)?, task)?)
     })?;
     let mut rows = 0;
-    while let Some(batch) = running.next(job)? {
-        rows += batch.num_rows() as u64;
-        each(batch)?;
-    }
+    let mut run = || -> Result<()> {
+        while let Some(batch) = running.next(job)? {
+            rows += batch.num_rows() as u64;
+            each(batch)?;
+        }
+        Ok(())
+    };
+    // The end of what it runs on waits for each thread, and one may wait for a file.
+    run().inspect_err(|_| leave())?;
     Ok(Report { rows, operators: running.shared.ran() })
 }
 

@@ -4,7 +4,7 @@
 //! merged as they come, and equal words add up. Where a node is lost, others count its pieces anew, and what they say of
 //! words up to the last one that was taken from the lost one is passed over: the same text gives the same counts.
 //!
-//! Where nodes are slow, pieces that they have not begun are fetched and counted here, as if this machine were one node more.
+//! Where that is faster, this machine pulls pieces, too: it fetches and counts them, as if it were one node more.
 //!
 //! Cost: every different word of a node goes over the wire once, with its count.
 
@@ -12,7 +12,7 @@ use std::{cmp::Ordering, thread};
 
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_neardata::{
-    Error as ReadError, Failure, Opened, Reply, Source, Task, Work,
+    Error as ReadError, Failure, Opened, Reply, Source, Task, TaskSource, Work,
     nodes::{
         self, Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
         stream_with_help,
@@ -38,11 +38,16 @@ impl Work for CountsWords {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
-        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
-        // The client may take some back meanwhile.
-        let begun = sources.into_iter().filter(|source| unbegun.begin(source.number));
-        answer(&job, begun.map(|source| source.source), serde_json::from_value(arguments)?, reply)
+        let Task { job, arguments, sources } = task;
+        answer(&job, sources.map(opened), serde_json::from_value(arguments)?, reply)
+    }
+}
+
+/// A source, or one that says why there is none.
+fn opened(source: std::result::Result<TaskSource, Failure>) -> Source {
+    match source {
+        Ok(source) => source.source,
+        Err(failure) => Source::new("a piece", |_| Err(ReadError::Stream(failure))),
     }
 }
 
@@ -86,7 +91,7 @@ pub fn count_words_on_nodes(
 ) -> Result<(WordSummary, Gathered)> {
     refuse_compressed(nodes, context, wholes, run).map_err(failed)?;
     let arguments = serde_json::to_value(options).expect("plain data");
-    let with = HelpWith { all_moves: false, by_threads: true, ..HelpWith::default() };
+    let with = HelpWith { by_threads: true, ..HelpWith::default() };
     thread::scope(|scope| {
         let asked = stream_with_help(nodes, context, (KIND, true), arguments, wholes, run, with);
         let (streams, help) = asked.map_err(failed)?;

@@ -11,15 +11,15 @@
 //! connection buffers, about 1 MiB).
 
 mod admission;
+mod handed;
 mod latest;
 mod loads;
+mod receiving;
 mod requests;
 mod visits;
 
 use std::{
     collections::BTreeMap,
-    fmt::Display,
-    io,
     net::SocketAddr,
     panic::{self, AssertUnwindSafe},
     sync::{
@@ -51,28 +51,29 @@ use tracing::{info, warn};
 
 use self::{
     admission::Admission,
+    handed::{Handed, Pulls, ToClient},
     latest::Latest,
     loads::Loads,
-    requests::{Held as HeldRequest, Requests, Telling},
+    requests::{Held as HeldRequest, Requests, Telling, short},
     visits::{Traversals, Visits},
 };
-pub(super) use self::{loads::LoadPlace, requests::short};
 use super::{
     Error, NodeCredentials, Result, Right,
     alive::{self, Alive},
     connection::{Door, DoorLimits},
-    generations, load,
+    error::{chain, no_thread},
+    marks,
     pieces::open_pieces,
     protocol::{
-        DatasetKey, Drive, Expires, Generation, Held, MAP, MAP_BYTES_MAX, MAPS_MAX, REMOVED, Removal,
-        RunningTask, SPREAD, Status, TRAVERSE, TakeBack, TakenBack, TaskDone, TaskRequest, TaskStands,
-        VERSION,
+        DatasetKey, Drive, Expires, Generation, HandOut, Held, MAP, MAP_BYTES_MAX, MAPS_MAX,
+        READ_BESIDE_BYTES, READS_BESIDE, REMOVED, Removal, RunningTask, SPREAD, Status, TRAVERSE, TaskDone,
+        TaskKey, TaskRequest, VERSION,
     },
     queue::{Fullness, Place, Queue},
     squeeze::Squeeze,
     wire::{Encoder, batch_bytes, json, message_bytes},
 };
-use crate::{Failure, Needs, Reply, Task, Unbegun, Work, Works};
+use crate::{Failure, Needs, Reply, Sources, Task, Work, Works};
 
 /// What an agent is made of. All limits have safe defaults.
 #[derive(Debug)]
@@ -179,7 +180,7 @@ struct Running {
     bytes_asked: u64,
     job: Job,
     began: Instant,
-    unbegun: Unbegun,
+    handed: Arc<Handed>,
     key: Option<u64>,
     /// Held by each read beside it: how what is read is to be sent, which reads of a second each would have to learn anew.
     beside: Arc<Mutex<Squeeze>>,
@@ -418,27 +419,34 @@ impl Agent {
         }
     }
 
-    /// Bytes that a task that runs read and wrote, and how it stands.
-    pub(super) fn task_stands(&self, number: u64) -> Option<(u64, TaskStands)> {
+    /// Bytes that a task that runs read and wrote.
+    pub(super) fn task_progress(&self, number: u64) -> u64 {
         let tasks = self.0.tasks();
-        let running = tasks.get(&number)?;
-        let counters = running.job.counters();
-        let (unbegun, unbegun_bytes) = running.unbegun.left();
-        let seconds = running.began.elapsed().as_secs_f64();
-        let (bytes, has_told) = (running.bytes_asked, running.unbegun.was_offered());
-        let stands = TaskStands { task: number, seconds, bytes, unbegun, unbegun_bytes, has_told };
-        Some((counters.bytes_read() + counters.bytes_written(), stands))
+        tasks.get(&number).map_or(0, |running| {
+            let counters = running.job.counters();
+            counters.bytes_read() + counters.bytes_written()
+        })
     }
 
-    /// A piece of a client's task that is not begun, which the task leaves alone from now on.
-    fn take_back(&self, client: &str, asked: TakeBack) -> TakenBack {
-        let tasks = self.0.tasks();
-        let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key));
-        TakenBack { piece: running.and_then(|running| running.unbegun.take_back()) }
+    /// Gives shards to a task of a client's; false where there is no such task.
+    fn hand_out(&self, client: &str, handed: HandOut) -> bool {
+        let mut tasks = self.0.tasks();
+        let TaskKey { task, key } = handed.to;
+        let Some(running) = tasks.get_mut(&task).filter(|running| running.is_of(client, key)) else {
+            return false;
+        };
+        for shard in &handed.shards {
+            running.bytes_asked = running.bytes_asked.saturating_add(shard.to.saturating_sub(shard.from));
+            let is_known = running.datasets.contains(&shard.dataset);
+            if !is_known && running.datasets.len() < TASK_DATASETS_MAX {
+                running.datasets.push(shard.dataset.clone());
+            }
+        }
+        running.handed.hand_out(handed)
     }
 
     /// The right to read beside a client's task, as long as it is held; none where the task is over or has enough such readers.
-    fn beside(&self, client: &str, asked: TakeBack) -> Option<Arc<Mutex<Squeeze>>> {
+    fn beside(&self, client: &str, asked: TaskKey) -> Option<Arc<Mutex<Squeeze>>> {
         let tasks = self.0.tasks();
         let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key))?;
         (Arc::strong_count(&running.beside) <= READS_BESIDE).then(|| running.beside.clone())
@@ -493,26 +501,39 @@ impl Agent {
 
     /// Does a task, in a thread that may wait, and gives its last messages. Whoever takes none would keep the thread.
     fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) -> Vec<Answered> {
-        let Begun { request, job, queued, place, deadline_is_over, number, unbegun, squeeze } = begun;
+        let Begun { request, job, queued, place, deadline_is_over, number, handed, squeeze } = begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
+        let client = ToClient {
+            agent: self.clone(),
+            job: job.clone(),
+            out: out.clone(),
+            runtime: tokio::runtime::Handle::current(),
+            number,
+            is_set_aside: Arc::default(),
+        };
         let mut reply = Sender {
             encoder: Encoder::new(),
             squeeze: Sends::begin(squeeze),
-            out: out.clone(),
-            agent: self,
-            job: job.clone(),
-            runtime: tokio::runtime::Handle::current(),
-            is_set_aside: false,
-            number,
+            client: client.clone(),
             every: request.alive_ms.map(Duration::from_millis),
             told: None,
         };
         // A work that panics ends its task and nothing else.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| {
-            let sources = open_pieces(&job, request.pieces)?;
             let (job, arguments) = (job.clone(), request.arguments);
-            work.work(Task { job, arguments, sources, unbegun }, &mut reply)
+            let Some(pulls) = request.pulls else {
+                let sources = Sources::of(open_pieces(&job, request.pieces)?);
+                return work.work(Task { job, arguments, sources }, &mut reply);
+            };
+            let next = Pulls::new(handed.clone(), client.clone());
+            let count_max = usize::try_from(pulls.shards).unwrap_or(usize::MAX);
+            let sources = Sources::pulled(next, pulls.bytes, count_max);
+            let of_task = handed.clone();
+            let sources = sources.left_by(move || of_task.leave());
+            let done = work.work(Task { job, arguments, sources }, &mut reply)?;
+            Pulls::new(handed.clone(), client.clone()).pass_over()?;
+            Ok(done)
         }));
         let worked =
             worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of the node's program".into()));
@@ -542,13 +563,14 @@ impl Agent {
                     seconds,
                     queued_seconds: queued.as_secs_f64(),
                     cpu_seconds: report.cpu_seconds - cpu,
+                    shards: handed.taken(),
                 };
                 counts.done.fetch_add(1, Ordering::Relaxed);
                 reply.encoder.done(&done).map_err(|error| Refusal::internal(error.to_string()))
             }
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
-                Err(if reply.is_set_aside {
+                Err(if client.is_set_aside.load(Ordering::Relaxed) {
                     Refusal::aborted("the task was set aside")
                 } else if deadline_is_over.load(Ordering::Relaxed) {
                     Refusal::deadline_exceeded("the task was stopped at its deadline")
@@ -571,7 +593,7 @@ impl Agent {
         let mut all = Vec::new();
         for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
-                let mark = generations::read_mark(&self.0.store, &dataset)?;
+                let mark = marks::read_mark(&self.0.store, &dataset)?;
                 all.push(Held {
                     name: mark.name.clone(),
                     id: 0,
@@ -638,7 +660,7 @@ impl Agent {
     /// Removes a dataset for a client, or keeps or ends a mark.
     fn remove(&self, who: &str, asked: &Removal) -> Result<()> {
         let began = Instant::now();
-        let removed = generations::remove(&self.0.store, asked);
+        let removed = marks::remove(&self.0.store, asked);
         let failed = removed.as_ref().err().map(ToString::to_string);
         self.audit(&Audit {
             action: "rm",
@@ -756,10 +778,6 @@ pub(super) const UNTAKEN: Duration = Duration::from_secs(20);
 const ANSWER_BYTES: usize = 64 << 10;
 /// How long a task waits for its client to take answers, while others wait for its place.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
-/// Memory of a read beside a task, at most.
-pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
-/// Reads beside a task, at most: as many threads of a client do a part of it.
-pub(super) const READS_BESIDE: usize = 4;
 /// Datasets of a task that its node tells of.
 const TASK_DATASETS_MAX: usize = 8;
 
@@ -771,33 +789,29 @@ struct Begun {
     place: Place,
     deadline_is_over: Arc<AtomicBool>,
     number: u64,
-    unbegun: Unbegun,
+    handed: Arc<Handed>,
     squeeze: Arc<Mutex<Squeeze>>,
 }
 
 /// The answers of a task on their way to its client.
-struct Sender<'a> {
+struct Sender {
     encoder: Encoder,
     squeeze: Sends,
-    out: mpsc::Sender<Answered>,
-    agent: &'a Agent,
-    job: Job,
-    runtime: tokio::runtime::Handle,
-    is_set_aside: bool,
-    number: u64,
-    /// How often the client is to be told how the task stands, and when it was told between answers.
+    client: ToClient,
+    /// How often the client is to be told that the task gets on, and when it was told between answers.
     every: Option<Duration>,
     told: Option<Instant>,
 }
 
-impl Reply for Sender<'_> {
+impl Reply for Sender {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.tell()?;
         let mut waited = Duration::ZERO;
         let level = self.squeeze.squeeze().level();
         for message in self.encoder.batch(&batch, level)? {
-            self.agent.0.counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
-            waited += self.send(message)?;
+            let counts = &self.client.agent.0.counts;
+            counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
+            waited += self.client.send(message)?;
         }
         self.squeeze.squeeze().sent(batch_bytes(&batch), waited, Instant::now());
         Ok(())
@@ -825,43 +839,16 @@ impl Drop for Sends {
     }
 }
 
-impl Sender<'_> {
-    /// Tells how the task stands where it is time: while answers wait for their client, nothing else says it.
+impl Sender {
+    /// Tells that the task gets on where it is time: while answers wait for their client, nothing else says it.
     fn tell(&mut self) -> std::result::Result<(), Failure> {
         let Some(every) = self.every else { return Ok(()) };
         if self.told.is_some_and(|told| told.elapsed() < every) {
             return Ok(());
         }
-        let Some(stands) = self.agent.task_stands(self.number) else { return Ok(()) };
         self.told = Some(Instant::now());
-        self.send(alive::message(stands.0, Some(stands.1))).map(drop)
-    }
-
-    /// Waits until the client takes a message, and gives how long that was. Where it does not, and others wait for the place of this task, the task
-    /// is set aside: the client may be waiting for one of these.
-    fn send(&mut self, message: FlightData) -> std::result::Result<Duration, Failure> {
-        let began = Instant::now();
-        loop {
-            self.job.check_cancelled()?;
-            let reserved = self.runtime.block_on(async {
-                tokio::time::timeout(Duration::from_millis(100), self.out.reserve()).await
-            });
-            match reserved {
-                Ok(Ok(place)) => {
-                    place.send(Ok(message));
-                    return Ok(began.elapsed());
-                }
-                Ok(Err(_)) => {
-                    self.job.cancel().cancel();
-                    return Err(inshore_store::Error::Cancelled.into());
-                }
-                Err(_) if began.elapsed() > SLOW_CLIENT && self.agent.0.queue.fullness().waiting > 0 => {
-                    self.is_set_aside = true;
-                    return Err("set aside".into());
-                }
-                Err(_) => {}
-            }
-        }
+        let ToClient { agent, number, .. } = &self.client;
+        self.client.send(alive::message(agent.task_progress(*number), None)).map(drop)
     }
 }
 
@@ -944,8 +931,10 @@ impl FlightService for Agent {
         let (out, mut answers) = mpsc::channel::<Answered>(2);
         let stops = StopsTask(cancel.clone());
         let waiting = out.clone();
-        let alive =
-            asked.alive_ms.map(|every| Alive::begin(self.clone(), out.clone(), Duration::from_millis(every)));
+        let alive = asked.alive_ms.map(|every| {
+            let (agent, every) = (self.clone(), Duration::from_millis(every));
+            Alive::begin(move |number| agent.task_progress(number), out.clone(), every)
+        });
         tokio::spawn(async move {
             let _held: HeldRequest = held;
             // Whoever goes away while he waits gives up his place.
@@ -988,7 +977,7 @@ impl FlightService for Agent {
             datasets.truncate(TASK_DATASETS_MAX);
             let lengths = asked.pieces.iter().map(|piece| piece.to.saturating_sub(piece.from));
             let bytes_asked = lengths.fold(0, u64::saturating_add);
-            let (job_of_it, unbegun) = (job.clone(), Unbegun::default());
+            let (job_of_it, handed) = (job.clone(), Arc::<Handed>::default());
             let running = Running {
                 client,
                 who,
@@ -997,8 +986,8 @@ impl FlightService for Agent {
                 bytes_asked,
                 job: job_of_it,
                 began: Instant::now(),
-                unbegun: unbegun.clone(),
-                key: asked.key,
+                handed: handed.clone(),
+                key: asked.pulls.map(|pulls| pulls.key),
                 beside: Arc::new(Mutex::new(Squeeze::new(Instant::now()))),
             };
             agent.0.tasks().insert(number, running);
@@ -1010,7 +999,7 @@ impl FlightService for Agent {
                 flag.cancel();
             });
             let begun =
-                Begun { request: asked, job, queued, place, deadline_is_over, number, unbegun, squeeze };
+                Begun { request: asked, job, queued, place, deadline_is_over, number, handed, squeeze };
             let last_out = out.clone();
             let worked = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
             timer.abort();
@@ -1047,7 +1036,7 @@ impl FlightService for Agent {
             }
         };
         let (stop, who) = (self.0.loads.stop(), caller.who());
-        Ok(Response::new(load::receive(self.clone(), place, stop, who, request.into_inner()).boxed()))
+        Ok(Response::new(receiving::receive(self.clone(), place, stop, who, request.into_inner()).boxed()))
     }
 
     async fn do_action(
@@ -1099,7 +1088,13 @@ impl FlightService for Agent {
                         agent.remove(&caller.who(), &asked).map_err(refused)?;
                         Vec::new()
                     }
-                    "take-back" => vec![json(&agent.take_back(&caller.name, parsed(&body)?))],
+                    "hand-out" => {
+                        if !agent.hand_out(&caller.name, parsed(&body)?) {
+                            let what = "there is no such task, it is another's, or it has too many shards";
+                            return Err(Refusal::failed_precondition(what));
+                        }
+                        Vec::new()
+                    }
                     "drain" => {
                         agent.0.draining.store(true, Ordering::Relaxed);
                         Vec::new()
@@ -1168,7 +1163,7 @@ impl FlightService for Agent {
             ("map", "where the pieces of spread files lie"),
             ("certificate", "what the authority signed for the node"),
             ("remove", "removes a dataset"),
-            ("take-back", "gives a piece back that a task of the client's has not begun"),
+            ("hand-out", "gives shards to a task of the client's, which pulls them"),
             ("drain", "takes no more tasks"),
         ];
         let actions = actions.map(|(kind, description)| {
@@ -1229,25 +1224,6 @@ fn read_map(job: &Job, file: &CheckedFile) -> Result<Vec<u8>> {
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
     serde_json::from_slice(bytes)
         .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))
-}
-
-/// An error with what caused it: tonic's own say "transport error" alone.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
-}
-
-/// The error of a server that has no thread.
-pub(super) fn no_thread(address: &impl Display, error: &io::Error) -> Error {
-    Error::Address { address: address.to_string(), what: format!("cannot start a thread: {error}") }
 }
 
 fn load_average() -> f64 {

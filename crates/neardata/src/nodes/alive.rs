@@ -20,8 +20,7 @@ use tokio::{
 use tonic::Status as Refusal;
 
 use super::{
-    agent::Agent,
-    protocol::{TaskAlive, TaskStands},
+    protocol::{TaskAlive, TaskPulls},
     wire::json,
 };
 
@@ -29,8 +28,8 @@ use super::{
 const OFTEN: Duration = Duration::from_millis(20);
 
 /// What tells it.
-pub(super) fn message(progress: u64, stands: Option<TaskStands>) -> FlightData {
-    FlightData { app_metadata: json(&TaskAlive { progress, stands }), ..FlightData::default() }
+pub(super) fn message(progress: u64, pulls: Option<TaskPulls>) -> FlightData {
+    FlightData { app_metadata: json(&TaskAlive { progress, pulls }), ..FlightData::default() }
 }
 
 /// Tells that a task gets on, until it is dropped.
@@ -41,8 +40,13 @@ pub(super) struct Alive {
 }
 
 impl Alive {
-    /// Begins to tell, so often. While the task has no number yet, it waits for its place, which is no lack of progress.
-    pub fn begin(agent: Agent, out: Sender<Result<FlightData, Refusal>>, every: Duration) -> Alive {
+    /// Begins to tell, so often, how far `progress` says that a task got. While the task has no number yet, it waits for its place, which is no
+    /// lack of progress.
+    pub fn begin(
+        progress: impl Fn(u64) -> u64 + Send + 'static,
+        out: Sender<Result<FlightData, Refusal>>,
+        every: Duration,
+    ) -> Alive {
         let number: Arc<OnceLock<u64>> = Arc::default();
         let known = number.clone();
         let teller = tokio::spawn(async move {
@@ -51,9 +55,7 @@ impl Alive {
                 let number = known.get();
                 // What waits for its place lacks no progress either.
                 waited += u64::from(number.is_none());
-                let stands = number.and_then(|&number| agent.task_stands(number));
-                let progress = waited + stands.map_or(0, |(bytes, _)| bytes);
-                let message = message(progress, stands.map(|(_, stands)| stands));
+                let message = message(waited + number.map_or(0, |&number| progress(number)), None);
                 // Where there is no room, answers are on their way, and say the same between them.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;

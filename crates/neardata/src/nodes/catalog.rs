@@ -12,23 +12,10 @@ use bytes::Bytes;
 use super::{
     Error, Nodes, Result,
     client::Node,
-    generations::{self, Known},
+    generations::{self, AllHeld, Known},
     protocol::{DatasetKey, Held, MAP_VERSION, MAPS_MAX, Map, MapAnswer, SPREAD, piece_name},
     wire::json,
 };
-
-/// What all nodes said that they hold.
-#[derive(Debug)]
-pub(super) struct AllHeld {
-    /// Datasets, and the places of the nodes that have them.
-    pub held: Vec<(usize, Held)>,
-    /// Marks of removals.
-    pub marks: Vec<(usize, Held)>,
-    /// Where a node of some number is, of those that answered.
-    pub numbers: BTreeMap<u64, usize>,
-    /// Nodes that gave no answer, and why.
-    pub lost: Vec<(String, String)>,
-}
 
 /// The datasets that a number of nodes hold together, as the nodes said when they were asked. The catalog asks for the map of a spread file when the
 /// file is named.

@@ -23,8 +23,8 @@ use tonic::{
 
 use super::{
     ClientCredentials, Error, Result,
-    agent::chain,
     credentials::is_loopback,
+    error::chain,
     protocol::{Status, VERSION},
     wire::{MESSAGE_BYTES_MAX, pushback},
 };
@@ -205,18 +205,6 @@ impl Nodes {
         let asked = questions.into_iter().map(|(node, kind, body)| self.0.ask(node, kind, body));
         self.0.runtime.block_on(join_all(asked))
     }
-
-    /// Asks one node, which may take so long. One that takes longer is not lost.
-    pub(super) fn ask_within(
-        &self,
-        node: usize,
-        kind: &'static str,
-        body: Bytes,
-        patience: Duration,
-    ) -> Result<Vec<Bytes>> {
-        let asked = self.0.nodes[node].ask(kind, body, patience, Some(Duration::ZERO));
-        self.0.runtime.block_on(asked)
-    }
 }
 
 impl Inner {
@@ -340,7 +328,7 @@ impl Node {
     }
 
     /// Asks it one thing, whose answer may take `patience`; again for so long as `room` where the node has no room for it.
-    async fn ask(
+    pub async fn ask(
         &self,
         kind: &str,
         body: Bytes,

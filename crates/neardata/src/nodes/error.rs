@@ -1,5 +1,7 @@
 //! What can go wrong between machines.
 
+use std::{fmt::Display, io};
+
 /// The result of asking nodes.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -137,4 +139,23 @@ impl Error {
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Store(inshore_store::Error::Cancelled))
     }
+}
+
+/// An error with what caused it: tonic's own say "transport error" alone.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The error of a server that has no thread.
+pub(super) fn no_thread(address: &impl Display, error: &io::Error) -> Error {
+    Error::Address { address: address.to_string(), what: format!("cannot start a thread: {error}") }
 }

@@ -10,7 +10,7 @@
 //! ([`InOrder::ADDS_UP`]), all, since each of those who replace it has a share of the sum. So the same data give the same rows,
 //! each of them once, as long as the work is one that gives the same rows wherever it is done.
 
-use std::{cmp::Ordering, fmt::Debug, ops::Range};
+use std::{cmp::Ordering, collections::BTreeMap, fmt::Debug, ops::Range};
 
 use arrow_array::RecordBatch;
 
@@ -42,6 +42,8 @@ pub struct Merged<R: InOrder> {
     streams: Streams,
     how: R::How,
     heads: Vec<Head<R>>,
+    /// How far each stream had come that was lost.
+    lost: BTreeMap<usize, Option<Behind<R>>>,
     /// Rows that are still to be passed over by those who replace a lost node: of those that equal its last one.
     repeated: Vec<u64>,
     /// Tasks that nodes set aside, since their answers were not taken while others waited.
@@ -63,6 +65,8 @@ struct Head<R> {
     next: usize,
     last: Option<Last<R>>,
     behind: Option<Behind<R>>,
+    /// True once its rows are asked for: not before it is known which are to be passed over.
+    is_joined: bool,
     /// How many rows were taken or passed over of those that were left.
     gone: u64,
 }
@@ -86,9 +90,17 @@ struct Behind<R> {
     gone: u64,
 }
 
+impl<R: InOrder> Behind<R> {
+    /// The same for one who has passed over nothing.
+    fn again(&self) -> Behind<R> {
+        let Behind { row, repeated, gone, .. } = self;
+        Behind { row: row.alone(0), repeated: *repeated, passed: 0, gone: *gone }
+    }
+}
+
 impl<R> Default for Head<R> {
     fn default() -> Head<R> {
-        Head { rows: None, first: 0, next: 0, last: None, behind: None, gone: 0 }
+        Head { rows: None, first: 0, next: 0, last: None, behind: None, is_joined: false, gone: 0 }
     }
 }
 
@@ -98,11 +110,9 @@ impl<R: InOrder> Merged<R> {
     /// # Errors
     /// As [`Merged::next`].
     pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
-        let heads = (0..streams.len()).map(|_| Head::default()).collect::<Vec<_>>();
-        let mut merged = Merged { streams, how, heads, repeated: Vec::new(), set_aside: 0 };
-        for stream in 0..merged.heads.len() {
-            merged.fill(stream)?;
-        }
+        let (heads, lost, repeated) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let mut merged = Merged { streams, how, heads, lost, repeated, set_aside: 0 };
+        merged.join()?;
         Ok(merged)
     }
 
@@ -196,6 +206,29 @@ impl<R: InOrder> Merged<R> {
                 self.fill(stream)?;
             }
         }
+        self.join()
+    }
+
+    /// Gets the first rows of all streams that are new, once it is known what those had given whom they replace.
+    fn join(&mut self) -> Result<()> {
+        let mut stream = 0;
+        while stream < self.streams.len() {
+            self.heads.resize_with(self.heads.len().max(stream + 1), Head::default);
+            let behind = match self.streams.origin(stream) {
+                _ if self.heads[stream].is_joined => None,
+                None => Some(None),
+                Some(origin) => self.lost.get(&origin).map(|behind| behind.as_ref().map(Behind::again)),
+            };
+            stream += 1;
+            let Some(behind) = behind else { continue };
+            let head = &mut self.heads[stream - 1];
+            (head.behind, head.is_joined) = (behind, true);
+            self.fill(stream - 1)?;
+            // If it is lost, streams before this one may wait for that.
+            if self.lost.contains_key(&(stream - 1)) {
+                stream = 0;
+            }
+        }
         Ok(())
     }
 
@@ -280,7 +313,7 @@ impl<R: InOrder> Merged<R> {
         Some(rows.rows())
     }
 
-    /// Asks others for all that a lost node was asked for.
+    /// Asks others for all that a lost node was asked for, who [join](Self::join) later.
     fn replace(&mut self, stream: usize, why: Error) -> Result<()> {
         self.set_aside += usize::from(matches!(why, Error::SetAside { .. }));
         if self.set_aside > SET_ASIDE_MAX {
@@ -289,11 +322,11 @@ impl<R: InOrder> Merged<R> {
         let missing = self.streams.missing();
         // What one node refuses, others mostly do too: it is the data's fault, or the request's, and says more than that something is missing.
         let is_refused = matches!(why, Error::Refused { .. });
-        let new = match self.streams.replace(stream, &why) {
-            Ok(new) => new,
+        match self.streams.replace(stream, &why) {
+            Ok(()) => {}
             Err(_) if is_refused => return Err(why),
             Err(error) => return Err(error),
-        };
+        }
         let head = &mut self.heads[stream];
         let last = head.last.take();
         let behind = head.behind.take();
@@ -316,17 +349,9 @@ impl<R: InOrder> Merged<R> {
             }
             (None, None) => None,
         };
-        self.heads.resize_with(new.end, Head::default);
-        for stream in new.clone() {
-            let behind = |(row, repeated): &(R, usize)| Behind {
-                row: row.alone(0),
-                repeated: *repeated,
-                passed: 0,
-                gone,
-            };
-            self.heads[stream].behind = from.as_ref().map(behind);
-        }
-        new.into_iter().try_for_each(|stream| self.fill(stream))
+        let behind = from.map(|(row, repeated)| Behind { row, repeated, passed: 0, gone });
+        self.lost.insert(stream, behind);
+        Ok(())
     }
 
     /// What the works of all streams said at their ends.

@@ -37,18 +37,24 @@ mod connection;
 mod credentials;
 mod csv;
 mod error;
+mod fetch;
 mod gather;
+mod gathered;
 mod generations;
+mod help;
 mod here;
 mod hop;
 mod lengths;
 mod load;
+mod marks;
 mod merged;
 mod page;
 mod pieces;
 pub mod protocol;
 mod pump;
 mod queue;
+mod run;
+mod scheduler;
 mod squeeze;
 mod traverse;
 mod trials;
@@ -64,11 +70,11 @@ pub use credentials::{
 pub use csv::CsvRecord;
 pub use error::{Error, Result};
 pub use gather::{
-    Gathered, Missing, NodeCost, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,
-    stream_from_nodes, stream_with_help,
+    Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes, stream_with_help,
 };
+pub use gathered::{Gathered, HereCost, Missing, NodeCost, RunOptions};
 pub use generations::Repaired;
-pub use here::{Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost};
+pub use here::{Help, HelpEnd, HelpPiece, HelpPieces, HelpWith};
 pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
 pub use load::{LoadOptions, Loaded};
 pub use merged::{InOrder, Merged};

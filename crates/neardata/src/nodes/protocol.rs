@@ -5,7 +5,7 @@
 //! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
-//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`Removal`]; `take-back`: a [`TakeBack`]; `drain` |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`Removal`]; `hand-out`: a [`HandOut`]; `drain` |
 
 use std::{fmt, str::FromStr};
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the messages. A node refuses another one by name.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The version of the maps that lie on nodes. A client refuses another one by name.
 pub const MAP_VERSION: u32 = 2;
@@ -44,14 +44,50 @@ pub struct TaskRequest {
     /// has nothing else. Never, where it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
-    /// A number that nobody can guess, of whoever may [take back](TakeBack) pieces of this task.
+    /// The task [pulls](Pulls) what it reads, and has no pieces of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<u64>,
+    pub pulls: Option<Pulls>,
     /// A task of the same client that runs on the node, which this one is to run beside without waiting for a place: for reads of what
-    /// was taken back of it. It takes memory that is free, and is refused where there is none; where the other has ended, or four read beside it, it waits as
-    /// any.
+    /// the client works on itself. It takes memory that is free, and is refused where there is none; where the other has ended, or four
+    /// read beside it, it waits as any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub beside: Option<TakeBack>,
+    pub beside: Option<TaskKey>,
+}
+
+/// Memory of a read beside a task, at most.
+pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
+/// Reads beside a task, at most: as many threads of a client do a part of it.
+pub(super) const READS_BESIDE: usize = 4;
+
+/// A task that is handed its shards one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pulls {
+    /// A number that nobody can guess, of the client that may [hand out](HandOut).
+    pub key: u64,
+    /// Bytes that it may expect.
+    pub bytes: u64,
+    /// Shards that it is handed at most.
+    pub shards: u64,
+}
+
+/// A task that runs, and its [`Pulls::key`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskKey {
+    /// The task, as [`TaskPulls::task`] calls it.
+    pub task: u64,
+    /// Its key.
+    pub key: u64,
+}
+
+/// Shards for a task that pulls.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HandOut {
+    /// The task.
+    pub to: TaskKey,
+    /// Shards that it reads next, in order.
+    pub shards: Vec<PieceRequest>,
+    /// Whether nothing more comes.
+    pub is_last: bool,
 }
 
 /// A task goes on, or waits for its place.
@@ -59,43 +95,20 @@ pub struct TaskRequest {
 pub struct TaskAlive {
     /// A number that grows as long as the task gets on.
     pub progress: u64,
-    /// How it stands, once it has its place.
+    /// It wants more shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stands: Option<TaskStands>,
+    pub pulls: Option<TaskPulls>,
 }
 
-/// How a task stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TaskStands {
-    /// What the node calls it.
+/// A task wants more shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPulls {
+    /// The node's number of the task.
     pub task: u64,
-    /// Time since it has its place.
-    pub seconds: f64,
-    /// Bytes of all its pieces.
-    pub bytes: u64,
-    /// Pieces that it has not begun, and can give back.
-    pub unbegun: u64,
-    /// Bytes of them.
-    pub unbegun_bytes: u64,
-    /// Whether the work has told by now what it has not begun.
-    #[serde(default)]
-    pub has_told: bool,
-}
-
-/// The client wants a piece back that a task has not begun, to do it itself.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct TakeBack {
-    /// The task, as [`TaskStands::task`] calls it.
-    pub task: u64,
-    /// Its [`TaskRequest::key`].
-    pub key: u64,
-}
-
-/// The answer to that.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct TakenBack {
-    /// The number of a piece that the node leaves alone from now on; none where all are begun, or the task is over.
-    pub piece: Option<u64>,
+    /// Shards that it has finished reading, of those that it was handed, or that another of its threads reads.
+    pub finished: u64,
+    /// How many of these are read by other threads.
+    pub reading: u64,
 }
 
 /// A part of a file of a dataset.
@@ -136,6 +149,9 @@ pub struct TaskDone {
     pub queued_seconds: f64,
     /// CPU time of the node in that time: of this task, where it ran alone.
     pub cpu_seconds: f64,
+    /// The shards that it was handed, all of which its answer is about.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<u64>,
 }
 
 /// A step of loading.
@@ -351,6 +367,8 @@ impl Map {
 
 /// How the names of pieces begin.
 pub const PIECE: &str = "piece-";
+/// Bytes of a message of a load with data.
+pub(super) const DATA_BYTES: usize = 1 << 20;
 
 /// The name of the file that holds a piece.
 pub fn piece_name(number: usize) -> String {

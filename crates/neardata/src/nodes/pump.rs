@@ -6,7 +6,7 @@
 use std::{
     panic::AssertUnwindSafe,
     sync::{Arc, Mutex, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arrow_array::RecordBatch;
@@ -20,11 +20,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tonic::Status as Refusal;
 
 use super::{
-    Result,
+    Error, Result,
     client::Node,
-    here::Gate,
     lengths::check_lengths,
-    protocol::{TaskAlive, TaskDone, TaskRequest, TaskStands},
+    protocol::{TaskAlive, TaskDone, TaskPulls, TaskRequest},
     wire::{json, message_bytes},
 };
 
@@ -43,29 +42,19 @@ type Said = Result<Option<RecordBatch>>;
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub done: Option<TaskDone>,
-    /// How far it got, and when that was new. Nothing, where the node tells no such thing.
-    pub alive: Option<(u64, Instant)>,
-    /// The same number, and how the task stood when the node told it.
-    pub stands: Option<(u64, TaskStands)>,
-    /// When it told so. What it tells comes behind answers, which may have to wait.
-    pub stood: Option<Instant>,
-    /// Bytes of the answers that came before that.
-    pub answered_then: u64,
-    /// It gave an answer.
-    pub has_answered: bool,
-    /// Bytes of its answers, as they came over the wire.
-    pub answered_bytes: u64,
-    /// It says no more.
-    pub is_over: bool,
+    /// The node's number of the task, once it has told.
+    pub task: Option<u64>,
 }
 
-/// Tells that an attempt says no more, when its pump ends or is ended.
-struct Ends(Arc<Mutex<Told>>);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).is_over = true;
-    }
+/// Messages of a node beside answers.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heard<'a> {
+    /// The task gets on.
+    Progress,
+    /// The task wants more shards.
+    Pulls(TaskPulls),
+    /// Nothing more comes, which is an error.
+    Closed(&'a Error),
 }
 
 /// A queue of answers: two batches, and as many more as `room_bytes` hold.
@@ -108,12 +97,6 @@ impl Outlet {
     pub async fn next(&mut self) -> Option<Said> {
         self.0.recv().await.map(|(said, _)| said)
     }
-
-    /// Takes no more answers, and lets those go that wait.
-    pub fn close(&mut self) {
-        self.0.close();
-        while self.0.try_recv().is_ok() {}
-    }
 }
 
 /// What messages say, each looked at before it is unpacked.
@@ -136,37 +119,14 @@ async fn next(
     next.unwrap_or_else(|_| Some(Err(FlightError::DecodeError("what it claims does not fit".to_string()))))
 }
 
-/// Which answers let others go first on the wire, if any.
-#[derive(Clone, Debug)]
-pub(super) enum Turn {
-    /// What this machine fetches to work on goes before answers.
-    First(Arc<Gate>),
-    /// Answers let it.
-    Behind(Arc<Gate>),
-    /// There is nothing else.
-    Any,
-}
-
-impl Turn {
-    /// So many bytes came.
-    fn came(&self, bytes: u64) {
-        match self {
-            Turn::First(gate) => gate.came(bytes, true),
-            Turn::Behind(gate) => gate.came(bytes, false),
-            Turn::Any => {}
-        }
-    }
-}
-
 /// Asks a node, and hands on what it answers.
 pub(super) async fn pump(
     node: Arc<Node>,
     request: TaskRequest,
     out: Inlet,
     told: Arc<Mutex<Told>>,
-    turn: Turn,
+    hear: impl Fn(Heard<'_>) + Clone + Send + 'static,
 ) {
-    let _ends = Ends(told.clone());
     let ticket = Ticket { ticket: json(&request) };
     let patience = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
     drop(request);
@@ -178,40 +138,32 @@ pub(super) async fn pump(
     let stream = match asked.await {
         Ok(stream) => stream.into_inner(),
         Err(refusal) => {
-            out.send(Err(node.error(&refusal)), 0).await;
+            let error = node.error(&refusal);
+            hear(Heard::Closed(&error));
+            out.send(Err(error), 0).await;
             return;
         }
     };
-    let (counts, heard) = (node.clone(), told.clone());
+    let (counts, heard, tells) = (node.clone(), told.clone(), hear.clone());
+    let mut progressed = None;
     let counted = stream.try_filter(move |message| {
         counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
         let is_answer = !message.data_header.is_empty();
         let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
-        if let Some(TaskAlive { progress, stands }) = alive.filter(|_| !is_answer) {
-            let mut told = heard.lock().expect("no panic under this lock");
-            if told.alive.is_none_or(|(before, _)| before != progress) {
-                told.alive = Some((progress, Instant::now()));
+        if let Some(TaskAlive { progress, pulls }) = alive.filter(|_| !is_answer) {
+            if progressed.replace(progress) != Some(progress) {
+                tells(Heard::Progress);
             }
-            if let Some(stands) = stands {
-                (told.stands, told.stood) = (Some((progress, stands)), Some(Instant::now()));
-                told.answered_then = told.answered_bytes;
+            if let Some(pulls) = pulls {
+                heard.lock().expect("no panic under this lock").task = Some(pulls.task);
+                tells(Heard::Pulls(pulls));
             }
         }
         std::future::ready(is_answer)
     });
     let mut decoded = decoded(counted);
     loop {
-        let said = match &turn {
-            Turn::First(gate) => {
-                let _fetching = gate.fetches();
-                next(&mut decoded).await
-            }
-            Turn::Behind(gate) => {
-                gate.pass().await;
-                next(&mut decoded).await
-            }
-            Turn::Any => next(&mut decoded).await,
-        };
+        let said = next(&mut decoded).await;
         let Some(message) = said else { break };
         let mut bytes = 0;
         let answer = match message {
@@ -228,9 +180,7 @@ pub(super) async fn pump(
                     },
                     DecodedPayload::RecordBatch(batch) => {
                         let came = message_bytes(&message.inner);
-                        turn.came(came);
-                        let mut told = told.lock().expect("no panic under this lock");
-                        (told.has_answered, told.answered_bytes) = (true, told.answered_bytes + came);
+                        hear(Heard::Progress);
                         // However few rows it has, its buffers may be longer.
                         let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
                         bytes = kept.unwrap_or(u64::MAX).max(came);
@@ -243,11 +193,16 @@ pub(super) async fn pump(
             Err(error) => Err(node.bad_answer(&format!("a message that is none: {error}"))),
         };
         let is_end = answer.is_err();
+        if let Err(error) = &answer {
+            hear(Heard::Closed(error));
+        }
         if !out.send(answer, bytes).await || is_end {
             return;
         }
     }
-    out.send(Err(node.lost("its answer ended early".to_string())), 0).await;
+    let error = node.lost("its answer ended early".to_string());
+    hear(Heard::Closed(&error));
+    out.send(Err(error), 0).await;
 }
 
 #[cfg(test)]
@@ -339,9 +294,9 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_closed_keeps_nothing_and_takes_nothing() {
-        let (inlet, mut outlet) = queue(8 << 10);
+        let (inlet, outlet) = queue(8 << 10);
         assert_eq!(accepted(&inlet, 4 << 10).await, 4);
-        outlet.close();
+        drop(outlet);
         assert_eq!(inlet.room.available_permits(), 8, "the room is free again");
         assert!(!inlet.send(batch(), 1).await);
     }

@@ -38,7 +38,7 @@ use super::{
         Session, Telling, Visited, Walked, What, send,
     },
     protocol::{PieceRequest, TRAVERSE, TaskRequest, VERSION},
-    pump::{Told, Turn, pump, queue},
+    pump::{Told, pump, queue},
 };
 
 /// Who follows the pointers.
@@ -109,7 +109,7 @@ pub struct Traversed {
     pub pages_kept: u64,
 }
 
-/// What a node did.
+/// The work of a node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeVisits {
     /// Its address.
@@ -388,7 +388,7 @@ impl<'a> Traversal<'a> {
             let request = self.request(node, &holders, certificates, random);
             let told: Arc<Mutex<Told>> = Arc::default();
             let (out, mut answers) = queue(0);
-            let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone(), Turn::Any);
+            let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone(), |_| {});
             let events_in = events_in.clone();
             let task = self.nodes.0.runtime.spawn(async move {
                 let hand_on = async {
@@ -467,7 +467,7 @@ impl<'a> Traversal<'a> {
             deadline_ms: left.map(|left| left.as_millis() as u64),
             // Chains that come to it are what it tells of.
             alive_ms: None,
-            key: None,
+            pulls: None,
             beside: None,
         }
     }

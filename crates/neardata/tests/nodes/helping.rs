@@ -41,7 +41,7 @@ fn nodes_that_are_fast_enough_are_left_alone() {
     cluster.put("text", &text, 1, 60_000);
     let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
     let here = found.gathered.here.unwrap();
-    assert!(here.pieces == 0 && here.why.contains("no node had work for 2 s"), "{here:?}");
+    assert!(here.pieces == 0 && here.why.contains("not seen to have work for 2 s"), "{here:?}");
     // Where this machine is the slow one it tries once, and sees that.
     let slow_here = Find { slow_here: Duration::from_millis(700), ..slow(40) };
     let found = cluster.find(&slow_here, "text", &helping(100)).unwrap();
@@ -71,9 +71,7 @@ fn a_client_does_not_help_where_the_drives_of_nodes_are_the_limit() {
     });
     let here = gathered.unwrap().here.unwrap();
     assert_eq!(places, expected(&text));
-    // A machine that is busy with something else looks slow besides.
-    let whys = ["their drives are the limit", "would not have been worth the bytes"];
-    assert!(whys.iter().any(|why| here.why.contains(why)), "{here:?}");
+    assert!(here.why.contains("would not have been worth the bytes"), "{here:?}");
     assert!(here.bytes < text.len() as u64 * 2 / 3, "{here:?} of {}", text.len());
 }
 

@@ -1,6 +1,6 @@
 //! Nodes that speak as nodes do, and lie.
 
-use std::{collections::BTreeSet, net::SocketAddr};
+use std::net::SocketAddr;
 
 use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest,
@@ -9,24 +9,21 @@ use arrow_flight::{
     flight_service_server::{FlightService, FlightServiceServer},
 };
 use futures::{StreamExt, stream::BoxStream};
-use inshore_neardata::nodes::{HelpWith, stream_with_help};
+use inshore_neardata::nodes::stream_from_nodes;
 use tonic::{
     Request, Response, Status, Streaming,
     transport::{Channel, Server},
 };
 
-use super::{
-    helping::{helping, slow},
-    *,
-};
+use super::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Lie {
     /// Any question is answered without end.
     Endless,
-    /// What was given back once is given back again and again.
-    Again,
-    /// Pieces that another node was asked for are given back.
+    /// More shards are pulled than were handed out.
+    Greedy,
+    /// Its one answer is said to be about another's shards.
     Others,
     /// None: requests are counted.
     Nothing,
@@ -43,7 +40,6 @@ type Asked = Arc<Mutex<Vec<(String, usize)>>>;
 struct Liar {
     agent: FlightServiceClient<Channel>,
     lie: Lie,
-    given: Mutex<Option<Vec<u8>>>,
     asked: Asked,
 }
 
@@ -61,12 +57,29 @@ impl FlightService for Liar {
     type ListActionsStream = Stream<ActionType>;
 
     async fn do_get(&self, request: Request<Ticket>) -> Said<Self::DoGetStream> {
-        Ok(self.agent.clone().do_get(request.into_inner()).await?.map(Streaming::boxed))
+        let lie = self.lie;
+        let changed = move |message: Result<FlightData, Status>| {
+            message.map(|mut message| {
+                if let Ok(mut told) = serde_json::from_slice::<Value>(&message.app_metadata) {
+                    match lie {
+                        Lie::Greedy if told["pulls"]["finished"].is_u64() => {
+                            told["pulls"]["finished"] = json!(100_000);
+                        }
+                        Lie::Others if told["shards"].is_array() => told["shards"] = json!([1]),
+                        _ => {}
+                    }
+                    message.app_metadata = told.to_string().into();
+                }
+                message
+            })
+        };
+        let answers = self.agent.clone().do_get(request.into_inner()).await?;
+        Ok(answers.map(|messages| messages.map(changed).boxed()))
     }
 
     async fn do_action(&self, request: Request<Action>) -> Said<Self::DoActionStream> {
         let kind = request.get_ref().r#type.clone();
-        let (taken, is_map) = (kind == "take-back", kind == "map");
+        let is_map = kind == "map";
         let maps = serde_json::from_slice::<Vec<Value>>(&request.get_ref().body).map_or(0, |keys| keys.len());
         self.asked.lock().unwrap().push((kind, maps));
         let said = |body: Vec<u8>| arrow_flight::Result { body: body.into() };
@@ -76,19 +89,6 @@ impl FlightService for Liar {
                 let more = move |_| Ok(said(vec![b' '; 1 << 20]));
                 Ok(Response::new(futures::stream::repeat(()).map(more).boxed()))
             }
-            Lie::Again if taken => {
-                if let Some(body) = self.given.lock().unwrap().clone() {
-                    return Ok(only(body));
-                }
-                let mut answers = self.agent.clone().do_action(request.into_inner()).await?.into_inner();
-                let body = answers.next().await.unwrap()?.body.to_vec();
-                if serde_json::from_slice::<Value>(&body).unwrap()["piece"].is_u64() {
-                    *self.given.lock().unwrap() = Some(body.clone());
-                }
-                Ok(only(body))
-            }
-            // Nodes have the pieces of a file in turn, and this is the first one.
-            Lie::Others if taken => Ok(only(br#"{"piece":1}"#.to_vec())),
             Lie::FirstMap if is_map => {
                 let answers = self.agent.clone().do_action(request.into_inner()).await?.into_inner();
                 let bodies: Vec<u8> = answers.map(|body| body.unwrap().body.to_vec()).concat().await;
@@ -146,7 +146,7 @@ fn client_of(cluster: &Cluster, lie: Lie) -> (Nodes, Asked) {
         runtime.block_on(async {
             let agent = Channel::from_shared(agent).unwrap().connect_lazy();
             let agent = FlightServiceClient::new(agent).max_decoding_message_size(usize::MAX);
-            let liar = FlightServiceServer::new(Liar { agent, lie, given: Mutex::default(), asked: of_liar });
+            let liar = FlightServiceServer::new(Liar { agent, lie, asked: of_liar });
             Server::builder().add_service(liar.max_decoding_message_size(usize::MAX)).serve(address).await
         })
     });
@@ -165,58 +165,62 @@ fn a_node_that_answers_without_end_is_told_from_one_that_answers() {
 }
 
 #[test]
-fn a_piece_is_given_back_once_and_by_whom_it_was_asked_of() {
+fn a_node_that_pulls_more_than_it_was_handed_is_lost() {
     let text = text(60_000);
-    for lie in [Lie::Again, Lie::Others] {
+    for copies in [1, 2] {
         let cluster = Cluster::new(2);
-        let (nodes, _) = client_of(&cluster, lie);
-        let options = LoadOptions { piece_bytes: Some(60_000), block_bytes: 4096, ..LoadOptions::default() };
-        nodes.put(&job(), "text", ("text", None), Cursor::new(&text), &options).unwrap();
+        cluster.put("text", &text, copies, 60_000);
+        let (nodes, _) = client_of(&cluster, Lie::Greedy);
         let wholes = nodes.catalog().unwrap().named("text").unwrap();
-        // All of it in one answer.
-        let arguments = slow(100).arguments();
-        let with = HelpWith { all_moves: true, answers_early: true, ..HelpWith::default() };
-        let job = job();
-        let store = tempfile::tempdir().unwrap();
-        let store = Store::open(store.path()).unwrap();
-        let own = store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
-        let asked =
-            stream_with_help(&nodes, &own, (Find::KIND, true), arguments, &wholes, &helping(200), with);
-        let (streams, help) = asked.unwrap();
-        let taken = Mutex::new(Vec::new());
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                help.unwrap().work(&own, Some(&own.store()), |_, pieces, _| {
-                    for piece in pieces {
-                        let mut piece = piece?;
-                        taken.lock().unwrap().push(piece.number);
-                        std::io::copy(&mut piece, &mut std::io::sink())?;
-                    }
-                    Ok(json!({}))
-                });
-            });
-            // One that gives back another's pieces is asked no more; one that gives its own back gives some.
-            thread::sleep(Duration::from_secs(2));
-            if matches!(lie, Lie::Again) {
-                until("nothing is given back", || !taken.lock().unwrap().is_empty());
-            }
-            drop(streams);
-        });
-        let taken = taken.into_inner().unwrap();
-        assert_eq!(taken.iter().collect::<BTreeSet<_>>().len(), taken.len(), "{lie:?}: {taken:?}");
-        match lie {
-            Lie::Others => assert!(taken.iter().all(|piece| piece % 2 == 1), "{taken:?}"),
-            _ => assert!(!taken.is_empty()),
-        }
-        // Each for itself.
         let mut places = Vec::new();
         let each = |event: Event<'_, Find>| {
             places.extend(event.part.transpose()?.unwrap_or_default());
             Ok(Next::Go)
         };
-        run_on_nodes(&nodes, &job, &slow(30), &wholes, &helping(100), each).unwrap();
-        assert_eq!(places, expected(&text), "{lie:?}");
+        let found = run_on_nodes(&nodes, &job(), &find("needle"), &wholes, &RunOptions::default(), each);
+        match copies {
+            1 => {
+                let error = told(found.unwrap_err());
+                assert!(error.contains("it pulls more than it was handed"), "{error}");
+            }
+            _ => {
+                assert_eq!(places, expected(&text));
+                let lost = found.unwrap().nodes.into_iter().find_map(|node| node.lost);
+                assert!(lost.unwrap().contains("it pulls more than it was handed"));
+            }
+        }
     }
+}
+
+#[test]
+fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
+    let text = text(60_000);
+    let cluster = Cluster::new(2);
+    cluster.put("text", &text, 2, 60_000);
+    let (nodes, _) = client_of(&cluster, Lie::Others);
+    let wholes = nodes.catalog().unwrap().named("text").unwrap();
+    let (arguments, options) = (find("needle").arguments(), RunOptions::default());
+    let job = job();
+    let mut streams =
+        stream_from_nodes(&nodes, &job, (Find::KIND, true), arguments, &wholes, &options).unwrap();
+    let before = streams.len();
+    let liar = (0..before).find(|&stream| streams.node(stream) == nodes.addresses().next().unwrap());
+    let liar = liar.unwrap();
+    let why = loop {
+        match streams.next(liar) {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("it was believed"),
+            Err(why) => break why,
+        }
+    };
+    assert!(told(&why).contains("it ended without having read all"), "{why}");
+    // Another node has all of it.
+    streams.replace(liar, &why).unwrap();
+    assert!(streams.len() > before);
+    for stream in (0..streams.len()).filter(|&stream| stream != liar) {
+        while streams.next(stream).unwrap().is_some() {}
+    }
+    assert_eq!(streams.missing(), 0);
 }
 
 /// Files of one line on three nodes, of each of which any node has the map.

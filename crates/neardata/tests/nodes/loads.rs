@@ -28,7 +28,7 @@ impl Open {
         let channel = Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         let (out, mut steps) = mpsc::channel(4);
         let begin =
-            json!({ "step": "begin", "version": 3, "name": name, "id": "0".repeat(32), "block_bytes": 4096 });
+            json!({ "step": "begin", "version": 4, "name": name, "id": "0".repeat(32), "block_bytes": 4096 });
         out.send(step(begin, b"")).await.unwrap();
         out.send(step(json!({ "step": "file", "name": "piece-00000000" }), b"")).await.unwrap();
         let steps = futures::stream::poll_fn(move |context| steps.poll_recv(context));

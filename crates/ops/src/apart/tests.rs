@@ -7,7 +7,7 @@ use arrow_array::{
 };
 use arrow_cast::cast::cast;
 use arrow_schema::{DataType, Schema};
-use inshore_neardata::{TaskSource, nodes::open_pieces};
+use inshore_neardata::nodes::open_pieces;
 use inshore_sandbox::apart_main_if_asked;
 use inshore_store::{Budget, FileReader};
 use serde_json::json;
@@ -27,7 +27,7 @@ impl Work for Tries {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, sources, unbegun } = task;
+        let Task { job, arguments, sources } = task;
         match arguments["what"].as_str().unwrap() {
             "numbers" => {}
             "fail" => return Err("a planned failure".into()),
@@ -40,6 +40,17 @@ impl Work for Tries {
                 };
                 reply.batch(RecordBatch::try_from_iter([("text", column)])?)?;
                 return Ok(Value::Null);
+            }
+            "leave" => {
+                let (mut sources, leave) = sources.into_parts();
+                return thread::scope(|scope| {
+                    scope.spawn(move || while sources.next().is_some_and(|source| source.is_ok()) {});
+                    thread::sleep(Duration::from_millis(300));
+                    let numbers: ArrayRef = Arc::new(arrow_array::UInt64Array::from(vec![7]));
+                    reply.batch(RecordBatch::try_from_iter([("number", numbers)])?)?;
+                    leave();
+                    Err("a planned failure".into())
+                });
             }
             "panic" => panic!("a planned panic"),
             "sleep" => thread::sleep(Duration::from_secs(1000)),
@@ -63,8 +74,8 @@ impl Work for Tries {
             other => panic!("{other}"),
         }
         let mut sums = Vec::new();
-        unbegun.offer(sources.iter().map(|source| (source.number, source.source.part_bytes())));
-        for source in sources.into_iter().filter(|source| unbegun.begin(source.number)) {
+        for source in sources {
+            let source = source?;
             let (file, range) = source.source.part().unwrap();
             let mut reader = FileReader::new(&job, file, range.clone(), 64 << 10)?;
             let mut sum = 0;
@@ -85,20 +96,14 @@ fn works_apart() {
     apart_main_if_asked(at_work, |socket, memory| work_apart(socket, memory, &[&Tries]));
 }
 
-/// Answers as they come, of which the first may take a piece back.
+/// Answers as they come.
+#[derive(Default)]
 struct Answers {
     batches: Vec<RecordBatch>,
-    unbegun: Unbegun,
-    takes_back: usize,
-    taken: Vec<u64>,
 }
 
 impl Reply for Answers {
     fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
-        if self.takes_back > 0 {
-            self.takes_back -= 1;
-            self.taken.extend(self.unbegun.take_back());
-        }
         self.batches.push(batch);
         Ok(())
     }
@@ -143,41 +148,43 @@ impl Bench {
         self.store.job(Budget::new(64 * MIB, 2), Cancel::default()).unwrap()
     }
 
-    fn run(&self, job: &Job, arguments: Value, takes_back: usize) -> (Result<Value, Failure>, Answers) {
+    fn work(&self) -> WorkApart<Tries> {
         let helper = Helper::at(env::current_exe().unwrap()).with_args([
             "--exact",
             "apart::tests::works_apart",
             "--nocapture",
         ]);
-        let work = WorkApart::new(Tries, |_| 0).with_helper(helper);
-        let unbegun = Unbegun::default();
-        let sources: Vec<TaskSource> = open_pieces(job, self.pieces.clone()).unwrap();
-        let mut answers =
-            Answers { batches: Vec::new(), unbegun: unbegun.clone(), takes_back, taken: Vec::new() };
-        let done = work.work(Task { job: job.clone(), arguments, sources, unbegun }, &mut answers);
+        WorkApart::new(Tries, |_| 0).with_helper(helper)
+    }
+
+    /// Runs over the pieces, of which so many are handed out.
+    fn run(&self, job: &Job, arguments: Value, pieces: u64) -> (Result<Value, Failure>, Answers) {
+        let (of_job, all) = (job.clone(), self.pieces.clone());
+        let next = all.into_iter().take(pieces as usize).map(move |piece| {
+            let mut opened = open_pieces(&of_job, vec![piece])?;
+            Ok(opened.pop().unwrap())
+        });
+        let sources = Sources::pulled(next, PIECES * PIECE_BYTES, PIECES as usize);
+        let mut answers = Answers::default();
+        let done = self.work().work(Task { job: job.clone(), arguments, sources }, &mut answers);
         assert_eq!(job.budget().reserved_bytes(), 0);
         (done, answers)
     }
 }
 
 #[test]
-fn what_it_answers_comes_and_pieces_that_were_taken_back_are_left_alone() {
+fn what_it_answers_comes_of_the_pieces_that_are_handed_out() {
     let bench = Bench::new();
-    for takes_back in [0, 3] {
+    for pieces in [PIECES, 3, 0] {
         let job = bench.job();
-        let (done, answers) = bench.run(&job, json!({ "what": "numbers" }), takes_back);
+        let (done, answers) = bench.run(&job, json!({ "what": "numbers" }), pieces);
         let done = done.unwrap();
         assert_eq!(done["memory"], 64 * MIB - own_bytes(2) - 8 * MIB);
         let rows = answers.batches.iter().map(|batch| batch.column(0).as_primitive::<UInt64Type>());
         let rows: Vec<(u64, u64)> = rows.map(|column| (column.value(0), column.value(1))).collect();
-        assert!(rows.iter().all(|(number, sum)| *sum == number * PIECE_BYTES));
-        let mut all: Vec<u64> = rows.iter().map(|(number, _)| *number).chain(answers.taken.clone()).collect();
-        all.sort_unstable();
-        assert_eq!(all, (0..PIECES).collect::<Vec<_>>());
-        assert_eq!(answers.taken.len(), takes_back);
-        assert_eq!(answers.unbegun.left(), (0, 0));
+        assert_eq!(rows, (0..pieces).map(|number| (number, number * PIECE_BYTES)).collect::<Vec<_>>());
         let read = job.counters().bytes_read();
-        assert!(read >= (PIECES - takes_back as u64) * PIECE_BYTES, "{read}");
+        assert!(read >= pieces * PIECE_BYTES, "{read}");
         // Nothing of its job is left in the store, only this one's.
         let scratch = fs::read_dir(bench.store.path().join("scratch")).unwrap().flatten();
         let is_job = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
@@ -194,23 +201,49 @@ fn how_it_failed_is_told() {
         (json!({ "what": "large", "bytes": 2 * MIB }), "more than the 1.6 MiB that there is room for"),
         (json!({ "what": "large", "bytes": 200 * MIB }), "it wanted more memory than the 56 MiB that it had"),
     ] {
-        let (done, answers) = bench.run(&bench.job(), arguments, 0);
+        let (done, answers) = bench.run(&bench.job(), arguments, PIECES);
         let told = done.unwrap_err().to_string();
         assert!(told.contains(words) && answers.batches.is_empty(), "{told}");
     }
-    let (done, answers) = bench.run(&bench.job(), json!({ "what": "large", "bytes": MIB / 2 }), 0);
+    let (done, answers) = bench.run(&bench.job(), json!({ "what": "large", "bytes": MIB / 2 }), PIECES);
     assert_eq!(answers.batches[0].column(0).as_string::<i32>().value(0).len() as u64, MIB / 2);
     done.unwrap();
     let job = bench.store.job(Budget::new(59 * MIB, 2), Cancel::default()).unwrap();
-    let told = bench.run(&job, json!({ "what": "numbers" }), 0).0.unwrap_err().to_string();
+    let told = bench.run(&job, json!({ "what": "numbers" }), PIECES).0.unwrap_err().to_string();
     assert!(told.contains("60 MiB"), "{told}");
+}
+
+/// In its process another thread waits for a piece, and a thread here for one that it could be given.
+#[test]
+fn a_failure_ends_the_wait_for_a_piece() {
+    let bench = Bench::new();
+    let job = bench.job();
+    let (leave, left) = mpsc::channel();
+    let (of_job, mut first) = (job.clone(), bench.pieces.first().cloned());
+    let next = std::iter::from_fn(move || match first.take() {
+        Some(piece) => open_pieces(&of_job, vec![piece]).map(|mut opened| opened.pop()).transpose(),
+        None => {
+            // Until it is left, or the test takes too long.
+            let why =
+                left.recv_timeout(Duration::from_secs(120)).map_or("nobody left it", |()| "it was left");
+            Some(Err(why.into()))
+        }
+    });
+    let sources = Sources::pulled(next, PIECE_BYTES, 2).left_by(move || leave.send(()).unwrap_or_default());
+    let mut answers = Answers::default();
+    let began = Instant::now();
+    let task = Task { job: job.clone(), arguments: json!({ "what": "leave" }), sources };
+    let done = bench.work().work(task, &mut answers);
+    assert_eq!(done.unwrap_err().to_string(), "a planned failure");
+    assert_eq!(answers.batches.len(), 1, "rows come while a piece is waited for");
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
 }
 
 #[test]
 fn rows_that_are_too_many_to_be_sent_at_once_are_sent_a_few_at_a_time() {
     let bench = Bench::new();
     for views in [false, true] {
-        let (done, answers) = bench.run(&bench.job(), json!({ "what": "rows", "views": views }), 0);
+        let (done, answers) = bench.run(&bench.job(), json!({ "what": "rows", "views": views }), PIECES);
         done.unwrap();
         let texts = answers.batches.iter().map(|batch| cast(batch.column(0), &DataType::Utf8).unwrap());
         let lengths = texts.flat_map(|column| {
@@ -220,7 +253,7 @@ fn rows_that_are_too_many_to_be_sent_at_once_are_sent_a_few_at_a_time() {
         assert_eq!(lengths.collect::<Vec<_>>(), expected, "{views}");
         assert!(answers.batches.len() > 2);
     }
-    let told = bench.run(&bench.job(), json!({ "what": "long" }), 0).0.unwrap_err().to_string();
+    let told = bench.run(&bench.job(), json!({ "what": "long" }), PIECES).0.unwrap_err().to_string();
     assert!(told.len() <= WORDS_BYTES_MAX + 4 && told.ends_with("é ..."), "{}", told.len());
 }
 
@@ -228,7 +261,7 @@ fn rows_that_are_too_many_to_be_sent_at_once_are_sent_a_few_at_a_time() {
 fn batches_of_no_bytes_come_too() {
     let bench = Bench::new();
     for (kind, rows) in [(0, 5), (1, 3), (2, 0)] {
-        let (done, answers) = bench.run(&bench.job(), json!({ "what": "empty", "bytes": kind }), 0);
+        let (done, answers) = bench.run(&bench.job(), json!({ "what": "empty", "bytes": kind }), PIECES);
         done.unwrap();
         let found: Vec<usize> = answers.batches.iter().map(|batch| batch.num_rows()).collect();
         assert_eq!(found, [rows], "{kind}");
@@ -258,7 +291,7 @@ fn one_that_is_stopped_ends_at_once() {
         cancel.cancel();
         tell.send(Instant::now()).unwrap();
     });
-    let (done, _) = bench.run(&job, json!({ "what": "sleep" }), 0);
+    let (done, _) = bench.run(&job, json!({ "what": "sleep" }), PIECES);
     assert!(done.unwrap_err().to_string().contains("stop"));
     // What it does takes a thousand seconds.
     assert!(told.recv().unwrap().elapsed() < Duration::from_secs(120));

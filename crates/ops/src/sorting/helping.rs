@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Arguments, What, node::sort_pieces};
 use crate::files::{FileText, hold_pieces, of_nodes, taken};
 
-/// Sorts what nodes have not begun, and answers as they do.
+/// Sorts what this machine pulls, and answers as nodes do.
 pub(super) fn sort_here(
     job: &Job,
     pieces: HelpPieces,
@@ -37,6 +37,6 @@ pub(super) fn sort_here(
         };
         Ok(input?.numbered(number))
     });
-    // Pieces are taken of the node that has most left, so their numbers go up and down.
+    // Pieces are pulled of the node that has most left, so their numbers go up and down.
     sort_pieces(job, title, arguments, Inputs::asked(inputs, None).in_any_order(), reply)
 }

@@ -96,7 +96,7 @@ struct Arguments {
     row_bytes_max: usize,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 enum What {
     Lines,
     Records(usize, Range<usize>),
@@ -197,7 +197,7 @@ impl Sorting<'_> {
         let arguments = Arguments { what, descending, unique, row_bytes_max: self.row_bytes_max };
         let told = serde_json::to_value(&arguments).expect("plain data");
         thread::scope(|scope| {
-            let with = HelpWith { all_moves: !unique, by_threads: false, ..HelpWith::default() };
+            let with = HelpWith::default();
             let asked = stream_with_help(nodes, context, (KIND, by_line), told, wholes, options, with);
             let (streams, help) = asked?;
             if let Some(help) = help {

@@ -27,23 +27,27 @@ impl Work for Sorts {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let Task { job, arguments, mut sources, unbegun } = task;
+        let Task { job, arguments, mut sources } = task;
         let arguments: Arguments = serde_json::from_value(arguments)?;
-        // Rows with equal keys keep the order in which pieces are read.
-        sources.sort_by_key(|source| source.number);
-        let Some(first) = sources.first() else { return Ok(json!({})) };
-        let name = first.source.name().to_string();
-        let inputs = match &arguments.what {
-            What::Table { files, .. } => tables(&job, &sources, files)?,
-            What::Lines | What::Records(..) => inputs(&job, &sources)?,
+        let Some(first) = sources.next().transpose()? else { return Ok(json!({})) };
+        let (name, bytes) = (first.source.name().to_string(), sources.bytes());
+        let (of_job, of_what) = (job.clone(), arguments.what.clone());
+        let input = move |source: Result<TaskSource, Failure>| {
+            let source = source?;
+            match &of_what {
+                What::Table { files, .. } => table(&of_job, &source, files),
+                What::Lines | What::Records(..) => bytes_of(&of_job, &source),
+            }
         };
-        let sizes = sources.iter().map(|source| source.source.part_bytes());
-        let bytes = sizes.clone().sum();
-        unbegun.offer(sources.iter().map(|source| source.number).zip(sizes));
-        // The client may have taken some back meanwhile.
-        let numbered = sources.iter().map(|source| source.number).zip(inputs);
-        let begun = numbered.filter(|(number, _)| unbegun.begin(*number)).map(|(_, input)| Ok(input));
-        sort_pieces(&job, &name, arguments, Inputs::asked(begun, Some(bytes)), reply)
+        let of_name = name.clone();
+        let unfit = move |failure: Failure| TableError::Unsupported {
+            file: of_name.clone(),
+            what: failure.to_string(),
+        };
+        // Rows with equal keys keep the order of pieces, in which these are pulled.
+        let inputs =
+            std::iter::once(Ok(first)).chain(sources).map(move |source| input(source).map_err(&unfit));
+        sort_pieces(&job, &name, arguments, Inputs::asked(inputs, Some(bytes)), reply)
     }
 }
 
@@ -91,30 +95,19 @@ fn number_of(source: &TaskSource) -> Result<u32, Failure> {
     u32::try_from(source.number).map_err(|_| format!("a piece of the number {}", source.number).into())
 }
 
-/// Pieces of lines and records, each for itself.
-fn inputs(job: &Job, sources: &[TaskSource]) -> Result<Vec<Input>, Failure> {
-    let input = |source: &TaskSource| {
-        let part = FilePart { at: 0, ..piece_of(job, &source.source)? };
-        let (name, bytes) = (source.source.name(), source.source.part_bytes());
-        let input = Input::of_parts(name, "", bytes, vec![part]);
-        Ok(input.numbered(number_of(source)?))
-    };
-    sources.iter().map(input).collect()
+/// A piece of lines or records.
+fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
+    let part = FilePart { at: 0, ..piece_of(job, &source.source)? };
+    let (name, bytes) = (source.source.name(), source.source.part_bytes());
+    let input = Input::of_parts(name, "", bytes, vec![part]);
+    Ok(input.numbered(number_of(source)?))
 }
 
-/// Pieces of tables, each for itself with what goes along.
-fn tables(job: &Job, sources: &[TaskSource], files: &[FileText]) -> Result<Vec<Input>, Failure> {
-    let mut along: Vec<Option<FilePart>> = Vec::with_capacity(files.len());
-    for file in files {
-        along.push(file.along()?);
-    }
-    let input = |source: &TaskSource| {
-        let text = text_of(files, source.whole)?;
-        let along = along[source.whole as usize].clone();
-        let parts = [Some(piece_of(job, &source.source)?), along].into_iter().flatten().collect();
-        Ok(text.input(parts).numbered(number_of(source)?))
-    };
-    sources.iter().map(input).collect()
+/// A piece of a table, with what goes along.
+fn table(job: &Job, source: &TaskSource, files: &[FileText]) -> Result<Input, Failure> {
+    let text = text_of(files, source.whole)?;
+    let parts = [Some(piece_of(job, &source.source)?), text.along()?].into_iter().flatten().collect();
+    Ok(text.input(parts).numbered(number_of(source)?))
 }
 
 /// Where sorted rows go.

@@ -10,11 +10,10 @@ use std::{
 
 use inshore_store::Cancel;
 
-use crate::nodes::{
-    load::RECEIVE_MEMORY_BYTES,
-    queue::{Place, Queue},
-};
+use crate::nodes::queue::{Place, Queue};
 
+/// What a node needs to receive a file: buffers, messages on their way, lists and checksums.
+pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
 /// Loads at once.
 const LOADS_MAX: usize = 16;
 /// Those of one client.
@@ -29,7 +28,7 @@ pub(super) struct Loads {
 
 /// The right to load, with the memory for it.
 #[derive(Debug)]
-pub(in crate::nodes) struct LoadPlace {
+pub(super) struct LoadPlace {
     client: String,
     by_client: Arc<Mutex<BTreeMap<String, usize>>>,
     _memory: Place,

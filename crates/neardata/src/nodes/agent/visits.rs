@@ -248,6 +248,7 @@ impl Work for Visits {
         let arguments = &self.arguments;
         let mut own: Vec<Option<CheckedFile>> = vec![None; arguments.ends.len()];
         for source in sources {
+            let source = source?;
             let piece = source.number as usize;
             let (name, opened) = source.source.open(&job);
             let Opened::Dataset(_, file, range) = opened? else {

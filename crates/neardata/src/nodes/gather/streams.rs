@@ -1,10 +1,6 @@
 //! Answers of several nodes side by side, one stream of batches from each.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use arrow_array::RecordBatch;
 use inshore_store::Context;
@@ -13,10 +9,11 @@ use serde_json::Value;
 use super::{
     super::{
         Error, Nodes, Result, Whole,
-        here::{Help, HelpKind, HelpWith, Here, Stops},
-        pump::Turn,
+        here::{Help, HelpWith, Helps},
+        protocol::TaskDone,
+        scheduler::{Event as Happened, Order, Puller},
     },
-    Gather, Gathered, Message, RunOptions, check_lines,
+    Gather, Gathered, LOOK, Message, RunOptions, check_lines,
 };
 
 /// Asks the nodes that have the files for one answer each, and gives the batches of each as they come. With `by_line`, files whose
@@ -37,12 +34,12 @@ pub fn stream_from_nodes(
     if by_line {
         check_lines(wholes)?;
     }
-    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
+    let mut gather = Gather::new(nodes, job, wholes, (kind, arguments), options, Order::Combined)?;
     gather.begin_all()?;
     Ok(Streams::of(gather))
 }
 
-/// The same, of which this machine does a part where `options` let it: of pieces that nodes have not begun. What it does is one answer
+/// The same, of which this machine does a part where `options` let it: it pulls shards as nodes do. Its work is one answer
 /// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`].
 ///
 /// Memory: half of what is free goes to the help, or all with [`HelpWith::takes_all_memory`], and none where that is too little.
@@ -58,26 +55,12 @@ pub fn stream_with_help(
     options: &RunOptions,
     with: HelpWith,
 ) -> Result<(Streams, Option<Help>)> {
-    let Some(from) = options.help_from else {
-        let streams = stream_from_nodes(nodes, job, (kind, by_line), arguments, wholes, options)?;
-        return Ok((streams, None));
-    };
-    if by_line {
-        check_lines(wholes)?;
-    }
-    let mut gather = Gather::new(nodes, job, wholes, kind, arguments, options)?;
-    let here = Arc::new(Here::new(nodes, wholes, options, from, HelpKind::OneAnswer(with)));
-    gather.here = Some(here.clone());
-    gather.turn = Turn::Behind(here.gate().clone());
-    gather.begin_all()?;
-    let help = Help::new(&here, job);
-    let help = help.map(|(help, answers, told)| {
-        gather.helping = Some(gather.attempts.len());
-        gather.begin_here(Vec::new(), answers, told);
-        help
-    });
-    let answers_early = with.answers_early;
-    Ok((Streams { stops: Some(Stops(here)), answers_early, ..Streams::of(gather) }, help))
+    let mut streams = stream_from_nodes(nodes, job, (kind, by_line), arguments, wholes, options)?;
+    let Some(after) = options.help_from else { return Ok((streams, None)) };
+    let helps = Arc::new(Helps::new(after));
+    let help = Help::new(&streams.gather.run, &helps, job, with);
+    streams.helps = Some(helps);
+    Ok((streams, help))
 }
 
 /// Asks every node for one answer that is about no file.
@@ -91,8 +74,8 @@ pub fn stream_from_each(
     arguments: Value,
     options: &RunOptions,
 ) -> Result<Streams> {
-    let mut gather = Gather::new(nodes, job, &[], kind, arguments, options)?;
-    (0..nodes.0.nodes.len()).for_each(|node| gather.begin(node, Vec::new()));
+    let gather = Gather::new(nodes, job, &[], (kind, arguments), options, Order::Combined)?;
+    (0..nodes.0.nodes.len()).for_each(|node| gather.run.begin_without_shards(node));
     Ok(Streams::of(gather))
 }
 
@@ -100,44 +83,20 @@ pub fn stream_from_each(
 #[derive(Debug)]
 pub struct Streams {
     gather: Gather,
-    /// Since when a stream was waited for.
-    waiting: BTreeMap<usize, Instant>,
-    /// Streams that have said something.
-    begun: BTreeSet<usize>,
-    /// Ends what this machine does.
-    stops: Option<Stops>,
-    /// Nodes may answer and give pieces back later.
-    answers_early: bool,
+    /// The last messages of streams that ended.
+    done: BTreeMap<usize, TaskDone>,
+    /// The part of this machine.
+    helps: Option<Arc<Helps>>,
 }
 
 impl Streams {
     fn of(gather: Gather) -> Streams {
-        Streams {
-            gather,
-            waiting: BTreeMap::new(),
-            begun: BTreeSet::new(),
-            stops: None,
-            answers_early: false,
-        }
+        Streams { gather, done: BTreeMap::new(), helps: None }
     }
 
-    /// What this machine does of it.
-    fn here(&self) -> Option<Arc<Here>> {
-        self.stops.as_ref().map(|Stops(here)| here.clone())
-    }
-
-    /// Whether a node may have given back what nobody does, asked when it has nothing left that it could give back.
-    fn is_doubtful(&mut self, stream: usize) -> bool {
-        let Some(here) = self.here() else { return false };
-        if self.gather.attempts[stream].node.is_none() || !self.begun.insert(stream) {
-            return false;
-        }
-        here.leave(stream);
-        here.is_doubtful(stream)
-    }
     /// How many streams there are; more after [`Self::replace`].
     pub fn len(&self) -> usize {
-        self.gather.attempts.len()
+        self.gather.run.state().scheduler.attempts()
     }
 
     /// Whether there is none: nothing was asked for.
@@ -151,7 +110,7 @@ impl Streams {
     /// Why the node is lost: it can be [replaced](Self::replace). [`Error::Deadline`] and [`Error::Store`] (stopped) cannot.
     pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some(next) = self.next_within(stream, Duration::from_millis(50))? {
+            if let Some(next) = self.next_within(stream, LOOK)? {
                 return Ok(next);
             }
         }
@@ -162,68 +121,101 @@ impl Streams {
     /// # Errors
     /// As [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
-        match self.gather.receive_within(stream, wait)? {
-            Some(Message::Batch(_)) if !self.answers_early && self.is_doubtful(stream) => {
-                Err(Error::SetAside { node: self.node(stream).to_string() })
-            }
-            Some(Message::Done) if self.is_doubtful(stream) => {
-                Err(Error::SetAside { node: self.node(stream).to_string() })
-            }
-            None => {
-                let since = *self.waiting.entry(stream).or_insert_with(Instant::now);
-                if !self.gather.is_stalled(stream, since) {
-                    return Ok(None);
-                }
-                let seconds = self.gather.options.stall.as_secs_f64();
-                Err(self.gather.lost(stream, format!("it got on no further for {seconds} s")))
-            }
-            Some(Message::Batch(batch)) => {
-                self.waiting.remove(&stream);
-                Ok(Some(Some(batch)))
-            }
-            Some(Message::Done) => Ok(Some(None)),
-            Some(Message::Failed(error)) => Err(error),
+        if let Some(error) = self.failed(stream) {
+            return Err(error);
         }
+        let message = match self.gather.receive_within(stream, wait)? {
+            Some(message) => message,
+            None => return self.failed(stream).map_or(Ok(None), Err),
+        };
+        match message {
+            Message::Batch(batch) => Ok(Some(Some(batch))),
+            Message::Done => self.ended(stream).map(|()| Some(None)),
+            Message::Failed(error) => Err(error),
+        }
+    }
+
+    /// Why a stream was given up, where it was.
+    fn failed(&self, stream: usize) -> Option<Error> {
+        let state = self.gather.run.state();
+        let what = state.scheduler.failed(stream)?.to_string();
+        let node = self.gather.run.address(state.scheduler.puller(stream)).to_string();
+        let what = what.strip_prefix(&format!("{node}: ")).map_or(what.clone(), str::to_string);
+        Some(Error::Lost { node, what })
+    }
+
+    /// All of an answer is here: it counts where it is about all shards that its node was handed.
+    fn ended(&mut self, stream: usize) -> Result<()> {
+        let done = {
+            let state = self.gather.run.state();
+            let told = state.links.get(&stream).map(|link| link.told.clone());
+            told.and_then(|told| told.lock().expect("no panic under this lock").done.clone())
+        };
+        // A task that was cancelled before it pulled anything says nothing.
+        if let Some(done) = done {
+            let shards = done.shards.iter().map(|&shard| shard as usize).collect();
+            self.gather.run.tell(Happened::Completed { attempt: stream, shards });
+            self.done.insert(stream, done);
+        }
+        self.failed(stream).map_or(Ok(()), Err)
     }
 
     /// Whether this machine answers, and no node.
     pub fn is_here(&self, stream: usize) -> bool {
-        self.gather.attempts[stream].node.is_none()
+        self.gather.run.state().scheduler.puller(stream) == Puller::Client
     }
 
     /// The address of the node that answers.
     pub fn node(&self, stream: usize) -> &str {
-        self.gather.address(self.gather.attempts[stream].node)
+        let puller = self.gather.run.state().scheduler.puller(stream);
+        self.gather.run.address(puller)
     }
 
     /// What the work of a stream said at its end.
     pub fn summary(&self, stream: usize) -> Option<&Value> {
-        self.gather.attempts[stream].done.as_ref().map(|done| &done.summary)
+        self.done.get(&stream).map(|done| &done.summary)
     }
 
-    /// Asks other nodes for all that a lost one was asked for, and gives the numbers of the new streams, whose answers begin
-    /// anew.
+    /// The stream whose answer was lost, for what a stream is asked for, if it is about such.
+    pub fn origin(&self, stream: usize) -> Option<usize> {
+        self.gather.run.state().scheduler.origin(stream)
+    }
+
+    /// Asks other nodes for all that a lost one was asked for: there are [more](Self::len) streams then, whose answers begin anew.
     ///
     /// # Errors
     /// [`Error::Missing`] where no other node has it.
-    pub fn replace(&mut self, stream: usize, why: &Error) -> Result<std::ops::Range<usize>> {
-        let first = self.gather.attempts.len();
+    pub fn replace(&mut self, stream: usize, why: &Error) -> Result<()> {
         let is_gone = !matches!(why, Error::SetAside { .. });
-        if let Some(here) = self.here() {
-            here.leave(stream);
-            self.gather.adopt();
+        let puller = self.gather.run.state().scheduler.puller(stream);
+        if let (Puller::Client, Some(helps)) = (puller, &self.helps) {
+            helps.give_up(why.to_string());
         }
-        self.gather.lose_attempt(stream, why.to_string(), is_gone, true)?;
-        Ok(first..self.gather.attempts.len())
+        self.done.remove(&stream);
+        self.gather.lose(stream, why.to_string(), is_gone)?;
+        let state = self.gather.run.state();
+        match state.scheduler.failed(stream) {
+            Some(_) => Ok(()),
+            None => Err(Error::BadAnswer {
+                node: self.gather.run.address(puller).to_string(),
+                what: "something else than what it ended with".to_string(),
+            }),
+        }
     }
 
     /// How many parts of files no node that answers has.
     pub fn missing(&self) -> usize {
-        self.gather.missing.len()
+        self.gather.run.missing(&self.gather.run.state()).len()
     }
 
     /// What it all cost.
     pub fn finish(self) -> Gathered {
-        self.gather.finish()
+        let Streams { gather, helps, .. } = self;
+        let run = gather.run.clone();
+        let mut gathered = gather.finish();
+        if let Some(helps) = helps {
+            helps.tell_costs(&run, &mut gathered);
+        }
+        gathered
     }
 }

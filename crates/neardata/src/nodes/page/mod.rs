@@ -56,8 +56,8 @@ use tracing::{info, warn};
 use self::watch::Watch;
 use super::{
     Agent, ClientCredentials, Error, NodeCredentials, Result, Right,
-    agent::no_thread,
     connection::{Door, DoorLimits, Guest, Visit},
+    error::no_thread,
     is_loopback,
 };
 

@@ -15,7 +15,7 @@ use std::{
 use serde::Serialize;
 
 use super::super::{
-    Agent, ClientConfig, ClientCredentials, Error, Nodes, Result, agent::no_thread, protocol::Status,
+    Agent, ClientConfig, ClientCredentials, Error, Nodes, Result, error::no_thread, protocol::Status,
 };
 
 /// Time between two samples.

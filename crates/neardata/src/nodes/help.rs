@@ -1,0 +1,245 @@
+//! Decides whether the client's own threads pull shards: one pure function of what a job has observed.
+//!
+//! A client that pulls takes more than it brings where nodes and client share processors, or where the link is full: a node reads and
+//! encrypts what it does not work on, and what is fetched keeps answers waiting. Rates tell that, whatever the reason: the client tries
+//! one shard a thread, and goes on if all together are faster than the nodes were alone. Rates are those of shards from one pull of a node
+//! to another, so that sizes of shards do not round them, without shards that other threads of the node still read.
+
+use std::{collections::BTreeMap, time::Duration};
+
+/// Nodes and client together have to be so many times as fast as the nodes alone. Less is what two runs of one job differ by.
+const GAIN: f64 = 1.15;
+
+/// Rates and sizes that a job has observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Observed {
+    /// Bytes a second of all nodes before the client pulled; none while a node has not finished a shard.
+    pub alone: Option<f64>,
+    /// The same since then; none while a node has not finished another one.
+    pub meanwhile: Option<f64>,
+    /// Bytes a second of the client, and the seconds that a shard takes it.
+    pub client: Option<(f64, f64)>,
+    /// Shards that the client has pulled.
+    pub pulled: usize,
+    /// Bytes that nobody has pulled.
+    pub queued_bytes: u64,
+    /// Bytes that nobody has finished reading.
+    pub left_bytes: u64,
+}
+
+/// The next step of the client.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Decision {
+    /// It pulls a shard.
+    Pull,
+    /// It is not known yet, for this reason.
+    Wait(String),
+    /// It pulls no more.
+    Leave(&'static str),
+}
+
+/// Decides whether the client pulls. The client does not begin where nodes have less than `after` to do, nor before their rates are known.
+pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> Decision {
+    let Observed { alone, meanwhile, client, pulled, queued_bytes, left_bytes } = *observed;
+    let queued = queued_bytes as f64;
+    let is_long = alone.is_some_and(|alone| left_bytes as f64 / alone >= after.as_secs_f64());
+    let Some(alone) = alone.filter(|_| pulled > 0 || is_long) else { return Decision::Wait(unneeded(after)) };
+    if pulled < threads && client.is_none() {
+        return Decision::Pull;
+    }
+    let Some((meanwhile, (client, shard_seconds))) = meanwhile.zip(client) else {
+        return Decision::Wait("the nodes were done with the rest before it was known".to_string());
+    };
+    let together = meanwhile + client;
+    if together < alone * GAIN {
+        return Decision::Leave(
+            "the nodes did as much less meanwhile: it would not have been worth the bytes",
+        );
+    }
+    match queued / together > shard_seconds {
+        true => Decision::Pull,
+        false => Decision::Wait("the nodes were done with the rest before".to_string()),
+    }
+}
+
+/// Why the client has pulled nothing.
+pub(super) fn unneeded(after: Duration) -> String {
+    format!("the nodes were not seen to have work for {} s before them", after.as_secs_f64())
+}
+
+/// Observes a job while it runs.
+#[derive(Debug, Default)]
+pub(super) struct Rates {
+    /// A node that has finished nothing for so long counts as one that is done with its first shard now.
+    patience: Duration,
+    nodes: BTreeMap<usize, Seen>,
+    client_began: Option<Duration>,
+    client_pulled: usize,
+    client_bytes: u64,
+    client_shards: u64,
+    client_seconds: f64,
+    client_last: Duration,
+}
+
+/// The shards that an attempt of a node has finished.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    began: Duration,
+    last: Duration,
+    bytes: u64,
+    /// Bytes of the first shard.
+    first_bytes: u64,
+    /// The last time and the bytes when the client began.
+    before: Option<(Duration, u64)>,
+}
+
+impl Rates {
+    pub fn new(patience: Duration) -> Rates {
+        Rates { patience, ..Rates::default() }
+    }
+
+    /// A node wants a shard, and has finished others of so many bytes.
+    pub fn pulled(&mut self, attempt: usize, now: Duration, bytes: u64) {
+        let none = Seen { began: now, last: now, bytes: 0, first_bytes: 0, before: None };
+        let seen = self.nodes.entry(attempt).or_insert(none);
+        if bytes > seen.bytes {
+            (seen.last, seen.bytes) = (now, bytes);
+        }
+    }
+
+    /// A node is handed a shard of so many bytes.
+    pub fn handed(&mut self, attempt: usize, bytes: u64) {
+        if let Some(seen) = self.nodes.get_mut(&attempt).filter(|seen| seen.first_bytes == 0) {
+            seen.first_bytes = bytes;
+        }
+    }
+
+    /// A node pulls no more, so that its rate says nothing of what is to come.
+    pub fn forget(&mut self, attempt: usize) {
+        self.nodes.remove(&attempt);
+    }
+
+    pub fn client_pulls(&mut self, now: Duration) {
+        self.client_pulled += 1;
+        if self.client_began.is_none() {
+            self.client_began = Some(now);
+            self.nodes.values_mut().for_each(|seen| seen.before = Some((seen.last, seen.bytes)));
+        }
+    }
+
+    /// The client did a shard of so many bytes, until `now`, in so many seconds.
+    pub fn client_did(&mut self, now: Duration, bytes: u64, seconds: f64) {
+        self.client_bytes += bytes;
+        self.client_shards += 1;
+        self.client_seconds += seconds;
+        self.client_last = now;
+    }
+
+    /// Bytes a second from one time to another.
+    fn rate(bytes: u64, from: Duration, to: Duration) -> f64 {
+        bytes as f64 / to.saturating_sub(from).as_secs_f64().max(1e-6)
+    }
+
+    /// Gives what is known at a time.
+    pub fn observed(&self, queued_bytes: u64, left_bytes: u64, now: Duration) -> Observed {
+        let alone = |seen: &Seen| {
+            let before = seen.before.filter(|(_, bytes)| *bytes > 0);
+            let is_waited_for = now.saturating_sub(seen.began) < self.patience;
+            match before.unwrap_or((seen.last, seen.bytes)) {
+                (_, 0) if is_waited_for => None,
+                (_, 0) => Some(Rates::rate(seen.first_bytes, seen.began, now)),
+                (last, bytes) => Some(Rates::rate(bytes, seen.began, last)),
+            }
+        };
+        let meanwhile = |seen: &Seen| {
+            let (last, bytes) = seen.before?;
+            (seen.bytes > bytes).then(|| Rates::rate(seen.bytes - bytes, last, seen.last))
+        };
+        let of_all = |rate: &dyn Fn(&Seen) -> Option<f64>| {
+            let sum = self.nodes.values().map(rate).sum::<Option<f64>>();
+            sum.filter(|_| !self.nodes.is_empty())
+        };
+        let client = self.client_began.filter(|_| self.client_shards > 0).map(|began| {
+            let rate = Rates::rate(self.client_bytes, began, self.client_last);
+            (rate, self.client_seconds / self.client_shards as f64)
+        });
+        Observed {
+            alone: of_all(&alone),
+            meanwhile: of_all(&meanwhile),
+            client,
+            pulled: self.client_pulled,
+            queued_bytes,
+            left_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_pulls_where_that_makes_all_together_faster() {
+        let after = Duration::from_secs(2);
+        let mega = 1e6;
+        let tried = |meanwhile: f64, client: f64, queued: f64| Observed {
+            alone: Some(100.0 * mega),
+            meanwhile: Some(meanwhile * mega),
+            client: Some((client * mega, 1.0)),
+            pulled: 1,
+            queued_bytes: (queued * mega) as u64,
+            left_bytes: (queued * mega) as u64,
+        };
+        let before = |alone: Option<f64>, queued: f64| Observed {
+            alone: alone.map(|alone| alone * mega),
+            left_bytes: (queued * mega) as u64,
+            ..Observed::default()
+        };
+        let is_wait = |decision: Decision| matches!(decision, Decision::Wait(_));
+        assert!(is_wait(decide(&before(None, 1000.0), 1, after)), "nothing is known");
+        assert!(is_wait(decide(&before(Some(100.0), 150.0), 1, after)), "nodes are done in 1.5 s");
+        assert_eq!(decide(&before(Some(100.0), 250.0), 1, after), Decision::Pull, "a trial");
+        assert!(is_wait(decide(&Observed { meanwhile: None, ..tried(0.0, 50.0, 250.0) }, 1, after)));
+        for (meanwhile, client, pulls) in [
+            (100.0, 50.0, true),
+            (100.0, 10.0, false),
+            (60.0, 50.0, false),
+            (60.0, 90.0, true),
+            (0.0, 120.0, true),
+        ] {
+            let decision = decide(&tried(meanwhile, client, 1000.0), 1, after);
+            assert_eq!(decision == Decision::Pull, pulls, "{meanwhile} and {client}: {decision:?}");
+            assert_eq!(matches!(decision, Decision::Leave(_)), !pulls);
+        }
+        assert!(
+            is_wait(decide(&tried(100.0, 50.0, 100.0), 1, after)),
+            "nodes are done sooner than a shard here"
+        );
+    }
+
+    #[test]
+    fn rates_are_those_between_pulls() {
+        let at = |millis: u64| Duration::from_millis(millis);
+        let mut rates = Rates::new(at(2000));
+        rates.pulled(0, at(100), 0);
+        rates.pulled(1, at(200), 0);
+        rates.pulled(0, at(1100), 1000);
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
+        assert_eq!(alone(&rates, 2199), None, "a node has finished nothing");
+        rates.handed(1, 2000);
+        rates.handed(1, 5000);
+        assert_eq!(alone(&rates, 2200), Some(2000.0), "it may be done with its first shard now");
+        assert_eq!(alone(&rates, 4200), Some(1500.0));
+        rates.pulled(1, at(2700), 2500);
+        assert_eq!(alone(&rates, 2700), Some(2000.0));
+        rates.client_pulls(at(2800));
+        rates.pulled(0, at(2850), 3000);
+        assert_eq!(rates.observed(5, 5, at(2900)).meanwhile, None);
+        rates.pulled(1, at(4700), 3500);
+        rates.client_did(at(3800), 3000, 1.0);
+        let observed = rates.observed(5, 5, at(4700));
+        assert_eq!(observed.alone, Some(2000.0), "it stays what it was");
+        assert_eq!(observed.meanwhile, Some(2000.0 / 1.75 + 500.0));
+        assert_eq!(observed.client, Some((3000.0, 1.0)));
+    }
+}
