@@ -105,7 +105,7 @@ lint-rust: format ## rustfmt, import cycles, clippy and the docs, with warnings 
 format: need-rust
 	@scripts/need.sh rustfmt python
 	cargo fmt --all --check
-	"$$(scripts/find-python.sh)" scripts/cycles.py --at-most 10
+	"$$(scripts/find-python.sh)" scripts/cycles.py --at-most 5
 
 # The Python extension has no tests in Rust.
 PROGRAMS := --workspace --exclude inshore-python --lib --bins --tests
