@@ -108,7 +108,7 @@ lint-rust: format ## rustfmt, import cycles, the page of benchmarks, clippy and 
 format: need-rust
 	@scripts/need.sh rustfmt python
 	cargo fmt --all --check
-	"$$(scripts/find-python.sh)" scripts/cycles.py --at-most 10
+	"$$(scripts/find-python.sh)" scripts/cycles.py
 	"$$(scripts/find-python.sh)" scripts/benchmarks.py --check
 
 # The Python extension has no tests in Rust.

@@ -1,9 +1,9 @@
-//! The memory and threads that a job may use.
+//! A budget is the memory and the threads that a job may use.
 //!
-//! Memory is a number that is passed in, reserved before use and handed back: every large allocation of a job
-//! is preceded by [`Budget::reserve`] and lives no longer than the [`Reservation`]. What is not counted (code,
-//! thread stacks, small vectors, the Parquet and zstd libraries' own state) is covered by the fixed 64 MiB
-//! that contract 1 of the memory promise adds to the budget.
+//! Memory is a number that is passed in, reserved before use and handed back: [`Budget::reserve`] precedes every large
+//! allocation of a job, and the allocation lives no longer than the [`Reservation`]. Memory that is not counted (code,
+//! thread stacks, small vectors, the Parquet and zstd libraries' own state) is covered by the fixed 64 MiB that
+//! contract 1 of the memory promise adds to the budget.
 
 use std::sync::{
     Arc,
@@ -12,7 +12,7 @@ use std::sync::{
 
 use crate::{Error, Result};
 
-/// The memory and threads that a job may use. Clones share one account.
+/// `Budget` limits the memory and threads of a job. Clones share one account.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Account>);
 
@@ -22,12 +22,12 @@ struct Account {
     threads: usize,
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
-    /// The reservation in the budget that it is a part of.
+    /// The reservation that this budget holds in the budget of which it is a part.
     whole: Option<Reservation>,
 }
 
 impl Budget {
-    /// A budget of `memory_bytes` bytes and `threads` worker threads (at least one).
+    /// Creates a budget of `memory_bytes` bytes and `threads` worker threads (at least one).
     pub fn new(memory_bytes: u64, threads: usize) -> Self {
         Budget::with(memory_bytes, threads, None)
     }
@@ -42,42 +42,42 @@ impl Budget {
         }))
     }
 
-    /// A budget of its own, cut out of this one: its bytes are reserved here until all that use it are gone. What works
-    /// in a part cannot find that others took the memory it was promised.
+    /// Cuts a budget out of this one. Its bytes are reserved here until all its users are gone, so work in a part
+    /// always finds the memory that it was promised.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] where less is free; `what` names the purpose in it.
+    /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
     pub fn part(&self, memory_bytes: u64, threads: usize, what: &'static str) -> Result<Budget> {
         let whole = self.reserve(memory_bytes, what)?;
         Ok(Budget::with(memory_bytes, threads, Some(whole)))
     }
 
-    /// The whole budget in bytes.
+    /// Returns the size of the budget in bytes.
     pub fn memory_bytes(&self) -> u64 {
         self.0.memory_bytes
     }
 
-    /// Whether it was cut out of another budget, so that a user who set that one does not know of this one.
+    /// Returns true if the budget was cut out of another one. A user who set that one does not know of this part.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }
 
-    /// The number of worker threads, at least 1.
+    /// Returns the number of worker threads, at least 1.
     pub fn threads(&self) -> usize {
         self.0.threads
     }
 
-    /// Bytes that nobody has reserved.
+    /// Returns the number of bytes that are not reserved.
     pub fn free_bytes(&self) -> u64 {
         self.0.memory_bytes - self.0.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes reserved now; 0 once a job has handed everything back.
+    /// Returns the number of reserved bytes: 0 once a job has handed everything back.
     pub fn reserved_bytes(&self) -> u64 {
         self.0.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that were ever reserved at one moment.
+    /// Returns the largest number of bytes that were ever reserved at one moment.
     pub fn reserved_bytes_max(&self) -> u64 {
         self.0.reserved_bytes_max.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ impl Budget {
     /// Takes `bytes` out of the budget until the reservation is dropped.
     ///
     /// # Errors
-    /// [`Error::OverBudget`] where less is free; `what` names the purpose in it.
+    /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
     pub fn reserve(&self, bytes: u64, what: &'static str) -> Result<Reservation> {
         self.take(bytes, what)?;
         Ok(Reservation { budget: self.clone(), bytes, what })
@@ -109,11 +109,12 @@ impl Budget {
         }
     }
 
-    /// Makes sure that `bytes` are free, before any work is done.
+    /// Checks that `bytes` are free, before any work is done.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`] where less is free, with the budget in which they would be; `what` says what cannot work. If
-    /// something is reserved already, an eighth of what the budget grows by is taken to go there.
+    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names the budget that would be enough, and `what`
+    /// names the job that cannot work. If something is reserved already, the estimate leaves an eighth of the added
+    /// bytes to those reservations.
     pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let (given, free) = (self.memory_bytes(), self.free_bytes());
         if free >= bytes {
@@ -129,7 +130,7 @@ impl Budget {
     }
 }
 
-/// A part of a [`Budget`] that is in use; handed back on drop.
+/// A reservation is a part of a [`Budget`] that is in use, and is handed back on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Budget,
@@ -138,12 +139,12 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The reserved bytes.
+    /// Returns the number of reserved bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Makes the reservation `bytes` large, taking from or handing back to the budget.
+    /// Resizes the reservation to `bytes`, taking the difference from the budget or handing it back.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; the reservation then keeps its size.
@@ -164,13 +165,13 @@ impl Drop for Reservation {
     }
 }
 
-/// A budget in which so many bytes more are free than in one of `total` bytes, where of what it is larger others take half at
-/// most; a whole number of MiB.
+/// Returns the size of a budget that has `missing` bytes more free than one of `total` bytes, if other reservations
+/// take at most half of the added bytes. The size is a whole number of MiB.
 fn enough_for(total: u64, missing: u64) -> u64 {
     total.saturating_add(missing.saturating_mul(2)).checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
 }
 
-/// The default budget: a quarter of the memory that the machine or this process's cgroup (version 1 or 2)
+/// Returns the default budget: a quarter of the memory that the machine or this process's cgroup (version 1 or 2)
 /// allows, whichever is smaller.
 pub fn default_memory_bytes() -> u64 {
     let limits = [machine_memory_bytes(), cgroup_memory_bytes()];
@@ -183,7 +184,7 @@ fn machine_memory_bytes() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// The smallest limit of this process's memory cgroup and its parents.
+/// Returns the smallest limit of this process's memory cgroup and its parents.
 fn cgroup_memory_bytes() -> Option<u64> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut smallest = None;
@@ -230,7 +231,7 @@ const UNITS: [(&str, u64); 13] = [
 /// Reads a size such as `64MiB`, `1.5GiB`, `200MB`, `64M` (binary, as in `ulimit` and GNU tools) or `4096`.
 ///
 /// # Errors
-/// [`Error::BadSize`] for anything else, and for sizes of 2^63 bytes and more.
+/// [`Error::BadSize`] for any other text, and for sizes of 2^63 bytes and more.
 ///
 /// ```
 /// assert_eq!(inshore_runtime::parse_bytes("64MiB").unwrap(), 64 << 20);
@@ -258,49 +259,10 @@ pub fn parse_bytes(text: &str) -> Result<u64> {
     Ok(bytes as u64)
 }
 
-/// Writes a size with the largest binary unit that keeps it at 1 or more.
-///
-/// ```
-/// assert_eq!(inshore_runtime::format_bytes(64 << 20), "64 MiB");
-/// assert_eq!(inshore_runtime::format_bytes(1536), "1.5 KiB");
-/// ```
-pub fn format_bytes(bytes: u64) -> String {
-    let (value, unit) = in_units(bytes);
-    if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") }
-}
-
-/// Writes a size as [`format_bytes`] does, but never a smaller one: what is asked for is enough where it is given as it is
-/// written.
-///
-/// ```
-/// assert_eq!(inshore_runtime::format_bytes_up(7 << 20), "7 MiB");
-/// assert_eq!(inshore_runtime::format_bytes_up((7 << 20) + 1), "7.1 MiB");
-/// ```
-pub fn format_bytes_up(bytes: u64) -> String {
-    let (value, unit) = in_units(bytes);
-    let tenths = (value * 10.0).ceil();
-    if tenths % 10.0 == 0.0 {
-        format!("{} {unit}", tenths / 10.0)
-    } else {
-        format!("{:.1} {unit}", tenths / 10.0)
-    }
-}
-
-/// The size in the largest binary unit that keeps it at 1 or more.
-fn in_units(bytes: u64) -> (f64, &'static str) {
-    let units = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    let mut value = bytes as f64;
-    let mut unit = 0;
-    while value >= 1024.0 && unit + 1 < units.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    (value, units[unit])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format_bytes_up;
 
     #[test]
     fn a_reservation_over_the_budget_is_refused_and_takes_nothing() {
@@ -316,13 +278,13 @@ mod tests {
     }
 
     #[test]
-    fn a_part_is_taken_from_the_whole_until_its_last_user_is_gone() {
+    fn a_part_is_reserved_in_the_whole_until_its_last_user_is_gone() {
         let budget = Budget::new(100, 2);
         let part = budget.part(60, 1, "part").unwrap();
         let held = part.reserve(60, "all of it").unwrap();
         assert!(budget.part(41, 1, "second part").is_err());
         assert!(part.is_part() && !budget.is_part());
-        // Whoever set the whole budget does not know of its parts.
+        // A user who set the whole budget does not know of its parts.
         let error = part.reserve(1, "more").unwrap_err().to_string();
         assert!(error.ends_with("of the budget of 60 bytes is free"), "{error}");
         drop(part);
@@ -332,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_budget_lacks_is_told_beside_what_is_taken() {
+    fn the_needed_budget_includes_current_reservations() {
         let budget = Budget::new(10 << 20, 1);
         let _taken = budget.reserve(4 << 20, "taken").unwrap();
         budget.need(6 << 20, || unreachable!("there is enough")).unwrap();
@@ -341,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_that_is_asked_for_is_enough_as_it_is_written() {
+    fn sizes_that_are_rounded_up_never_become_smaller() {
         for bytes in
             (10..49).flat_map(|shift| [1u64 << shift, (1 << shift) + 1, (1 << shift) | (1 << shift >> 7)])
         {

@@ -1,9 +1,9 @@
-//! Memory for I/O and sorting: aligned, on huge pages where it is large, counted in a budget.
+//! Buffers are memory for I/O and sorting: aligned, on huge pages from 2 MiB on, and counted in a budget.
 //!
-//! O_DIRECT wants addresses that are multiples of the drive's block. Beyond that, huge pages are what makes
-//! direct reads fast on virtual drives: a request over ordinary pages has a segment for each 4 KiB and a drive
-//! may take only 254 of them (measured: 1.1 to 1.5 GB/s, against 3 to 4.1 GB/s from 2 MiB pages). So buffers of
-//! a job are cut from one large region where possible: see [`Buffer::split`]; small ones share huge pages ([`slab`](crate::slab)).
+//! O_DIRECT requires addresses that are multiples of the drive's block. Beyond that, huge pages make direct reads fast
+//! on virtual drives: a request over ordinary pages has a segment for each 4 KiB, and a drive may take only 254
+//! segments (measured: 1.1 to 1.5 GB/s, against 3 to 4.1 GB/s from 2 MiB pages). The buffers of a job are therefore cut from
+//! one large region where possible ([`Buffer::split`]), and small ones share huge pages ([`slab`](crate::slab)).
 
 use std::{
     ops::{Deref, DerefMut},
@@ -11,34 +11,34 @@ use std::{
     sync::Arc,
 };
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::munmap;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use crate::{Budget, Reservation, Result, slab::Place};
+use crate::{
+    Budget, PAGE_BYTES, Reservation, Result,
+    pages::{HUGE_BYTES, map_pages},
+    slab::Place,
+};
 
-pub(crate) const HUGE_BYTES: usize = 2 << 20;
-/// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of it.
-pub const PAGE_BYTES: usize = 4096;
-
-/// The bytes that a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, and at least one; of 2 MiB from that
-/// size on.
+/// Returns the number of bytes that a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, at least
+/// one; from 2 MiB on, whole pages of 2 MiB.
 pub const fn taken_bytes(len: usize) -> usize {
     let page = if len < HUGE_BYTES { PAGE_BYTES } else { HUGE_BYTES };
     if len == 0 { PAGE_BYTES } else { len.next_multiple_of(page) }
 }
 
-/// The most bytes that a [`Buffer`] may have so that it takes at most `bytes`.
+/// Returns the length of the largest [`Buffer`] that takes at most `bytes` from a budget.
 pub const fn largest_buffer(bytes: usize) -> usize {
     let page = if bytes < HUGE_BYTES { PAGE_BYTES } else { HUGE_BYTES };
     bytes / page * page
 }
 
-/// The mapped memory that buffers are cut from.
+/// A region is the mapped memory that buffers are cut from.
 #[derive(Debug)]
 enum Region {
-    /// One anonymous mapping.
+    /// The region is an anonymous mapping of its own.
     Mapped { address: NonNull<u8>, len: usize, _reservation: Reservation },
-    /// A part of a huge page that others share.
+    /// The region is a part of a huge page that several regions share.
     Shared { _place: Place, _reservation: Reservation },
 }
 
@@ -50,14 +50,15 @@ unsafe impl Sync for Region {}
 impl Drop for Region {
     fn drop(&mut self) {
         if let Region::Mapped { address, len, .. } = self {
-            // SAFETY: address and len are those of a mapping made in `Buffer::zeroed`, and every Buffer that
-            // pointed into it held an Arc to this Region, so none is left.
+            // SAFETY: address and len describe a mapping made in `Buffer::zeroed`. Every Buffer that pointed into the
+            // mapping held an Arc to this Region, so none is left.
             unsafe { munmap(address.as_ptr().cast(), *len) }.expect("unmapping memory of our own");
         }
     }
 }
 
-/// Zeroed bytes at an address aligned to 4 KiB (2 MiB and on huge pages where 2 MiB or larger).
+/// A buffer holds bytes at an address aligned to 4 KiB (from 2 MiB on: aligned to 2 MiB, on huge pages), zeroed at
+/// first.
 ///
 /// Pages that were never touched take no physical memory, but count in full against the budget.
 #[derive(Debug)]
@@ -73,10 +74,11 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// A zeroed buffer of `len` bytes. The reservation is `len` rounded up to 4 KiB, or to 2 MiB from 2 MiB on.
+    /// Allocates a zeroed buffer of `len` bytes. The reservation is `len` rounded up to 4 KiB, or to 2 MiB from 2 MiB
+    /// on.
     ///
     /// # Errors
-    /// [`crate::Error::OverBudget`] with `what` in it; [`crate::Error::Io`] where the system has no memory.
+    /// [`crate::Error::OverBudget`], which names the purpose `what`; [`crate::Error::Io`] if the system has no memory.
     pub fn zeroed(budget: &Budget, len: usize, what: &'static str) -> Result<Buffer> {
         let mapped_len = taken_bytes(len);
         let reservation = budget.reserve(mapped_len as u64, what)?;
@@ -91,11 +93,11 @@ impl Buffer {
         Ok(Buffer { region: Arc::new(region), start: address, len })
     }
 
-    /// Cuts the buffer into parts of `part_len` bytes, which share the region (and its huge pages).
-    /// The region is unmapped when the last part is dropped; a remainder is lost until then.
+    /// Cuts the buffer into parts of `part_len` bytes, which share the region (and its huge pages). The region is
+    /// unmapped when the last part is dropped; until then the remainder is unused.
     ///
     /// # Panics
-    /// Where `part_len` is 0 or not a multiple of 4096.
+    /// Panics if `part_len` is 0 or not a multiple of 4096.
     pub fn split(self, part_len: usize) -> Vec<Buffer> {
         assert!(part_len > 0 && part_len.is_multiple_of(PAGE_BYTES), "part of {part_len} bytes");
         (0..self.len / part_len)
@@ -108,13 +110,13 @@ impl Buffer {
             .collect()
     }
 
-    /// The bytes as a slice of `T`; a remainder shorter than `T` is left out.
+    /// Returns the bytes as a slice of `T`, without a remainder that is shorter than `T`.
     pub fn typed<T: FromBytes + Immutable + KnownLayout>(&self) -> &[T] {
         let whole = self.len - self.len % size_of::<T>();
         <[T]>::ref_from_bytes(&self[..whole]).expect("4 KiB alignment and whole elements")
     }
 
-    /// The bytes as a mutable slice of `T`; a remainder shorter than `T` is left out.
+    /// Returns the bytes as a mutable slice of `T`, without a remainder that is shorter than `T`.
     pub fn typed_mut<T: FromBytes + IntoBytes + KnownLayout>(&mut self) -> &mut [T] {
         let whole = self.len - self.len % size_of::<T>();
         <[T]>::mut_from_bytes(&mut self[..whole]).expect("4 KiB alignment and whole elements")
@@ -134,40 +136,6 @@ impl DerefMut for Buffer {
         // SAFETY: as in deref, and &mut self is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
-}
-
-/// Maps `len` bytes, from the size of a huge page on at a multiple of that and on such pages.
-pub(crate) fn map_pages(len: usize) -> rustix::io::Result<NonNull<u8>> {
-    let is_huge = len >= HUGE_BYTES;
-    let address = map_aligned(len, if is_huge { HUGE_BYTES } else { PAGE_BYTES })?;
-    if is_huge {
-        // SAFETY: the range was mapped just now and belongs to nobody else. A kernel without huge pages
-        // refuses the advice, which costs speed and nothing else.
-        let _ = unsafe { madvise(address.as_ptr().cast(), len, Advice::LinuxHugepage) };
-    }
-    Ok(address)
-}
-
-/// Maps `len` bytes at a multiple of `align`: maps more and cuts off both ends.
-fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
-    let slack = if align > PAGE_BYTES { align } else { 0 };
-    // SAFETY: a new private anonymous mapping at an address of the system's choice touches nothing existing.
-    let base = unsafe {
-        mmap_anonymous(
-            std::ptr::null_mut(),
-            len + slack,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )?
-    } as usize;
-    let start = base.next_multiple_of(align);
-    for (from, to) in [(base, start), (start + len, base + len + slack)] {
-        if to > from {
-            // SAFETY: from..to is a page-aligned part of the mapping above that nothing uses.
-            unsafe { munmap(from as *mut _, to - from)? };
-        }
-    }
-    Ok(NonNull::new(start as *mut u8).expect("mappings never start at 0"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How a job is asked to stop.
+//! A stop flag asks a job to end early.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,8 @@ use std::sync::{
 
 use crate::Deadline;
 
-/// A flag that asks a job to stop; clones share it. A job that sees it set ends with [`Error::Cancelled`](crate::Error::Cancelled).
+/// `Cancel` is a flag that asks a job to stop; clones share the flag. A job that finds it set ends with
+/// [`Error::Cancelled`](crate::Error::Cancelled).
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {
     asked: Arc<AtomicBool>,
@@ -15,22 +16,22 @@ pub struct Cancel {
 }
 
 impl Cancel {
-    /// A flag that is set by itself at the deadline.
+    /// Creates a flag that also counts as set from the deadline on.
     pub fn at(deadline: Option<Deadline>) -> Cancel {
         Cancel { deadline, ..Cancel::default() }
     }
 
-    /// Asks to stop.
+    /// Sets the flag.
     pub fn cancel(&self) {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// Whether someone asked to stop, or the deadline is over.
+    /// Returns true if the flag was set or the deadline is over.
     pub fn is_cancelled(&self) -> bool {
         self.asked.load(Ordering::Relaxed) || self.deadline.is_some_and(|deadline| deadline.is_over())
     }
 
-    /// When the flag is set by itself.
+    /// Returns the deadline, if there is one.
     pub fn deadline(&self) -> Option<Deadline> {
         self.deadline
     }

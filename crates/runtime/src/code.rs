@@ -1,23 +1,23 @@
-//! The program's own code in memory.
+//! The program's own code takes memory, which can be released.
 
 use std::fs;
 
 use rustix::mm::{Advice, madvise};
 
-/// Lets go of the code of this program (or of the library that it is loaded as) in memory: code that runs on comes back from
-/// the page cache, 64 KiB at a time, and the rest leaves the resident size. For after a step that ran through much code
-/// once, as planning a query does (60 MiB), or connecting to nodes (40 MiB of a development build). Costs a millisecond, and
-/// does nothing where the system does not tell what lies where.
+/// Releases the memory of this program's code, or of the library that contains this function. Code that runs on comes
+/// back from the page cache, 64 KiB at a time, and the rest leaves the resident size. The call pays after a step that
+/// ran through much code once, such as planning a query (60 MiB) or connecting to nodes (40 MiB in a development
+/// build). It costs a millisecond, and does nothing if /proc/self/smaps cannot be read.
 pub fn release_code() {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let Some((start, end)) = code_at(&maps, release_code as fn() as usize) else { return };
-    // SAFETY: the range is one mapping of a file, without write access and without a page that differs from the file's: the
-    // same bytes come back when they are touched next, also under threads that run them now.
+    // SAFETY: the range is one mapping of a file, without write access and without a page that differs from the file's.
+    // The same bytes come back at the next access, also for threads that run this code now.
     let _ = unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
 }
 
-/// The mapping around an address, by /proc/self/smaps: where it is code of a file, and as it is there. (A debugger puts
-/// pages of its own in its place.)
+/// Finds the mapping around an address in the text of /proc/self/smaps. Returns `None` unless the mapping is code of a
+/// file and has no changed page. (A debugger puts pages of its own in place of the file's.)
 fn code_at(maps: &str, address: usize) -> Option<(usize, usize)> {
     let mut lines = maps.lines();
     let around = |line: &str| code_range(line).filter(|&(start, end)| (start..end).contains(&address));
@@ -31,7 +31,7 @@ fn code_at(maps: &str, address: usize) -> Option<(usize, usize)> {
     (is_none("Private_Dirty:") && is_none("Anonymous:")).then_some(range)
 }
 
-/// The addresses of the first line of a mapping that is code of a file.
+/// Parses the first line of a mapping, and returns its addresses if the mapping is code of a file.
 fn code_range(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_whitespace();
     let (range, access) = (fields.next()?, fields.next()?);
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_that_is_as_in_its_file_is_let_go_of() {
+    fn only_unchanged_code_of_a_file_is_released() {
         let line = "55e0a000-55e0b000 r-xp 00001000 fe:00 1234 /usr/bin/inshore";
         let facts = "Size: 4 kB\nPrivate_Clean: 4 kB\nPrivate_Dirty: 0 kB\nAnonymous: 0 kB\nVmFlags: rd ex\n";
         let next = "55e0b000-55e0c000 r--p 00002000 fe:00 1234 /usr/bin/inshore\nPrivate_Dirty: 8 kB\nAnonymous: 8 kB\n";
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_runs_on_without_it() {
+    fn the_program_runs_on_after_a_release() {
         let workers: Vec<_> = (0..3)
             .map(|seed: u64| {
                 std::thread::spawn(move || (0..200_000).fold(seed, |sum, i: u64| sum.rotate_left(5) ^ i))

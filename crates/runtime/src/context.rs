@@ -1,22 +1,22 @@
-//! One run of one command, as far as it needs no store.
+//! A context is one run of one command, as far as the run needs no store.
 
-use std::{any::Any, sync::Arc, time::Instant};
+use std::{sync::Arc, time::Instant};
 
 use crate::{
-    Budget, Buffer, Cancel, Counters, Direction, Error, Part, Pending, ProcessCounts, Progress, Report,
-    Result,
+    Budget, Buffer, Cancel, Counters, Direction, Error, Guard, Part, Pending, ProcessCounts, Progress,
+    Report, Result,
     counters::{cpu_seconds, resident_bytes_max},
     io::Io,
 };
 
-/// A context is what one run of one command works with: its budget, I/O, counters, progress and stop flag. Clones share it.
+/// `Context` holds the budget, I/O, counters, progress and stop flag of one run of one command. Clones share them.
 ///
-/// A context knows no store. What only reads and writes plain files takes a context, so that nothing of a store can be asked
-/// of it; a job on a store has one.
+/// A context knows no store. A function that only reads and writes plain files takes a context, so the compiler ensures
+/// that the function asks nothing of a store. A job on a store contains a context.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
-    /// All of the job's, or the part that some of its work was given.
+    /// The budget of the job, or the part that was given to some of its work.
     budget: Budget,
 }
 
@@ -36,11 +36,8 @@ struct Inner {
     started: Instant,
 }
 
-/// A guard is kept alive by a request until its bytes are moved.
-pub type Guard = Arc<dyn Any + Send + Sync>;
-
 impl Context {
-    /// A run that starts now.
+    /// Starts a run.
     pub fn new(budget: Budget, cancel: Cancel) -> Context {
         let inner = Inner {
             io: Io::new(),
@@ -53,22 +50,23 @@ impl Context {
         Context { inner: Arc::new(inner), budget }
     }
 
-    /// The same run, for work that may use `budget` alone: a [`Budget::part`] of the run's.
+    /// Returns the same run for work that may use only `budget`, a [`Budget::part`] of the run's.
     pub fn within(&self, budget: Budget) -> Context {
         Context { inner: self.inner.clone(), budget }
     }
 
-    /// The memory and threads of this run.
+    /// Returns the memory and threads of this run.
     pub fn budget(&self) -> &Budget {
         &self.budget
     }
 
-    /// The counters of the work so far.
+    /// Returns the counters of the work so far.
     pub fn counters(&self) -> &Counters {
         &self.inner.counters
     }
 
-    /// The counts of this process so far, for another one, which [adds](Counters::add_of_process) them to a run of its own.
+    /// Returns the counts of this process so far, for a parent process that [adds](Counters::add_of_process) them to a
+    /// run of its own.
     pub fn counts(&self) -> ProcessCounts {
         let counters = self.counters();
         ProcessCounts {
@@ -79,30 +77,30 @@ impl Context {
         }
     }
 
-    /// How far it is.
+    /// Returns the progress of the run.
     pub fn progress(&self) -> &Progress {
         &self.inner.progress
     }
 
-    /// How it reads and writes, as [`Report::io`] says.
+    /// Returns the name of the I/O mechanism, as in [`Report::io`].
     pub fn io_name(&self) -> &'static str {
         self.inner.io.name()
     }
 
-    /// The stop flag.
+    /// Returns the stop flag.
     pub fn cancel(&self) -> &Cancel {
         &self.inner.cancel
     }
 
-    /// To be called every few milliseconds of work.
+    /// Checks the stop flag. Work calls this every few milliseconds.
     ///
     /// # Errors
-    /// [`Error::Cancelled`] once someone asked to stop, or the deadline is over.
+    /// [`Error::Cancelled`] once the flag is set or the deadline is over.
     pub fn check_cancelled(&self) -> Result<()> {
         if self.inner.cancel.is_cancelled() { Err(Error::Cancelled) } else { Ok(()) }
     }
 
-    /// Starts a phase of `total` units (0 where nobody knows); the phase before ends.
+    /// Ends the current phase and starts one of `total` units (0 if the total is unknown).
     pub fn start_phase(&self, phase: impl Into<String>, unit: &'static str, total: u64) {
         let ended = self.progress().start(phase.into(), unit, total, Some(Instant::now()));
         if let Some((phase, seconds)) = ended {
@@ -110,7 +108,7 @@ impl Context {
         }
     }
 
-    /// Ends the last phase and gives the counters.
+    /// Ends the last phase and returns the counters.
     pub fn report(&self) -> Report {
         if let Some((phase, seconds)) = self.progress().start(String::new(), "", 0, None) {
             self.counters().add_phase(phase, seconds);
@@ -134,7 +132,7 @@ impl Context {
         }
     }
 
-    /// Starts to move the bytes of `parts` from or to `buffer`, and counts them. `guard` lives until that is done.
+    /// Starts to transfer `parts` of `buffer`, and counts their bytes. `guard` lives until the transfer is done.
     pub fn submit(
         &self,
         direction: Direction,
@@ -150,7 +148,7 @@ impl Context {
         self.inner.io.submit(direction, parts, buffer, guard)
     }
 
-    /// The same for bytes of plain files, which are not counted.
+    /// Starts to transfer bytes of a plain file, which are not counted.
     pub(crate) fn submit_uncounted(&self, direction: Direction, part: Part, buffer: Buffer) -> Pending {
         self.inner.io.submit(direction, vec![part], buffer, None)
     }

@@ -1,4 +1,4 @@
-//! The counters of a job and its process.
+//! Counters count the work of a job and of its process.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use std::{
 
 use crate::{LevelReport, PhaseReport};
 
-/// Counters of the work of a job so far: plain numbers, to which all its threads add.
+/// `Counters` counts the work of a job so far: plain numbers, to which all its threads add.
 #[derive(Debug, Default)]
 pub struct Counters {
     bytes_read: AtomicU64,
@@ -21,36 +21,37 @@ pub struct Counters {
     phases: Mutex<Vec<PhaseReport>>,
 }
 
-/// Counts of the work of one process.
+/// `ProcessCounts` holds the counts of the work of one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// Bytes read from devices.
     pub bytes_read: u64,
     /// Bytes written to devices.
     pub bytes_written: u64,
-    /// Pieces that were damaged and came from a second copy.
+    /// Damaged blocks that were restored from redundancy.
     pub repairs: u64,
-    /// Time of the processor, in microseconds.
+    /// CPU time in microseconds.
     pub cpu_us: u64,
 }
 
 impl Counters {
-    /// Bytes read from devices.
+    /// Returns the number of bytes read from devices.
     pub fn bytes_read(&self) -> u64 {
         self.bytes_read.load(Ordering::Relaxed)
     }
 
-    /// Bytes written to devices.
+    /// Returns the number of bytes written to devices.
     pub fn bytes_written(&self) -> u64 {
         self.bytes_written.load(Ordering::Relaxed)
     }
 
-    /// Pieces so far that were damaged and came from a second copy.
+    /// Returns the number of damaged blocks that were restored from redundancy so far.
     pub fn repairs(&self) -> u64 {
         self.repairs.load(Ordering::Relaxed)
     }
 
-    /// Adds what a job did on behalf of this one. Its phases are not added: they went on beside this one's.
+    /// Adds the counts of a job that ran on behalf of this one. Its phases are not added, since they ran beside the
+    /// phases of this job.
     pub fn add(&self, other: &Counters) {
         self.add_of_process(ProcessCounts {
             bytes_read: other.bytes_read(),
@@ -64,7 +65,7 @@ impl Counters {
         });
     }
 
-    /// Adds what another process did on behalf of this job.
+    /// Adds the counts of another process that worked on behalf of this job.
     pub fn add_of_process(&self, other: ProcessCounts) {
         self.add_read(other.bytes_read);
         self.add_written(other.bytes_written);
@@ -72,23 +73,23 @@ impl Counters {
         self.other_cpu_us.fetch_add(other.cpu_us, Ordering::Relaxed);
     }
 
-    /// Adds bytes that were read from devices past [`Context::submit`](crate::Context::submit).
+    /// Counts bytes that were read from devices without [`Context::submit`](crate::Context::submit).
     pub fn add_read(&self, bytes: u64) {
         self.bytes_read.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Adds bytes that were written to devices past [`Context::submit`](crate::Context::submit).
+    /// Counts bytes that were written to devices without [`Context::submit`](crate::Context::submit).
     pub fn add_written(&self, bytes: u64) {
         self.bytes_written.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Adds a piece that was damaged and came from a second copy.
+    /// Counts one damaged block that was restored from redundancy.
     pub fn add_repair(&self) {
         self.repairs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Adds records that entered and left a level of sort-reduce: level 0 forms runs (or updates a dense
-    /// array), level n is the n-th merge.
+    /// Counts records that entered and left a level of sort-reduce: level 0 forms runs (or updates a dense array),
+    /// level n is the n-th merge.
     pub fn add_level(&self, level: u32, records_in: u64, records_out: u64) {
         let mut levels = self.levels.lock().expect("no panic under this lock");
         let sums = levels.entry(level).or_default();
@@ -96,7 +97,7 @@ impl Counters {
         sums.1 += records_out;
     }
 
-    /// Adds the time of a phase that has ended; phases of one name are added up.
+    /// Adds the time of a phase that has ended. Times of phases with the same name are summed.
     pub(crate) fn add_phase(&self, phase: String, seconds: f64) {
         let mut phases = self.phases.lock().expect("no panic under this lock");
         match phases.iter_mut().find(|known| known.phase == phase) {
@@ -120,7 +121,7 @@ impl Counters {
     }
 }
 
-/// The highest resident size of this process (VmHWM), or 0 where the system does not tell.
+/// Returns the highest resident size of this process (VmHWM), or 0 if /proc/self/status cannot be read.
 pub(crate) fn resident_bytes_max() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmHWM:"));
@@ -128,7 +129,7 @@ pub(crate) fn resident_bytes_max() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-/// User and system time of this process: fields 14 and 15 of /proc/self/stat, in ticks.
+/// Returns the user and system time of this process: fields 14 and 15 of /proc/self/stat, in ticks.
 pub(crate) fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     // The second field is the program's name in parentheses and may hold anything.

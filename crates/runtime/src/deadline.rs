@@ -1,9 +1,9 @@
-//! When a command has to be over.
+//! A deadline limits the time of a command.
 
 use std::time::{Duration, Instant};
 
-/// The moment at which a command has to be over. One value is made when the command starts, and every phase of the command gets a
-/// copy: each wait, each request and the [stop flag](crate::Cancel) of the job.
+/// `Deadline` is the moment by which a command must be over. A command makes one value when it starts, and every phase
+/// gets a copy: each wait, each request and the [stop flag](crate::Cancel) of the job.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -11,22 +11,22 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// The moment so long from now on; `None` where the clock does not reach so far.
+    /// Creates the deadline that lies `given` from now on; `None` if the clock does not reach that far.
     pub fn after(given: Duration) -> Option<Deadline> {
         Some(Deadline { at: Instant::now().checked_add(given)?, given })
     }
 
-    /// The time that was given.
+    /// Returns the time that was given.
     pub fn given(&self) -> Duration {
         self.given
     }
 
-    /// The time that is left.
+    /// Returns the time that is left.
     pub fn left(&self) -> Duration {
         self.at.saturating_duration_since(Instant::now())
     }
 
-    /// Whether no time is left.
+    /// Returns true if no time is left.
     pub fn is_over(&self) -> bool {
         self.left().is_zero()
     }

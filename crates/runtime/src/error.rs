@@ -1,15 +1,16 @@
-//! The errors of memory, files and jobs.
+//! The errors concern memory, files and jobs.
 
 use std::{io, path::PathBuf};
 
 use crate::{format_bytes, format_bytes_up};
 
-/// The result of an operation of this crate.
+/// `Result` is the result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of what every job works with. A message says what failed, where, what was found and what was expected.
+/// `Error` lists the errors of memory, files and jobs. A message says what failed, where, what was found and what was
+/// expected.
 ///
-/// The list is exhaustive: an error of a crate above converts each of them, and the compiler says where one is new.
+/// The list is exhaustive: an error of a crate above converts each variant, and the compiler reports a new one.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
@@ -38,7 +39,7 @@ pub enum Error {
         free: u64,
         /// The whole budget.
         total: u64,
-        /// A budget in which there would be room; `None` where this one is a part of another.
+        /// A budget in which the reservation would fit; `None` if this budget is a part of a larger one.
         enough: Option<u64>,
     },
     /// The budget is below the smallest with which the job can work at all.
@@ -51,7 +52,7 @@ pub enum Error {
         /// The smallest that works, in bytes.
         smallest: u64,
     },
-    /// A size that cannot be read.
+    /// A text is not a size.
     #[error("bad size {text:?}: expected a number of bytes such as 64MiB, 1.5GiB or 200MB")]
     BadSize {
         /// The text.
@@ -63,18 +64,18 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the job was asked to stop.
+    /// Returns true if the job was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Cancelled)
     }
 
-    /// An [`Error::Io`] for `what` on `path`.
+    /// Creates an [`Error::Io`] for `what` on `path`.
     pub fn io(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { what: what.into(), path: path.into(), source }
     }
 }
 
-/// The hint that an error about a path adds where nothing is there and the path is a URL.
+/// Returns the hint that an error about a path adds if nothing is there and the path is a URL.
 pub fn url_hint(path: &str, source: &io::Error) -> &'static str {
     let is_scheme = |text: &str| {
         text.len() > 1
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_that_is_a_url_is_told_to_be_one_where_nothing_is_there() {
+    fn a_missing_path_that_is_a_url_gets_a_hint() {
         let said = |path: &str, kind: io::ErrorKind| Error::io("open", path, kind.into()).to_string();
         for url in ["https://example.org/a.csv", "s3://bucket/a.parquet", "gs://b"] {
             assert!(

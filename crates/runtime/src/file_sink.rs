@@ -1,8 +1,8 @@
 //! Writes a plain file of the file system past the page cache, for results that are as large as the input.
 //!
-//! Written through the cache, ten gigabytes of results push everything else out of memory, and a process in a memory
-//! cgroup waits for its own dirty pages. Here a few buffers on huge pages are on their way to the drive while the next
-//! one is filled.
+//! Ten gigabytes of results that are written through the cache push everything else out of memory, and a process in a
+//! memory cgroup waits for its own dirty pages. Here a few buffers on huge pages are in flight to the drive while the
+//! next one is filled.
 
 use std::{
     collections::VecDeque,
@@ -20,46 +20,46 @@ use crate::{Buffer, Context, Direction, Error, PAGE_BYTES, Part, Pending, Result
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
 
-/// Writes a file from start to end, or a part of one.
+/// `FileSink` writes a file from start to end, or a part of a file.
 #[derive(Debug)]
 pub struct FileSink {
     context: Context,
     output: Arc<Output>,
     filling: Buffer,
-    /// The first byte of `filling` that is this part's.
+    /// The first byte of `filling` that belongs to this part.
     skipped: usize,
     filled: usize,
     spare: Vec<Buffer>,
-    flying: VecDeque<(Pending, u64, usize)>,
+    in_flight: VecDeque<(Pending, u64, usize)>,
     offset: u64,
-    /// Of a part: what is left for later.
+    /// The bytes at the ends of a part, which are written later; `None` if the sink writes a whole file.
     edges: Option<FileEdges>,
 }
 
-/// The ends of a part of a file, which share a page with the part beside it and are written last.
+/// `FileEdges` holds the ends of a part of a file. They share a page with the neighbouring part and are written last.
 #[derive(Debug, Default)]
 pub struct FileEdges {
-    /// With where in the file they stand.
+    /// Ranges of bytes with their offsets in the file.
     bytes: Vec<(u64, Vec<u8>)>,
 }
 
 impl FileSink {
-    /// Begins to write `file`, which is empty and open for writing and is called `name` in errors. `bytes_hint` is how
-    /// long it will be, if anyone knows: the file system can lay it out at once. Takes four buffers of 1 MiB.
+    /// Begins to write `file`, which is empty and open for writing; errors call it `name`. `bytes_hint` is the expected
+    /// length, with which the file system can lay out the file at once. The sink takes four buffers of 1 MiB.
     ///
     /// # Errors
-    /// [`Error::OverBudget`]; [`Error::Io`] where the hint says that the file does not fit.
+    /// [`Error::OverBudget`]; [`Error::Io`] if a file of the expected length does not fit.
     pub fn new(context: &Context, file: File, name: &str, bytes_hint: Option<u64>) -> Result<FileSink> {
         let output = Output::new(file, name, bytes_hint)?;
         Self::with(context, Arc::new(output), BUFFER_BYTES)
     }
 
-    /// Begins to write `file` in parts, which may be written at the same time: from each of `starts`, which ascend from 0, to the
-    /// next one, the last to `bytes`. All of them share four buffers of 1 MiB. What [`FileSink::finish_part`] gives for each goes
-    /// to [`FileEdges::write`].
+    /// Begins to write `file` in parts, which may be written at the same time. Each part reaches from one of `starts`,
+    /// which ascend from 0, to the next one, and the last part to `bytes`. All parts share four buffers of 1 MiB. The
+    /// caller passes the results of [`FileSink::finish_part`] to [`FileEdges::write`].
     ///
     /// # Errors
-    /// As [`FileSink::new`].
+    /// The errors of [`FileSink::new`].
     pub fn in_parts(
         context: &Context,
         file: File,
@@ -72,7 +72,7 @@ impl FileSink {
         let buffer_bytes = (BUFFER_BYTES / starts.len().next_power_of_two()).max(PAGE_BYTES);
         let part = |&start: &u64| {
             let mut sink = Self::with(context, output.clone(), buffer_bytes)?;
-            // Buffers lie as they would from the start of the file.
+            // Buffers are aligned to the start of the file, not of the part.
             sink.skipped = (start % buffer_bytes as u64) as usize;
             (sink.filled, sink.offset) = (sink.skipped, start - sink.skipped as u64);
             sink.edges = Some(FileEdges::default());
@@ -81,8 +81,7 @@ impl FileSink {
         starts.iter().map(part).collect()
     }
 
-    /// Begins to write to a pipe, a terminal, or standard output, whatever that is: from where it stands, one write after
-    /// the other.
+    /// Begins to write to a pipe, a terminal or standard output, from its current position, one write after the other.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
@@ -101,23 +100,24 @@ impl FileSink {
             skipped: 0,
             filled: 0,
             spare,
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             offset: 0,
             edges: None,
         })
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn len(&self) -> u64 {
         self.offset + self.filled as u64
     }
 
-    /// Whether nothing was written yet.
+    /// Returns true if nothing was written yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Where the next bytes may be put; never empty.
+    /// Returns the free space of the current buffer, which is never empty. The caller may fill it and then calls
+    /// [`FileSink::advance`].
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.filling[self.filled..]
     }
@@ -134,7 +134,7 @@ impl FileSink {
     /// Appends `bytes`.
     ///
     /// # Errors
-    /// As [`FileSink::advance`].
+    /// The errors of [`FileSink::advance`].
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let space = self.space();
@@ -166,7 +166,7 @@ impl FileSink {
         if !range.is_empty() {
             let next = match self.spare.pop() {
                 Some(buffer) => buffer,
-                None => self.land()?,
+                None => self.wait_oldest()?,
             };
             let buffer = std::mem::replace(&mut self.filling, next);
             self.submit(buffer, range, len);
@@ -179,11 +179,11 @@ impl FileSink {
         let offset = self.offset + range.start as u64;
         let part = Part { storage: self.output.clone(), offset, range };
         let pending = self.context.submit_uncounted(Direction::Write, part, buffer);
-        self.flying.push_back((pending, self.offset, len));
+        self.in_flight.push_back((pending, self.offset, len));
     }
 
-    fn land(&mut self) -> Result<Buffer> {
-        let (pending, offset, len) = self.flying.pop_front().expect("something is on its way");
+    fn wait_oldest(&mut self) -> Result<Buffer> {
+        let (pending, offset, len) = self.in_flight.pop_front().expect("something is on its way");
         let (buffer, result) = pending.wait();
         result.map_err(|error| {
             Error::io(format!("write {len} bytes at {offset} of"), &self.output.name, error)
@@ -191,13 +191,13 @@ impl FileSink {
         Ok(buffer)
     }
 
-    /// Writes what is left and gives the length of the file. Nothing is synced: whoever gives the file its name does
-    /// that.
+    /// Writes the remaining bytes and returns the length of the file. Nothing is synced; the caller syncs when it gives
+    /// the file its name.
     ///
     /// # Errors
-    /// As [`FileSink::advance`].
+    /// The errors of [`FileSink::advance`].
     pub fn finish(mut self) -> Result<u64> {
-        self.flush_and_land()?;
+        self.flush_and_wait()?;
         if !self.output.is_stream {
             let fail = |error| Error::io("end", &self.output.name, error);
             self.output.file.set_len(self.offset).map_err(fail)?;
@@ -205,28 +205,29 @@ impl FileSink {
         Ok(self.offset)
     }
 
-    /// Writes what is left of a part but for its edges.
+    /// Writes the remaining bytes of a part except its edges.
     ///
     /// # Errors
-    /// As [`FileSink::advance`].
+    /// The errors of [`FileSink::advance`].
     pub fn finish_part(mut self) -> Result<FileEdges> {
-        self.flush_and_land()?;
+        self.flush_and_wait()?;
         Ok(self.edges.expect("a part"))
     }
 
-    fn flush_and_land(&mut self) -> Result<()> {
+    fn flush_and_wait(&mut self) -> Result<()> {
         if self.filled > self.skipped {
             self.flush()?;
         }
-        while !self.flying.is_empty() {
-            self.land()?;
+        while !self.in_flight.is_empty() {
+            self.wait_oldest()?;
         }
         Ok(())
     }
 }
 
 impl FileEdges {
-    /// The whole pages of a range of `buffer`, which stands at `offset`; what is before and behind them is kept.
+    /// Keeps the bytes of `range` outside of whole pages as edges, and returns the range of the whole pages. The first
+    /// byte of `buffer` has this `offset` in the file.
     fn cut(&mut self, offset: u64, buffer: &[u8], range: Range<usize>) -> Range<usize> {
         let pages = range.start.next_multiple_of(PAGE_BYTES)..range.end / PAGE_BYTES * PAGE_BYTES;
         let (before, behind) = match pages.start > pages.end {
@@ -239,13 +240,13 @@ impl FileEdges {
         pages
     }
 
-    /// Ends a file of which all parts are written: their edges, and its length.
+    /// Ends a file after all parts are written: writes their edges and sets the length to `bytes`.
     ///
     /// # Errors
     /// [`Error::Io`].
     pub fn write(parts: Vec<FileEdges>, file: &File, name: &str, bytes: u64) -> Result<()> {
         let write = || -> io::Result<()> {
-            // No page has both direct writes and these.
+            // Direct writes and these writes never touch the same page.
             fcntl_setfl(file, fcntl_getfl(file)? - OFlags::DIRECT)?;
             for (offset, edge) in parts.iter().flat_map(|part| &part.bytes) {
                 file.write_all_at(edge, *offset)?;
@@ -256,7 +257,7 @@ impl FileEdges {
     }
 }
 
-/// The file, pipe or terminal that is written.
+/// `Output` is the file, pipe or terminal that is written.
 #[derive(Debug)]
 struct Output {
     name: String,
@@ -273,8 +274,9 @@ impl Output {
         let direct = kind.is_file()
             && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
         if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
-            // Only a hint: a file system that cannot do it is none the worse. With its length from the start, the file can be written
-            // in several places at a time (1.7 GB/s for 1.15 where each write makes it longer, ext4).
+            // The length is only a hint, so a file system without fallocate is no error. If the file has its length
+            // from the start, writes in several places proceed at the same time (1.7 GB/s; 1.15 GB/s if each write
+            // extends the file, ext4).
             if let Err(error @ rustix::io::Errno::NOSPC) = fallocate(&file, FallocateFlags::empty(), 0, bytes)
             {
                 return Err(fail(error.into()));
@@ -348,7 +350,7 @@ mod tests {
             let parts =
                 std::iter::zip(&starts, &ends).map(|(&start, &end)| &bytes[start as usize..end as usize]);
             let mut edges = Vec::new();
-            // The last first: none waits for another.
+            // The last part is written first: no part waits for another.
             for (mut sink, part) in sinks.into_iter().zip(parts).collect::<Vec<_>>().into_iter().rev() {
                 part.chunks(70_001).for_each(|piece| sink.write(piece).unwrap());
                 edges.push(sink.finish_part().unwrap());

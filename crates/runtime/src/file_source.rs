@@ -1,8 +1,9 @@
-//! Files of the file system, read at the speed of their drive: from start to end, or by many threads in ranges.
+//! A file source reads files of the file system at the speed of their drive: from start to end, or in ranges by many
+//! threads.
 //!
-//! A file that is not in the page cache is read past it, with several requests of 1 MiB on their way: on a virtual drive
-//! that is two to three times as fast as reading through the cache (1.1 to 1.5 GB/s). One that is in the cache is
-//! copied from there.
+//! A file that is not in the page cache is read past the cache, with several requests of 1 MiB in flight: on a virtual
+//! drive this is two to three times as fast as reading through the cache (1.1 to 1.5 GB/s). A file that is in the cache
+//! is copied from there.
 
 use std::{
     collections::VecDeque,
@@ -27,12 +28,12 @@ use crate::{Buffer, Context, Direction, Error, PAGE_BYTES, Part, Pending, Result
 
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
-/// Memory that a [`FileSource`] takes.
+/// The memory that a [`FileSource`] takes.
 pub const FILE_SOURCE_BYTES: u64 = (BUFFERS * BUFFER_BYTES) as u64;
-/// Places of a file that are looked at to know whether it is in the page cache.
+/// The number of pages that are probed to decide if a file is in the page cache.
 const SAMPLES: u64 = 16;
 
-/// Streams a file of the file system from start to end.
+/// `FileSource` streams a file of the file system from start to end.
 #[derive(Debug)]
 pub struct FileSource {
     context: Context,
@@ -44,26 +45,26 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// Opens a file and begins to read it. Takes four buffers of 1 MiB from the budget.
+    /// Opens a file and begins to read. The source takes four buffers of 1 MiB from the budget.
     ///
     /// # Errors
-    /// [`Error::Io`], also for what is no regular file.
+    /// [`Error::Io`], also if `path` is not a regular file.
     pub fn open(context: &Context, path: &Path) -> Result<FileSource> {
         Self::open_at(context, path, 0)
     }
 
-    /// The same from byte `start` on, rounded down to a multiple of 1 MiB.
+    /// Opens a file and begins to read at byte `start`, rounded down to a multiple of 1 MiB.
     ///
     /// # Errors
-    /// As [`FileSource::open`].
+    /// The errors of [`FileSource::open`].
     pub fn open_at(context: &Context, path: &Path, start: u64) -> Result<FileSource> {
         Self::of(context, PlainFile::open(path)?, start)
     }
 
-    /// The same for a file that was opened.
+    /// Begins to read a file that is open, at byte `start`, rounded down to a multiple of 1 MiB.
     ///
     /// # Errors
-    /// No memory for the buffers.
+    /// [`Error::OverBudget`] if there is no memory for the buffers.
     pub fn of(context: &Context, file: PlainFile, start: u64) -> Result<FileSource> {
         let buffers = Buffer::zeroed(context.budget(), BUFFERS * BUFFER_BYTES, "buffers to read a file")?;
         let (spare, ahead) = (buffers.split(BUFFER_BYTES), VecDeque::new());
@@ -73,17 +74,17 @@ impl FileSource {
         Ok(source)
     }
 
-    /// Where the next piece begins.
+    /// Returns the offset of the next piece.
     pub fn position(&self) -> u64 {
         self.next - self.ahead.iter().map(|read| read.len as u64).sum::<u64>()
     }
 
-    /// Bytes in the file when it was opened: so many are read.
+    /// Returns the length of the file when it was opened. Exactly this many bytes are read.
     pub fn len(&self) -> u64 {
         self.file.len()
     }
 
-    /// Whether the file is empty.
+    /// Returns true if the file is empty.
     pub fn is_empty(&self) -> bool {
         self.file.is_empty()
     }
@@ -97,10 +98,10 @@ impl FileSource {
         }
     }
 
-    /// The next piece, of 1 MiB but for the last; `None` at the end.
+    /// Returns the next piece, of 1 MiB except the last one; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Io`], also where the file became shorter; [`Error::Cancelled`].
+    /// [`Error::Io`], also if the file became shorter; [`Error::Cancelled`].
     pub fn next_piece(&mut self) -> Result<Option<&[u8]>> {
         self.context.check_cancelled()?;
         self.spare.extend(self.current.take().map(|(buffer, _)| buffer));
@@ -110,14 +111,14 @@ impl FileSource {
         Ok(Some(self.piece()))
     }
 
-    /// The last piece again; nothing before the first and at the end.
+    /// Returns the last piece again; nothing before the first piece and at the end.
     pub fn piece(&self) -> &[u8] {
         self.current.as_ref().map_or(&[], |(buffer, len)| &buffer[..*len])
     }
 }
 
-/// Filesystems whose files the kernel makes up as they are read: their sizes are told as 0 (proc, tracefs, cgroup) or as
-/// that of a page (sysfs).
+/// File systems whose files the kernel generates as they are read. Their reported sizes are 0 (proc, tracefs, cgroup)
+/// or a page (sysfs).
 const MADE_UP: [u32; 14] = [
     0x0000_9fa0, // proc
     0x6265_6572, // sysfs
@@ -134,16 +135,16 @@ const MADE_UP: [u32; 14] = [
     0x4249_4e4d, // binfmt_misc
     0x6e73_6673, // nsfs
 ];
-/// Programs make up files of these too (lxcfs), which are small.
+/// Programs generate files of FUSE file systems too (lxcfs); such files are small.
 const FUSE: u32 = 0x6573_5546;
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// Bytes of an open file, where what it tells of them can be relied on. `None` for pipes, devices and folders, for files
-/// that the kernel makes up as they are read (/proc, /sys), and for small ones of FUSE, which may be made up too: such a
-/// file has to be read from its beginning to its end to know.
+/// Returns the length of an open file if the reported length is reliable. The result is `None` for pipes, devices and
+/// folders, for files that the kernel generates as they are read (/proc, /sys), and for small files of FUSE, which may
+/// be generated too. The length of such a file is known only after it has been read to the end.
 ///
 /// # Errors
-/// The system cannot tell.
+/// The error of the system if the metadata cannot be read.
 pub fn file_bytes(file: &File) -> io::Result<Option<u64>> {
     let found = file.metadata()?;
     if !found.is_file() {
@@ -154,11 +155,11 @@ pub fn file_bytes(file: &File) -> io::Result<Option<u64>> {
     Ok(is_known.then_some(found.len()))
 }
 
-/// Whether most of a file is in the page cache: pages here and there can be had without waiting. Each time other ones are
-/// looked at, since the system begins to read what it was asked for and did not have: the next look at the same places, by this
-/// process or another, would find them.
+/// Returns true if most of a file is in the page cache: if a sample of its pages can be read without waiting. Each call
+/// samples other pages, since the system starts to read a missing page in the background. A second look at the same
+/// pages, by this process or another one, would find them in the cache.
 fn is_cached(file: &File, len: u64) -> bool {
-    // Another number each time.
+    // The offset within each sample is random.
     let place = RandomState::new().build_hasher().finish() % (len / SAMPLES).max(1);
     let mut byte = [0];
     let there = (0..SAMPLES).filter(|sample| {
@@ -168,7 +169,7 @@ fn is_cached(file: &File, len: u64) -> bool {
     there.count() as u64 * 2 > SAMPLES
 }
 
-/// A file of the file system that many threads read in ranges. Clones share it.
+/// `PlainFile` is a file of the file system that many threads read in ranges. Clones share the open file.
 #[derive(Clone, Debug)]
 pub struct PlainFile {
     open: Arc<OpenFile>,
@@ -176,20 +177,20 @@ pub struct PlainFile {
 }
 
 impl PlainFile {
-    /// Opens a file the way in which it is read fastest: past the page cache, unless most of it is there already, it is
-    /// small, or its file system can't.
+    /// Opens a file in the mode in which reads are fastest: past the page cache, unless most of the file is cached, the
+    /// file is small, or its file system lacks O_DIRECT.
     ///
     /// # Errors
-    /// [`Error::Io`], also for what is no regular file.
+    /// [`Error::Io`], also if `path` is not a regular file.
     pub fn open(path: &Path) -> Result<PlainFile> {
         let file = File::open(path).map_err(|error| Error::io("open", path, error))?;
         Self::of(file, path)
     }
 
-    /// The same for a file that was opened at `path`.
+    /// Wraps a file that was opened at `path`, in the mode that [`PlainFile::open`] chooses.
     ///
     /// # Errors
-    /// As [`PlainFile::open`].
+    /// The errors of [`PlainFile::open`].
     pub fn of(file: File, path: &Path) -> Result<PlainFile> {
         let fail = |error| Error::io("open", path, error);
         let found = file.metadata().map_err(fail)?;
@@ -207,51 +208,52 @@ impl PlainFile {
         Ok(PlainFile { open: Arc::new(through(direct.unwrap_or(file))), is_cached })
     }
 
-    /// Where it was opened.
+    /// Returns the path at which the file was opened.
     pub fn path(&self) -> &Path {
         &self.open.path
     }
 
-    /// Bytes in the file when it was opened.
+    /// Returns the length of the file when it was opened.
     pub fn len(&self) -> u64 {
         self.open.len
     }
 
-    /// Whether the file is empty.
+    /// Returns true if the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it is read through the page cache, so that [`PlainFile::read`] does not wait for a drive: it was there when
-    /// it was opened, or it is small.
+    /// Returns true if the file is read through the page cache, so that [`PlainFile::read`] does not wait for a drive:
+    /// most of the file was cached when it was opened, or the file is small.
     pub fn is_cached(&self) -> bool {
         self.is_cached
     }
 
-    /// Reads `buffer.len()` bytes from byte `start` on, fewer where the file ends, and says how many. For files that are
-    /// [cached](PlainFile::is_cached): a copy at the speed of memory.
+    /// Reads `buffer.len()` bytes from byte `start` on, fewer at the end of the file, and returns the number of bytes.
+    /// For files that are [cached](PlainFile::is_cached) this is a copy at the speed of memory.
     ///
     /// # Errors
-    /// [`Error::Io`], also where the file became shorter.
+    /// [`Error::Io`], also if the file became shorter.
     pub fn read(&self, start: u64, buffer: &mut [u8]) -> Result<usize> {
         self.open.read_at(start, buffer).map_err(|error| Error::io("read", &self.open.path, error))
     }
 
-    /// `len` bytes from byte `start` on, a multiple of 4096, where the page cache has them; none where the system has no
-    /// mapping to give, or the file not so many bytes. For files that are [cached](PlainFile::is_cached).
+    /// Maps `len` bytes from byte `start` on, a multiple of 4096, without a copy. The result is `None` if the system
+    /// has no mapping to give, or the range ends after the file. The method is for files that are
+    /// [cached](PlainFile::is_cached).
     pub fn window(&self, start: u64, len: usize) -> Option<Window> {
         (start + len as u64 <= self.len()).then(|| Window::open(&self.open.file, start, len))?
     }
 
-    /// Whether all that was seen in a window of this file was the file's, as far as is known now.
+    /// Checks that all bytes read from a window of this file so far were the file's.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file became shorter, or the drive failed: there were zeros instead.
+    /// [`Error::Io`] if the file became shorter or the drive failed: the window then contained zeros.
     pub fn check(&self, window: &Window) -> Result<()> {
         window.check(&self.open.file, self.path())
     }
 
-    /// When the file was last written to.
+    /// Returns the time of the last write to the file.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -260,10 +262,10 @@ impl PlainFile {
         found.map_err(|error| Error::io("look at", self.path(), error))
     }
 
-    /// Begins to read from byte `start` as much as `buffer` holds or the file has.
+    /// Begins to read at byte `start` until `buffer` is full or the file ends.
     ///
     /// # Panics
-    /// Where `start` or the buffer is no multiple of 4096, or `start` is not in the file.
+    /// Panics if `start` or the buffer's length is not a multiple of 4096, or `start` is not in the file.
     pub fn submit_read(&self, context: &Context, start: u64, buffer: Buffer) -> PendingPiece {
         assert!(start.is_multiple_of(PAGE_BYTES as u64) && start < self.len(), "{start} of {}", self.len());
         assert!(buffer.len().is_multiple_of(PAGE_BYTES), "a buffer of {} bytes", buffer.len());
@@ -275,14 +277,15 @@ impl PlainFile {
     }
 }
 
-/// For another process that is to read it: at places of its own, and no further than to what was its end when it was opened.
+/// Another process may read the file through this descriptor. It must use its own offsets, and not read past the length
+/// of the file at opening.
 impl AsFd for PlainFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.open.file.as_fd()
     }
 }
 
-/// A piece of a [`PlainFile`] on its way.
+/// `PendingPiece` is a read of a [`PlainFile`] in flight.
 #[derive(Debug)]
 pub struct PendingPiece {
     pending: Pending,
@@ -291,10 +294,10 @@ pub struct PendingPiece {
 }
 
 impl PendingPiece {
-    /// Waits and gives the buffer back with the number of bytes that were read into it.
+    /// Waits, and returns the buffer with the number of bytes that were read into it.
     ///
     /// # Errors
-    /// [`Error::Io`], also where the file became shorter.
+    /// [`Error::Io`], also if the file became shorter.
     pub fn wait(self) -> Result<(Buffer, usize)> {
         let (buffer, result) = self.pending.wait();
         result.map_err(|error| Error::io("read", &self.open.path, error))?;
@@ -302,7 +305,7 @@ impl PendingPiece {
     }
 }
 
-/// A file that is read past [`PlainFile::read`], too.
+/// `OpenFile` is the storage behind a [`PlainFile`].
 #[derive(Debug)]
 struct OpenFile {
     path: PathBuf,
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_are_made_up_as_they_are_read_tell_no_bytes() {
+    fn generated_files_have_no_reliable_length() {
         let folder = tempfile::tempdir().unwrap();
         for bytes in [&b""[..], b"abc"] {
             std::fs::write(folder.path().join("file"), bytes).unwrap();
@@ -386,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_only_looked_at_is_still_read_past_the_page_cache() {
+    fn a_probed_file_is_still_read_past_the_page_cache() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         std::fs::write(&path, vec![7; 64 << 20]).unwrap();
@@ -396,7 +399,8 @@ mod tests {
         if PlainFile::open(&path).unwrap().is_cached() {
             return println!("skipped: the page cache keeps every file here");
         }
-        // The system reads ahead around the places of earlier looks, and a later look may happen to fall there; not each one.
+        // The system reads ahead around the pages of earlier probes, and a later probe may hit those; but not each of
+        // them does.
         let looks: Vec<bool> = (0..3)
             .map(|_| {
                 std::thread::sleep(std::time::Duration::from_millis(20));

@@ -1,9 +1,9 @@
-//! Reads and writes that go on while the caller computes.
+//! I/O proceeds while the caller computes.
 //!
-//! The buffer travels with the request and comes back with the answer, so that nobody can touch it meanwhile. Where the
-//! storage is a file and the system allows it, that is io_uring ([`crate::ring`]); where not (a device of a test, a
-//! container that forbids io_uring, `INSHORE_IO_URING=0`), a small pool of threads that do nothing but ask the storage:
-//! sixteen of them keep as many requests in flight. They sleep in the kernel and are no workers of the budget.
+//! The buffer travels with the request and comes back with the answer, so no thread can touch it meanwhile. If the
+//! storage is a file and the system allows it, the mechanism is io_uring ([`crate::ring`]). Otherwise (a device of a
+//! test, a container that forbids io_uring, `INSHORE_IO_URING=0`) a small pool of threads calls the storage: sixteen
+//! threads keep as many requests in flight. They sleep in the kernel and do not count as worker threads of the budget.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 const THREADS: usize = 16;
-/// Requests that may wait; a submitter blocks beyond that.
+/// The number of requests that may wait in the queue. A submitter blocks beyond that.
 const QUEUE: usize = 64;
 
 struct Request {
@@ -33,55 +33,57 @@ struct Request {
     answer: Sender<(Buffer, io::Result<()>)>,
 }
 
-/// An I/O that was submitted. Dropping it waits for its end: a budget that is all in use has room again when a reader that
-/// read ahead is dropped, and not at some time after.
+/// `Pending` is an I/O request that was submitted. Dropping the value waits for the end of the request. If a reader
+/// with read-ahead is dropped, its budget is free at once and not at some later time.
 #[derive(Debug)]
-pub struct Pending(Way);
+pub struct Pending(Mechanism);
 
-/// The mechanism that moves the bytes.
+/// The mechanism that moves the bytes of a request.
 #[derive(Debug)]
-enum Way {
+enum Mechanism {
     Ring(PendingSlot),
     Pool(PendingAnswer),
 }
 
-/// The answer that a thread of the pool will give.
+/// `PendingAnswer` is the answer that a thread of the pool will send.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer(Receiver<(Buffer, io::Result<()>)>);
 
 impl Drop for PendingAnswer {
     fn drop(&mut self) {
-        // At once where it was waited for: the thread has let go of its end then, or is about to.
+        // If the answer was received before, this returns at once: the thread has dropped its end by then, or is about
+        // to.
         drop(self.0.recv());
     }
 }
 
 impl Pending {
-    /// Waits for the end of the I/O and gives the buffer back.
+    /// Waits for the end of the I/O and returns the buffer.
     pub fn wait(self) -> (Buffer, io::Result<()>) {
         match self.0 {
-            Way::Ring(slot) => slot.wait(),
-            Way::Pool(answer) => answer.0.recv().expect("the I/O threads answer every request"),
+            Mechanism::Ring(slot) => slot.wait(),
+            Mechanism::Pool(answer) => answer.0.recv().expect("the I/O threads answer every request"),
         }
     }
 
-    /// Waits until one of `pending` is done, and gives its index. Where some are in the ring and some are not, which
-    /// happens on a device of half-written segments only, that is the first, and it may still be on its way.
+    /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some in the
+    /// pool, which happens only on a device with half-written segments, the result is the first request, which may
+    /// still be in flight.
     ///
     /// # Panics
-    /// Where `pending` is empty.
+    /// Panics if `pending` is empty.
     pub fn wait_any<'a>(pending: impl Iterator<Item = &'a Pending> + Clone) -> usize {
         let all = pending.clone().count();
         assert!(all > 0, "nothing to wait for");
         let slots = pending.clone().filter_map(|pending| match &pending.0 {
-            Way::Ring(slot) => Some(slot),
-            Way::Pool(_) => None,
+            Mechanism::Ring(slot) => Some(slot),
+            Mechanism::Pool(_) => None,
         });
         match slots.clone().count() {
             0 => {
                 let mut select = Select::new();
                 for pending in pending {
-                    if let Way::Pool(answer) = &pending.0 {
+                    if let Mechanism::Pool(answer) = &pending.0 {
                         select.recv(&answer.0);
                     }
                 }
@@ -93,10 +95,10 @@ impl Pending {
     }
 }
 
-/// The I/O of a job: a ring, or a pool of threads.
+/// `Io` is the I/O of a job: a ring, or a pool of threads.
 #[derive(Debug)]
 pub(crate) struct Io {
-    // Both are made when they are needed first: many jobs do little.
+    // The first request creates the ring or the pool, since many jobs do little I/O.
     ring: OnceLock<Option<Arc<Ring>>>,
     pool: OnceLock<Pool>,
 }
@@ -106,7 +108,7 @@ impl Io {
         Io { ring: OnceLock::new(), pool: OnceLock::new() }
     }
 
-    /// The ring, unless the system has none or the user wants none.
+    /// Returns the ring, unless the system or the user forbids io_uring.
     fn ring(&self) -> Option<&Arc<Ring>> {
         let make = || {
             let is_wanted = std::env::var_os("INSHORE_IO_URING").is_none_or(|value| value != "0");
@@ -115,7 +117,7 @@ impl Io {
         self.ring.get_or_init(make).as_ref()
     }
 
-    /// How files were read and written.
+    /// Returns the name of the mechanism that was used so far.
     pub fn name(&self) -> &'static str {
         match self.ring.get() {
             Some(Some(_)) => "io_uring",
@@ -124,7 +126,7 @@ impl Io {
         }
     }
 
-    /// Starts to transfer `parts` of `buffer`. `guard` lives until that is done.
+    /// Starts to transfer `parts` of `buffer`. `guard` lives until the transfer is done.
     pub fn submit(
         &self,
         direction: Direction,
@@ -135,12 +137,12 @@ impl Io {
         if let Some(places) = parts.iter().map(|part| part.raw(direction)).collect()
             && let Some(ring) = self.ring()
         {
-            return Pending(Way::Ring(ring.submit(direction, parts, places, buffer, guard)));
+            return Pending(Mechanism::Ring(ring.submit(direction, parts, places, buffer, guard)));
         }
         let (answer, pending) = bounded(1);
         let request = Request { direction, parts, buffer, guard, answer };
         self.pool.get_or_init(Pool::new).submit(request);
-        Pending(Way::Pool(PendingAnswer(pending)))
+        Pending(Mechanism::Pool(PendingAnswer(pending)))
     }
 }
 
@@ -152,33 +154,33 @@ impl Drop for Io {
     }
 }
 
-/// Threads are started one by one, when more requests are on their way than there are threads.
+/// A pool starts its threads one by one, when more requests are in flight than there are threads.
 #[derive(Debug)]
 struct Pool {
     requests: Option<Sender<Request>>,
     queue: Receiver<Request>,
-    /// Requests that were submitted and are not done.
-    flying: Arc<AtomicUsize>,
+    /// The number of requests that were submitted and are not done.
+    in_flight: Arc<AtomicUsize>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
 
 impl Pool {
     fn new() -> Pool {
         let (requests, queue) = bounded(QUEUE);
-        Pool { requests: Some(requests), queue, flying: Arc::default(), threads: Mutex::default() }
+        Pool { requests: Some(requests), queue, in_flight: Arc::default(), threads: Mutex::default() }
     }
 
     fn submit(&self, request: Request) {
-        let flying = self.flying.fetch_add(1, Ordering::Relaxed) + 1;
+        let in_flight = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
         {
             let mut threads = self.threads.lock().expect("no panic under this lock");
-            if flying > threads.len() && threads.len() < THREADS {
+            if in_flight > threads.len() && threads.len() < THREADS {
                 threads.extend(self.start_thread());
             }
             if threads.is_empty() {
-                // No thread could be started: the caller does it itself.
+                // No thread could be started, so the caller serves the request.
                 drop(threads);
-                return serve(request, &self.flying);
+                return serve(request, &self.in_flight);
             }
         }
         let requests = self.requests.as_ref().expect("open until dropped");
@@ -186,19 +188,19 @@ impl Pool {
     }
 
     fn start_thread(&self) -> Option<thread::JoinHandle<()>> {
-        let (queue, flying) = (self.queue.clone(), self.flying.clone());
+        let (queue, in_flight) = (self.queue.clone(), self.in_flight.clone());
         // These threads only copy between a buffer and a system call.
         let builder = thread::Builder::new().name("inshore-io".into()).stack_size(128 << 10);
-        builder.spawn(move || queue.iter().for_each(|request| serve(request, &flying))).ok()
+        builder.spawn(move || queue.iter().for_each(|request| serve(request, &in_flight))).ok()
     }
 }
 
-fn serve(request: Request, flying: &AtomicUsize) {
+fn serve(request: Request, in_flight: &AtomicUsize) {
     let Request { direction, parts, mut buffer, guard, answer } = request;
     let result = parts.iter().try_for_each(|part| part.transfer(direction, &mut buffer));
-    // Before the answer is sent: its receiver finds free everything that the guard alone kept.
+    // The guard is dropped before the answer is sent, so that the receiver finds its resources free.
     drop(guard);
-    flying.fetch_sub(1, Ordering::Relaxed);
+    in_flight.fetch_sub(1, Ordering::Relaxed);
     let _ = answer.send((buffer, result));
 }
 

@@ -1,16 +1,16 @@
-//! The runtime is what every job works with, whether or not it has a store: memory, threads, files, progress and cancellation.
+//! The runtime provides memory, threads, files, progress and cancellation to every job, with or without a store.
 //!
-//! The nouns, from the bottom up:
+//! These are the nouns, from the bottom up:
 //!
 //! - [`Budget`]: the memory and threads that a job may use. Memory is reserved before it is allocated and
 //!   handed back when the [`Reservation`] is dropped.
 //! - [`Buffer`]: aligned memory for direct I/O, on huge pages where it is large, counted in a budget.
-//! - [`Storage`]: bytes at offsets, which a [`Part`] of a request reads or writes. [`Pending`] is a request on its way, by
-//!   io_uring or, where that is forbidden, by a pool of threads.
-//! - [`Context`]: what one run of one command works with: a budget, I/O, [`Counters`], [`Progress`], and a [`Cancel`] flag,
-//!   which a [`Deadline`] may set. [`Report`] is what is known of the run at its end.
-//! - [`PlainFile`], [`FileSource`], [`FileSink`], [`Window`]: files of the file system, read and written past the page cache
-//!   or looked at where the page cache has them.
+//! - [`Storage`]: bytes at offsets, which a [`Part`] of a request reads or writes. [`Pending`] is a request in flight,
+//!   by io_uring or, if io_uring is forbidden, by a pool of threads.
+//! - [`Context`]: one run of one command, with a budget, I/O, [`Counters`], [`Progress`], and a [`Cancel`] flag, which
+//!   a [`Deadline`] may set. [`Report`] is the summary of the run at its end.
+//! - [`PlainFile`], [`FileSource`], [`FileSink`], [`Window`]: files of the file system, read and written past the page
+//!   cache, or mapped from the page cache.
 //!
 //! ```text
 //!   Context ── Budget ── Reservation ── Buffer
@@ -18,9 +18,9 @@
 //!     └── Counters, Progress, Cancel
 //! ```
 //!
-//! Nothing here knows extents, datasets or records. A request holds a [`Guard`] for whoever has to keep something until its
-//! bytes are moved, and a job on a store is a `Context` with more around it (`inshore_store::Job`). So a function that takes
-//! a `Context` says that it needs no store, and the compiler sees to it.
+//! The crate knows no extents, datasets or records. A request holds a [`Guard`], which keeps a resource alive until the
+//! bytes are moved. A job on a store contains a `Context` (`inshore_store::Job`). A function that takes a `Context`
+//! needs no store, and the compiler ensures this.
 //!
 //! ```
 //! use inshore_runtime::{Budget, Cancel, Context, FileSource};
@@ -47,25 +47,29 @@ mod error;
 mod file_sink;
 mod file_source;
 mod io;
+mod pages;
 mod progress;
 mod report;
 mod ring;
+mod sizes;
 mod slab;
 mod storage;
 mod window;
 
-pub use budget::{Budget, Reservation, default_memory_bytes, format_bytes, format_bytes_up, parse_bytes};
-pub use buffer::{Buffer, PAGE_BYTES, largest_buffer, taken_bytes};
+pub use budget::{Budget, Reservation, default_memory_bytes, parse_bytes};
+pub use buffer::{Buffer, largest_buffer, taken_bytes};
 pub use cancel::Cancel;
 pub use code::release_code;
-pub use context::{Context, Guard};
+pub use context::Context;
 pub use counters::{Counters, ProcessCounts};
 pub use deadline::Deadline;
 pub use error::{Error, Result, url_hint};
 pub use file_sink::{FileEdges, FileSink};
 pub use file_source::{FILE_SOURCE_BYTES, FileSource, PendingPiece, PlainFile, file_bytes};
 pub use io::Pending;
+pub use pages::PAGE_BYTES;
 pub use progress::{Progress, ProgressState};
 pub use report::{DriveFloor, LevelReport, PhaseReport, Report};
-pub use storage::{Direction, Part, Storage};
+pub use sizes::{format_bytes, format_bytes_up};
+pub use storage::{Direction, Guard, Part, Storage};
 pub use window::Window;

@@ -1,4 +1,4 @@
-//! How far a job is, and how it goes about its work.
+//! Progress shows how far a job is, and how the job does its work.
 
 use std::{
     sync::{
@@ -8,36 +8,36 @@ use std::{
     time::Instant,
 };
 
-/// How far a job is; read by whoever draws it.
+/// `Progress` is the progress of a job, which a display reads.
 #[derive(Debug, Default)]
 pub struct Progress {
     state: Mutex<(String, &'static str, Option<Instant>)>,
     done: AtomicU64,
     total: AtomicU64,
-    /// None while nobody listens.
-    told: Mutex<Option<Told>>,
+    /// The lines for the display; `None` while no display listens.
+    messages: Mutex<Option<Messages>>,
 }
 
-/// Lines about how a job goes about its work that nobody has taken yet.
+/// `Messages` holds the lines about the work of a job that were not taken yet.
 #[derive(Debug, Default)]
-struct Told {
+struct Messages {
     waiting: Vec<String>,
     last: String,
 }
 
-/// The most lines that wait to be taken; later ones are left out.
-const TOLD_MAX: usize = 100;
+/// The largest number of lines that wait to be taken. Later lines are dropped.
+const MESSAGES_MAX: usize = 100;
 
-/// A moment of a job's [`Progress`].
+/// `ProgressState` is a snapshot of a job's [`Progress`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgressState {
-    /// The phase that the job is in ("parsing", "superstep 3"); empty before the first phase.
+    /// The current phase ("parsing", "superstep 3"); empty before the first phase.
     pub phase: String,
     /// The unit that is counted ("bytes", "edges").
     pub unit: &'static str,
     /// Units done in this phase.
     pub done: u64,
-    /// Units in this phase; 0 where nobody knows.
+    /// Units in this phase; 0 if the total is unknown.
     pub total: u64,
 }
 
@@ -47,29 +47,32 @@ impl Progress {
         self.done.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Tells how the job goes about what comes now, for somebody who [listens](Self::listen).
+    /// Adds a line about how the job does its next step, if a display [listens](Self::listen).
     pub fn tell(&self, plan: impl FnOnce() -> String) {
-        let mut told = self.told.lock().expect("no panic under this lock");
-        let Some(told) = told.as_mut().filter(|told| told.waiting.len() < TOLD_MAX) else { return };
+        let mut messages = self.messages.lock().expect("no panic under this lock");
+        let Some(messages) = messages.as_mut().filter(|messages| messages.waiting.len() < MESSAGES_MAX)
+        else {
+            return;
+        };
         let plan = plan();
-        if plan != told.last {
-            told.waiting.push(plan.clone());
-            told.last = plan;
+        if plan != messages.last {
+            messages.waiting.push(plan.clone());
+            messages.last = plan;
         }
     }
 
-    /// From now on what is told waits to be [taken](Self::take_told).
+    /// Starts to keep lines until they are [taken](Self::take_told).
     pub fn listen(&self) {
-        self.told.lock().expect("no panic under this lock").get_or_insert_default();
+        self.messages.lock().expect("no panic under this lock").get_or_insert_default();
     }
 
-    /// Takes the lines that were told since the last call; a line that was told several times in a row comes once.
+    /// Takes the lines that were added since the last call. Repetitions of a line in a row are returned once.
     pub fn take_told(&self) -> Vec<String> {
-        let mut told = self.told.lock().expect("no panic under this lock");
-        told.as_mut().map(|told| std::mem::take(&mut told.waiting)).unwrap_or_default()
+        let mut messages = self.messages.lock().expect("no panic under this lock");
+        messages.as_mut().map(|messages| std::mem::take(&mut messages.waiting)).unwrap_or_default()
     }
 
-    /// Where the job is now.
+    /// Returns a snapshot of the progress.
     pub fn state(&self) -> ProgressState {
         let state = self.state.lock().expect("no panic under this lock");
         ProgressState {
@@ -80,7 +83,7 @@ impl Progress {
         }
     }
 
-    /// Begins a phase; gives the one before with the seconds that it took, if there was one.
+    /// Begins a phase, and returns the previous phase, if there was one, with its seconds.
     pub(crate) fn start(
         &self,
         phase: String,
@@ -101,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_told_waits_for_who_listens_and_says_nothing_twice() {
+    fn lines_wait_for_a_listener_and_repetitions_are_dropped() {
         let progress = Progress::default();
         progress.tell(|| unreachable!("nobody listens"));
         progress.listen();
@@ -111,8 +114,8 @@ mod tests {
         assert_eq!(progress.take_told(), ["a", "b", "a"]);
         progress.tell(|| "a".to_string());
         assert!(progress.take_told().is_empty());
-        // Nobody takes them: there is an end.
-        (0..2 * TOLD_MAX).for_each(|number| progress.tell(|| number.to_string()));
-        assert_eq!(progress.take_told().len(), TOLD_MAX);
+        // The number of waiting lines is limited.
+        (0..2 * MESSAGES_MAX).for_each(|number| progress.tell(|| number.to_string()));
+        assert_eq!(progress.take_told().len(), MESSAGES_MAX);
     }
 }

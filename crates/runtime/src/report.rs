@@ -1,8 +1,8 @@
-//! The report of a job at its end.
+//! A report summarizes a job at its end.
 
 use serde::Serialize;
 
-/// Counters of a finished job, as `--json` prints them.
+/// `Report` holds the counters of a finished job, as `--json` prints them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Time from the start of the job.
@@ -11,9 +11,9 @@ pub struct Report {
     pub cpu_seconds: f64,
     /// The budget in bytes.
     pub memory_budget_bytes: u64,
-    /// The most that was reserved of it at one moment.
+    /// The largest number of bytes of the budget that were reserved at one moment.
     pub memory_reserved_bytes_max: u64,
-    /// The most memory that was resident in this process since it started.
+    /// The largest resident size of this process since it started.
     pub memory_resident_bytes_max: u64,
     /// Worker threads.
     pub threads: usize,
@@ -21,32 +21,33 @@ pub struct Report {
     pub bytes_read: u64,
     /// Bytes written to devices.
     pub bytes_written: u64,
-    /// Pieces that were damaged and came from a second copy.
+    /// Damaged blocks that were restored from redundancy.
     pub repairs: u64,
-    /// Whether all I/O went past the page cache.
+    /// True if all I/O went past the page cache.
     pub direct_io: bool,
-    /// How files were read and written: "io_uring", "threads", or "none" where nothing was.
+    /// The mechanism of the I/O on files: "io_uring", "threads", or "none" without any I/O.
     pub io: &'static str,
-    /// The time that the drives alone would take; only where they were measured.
+    /// The time that the drives alone would take; `None` if they were not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drive_floor: Option<DriveFloor>,
-    /// Time for each phase, in order; phases of the same name are added up.
+    /// The time of each phase, in order. Times of phases with the same name are summed.
     pub phases: Vec<PhaseReport>,
     /// Records in and out of each level of sort-reduce.
     pub levels: Vec<LevelReport>,
 }
 
-/// How long the drives would take to move what a job moved, at the best rates that were measured. Their sum
-/// is what a drive takes that does one thing at a time; many can read and write at once, and then the larger counts.
+/// `DriveFloor` is the time that the drives need to move the bytes of a job at the best measured rates. The sum of both
+/// times holds for a drive that does one thing at a time. Many drives read and write at once; for those the larger time
+/// holds.
 #[derive(Clone, Debug, Serialize)]
 pub struct DriveFloor {
-    /// For the bytes read.
+    /// Seconds for the bytes read.
     pub read_seconds: f64,
-    /// For the bytes written.
+    /// Seconds for the bytes written.
     pub write_seconds: f64,
 }
 
-/// The time that one phase took.
+/// `PhaseReport` is the time of one phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct PhaseReport {
     /// The phase.
@@ -55,10 +56,10 @@ pub struct PhaseReport {
     pub seconds: f64,
 }
 
-/// The counts of one level of sort-reduce.
+/// `LevelReport` holds the counts of one level of sort-reduce.
 #[derive(Clone, Debug, Serialize)]
 pub struct LevelReport {
-    /// 0 where runs are formed, n for the n-th merge.
+    /// The level: 0 forms runs, n is the n-th merge.
     pub level: u32,
     /// Records that entered.
     pub records_in: u64,

@@ -1,14 +1,14 @@
-//! Reads and writes that the system moves by itself: io_uring.
+//! A ring moves bytes with io_uring, without threads.
 //!
 //! ```text
-//!   submit    one slot for the request, one entry of the ring for each part of it; the system begins at once
-//!   wait      the first who waits becomes the one that sleeps in the system for everybody; it hands out what is done,
-//!             and when its own request is among that, the next one takes over
+//!   submit    one slot for the request, one entry of the ring for each part of it; the kernel begins at once
+//!   wait      the first waiting thread sleeps in the kernel on behalf of all, and distributes the completions; when its
+//!             own request is among them, the next waiting thread takes over
 //! ```
 //!
-//! No thread stands between a caller and the drive, so a request costs two system calls and, with many on their way,
-//! less than two. The slot owns the buffer until the system has let go of it: a caller that gives up leaves both behind,
-//! and [`Ring::drain`] waits for them.
+//! No thread stands between a caller and the drive, so a request costs two system calls, and fewer if many are in
+//! flight. The slot owns the buffer until the kernel has released it: a caller that gives up leaves both behind, and
+//! [`Ring::drain`] waits for them.
 
 use std::{
     fs::File,
@@ -22,13 +22,13 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::{Buffer, Direction, Guard, PAGE_BYTES, Part};
 
-/// Entries of the ring, and with that parts that can be on their way at once; who wants more waits.
+/// The number of entries of the ring, and thus of parts that can be in flight at once. Further submissions wait.
 const ENTRIES: u32 = 256;
 const PART_BITS: u32 = 16;
-/// How long to wait for a system that takes nothing and has nothing on its way.
+/// The time between two attempts if the kernel takes no entry and has none in flight.
 const BUSY: Duration = Duration::from_millis(1);
 
-/// A ring of one job.
+/// `Ring` is the io_uring of one job.
 pub(crate) struct Ring {
     ring: IoUring,
     state: Mutex<State>,
@@ -39,9 +39,9 @@ pub(crate) struct Ring {
 struct State {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Parts that the system has and has not finished.
-    flying: usize,
-    /// Somebody sleeps in the system for everybody.
+    /// Parts that the kernel has taken and not finished.
+    in_flight: usize,
+    /// True while a thread sleeps in the kernel on behalf of all waiting threads.
     has_sleeper: bool,
 }
 
@@ -49,14 +49,14 @@ struct State {
 enum Slot {
     #[default]
     Free,
-    Flying(Box<Flying>),
+    InFlight(Box<InFlight>),
     Done(Buffer, io::Result<()>),
 }
 
-struct Flying {
+struct InFlight {
     direction: Direction,
     parts: Vec<Part>,
-    /// The file of each part, open as long as the system uses it.
+    /// The file of each part, which stays open as long as the kernel uses it.
     _files: Vec<Arc<File>>,
     buffer: Buffer,
     left: usize,
@@ -71,7 +71,10 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// A ring; an error where the system has no io_uring or forbids it.
+    /// Creates a ring.
+    ///
+    /// # Errors
+    /// The error of the system if it has no io_uring or forbids its use.
     pub fn new() -> io::Result<Arc<Ring>> {
         let ring = IoUring::new(ENTRIES)?;
         Ok(Arc::new(Ring { ring, state: Mutex::default(), changed: Condvar::new() }))
@@ -81,10 +84,10 @@ impl Ring {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Starts to transfer `parts` of `buffer`, at these places of these files. Gives the number of the slot to wait for.
+    /// Starts to transfer `parts` of `buffer`, each to or from its place (file and offset) in `places`.
     ///
-    /// # Errors
-    /// The system's answer to the submission as a whole; the buffer then comes back.
+    /// # Panics
+    /// Panics if the kernel refuses a submission with an error other than EINTR, EAGAIN or EBUSY.
     pub fn submit(
         self: &Arc<Self>,
         direction: Direction,
@@ -95,7 +98,7 @@ impl Ring {
     ) -> PendingSlot {
         assert!(parts.len() < 1 << PART_BITS && parts.len() <= ENTRIES as usize / 2);
         let mut state = self.state();
-        while state.flying + parts.len() > ENTRIES as usize {
+        while state.in_flight + parts.len() > ENTRIES as usize {
             state = self.step(state);
         }
         let slot = state.free.pop().unwrap_or_else(|| {
@@ -110,31 +113,32 @@ impl Ring {
                 Direction::Write => opcode::Write::new(fd, bytes.as_ptr(), len).offset(*offset).build(),
             };
             let entry = entry.user_data((slot as u64) << PART_BITS | number as u64);
-            // SAFETY: the buffer and the file go into the slot, which keeps both until the system has answered, and
-            // `drain` waits for all answers before the ring goes. The queue is used under the lock of the state only.
+            // SAFETY: the buffer and the file go into the slot, which keeps both until the kernel has answered, and
+            // `drain` waits for all answers before the ring is dropped. The queue is used only under the lock of the
+            // state.
             unsafe { self.ring.submission_shared().push(&entry) }
                 .expect("no more entries than the queue has");
         }
-        state.flying += parts.len();
+        state.in_flight += parts.len();
         let left = parts.len();
         let files = places.into_iter().map(|(file, _)| file).collect();
-        let flying = Flying { direction, parts, _files: files, buffer, left, result: Ok(()), guard };
-        state.slots[slot] = Slot::Flying(Box::new(flying));
+        let in_flight = InFlight { direction, parts, _files: files, buffer, left, result: Ok(()), guard };
+        state.slots[slot] = Slot::InFlight(Box::new(in_flight));
         loop {
             match self.ring.submit() {
                 Ok(_) => {}
                 Err(error) if is_busy(&error) => {}
                 Err(error) => panic!("io_uring refuses what it took before: {error}"),
             }
-            // The system takes entries one by one, and may have no memory for the next or too much to say. Whoever waited for an entry
-            // that it did not take would never hear of it.
-            // SAFETY: the queue is used under the lock of the state only.
+            // The kernel takes entries one by one, and may lack memory for the next one or room for completions. An
+            // entry that stays in the queue would never complete, so the loop submits until the queue is empty.
+            // SAFETY: the queue is used only under the lock of the state.
             let queued = unsafe { self.ring.submission_shared() }.len();
             if queued == 0 {
                 break;
             }
-            state = if state.flying > queued {
-                // An end of those that it has makes room.
+            state = if state.in_flight > queued {
+                // A completion of an earlier entry makes room.
                 self.step(state)
             } else {
                 drop(state);
@@ -146,7 +150,7 @@ impl Ring {
         PendingSlot { ring: self.clone(), slot: Some(slot) }
     }
 
-    /// Waits until something is done, by sleeping in the system or for whoever does.
+    /// Waits until an entry completes: sleeps in the kernel, or waits for the thread that does.
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.has_sleeper {
             return self.changed.wait(state).expect("no panic under this lock");
@@ -167,30 +171,32 @@ impl Ring {
         // SAFETY: the queue is used under the lock of the state only.
         for answer in unsafe { self.ring.completion_shared() } {
             let (slot, part) = (answer.user_data() >> PART_BITS, answer.user_data() & ((1 << PART_BITS) - 1));
-            state.flying -= 1;
-            let Slot::Flying(flying) = &mut state.slots[slot as usize] else {
+            state.in_flight -= 1;
+            let Slot::InFlight(in_flight) = &mut state.slots[slot as usize] else {
                 unreachable!("an answer for a slot that waits for none");
             };
-            flying.left -= 1;
-            flying.take_answer(part as usize, answer.result());
-            if flying.left == 0 {
+            in_flight.left -= 1;
+            in_flight.take_answer(part as usize, answer.result());
+            if in_flight.left == 0 {
                 finished.push(slot as usize);
             }
         }
         for slot in finished {
-            let Slot::Flying(mut flying) = std::mem::take(&mut state.slots[slot]) else { unreachable!() };
-            // Before the answer is sent: its receiver finds free everything that the guard alone kept.
-            drop(flying.guard.take());
-            state.slots[slot] = Slot::Done(flying.buffer, flying.result);
+            let Slot::InFlight(mut in_flight) = std::mem::take(&mut state.slots[slot]) else {
+                unreachable!()
+            };
+            // The guard is dropped before the answer is visible, so that the receiver finds its resources free.
+            drop(in_flight.guard.take());
+            state.slots[slot] = Slot::Done(in_flight.buffer, in_flight.result);
         }
         self.changed.notify_all();
         state
     }
 
-    /// Waits for everything that is on its way.
+    /// Waits for all entries in flight.
     pub fn drain(&self) {
         let mut state = self.state();
-        while state.flying > 0 {
+        while state.in_flight > 0 {
             state = self.step(state);
         }
     }
@@ -201,7 +207,7 @@ fn is_busy(error: &io::Error) -> bool {
     busy.iter().any(|busy| error.raw_os_error() == Some(busy.raw_os_error()))
 }
 
-impl Flying {
+impl InFlight {
     fn take_answer(&mut self, number: usize, answer: i32) {
         let part = &self.parts[number];
         let done = match usize::try_from(answer) {
@@ -216,7 +222,8 @@ impl Flying {
             }
         };
         if done < part.range.len() {
-            // Short: the end of a file, or the system was interrupted. Rare, and the storage knows what to do.
+            // A short transfer means the end of a file, or an interrupted call. The case is rare, and the storage
+            // transfers the rest.
             let done = done / PAGE_BYTES * PAGE_BYTES;
             let rest = Part {
                 storage: part.storage.clone(),
@@ -239,7 +246,8 @@ impl Drop for Ring {
     }
 }
 
-/// A request that was submitted. Dropping it waits for its end: then what it held is free for whoever goes on.
+/// `PendingSlot` is a request that was submitted. Dropping the value waits for the end of the request, so that its
+/// resources are free afterwards.
 #[derive(Debug)]
 pub(crate) struct PendingSlot {
     ring: Arc<Ring>,
@@ -247,12 +255,12 @@ pub(crate) struct PendingSlot {
 }
 
 impl PendingSlot {
-    /// Waits for the end of the I/O and gives the buffer back.
+    /// Waits for the end of the I/O and returns the buffer.
     pub fn wait(mut self) -> (Buffer, io::Result<()>) {
         self.end().expect("waited for once")
     }
 
-    /// The same; `None` if it was waited for before.
+    /// Waits for the end of the I/O and returns the buffer; `None` if this was done before.
     fn end(&mut self) -> Option<(Buffer, io::Result<()>)> {
         let slot = self.slot.take()?;
         let mut state = self.ring.state();
@@ -270,7 +278,7 @@ impl PendingSlot {
 }
 
 impl PendingSlot {
-    /// Waits until one of these, all of one ring, is done, and says which one.
+    /// Waits until one of `slots`, all of one ring, is done, and returns its index.
     pub fn wait_any<'a>(slots: impl Iterator<Item = &'a PendingSlot> + Clone) -> usize {
         let ring = &slots.clone().next().expect("at least one").ring;
         let mut state = ring.state();

@@ -1,11 +1,11 @@
-//! Huge pages that buffers share which are smaller than one.
+//! A slab is a huge page that several buffers share.
 //!
-//! A request to a virtual drive is two to three times as fast from a huge page as from ordinary ones (two readers, 16 requests each:
-//! 256 KiB at a time 3.2 GB/s and 1.4, 64 KiB 2.4 and 1.6), whatever its size, since its memory is one segment. Where the budget is
-//! small, so are the buffers: they are cut from huge pages that the whole process shares.
+//! A request to a virtual drive is two to three times as fast from a huge page as from ordinary pages, whatever its
+//! size, since its memory is one segment (two readers, 16 requests each: 256 KiB at a time 3.2 GB/s and 1.4, 64 KiB 2.4
+//! and 1.6). Small budgets have small buffers, so these are cut from huge pages that the whole process shares.
 //!
-//! Memory that this costs beyond what budgets count: what is free in the huge pages, which are half of a budget at most, and
-//! [`PAGES_MAX`] of 2 MiB. Buffers for which these have no room get pages of their own.
+//! The cost beyond the counted memory is the free space of these huge pages. They take at most half of a budget, and at
+//! most [`PAGES_MAX`] pages of 2 MiB. Buffers that find no room there get pages of their own.
 
 use std::{
     ptr::NonNull,
@@ -14,28 +14,28 @@ use std::{
 
 use rustix::mm::munmap;
 
-use crate::buffer::{HUGE_BYTES, map_pages};
+use crate::pages::{HUGE_BYTES, map_pages};
 
-/// Buffers take multiples of this.
+/// The unit of allocation in a huge page.
 const UNIT_BYTES: usize = 64 << 10;
 const UNITS: u32 = (HUGE_BYTES / UNIT_BYTES) as u32;
-/// The most units of a buffer: two of them, or one and smaller ones, share a page.
+/// The largest number of units of a buffer. Two such buffers, or one and several smaller ones, share a page.
 const UNITS_MAX: u32 = UNITS / 2;
-/// The smallest buffer that is worth it.
+/// The size of the smallest buffer that gains from a huge page.
 const BYTES_MIN: usize = UNIT_BYTES / 2;
 const PAGES_MAX: usize = 12;
 
-/// A huge page.
+/// `Page` is a huge page with its allocation map.
 #[derive(Debug)]
 struct Page {
     address: NonNull<u8>,
-    /// Units that buffers have, as bits.
+    /// A bit mask of the units that are in use.
     used: u32,
-    /// Units that buffers have or had, whose bytes may be anything.
+    /// A bit mask of the units that were ever in use, whose bytes may be anything.
     touched: u32,
 }
 
-// SAFETY: a Page is plain memory, which is reached through Places that never overlap.
+// SAFETY: a Page is plain memory; access to it goes through Places, which never overlap.
 unsafe impl Send for Page {}
 
 static PAGES: Mutex<Vec<Page>> = Mutex::new(Vec::new());
@@ -44,21 +44,21 @@ fn pages() -> MutexGuard<'static, Vec<Page>> {
     PAGES.lock().expect("no panic under this lock")
 }
 
-/// A part of a huge page, free again on drop.
+/// `Place` is a part of a huge page, and is freed on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     address: NonNull<u8>,
     units: u32,
 }
 
-/// So many bits from `first` on.
+/// Returns a mask of `units` bits from bit `first` on.
 fn bits(first: u32, units: u32) -> u32 {
     (((1u64 << units) - 1) as u32) << first
 }
 
 impl Place {
-    /// Zeroed memory of at least so many bytes at a multiple of 64 KiB, for somebody with this budget; `None` where there is none, or
-    /// it would not pay.
+    /// Allocates zeroed memory of at least `bytes` bytes at a multiple of 64 KiB, for a buffer of a budget of
+    /// `budget_bytes`. The result is `None` if there is no room, or if a huge page would not pay.
     pub fn of(bytes: usize, budget_bytes: u64) -> Option<Place> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok().filter(|&units| units <= UNITS_MAX)?;
         if bytes < BYTES_MIN {
@@ -86,7 +86,7 @@ impl Place {
         let address = unsafe { page.address.add(first as usize * UNIT_BYTES) };
         drop(pages);
         if !is_fresh {
-            // SAFETY: these units are this place's alone, as bits of `used` say.
+            // SAFETY: the bits of `used` give these units to this place alone.
             unsafe { address.write_bytes(0, units as usize * UNIT_BYTES) };
         }
         Some(Place { address, units })
@@ -109,11 +109,11 @@ impl Drop for Place {
             .find_map(|(number, page)| Some((number, within(page)?)))
             .expect("pages stay while parts of them are used");
         pages[number].used &= !bits((place / UNIT_BYTES) as u32, self.units);
-        // One that is free is kept: buffers come and go.
+        // One free page is kept, since buffers come and go.
         let are_free = pages.iter().filter(|page| page.used == 0).count();
         if pages[number].used == 0 && are_free > 1 {
             let page = pages.swap_remove(number);
-            // SAFETY: the page's own mapping, of which nobody uses a part.
+            // SAFETY: this is the page's own mapping, and no part of it is in use.
             unsafe { munmap(page.address.as_ptr().cast(), HUGE_BYTES) }.expect("unmapping memory of our own");
         }
     }
@@ -125,12 +125,12 @@ mod tests {
 
     fn filled(place: &Place, byte: u8) -> bool {
         let len = place.units as usize * UNIT_BYTES;
-        // SAFETY: the place's own bytes.
+        // SAFETY: these are the place's own bytes.
         unsafe { std::slice::from_raw_parts(place.address.as_ptr(), len) }.iter().all(|&each| each == byte)
     }
 
     fn fill(place: &Place, byte: u8) {
-        // SAFETY: the place's own bytes.
+        // SAFETY: these are the place's own bytes.
         unsafe { place.address.write_bytes(byte, place.units as usize * UNIT_BYTES) };
     }
 
@@ -142,7 +142,7 @@ mod tests {
         let mut places: Vec<Place> = Vec::new();
         for turn in 0..400usize {
             let Some(place) = Place::of(sizes[turn % sizes.len()], 1 << 30) else {
-                // All pages are in use: another test's too.
+                // All pages are in use, also by other tests.
                 places.drain(..places.len() / 2);
                 continue;
             };

@@ -1,61 +1,64 @@
 //! Storage holds the bytes that a job reads and writes.
 
-use std::{fmt::Debug, fs::File, io, ops::Range, sync::Arc};
+use std::{any::Any, fmt::Debug, fs::File, io, ops::Range, sync::Arc};
 
-/// Bytes that are read and written at offsets: a file, or an extent of a device. All calls take `&self`: any thread may
-/// call at any time.
+/// `Storage` is bytes that are read and written at offsets: a file, or an extent of a device. All calls take `&self`:
+/// any thread may call at any time.
 pub trait Storage: Send + Sync + Debug {
     /// Fills `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// The errors of the system.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// Errors of the system; part of the bytes may then have been written.
+    /// The errors of the system; part of the bytes may have been written.
     fn write(&self, offset: u64, buffer: &[u8]) -> io::Result<()>;
 
-    /// The file that holds the bytes, and where in the file they begin: for io_uring, which moves them without the calls
-    /// above. After a write of that kind [`Storage::note_written`] is called. `None`, as for all that is more or less than
-    /// a file: only the calls above reach the bytes.
+    /// Returns the file that holds the bytes, and the offset in the file at which they begin. With these, io_uring
+    /// moves bytes without the calls above; after such a write [`Storage::note_written`] is called. The result is
+    /// `None` for storage that is not exactly a range of a file: only the calls above reach its bytes.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// The errors of the system.
     fn raw(&self, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
 
-    /// A write past [`Storage::write`] has ended.
+    /// Notes that a write without [`Storage::write`] has ended.
     fn note_written(&self) {}
 }
 
-/// Which way the bytes go.
+/// A `Guard` is kept alive by a request until the bytes are moved.
+pub type Guard = Arc<dyn Any + Send + Sync>;
+
+/// `Direction` is the direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Into the buffer.
+    /// From the storage into the buffer.
     Read,
-    /// Out of the buffer.
+    /// From the buffer to the storage.
     Write,
 }
 
-/// A range of a buffer and where its bytes belong.
+/// `Part` maps a range of a buffer to a range of a storage.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The storage that holds the bytes.
     pub storage: Arc<dyn Storage>,
-    /// Where they begin in it.
+    /// The offset of the bytes in the storage.
     pub offset: u64,
-    /// Where they begin and end in the buffer.
+    /// The range of the bytes in the buffer.
     pub range: Range<usize>,
 }
 
 impl Part {
-    /// Moves the bytes, and waits for that.
+    /// Transfers the bytes, and waits until this is done.
     ///
     /// # Errors
-    /// Errors of the storage.
+    /// The errors of the storage.
     pub fn transfer(&self, direction: Direction, buffer: &mut [u8]) -> io::Result<()> {
         let bytes = &mut buffer[self.range.clone()];
         match direction {
@@ -64,9 +67,9 @@ impl Part {
         }
     }
 
-    /// The file and the place in it, if there is one that io_uring can be given.
+    /// Returns the file and the offset in it, if the storage can give them to io_uring.
     pub(crate) fn raw(&self, direction: Direction) -> Option<(Arc<File>, u64)> {
-        // What cannot be opened is an error for the thread that tries it again.
+        // If the file cannot be opened, the thread of the pool meets the same error and reports it.
         let (file, start) = self.storage.raw(direction == Direction::Write).ok()??;
         Some((file, start + self.offset))
     }

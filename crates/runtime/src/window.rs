@@ -1,13 +1,14 @@
-//! Bytes of a file that the page cache has, looked at where they lie.
+//! A window is a memory map of a range of a file that is in the page cache.
 //!
-//! A copy of what the page cache holds costs as much as to search it twice. A mapping costs little where the file lies in
-//! large folios, which one entry of a page table maps: 4.2 GB in 0.13 s by two threads, in 0.20 s by copies (and in the
-//! same time, 0.24 s, where folios are small). It has two dangers:
+//! A copy out of the page cache costs as much as a search of the bytes. A memory map costs little if the file lies in
+//! large folios, which one entry of a page table maps: two threads read 4.2 GB in 0.13 s, and in 0.20 s by copies (with
+//! small folios both take 0.24 s). A memory map has two dangers:
 //!
-//! - The file becomes shorter, or the drive fails, while somebody looks: the system sends SIGBUS. Here a handler puts zeros
-//!   in place of what is gone and notes it; [`Window::check`] tells. What is no window's goes to whoever handled it before.
-//! - Others write to the file while somebody looks: the same byte may be two different ones. So a window is only for those
-//!   who take no byte's word for anything that they do not check, as with bytes of which nothing is known.
+//! - The file may become shorter, or the drive may fail, while the bytes are read. The kernel then sends SIGBUS. A
+//!   signal handler maps zeros in place of the lost pages and sets a flag, which [`Window::check`] reports. A SIGBUS
+//!   outside of all windows goes to the previous handler.
+//! - Other processes may write to the file while the bytes are read, so the same byte may have two values. A window is
+//!   therefore only for callers that check every byte on which they rely, as with untrusted input.
 
 use std::{
     fs::File,
@@ -25,52 +26,53 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{Error, PAGE_BYTES, Result};
 
-/// Windows that there may be at a time, in the whole process.
+/// The largest number of windows in the process at a time.
 const WINDOWS_MAX: usize = 256;
 
-/// A window that is open, as the handler of signals sees it.
+/// `Slot` is an open window as the signal handler sees it.
 struct Slot {
     is_taken: AtomicBool,
-    /// Its first page and how many there are, in one word, so that both are of the same window; 0 where there is none.
+    /// The number of the first page and the count of pages in one word, so that both are always of the same window; 0
+    /// if the slot is unused.
     pages: AtomicU64,
     has_failed: AtomicBool,
 }
 
-/// Bits for how many pages there are.
+/// The number of bits for the count of pages.
 const COUNT_BITS: u32 = 16;
 
 static SLOTS: [Slot; WINDOWS_MAX] = [const {
     Slot { is_taken: AtomicBool::new(false), pages: AtomicU64::new(0), has_failed: AtomicBool::new(false) }
 }; WINDOWS_MAX];
 
-/// Some bytes of a file, mapped.
+/// `Window` is a memory map of a range of a file.
 #[derive(Debug)]
 pub struct Window {
     address: NonNull<u8>,
     len: usize,
     slot: usize,
-    /// Where in the file it ends.
+    /// The end of the range in the file.
     end: u64,
 }
 
-// SAFETY: it is the only owner of its mapping.
+// SAFETY: a Window is the only owner of its mapping.
 unsafe impl Send for Window {}
 // SAFETY: shared access gives only shared slices.
 unsafe impl Sync for Window {}
 
 impl Window {
-    /// `len` bytes of a file from `start` on, which is a multiple of 4096; none where there are too many windows, or the
-    /// system has no mapping to give. The file has these bytes, as far as is known.
+    /// Maps `len` bytes of a file from `start` on, a multiple of 4096. The caller has checked the length of the file.
+    /// The result is `None` if there are too many windows, or the system has no mapping to give.
     pub(crate) fn open(file: &File, start: u64, len: usize) -> Option<Window> {
         let fits = len > 0 && len.div_ceil(PAGE_BYTES) < 1 << COUNT_BITS;
         assert!(start.is_multiple_of(PAGE_BYTES as u64) && fits, "{len} bytes from {start}");
-        if !is_handled() {
+        if !install_handler() {
             return None;
         }
         let slot = SLOTS.iter().position(|slot| !slot.is_taken.swap(true, Ordering::Acquire))?;
         let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the system's choice touches nothing existing. That others may change what
-        // is mapped is said above, and why that is borne.
+        // SAFETY: a new mapping at an address of the system's choice touches nothing existing. The module's
+        // documentation says why concurrent writes to the file are acceptable.
         let address = unsafe { mmap(ptr::null_mut(), len, protection, flags, file, start) };
         let Some(address) = address.ok().and_then(|address| NonNull::new(address.cast::<u8>())) else {
             SLOTS[slot].is_taken.store(false, Ordering::Release);
@@ -82,13 +84,12 @@ impl Window {
         Some(Window { address, len, slot, end: start + len as u64 })
     }
 
-    /// Whether all that was seen was the file's, as far as is known now. Asks the system how long the file is.
+    /// Checks that all bytes read so far were the file's. The check asks the system for the length of the file.
     ///
     /// # Errors
-    /// [`Error::Io`] where some of it could not be had: the file, at `path`, became shorter, or the drive failed. There
-    /// were zeros instead.
+    /// [`Error::Io`] if the file at `path` became shorter or the drive failed: the window then contained zeros.
     pub(crate) fn check(&self, file: &File, path: &Path) -> Result<()> {
-        // What is cut off within a page becomes zeros, and nobody is told.
+        // Bytes that are cut off within a page become zeros without a signal.
         let is_whole = file.metadata().is_ok_and(|found| found.len() >= self.end);
         match SLOTS[self.slot].has_failed.load(Ordering::SeqCst) || !is_whole {
             true => Err(Error::io(
@@ -105,7 +106,7 @@ impl Deref for Window {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: address..address+len is mapped as long as this lives, and what is lost of it becomes zeros.
+        // SAFETY: address..address+len is mapped as long as this lives, and lost pages become zeros.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) }
     }
 }
@@ -114,21 +115,22 @@ impl Drop for Window {
     fn drop(&mut self) {
         let slot = &SLOTS[self.slot];
         slot.pages.store(0, Ordering::SeqCst);
-        // SAFETY: the mapping is this one's, and nobody looks at it any more. It cannot fail for one that is there.
+        // SAFETY: the mapping belongs to this window, and no borrow of it is left. The call cannot fail for an existing
+        // mapping.
         let _ = unsafe { munmap(self.address.as_ptr().cast(), self.len) };
         slot.is_taken.store(false, Ordering::Release);
     }
 }
 
-/// The action for SIGBUS before there were windows.
-static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+/// The action for SIGBUS before the handler was installed.
+static PREVIOUS_ACTION: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Whether SIGBUS comes here; makes it so once.
-fn is_handled() -> bool {
-    static IS_HANDLED: OnceLock<bool> = OnceLock::new();
-    *IS_HANDLED.get_or_init(|| {
-        // SAFETY: all zeros are a sigaction, and both calls are given valid ones. The handler is set after it is known what
-        // to hand on to, and does only what a handler of signals may.
+/// Installs the handler for SIGBUS once, and returns true if it is in place.
+fn install_handler() -> bool {
+    static IS_INSTALLED: OnceLock<bool> = OnceLock::new();
+    *IS_INSTALLED.get_or_init(|| {
+        // SAFETY: all zeros are a valid sigaction, and both calls get valid ones. The handler is installed after the
+        // previous action is stored, and does only what a signal handler may.
         unsafe {
             if libc::sysconf(libc::_SC_PAGESIZE) != PAGE_BYTES as i64 {
                 return false;
@@ -137,7 +139,7 @@ fn is_handled() -> bool {
             if libc::sigaction(libc::SIGBUS, ptr::null(), &mut before) != 0 {
                 return false;
             }
-            let _ = BEFORE.set(before);
+            let _ = PREVIOUS_ACTION.set(before);
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = on_lost_page as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -146,11 +148,11 @@ fn is_handled() -> bool {
     })
 }
 
-/// Puts zeros where a window has lost its pages. What is no window's is left to what was there before: the access that failed
-/// is tried again when this returns, and meets it.
-extern "C" fn on_lost_page(signal: libc::c_int, told: *mut libc::siginfo_t, _: *mut libc::c_void) {
-    // SAFETY: the system gives a valid siginfo with the address of the access, and errno is this thread's.
-    let (address, errno) = unsafe { ((*told).si_addr() as usize, libc::__errno_location()) };
+/// Maps zeros in place of the lost pages of a window. For any other address the handler restores the previous action:
+/// the failed access is tried again when the handler returns, and meets that action.
+extern "C" fn on_lost_page(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo with the address of the access, and errno belongs to this thread.
+    let (address, errno) = unsafe { ((*info).si_addr() as usize, libc::__errno_location()) };
     // SAFETY: as above.
     let before = unsafe { *errno };
     for slot in &SLOTS {
@@ -163,8 +165,8 @@ extern "C" fn on_lost_page(signal: libc::c_int, told: *mut libc::siginfo_t, _: *
         slot.has_failed.store(true, Ordering::SeqCst);
         let page = address & !(PAGE_BYTES - 1);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-        // SAFETY: page..end is a part of a mapping that is a window's, which lives while somebody looks at it. A system
-        // call, as those are that a handler may make.
+        // SAFETY: page..end is a part of the mapping of a window, which lives while its bytes are read. A system call
+        // is allowed in a signal handler.
         let mapped = unsafe { libc::mmap(page as *mut _, end - page, libc::PROT_READ, flags, -1, 0) };
         // SAFETY: as above.
         unsafe { *errno = before };
@@ -172,8 +174,8 @@ extern "C" fn on_lost_page(signal: libc::c_int, told: *mut libc::siginfo_t, _: *
             return;
         }
     }
-    if let Some(action) = BEFORE.get() {
-        // SAFETY: what the system gave, given back.
+    if let Some(action) = PREVIOUS_ACTION.get() {
+        // SAFETY: the action is the one that the system returned.
         unsafe { libc::sigaction(signal, action, ptr::null_mut()) };
     }
 }
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_becomes_shorter_reads_as_zeros_from_there_on_and_that_is_told() {
+    fn a_file_that_becomes_shorter_reads_as_zeros_and_the_check_fails() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, vec![7; 64 << 10]).unwrap();
@@ -197,9 +199,9 @@ mod tests {
         file.set_len(20 << 10).unwrap();
         assert!(window[..4 << 10].iter().all(|&byte| byte == 7));
         assert!(window[4 << 10..].iter().all(|&byte| byte == 0));
-        let told = window.check(&file, &path).unwrap_err().to_string();
-        assert!(told.contains("became shorter") && told.contains("file"), "{told}");
-        // Within a page the system tells nobody.
+        let error = window.check(&file, &path).unwrap_err().to_string();
+        assert!(error.contains("became shorter") && error.contains("file"), "{error}");
+        // The kernel sends no signal for bytes that are cut off within a page.
         let last = Window::open(&file, 16 << 10, 4 << 10).unwrap();
         last.check(&file, &path).unwrap();
         file.set_len((20 << 10) - 5).unwrap();
@@ -208,34 +210,34 @@ mod tests {
         assert!(other.iter().all(|&byte| byte == 7));
         other.check(&file, &path).unwrap();
         drop(window);
-        // A place that was used is as good as new.
+        // A slot that was used is as good as new.
         let again = Window::open(&file, 0, 16 << 10).unwrap();
         assert!(again.iter().all(|&byte| byte == 7));
         again.check(&file, &path).unwrap();
     }
 
     #[test]
-    fn windows_beyond_the_last_place_are_none_and_places_come_back() {
+    fn windows_beyond_the_limit_are_none_and_slots_are_reused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, vec![1; 4096]).unwrap();
         let file = File::open(&path).unwrap();
-        // Other tests have some too.
+        // Other tests have windows too.
         let all: Vec<_> = (0..=WINDOWS_MAX).map_while(|_| Window::open(&file, 0, 4096)).collect();
         assert!(all.len() > WINDOWS_MAX / 2 && all.len() <= WINDOWS_MAX, "{}", all.len());
         drop(all);
         assert!(Window::open(&file, 0, 4096).is_some());
     }
 
-    /// In a process of its own, which dies of it as it would without windows.
+    /// The test runs in a process of its own, which dies of the signal as it would without windows.
     #[test]
-    fn a_lost_page_of_somebody_else_ends_the_process_as_ever() {
-        const TOLD: &str = "INSHORE_TEST_LOSES_A_PAGE";
+    fn a_lost_page_outside_of_all_windows_ends_the_process() {
+        const IS_CHILD: &str = "INSHORE_TEST_LOSES_A_PAGE";
         let folder = tempfile::tempdir().unwrap();
-        if std::env::var_os(TOLD).is_none() {
+        if std::env::var_os(IS_CHILD).is_none() {
             let me = std::env::current_exe().unwrap();
-            let name = "window::tests::a_lost_page_of_somebody_else_ends_the_process_as_ever";
-            let ended = Command::new(me).args(["--exact", name]).env(TOLD, "1").output().unwrap().status;
+            let name = "window::tests::a_lost_page_outside_of_all_windows_ends_the_process";
+            let ended = Command::new(me).args(["--exact", name]).env(IS_CHILD, "1").output().unwrap().status;
             assert_eq!(ended.signal(), Some(libc::SIGBUS), "{ended}");
             return;
         }
@@ -247,7 +249,7 @@ mod tests {
         let other =
             unsafe { mmap(ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::SHARED, &file, 0) }.unwrap();
         file.set_len(0).unwrap();
-        // SAFETY: it is mapped; that its page is gone is what is tested.
+        // SAFETY: the address is mapped; the access to its lost page is what the test is about.
         let byte = unsafe { ptr::read_volatile(other.cast::<u8>().add(4096)) };
         panic!("read {byte}");
     }

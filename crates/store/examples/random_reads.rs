@@ -1,7 +1,8 @@
-//! Random reads of 8 KiB from a dataset of plain bytes, so many at a time; prints how many a second.
+//! `random_reads STORE DATASET DEPTH SECONDS` reads blocks of 8 KiB at random from a dataset of plain bytes.
 //!
-//! `random_reads STORE DATASET DEPTH SECONDS`: the counterpart of `fio --rw=randread` in `bench/store.py`. Give the
-//! dataset small check blocks (`store put --block 8KiB`), or more is read than asked for.
+//! DEPTH reads are in flight at a time, and the result is the number of reads a second. The program is the counterpart
+//! of `fio --rw=randread` in `bench/store.py`. The dataset needs small check blocks (`store put --block 8KiB`), or more
+//! bytes are read than requested.
 
 use std::{
     error::Error,
@@ -24,7 +25,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     file.remember_headers(&job)?;
     let block = file.block_bytes().max(READ_BYTES as usize);
     let mut spare = Buffer::zeroed(job.budget(), depth * block, "reads")?.split(block);
-    let mut flying = Vec::with_capacity(depth);
+    let mut in_flight = Vec::with_capacity(depth);
     let (mut state, mut reads) = (1u64, 0u64);
     let end = Instant::now() + Duration::from_secs(seconds);
     let started = Instant::now();
@@ -32,9 +33,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some(buffer) = spare.pop() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let place = (state >> 16) % (file.len() / READ_BYTES) * READ_BYTES;
-            flying.push(file.submit_read(&job, place..place + READ_BYTES, buffer)?);
+            in_flight.push(file.submit_read(&job, place..place + READ_BYTES, buffer)?);
         }
-        let (buffer, _) = flying.swap_remove(PendingRead::wait_any(&flying)).wait()?;
+        let (buffer, _) = in_flight.swap_remove(PendingRead::wait_any(&in_flight)).wait()?;
         spare.push(buffer);
         reads += 1;
     }

@@ -1,7 +1,7 @@
-//! Writes and reads a dataset over 1, 2 and 4 slow drives, and prints how fast that was: `throttled [MB/s of a drive]`.
+//! `throttled [MB/s of a drive]` writes and reads a dataset over 1, 2 and 4 slow drives, and prints the rates.
 //!
-//! The drives are folders in a temporary one, throttled; so what is seen is how evenly data is spread over drives and
-//! whether all are kept busy, on a machine with one real drive.
+//! The drives are throttled folders in a temporary folder. On a machine with one real drive, the rates therefore show how
+//! evenly data is spread over drives, and that all drives are kept busy.
 
 use std::{error::Error, sync::Arc, time::Instant};
 

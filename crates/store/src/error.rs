@@ -1,24 +1,24 @@
-//! What can go wrong with bytes on flash.
+//! The errors concern bytes on flash.
 
 use std::{io, path::PathBuf};
 
 use inshore_runtime as runtime;
 
-/// The result of a store operation.
+/// `Result` is the result of a store operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of the store. A message says what failed, where, what was found and what was expected.
+/// `Error` lists the errors of the store. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
     #[error("{}: cannot {what}: {source}{}", path.display(), runtime::url_hint(&path.to_string_lossy(), source))]
     Io {
-        /// What was tried, as a verb phrase ("write 1048576 bytes at 0").
+        /// The attempt, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// Bytes read back from flash are not the bytes that were written.
@@ -28,9 +28,9 @@ pub enum Error {
         file: String,
         /// Byte offset of the damaged block in that file.
         offset: u64,
-        /// The checksum of what was read.
+        /// The checksum of the bytes that were read.
         found: u32,
-        /// The checksum that was recorded when it was written.
+        /// The checksum that was recorded at the time of writing.
         expected: u32,
     },
     /// A file of the store has bytes that no version of Inshore writes.
@@ -40,15 +40,15 @@ pub enum Error {
         path: PathBuf,
         /// The part that is wrong ("magic", "version", "length").
         what: &'static str,
-        /// What stands there.
+        /// The value that was found.
         found: String,
-        /// What should.
+        /// The value that was expected.
         expected: String,
     },
     /// A reservation would exceed the budget.
     #[error("{}", runtime::Error::OverBudget { what, wanted: *wanted, free: *free, total: *total, enough: *enough })]
     OverBudget {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: &'static str,
         /// Bytes asked for.
         wanted: u64,
@@ -56,7 +56,7 @@ pub enum Error {
         free: u64,
         /// The whole budget.
         total: u64,
-        /// A budget in which there would be room; `None` where this one is a part of another.
+        /// A budget in which the reservation would fit; `None` if this budget is a part of a larger one.
         enough: Option<u64>,
     },
     /// The budget is below the smallest with which the job can work at all.
@@ -85,15 +85,15 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
-    /// A living job is at work with what was to be taken over or removed.
+    /// A living job uses the work that was to be taken over or removed.
     #[error("process {process} is at work with {name}: wait until it ends, or stop it")]
     InUse {
-        /// The name.
+        /// The name of the work.
         name: String,
-        /// The number of the process.
+        /// The id of the process.
         process: u32,
     },
-    /// A name that cannot be used for a dataset.
+    /// A text is not a valid name for a dataset.
     #[error(
         "bad name {name:?}: expected 1 to 100 letters, digits, '.', '_' or '-', beginning with a letter or digit"
     )]
@@ -101,7 +101,7 @@ pub enum Error {
         /// The name.
         name: String,
     },
-    /// A size that cannot be read.
+    /// A text is not a size.
     #[error("{}", runtime::Error::BadSize { text: text.clone() })]
     BadSize {
         /// The text.
@@ -113,35 +113,37 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
-    /// The header of an extent is not what the reference to it says.
+    /// The header of an extent does not match the reference to the extent.
     #[error("{file}: damaged at offset {offset}: the header of the extent is wrong: {what}")]
     DamagedHeader {
         /// The dataset and file.
         file: String,
         /// Byte offset of the extent in that file.
         offset: u64,
-        /// What is wrong with it.
+        /// The difference.
         what: String,
     },
-    /// An extent is damaged, and nothing else gives its bytes.
-    #[error("{file}: damaged at offset {offset}: extent {extent} of device {device} is not what was written")]
+    /// An extent is damaged, and neither copies nor parity restore its bytes.
+    #[error(
+        "{file}: damaged at offset {offset}: extent {extent} of device {device} is damaged and cannot be restored"
+    )]
     DamagedExtent {
         /// The dataset and file.
         file: String,
         /// Byte offset of the extent in that file; for parity the end of the file.
         offset: u64,
-        /// The device.
+        /// The number of the device.
         device: u16,
-        /// The extent on it.
+        /// The number of the extent on the device.
         extent: u32,
     },
-    /// A device of the store is not there.
+    /// A device of the store is missing.
     #[error("device {number} of the store is missing: put it back where it was, or name its folder")]
     NoDevice {
-        /// Its number.
+        /// The number of the device.
         number: u16,
     },
-    /// Redundancy needs more devices than the store has.
+    /// The redundancy needs more devices than the store has.
     #[error(
         "{}: {redundancy} need {} devices, and the store has {found}{}",
         store.display(), redundancy.devices(),
@@ -151,14 +153,14 @@ pub enum Error {
     TooFewDevices {
         /// The store.
         store: PathBuf,
-        /// What was asked for.
+        /// The requested redundancy.
         redundancy: crate::Redundancy,
-        /// Devices that are there and take data.
+        /// The number of devices that are present and take data.
         found: usize,
-        /// Devices that are missing.
+        /// The number of missing devices.
         missing: usize,
     },
-    /// A dataset that was sealed cannot grow.
+    /// A sealed dataset cannot grow.
     #[error("{name:?} in {} is sealed: nothing can be appended to it", store.display())]
     Sealed {
         /// The name.
@@ -166,21 +168,21 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
-    /// A dataset was changed by somebody else while this job was about to.
-    #[error("{name:?} in {} was changed by somebody else meanwhile: try again", store.display())]
+    /// Another job changed a dataset before this job could.
+    #[error("{name:?} in {} was changed by another job in the meantime: try again", store.display())]
     Changed {
         /// The name.
         name: String,
         /// The store.
         store: PathBuf,
     },
-    /// There is no store.
+    /// The folder holds no store.
     #[error("there is no store in {}: `inshore store init` makes one, and so does the first import or put", path.display())]
     NoStore {
         /// The folder.
         path: PathBuf,
     },
-    /// A device of a store has no superblock any more.
+    /// The superblock of a device is lost.
     #[error(
         "{}: a device of a store was here, and its superblock (extent 1, in segment-00000000) is lost: {found}. Nothing is \
          made anew here. If the store has other devices, use it with --store and the folder of one of those, and give it \
@@ -193,33 +195,33 @@ pub enum Error {
         /// The bytes in place of the superblock, or the trace of a store that was found.
         found: String,
     },
-    /// A store is there already.
+    /// The folder holds a store already.
     #[error("{} already holds a store", path.display())]
     StoreExists {
         /// The folder.
         path: PathBuf,
     },
-    /// A change of the store's devices that cannot be made.
+    /// A change of the store's devices is not possible.
     #[error("{}: {what}", path.display())]
     BadDevice {
         /// The folder of the device.
         path: PathBuf,
-        /// Why not.
+        /// The reason.
         what: String,
     },
-    /// Two parts of the store were written to, each while it could not see the other.
+    /// Two sets of devices were written to, each while the other set was missing.
     #[error(
-        "the store went two ways: {one} and {other} were each written to while the other was away. Nothing was changed \
-         now. Move one of the two away and the store opens with the other; `inshore store rejoin DIR` gives up what the \
-         drive in DIR has of its own"
+        "the devices of the store have diverged: {one} and {other} were each written to while the other was missing. \
+         Nothing was changed now. Move one of the two away, and the store opens with the other; `inshore store rejoin DIR` \
+         gives up the commits that only the drive in DIR has"
     )]
     Diverged {
-        /// The devices of one part, with its last commit.
+        /// The devices of one set, with its last commit.
         one: String,
-        /// Those of the other.
+        /// The devices of the other set, with its last commit.
         other: String,
     },
-    /// A folder is a copy of a device of a store, which is where it was.
+    /// A folder is a copy of a device of a store, and the original is at its place.
     #[error(
         "{} is a copy of device {number} of the store, which is at {}: two of one device in one store would overwrite \
          each other. Use the store there, or remove one of the two",
@@ -230,7 +232,7 @@ pub enum Error {
         copy: PathBuf,
         /// The number of the device.
         number: u16,
-        /// Where the store says that the device is, and where it is.
+        /// The recorded folder of the device, where the original is.
         path: PathBuf,
     },
     /// All devices are full.
@@ -239,27 +241,27 @@ pub enum Error {
         /// The store.
         store: PathBuf,
     },
-    /// A path where no file can be written, or a file whose content cannot be.
+    /// A path cannot be written, or the content of a file cannot.
     #[error("{file}: {what}")]
     BadOutput {
         /// The path, or "standard output".
         file: String,
-        /// Why not.
+        /// The reason.
         what: String,
     },
     /// The job was asked to stop.
     #[error("{}", runtime::Error::Cancelled)]
     Cancelled,
-    /// The job was asked to stop, and something was done until then.
+    /// The job was asked to stop after a part of its work was done.
     #[error("stopped before it was done; {left}")]
     Stopped {
-        /// How the store was left.
+        /// The state in which the job left the store.
         left: String,
     },
 }
 
 impl Error {
-    /// Whether it says that there is no space left.
+    /// Returns true if no space is left.
     pub fn is_no_space(&self) -> bool {
         match self {
             Error::NoSpace { .. } => true,
@@ -268,17 +270,17 @@ impl Error {
         }
     }
 
-    /// Whether the job was asked to stop.
+    /// Returns true if the job was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Cancelled | Error::Stopped { .. })
     }
 
-    /// The same, where what was done until the job was stopped stays done.
+    /// Turns [`Error::Cancelled`] into [`Error::Stopped`], for a job whose work until then stays done.
     pub(crate) fn leaves(self, left: impl FnOnce() -> String) -> Self {
         if matches!(self, Error::Cancelled) { Error::Stopped { left: left() } } else { self }
     }
 
-    /// The same once more, for another who waits for the same thing.
+    /// Copies the error, for another thread that waits for the same result.
     pub(crate) fn again(&self) -> Self {
         match self {
             Error::Io { what, path, source } => {
@@ -296,13 +298,13 @@ impl Error {
         }
     }
 
-    /// An [`Error::Io`] for `what` on `path`.
+    /// Creates an [`Error::Io`] for `what` on `path`.
     pub fn io(what: impl Into<String>, path: impl Into<PathBuf>, source: io::Error) -> Self {
         Error::Io { what: what.into(), path: path.into(), source }
     }
 }
 
-/// What goes wrong with memory, files and jobs is told as it is everywhere: by the error of the same name.
+/// Errors of the runtime become the store's errors of the same name.
 impl From<runtime::Error> for Error {
     fn from(error: runtime::Error) -> Error {
         match error {

@@ -1,5 +1,5 @@
-//! The decoders of structures on flash for the targets in `fuzz/`. Each reads what it is given; where that is a structure,
-//! it is written and read again and must say the same.
+//! The targets in `fuzz/` call these decoders of structures on flash. A decoder gets arbitrary bytes; if they are a
+//! valid structure, encoding and decoding it again must give the same structure.
 
 use crate::{
     Catalog, ExtentRef,
@@ -8,7 +8,7 @@ use crate::{
     log::{Superblock, record_header_round_trip, record_header_sum},
 };
 
-/// A slot of a superblock. Its checksum is made right first: bytes at random would go no further.
+/// Decodes a slot of a superblock. The checksum is corrected first, since random bytes would not pass it.
 pub fn superblock(slot: &mut [u8]) {
     if let Some(len) = slot.get(16..20) {
         let len = u32::from_le_bytes(len.try_into().expect("4 bytes")) as usize;
@@ -23,7 +23,7 @@ pub fn superblock(slot: &mut [u8]) {
     }
 }
 
-/// The header of a log record, made right like that, and the edits behind it.
+/// Decodes the header of a log record, after correcting its checksum, and the edits behind the header.
 pub fn log_record(record: &mut [u8]) {
     let store = [7; 16];
     if record.len() >= 48 {
@@ -34,7 +34,7 @@ pub fn log_record(record: &mut [u8]) {
     edits(record.get(48..).unwrap_or_default());
 }
 
-/// The body of a log record.
+/// Decodes the body of a log record.
 pub fn edits(body: &[u8]) {
     if let Some(edits) = decode_edits(body) {
         assert_eq!(decode_edits(&encode_edits(&edits)).as_ref(), Some(&edits));
@@ -44,24 +44,24 @@ pub fn edits(body: &[u8]) {
         let mut again = Catalog::default();
         again.apply(2, &catalog.checkpoint(0));
         assert_eq!(again.datasets, catalog.datasets);
-        // What every caller asks of a catalog.
+        // These are the questions that every caller asks of a catalog.
         catalog.taken(0).into_iter().for_each(|run| assert!(run.places().count() < 128));
         let bytes = catalog.datasets.values().fold(0u64, |sum, record| sum.wrapping_add(record.bytes()));
         std::hint::black_box(bytes);
     }
 }
 
-/// The header of an extent.
+/// Decodes the header of an extent.
 pub fn extent_header(page: &[u8]) {
     if let Some(header) = Header::decode(page)
-        // A page has room for so many checksums; who reads one has compared the checksum of the page before.
+        // A page has room for 1011 checksums. A real caller has checked the page's own checksum before.
         && header.sums.len() <= 1011
     {
         assert_eq!(Header::decode(&header.encode()), Some(header));
     }
 }
 
-/// A list of references.
+/// Decodes a list of references.
 pub fn references(list: &[u8]) {
     for bytes in list.chunks_exact(REF_BYTES) {
         if let Some(reference) = ExtentRef::decode(bytes) {

@@ -1,4 +1,4 @@
-//! One run of one command on a store.
+//! A job is one run of one command on a store.
 
 use std::{
     ops::Deref,
@@ -16,16 +16,27 @@ use crate::{
     shared::Shared, space::extents::Extents, space::lease::Lease,
 };
 
-/// One run of one command on a store: a [`Context`], which it can be used as, and its place in the store. Clones share it;
-/// dropping the last one removes the scratch folder.
+/// `Job` is a [`Context`] with extents and scratch files in a store; it dereferences to the context. Clones share the
+/// job, and dropping the last clone removes the scratch folder.
 #[derive(Clone, Debug)]
 pub struct Job {
-    // Dropped in this order: what is on its way ends before the scratch folder goes.
+    // The fields are dropped in this order: requests in flight end before the scratch folder is removed.
     context: Context,
     home: Arc<Home>,
 }
 
-/// Where a job has its place in a store.
+impl Store {
+    /// Starts a job, after freeing the resources of dead jobs.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`].
+    pub fn job(&self, budget: Budget, cancel: Cancel) -> Result<Job> {
+        let scratch = self.0.join()?;
+        Ok(Job::new(self.0.clone(), scratch, budget, cancel))
+    }
+}
+
+/// `Home` is a job's part of the store.
 #[derive(Debug)]
 struct Home {
     lease: Arc<Lease>,
@@ -56,12 +67,12 @@ impl Job {
         Job { context: Context::new(budget, cancel), home: Arc::new(home) }
     }
 
-    /// The same job, for work that may use `budget` alone: a [`Budget::part`] of the job's.
+    /// Returns the same job for work that may use only `budget`, a [`Budget::part`] of the job's.
     pub fn within(&self, budget: Budget) -> Job {
         Job { context: self.context.within(budget), home: self.home.clone() }
     }
 
-    /// A device of the store.
+    /// Returns a device of the store.
     pub(crate) fn device(&self, number: u16) -> Result<Arc<dyn Device>> {
         self.shared().device(number)
     }
@@ -70,7 +81,7 @@ impl Job {
         &self.home.shared
     }
 
-    /// The store that it works on.
+    /// Returns the store of the job.
     pub fn store(&self) -> Store {
         Store(self.shared().clone())
     }
@@ -79,33 +90,34 @@ impl Job {
         &self.home.scratch
     }
 
-    /// The extents that it has taken.
+    /// Returns the extents that the job has taken.
     pub(crate) fn lease(&self) -> &Arc<Lease> {
         &self.home.lease
     }
 
-    /// How many extents its scratch files take, and datasets that it writes and did not commit.
+    /// Returns the number of extents in the job's scratch files and in datasets that are not committed.
     pub fn extents_in_use(&self) -> u64 {
         self.lease().in_use()
     }
 
-    /// The path of a plain scratch file called `name`, for what only works on a file system. It goes with the job.
+    /// Returns the path of a plain scratch file called `name`, for code that needs a file system. The file is removed
+    /// with the job.
     pub fn scratch_path(&self, name: &str) -> PathBuf {
         self.scratch().path().join(name)
     }
 
-    /// A name that no other scratch file of this job has, beginning with `prefix`.
+    /// Returns a name with this prefix that no other scratch file of the job has.
     pub fn scratch_name(&self, prefix: &str) -> String {
         format!("{prefix}-{}", self.home.names.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Ends the last phase and gives the counters, with what the drives of the store alone would take.
+    /// Ends the last phase and returns the counters, with the time that the drives of the store alone would take.
     pub fn report(&self) -> Report {
         let drive_floor = self.store().drive_profile().map(|profile| drive_floor(&profile, self.counters()));
         Report { direct_io: self.shared().is_direct(), drive_floor, ..self.context.report() }
     }
 
-    /// Starts to move the bytes of `parts` from or to `buffer`, and counts them. `extents` live until that is done.
+    /// Starts to transfer `parts` of `buffer`, and counts their bytes. `extents` live until the transfer is done.
     pub(crate) fn submit(
         &self,
         direction: Direction,
@@ -117,12 +129,12 @@ impl Job {
     }
 }
 
-/// A run that has a store, or needs none: for whoever starts both.
+/// `Execution` is a run with or without a store.
 #[derive(Clone, Debug)]
 pub enum Execution {
-    /// It reads and writes plain files alone.
+    /// The run reads and writes only plain files.
     Plain(Context),
-    /// It was started on a store.
+    /// The run was started on a store.
     Stored(Job),
 }
 
@@ -144,7 +156,7 @@ impl AsRef<Context> for Execution {
 }
 
 impl Execution {
-    /// The job on a store, if it is one.
+    /// Returns the job, if the run has a store.
     pub fn job(&self) -> Option<&Job> {
         match self {
             Execution::Plain(_) => None,
@@ -152,7 +164,7 @@ impl Execution {
         }
     }
 
-    /// Ends the last phase and gives the counters.
+    /// Ends the last phase and returns the counters.
     pub fn report(&self) -> Report {
         match self {
             Execution::Plain(context) => context.report(),
@@ -161,7 +173,7 @@ impl Execution {
     }
 }
 
-/// The time that the drives alone would take for the bytes counted, at their best rates.
+/// Returns the time that the drives alone would take for the counted bytes, at their best rates.
 fn drive_floor(profile: &DriveProfile, counters: &Counters) -> DriveFloor {
     let best = EXTENT_BYTES as u64;
     DriveFloor {
@@ -176,8 +188,8 @@ pub(crate) fn test_job(memory_bytes: u64, faults: &[crate::Fault]) -> (tempfile:
     let device = crate::Faulty::new(Arc::new(crate::Memory::new(256)), &[]);
     let store = crate::Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
     let job = store.job(Budget::new(memory_bytes, 2), Cancel::default()).unwrap();
-    // The first extents are taken now, so that faults hit what the test does.
-    job.lease().give_back(job.lease().take(&[]).unwrap());
+    // The first extents are taken before the faults are set, so that faults hit the I/O of the test.
+    job.lease().release(job.lease().take(&[]).unwrap());
     device.set(faults);
     (folder, job)
 }

@@ -1,14 +1,14 @@
-//! Finished work that outlives an interrupted job, for the job that goes on with it.
+//! Kept work is finished work of an interrupted job, from which a later job resumes.
 //!
-//! A piece of it, such as a sorted run, is a dataset of the kind "kept", named `resume-FINGERPRINT-RANDOM`: all that
-//! protects datasets protects it, and [`Store::list`] leaves it out. The fingerprint stands for the job's question and
-//! inputs, so the same job finds its pieces again, and no other does. Only one living job may keep under a fingerprint.
+//! A piece of kept work, such as a sorted run, is a dataset of the kind "kept", named `resume-FINGERPRINT-RANDOM`. It
+//! is protected like every dataset, and [`Store::list`] leaves it out. The fingerprint is a hash of the job's question
+//! and inputs, so only the same job finds the pieces again. One living job at a time may use a fingerprint.
 //!
 //! ```text
-//!   attributes   [ seconds since 1970 when the job began u64 | what it does, a length u32 and UTF-8 | state ]
+//!   attributes   [ start of the job in seconds since 1970 u64 | description, a length u32 and UTF-8 | state ]
 //! ```
 //!
-//! What the state says is up to the crate that keeps.
+//! The format of the state is up to the crate that keeps the work.
 
 use std::{
     collections::BTreeMap,
@@ -20,17 +20,15 @@ use serde::Serialize;
 
 use crate::{
     Dataset, DatasetBuilder, DatasetRecord, Edit, Error, Job, Result, Store,
+    dataset::named::KEPT,
     log::encoding::{Cursor, put_bytes},
-    space::scratch::random_u64,
+    random::random_u64,
 };
 
-/// The kind of datasets that are pieces of kept work.
-pub(crate) const KEPT: &str = "kept";
-
-/// Removals in one commit: more make a record of the log long.
+/// The largest number of removals in one commit, which limits the length of a log record.
 const REMOVED_AT_ONCE: usize = 1000;
 
-/// Where a job keeps its finished work. Clones share it.
+/// `Keep` stores the finished work of a job. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Keep(Arc<Inner>);
 
@@ -42,39 +40,39 @@ struct Inner {
     began: u64,
 }
 
-/// A piece of finished work.
+/// `KeptPiece` is a piece of finished work.
 #[derive(Clone, Debug)]
 pub struct KeptPiece {
-    /// Its files, held open.
+    /// The files of the piece, held open.
     pub dataset: Dataset,
-    /// What [`Keep::commit`] was given with it.
+    /// The state that was passed to [`Keep::commit`].
     pub state: Vec<u8>,
 }
 
-/// What an interrupted job left, or a living one keeps.
+/// `Kept` summarizes the work that an interrupted job left or a living job keeps.
 #[derive(Clone, Debug, Serialize)]
 pub struct Kept {
-    /// Its name: `resume-` and a fingerprint.
+    /// The name: `resume-` and a fingerprint.
     pub name: String,
-    /// What the job does, for people.
+    /// A description of the job for people.
     pub what: String,
-    /// How many pieces of work were finished.
+    /// The number of finished pieces.
     pub pieces: usize,
-    /// Bytes of data in them.
+    /// Bytes of data in the pieces.
     pub bytes: u64,
     /// Seconds since the job began for the first time.
     pub seconds: f64,
-    /// The number of the process that is at work with it now.
+    /// The id of the process that uses the work now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<u32>,
 }
 
 impl Store {
-    /// Begins to keep the work of `job`, which does `what`; `fingerprint` must differ for jobs whose pieces are not
-    /// each other's. What was kept by one before it is given by [`Keep::pieces`].
+    /// Begins to keep the work of `job`, which `what` describes. Jobs that must not share pieces need different
+    /// fingerprints. [`Keep::pieces`] returns the pieces that an earlier run of the job kept.
     ///
     /// # Errors
-    /// [`Error::InUse`] where a living job keeps under this fingerprint; [`Error::Io`].
+    /// [`Error::InUse`] if a living job uses this fingerprint; [`Error::Io`].
     pub fn keep(&self, job: &Job, fingerprint: u64, what: &str) -> Result<Keep> {
         let name = format!("resume-{fingerprint:016x}");
         if let Some(process) = self.0.claim(job.scratch(), &name)? {
@@ -84,7 +82,7 @@ impl Store {
         Ok(Keep(Arc::new(Inner { store: self.clone(), name, what: what.to_string(), began })))
     }
 
-    /// What interrupted jobs left and living ones keep, by name.
+    /// Lists the kept work of interrupted and living jobs, by name.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
@@ -107,7 +105,7 @@ impl Store {
         Ok(found.into_values().collect())
     }
 
-    /// Removes what an interrupted job left: the name is one of [`Store::kept`].
+    /// Removes the work that an interrupted job left, by its name in [`Store::kept`].
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::InUse`]; [`Error::Io`].
@@ -129,7 +127,7 @@ impl Store {
         Ok(pieces.map(|record| record.name.clone()).collect())
     }
 
-    /// Those that are gone already are no error.
+    /// Removes pieces; a piece that is gone already is no error.
     fn remove_pieces(&self, names: &[String]) -> Result<()> {
         for names in names.chunks(REMOVED_AT_ONCE) {
             let names = names.to_vec();
@@ -143,12 +141,12 @@ impl Store {
 }
 
 impl Keep {
-    /// What it is called in [`Store::kept`].
+    /// Returns the name in [`Store::kept`].
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// What was kept so far, in no order.
+    /// Returns the pieces that were kept so far, in no particular order.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
@@ -164,7 +162,7 @@ impl Keep {
         Ok(pieces)
     }
 
-    /// Begins a piece. Nothing is kept before [`Keep::commit`].
+    /// Begins a piece, which is kept by [`Keep::commit`].
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -173,7 +171,7 @@ impl Keep {
         self.0.store.create_dataset(job, &name, KEPT)
     }
 
-    /// Keeps a piece that is finished. When this returns, it survives a power loss.
+    /// Keeps a finished piece. After the return, the piece survives a power loss.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Cancelled`].
@@ -184,7 +182,7 @@ impl Keep {
         piece.commit(&attributes)
     }
 
-    /// Gives pieces up that nobody can use.
+    /// Removes pieces that cannot be used.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -193,7 +191,7 @@ impl Keep {
         self.0.store.remove_pieces(&names)
     }
 
-    /// Removes all pieces, since the job is done.
+    /// Removes all pieces once the job is done.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -202,12 +200,12 @@ impl Keep {
     }
 }
 
-/// The name of a piece without what makes it differ from the others.
+/// Returns the name of a piece without its random suffix.
 fn name_of(record: &DatasetRecord) -> &str {
     record.name.rsplit_once('-').map_or(&record.name, |(name, _)| name)
 }
 
-/// When the job began, what it does, and the state.
+/// Parses the attributes of a piece: the start of the job, its description, and the state.
 fn parse(attributes: &[u8]) -> Option<(u64, String, &[u8])> {
     let mut rest = Cursor(attributes);
     Some((rest.u64()?, rest.string()?, rest.0))
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_job_kept_is_found_by_the_same_job_and_by_no_other_and_by_one_at_a_time() {
+    fn kept_work_is_found_by_the_same_job_only_and_by_one_process_at_a_time() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let job = || store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
@@ -236,7 +234,7 @@ mod tests {
         keep_one(&keep, &first, b"abc", b"one");
         keep_one(&keep, &first, b"defg", b"two");
         let unfinished = keep.begin(&first).unwrap();
-        // It is no dataset for who lists them, and is verified like one.
+        // Kept work is left out of lists, and is verified like a dataset.
         assert!(store.list().unwrap().is_empty());
         assert_eq!(store.verify(&first, &[], false).unwrap().datasets, 2);
         let second = job();
@@ -257,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_job_left_can_be_removed() {
+    fn kept_work_of_a_dead_job_can_be_removed() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path()).unwrap();
         let job = store.job(Budget::new(1 << 20, 1), Cancel::default()).unwrap();

@@ -1,18 +1,18 @@
-//! Bytes on flash: devices, extents, checksums, datasets, jobs.
+//! The store keeps bytes on flash: devices, extents, checksums, datasets and jobs.
 //!
-//! The nouns, from the bottom up:
+//! These are the nouns, from the bottom up:
 //!
-//! - [`Device`]: something that holds numbered extents of 2 MiB. [`Directory`] is a folder on a file system, read and
-//!   written past the page cache; [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] stand in for it in tests.
-//! - the log: a superblock and records on the devices that say what the store holds, the [`Catalog`].
-//! - [`CheckedFile`]: a list of extents whose every block is checked against a checksum kept apart from it.
-//!   [`FileWriter`] makes one, [`FileReader`] streams it, [`BlockFile`] is the one that is changed in place.
+//! - [`Device`]: numbered extents of 2 MiB. [`Directory`] is a folder on a file system, read and written past the page
+//!   cache; [`Memory`], [`Throttled`], [`Faulty`] and [`Recording`] replace a directory in tests.
+//! - the log: a superblock and records on the devices, which describe the content of the store, the [`Catalog`].
+//! - [`CheckedFile`]: a list of extents. Every block is checked against a checksum that is stored apart from the block.
+//!   [`FileWriter`] writes a file, [`FileReader`] streams one, and a [`BlockFile`] is changed in place.
 //! - [`Store`]: named [`Dataset`]s on a set of devices, each published by one record of the log.
-//! - [`Job`]: one run of one command on a store: a [`Context`] (budget, I/O, counters, progress, stop flag), and the extents
-//!   and scratch files that it has. An [`Execution`] is a job, or a context where there is no store.
-//! - [`Keep`]: pieces of a job's finished work that outlive it, for the job that goes on with it.
+//! - [`Job`]: one run of one command on a store: a [`Context`] (budget, I/O, counters, progress, stop flag), with its
+//!   extents and scratch files. An [`Execution`] is a job, or a context without a store.
+//! - [`Keep`]: pieces of a job's finished work that outlive the job, so that the next run resumes there.
 //! - [`NewFile`]: a plain file that a command writes, which appears whole or not at all and survives a power loss.
-//! - [`measure`]: what a drive can do; its [`DriveProfile`] stays with the store and feeds estimates of time.
+//! - [`measure`]: the benchmark of a drive; its [`DriveProfile`] stays with the store and feeds estimates of time.
 //!
 //! ```text
 //!   Store ── Dataset ── CheckedFile ── extents ── Device
@@ -20,10 +20,11 @@
 //!     └── Job ── Context, Lease (extents), Scratch
 //! ```
 //!
-//! What needs no store (budgets, buffers, contexts, plain files) is `inshore_runtime`'s; its names are found here, too.
+//! The types that need no store (budgets, buffers, contexts, plain files) come from `inshore_runtime` and are
+//! re-exported here.
 //!
-//! The store knows bytes and never records: what a dataset means is up to the crate that wrote it, which
-//! keeps its own header in [`Dataset::attributes`]. The byte layout of everything is in `docs/format.md`.
+//! The store knows bytes and never records: the crate that wrote a dataset defines its format, and keeps its own header
+//! in [`Dataset::attributes`]. The byte layout of all structures is in `docs/format.md`.
 #![warn(missing_docs)]
 
 mod dataset;
@@ -36,6 +37,7 @@ mod job;
 mod keep;
 mod log;
 mod new_file;
+mod random;
 mod redundancy;
 mod shared;
 mod space;
@@ -44,7 +46,9 @@ mod upkeep;
 
 pub use dataset::{
     blocks::{BlockFile, PendingBlock},
+    builder::DatasetBuilder,
     checked::{CheckedFile, PendingRead},
+    named::{BYTES, Dataset, DatasetSummary, Location, NamedFile},
     reader::FileReader,
     writer::FileWriter,
 };
@@ -69,15 +73,14 @@ pub use job::{Execution, Job};
 pub use keep::{Keep, Kept, KeptPiece};
 pub use log::{
     DeviceEntry,
-    catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Redundancy, Run},
+    catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Run},
 };
 pub use new_file::{NewFile, NewFileWriter, make_folder, remove_file};
+pub use redundancy::Redundancy;
 pub use space::{
     relocate::Moved,
     scratch::{Owner, Scratch},
     usage::{DeviceUsage, JobUsage},
 };
-pub use store::{
-    BYTES, Dataset, DatasetBuilder, DatasetSummary, Location, NamedFile, Store, default_store_path,
-};
+pub use store::{Store, default_store_path};
 pub use upkeep::{Damage, Findings};

@@ -1,13 +1,13 @@
-//! A file that appears whole or not at all, or standard output: every file that a command writes is one.
+//! A new file appears whole or not at all. Every command writes its files, and standard output, in this way.
 //!
-//! The order of its steps is the rule for all of them, so that a kill or a power loss at any instant leaves the old file or the
-//! new one, and a file that was reported as written is there:
+//! The order of the steps is the same for all files. After a kill or a power loss at any instant, the old file or the
+//! new one is there, and a file that was reported as written is there:
 //!
 //! ```text
-//!   create   without a name, with the mode that it may have at most
+//!   create   without a name, with the strictest of its modes
 //!   write    bytes, permissions, times
 //!   publish  sync the file, link it, sync it again, exchange names with the old file, sync the folder, remove the old file
-//!   succeed  only then may the command report success, and remove what the file was made of (`remove_file`)
+//!   succeed  only then may the command report success, and remove the sources of the file (`remove_file`)
 //! ```
 
 use std::{
@@ -30,7 +30,8 @@ use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// The file being written, without a name until [`NewFile::publish`]. Dropped before, or killed, it leaves nothing.
+/// `NewFile` is a file that is being written, without a name until [`NewFile::publish`]. A file that is dropped or
+/// whose process is killed before leaves nothing.
 pub struct NewFile {
     name: String,
     /// The temporary file and its final path; `None` for standard output.
@@ -39,7 +40,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Standard output, which has no name to be given: [`NewFile::publish`] does nothing.
+    /// Opens standard output, which gets no name: [`NewFile::publish`] does nothing.
     ///
     /// # Errors
     /// [`Error::Io`].
@@ -54,24 +55,25 @@ impl NewFile {
         NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
-    /// Whether what is at `path` is written in place, and nothing is replaced: standard output (`-`), a character device
-    /// such as /dev/null, or a named pipe.
+    /// Returns true if a write to `path` replaces nothing: standard output (`-`), a character device such as /dev/null,
+    /// or a named pipe.
     pub fn is_in_place(path: &Path) -> bool {
         let kind = fs::metadata(path).map(|found| found.file_type());
         path == Path::new("-") || kind.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo())
     }
 
-    /// Finds out before the work whether [`NewFile::create`] can make a file at `path`; nothing is left of it. What is written in
-    /// place is not opened: a pipe would wait for a reader.
+    /// Checks before the work that [`NewFile::create`] can make a file at `path`, and leaves nothing there. A path that
+    /// is written in place is not opened, since a pipe would wait for a reader.
     ///
     /// # Errors
-    /// As [`NewFile::create`].
+    /// The errors of [`NewFile::create`].
     pub fn check(path: &Path) -> Result<()> {
         if Self::is_in_place(path) { Ok(()) } else { Self::create(path).map(drop) }
     }
 
-    /// Begins a file for `path`, on its file system; what is at `path` stays until [`NewFile::publish`], and a link
-    /// stays a link. Standard output (`-`), a character device or a named pipe is [written in place](NewFile::is_in_place).
+    /// Begins a file for `path`, on its file system. The existing file stays until [`NewFile::publish`], and a link
+    /// stays a link. Standard output (`-`), a character device or a named pipe is [written in
+    /// place](NewFile::is_in_place).
     ///
     /// # Errors
     /// [`Error::Io`] if no file can be made there; [`Error::BadOutput`] if `path` is a folder, a socket or a block device.
@@ -79,27 +81,29 @@ impl NewFile {
         Self::create_with(path, None)
     }
 
-    /// As [`NewFile::create`], for a file that only its owner may read or write, whoever may read what it replaces. The permissions that it
-    /// is to have in the end are set on [`NewFile::file`] before it is published, so that no other user can open it before.
+    /// Begins a file like [`NewFile::create`] that only its owner may read or write, even if it replaces a public file.
+    /// The caller sets the final permissions on [`NewFile::file`] before the file is published, so that no other user
+    /// can open it earlier.
     ///
     /// # Errors
-    /// As [`NewFile::create`].
+    /// The errors of [`NewFile::create`].
     pub fn create_private(path: &Path) -> Result<Self> {
         Self::create_with(path, Some(0o600))
     }
 
-    /// Writes a whole file, as durably as [`NewFile::publish`] does: what is at `path` stays until all of it is on the drive.
+    /// Writes a whole file, as durably as [`NewFile::publish`]: the existing file stays until all bytes are on the
+    /// drive.
     ///
     /// # Errors
-    /// As [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] where it cannot be written.
+    /// The errors of [`NewFile::create`] and [`NewFile::publish`]; [`Error::Io`] if the bytes cannot be written.
     pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
         Self::create(path)?.written(bytes)?.publish()
     }
 
-    /// Writes a whole file that only its owner may read or write, as durably, where nothing is at `path` yet.
+    /// Writes a whole new file that only its owner may read or write, as durably; a file must not exist at `path`.
     ///
     /// # Errors
-    /// As [`NewFile::create`] and [`NewFile::publish_new`]; [`Error::Io`] where it cannot be written.
+    /// The errors of [`NewFile::create`] and [`NewFile::publish_new`]; [`Error::Io`] if the bytes cannot be written.
     pub fn write_whole_private(path: &Path, bytes: &[u8]) -> Result<()> {
         Self::create_private(path)?.written(bytes)?.publish_new()
     }
@@ -118,7 +122,7 @@ impl NewFile {
             let file = File::options().write(true).open(path);
             return Ok(Self::of_file(&name, file.map_err(|source| Error::io("open it", path, source))?));
         }
-        // Through a link the table behind it is replaced, not the link.
+        // If `path` is a link, its target is replaced and not the link.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
         let old = fs::metadata(&path).ok();
         if old.as_ref().is_some_and(|old| !old.is_file()) {
@@ -136,12 +140,12 @@ impl NewFile {
         Ok(NewFile { name, part: Some((part, path)), out })
     }
 
-    /// The name in errors: the path, or "standard output".
+    /// Returns the name in errors: the path, or "standard output".
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// A writer to the end of the file. It is not buffered.
+    /// Returns a writer to the end of the file, which is not buffered.
     ///
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
@@ -149,7 +153,7 @@ impl NewFile {
         self.out.clone_handle().map_err(|source| Error::io("open it", &self.name, source))
     }
 
-    /// The open file itself, for whoever writes it in another way.
+    /// Returns the open file itself, for writes of another kind.
     ///
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
@@ -157,12 +161,12 @@ impl NewFile {
         self.out.file.try_clone().map_err(|source| Error::io("open it", &self.name, source))
     }
 
-    /// The folder where the file will be, for scratch beside it.
+    /// Returns the folder of the final path, for scratch files beside it.
     pub fn folder(&self) -> PathBuf {
         self.part.as_ref().map_or_else(std::env::temp_dir, |(_, path)| folder_of(path).to_path_buf())
     }
 
-    /// The system's error if there was one, and the error that the library reported otherwise.
+    /// Returns the system's error if a write failed, and otherwise the error that the library reported.
     pub fn error(&self, reported: impl ToString) -> Error {
         match self.out.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(source) => Error::io("write it", &self.name, source),
@@ -176,15 +180,16 @@ impl NewFile {
     /// Makes the file durable, then visible under its name, then the name durable.
     ///
     /// # Errors
-    /// [`Error::Io`]; what was at the path before is then still there, except where the very last step failed.
+    /// [`Error::Io`]; the old file is then still there, unless only the very last step failed.
     pub fn publish(self) -> Result<()> {
         self.publish_by(Part::replace)
     }
 
-    /// Does the same where nothing is at the path.
+    /// Publishes the file if no file is at the path.
     ///
     /// # Errors
-    /// As [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] where something is there.
+    /// The errors of [`NewFile::publish`]; [`Error::Io`] of the kind [`io::ErrorKind::AlreadyExists`] if a file is
+    /// there.
     pub fn publish_new(self) -> Result<()> {
         self.publish_by(Part::take)
     }
@@ -201,21 +206,21 @@ impl NewFile {
     }
 }
 
-/// Removes a file, and syncs its folder: without a journal, the drive may else have another file in its place while the folder
-/// still has its name.
+/// Removes a file and syncs its folder. Without a journal, the drive may otherwise reuse the file's space while the
+/// folder still has its name.
 ///
 /// # Errors
-/// The error that the system reports.
+/// The error of the system.
 pub fn remove_file(path: &Path) -> io::Result<()> {
     fs::remove_file(path)?;
     sync_folder(folder_of(path))
 }
 
-/// Makes a folder, and those above it that are not there, and syncs all their names: also those of folders that are there, since
-/// who made them may have been killed before that.
+/// Makes a folder and the missing folders above it, and syncs all their names. Existing folders are synced too, since
+/// their creator may have been killed before the sync.
 ///
 /// # Errors
-/// The error that the system reports.
+/// The error of the system.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let path = fs::canonicalize(path)?;
@@ -225,7 +230,7 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
             break;
         }
         match sync_folder(folder) {
-            // Somebody else made what lies in a folder that must not be read.
+            // A folder without read permission has entries of other users only.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
             synced => synced?,
         }
@@ -237,11 +242,11 @@ fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// A file that is not yet where it will be.
+/// `Part` is a file that does not have its final name yet.
 enum Part {
-    /// Without a name, so that not even a kill leaves anything.
+    /// The file has no name, so that not even a kill leaves anything.
     Unnamed(File),
-    /// `.NAME.RANDOM.part`, where the file system knows no files without names; removed on drop.
+    /// The file is called `.NAME.RANDOM.part`, on a file system without unnamed files; it is removed on drop.
     Named(NamedTempFile),
 }
 
@@ -275,7 +280,7 @@ impl Part {
         }
     }
 
-    /// Gives the file its name, in place of the file that has the name now, and returns the name of that one.
+    /// Gives the file its name. The old file of that name gets another name, which is returned.
     fn replace(self, path: &Path) -> io::Result<Option<PathBuf>> {
         let name = match self {
             Part::Unnamed(file) => link_hidden(&file, path)?,
@@ -285,7 +290,7 @@ impl Part {
         Ok(is_replaced.then_some(name))
     }
 
-    /// Gives the file its name where no file has it.
+    /// Gives the file its name, unless a file has that name.
     fn take(self, path: &Path) -> io::Result<Option<PathBuf>> {
         match self {
             Part::Unnamed(file) => link(&file, path)?,
@@ -295,7 +300,7 @@ impl Part {
     }
 }
 
-/// Gives a file without a name a hidden one beside `path`: such a file can be linked, but not over another one.
+/// Gives an unnamed file a hidden name beside `path`, since an unnamed file cannot be linked over another file.
 fn link_hidden(file: &File, path: &Path) -> io::Result<PathBuf> {
     let file_name = path.file_name().unwrap_or_default().to_string_lossy();
     for turn in 0.. {
@@ -309,9 +314,10 @@ fn link_hidden(file: &File, path: &Path) -> io::Result<PathBuf> {
     unreachable!("some name is free")
 }
 
-/// Renames a file to `path`. If a file is there, it gets the name `name`, and the result is true: without a journal, a file that
-/// loses its last name may be freed on the drive before the folder is written, and a check after the power loss then finds
-/// neither file by that name. File systems that cannot exchange names (ext2 as such, NFS) replace the old file.
+/// Renames a file to `path`. If a file is there, it gets the name `name`, and the result is true. Without a journal, a
+/// file that loses its last name may be freed on the drive before the folder is written, and a check after a power loss
+/// then finds neither file by that name. File systems that cannot exchange names (ext2 as such, NFS) replace the old
+/// file.
 fn exchange(name: &Path, path: &Path) -> io::Result<bool> {
     match renameat_with(CWD, name, CWD, path, RenameFlags::EXCHANGE) {
         Ok(()) => Ok(true),
@@ -319,15 +325,15 @@ fn exchange(name: &Path, path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Gives a file without a name its first one. Without a journal, a sync before that is lost: ext4 and ext2 write how many names
-/// a file has when the file is synced, and a check after the power loss removes one that has none.
+/// Gives an unnamed file its first name. Without a journal, an earlier sync is lost: ext4 and ext2 write the number of
+/// a file's names when the file is synced, and a check after a power loss removes a file without names.
 fn link(file: &File, name: &Path) -> io::Result<()> {
     let unnamed = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, &unnamed, CWD, name, AtFlags::SYMLINK_FOLLOW)?;
     file.sync_all().inspect_err(|_| _ = fs::remove_file(name))
 }
 
-/// The system's error, without the temporary name that is told with it.
+/// Returns the system's error, without the temporary name in its text.
 fn system_error(error: io::Error) -> io::Error {
     let inner = error.get_ref().and_then(|wrapped| wrapped.source()?.downcast_ref::<io::Error>());
     match inner.or(Some(&error)).and_then(io::Error::raw_os_error) {
@@ -340,16 +346,16 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes, and remembers how it failed, since some libraries keep only the text of an error.
+/// `NewFileWriter` writes a file and remembers its first error, since some libraries keep only the text of an error.
 pub struct NewFileWriter {
     file: File,
     failure: Arc<Mutex<Option<io::Error>>>,
-    /// Bytes written, and how many of them the drive was told to begin with.
+    /// The bytes written, and the number of those whose write to the drive was started.
     written: u64,
     begun: u64,
 }
 
-/// After so many bytes the drive begins to write them: else all would wait for the sync at the end.
+/// The number of bytes after which the drive starts to write them; otherwise all would wait for the sync at the end.
 const WRITE_BEHIND_BYTES: u64 = 4 << 20;
 
 impl NewFileWriter {
@@ -361,7 +367,8 @@ impl NewFileWriter {
         Ok(NewFileWriter { failure: self.failure.clone(), ..NewFileWriter::new(self.file.try_clone()?) })
     }
 
-    /// Linux begins to write out pages that it is told are not needed; only a hint, so it cannot fail in a way that matters.
+    /// Starts to write pages to the drive: Linux does so when it is told that they are not needed. The call is only a
+    /// hint, so its errors are ignored.
     fn write_behind(&mut self) {
         if let Some(length) =
             NonZeroU64::new(self.written - self.begun).filter(|n| n.get() >= WRITE_BEHIND_BYTES)

@@ -1,4 +1,4 @@
-//! Looks whether everything is as it was written, and mends what can be mended.
+//! Upkeep verifies all data of a store and repairs damage.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,62 +12,62 @@ use inshore_runtime::Pending;
 
 use crate::{
     Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentRef, Job, Place, Result, Store,
-    log::metadata_buffer,
-    redundancy::whole::{Health, Whole, extent_buffer},
+    device::metadata_buffer,
+    redundancy::whole::{ExtentFile, Health, Whole, extent_buffer},
     shared::{HEADER_BYTES, Urgency, header_of},
 };
 
-/// Extents that are read at the same time, at least: as many requests of 2 MiB keep a drive busy.
+/// The smallest number of extents that are read at the same time: four requests of 2 MiB keep a drive busy.
 const BUFFERS_MIN: usize = 4;
-/// Extents whose references and headers are read together: they lie side by side.
+/// The number of extents whose references and headers are read together, since these lie side by side.
 const BATCH: u64 = 32;
 
-/// Something that is not as it was written.
+/// `Damage` describes data that differs from what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
     /// The dataset and file; empty for superblocks and log.
     pub file: String,
-    /// Where the extent begins in that file, in bytes.
+    /// The offset of the extent in that file, in bytes.
     pub offset: u64,
-    /// Where it lies; `None` for superblocks and log.
+    /// The place of the extent; `None` for superblocks and log.
     pub place: Option<Place>,
-    /// What is wrong.
+    /// A description of the damage.
     pub what: String,
-    /// Whether it was mended.
+    /// True if the damage was repaired.
     pub is_repaired: bool,
 }
 
-/// What was looked at and what was found.
+/// `Findings` is the result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// Datasets that were looked at.
+    /// The number of datasets that were verified.
     pub datasets: u64,
-    /// Extents that were read, with those of copies, parity and lists.
+    /// The number of extents that were read, including copies, parity and lists.
     pub extents: u64,
-    /// What is damaged, in no order.
+    /// The damage, in no particular order.
     pub damage: Vec<Damage>,
 }
 
 impl Findings {
-    /// Whether nothing is damaged, or all that was is mended.
+    /// Returns true if nothing is damaged, or all damage was repaired.
     pub fn is_sound(&self) -> bool {
         self.damage.iter().all(|damage| damage.is_repaired)
     }
 }
 
 impl Store {
-    /// Reads every extent of `names` (all datasets where there are none), each copy, all parity, lists and headers,
-    /// the superblocks and all copies of the log, and compares them with their checksums. A commit that a process began
-    /// and did not live to finish is no damage, and is finished first. With `repair`, what is damaged is made again from
-    /// the rest where that gives it, and written where it belongs; superblocks and log are written anew, and space that
-    /// nobody uses is given back.
+    /// Verifies the datasets `names` (all datasets if empty): reads every extent, each copy, all parity, lists and
+    /// headers, and also the superblocks and all copies of the log, and compares them with their checksums. A commit
+    /// that a killed process did not finish is no damage, and is finished first. With `repair`, damaged data is
+    /// restored from redundancy and rewritten in place where possible, superblocks and log are written anew, and unused
+    /// space is returned to the file system.
     ///
-    /// Costs one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter of it,
-    /// four at least.
+    /// The cost is one read of everything, and buffers of 2 MiB from the budget: four for each drive, up to a quarter
+    /// of the budget, and at least four.
     ///
     /// # Errors
-    /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is no error but a
-    /// finding.
+    /// [`crate::Error::NotFound`]; [`crate::Error::OverBudget`]; [`crate::Error::Cancelled`]. Damage is not an error
+    /// but a finding.
     pub fn verify(&self, job: &Job, names: &[String], repair: bool) -> Result<Findings> {
         let mut findings = Findings::default();
         let all: Vec<String> = match names {
@@ -77,14 +77,14 @@ impl Store {
         let datasets: Vec<Dataset> = all
             .iter()
             .filter_map(|name| match self.dataset(name) {
-                // Of all datasets, one may have been removed just now.
+                // If all datasets are verified, one may have been removed just now.
                 Err(crate::Error::NotFound { .. }) if names.is_empty() => None,
                 opened => Some(opened),
             })
             .collect::<Result<_>>()?;
         let bytes = datasets.iter().map(|dataset| dataset.summary().stored_bytes).sum();
         job.start_phase(if repair { "scrubbing" } else { "verifying" }, "bytes", bytes);
-        // Where it cannot be finished, it is told like damage.
+        // A commit that cannot be finished is reported like damage.
         let _ = self.0.finish_commit();
         for what in self.0.check_log()? {
             let file = String::new();
@@ -97,15 +97,15 @@ impl Store {
         for dataset in &datasets {
             findings.datasets += 1;
             for file in &dataset.files {
-                // The list first: all else is found through it.
+                // The list comes first, since all extents are found through it.
                 if let Some(list) = file.list() {
-                    look_at_file(job, list, repair, &mut findings)?;
+                    verify_file(job, list, repair, &mut findings)?;
                 }
-                look_at_file(job, file, repair, &mut findings)?;
+                verify_file(job, file, repair, &mut findings)?;
             }
         }
         if repair {
-            // A drive that cannot give space back has said so above, if anything on it is damaged.
+            // A drive that cannot return space was reported above, if any of its data is damaged.
             let _ = self.0.discard_unused();
             for device in self.0.devices().values() {
                 device.sync().map_err(|error| crate::Error::io("sync", device.name(), error))?;
@@ -115,29 +115,29 @@ impl Store {
     }
 }
 
-fn look_at_file(job: &Job, file: &CheckedFile, repair: bool, findings: &mut Findings) -> Result<()> {
-    if file.positions() == 0 {
+fn verify_file(job: &Job, file: &CheckedFile, repair: bool, findings: &mut Findings) -> Result<()> {
+    if file.layout().positions() == 0 {
         return Ok(());
     }
     let wanted = job.store().stream_buffers(job.budget(), EXTENT_BYTES).max(BUFFERS_MIN);
-    let count = wanted.min(file.positions() as usize);
+    let count = wanted.min(file.layout().positions() as usize);
     let workers = job.budget().threads().min(count.div_ceil(2));
     let mut buffers =
         Buffer::zeroed(job.budget(), count * EXTENT_BYTES, "buffers to verify with")?.split(EXTENT_BYTES);
-    let look = Look { job, file, repair, next: AtomicU64::new(0), damage: Mutex::default() };
+    let look = Verifier { job, file, repair, next: AtomicU64::new(0), damage: Mutex::default() };
     std::thread::scope(|scope| {
         let shares =
             (0..workers).map(|worker| buffers.split_off(buffers.len() - buffers.len() / (workers - worker)));
         let workers: Vec<_> = shares.map(|share| scope.spawn(|| look.work(share))).collect();
         workers.into_iter().try_for_each(|worker| worker.join().expect("a worker does not panic"))
     })?;
-    findings.extents += file.positions();
+    findings.extents += file.layout().positions();
     findings.damage.extend(look.damage.into_inner().expect("no panic under this lock"));
     Ok(())
 }
 
-/// One look at all extents of a file, by several workers.
-struct Look<'a> {
+/// `Verifier` is one pass over all extents of a file by several workers.
+struct Verifier<'a> {
     job: &'a Job,
     file: &'a CheckedFile,
     repair: bool,
@@ -145,19 +145,19 @@ struct Look<'a> {
     damage: Mutex<Vec<Damage>>,
 }
 
-/// An extent that is on its way.
-struct Flying {
+/// `InFlight` is an extent whose read is in flight.
+struct InFlight {
     position: u64,
     reference: ExtentRef,
     has_header: bool,
     pending: Pending,
 }
 
-impl Look<'_> {
-    /// Takes batches of extents until there are none, with one extent at most in each buffer.
+impl Verifier<'_> {
+    /// Takes batches of extents until none is left, with at most one extent in each buffer.
     fn work(&self, mut spare: Vec<Buffer>) -> Result<()> {
         let mut batch = VecDeque::new();
-        let mut flying: VecDeque<Flying> = VecDeque::new();
+        let mut in_flight: VecDeque<InFlight> = VecDeque::new();
         loop {
             self.job.check_cancelled()?;
             while let Some(mut buffer) = spare.pop() {
@@ -170,14 +170,14 @@ impl Look<'_> {
                 };
                 let whole = self.whole(position);
                 match whole.submit(reference, buffer) {
-                    Ok(pending) => flying.push_back(Flying { position, reference, has_header, pending }),
+                    Ok(pending) => in_flight.push_back(InFlight { position, reference, has_header, pending }),
                     Err(buffer) => {
                         spare.push(buffer);
-                        self.look_closely(whole, spare.last_mut().expect("just pushed"))?;
+                        self.examine(whole, spare.last_mut().expect("just pushed"))?;
                     }
                 }
             }
-            let Some(Flying { position, reference, has_header, pending }) = flying.pop_front() else {
+            let Some(InFlight { position, reference, has_header, pending }) = in_flight.pop_front() else {
                 return Ok(());
             };
             let (mut buffer, read) = pending.wait();
@@ -185,7 +185,7 @@ impl Look<'_> {
             if has_header && read.is_ok() && whole.is_right(reference, &buffer) {
                 self.job.progress().add(EXTENT_BYTES as u64);
             } else {
-                self.look_closely(whole, &mut buffer)?;
+                self.examine(whole, &mut buffer)?;
             }
             spare.push(buffer);
         }
@@ -195,19 +195,18 @@ impl Look<'_> {
         Whole { job: self.job, file: self.file, position }
     }
 
-    /// The next extents: position, reference, and whether the header is whole. Those that nothing refers to are looked at
-    /// here, with `buffer`.
+    /// Returns the next extents: position, reference, and true if the header is intact. Extents whose reference cannot
+    /// be read are examined here, with `buffer`.
     fn next_batch(&self, buffer: &mut Buffer) -> Result<VecDeque<(u64, ExtentRef, bool)>> {
         loop {
             let first = self.next.fetch_add(BATCH, Ordering::Relaxed);
-            let count = self.file.positions().saturating_sub(first).min(BATCH);
+            let count = self.file.layout().positions().saturating_sub(first).min(BATCH);
             if count == 0 {
                 return Ok(VecDeque::new());
             }
             let Ok(references) = self.file.references_at(self.job, first, count) else {
-                // One by one: not all of them need be lost.
-                (first..first + count)
-                    .try_for_each(|position| self.look_closely(self.whole(position), buffer))?;
+                // Each position is examined alone, since not all of them need be lost.
+                (first..first + count).try_for_each(|position| self.examine(self.whole(position), buffer))?;
                 continue;
             };
             let headers = whole_headers(self.job, &references)?;
@@ -219,10 +218,10 @@ impl Look<'_> {
         }
     }
 
-    /// Looks at an extent by itself, which says what is wrong with it, and mends it if that is wanted.
-    fn look_closely(&self, whole: Whole, buffer: &mut Buffer) -> Result<()> {
+    /// Examines one extent, records its damage, and repairs the damage if this was requested.
+    fn examine(&self, whole: Whole, buffer: &mut Buffer) -> Result<()> {
         self.job.check_cancelled()?;
-        if let Some(found) = look_at_extent(whole, self.repair, buffer)? {
+        if let Some(found) = verify_extent(whole, self.repair, buffer)? {
             self.damage.lock().expect("no panic under this lock").push(found);
         }
         self.job.progress().add(EXTENT_BYTES as u64);
@@ -230,7 +229,7 @@ impl Look<'_> {
     }
 }
 
-/// Which of the headers of these extents are as they were written. Those that lie side by side are read at once.
+/// Returns for each reference if the header of its extent is intact. Headers that lie side by side are read together.
 fn whole_headers(job: &Job, references: &[ExtentRef]) -> Result<Vec<bool>> {
     let mut are_whole = vec![false; references.len()];
     let mut by_segment: BTreeMap<(u16, u32), Vec<usize>> = BTreeMap::new();
@@ -257,11 +256,11 @@ fn whole_headers(job: &Job, references: &[ExtentRef]) -> Result<Vec<bool>> {
     Ok(are_whole)
 }
 
-fn look_at_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Option<Damage>> {
+fn verify_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Option<Damage>> {
     let reference = match whole.reference() {
         Ok(reference) => reference,
         Err(error) => {
-            let (file, what) = (whole.file.name().to_string(), format!("no reference to it: {error}"));
+            let (file, what) = (whole.layout().name.clone(), format!("no reference to it: {error}"));
             return Ok(Some(Damage { file, offset: 0, place: None, what, is_repaired: false }));
         }
     };
@@ -269,13 +268,13 @@ fn look_at_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Opt
     let what = match health {
         Health::Whole => return Ok(None),
         Health::DamagedHeader => "its header is damaged".to_string(),
-        Health::Damaged => "it is not what was written, or cannot be read".to_string(),
+        Health::Damaged => "its data is damaged or cannot be read".to_string(),
         Health::Missing => format!("device {} is missing", reference.place.device),
     };
     let is_repaired = repair
         && match health {
             Health::Missing => false,
-            // What was damaged is read again from where it was written to.
+            // A repaired extent is read again from its place.
             _ => {
                 (health == Health::DamagedHeader || whole.restore(buffer)?)
                     && whole.rewrite(buffer).is_ok()
@@ -286,6 +285,6 @@ fn look_at_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Opt
         whole.job.counters().add_repair();
     }
     let offset = whole.offset();
-    let file = whole.file.name().to_string();
+    let file = whole.layout().name.clone();
     Ok(Some(Damage { file, offset, place: Some(reference.place), what, is_repaired }))
 }

@@ -1,5 +1,6 @@
-//! Every crash that could have happened: after each step of what a store does to its devices, with what no sync had
-//! made durable kept, lost or torn. What was acknowledged must be there, whole; what was not may be there, whole.
+//! These tests play every crash that could have happened: after each operation of a store on its devices, with the
+//! writes that are not durable kept, lost or torn. Acknowledged datasets must be there, whole; datasets whose commit
+//! was in progress may be there, whole.
 
 use std::{
     collections::BTreeMap,
@@ -18,20 +19,20 @@ use inshore_store::{
 
 const EXTENTS: u32 = 600;
 
-/// What one step does to the store.
+/// `Step` is one step of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// Makes a dataset of so many bytes.
+    /// Makes a dataset of a given length.
     Create(&'static str, usize),
-    /// Removes one, if it is there.
+    /// Removes a dataset, if it exists.
     Remove(&'static str),
     /// Makes a dataset and gives up before the commit.
     Abandon(usize),
-    /// Appends so many bytes, if there is one that is open, and makes an open one otherwise.
+    /// Appends bytes to an unsealed dataset, which is made if there is none.
     Append(&'static str, usize),
-    /// Seals one, if it is there.
+    /// Seals a dataset, if it exists.
     Seal(&'static str),
-    /// Moves data into gaps, and to where there is least.
+    /// Moves data into gaps, and to the emptiest device.
     Compact,
     /// Adds a device, at most twice in a run.
     AddDevice,
@@ -39,22 +40,23 @@ enum Step {
     RemoveDevice,
 }
 
-/// Devices that a run may have in the end.
+/// The largest number of devices at the end of a run.
 const DEVICES_MAX: usize = 4;
 
-/// A folder for a store whose data lie on devices in memory: there too where that can be, since tens of thousands are made.
+/// Makes a folder for a store whose devices are in memory. The folder is in memory too if possible, since a run needs
+/// tens of thousands.
 fn home() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// Bytes that tell one dataset from another, and each sector from the next.
+/// Returns bytes that differ between datasets, and between sectors of a dataset.
 fn content(name: &str, len: usize) -> Vec<u8> {
     let salt = name.bytes().fold(len, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte as usize));
     (0..len).map(|i| ((i / 512) * 31 + i % 512 + salt) as u8).collect()
 }
 
-/// Bytes of a file after appends of these lengths.
+/// Returns the content of a file after appends of these lengths.
 fn contents(name: &str, lens: &[usize]) -> Vec<u8> {
     lens.iter().flat_map(|&len| content(name, len)).collect()
 }
@@ -62,7 +64,7 @@ fn contents(name: &str, lens: &[usize]) -> Vec<u8> {
 fn write(store: &Store, name: &str, len: usize, commit: bool, unsealed: bool) -> Result<()> {
     let job = store.job(Budget::new(16 << 20, 1), Cancel::default())?;
     let mut builder = store.create_dataset(&job, name, "test")?;
-    // What guards a dataset depends on its name, as far as there are devices for it.
+    // The redundancy of a dataset depends on its name, as far as there are enough devices.
     let wanted = match name {
         "b" => Redundancy::Copies(2),
         "c" => Redundancy::Parity { data: 2, parity: 1 },
@@ -75,7 +77,7 @@ fn write(store: &Store, name: &str, len: usize, commit: bool, unsealed: bool) ->
     let mut writer = builder.file("bytes", 4096, 65536)?;
     writer.write(&content(name, len))?;
     builder.add(writer)?;
-    // Some datasets have so much to say that the log is soon full and begins anew elsewhere.
+    // Some datasets have large attributes, so that the log is soon full and begins anew in another place.
     let attributes = vec![7; if name > "b" { 900_000 } else { 10 }];
     if commit { builder.commit(&attributes) } else { Ok(()) }
 }
@@ -100,12 +102,12 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What must be there: by name the lengths of what was appended, and whether it is sealed.
+/// `Model` is the expected state: for each name the lengths of the appends, and true if the dataset is sealed.
 type Model = BTreeMap<&'static str, (Vec<usize>, bool)>;
 
-/// A run that was written down.
+/// `Run` is a recorded run.
 struct Run {
-    /// Devices at the beginning.
+    /// The number of devices at the beginning.
     devices: usize,
     history: Vec<(u16, Operation)>,
     /// The state after each step, with the length of the history before and after that step.
@@ -122,7 +124,7 @@ fn record(devices: usize, steps: &[Step]) -> Run {
     let store = Store::open_on(home.path(), (0..devices as u16).map(recorded).collect()).unwrap();
     let mut model = Model::new();
     let mut states = vec![(0, len(), model.clone())];
-    // Numbers are never used again, and those of the recording are those of the store.
+    // Numbers are not reused, and the recording has the same numbers as the store.
     let (mut next_device, mut added) = (devices as u16, Vec::new());
     for &step in steps {
         let before = len();
@@ -171,7 +173,7 @@ fn record(devices: usize, steps: &[Step]) -> Run {
                     if store.remove_device(&job, number, |who| panic!("waits for {who}")).is_err() {
                         added.push(number);
                     } else {
-                        // Of the numbers of removed devices the highest may come again.
+                        // The highest number of a removed device may be reused.
                         next_device = DEVICES_MAX as u16;
                     }
                 }
@@ -185,17 +187,17 @@ fn record(devices: usize, steps: &[Step]) -> Run {
 }
 
 impl Run {
-    /// Opens what a crash after `end` operations left and compares it with what may be there.
+    /// Opens the state after a crash behind `end` operations, and compares it with the states that are allowed.
     fn check(&self, end: usize, fate: impl FnMut(usize) -> Fate, what: &str) {
         let blank: Vec<Memory> = (0..DEVICES_MAX).map(|_| Memory::new(EXTENTS)).collect();
         let left = after_crash(&self.history[..end], &blank, fate);
-        // Of those that come later, devices that nothing was written to are not there yet.
+        // A device that is added later does not exist before its first write.
         let is_there = |(n, device): &(usize, Memory)| *n < self.devices || !device.written().is_empty();
         let left = left.into_iter().enumerate().filter(is_there);
         let left: Vec<Arc<dyn Device>> = left.map(|(_, device)| Arc::new(device) as _).collect();
         let home = home();
-        // The last state that was acknowledged, and those that were on their way. Before the store itself was
-        // acknowledged there may be none, and then an empty one is made.
+        // The last acknowledged state is allowed, and so are the states in progress. Before the store itself was
+        // acknowledged it may be missing; then an empty one is created.
         let last = self.states.iter().rposition(|(_, after, _)| *after <= end).unwrap_or(0);
         let possible: Vec<&Model> =
             self.states[last..].iter().filter(|(before, ..)| *before <= end).map(|state| &state.2).collect();
@@ -219,7 +221,7 @@ impl Run {
             let bytes = read(&store, name).unwrap_or_else(|error| panic!("{what}: {name}: {error}"));
             assert!(bytes == contents(name, lens), "{what}: {name} is not what was written");
         }
-        // It goes on from there, and what is written now takes nothing from what was there.
+        // The store stays usable, and a new dataset overwrites no old one.
         write(&store, "after", 5000, true, false).unwrap_or_else(|error| panic!("{what}: {error}"));
         drop(store);
         let store = Store::open_on(home.path(), left).unwrap();
@@ -244,7 +246,7 @@ const STEPS: [Step; 10] = [
 ];
 
 #[test]
-fn every_crash_in_every_short_sequence_leaves_what_was_acknowledged() {
+fn every_crash_in_every_short_sequence_leaves_acknowledged_datasets() {
     let (next, crashes) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let check_pairs = || {
         while let pair = next.fetch_add(1, Ordering::Relaxed)
@@ -253,7 +255,7 @@ fn every_crash_in_every_short_sequence_leaves_what_was_acknowledged() {
             let (first, second) = (STEPS[pair / STEPS.len()], STEPS[pair % STEPS.len()]);
             for third in STEPS {
                 let run = record(1, &[first, second, third]);
-                // What the first two steps do is looked at once for each pair.
+                // Crashes in the first two steps are checked once for each pair.
                 let begin = if third == STEPS[0] { 0 } else { run.states[2].1 };
                 for end in begin..=run.history.len() {
                     let what = format!("{first:?}, {second:?}, {third:?}, crash after {end}");
@@ -275,7 +277,7 @@ fn every_crash_in_every_short_sequence_leaves_what_was_acknowledged() {
 }
 
 #[test]
-fn every_tear_of_the_last_write_leaves_what_was_acknowledged() {
+fn every_tear_of_the_last_write_leaves_acknowledged_datasets() {
     let sequences: [&[Step]; 4] = [
         &[STEPS[0], STEPS[2], STEPS[1]],
         &[Step::Append("b", 9_000), Step::Append("b", 7_000), Step::Seal("b")],
@@ -297,10 +299,10 @@ fn every_tear_of_the_last_write_leaves_what_was_acknowledged() {
     }
 }
 
-/// Longer runs, crashed anywhere, where each write that was on its way has a fate of its own. `INSHORE_CRASHES` says
-/// how many, `INSHORE_SEED` where to begin.
+/// The test crashes longer runs anywhere, with an own fate for each write that is not durable. `INSHORE_CRASHES` is the
+/// number of crashes, `INSHORE_SEED` the first seed.
 #[test]
-fn random_crashes_of_long_runs_leave_what_was_acknowledged() {
+fn random_crashes_of_long_runs_leave_acknowledged_datasets() {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let wanted = number("INSHORE_CRASHES", 600);
     let names = ["a", "b", "c", "d", "e"];
@@ -308,7 +310,7 @@ fn random_crashes_of_long_runs_leave_what_was_acknowledged() {
     for seed in number("INSHORE_SEED", 1).. {
         let mut state: u64 = seed;
         let mut below = |limit: u64| {
-            // SplitMix64.
+            // The generator is SplitMix64.
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut word = state;
             word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

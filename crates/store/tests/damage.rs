@@ -1,9 +1,9 @@
-//! Flipped bits on flash. Where nothing else gives the bytes, reading is an error that names the place; with two copies
-//! or parity the right bytes come back, and `verify` mends what was damaged. Never wrong bytes, never a panic.
+//! These tests flip bits on flash. Without redundancy a read is an error that names the place; with two copies or
+//! parity the right bytes come back, and `verify` repairs the damage. No read returns wrong bytes, and nothing panics.
 //!
-//! Every byte of what describes the data (superblocks, log, headers of extents, lists of references) is flipped one at
-//! a time, of zeros to the end of a page some; of the data itself, bits at random: `INSHORE_FLIPS` says how many,
-//! `INSHORE_SEED` where to begin.
+//! In the structures (superblocks, log, headers of extents, lists of references) every byte is flipped one at a time,
+//! and of zeros up to the end of a page some. In the data itself random bits are flipped: `INSHORE_FLIPS` is their
+//! number, `INSHORE_SEED` the first seed.
 
 use std::{io, ops::Range, sync::Arc};
 
@@ -15,22 +15,22 @@ use inshore_store::{
 const EXTENTS: u32 = 400;
 /// The extent of every device that holds its superblock.
 const SUPERBLOCK: u32 = 1;
-/// Where log and spare of a new store lie on a single device. On two devices they take half of that on each, and the
-/// other half is data.
+/// The extents of log and spare of a new store on a single device. On two devices each has half of them, and the other
+/// half is data.
 const LOG: Range<u32> = 2..6;
-/// Every how many bytes one that is zero, like all after it on its page, is flipped.
+/// The step at which the zeros at the end of a page are flipped.
 const ZEROS_STEP: usize = 97;
 
 const NONE: Redundancy = Redundancy::Copies(1);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const PARITY: Redundancy = Redundancy::Parity { data: 2, parity: 1 };
 
-/// Bytes of which each sector differs from the next.
+/// Returns bytes of which each sector differs from the next.
 fn content(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i / 512) * 31 + i % 512 + 7) as u8).collect()
 }
 
-/// A device in memory that takes none for pages of zeros, so that a file of many extents is small.
+/// `Sparse` is a device in memory that stores no pages of zeros, so that a file of many extents is small.
 #[derive(Debug)]
 struct Sparse(Arc<Memory>);
 
@@ -72,10 +72,10 @@ impl Device for Sparse {
     }
 }
 
-/// A page of a device: number of the device, extent, page.
+/// `Page` is a page of a device: number of the device, extent, page.
 type Page = (usize, u32, usize);
 
-/// A store with one dataset `kept` of one file `bytes`.
+/// `Bed` is a store with one dataset `kept` of one file `bytes`.
 struct Bed {
     home: tempfile::TempDir,
     devices: Vec<Arc<Memory>>,
@@ -90,7 +90,7 @@ impl Bed {
         Ok(Bed { home, devices, store })
     }
 
-    /// `zeros` bytes of zero, and then `content(len)`.
+    /// Makes a store whose file has `zeros` bytes of zero, and then `content(len)`.
     fn with(redundancy: Redundancy, zeros: usize, len: usize) -> Bed {
         let count = redundancy.devices();
         let bed = Bed::open((0..count).map(|_| Arc::new(Memory::new(EXTENTS))).collect()).unwrap();
@@ -111,13 +111,13 @@ impl Bed {
         self.store.job(Budget::new(32 << 20, 1), Cancel::default()).unwrap()
     }
 
-    /// Whether a superblock or the log lies in an extent.
+    /// Returns true if an extent holds a superblock or the log.
     fn is_log(&self, extent: u32) -> bool {
         let log = if self.devices.len() == 1 { LOG } else { 2..4 };
         extent == SUPERBLOCK || log.contains(&extent)
     }
 
-    /// Another store with the same bytes on its devices, as after a restart.
+    /// Opens another store with the same bytes on its devices, as after a restart.
     fn copy(&self) -> Vec<Arc<Memory>> {
         self.devices.iter().map(|device| Arc::new(device.copy())).collect()
     }
@@ -126,7 +126,7 @@ impl Bed {
         self.store.dataset("kept").unwrap()
     }
 
-    /// All pages that were written to, but those of which `is_wanted` says no.
+    /// Returns the pages that were written to in the extents that `is_wanted` accepts.
     fn pages(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<Page> {
         let devices = self.devices.iter().enumerate();
         let pages = devices.flat_map(|(number, device)| {
@@ -135,7 +135,7 @@ impl Bed {
         pages.filter(|&(_, extent, _)| is_wanted(extent)).collect()
     }
 
-    /// Every place of a page up to its last byte that is not zero, and some after that.
+    /// Returns every offset of a page up to its last byte that is not zero, and some after that.
     fn places(&self, (device, extent, page): Page) -> Vec<usize> {
         let mut places = Vec::new();
         self.devices[device].change_page(extent, page, |bytes| {
@@ -145,7 +145,7 @@ impl Bed {
         places
     }
 
-    /// Flips bits of a byte while `look` looks, and makes the page what it was, whatever `look` did to it.
+    /// Flips bits of a byte during the call of `look`, and restores the page afterwards.
     fn flipped<T>(&self, (device, extent, page): Page, at: usize, bits: u8, look: impl FnOnce() -> T) -> T {
         let mut was = [0; PAGE_BYTES];
         self.devices[device].change_page(extent, page, |bytes| {
@@ -157,7 +157,7 @@ impl Bed {
         found
     }
 
-    /// Mends everything, and finds nothing damaged after that.
+    /// Repairs everything, and then finds no damage.
     fn scrub(&self, job: &Job, what: &str) {
         self.store.verify(job, &[], true).unwrap_or_else(|error| panic!("{what}: {error}"));
         let left = self.store.verify(job, &[], false).unwrap().damage;
@@ -175,7 +175,7 @@ fn read(dataset: &Dataset, job: &Job, range: Range<u64>) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What was read is what was written; an error is none only where nothing else gives the bytes, and names the place.
+/// Checks that bytes which were read are right. An error is allowed only without redundancy, and must name the place.
 fn check(found: Result<Vec<u8>>, expected: &[u8], redundancy: Redundancy, what: &str) {
     match found {
         Ok(found) => assert!(found == expected, "{what}: wrong bytes"),
@@ -192,9 +192,9 @@ fn is_header(extent: u32) -> bool {
 }
 
 #[test]
-fn every_flipped_byte_of_superblocks_and_log_is_survived_and_mended() {
+fn every_flipped_byte_of_superblocks_and_log_is_survived_and_repaired() {
     let len = 9_000;
-    // Both lie twice on a single device too.
+    // A single device has two copies of superblock and log too.
     for redundancy in [NONE, COPIES, PARITY] {
         let bed = Bed::with(redundancy, 0, len);
         let mut flips = 0;
@@ -206,7 +206,7 @@ fn every_flipped_byte_of_superblocks_and_log_is_survived_and_mended() {
                 let job = other.job();
                 let found = read(&other.dataset(), &job, 0..len as u64);
                 assert!(found.unwrap() == content(len), "{what}");
-                // Costs more than all else, and what is mended are pages, not bytes.
+                // This check costs more than all others, and a repair covers pages, not bytes.
                 if at < 8 || at % 24 == 0 {
                     other.scrub(&job, &what);
                 }
@@ -218,14 +218,14 @@ fn every_flipped_byte_of_superblocks_and_log_is_survived_and_mended() {
 }
 
 #[test]
-fn damage_in_all_copies_of_superblock_or_log_is_told_with_its_device() {
+fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
     let bed = Bed::with(NONE, 0, 9_000);
     let superblock = bed.pages(|extent| extent == SUPERBLOCK);
     let log = bed.pages(|extent| LOG.contains(&extent));
-    // Of each copy of the log the checkpoint; the record of the dataset is behind it.
+    // The pages are the checkpoints of each copy of the log; the record of the dataset is behind them.
     let first: Vec<Page> = log.iter().copied().filter(|&(.., page)| page == 0).collect();
     assert_eq!((superblock.len(), first.len(), log.len() > first.len()), (2, 2, true));
-    // Of the last record nobody can tell whether it was damaged in both copies or never written: it is not among them.
+    // The last record is left out: if it is damaged in both copies, it looks as if it was never written.
     for pages in [superblock, first] {
         for at in (0..100).step_by(9) {
             let other =
@@ -235,7 +235,7 @@ fn damage_in_all_copies_of_superblock_or_log_is_told_with_its_device() {
             }
             match Bed::open(other.devices) {
                 Err(error) => assert!(error.to_string().contains("memory "), "{error}"),
-                // Bytes that nothing checks: the checkpoint of an empty catalog is shorter.
+                // These bytes are not checked: the checkpoint of an empty catalog is shorter.
                 Ok(opened) => {
                     let job = opened.job();
                     assert!(read(&opened.dataset(), &job, 0..9_000).unwrap() == content(9_000), "byte {at}");
@@ -247,16 +247,16 @@ fn damage_in_all_copies_of_superblock_or_log_is_told_with_its_device() {
 }
 
 #[test]
-fn one_damaged_superblock_takes_no_commit_back() {
+fn one_damaged_superblock_loses_no_commit() {
     let bed = Bed::with(NONE, 0, 9_000);
-    // The first superblock of all is damaged, or the second; then those of a log that began anew, which happens once in
-    // two of these commits.
+    // The damage hits the very first superblock or the second; then those of a log that began anew, which happens once
+    // in two of these commits.
     for number in 0..7 {
         for page in bed.pages(|extent| extent == SUPERBLOCK) {
             let other = bed.flipped(page, 50, 1, || bed.copy());
             let other = Bed::open(other).unwrap();
             assert_eq!(other.store.list().unwrap().len(), 1 + number, "slot in page {}", page.2);
-            // And what goes on from there is found again.
+            // Later changes survive a restart.
             other.store.remove("kept").unwrap();
             let again = Bed::open(other.devices).unwrap();
             assert_eq!(again.store.list().unwrap().len(), number, "slot in page {}", page.2);
@@ -267,7 +267,7 @@ fn one_damaged_superblock_takes_no_commit_back() {
 }
 
 #[test]
-fn every_flipped_byte_of_extent_headers_is_told_or_mended() {
+fn every_flipped_byte_of_extent_headers_is_reported_or_repaired() {
     let len = 70_000;
     for redundancy in [NONE, COPIES, PARITY] {
         let bed = Bed::with(redundancy, 0, len);
@@ -279,7 +279,7 @@ fn every_flipped_byte_of_extent_headers_is_told_or_mended() {
                 bed.flipped(page, at, 1 << (flips % 8), || {
                     check(read(&bed.dataset(), &job, 0..len as u64), &expected, redundancy, &what);
                 });
-                // Without a read before, which may have mended it.
+                // The scrub comes without a read before, since a read may repair the page.
                 bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
                 flips += 1;
             }
@@ -289,15 +289,15 @@ fn every_flipped_byte_of_extent_headers_is_told_or_mended() {
 }
 
 #[test]
-fn every_flipped_byte_of_lists_of_references_is_told_or_mended() {
-    // So many references that they lie in a list of their own.
+fn every_flipped_byte_of_lists_of_references_is_reported_or_repaired() {
+    // The file has so many references that they lie in a list of their own.
     let many = Redundancy::Parity { data: 2, parity: 6 };
     for (redundancy, extents) in [(NONE, 129), (COPIES, 65), (many, 33)] {
         let (zeros, len) = ((extents - 1) * EXTENT_BYTES, 9_000);
         let bed = Bed::with(redundancy, zeros, len);
         let (job, expected) = (bed.job(), content(len));
         let end = (zeros + len) as u64;
-        // The list is the only extent of all whose page 0 names places; zeros take no pages.
+        // The list is the only extent whose page 0 names places; zeros take no pages.
         let is_data = |extent: u32| !is_header(extent) && !bed.is_log(extent);
         let places = |page: &Page| {
             let mut first = [0; 12];
@@ -308,13 +308,13 @@ fn every_flipped_byte_of_lists_of_references_is_told_or_mended() {
         assert!(lists.len() >= redundancy.list_copies(), "{lists:?}");
         let mut flips = 0;
         for (copy, page) in lists.into_iter().enumerate() {
-            // Reading asks the second copy where the first is damaged, and no other before that.
+            // A read uses the second copy only if the first is damaged.
             for at in bed.places(page).into_iter().step_by(if copy == 0 { 1 } else { 50 }) {
                 let what = format!("{redundancy}, list in {page:?}, byte {at}");
                 bed.flipped(page, at, 1 << (flips % 8), || {
                     check(read(&bed.dataset(), &job, zeros as u64..end), &expected, redundancy, &what);
                 });
-                // It reads all of the large file twice.
+                // This check reads all of the large file twice.
                 if redundancy != NONE && flips % 1500 == 7 {
                     bed.flipped(page, at, 1 << (flips % 8), || bed.scrub(&job, &what));
                 }
@@ -332,7 +332,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
     println!("seed {seed}, {wanted} flips");
     let len = 70_000;
     let expected = content(len);
-    // The last one has two extents of data in its group: to restore a page of that one costs two reads of 2 MiB.
+    // The last store has two extents of data in its group: to restore a page costs two reads of 2 MiB.
     let beds = [(NONE, 0), (COPIES, 0), (PARITY, 0), (PARITY, EXTENT_BYTES)].map(|(redundancy, zeros)| {
         let bed = Bed::with(redundancy, zeros, len);
         let pages = bed.pages(|extent| !is_header(extent) && !bed.is_log(extent));
@@ -341,7 +341,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
     });
     let mut state = seed;
     let mut below = |limit: u64| {
-        // SplitMix64.
+        // The generator is SplitMix64.
         state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -360,7 +360,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
             let found = read(dataset, job, *zeros..zeros + len as u64);
             told += u64::from(found.is_err());
             check(found, &expected, *redundancy, &what);
-            // In the second copy and in parity only a scrub finds it.
+            // Damage in the second copy and in parity is found only by a scrub.
             if *redundancy != NONE && flip % 211 == 0 {
                 bed.scrub(job, &what);
             }

@@ -1,5 +1,5 @@
-//! Drives that are moved away and come back: folders on a file system, renamed between one use of the store and the next.
-//! What was acknowledged is there as long as the drives are that hold it, and nothing is lost without a word.
+//! These tests move drives away and back: folders on a file system, which are renamed between two uses of the store.
+//! Acknowledged data must be readable while the drives that hold it are present, and a loss is always reported.
 
 use std::{
     ffi::OsStr,
@@ -18,7 +18,7 @@ const SIZE: Option<u64> = Some(128 << 20);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const NONE: Redundancy = Redundancy::Copies(1);
 
-/// A folder in which drives are folders.
+/// `Bench` is a folder in which drives are folders.
 struct Bench(tempfile::TempDir);
 
 impl Bench {
@@ -26,7 +26,7 @@ impl Bench {
         Bench(tempfile::tempdir().unwrap())
     }
 
-    /// With a store on these drives.
+    /// Makes a store on these drives.
     fn with(drives: &[&str]) -> Bench {
         let bench = Bench::new();
         let folders: Vec<PathBuf> = drives.iter().map(|name| bench.path(name)).collect();
@@ -80,7 +80,7 @@ fn content(name: &str) -> Vec<u8> {
     (0..2_500_000u32).map(|n| (n.wrapping_mul(salt | 1) >> 13) as u8).collect()
 }
 
-/// A dataset holds the bytes that [`put`] put there.
+/// Checks that a dataset holds the bytes of [`put`].
 fn is_whole(store: &Store, name: &str) -> Result<()> {
     let job = job(store);
     let file = store.dataset(name)?.file("bytes").unwrap();
@@ -114,7 +114,7 @@ fn the_log_of_a_store_that_grew_lies_on_both_drives() {
 }
 
 #[test]
-fn as_many_drives_may_fail_as_the_strongest_dataset_says() {
+fn as_many_drives_may_fail_as_the_strongest_redundancy_allows() {
     let drives = ["e0", "e1", "e2", "e3", "e4", "e5"];
     let parity = Redundancy::Parity { data: 4, parity: 2 };
     let bench = Bench::with(&drives);
@@ -133,7 +133,7 @@ fn as_many_drives_may_fail_as_the_strongest_dataset_says() {
 }
 
 #[test]
-fn a_drive_that_was_away_is_brought_up_to_date_by_the_next_commit() {
+fn the_next_commit_updates_a_drive_that_was_missing() {
     let bench = Bench::with(&["e0", "e1"]);
     bench.put("e0", "c", COPIES).unwrap();
     bench.mv("e1", "q1");
@@ -148,7 +148,7 @@ fn a_drive_that_was_away_is_brought_up_to_date_by_the_next_commit() {
 }
 
 #[test]
-fn a_drive_whose_superblock_is_damaged_is_as_good_as_one_that_is_not_there() {
+fn a_drive_with_a_damaged_superblock_counts_as_missing() {
     let bench = Bench::with(&["e0", "e1"]);
     bench.put("e0", "c", COPIES).unwrap();
     let segment = fs::File::options().write(true).open(bench.path("e0/segment-00000000")).unwrap();
@@ -178,7 +178,7 @@ fn a_drive_whose_superblock_is_damaged_is_as_good_as_one_that_is_not_there() {
 }
 
 #[test]
-fn a_drive_that_answers_with_errors_is_as_good_as_one_that_is_not_there() {
+fn a_drive_that_answers_with_errors_counts_as_missing() {
     let home = tempfile::tempdir().unwrap();
     let drives = [0, 1].map(|_| Faulty::new(Arc::new(Memory::new(64)), &[]));
     let open = || {
@@ -202,7 +202,7 @@ fn a_drive_that_answers_with_errors_is_as_good_as_one_that_is_not_there() {
             assert!(found == content("c"));
         }
         drive.set(&[]);
-        // It is brought up to date by the next commit of who sees it.
+        // The next commit of a process that sees the drive updates it.
         put(&open(), &format!("y{bad}"), COPIES).unwrap();
     }
     let store = open();
@@ -211,7 +211,7 @@ fn a_drive_that_answers_with_errors_is_as_good_as_one_that_is_not_there() {
 }
 
 #[test]
-fn who_is_at_work_goes_on_when_a_drive_was_taken_out_and_its_folder_is_gone() {
+fn jobs_continue_after_a_drive_and_its_folder_were_removed() {
     let bench = Bench::with(&["e0", "e1"]);
     let store = bench.open("e0").unwrap();
     let other = bench.open("e0").unwrap();
@@ -229,7 +229,7 @@ fn who_is_at_work_goes_on_when_a_drive_was_taken_out_and_its_folder_is_gone() {
 }
 
 #[test]
-fn what_is_left_of_an_init_that_was_killed_is_written_over() {
+fn an_init_overwrites_the_remains_of_a_killed_one() {
     let names = ["e0", "e1", "e2"];
     for finished in 0..3 {
         let bench = Bench::with(&names);
@@ -252,7 +252,7 @@ fn what_is_left_of_an_init_that_was_killed_is_written_over() {
 }
 
 #[test]
-fn verify_tells_of_a_drive_that_was_away_and_scrub_brings_it_up_to_date() {
+fn verify_reports_a_drive_that_was_missing_and_scrub_updates_it() {
     let bench = Bench::with(&["e0", "e1"]);
     bench.put("e0", "c", COPIES).unwrap();
     bench.mv("e1", "q1");
@@ -269,7 +269,7 @@ fn verify_tells_of_a_drive_that_was_away_and_scrub_brings_it_up_to_date() {
     assert_eq!(bench.names("e1"), ["c", "x"]);
 }
 
-/// A store on two drives, each of which was written to while the other was away.
+/// Makes a store on two drives, each of which was written to while the other was missing.
 fn split() -> Bench {
     let bench = Bench::with(&["e0", "e1"]);
     bench.put("e0", "c", COPIES).unwrap();
@@ -284,7 +284,7 @@ fn split() -> Bench {
 }
 
 #[test]
-fn two_drives_that_went_two_ways_are_told_and_neither_is_written_to() {
+fn two_diverged_drives_are_reported_and_neither_is_written_to() {
     let bench = split();
     for drive in ["e0", "e1"] {
         let error = bench.open(drive).unwrap_err();
@@ -301,7 +301,7 @@ fn two_drives_that_went_two_ways_are_told_and_neither_is_written_to() {
 }
 
 #[test]
-fn a_drive_that_went_its_own_way_comes_back_once_what_it_has_is_given_up() {
+fn a_diverged_drive_rejoins_once_its_own_commits_are_given_up() {
     let bench = split();
     assert!(matches!(Store::rejoin(bench.path("e0"), bench.path("e0")), Err(Error::BadDevice { .. })));
     assert_eq!(Store::rejoin(bench.path("e0"), bench.path("e1")).unwrap(), 1);
@@ -310,12 +310,12 @@ fn a_drive_that_went_its_own_way_comes_back_once_what_it_has_is_given_up() {
     bench.mv("e0", "a0");
     bench.is_whole("e1", "c").unwrap();
     bench.mv("a0", "e0");
-    // There is nothing to be given up any more.
+    // There is no diverged data any more.
     assert!(matches!(Store::rejoin(bench.path("e0"), bench.path("e1")), Err(Error::BadDevice { .. })));
 }
 
 #[test]
-fn a_drive_that_was_away_and_not_written_to_went_no_way_of_its_own() {
+fn a_missing_drive_without_writes_has_not_diverged() {
     let bench = Bench::with(&["e0", "e1", "e2"]);
     for (away, other, name) in [("e0", "e1", "a"), ("e1", "e2", "b"), ("e2", "e0", "c"), ("e0", "e2", "d")] {
         bench.mv(away, "away");
@@ -374,7 +374,7 @@ fn drives_that_were_moved_together_find_each_other_and_their_new_places_are_writ
     let paths: Vec<PathBuf> = bench.open("par/e1").unwrap().device_paths().unwrap().into_values().collect();
     assert_eq!(paths, ["par/e0", "par/e1", "par/e2"].map(|path| bench.path(path)));
     assert_eq!(bench.open("par/e1").unwrap().usage().unwrap()[2].path, bench.path("par/e2"));
-    // They are named one by one where nothing else leads to them; the commit writes their places down.
+    // The drives are named one by one, since they cannot be found from each other; the commit records their folders.
     let apart = ["one", "two/deep", "three/deeper/still"];
     for (drive, place) in ["e0", "e1", "e2"].into_iter().zip(apart) {
         fs::create_dir_all(bench.path(place).parent().unwrap()).unwrap();
@@ -390,7 +390,7 @@ fn drives_that_were_moved_together_find_each_other_and_their_new_places_are_writ
 }
 
 #[test]
-fn who_comes_by_another_drive_meets_who_is_at_work() {
+fn processes_meet_even_if_they_open_different_drives() {
     let bench = Bench::with(&["e0", "e1"]);
     let store = bench.open("e0").unwrap();
     let at_work = job(&store);
@@ -399,7 +399,7 @@ fn who_comes_by_another_drive_meets_who_is_at_work() {
     let bytes = content("slow");
     writer.write(&bytes).unwrap();
     bench.mv("e0", "q0");
-    // It sees one drive only, and takes nothing that the other has taken there.
+    // The process sees one drive only, and takes no extents that the other process has taken there.
     bench.put("e1", "fast", NONE).unwrap();
     assert_eq!(bench.open("e1").unwrap().jobs().unwrap().len(), 1);
     bench.mv("q0", "e0");
@@ -412,14 +412,14 @@ fn who_comes_by_another_drive_meets_who_is_at_work() {
 }
 
 #[test]
-fn who_is_at_work_on_a_drive_that_was_moved_is_told_and_commits_nothing() {
+fn a_job_on_a_moved_drive_gets_an_error_and_commits_nothing() {
     let bench = Bench::with(&["e0", "e1"]);
     let store = bench.open("e0").unwrap();
     bench.mv("e0", "q0");
     bench.put("e1", "fast", NONE).unwrap();
     let error = put(&store, "slow", NONE).unwrap_err();
     assert!(error.to_string().contains("no longer where it was"), "{error}");
-    // Who only reads goes on with what is left.
+    // A reader continues with the drives that are left.
     assert_eq!(store.list().unwrap().len(), 1);
     drop(store);
     bench.is_whole("q0", "fast").unwrap();
@@ -454,7 +454,7 @@ fn a_folder_whose_store_is_gone_becomes_no_new_store_silently() {
     assert!(!bench.path("e0/segment-00000000").exists());
 }
 
-/// Makes some bytes of a segment zeros, in units of 1 MiB.
+/// Overwrites a range of a segment with zeros, in units of 1 MiB.
 fn erase(bench: &Bench, segment: &str, mebibytes: std::ops::Range<u64>) {
     let file = fs::File::options().write(true).open(bench.path(segment)).unwrap();
     mebibytes.for_each(|at| file.write_all_at(&vec![0; 1 << 20], at << 20).unwrap());
@@ -480,7 +480,7 @@ fn a_store_is_found_by_a_drive_whose_superblock_is_gone_and_gives_it_back() {
     assert!(bench.verify("e1", true).is_sound());
     assert_eq!(bench.verify("e0", false).damage, []);
     assert_eq!(bench.names("e0"), ["p", "x"]);
-    // Alone it says that it was a device of a store.
+    // The lock alone proves that the folder was a device of a store.
     erase(&bench, "e0/segment-00000000", 2..4);
     bench.mv("e1", "q1");
     bench.mv("e2", "q2");
@@ -496,7 +496,7 @@ fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
     let whole = |bench: &Bench| bench.put("e0", "a", NONE);
     let large = |bench: &Bench| {
         let store = bench.open("e0")?;
-        // A log that began anew.
+        // The log begins anew.
         for number in 0..4 {
             let job = job(&store);
             store.create_dataset(&job, &format!("l{number}"), "test")?.commit(&vec![7; 900_000])?;
@@ -506,13 +506,13 @@ fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
     type Put<'a> = &'a dyn Fn(&Bench) -> Result<()>;
     let puts: [Put<'_>; 2] = [&whole, &large];
     for put in puts {
-        // From the first extent to the one after the last.
+        // The lost ranges cover the first extent to the one after the last.
         for lost in [&[(2, 4)][..], &[(2, 3)], &[(2, 4), (0, 2)], &[(2, 4), (4, 12)]] {
             let bench = Bench::with(&["e0"]);
             put(&bench).unwrap();
             let names = bench.names("e0");
             lost.iter().for_each(|&(first, end)| erase(&bench, "e0/segment-00000000", first..end));
-            // Nobody tells of it either.
+            // The announcements in `scratch` are lost too.
             fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
             if lost == [(2, 3)] {
                 assert_eq!(bench.names("e0"), names);
@@ -543,12 +543,12 @@ fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
 }
 
 #[test]
-fn names_that_are_lost_are_told_and_not_committed_over() {
+fn lost_names_are_reported_and_not_overwritten() {
     let bench = Bench::with(&["e0"]);
     bench.put("e0", "a", NONE).unwrap();
     let old = fs::read(bench.path("e0/segment-00000000")).unwrap();
     bench.put("e0", "b", NONE).unwrap();
-    // Both copies of the log lie on the one drive: what they held before is written over each.
+    // Both copies of the log lie on this drive, and both are overwritten with their earlier content.
     let segment = fs::File::options().read(true).write(true).open(bench.path("e0/segment-00000000")).unwrap();
     for (extent, bytes) in [2usize, 4].map(|extent| (extent, &old[extent << 21..(extent + 1) << 21])) {
         segment.write_all_at(bytes, (extent as u64) << 21).unwrap();
@@ -561,13 +561,13 @@ fn names_that_are_lost_are_told_and_not_committed_over() {
             assert!(said.contains(place), "{said}");
         }
     }
-    // The lost records are given up by removing `scratch`, which tells of them.
+    // Removing `scratch`, which announces the lost records, gives the records up.
     fs::remove_dir_all(bench.path("e0/scratch")).unwrap();
     assert_eq!(bench.names("e0"), ["a"]);
 }
 
 #[test]
-fn a_superblock_that_names_an_older_log_is_told() {
+fn a_superblock_that_names_an_older_log_is_reported() {
     let bench = Bench::with(&["e0"]);
     let commit = |name: &str| {
         let store = bench.open("e0")?;
@@ -586,14 +586,14 @@ fn a_superblock_that_names_an_older_log_is_told() {
 }
 
 #[test]
-fn a_drive_that_was_removed_is_no_device_any_more_when_it_comes_back() {
+fn a_removed_drive_that_comes_back_is_no_device() {
     let bench = Bench::with(&["e0", "e1", "e2"]);
     bench.put("e0", "a", COPIES).unwrap();
     bench.mv("e2", "q2");
     let store = bench.open("e0").unwrap();
     store.remove_device(&job(&store), 2, |who| panic!("waits for {who}")).unwrap();
     drop(store);
-    // The number comes again.
+    // The number is used again.
     assert_eq!(bench.add("e3", "e0").unwrap(), 2);
     bench.put("e0", "b", COPIES).unwrap();
     bench.mv("q2", "e2");
@@ -607,7 +607,7 @@ fn a_drive_that_was_removed_is_no_device_any_more_when_it_comes_back() {
 fn a_size_that_is_too_small_is_refused_and_leaves_nothing() {
     let bench = Bench::new();
     let error = Store::init(&[bench.path("e0")], Some(4 << 20)).unwrap_err();
-    assert!(error.to_string().contains("the least is 32 MiB"), "{error}");
+    assert!(error.to_string().contains("the smallest limit is 32 MiB"), "{error}");
     assert!(!bench.path("e0").exists());
     Store::init(&[bench.path("e0")], Some(32 << 20)).unwrap();
     bench.put("e0", "a", NONE).unwrap();
@@ -715,7 +715,7 @@ fn folders_whose_names_are_no_text_are_devices_like_others() {
             assert_eq!(store.verify(&job(&store), &[], false).unwrap().damage, []);
         }
     }
-    // And for programs, as far as they are text.
+    // Programs get the path as JSON, with invalid bytes replaced.
     let told = serde_json::to_string(&open(&folders[2]).usage().unwrap()).unwrap();
     assert!(told.contains("z\u{fffd}\u{fffd}") && told.contains("/text"), "{told}");
 }
@@ -739,7 +739,7 @@ fn a_drive_whose_superblock_is_gone_finds_the_others_in_folders_whose_names_are_
 }
 
 #[test]
-fn a_drive_that_comes_or_goes_is_told_on_all_others_at_once() {
+fn an_added_or_removed_drive_is_announced_on_all_others_at_once() {
     let bench = Bench::with(&["e0", "e1"]);
     let list = |drive: &str| {
         let lock = fs::read(bench.path(drive).join("scratch/lock")).unwrap();
@@ -762,8 +762,8 @@ fn a_drive_that_comes_or_goes_is_told_on_all_others_at_once() {
     }
 }
 
-/// Every call to the drives while one is added fails once, on an old drive or on the new one: the store is with the new
-/// drive or without it, nothing is damaged, and the same call goes on.
+/// The test fails every call to the drives once while one is added, on an old drive or on the new one: the store then
+/// has the new drive or not, nothing is damaged, and the same call continues.
 #[test]
 fn a_drive_whose_adding_failed_is_no_damage_and_can_be_added_again() {
     let scene = || {
@@ -803,7 +803,7 @@ fn a_drive_whose_adding_failed_is_no_damage_and_can_be_added_again() {
                 let added = add(&store, &drives[1]);
                 drives[bad].set(&[]);
                 drop(store);
-                // Where it was acknowledged, it is a drive like the others, and missed if it is away.
+                // After the acknowledgement it is a drive like the others, and missed if it is away.
                 if added.is_ok() && !is_seen {
                     continue;
                 }
@@ -857,7 +857,7 @@ fn only_an_empty_folder_is_added() {
 }
 
 #[test]
-fn a_removed_drive_that_does_not_give_up_what_it_holds_is_named() {
+fn a_removed_drive_whose_data_cannot_be_deleted_is_named() {
     let home = tempfile::tempdir().unwrap();
     let drives = [0, 1].map(|_| Faulty::new(Arc::new(Memory::new(64)), &[]));
     let devices = drives.iter().map(|drive| Arc::new(drive.clone()) as Arc<dyn Device>);
@@ -873,7 +873,7 @@ fn a_removed_drive_that_does_not_give_up_what_it_holds_is_named() {
 }
 
 #[test]
-fn the_removal_of_a_missing_first_drive_disturbs_nobody_on_the_others() {
+fn removing_a_missing_first_drive_disturbs_no_job_on_the_others() {
     let bench = Bench::with(&["e0", "e1", "e2"]);
     bench.put("e0", "c", COPIES).unwrap();
     bench.mv("e0", "broken");

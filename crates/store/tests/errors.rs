@@ -1,5 +1,5 @@
-//! Every call that a store makes to its device fails once, or from then on, for every call; and by chance many do. What
-//! was acknowledged is there afterwards, what failed is there as a whole or not at all, and nothing that is read is wrong.
+//! These tests fail every call of a store to its device, once or from then on, and many calls at random. Acknowledged
+//! changes must be there afterwards, failed changes as a whole or not at all, and no read returns wrong bytes.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -52,10 +52,11 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What a dataset may be: absent, or the lengths that were written one after the other, and whether it is sealed.
+/// `State` is a possible state of a dataset: missing, or the lengths that were written one after the other, and true if
+/// it is sealed.
 type State = Option<(Vec<usize>, bool)>;
 
-/// All that each dataset may be.
+/// `Possible` is the possible states of each dataset.
 type Possible = BTreeMap<&'static str, Vec<State>>;
 
 struct Scene {
@@ -80,7 +81,7 @@ impl Scene {
         Store::open_on(self.home.path(), devices.collect())
     }
 
-    /// Does one thing after the other, on one store, whatever fails.
+    /// Makes one change after the other on one store, whether or not calls fail.
     fn act(&self) -> Possible {
         let was = |sealed| vec![Some((vec![9000], sealed))];
         let mut possible: Possible = BTreeMap::from([
@@ -111,8 +112,8 @@ impl Scene {
         possible
     }
 
-    /// Opens the store again, on devices that fail no more. Where they lied, what is there may be damaged, but what can
-    /// be read is right.
+    /// Opens the store again, on devices that no longer fail. After silent faults, data may be damaged, but all
+    /// readable data is right.
     fn check(&self, possible: &Possible, lied: bool, what: &str) {
         self.devices.iter().for_each(|device| device.set(&[]));
         let store = match self.open() {
@@ -152,7 +153,7 @@ impl Scene {
     }
 }
 
-/// Whether an error says that something is damaged.
+/// Returns true if an error reports damage.
 fn is_told(error: &Error) -> bool {
     matches!(
         error,
@@ -165,7 +166,7 @@ fn is_told(error: &Error) -> bool {
 }
 
 #[test]
-fn after_any_call_fails_what_was_acknowledged_is_there() {
+fn after_any_call_fails_acknowledged_changes_are_there() {
     let mut runs = 0;
     for devices in [1, 2] {
         let scene = Scene::new(devices);
@@ -194,7 +195,7 @@ fn after_any_call_fails_what_was_acknowledged_is_there() {
 }
 
 #[test]
-fn after_any_call_lied_nothing_that_is_read_is_wrong() {
+fn after_any_silent_fault_no_read_returns_wrong_bytes() {
     for devices in [1, 2] {
         let scene = Scene::new(devices);
         scene.devices[0].set(&[]);
@@ -213,9 +214,9 @@ fn after_any_call_lied_nothing_that_is_read_is_wrong() {
     }
 }
 
-/// `INSHORE_FAULTS` says how many runs.
+/// `INSHORE_FAULTS` is the number of runs.
 #[test]
-fn many_faults_by_chance_make_nothing_wrong() {
+fn many_random_faults_never_give_wrong_bytes() {
     let runs = std::env::var("INSHORE_FAULTS").map_or(300, |count| count.parse().unwrap());
     for seed in 0..runs {
         let scene = Scene::new(1 + (seed % 2) as usize);

@@ -1,5 +1,5 @@
-//! Stores of each version of the format, as they were written once: what this program reads of them is what they were
-//! made of. The guard against a change of the format that nobody meant, the Reed-Solomon code among it.
+//! Fixtures are stores of each version of the format, with known content. They guard against an accidental change of
+//! the format, including the Reed-Solomon code.
 //!
 //! `test_data/README.md` describes the files, and how they and the seeds of the fuzz targets are made.
 
@@ -13,7 +13,7 @@ const EXTENTS: u32 = 200;
 /// The versions that this program reads; the last is the one that it writes.
 const VERSIONS: [&str; 2] = ["v2", "v3"];
 
-/// A dataset of a fixture: its name, what guards it, whether something can be appended.
+/// `Wanted` is a dataset of a fixture: its name, its redundancy, and true if data can be appended.
 type Wanted = (&'static str, Redundancy, bool);
 
 const NONE: Redundancy = Redundancy::Copies(1);
@@ -32,7 +32,8 @@ const STORES: [(&str, usize, &[Wanted]); 3] = [
     ("open", 1, &[("open", NONE, false)]),
 ];
 
-/// 700 bytes of the name's own at the beginning, and for the parity of two extents as many at the end of the second.
+/// Returns 700 bytes that depend on the name at the beginning, and for the parity of two extents as many at the end of
+/// the second.
 fn content(name: &str) -> Vec<u8> {
     let salt = name.bytes().fold(0usize, |sum, byte| sum * 31 + byte as usize);
     let some: Vec<u8> = (0..700).map(|i| (i * 7 + i / 5 + salt) as u8).collect();
@@ -81,7 +82,7 @@ fn make(devices: usize, datasets: &[Wanted]) -> Vec<Arc<Memory>> {
     devices
 }
 
-/// Every page that is not zero, up to its last byte that is not.
+/// Encodes every page that is not zero, up to its last byte that is not zero.
 fn image(devices: &[Arc<Memory>]) -> Vec<u8> {
     let mut out = (devices.len() as u16).to_le_bytes().to_vec();
     for (number, device) in devices.iter().enumerate() {
@@ -161,16 +162,17 @@ fn stores_of_every_version_can_be_written_to() {
 }
 
 #[test]
-fn parity_of_every_version_gives_each_device_again() {
-    VERSIONS.into_iter().for_each(parity_gives_each_device_again);
+fn parity_of_every_version_restores_each_device() {
+    VERSIONS.into_iter().for_each(parity_restores_each_device);
 }
 
-fn parity_gives_each_device_again(version: &str) {
+fn parity_restores_each_device(version: &str) {
     let (name, devices, datasets) = STORES[1];
     let image = fs::read(folder().join(version).join(name)).unwrap();
     for lost in 0..devices {
         let loaded = load(&image);
-        // All that datasets have on it, with the headers. Superblock and log stay, which lies on the first two only.
+        // All data on the device is lost, with the headers. Superblock and log stay, which lie on the first two devices
+        // only.
         let is_data = |extent: u32| extent != 1 && (lost == 2 || ![2, 3].contains(&extent));
         for (extent, page) in loaded[lost].written() {
             if is_data(extent) {
@@ -180,7 +182,7 @@ fn parity_gives_each_device_again(version: &str) {
         let (_home, store) = open(&loaded).unwrap();
         store.verify(&job(&store), &[], true).unwrap();
         check(name, &store, datasets);
-        // What was made again is what was there, bit for bit.
+        // The restored bytes equal the lost ones.
         let again = load(&image);
         for (extent, page) in again[lost].written() {
             let (mut was, mut is) = ([0; PAGE_BYTES], [0; PAGE_BYTES]);
@@ -212,7 +214,7 @@ fn make_fixtures_and_seeds() {
                     b"INSHEXTN" => "extent_header",
                     _ => return,
                 };
-                // Records, whose length is exact, up to their end.
+                // Records have an exact length, so they are cut at their end.
                 let body_len = u32::from_le_bytes(bytes[32..36].try_into().unwrap()) as usize;
                 let len = if target == "log_record" { 48 + body_len } else { 600 };
                 seed(target, &format!("{name}-{extent}-{page}"), &bytes[..len.min(PAGE_BYTES)]);
@@ -221,7 +223,7 @@ fn make_fixtures_and_seeds() {
     }
     let references = [0, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3, 4, 1, 0, 0, 0, 9, 0, 0, 0, 5, 6, 7, 8];
     seed("references", "two", &references);
-    // A change of each kind, in a store of one device and in one of three.
+    // The seeds have a change of each kind, in a store of one device and in one of three.
     for devices in 0..2u8 {
         for what in 0..5u8 {
             for page in [0, 3, 9, 17] {

@@ -1,6 +1,6 @@
-//! Damage of whole stores, at random, against a model of what was put there: sectors that hold anything, zeros, or what
-//! they held before; extents that are gone, are old, or hold those of another place; segments that are missing. One to
-//! eight of these at once, on stores of one to three devices, with datasets that nothing guards, with copies, and with
+//! These tests damage whole stores at random and compare them with a model: sectors hold anything, zeros, or their
+//! earlier content; extents are gone, stale, or hold the content of another place; segments are missing. A store gets
+//! one to eight of these at once, on one to three devices, with datasets without redundancy, with copies, and with
 //! parity.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //!   the next commit  fails, or takes nothing away
 //! ```
 //!
-//! `INSHORE_DAMAGES` says how many stores are damaged, `INSHORE_SEED` where to begin.
+//! `INSHORE_DAMAGES` is the number of damaged stores, `INSHORE_SEED` the first seed.
 
 use std::{
     collections::BTreeMap,
@@ -40,7 +40,7 @@ const NONE: Redundancy = Redundancy::Copies(1);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const PARITY: Redundancy = Redundancy::Parity { data: 2, parity: 1 };
 
-/// A device in memory that takes none for pages of zeros, and is found under its number's name again.
+/// `Drive` is a device in memory that stores no pages of zeros, and is found again by its number.
 #[derive(Debug)]
 struct Drive {
     number: usize,
@@ -58,13 +58,13 @@ impl Drive {
         bytes
     }
 
-    /// Pages of an extent that were written to.
+    /// Returns the pages of an extent that were written to.
     fn pages(&self, extent: u32) -> Vec<usize> {
         let written = self.memory.written().into_iter();
         written.filter(|(other, _)| *other == extent).map(|(_, page)| page).collect()
     }
 
-    /// The extents that were written to: superblock, log, headers, and all others.
+    /// Returns the extents that were written to: superblock, log, headers, and all others.
     fn kinds(&self) -> [Vec<u32>; 4] {
         let mut kinds: [Vec<u32>; 4] = Default::default();
         let mut extents: Vec<u32> = self.memory.written().iter().map(|(extent, _)| *extent).collect();
@@ -81,7 +81,7 @@ impl Drive {
         kinds
     }
 
-    /// Makes an extent what another one is, of this drive or another, now or at another time.
+    /// Copies another extent over an extent, of this drive or another one, now or at an earlier time.
     fn become_like(&self, extent: u32, other: &Drive, other_extent: u32) {
         let pages = other.pages(other_extent);
         let pages: Vec<_> = pages.into_iter().map(|page| (page, other.page(other_extent, page))).collect();
@@ -131,7 +131,7 @@ impl Device for Drive {
     }
 }
 
-/// SplitMix64.
+/// `Dice` is SplitMix64.
 struct Dice(u64);
 
 impl Dice {
@@ -148,7 +148,7 @@ impl Dice {
     }
 }
 
-/// A dataset: its redundancy and its content, zeros first and then bytes that depend on the salt.
+/// `Data` is a dataset: its redundancy and its content, zeros first and then bytes that depend on the salt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Data {
     redundancy: Redundancy,
@@ -160,12 +160,12 @@ struct Data {
 
 impl Data {
     fn new(redundancy: Redundancy, salt: usize, len: usize) -> Data {
-        // Parity needs two extents to be more than a copy.
+        // With one extent, parity is only a copy, so there are two.
         let zeros = if redundancy == PARITY { EXTENT_BYTES } else { 0 };
         Data { redundancy, zeros, salt, lens: [len, 0] }
     }
 
-    /// Each sector differs from the next, and from all others.
+    /// Returns one append, in which each sector differs from all others.
     fn part(&self, part: usize) -> Vec<u8> {
         (0..self.lens[part])
             .map(|i| ((i / SECTOR) * 31 + i % SECTOR * (1 + 2 * part) + self.salt) as u8)
@@ -216,20 +216,20 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A store as it was after each commit, and what it holds in the end.
+/// `Bed` is a store after each commit, and its content at the end.
 struct Bed {
     /// The drives after each commit.
     states: Vec<Vec<Arc<Drive>>>,
-    /// Of each drive the extents that were written to: superblock, log, headers, and all others.
+    /// For each drive the extents that were written to: superblock, log, headers, and all others.
     extents: Vec<[Vec<u32>; 4]>,
-    /// The content of `scratch/lock`, where processes tell each other the last record.
+    /// The content of `scratch/lock`, in which processes announce the last record.
     lock: Vec<u8>,
     model: Model,
 }
 
 impl Bed {
-    /// A store on so many drives. One that is old began its log anew several times, on more than one extent, and
-    /// has data in a second segment.
+    /// Makes a store on `count` drives. An old store began its log anew several times, on more than one extent, and has
+    /// data in a second segment.
     fn new(count: usize, is_old: bool) -> Bed {
         let drives: Vec<Arc<Drive>> =
             (0..count).map(|number| Arc::new(Drive { number, memory: Memory::new(EXTENTS) })).collect();
@@ -238,7 +238,7 @@ impl Bed {
         let (mut states, mut model, mut commits) = (Vec::new(), Model::new(), 0);
         let now = || drives.iter().map(|drive| drive.copy()).collect::<Vec<_>>();
         let mut note = || {
-            // States of a store that is old are large.
+            // The states of an old store are large.
             if !is_old || commits % 3 == 0 {
                 states.push(now());
             }
@@ -287,7 +287,7 @@ impl Bed {
         guards.iter().enumerate().for_each(|(number, _)| store.remove(&format!("gone-{number}")).unwrap());
         note();
         for (number, redundancy) in guards.iter().enumerate() {
-            // The same name again, with other bytes.
+            // The name is used again, with other bytes.
             store.remove(&format!("first-{number}")).unwrap();
             put(&format!("first-{number}"), *redundancy, 9_000, 10);
             note();
@@ -318,10 +318,10 @@ impl Bed {
     }
 }
 
-/// What was damaged.
+/// `Damage` says what was damaged.
 struct Damage {
     what: Vec<String>,
-    /// Everything is on one drive, and what was copied there too.
+    /// True if all damage is on one drive, including the sources of copies.
     is_on_one: bool,
 }
 
@@ -340,7 +340,7 @@ fn damage(bed: &Bed, drives: &[Arc<Drive>], dice: &mut Dice) -> Damage {
         let state = &bed.states[dice.below(bed.states.len() - 1)][number];
         let pages = bed.drives()[number].pages(extent);
         let first = *dice.of(&pages);
-        // Some sectors, from anywhere in a page that was written to: one, or up to some pages.
+        // Some sectors are damaged, from anywhere in a page that was written to: one, or up to some pages.
         let from = first * SECTORS + dice.below(SECTORS);
         let many = *dice.of(&[1, 1, 2, 8, 40]);
         let sectors = from..(from + many).min(EXTENT_BYTES / SECTOR);
@@ -393,7 +393,7 @@ fn damage(bed: &Bed, drives: &[Arc<Drive>], dice: &mut Dice) -> Damage {
     Damage { what, is_on_one }
 }
 
-/// Whether an error says that something is damaged or lost.
+/// Returns true if an error reports damage or loss.
 fn is_told(error: &Error) -> bool {
     matches!(
         error,
@@ -407,7 +407,7 @@ fn is_told(error: &Error) -> bool {
     )
 }
 
-/// Looks at a store. Gives the datasets that cannot be read; `None` where none can be, since no name can.
+/// Reads all of a store, and returns the datasets that cannot be read; `None` if the list of names cannot be read.
 fn look(store: &Store, model: &Model, what: &str) -> Option<Vec<String>> {
     let list = match store.list() {
         Ok(list) => list,
@@ -432,7 +432,7 @@ fn look(store: &Store, model: &Model, what: &str) -> Option<Vec<String>> {
     Some(lost)
 }
 
-/// Where everything is said to be whole, everything can be read.
+/// Verifies a store. If it is reported as intact, all datasets must be readable.
 fn verify(store: &Store, repair: bool, model: &Model, what: &str) -> Option<Findings> {
     let findings = match job(store).and_then(|job| store.verify(&job, &[], repair)) {
         Ok(findings) => findings,
@@ -447,7 +447,7 @@ fn verify(store: &Store, repair: bool, model: &Model, what: &str) -> Option<Find
     Some(findings)
 }
 
-/// How many stores survived as a whole, were survived in part, and were refused.
+/// `Outcomes` counts the stores that survived as a whole, in part, or were refused.
 #[derive(Default)]
 struct Outcomes {
     whole: AtomicU64,
@@ -518,7 +518,7 @@ fn play(beds: &[Bed], seed: u64, outcomes: &Outcomes) {
     }
 }
 
-/// Gives a drive back to the store that lost its superblock, and mends what was on it: all that is guarded.
+/// Adds a drive again that lost its superblock, and repairs all its data with redundancy.
 fn give_back(drives: &[Arc<Drive>], home: &Path, model: &Model, what: &str, outcomes: &Outcomes) {
     let store = open(home, drives).unwrap();
     for device in store.usage().unwrap().iter().filter(|device| device.state == "missing") {

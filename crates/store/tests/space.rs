@@ -1,5 +1,5 @@
-//! Space of what was removed is given back: at once, or where that is not possible (somebody reads it, the process dies
-//! or the drive refuses) by the next job, by compaction or by a scrub. Nothing is given back that somebody needs.
+//! These tests check that the space of removed data is freed: at once, or if that is not possible (a reader, a killed
+//! process, a failing drive) by the next job, by compaction or by a scrub. Space in use is never freed.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -7,7 +7,8 @@ use inshore_store::{
     Budget, Cancel, CheckedFile, EXTENT_BYTES, Fault, Faulty, FileReader, Job, Memory, Result, Store,
 };
 
-/// Superblock, two copies of the log and as much again for the next one, which a new store takes on its only drive.
+/// The extents of a new store on a single drive that hold no data: superblock, two copies of the log, and as many for
+/// the spare.
 const NOT_DATA: u32 = 6;
 
 fn job(store: &Store) -> Result<Job> {
@@ -45,7 +46,7 @@ fn is_whole(store: &Store, name: &str) {
     assert!(read(store, &store.dataset(name).unwrap().file("bytes").unwrap()) == content(name), "{name}");
 }
 
-/// A store on a drive in memory, of which every opening stands for a process.
+/// `Bench` is a store on a drive in memory, which each process opens anew.
 struct Bench {
     home: tempfile::TempDir,
     memory: Arc<Memory>,
@@ -63,14 +64,14 @@ impl Bench {
         Store::open_on(self.home.path(), vec![Arc::new(self.drive.clone())]).unwrap()
     }
 
-    /// Extents with bytes of data in them.
+    /// Returns the number of extents with data.
     fn extents(&self) -> usize {
         let mut extents: Vec<u32> = self.memory.written().into_iter().map(|(extent, _)| extent).collect();
         extents.dedup();
         extents.into_iter().filter(|&extent| extent >= NOT_DATA).count()
     }
 
-    /// A process removes a dataset and dies when it gives the space back.
+    /// Lets a process remove a dataset and die before it discards the space.
     fn remove_and_die(&self, name: &str) {
         let store = self.open();
         self.drive.set(&[Fault::FailFromDiscard(0)]);
@@ -81,12 +82,12 @@ impl Bench {
 }
 
 #[test]
-fn space_is_given_back_by_the_next_job_where_the_process_died_after_its_commit() {
+fn the_next_job_frees_the_space_of_a_process_that_died_after_its_commit() {
     let bench = Bench::new();
     put(&bench.open(), "stays").unwrap();
     let without = bench.extents();
-    // The log has 512 pages: 2 for what is there, 72 for each dataset and 1 for each removal, for the seventh of which
-    // it begins anew and forgets what was freed before.
+    // The log has 512 pages: 2 for the initial state, 72 for each dataset and 1 for each removal. At the seventh
+    // dataset it begins anew, and forgets the extents that were freed before.
     for round in 0..9 {
         let store = bench.open();
         put_by(&store, &job(&store).unwrap(), "goes", &vec![7; 72 * 4096 - 2000]).unwrap();
@@ -100,7 +101,7 @@ fn space_is_given_back_by_the_next_job_where_the_process_died_after_its_commit()
 }
 
 #[test]
-fn space_is_given_back_once_nobody_reads_what_was_removed() {
+fn space_of_a_removed_dataset_is_freed_after_its_last_reader() {
     for ends_first in [true, false] {
         let bench = Bench::new();
         put(&bench.open(), "stays").unwrap();
@@ -109,7 +110,7 @@ fn space_is_given_back_once_nobody_reads_what_was_removed() {
         let (reader, other) = (bench.open(), bench.open());
         let dataset = reader.dataset("goes").unwrap();
         other.remove("goes").unwrap();
-        // A process that ends knows no more, and one that goes on does.
+        // A process that ended has no state, and one that continues has.
         let other = if ends_first { None } else { Some(other) };
         let begun = job(&bench.open()).unwrap();
         assert!(bench.extents() > without, "somebody reads it");
@@ -122,7 +123,7 @@ fn space_is_given_back_once_nobody_reads_what_was_removed() {
 }
 
 #[test]
-fn space_is_given_back_at_the_end_of_a_job_that_removed_what_it_wrote() {
+fn space_is_freed_at_the_end_of_a_job_that_removed_its_own_dataset() {
     let bench = Bench::new();
     put(&bench.open(), "stays").unwrap();
     let without = bench.extents();
@@ -137,7 +138,7 @@ fn space_is_given_back_at_the_end_of_a_job_that_removed_what_it_wrote() {
 }
 
 #[test]
-fn space_that_a_drive_did_not_take_back_is_given_back_by_compaction_and_by_a_scrub() {
+fn compaction_and_scrub_free_space_after_a_failed_discard() {
     for repair in [false, true] {
         let bench = Bench::new();
         put(&bench.open(), "stays").unwrap();
@@ -164,7 +165,7 @@ fn space_that_a_drive_did_not_take_back_is_given_back_by_compaction_and_by_a_scr
 }
 
 #[test]
-fn compaction_takes_nothing_from_those_who_are_at_work() {
+fn compaction_takes_nothing_from_living_jobs() {
     let bench = Bench::new();
     let [store, other] = [bench.open(), bench.open()];
     put(&store, "read").unwrap();
@@ -182,8 +183,8 @@ fn compaction_takes_nothing_from_those_who_are_at_work() {
     assert!(read(&other, &dataset.file("bytes").unwrap()) == content("read"));
 }
 
-/// Makes what an owner said last unreadable while something is done: a folder in the place of a file fails whoever reads
-/// it, as a drive would that answers with errors.
+/// Makes the last announcement of an owner unreadable during a call: a folder in the place of a file makes every read
+/// fail, like a drive with errors.
 fn with_unreadable<T>(home: &Path, name: &str, act: impl FnOnce() -> T) -> T {
     let owner = home.join("scratch/reader-1-unreadable");
     fs::create_dir_all(owner.join(name)).unwrap();
@@ -195,7 +196,7 @@ fn with_unreadable<T>(home: &Path, name: &str, act: impl FnOnce() -> T) -> T {
 }
 
 #[test]
-fn a_commit_that_is_durable_is_acknowledged_and_kept_although_nobody_can_look_who_reads() {
+fn a_durable_commit_is_acknowledged_even_if_the_pins_of_readers_are_unreadable() {
     let bench = Bench::new();
     put(&bench.open(), "old").unwrap();
     let store = bench.open();
@@ -209,11 +210,11 @@ fn a_commit_that_is_durable_is_acknowledged_and_kept_although_nobody_can_look_wh
     with_unreadable(bench.home.path(), "pin", || {
         store.remove("old").unwrap();
         builder.commit(&[]).unwrap();
-        // Who wants to take extents, and cannot know which are free, is told.
+        // A process that wants extents, and cannot know which are free, gets an error.
         let told = job(&bench.open()).and_then(|job| put_by(&store, &job, "refused", &[])).unwrap_err();
         assert!(told.to_string().contains("pin"), "{told}");
     });
-    // Nothing that is named is used again: not by this job, and not by others.
+    // Extents in use are not taken: neither by this job nor by others.
     put_by(&store, &at_work, "later", &[]).unwrap();
     drop(at_work);
     put(&bench.open(), "last").unwrap();
@@ -223,7 +224,7 @@ fn a_commit_that_is_durable_is_acknowledged_and_kept_although_nobody_can_look_wh
 }
 
 #[test]
-fn a_job_does_not_take_over_what_another_may_keep() {
+fn a_job_does_not_take_over_the_work_of_another() {
     let bench = Bench::new();
     let store = bench.open();
     let job = job(&store).unwrap();

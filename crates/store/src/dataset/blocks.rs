@@ -1,4 +1,4 @@
-//! A scratch file of equal blocks that are changed in place: vertex state that does not fit in memory.
+//! A block file holds vertex state that does not fit in memory: equal blocks in scratch, which are changed in place.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::{
     space::extents::{Extents, pieces},
 };
 
-/// A scratch file of `blocks` equal blocks, each read and written as a whole and checked when read.
+/// `BlockFile` is a scratch file of equal blocks, each read and written as a whole and checked when read.
 ///
-/// The checksums stay in memory: 4 bytes for each block, counted in the budget. A write must have landed
+/// The checksums stay in memory: 4 bytes for each block, counted in the budget. A write must have ended
 /// ([`PendingBlock::wait`]) before the same block is read again.
 #[derive(Debug)]
 pub struct BlockFile {
@@ -24,7 +24,7 @@ pub struct BlockFile {
     _reservation: Reservation,
 }
 
-/// A read or write of one block on its way.
+/// `PendingBlock` is a read or write of one block in flight.
 #[derive(Debug)]
 pub struct PendingBlock {
     pending: Pending,
@@ -34,8 +34,8 @@ pub struct PendingBlock {
 }
 
 impl BlockFile {
-    /// Creates a scratch file for `blocks` blocks of `block_bytes` bytes, a multiple of 4 KiB. Every block
-    /// must be written before it is read.
+    /// Creates a scratch file for `blocks` blocks of `block_bytes` bytes, a multiple of 4 KiB. Every block must be
+    /// written before it is read.
     pub fn create(job: &Job, name: &str, blocks: usize, block_bytes: usize) -> Result<BlockFile> {
         let reservation = job.budget().reserve(blocks as u64 * 4, "checksums of vertex state")?;
         Ok(BlockFile {
@@ -48,12 +48,12 @@ impl BlockFile {
         })
     }
 
-    /// The number of blocks.
+    /// Returns the number of blocks.
     pub fn blocks(&self) -> usize {
         self.sums.len()
     }
 
-    /// Bytes in a block.
+    /// Returns the size of a block in bytes.
     pub fn block_bytes(&self) -> usize {
         self.block_bytes
     }
@@ -65,7 +65,7 @@ impl BlockFile {
     /// Starts to read `block` into `buffer`.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where the block was never written.
+    /// [`Error::NoSpace`] if the block was never written.
     pub fn submit_read(&self, block: usize, buffer: Buffer) -> Result<PendingBlock> {
         let pending = self.submit(Direction::Read, block, buffer)?;
         let (name, offset) = (self.name.clone(), self.offset(block));
@@ -96,7 +96,7 @@ impl BlockFile {
 }
 
 impl PendingBlock {
-    /// Waits, checks a read, and gives the buffer back.
+    /// Waits for the transfer, checks a read, and returns the buffer.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Damaged`].
@@ -122,7 +122,7 @@ mod tests {
     use crate::{Fault, job::test_job};
 
     #[test]
-    fn a_block_holds_what_was_written_last_and_damage_is_found() {
+    fn a_block_holds_the_last_write_and_damage_is_detected() {
         let (_folder, job) = test_job(1 << 20, &[Fault::DropWrite(3)]);
         let mut blocks = BlockFile::create(&job, "state", 3, 4096).unwrap();
         for block in 0..3 {

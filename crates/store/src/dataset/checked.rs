@@ -1,8 +1,8 @@
-//! Files whose every byte is checked when it is read back.
+//! Every byte of a checked file is compared with a checksum when it is read back.
 //!
 //! A file is a list of extents, cut into blocks of 4 KiB to 2 MiB; the last block is padded with zeros to 4 KiB. A
-//! checksum is kept in the reference to the data and never beside it, which also catches a read that went to the wrong
-//! place or gave an older version:
+//! checksum is stored in the reference to the data and never beside the data. The comparison therefore also detects a
+//! read that went to the wrong place or returned an older version:
 //!
 //! ```text
 //!   scratch    checksums stay in memory (4 bytes for each block, counted in the budget)
@@ -21,48 +21,46 @@ use inshore_runtime::{Direction, Pending};
 use crate::{
     Buffer, Device, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
     Reservation, Result,
-    device::{Missing, part},
+    dataset::layout::{Identity, Layout},
+    device::{Missing, metadata_buffer, part},
     log::catalog::REF_BYTES,
     log::header::Header,
-    log::metadata_buffer,
-    redundancy::whole::{PARITY, Shape, Whole, extent_buffer},
+    redundancy::whole::{ExtentFile, Whole, extent_buffer},
     shared::{HEADER_BYTES, Pin, header_of},
     space::extents::{Extents, pieces},
 };
 
-/// Headers that an open file of a dataset remembers, unless [`CheckedFile::remember_headers`] asked for more: 2 KiB of
-/// checksums each at most, 0.5 KiB at 16 KiB a block.
+/// The number of headers that an open file of a dataset caches without [`CheckedFile::remember_headers`]. A header has
+/// at most 2 KiB of checksums, and 0.5 KiB with blocks of 16 KiB.
 const CACHED_HEADERS: usize = 64;
-/// Bytes of a header that is remembered, beside its checksums.
+/// Bytes of a cached header beside its checksums.
 const CACHED_HEADER_BYTES: usize = 96;
-/// Headers that are read at once where extents are read in order. They lie side by side, and a small read waits as long
-/// as the large ones before it: one for each extent made scans slower by a third.
+/// The number of headers that are read at once while extents are read in order. The headers lie side by side, and a
+/// small read waits as long as the large ones before it: one read per header made scans slower by a third.
 const HEADERS_AHEAD: u64 = 32;
-/// The same where extents are read here and there: as quick as one.
+/// The number of headers that are read at once while extents are read at random, which takes as long as one header.
 const HEADERS_AROUND: u64 = 4;
 /// The unit of checking of lists of references.
 pub(crate) const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
 
-/// A finished file. Clones share it; any thread may read.
+/// `CheckedFile` is a finished file. Clones share it, and any thread may read.
 #[derive(Clone, Debug)]
 pub struct CheckedFile(Arc<Inner>, Option<Arc<Held>>);
 
-/// The bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
+/// `Held` is the bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
 #[derive(Debug)]
 struct Held(Vec<Buffer>);
 
-/// A huge page.
+/// The size of a piece: a huge page.
 const HELD_PIECE_BYTES: usize = 2 << 20;
-/// Pieces that are made at once: the number of mappings of a process is limited.
+/// The number of pieces that are allocated at once, since the number of mappings of a process is limited.
 const HELD_PIECES: usize = 32;
-/// Pieces that are on their way at once.
+/// The number of pieces whose reads are in flight at once.
 const HELD_AHEAD: usize = 4;
 
 #[derive(Debug)]
 struct Inner {
-    name: String,
-    len: u64,
-    block_bytes: usize,
+    layout: Layout,
     map: Map,
 }
 
@@ -72,29 +70,25 @@ enum Map {
     Dataset(Box<DatasetMap>),
 }
 
-/// Where the extents of a dataset's file lie and what they must contain.
+/// `DatasetMap` holds the places and the expected content of the extents of a dataset's file.
 #[derive(Debug)]
 struct DatasetMap {
-    identity: Identity,
-    redundancy: Redundancy,
-    /// Extents of data, not counting copies.
-    extents: u64,
     refs: Refs,
     headers: Mutex<Headers>,
-    /// What keeps the extents from being used for something else.
+    /// The owner of the extents, which prevents their reuse.
     _kept: Kept,
 }
 
-/// The number of an extent, where its first copy lies, and the checksums of its blocks.
+/// The number of an extent, the place of its first copy, and the checksums of its blocks.
 type CachedHeader = (u64, Place, Arc<[u32]>);
 
-/// Headers that were read: extent e is in slot e modulo their number, if it is remembered.
+/// `Headers` caches headers that were read. Extent e is in slot e modulo the number of slots, if it is cached.
 #[derive(Debug)]
 struct Headers {
     slots: Vec<Option<CachedHeader>>,
-    /// The first extent of the last batch that was read, and the one after it.
+    /// The numbers of the extents of the last batch that was read.
     last: Range<u64>,
-    /// For more slots than [`CACHED_HEADERS`].
+    /// The memory for more slots than [`CACHED_HEADERS`].
     _reservation: Option<Reservation>,
 }
 
@@ -115,7 +109,8 @@ impl Headers {
         self.slots[slot] = Some((extent, place, sums));
     }
 
-    /// How many to read for `extent`, which is not here: many where it follows those that were read last.
+    /// Returns the number of headers to read for `extent`, which is not cached: many if the extent follows the last
+    /// batch.
     fn batch(&mut self, extent: u64) -> u64 {
         let follows = (self.last.start..=self.last.end + HEADERS_AROUND).contains(&extent);
         let count = if follows { HEADERS_AHEAD } else { HEADERS_AROUND };
@@ -124,23 +119,15 @@ impl Headers {
     }
 }
 
-/// What a header must say.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Identity {
-    pub dataset: u64,
-    pub file: u32,
-    pub level: u8,
-}
-
 #[derive(Debug)]
 enum Refs {
     Here(Vec<ExtentRef>),
-    /// In a file of references.
+    /// The references lie in a file of their own.
     Listed(CheckedFile),
 }
 
-/// What an open file of a dataset holds on to: the commit that it belongs to, or, before that commit, its writer's
-/// lease.
+/// `Kept` is the owner of the extents of an open file: the commit of the dataset, or, before that commit, the lease of
+/// the writer.
 #[derive(Clone, Debug)]
 pub(crate) enum Kept {
     Pin(#[allow(dead_code)] Arc<Pin>),
@@ -148,7 +135,7 @@ pub(crate) enum Kept {
 }
 
 impl CheckedFile {
-    /// Opens a dataset's file as its record describes it. `name` is what errors call it.
+    /// Opens a dataset's file as its record describes it. Errors call the file `name`.
     pub(crate) fn of_record(
         name: String,
         record: &FileRecord,
@@ -172,16 +159,10 @@ impl CheckedFile {
             let copies = Redundancy::Copies(redundancy.list_copies() as u8);
             Refs::Listed(Self::of_record(name, &list, identity, copies, kept.clone()))
         };
-        let map = DatasetMap {
-            identity,
-            redundancy,
-            extents: record.extents(),
-            refs,
-            headers: Mutex::default(),
-            _kept: kept,
-        };
+        let map = DatasetMap { refs, headers: Mutex::default(), _kept: kept };
         let (len, block_bytes) = (record.len, record.block_bytes as usize);
-        CheckedFile(Arc::new(Inner { name, len, block_bytes, map: Map::Dataset(Box::new(map)) }), None)
+        let layout = Layout { name, len, block_bytes, identity, redundancy };
+        CheckedFile(Arc::new(Inner { layout, map: Map::Dataset(Box::new(map)) }), None)
     }
 
     pub(crate) fn of_scratch(
@@ -193,7 +174,10 @@ impl CheckedFile {
         reservation: Reservation,
     ) -> Self {
         let map = Map::Scratch { extents, sums, _reservation: reservation };
-        CheckedFile(Arc::new(Inner { name, len, block_bytes, map }), None)
+        // A scratch file has no headers, so its identity is never used.
+        let (identity, redundancy) = (Identity::default(), Redundancy::Copies(1));
+        let layout = Layout { name, len, block_bytes, identity, redundancy };
+        CheckedFile(Arc::new(Inner { layout, map }), None)
     }
 
     fn map(&self) -> &DatasetMap {
@@ -203,30 +187,7 @@ impl CheckedFile {
         }
     }
 
-    /// Whose file it is.
-    pub(crate) fn identity(&self) -> Identity {
-        self.map().identity
-    }
-
-    /// What guards it against damage.
-    pub(crate) fn redundancy(&self) -> Redundancy {
-        match &self.0.map {
-            Map::Scratch { .. } => Redundancy::Copies(1),
-            Map::Dataset(map) => map.redundancy,
-        }
-    }
-
-    /// Extents of data, not counting copies.
-    pub(crate) fn extents(&self) -> u64 {
-        self.0.len.div_ceil(EXTENT_BYTES as u64)
-    }
-
-    /// How many references it has.
-    pub(crate) fn positions(&self) -> u64 {
-        self.redundancy().refs(self.extents())
-    }
-
-    /// The file of its references, if that is one.
+    /// Returns the file of the references, if they lie in a file of their own.
     pub(crate) fn list(&self) -> Option<&CheckedFile> {
         match &self.map().refs {
             Refs::Here(_) => None,
@@ -234,64 +195,18 @@ impl CheckedFile {
         }
     }
 
-    /// `count` of its references from `position` on.
-    pub(crate) fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>> {
-        self.map().references_at(job, position, count)
-    }
-
-    /// What the extent of a reference is.
-    pub(crate) fn shape(&self, position: u64) -> Shape {
-        let (redundancy, extents) = (self.redundancy(), self.extents());
-        let block_bytes = self.0.block_bytes as u32;
-        match position.checked_sub(extents * redundancy.copies() as u64) {
-            None => {
-                let index = position % extents;
-                let used = (self.0.len - index * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64) as u32;
-                Shape { level: self.identity().level, index, used, block_bytes }
-            }
-            Some(index) => {
-                let used = self.group_len(position) as u32;
-                Shape { level: PARITY, index, used, block_bytes }
-            }
-        }
-    }
-
-    /// The number of the group that a reference of a file with parity belongs to.
-    fn group(&self, position: u64) -> u64 {
-        let redundancy = self.redundancy();
-        match position.checked_sub(self.extents()) {
-            None => position / redundancy.group(),
-            Some(parity) => parity / redundancy.parity(),
-        }
-    }
-
-    /// Bytes of the longest extent of the group of a reference, in whole pages.
-    pub(crate) fn group_len(&self, position: u64) -> usize {
-        let first = self.group(position) * self.redundancy().group();
-        let len = (self.0.len - first * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64);
-        (len as usize).next_multiple_of(PAGE_BYTES)
-    }
-
-    /// The members of the group of a reference: their numbers in the group (first data, then parity), and positions.
-    pub(crate) fn group_of(&self, position: u64) -> Vec<(usize, u64)> {
-        let (redundancy, extents, group) = (self.redundancy(), self.extents(), self.group(position));
-        let data = group * redundancy.group()..((group + 1) * redundancy.group()).min(extents);
-        let parity = extents + group * redundancy.parity();
-        data.chain(parity..parity + redundancy.parity()).enumerate().collect()
-    }
-
-    /// Remembers the headers of all extents, so that random reads need one request each, and reads them now. Costs 4
-    /// bytes for each check block and 96 for each extent, from the budget; and one page is read for each extent. Where
-    /// the budget has less, so many are remembered as fit.
+    /// Caches the headers of all extents now, so that each random read needs one request. The budget pays 4 bytes for
+    /// each check block and 96 for each extent, and one page is read for each extent. If the budget has less, as many
+    /// headers as fit are cached.
     ///
     /// # Errors
     /// I/O and damage.
     pub fn remember_headers(&self, job: &Job) -> Result<()> {
         let Map::Dataset(map) = &self.0.map else { return Ok(()) };
-        let each = EXTENT_BYTES / self.0.block_bytes * 4 + CACHED_HEADER_BYTES;
+        let each = EXTENT_BYTES / self.0.layout.block_bytes * 4 + CACHED_HEADER_BYTES;
         let budget = job.budget();
         let free = budget.memory_bytes().saturating_sub(budget.reserved_bytes()) as usize;
-        let count = (self.extents() as usize).min(free / each);
+        let count = (self.0.layout.extents() as usize).min(free / each);
         if count > CACHED_HEADERS {
             let reservation = budget.reserve((count * each) as u64, "headers of extents")?;
             let mut headers = map.headers.lock().expect("no panic under this lock");
@@ -301,26 +216,26 @@ impl CheckedFile {
         (0..count as u64).try_for_each(|extent| map.look_up(job, self, extent).map(drop))
     }
 
-    /// Memory that [`Self::hold`] takes of a file of `len` bytes.
+    /// Returns the memory that [`Self::hold`] takes for a file of `len` bytes.
     pub fn held_bytes(len: u64) -> u64 {
         let pieces = len.div_ceil(HELD_PIECE_BYTES as u64);
         let list = pieces * size_of::<Buffer>() as u64;
         list + pieces * HELD_PIECE_BYTES as u64
     }
 
-    /// The same file with its bytes in memory, which are checked now: later reads are copies. `each` is told the bytes of each
-    /// piece that has come.
+    /// Reads and checks the whole file, and returns it with its bytes in memory, so that later reads are copies. `each`
+    /// is called with the length of each piece that was read.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Io`] and [`Error::Damaged`]; cancellation.
     pub fn hold(&self, job: &Job, mut each: impl FnMut(u64)) -> Result<CheckedFile> {
-        let count = self.0.len.div_ceil(HELD_PIECE_BYTES as u64) as usize;
+        let count = self.0.layout.len.div_ceil(HELD_PIECE_BYTES as u64) as usize;
         let (mut spare, mut pieces) = (Vec::new(), Vec::with_capacity(count));
-        let mut flying = std::collections::VecDeque::with_capacity(HELD_AHEAD);
+        let mut in_flight = std::collections::VecDeque::with_capacity(HELD_AHEAD);
         for number in 0..count + HELD_AHEAD {
             job.check_cancelled()?;
             if number >= HELD_AHEAD.min(count)
-                && let Some(pending) = flying.pop_front()
+                && let Some(pending) = in_flight.pop_front()
             {
                 let pending: PendingRead = pending;
                 let (buffer, range) = pending.wait()?;
@@ -334,54 +249,59 @@ impl CheckedFile {
                     spare = buffers.split(HELD_PIECE_BYTES);
                 }
                 let start = (number * HELD_PIECE_BYTES) as u64;
-                let end = (start + HELD_PIECE_BYTES as u64).min(self.0.len);
+                let end = (start + HELD_PIECE_BYTES as u64).min(self.0.layout.len);
                 let buffer = spare.pop().expect("made above");
-                flying.push_back(self.submit_read(job, start..end, buffer)?);
+                in_flight.push_back(self.submit_read(job, start..end, buffer)?);
             }
         }
-        assert!(flying.is_empty() && pieces.len() == count, "all pieces came");
+        assert!(in_flight.is_empty() && pieces.len() == count, "all pieces came");
         Ok(CheckedFile(self.0.clone(), Some(Arc::new(Held(pieces)))))
     }
 
-    /// What errors call it: the name in the scratch folder, or `dataset/file`.
+    /// Returns the name of the file in errors: the name in the scratch folder, or `dataset/file`.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.layout.name
     }
 
-    /// Bytes of data.
+    /// Returns the number of bytes of data.
     pub fn len(&self) -> u64 {
-        self.0.len
+        self.0.layout.len
     }
 
-    /// Whether there is no data.
+    /// Returns true if there is no data.
     pub fn is_empty(&self) -> bool {
-        self.0.len == 0
+        self.0.layout.len == 0
     }
 
-    /// The unit of checking: reads of whole, aligned blocks waste nothing.
+    /// Returns the unit of checking. Reads of whole, aligned blocks move no extra bytes.
     pub fn block_bytes(&self) -> usize {
-        self.0.block_bytes
+        self.0.layout.block_bytes
     }
 
-    /// Bytes that a buffer must hold to read `range`: the blocks that it touches.
+    /// Returns the length of the buffer that a read of `range` needs: the blocks that the range touches.
     pub fn read_bytes(&self, range: &Range<u64>) -> usize {
         let touched = self.touched(range);
         (touched.end - touched.start) as usize
     }
 
-    /// The bytes of the file that a read of `range` moves.
+    /// Returns the bytes of the file that a read of `range` moves.
     fn touched(&self, range: &Range<u64>) -> Range<u64> {
-        let block = self.0.block_bytes as u64;
-        let end = range.end.next_multiple_of(block).min(self.0.len.next_multiple_of(PAGE_BYTES as u64));
+        let block = self.0.layout.block_bytes as u64;
+        let end =
+            range.end.next_multiple_of(block).min(self.0.layout.len.next_multiple_of(PAGE_BYTES as u64));
         range.start / block * block..end
     }
 
     /// Starts to read the blocks that `range` touches into `buffer`.
     ///
     /// # Panics
-    /// Where the range is empty or ends after the file, or the buffer is smaller than [`Self::read_bytes`].
+    /// Panics if the range is empty or ends after the file, or if the buffer is smaller than [`Self::read_bytes`].
     pub fn submit_read(&self, job: &Job, range: Range<u64>, buffer: Buffer) -> Result<PendingRead> {
-        assert!(range.start < range.end && range.end <= self.0.len, "read of {range:?} of {}", self.0.len);
+        assert!(
+            range.start < range.end && range.end <= self.0.layout.len,
+            "read of {range:?} of {}",
+            self.0.layout.len
+        );
         let touched = self.touched(&range);
         let len = (touched.end - touched.start) as usize;
         assert!(buffer.len() >= len, "buffer of {} bytes for {len}", buffer.len());
@@ -402,7 +322,8 @@ impl CheckedFile {
         }
         let (mut parts, mut expected) = (Vec::new(), Vec::new());
         for (extent, offset, range) in pieces(touched.clone()) {
-            let blocks = offset / self.0.block_bytes..(offset + range.len()).div_ceil(self.0.block_bytes);
+            let blocks = offset / self.0.layout.block_bytes
+                ..(offset + range.len()).div_ceil(self.0.layout.block_bytes);
             let place = self.look_up(job, extent, blocks, &mut expected)?;
             let device = self.device(job, place)?;
             parts.push(part(device, place.extent, offset, range));
@@ -421,25 +342,26 @@ impl CheckedFile {
         })
     }
 
-    /// The device of an extent. Where one that is missing can be done without, reading from it fails later.
+    /// Returns the device of an extent. If the device is missing and the file has redundancy, a placeholder is returned
+    /// whose reads fail.
     fn device(&self, job: &Job, place: Place) -> Result<Arc<dyn Device>> {
         match job.device(place.device) {
-            Err(Error::NoDevice { number }) if self.redundancy().devices() > 1 => {
+            Err(Error::NoDevice { number }) if self.0.layout.redundancy.devices() > 1 => {
                 Ok(Arc::new(Missing(number)))
             }
             device => device,
         }
     }
 
-    /// Where a copy of an extent lies.
+    /// Returns the place of a copy of an extent.
     pub(crate) fn place_of(&self, job: &Job, extent: u64, copy: usize) -> Result<Place> {
         match &self.0.map {
             Map::Scratch { extents, .. } => Ok(extents.take(extent)?[copy]),
-            Map::Dataset(map) => Ok(map.references(job, extent, 1, copy)?[0].place),
+            Map::Dataset(_) => Ok(self.references(job, extent, 1, copy)?[0].place),
         }
     }
 
-    /// Where the first copy of an extent lies; adds the recorded checksums of `blocks` of it to `expected`.
+    /// Returns the place of the first copy of an extent, and adds the recorded checksums of its `blocks` to `expected`.
     fn look_up(
         &self,
         job: &Job,
@@ -449,7 +371,7 @@ impl CheckedFile {
     ) -> Result<Place> {
         match &self.0.map {
             Map::Scratch { sums, extents, .. } => {
-                let first = extent as usize * (EXTENT_BYTES / self.0.block_bytes);
+                let first = extent as usize * (EXTENT_BYTES / self.0.layout.block_bytes);
                 expected.extend_from_slice(&sums[first + blocks.start..first + blocks.end]);
                 Ok(extents.take(extent)?[0])
             }
@@ -462,16 +384,21 @@ impl CheckedFile {
         }
     }
 
+    /// Returns the references to a copy of `count` extents from `extent` on.
+    fn references(&self, job: &Job, extent: u64, count: u64, copy: usize) -> Result<Vec<ExtentRef>> {
+        self.references_at(job, copy as u64 * self.0.layout.extents() + extent, count)
+    }
+
     fn damaged_header(&self, extent: u64, what: &str) -> Error {
         Error::DamagedHeader {
-            file: self.0.name.clone(),
+            file: self.0.layout.name.clone(),
             offset: extent * EXTENT_BYTES as u64,
             what: what.to_string(),
         }
     }
 
-    /// Makes a part of an extent, which was damaged or cannot be read, from what else there is, checks it, and writes
-    /// it over what is wrong.
+    /// Restores a part of an extent that is damaged or cannot be read, from other copies or parity. The result is
+    /// checked and written over the damaged data.
     fn repair(
         &self,
         job: &Job,
@@ -481,15 +408,16 @@ impl CheckedFile {
         expected: &[u32],
         found: Error,
     ) -> Result<()> {
-        let redundancy = self.redundancy();
+        let redundancy = self.0.layout.redundancy;
         let at = extent * EXTENT_BYTES as u64 + offset as u64;
-        let is_right = |bytes: &[u8]| check(&self.0.name, at, bytes, self.0.block_bytes, expected).is_ok();
+        let is_right =
+            |bytes: &[u8]| check(&self.0.layout.name, at, bytes, self.0.layout.block_bytes, expected).is_ok();
         if redundancy.parity() > 0 {
             let whole = Whole { job, file: self, position: extent };
             let mut buffer = extent_buffer()?;
             if whole.restore(&mut buffer)? && is_right(&buffer[offset..offset + range.len()]) {
                 bytes[range.clone()].copy_from_slice(&buffer[offset..offset + range.len()]);
-                // That a device cannot be written any more is no reason to keep back what the others know.
+                // A failed write is ignored, since the restored bytes are good.
                 let _ = whole.rewrite(&buffer);
                 job.counters().add_repair();
                 return Ok(());
@@ -514,14 +442,13 @@ impl CheckedFile {
     }
 }
 
-impl DatasetMap {
-    /// References to `count` extents from `extent` on.
-    fn references(&self, job: &Job, extent: u64, count: u64, copy: usize) -> Result<Vec<ExtentRef>> {
-        self.references_at(job, copy as u64 * self.extents + extent, count)
+impl ExtentFile for CheckedFile {
+    fn layout(&self) -> &Layout {
+        &self.0.layout
     }
 
     fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>> {
-        match &self.refs {
+        match &self.map().refs {
             Refs::Here(refs) => Ok(refs[position as usize..(position + count) as usize].to_vec()),
             Refs::Listed(list) => {
                 let range = position * REF_BYTES as u64..(position + count) * REF_BYTES as u64;
@@ -533,22 +460,24 @@ impl DatasetMap {
             }
         }
     }
+}
 
-    /// Where the first copy of an extent lies, and the checksums of its blocks, from its header.
+impl DatasetMap {
+    /// Returns the place of the first copy of an extent and the checksums of its blocks, from its header.
     fn look_up(&self, job: &Job, file: &CheckedFile, extent: u64) -> Result<(Place, Arc<[u32]>)> {
         let count = {
             let mut headers = self.headers.lock().expect("no panic under this lock");
             if let Some(found) = headers.get(extent) {
                 return Ok(found);
             }
-            headers.batch(extent).min(self.extents - extent)
+            headers.batch(extent).min(file.0.layout.extents() - extent)
         };
         let mut found = None;
-        for copy in 0..self.redundancy.copies() {
+        for copy in 0..file.0.layout.redundancy.copies() {
             match self.read_headers(job, file, extent, count, copy) {
                 Ok(read) => {
                     let sums = read[0].2.clone();
-                    let place = self.references(job, extent, 1, 0)?[0].place;
+                    let place = file.references(job, extent, 1, 0)?[0].place;
                     let mut headers = self.headers.lock().expect("no panic under this lock");
                     headers.put(extent, place, sums.clone());
                     for (extent, place, sums) in read.into_iter().filter(|_| copy == 0) {
@@ -562,8 +491,8 @@ impl DatasetMap {
         self.make_header(job, file, extent)?.ok_or_else(|| found.expect("at least one copy"))
     }
 
-    /// Makes the header of an extent again from its bytes, or from others of its group, and writes it; `None` where
-    /// nothing gives them.
+    /// Makes the header of an extent again from its bytes, which may be restored from its group, and writes the header.
+    /// The result is `None` if the bytes are lost.
     fn make_header(&self, job: &Job, file: &CheckedFile, extent: u64) -> Result<Option<(Place, Arc<[u32]>)>> {
         let whole = Whole { job, file, position: extent };
         let mut buffer = extent_buffer()?;
@@ -572,17 +501,18 @@ impl DatasetMap {
         }
         let _ = whole.rewrite(&buffer);
         job.counters().add_repair();
-        let shape = file.shape(extent);
+        let shape = file.0.layout.shape(extent);
         let stored = (shape.used as usize).next_multiple_of(PAGE_BYTES);
-        let sums: Arc<[u32]> = buffer[..stored].chunks(file.0.block_bytes).map(crc32fast::hash).collect();
+        let sums: Arc<[u32]> =
+            buffer[..stored].chunks(file.0.layout.block_bytes).map(crc32fast::hash).collect();
         let place = whole.reference()?.place;
         let mut headers = self.headers.lock().expect("no panic under this lock");
         headers.put(extent, place, sums.clone());
         Ok(Some((place, sums)))
     }
 
-    /// The checksums of `extent`, and of those among the `count` extents from there on whose headers lie close behind its
-    /// own: one request for all of them. Where a file is spread over drives these are not neighbours in the file.
+    /// Reads the checksums of `extent`, and in the same request those of the extents among the `count` next ones whose
+    /// headers lie close behind. If a file is spread over drives, these extents are not neighbours in the file.
     fn read_headers(
         &self,
         job: &Job,
@@ -591,7 +521,7 @@ impl DatasetMap {
         count: u64,
         copy: usize,
     ) -> Result<Vec<CachedHeader>> {
-        let references = self.references(job, extent, count, copy)?;
+        let references = file.references(job, extent, count, copy)?;
         let first = references[0].place;
         let (header_extent, offset) = header_of(first.extent);
         let close = |(extent, reference): (u64, &ExtentRef)| {
@@ -614,7 +544,7 @@ impl DatasetMap {
         for (extent, reference, at) in wanted {
             match self.decode_header(file, extent, reference, &pages[at..at + HEADER_BYTES]) {
                 Ok(sums) => all.push((extent, reference.place, sums)),
-                // One that is damaged is an error for whoever needs it.
+                // A damaged header of another extent becomes an error when that extent is read.
                 Err(error) if all.is_empty() => return Err(error),
                 Err(_) => {}
             }
@@ -635,10 +565,10 @@ impl DatasetMap {
             return Err(file.damaged_header(extent, &what));
         }
         let header = Header::decode(page).ok_or_else(|| file.damaged_header(extent, "not a header"))?;
-        let identity = self.identity;
+        let identity = file.0.layout.identity;
         let expected = (reference.place, identity.dataset, identity.file, identity.level, extent);
         if (header.place, header.dataset, header.file, header.level, header.index) != expected {
-            return Err(file.damaged_header(extent, "it is that of another extent"));
+            return Err(file.damaged_header(extent, "it belongs to another extent"));
         }
         Ok(header.sums.into())
     }
@@ -657,7 +587,7 @@ fn check(name: &str, offset: u64, bytes: &[u8], block_bytes: usize, expected: &[
 }
 
 impl Held {
-    /// Copies what begins at `start` to `out`.
+    /// Copies the bytes from `start` on to `out`.
     fn copy(&self, start: u64, out: &mut [u8]) {
         let (mut number, mut offset) = (start as usize / HELD_PIECE_BYTES, start as usize % HELD_PIECE_BYTES);
         let mut copied = 0;
@@ -669,15 +599,15 @@ impl Held {
     }
 }
 
-/// Where a read comes from.
+/// The origin of the bytes of a read.
 #[derive(Debug)]
 enum Source {
     Device(Pending),
-    /// Copied and checked already.
+    /// The bytes are copied and checked already.
     Held(Buffer),
 }
 
-/// A read on its way.
+/// `PendingRead` is a read in flight.
 #[derive(Debug)]
 pub struct PendingRead {
     source: Source,
@@ -689,11 +619,11 @@ pub struct PendingRead {
 }
 
 impl PendingRead {
-    /// Waits until one of several reads has come, and says which: of many that are on their way at random places the
-    /// first is not always the first to come.
+    /// Waits until one of several reads is done, and returns its index. Random reads do not always end in the order of
+    /// their submission.
     ///
     /// # Panics
-    /// Where there are none.
+    /// Panics if `reads` is empty.
     pub fn wait_any(reads: &[PendingRead]) -> usize {
         let held = reads.iter().position(|read| matches!(read.source, Source::Held(_)));
         held.unwrap_or_else(|| {
@@ -704,8 +634,8 @@ impl PendingRead {
         })
     }
 
-    /// Waits, checks, and gives the buffer back with the place of the wanted bytes in it. Where a dataset has a second
-    /// copy, what is damaged or cannot be read comes from there, and the first one is repaired.
+    /// Waits for the read, checks the bytes, and returns the buffer with the range of the wanted bytes in it. If a
+    /// dataset has redundancy, damaged or unreadable bytes are restored from it, and the first copy is repaired.
     ///
     /// # Errors
     /// [`Error::Io`] and [`Error::Damaged`].
@@ -715,18 +645,18 @@ impl PendingRead {
             Source::Device(pending) => pending,
         };
         let (mut buffer, result) = pending.wait();
-        let (file, name) = (&self.file, &self.file.0.name);
+        let (file, name) = (&self.file, &self.file.0.layout.name);
         let len = (self.touched.end - self.touched.start) as usize;
         let failed = result.err().map(|error| {
             Error::io(format!("read {len} bytes at {}", self.touched.start), PathBuf::from(name), error)
         });
         let has_failed = failed.is_some();
         if let Some(error) = failed
-            && file.redundancy().devices() == 1
+            && file.0.layout.redundancy.devices() == 1
         {
             return Err(error);
         }
-        let block = file.0.block_bytes;
+        let block = file.0.layout.block_bytes;
         if !has_failed && check(name, self.touched.start, &buffer[..len], block, &self.expected).is_ok() {
             return Ok((buffer, self.wanted));
         }
@@ -735,7 +665,7 @@ impl PendingRead {
             let (expected, rest) = sums.split_at(range.len().div_ceil(block));
             sums = rest;
             let at = extent * EXTENT_BYTES as u64 + offset as u64;
-            // After a failed read the buffer may hold anything, right bytes of an older read too.
+            // After a failed read the buffer may hold anything, even valid bytes of an older read.
             if let Err(found) = check(name, at, &buffer[range.clone()], block, expected) {
                 file.repair(&self.job, (extent, offset), &mut buffer, range, expected, found)?;
             }
@@ -770,7 +700,7 @@ mod tests {
         Ok(bytes)
     }
 
-    /// A store on a device that can fail, with a dataset `data` of one file `bytes`.
+    /// Makes a store on a device that can fail, with a dataset `data` of one file `bytes`.
     fn with_dataset(bytes: &[u8]) -> (tempfile::TempDir, Faulty, Store, Job) {
         let folder = tempfile::tempdir().unwrap();
         let device = Faulty::new(Arc::new(Memory::new(512)), &[]);
@@ -785,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_in_any_range() {
+    fn written_bytes_are_read_back_in_any_range() {
         let (_folder, job) = test_job(1 << 20, &[]);
         for len in [0, 1, 4095, 4096, 4097, 8192, 50_000] {
             let bytes = pattern(len);
@@ -831,14 +761,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_not_held() {
+    fn a_damaged_file_is_not_held_in_memory() {
         let (_folder, device, store, job) = with_dataset(&pattern(100_000));
         let hold = || store.dataset("data").unwrap().file("bytes").unwrap().hold(&job, |_| {});
         device.set(&[]);
         hold().unwrap();
         let (reads, ..) = device.counts();
         assert!(reads >= 2, "a header and the bytes");
-        // The bytes come last.
+        // The bytes are read last.
         for fault in [Fault::FlipRead(reads - 1), Fault::FailRead(reads - 1)] {
             device.set(&[fault]);
             assert!(hold().is_err(), "{fault:?}");
@@ -904,7 +834,7 @@ mod tests {
                 _ => "damaged at offset",
             };
             assert!(error.contains(told), "{fault:?}: {error}");
-            // A read-ahead that was on its way has ended.
+            // A read-ahead that was in flight has ended.
             assert_eq!(job.budget().reserved_bytes(), 0, "{fault:?}");
         }
     }
@@ -935,7 +865,7 @@ mod tests {
 
     #[test]
     fn a_file_with_a_list_of_extents_is_read_back() {
-        // 130 extents: the file is never touched but at a few places, so that memory stays small.
+        // The file has 130 extents and is read at a few places only, so that memory stays small.
         let (_folder, _, store, job) = with_dataset(b"");
         let mut builder = store.create_dataset(&job, "large", "test").unwrap();
         let mut writer = builder.file("bytes", 65536, 1 << 20).unwrap();
@@ -958,7 +888,7 @@ mod tests {
     #[test]
     fn a_faulty_device_counts_what_it_saw() {
         let (_folder, device, _store, job) = with_dataset(b"");
-        job.lease().give_back(job.lease().take(&[]).unwrap());
+        job.lease().release(job.lease().take(&[]).unwrap());
         device.set(&[]);
         write(&job, &pattern(20_000), 20_000).unwrap();
         assert_eq!(device.counts().1, 3);

@@ -1,10 +1,10 @@
-//! Streams a range of a file: one piece is looked at while the next ones are on their way.
+//! A file reader streams a range of a file: the caller reads one piece while the next ones are in flight.
 
 use std::{collections::VecDeque, ops::Range};
 
 use crate::{Buffer, CheckedFile, Job, PendingRead, Result};
 
-/// Streams a range of a file. One buffer is read by the caller while the others are on their way.
+/// `FileReader` streams a range of a file. The caller reads one buffer while the others are in flight.
 #[derive(Debug)]
 pub struct FileReader {
     job: Job,
@@ -23,7 +23,7 @@ impl FileReader {
         Self::deep(job, file, range, buffer_bytes, 2)
     }
 
-    /// The same with `buffers` buffers, of which all but one can be on their way: four of 1 MiB keep a drive busy.
+    /// Reads `range` through `buffers` buffers, of which all but one can be in flight: four of 1 MiB keep a drive busy.
     pub fn deep(
         job: &Job,
         file: &CheckedFile,
@@ -35,7 +35,7 @@ impl FileReader {
         Self::with_buffers(job, file, range, buffers.split(buffer_bytes))
     }
 
-    /// Reads `range` through `buffers`: at least one, all of one size, a multiple of the file's block.
+    /// Reads `range` through `buffers`: at least one, all of the same size, a multiple of the file's block.
     pub fn with_buffers(
         job: &Job,
         file: &CheckedFile,
@@ -63,7 +63,7 @@ impl FileReader {
     fn read_ahead(&mut self) -> Result<()> {
         while self.next < self.end {
             let Some(buffer) = self.spare.pop() else { break };
-            // Up to the next multiple of the buffer's size, so that all reads but the first are aligned.
+            // A read ends at a multiple of the buffer's size, so that all reads but the first are aligned.
             let end = (self.next / self.buffer_bytes as u64 + 1) * self.buffer_bytes as u64;
             let range = self.next..end.min(self.end);
             self.next = range.end;
@@ -72,7 +72,7 @@ impl FileReader {
         Ok(())
     }
 
-    /// The next piece: up to the next multiple of the buffer's size. `None` at the end of the range.
+    /// Returns the next piece, up to the next multiple of the buffer's size; `None` at the end of the range.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::Damaged`], [`crate::Error::Cancelled`].
@@ -85,12 +85,12 @@ impl FileReader {
         Ok(Some(self.piece()))
     }
 
-    /// The piece that was given last; empty before the first and after the last.
+    /// Returns the last piece again; nothing before the first and after the last.
     pub fn piece(&self) -> &[u8] {
         self.current.as_ref().map_or(&[], |(buffer, wanted)| &buffer[wanted.clone()])
     }
 
-    /// The buffers, for the next reader.
+    /// Returns the buffers, for the next reader.
     pub fn into_buffers(mut self) -> Result<Vec<Buffer>> {
         for pending in self.ahead.drain(..) {
             self.spare.push(pending.wait()?.0);
@@ -108,9 +108,9 @@ mod tests {
     use crate::{Budget, Cancel, Store};
 
     #[test]
-    fn a_reader_that_is_dropped_hands_back_at_once_what_it_read_ahead() {
+    fn a_dropped_reader_returns_its_read_ahead_at_once() {
         let folder = tempfile::tempdir().unwrap();
-        // Through io_uring where there is one, and by threads.
+        // One store uses io_uring, if the system has it, and the other one threads.
         let real = Store::open(folder.path().join("real")).unwrap();
         let memory: Arc<dyn crate::Device> = Arc::new(crate::Memory::new(64));
         let held = Store::open_on(folder.path(), vec![memory]).unwrap();

@@ -1,7 +1,7 @@
-//! Writes a file from start to end, or on from where it ended.
+//! A file writer writes a file from start to end, or appends to one.
 //!
 //! ```text
-//!   write ─► buffer ─► checksums of its blocks ─► device        some buffers are on their way while one is filled
+//!   write ─► buffer ─► checksums of its blocks ─► device        some buffers are in flight while one is filled
 //!                      extent full ─► header ─► reference       once for each 2 MiB, and at the end
 //!                      group full  ─► parity                    with Reed-Solomon only
 //! ```
@@ -13,12 +13,11 @@ use inshore_runtime::{Direction, Pending};
 use crate::{
     Buffer, CheckedFile, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
     Reservation, Result,
-    dataset::checked::{Identity, LIST_BLOCK_BYTES},
-    device::part,
+    dataset::checked::LIST_BLOCK_BYTES,
+    dataset::layout::{DATA, Identity, PARITY, Shape},
+    device::{metadata_buffer, part},
     log::catalog::REFS_INLINE,
-    log::metadata_buffer,
     redundancy::parity::Stripe,
-    redundancy::whole::{DATA, PARITY, Shape},
     shared::{HEADER_BYTES, header_of},
     space::extents::{Extents, pieces},
     space::lease::Lease,
@@ -28,68 +27,67 @@ use crate::{
 const LIST_BUFFER_BYTES: usize = 16 * PAGE_BYTES;
 /// The reservation for a writer's checksums grows in steps of this size.
 const SUMS_STEP: usize = 4096;
-/// Headers that may be on their way at once.
-const FLYING_HEADERS: usize = 4;
+/// The largest number of headers in flight.
+const HEADERS_IN_FLIGHT_MAX: usize = 4;
 
-/// Writes a file. One buffer is filled while the others are on their way to the device.
+/// `FileWriter` writes a file. One buffer is filled while the others are in flight to the device.
 #[derive(Debug)]
 pub struct FileWriter {
     job: Job,
     name: String,
     block_bytes: usize,
     extents: Arc<Extents>,
-    /// `None`: scratch.
+    /// The state of a dataset's file; `None` for a scratch file.
     dataset: Option<Growing>,
     filling: Buffer,
     filled: usize,
     spare: Vec<Buffer>,
-    flying: VecDeque<Flying>,
+    in_flight: VecDeque<InFlight>,
     headers: VecDeque<Pending>,
     offset: u64,
-    /// Of the whole file in scratch, of the last extent in a dataset.
+    /// The checksums of the whole file (scratch) or of the last extent (dataset).
     sums: Vec<u32>,
     reservation: Reservation,
 }
 
 #[derive(Debug)]
-struct Flying {
+struct InFlight {
     pending: Pending,
     offset: u64,
     len: usize,
 }
 
-/// What is known of a dataset's file while it grows.
+/// `Growing` is the state of a dataset's file while it grows.
 #[derive(Debug)]
 struct Growing {
     identity: Identity,
     redundancy: Redundancy,
-    /// References to the extents that are full, of each copy.
+    /// The references to the full extents of each copy.
     refs: Vec<Vec<ExtentRef>>,
     parity: Vec<ExtentRef>,
     stripe: Option<Stripe>,
-    /// The first extent that is written here; those before were there.
+    /// The first extent that this writer writes; earlier extents existed before.
     first: u64,
 }
 
-/// What a file of a dataset was before something is appended to it: all its references, and how many of its extents
-/// stay.
+/// `Existing` is the part of an existing file that stays when data is appended: the references, and the number of extents.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct Existing {
     pub refs: Vec<Vec<ExtentRef>>,
     pub parity: Vec<ExtentRef>,
     pub extents: u64,
 }
 
 impl FileWriter {
-    /// Begins a scratch file. `name` is what errors call it; `block_bytes` is the unit of checking (4 KiB times a
-    /// power of two, up to 2 MiB) and `buffer_bytes` the unit of writing, a multiple of that. Takes twice
-    /// `buffer_bytes` from the job's budget, and 4 bytes for each block written.
+    /// Begins a scratch file, which errors call `name`. `block_bytes` is the unit of checking (4 KiB times a power of
+    /// two, up to 2 MiB) and `buffer_bytes` the unit of writing, a multiple of that. The budget pays twice
+    /// `buffer_bytes`, and 4 bytes for each block written.
     pub fn create(job: &Job, name: &str, block_bytes: usize, buffer_bytes: usize) -> Result<FileWriter> {
         let extents = Extents::of_lease(job.lease(), Redundancy::Copies(1), 0);
         Self::new(job, name.to_string(), block_bytes, (buffer_bytes, 2), extents, None)
     }
 
-    /// Begins a file of a dataset with buffers of `(bytes, count)`, or goes on with it.
+    /// Begins a file of a dataset with buffers of `(bytes, count)`, or appends to the file that `existing` describes.
     pub(crate) fn of_dataset(
         job: &Job,
         name: String,
@@ -97,16 +95,16 @@ impl FileWriter {
         redundancy: Redundancy,
         block_bytes: usize,
         buffers: (usize, usize),
-        begun: Option<Begun>,
+        existing: Option<Existing>,
     ) -> Result<FileWriter> {
-        let begun = begun.unwrap_or_else(|| Begun {
+        let existing = existing.unwrap_or_else(|| Existing {
             refs: vec![Vec::new(); redundancy.copies()],
             parity: Vec::new(),
             extents: 0,
         });
-        let stripe = (redundancy.parity() > 0).then(|| Stripe::new(job, redundancy)).transpose()?;
-        let extents = Extents::of_lease(job.lease(), redundancy, begun.extents);
-        let (refs, parity, first) = (begun.refs, begun.parity, begun.extents);
+        let stripe = (redundancy.parity() > 0).then(|| Stripe::new(job.budget(), redundancy)).transpose()?;
+        let extents = Extents::of_lease(job.lease(), redundancy, existing.extents);
+        let (refs, parity, first) = (existing.refs, existing.parity, existing.extents);
         let growing = Growing { identity, redundancy, refs, parity, stripe, first };
         Self::new(job, name, block_bytes, buffers, extents, Some(growing))
     }
@@ -136,7 +134,7 @@ impl FileWriter {
             filling: spare.pop().expect("at least two"),
             filled: 0,
             spare,
-            flying: VecDeque::new(),
+            in_flight: VecDeque::new(),
             headers: VecDeque::new(),
             offset: dataset.as_ref().map_or(0, |growing| growing.first * EXTENT_BYTES as u64),
             dataset,
@@ -145,17 +143,17 @@ impl FileWriter {
         })
     }
 
-    /// The number of the file in its dataset.
+    /// Returns the number of the file in its dataset.
     pub(crate) fn number(&self) -> u32 {
         self.dataset.as_ref().expect("a file of a dataset").identity.file
     }
 
-    /// Bytes in the file so far.
+    /// Returns the length of the file so far.
     pub fn len(&self) -> u64 {
         self.offset + self.filled as u64
     }
 
-    /// Whether nothing was written yet.
+    /// Returns true if nothing was written yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -175,7 +173,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Where the next bytes may be put by whoever can do that without a copy; never empty.
+    /// Returns the free space of the current buffer, which is never empty. A caller that can fill it without a copy
+    /// then calls [`Self::advance`].
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.filling[self.filled..]
     }
@@ -183,7 +182,7 @@ impl FileWriter {
     /// Appends the first `len` bytes of [`Self::space`].
     ///
     /// # Errors
-    /// As [`Self::write`].
+    /// The errors of [`Self::write`].
     pub fn advance(&mut self, len: usize) -> Result<()> {
         self.filled += len;
         if self.filled == self.filling.len() { self.flush() } else { Ok(()) }
@@ -214,17 +213,17 @@ impl FileWriter {
         }
         let next = match self.spare.pop() {
             Some(buffer) => buffer,
-            None => self.land()?,
+            None => self.wait_oldest()?,
         };
         let buffer = std::mem::replace(&mut self.filling, next);
         let pending = self.job.submit(Direction::Write, parts, buffer, Some(self.extents.clone()));
-        self.flying.push_back(Flying { pending, offset: self.offset, len });
+        self.in_flight.push_back(InFlight { pending, offset: self.offset, len });
         self.offset += self.filled as u64;
         self.filled = 0;
         Ok(())
     }
 
-    /// Writes the headers of an extent that is full, or is the last, and the parity of a group that is.
+    /// Writes the headers of an extent that is full or is the last one, and the parity of a group that ends with it.
     fn end_extent(&mut self, index: u64, used: usize, is_last: bool) -> Result<()> {
         let Some(growing) = &mut self.dataset else { return Ok(()) };
         let (identity, redundancy) = (growing.identity, growing.redundancy);
@@ -255,8 +254,8 @@ impl FileWriter {
         let (extent, offset) = header_of(place.extent);
         let device = self.job.device(place.device)?;
         let part = part(device, extent, offset, 0..HEADER_BYTES);
-        if self.headers.len() == FLYING_HEADERS {
-            self.land_header()?;
+        if self.headers.len() == HEADERS_IN_FLIGHT_MAX {
+            self.wait_oldest_header()?;
         }
         let extents = Some(self.extents.clone());
         self.headers.push_back(self.job.submit(Direction::Write, vec![part], page, extents));
@@ -270,7 +269,7 @@ impl FileWriter {
         let (bytes, len) = stripe.finish(extents);
         for (number, place) in self.extents.take_parity()?.into_iter().enumerate() {
             let parity = &bytes[number * EXTENT_BYTES..][..len];
-            // While these are written nothing else is done, so that they need no memory of their own.
+            // These writes are synchronous, so they need no memory of their own.
             let device = self.job.device(place.device)?;
             let written = device.write(place.extent, 0, parity);
             written.map_err(|error| Error::io("write parity", PathBuf::from(&self.name), error))?;
@@ -289,9 +288,9 @@ impl FileWriter {
         self.dataset.as_ref().map_or(0, |growing| growing.redundancy.parity())
     }
 
-    /// Waits for the oldest write on its way and gives its buffer.
-    fn land(&mut self) -> Result<Buffer> {
-        let Flying { pending, offset, len } = self.flying.pop_front().expect("something is on its way");
+    /// Waits for the oldest write in flight and returns its buffer.
+    fn wait_oldest(&mut self) -> Result<Buffer> {
+        let InFlight { pending, offset, len } = self.in_flight.pop_front().expect("something is on its way");
         let (buffer, result) = pending.wait();
         result.map_err(|error| {
             Error::io(format!("write {len} bytes at {offset}"), PathBuf::from(&self.name), error)
@@ -299,7 +298,7 @@ impl FileWriter {
         Ok(buffer)
     }
 
-    fn land_header(&mut self) -> Result<()> {
+    fn wait_oldest_header(&mut self) -> Result<()> {
         let pending = self.headers.pop_front().expect("something is on its way");
         let written = pending.wait().1;
         written.map_err(|error| Error::io("write the header of an extent", PathBuf::from(&self.name), error))
@@ -309,21 +308,21 @@ impl FileWriter {
         if self.filled > 0 {
             self.flush()?;
         }
-        while !self.flying.is_empty() {
-            self.land()?;
+        while !self.in_flight.is_empty() {
+            self.wait_oldest()?;
         }
         Ok(())
     }
 
-    /// Ends a scratch file: its checksums stay in memory, and nothing is made durable. Its extents are free again
-    /// once it is dropped.
+    /// Ends a scratch file. Its checksums stay in memory, and nothing is made durable. Its extents are free again after
+    /// the file is dropped.
     ///
     /// # Errors
-    /// [`Error::Io`] of a write that was still on its way.
+    /// [`Error::Io`] of a write that was still in flight.
     pub fn finish(mut self) -> Result<CheckedFile> {
         assert!(self.dataset.is_none(), "a dataset's file is ended by its builder");
         self.complete()?;
-        // Many small scratch files may be open at once: none keeps a whole step.
+        // Many small scratch files may be open at once, so each keeps only the memory that it needs.
         self.reservation.resize(self.sums.len() as u64 * 4)?;
         Ok(CheckedFile::of_scratch(
             self.name,
@@ -335,8 +334,8 @@ impl FileWriter {
         ))
     }
 
-    /// Ends a dataset's file: gives what the log keeps, and the extents that the commit takes over. Nothing is
-    /// durable before that.
+    /// Ends a dataset's file, and returns its record and the extents that the commit takes over. The commit makes both
+    /// durable.
     pub(crate) fn seal(mut self) -> Result<(FileRecord, Vec<Arc<Extents>>)> {
         self.complete()?;
         let first = self.dataset.as_ref().expect("a scratch file is finished, not sealed").first;
@@ -345,7 +344,7 @@ impl FileWriter {
             self.end_extent(last, (self.offset - last * EXTENT_BYTES as u64) as usize, true)?;
         }
         while !self.headers.is_empty() {
-            self.land_header()?;
+            self.wait_oldest_header()?;
         }
         let growing = self.dataset.take().expect("a file of a dataset");
         let refs: Vec<ExtentRef> = growing.refs.into_iter().flatten().chain(growing.parity).collect();
@@ -368,17 +367,17 @@ impl FileWriter {
     }
 }
 
-/// Puts the references of a file where they belong: into its record, or into extents of their own.
+/// `ListWriter` stores the references of a file: in its record, or in extents of their own.
 pub(crate) struct ListWriter<'a> {
     pub job: &'a Job,
-    /// What the extents of a list are taken from.
+    /// The lease from which the extents of a list are taken.
     pub lease: &'a Arc<Lease>,
     pub name: &'a str,
     pub identity: Identity,
 }
 
 impl ListWriter<'_> {
-    /// Writes all `refs` of `record`; gives the extents that it took for that.
+    /// Stores all `refs` of `record`, and returns the extents that it took for a list.
     pub fn write(
         &self,
         record: &mut FileRecord,

@@ -1,4 +1,4 @@
-//! A device that fails on cue, for tests of everything above it.
+//! A faulty device fails on demand, for tests of all layers above devices.
 
 use std::{
     collections::BTreeMap,
@@ -10,9 +10,9 @@ use std::{
     },
 };
 
-use crate::{Device, PAGE_BYTES, log::metadata_buffer};
+use crate::{Device, PAGE_BYTES, device::metadata_buffer};
 
-/// What goes wrong. Reads, writes and syncs are counted from 0, each for itself, over all clones.
+/// `Fault` is one failure. Reads, writes and syncs are counted from 0, each kind by itself, over all clones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The n-th write and all after it fail: no space left on device.
@@ -25,32 +25,32 @@ pub enum Fault {
     FailRead(u64),
     /// The n-th read and all after it fail with an I/O error.
     FailFromRead(u64),
-    /// One bit in the middle of what the n-th read returns is flipped.
+    /// One bit in the middle of the result of the n-th read is flipped.
     FlipRead(u64),
-    /// The n-th read gives the bytes of the extent after the right one.
+    /// The n-th read returns the bytes of the extent after the right one.
     MisdirectRead(u64),
-    /// The n-th read gives what was there before the last write to each of its pages.
+    /// The n-th read returns the content before the last write to each of its pages.
     StaleRead(u64),
-    /// The n-th write changes nothing on the device, and says that it did: later reads are stale.
+    /// The n-th write changes nothing on the device but reports success: later reads are stale.
     DropWrite(u64),
-    /// The n-th write goes to the extent after the right one, and says that it did not.
+    /// The n-th write goes to the extent after the right one but reports success.
     MisdirectWrite(u64),
-    /// Only the first half of the n-th write reaches the device, and it says that all did.
+    /// Only the first half of the n-th write reaches the device, but success is reported.
     TearWrite(u64),
-    /// The n-th sync fails once with an I/O error, and what was written since the last one is lost.
+    /// The n-th sync fails once with an I/O error, and all writes since the last sync are lost.
     FailSync(u64),
-    /// The n-th sync and all after it fail with an I/O error, and what was written since the last one is lost.
+    /// The n-th sync and all after it fail with an I/O error, and all writes since the last sync are lost.
     FailFromSync(u64),
-    /// Taking space fails from the n-th time on: no space left on device.
+    /// The n-th allocation of space and all after it fail: no space left on device.
     NoSpaceFromPrepare(u64),
-    /// Giving space back fails from the n-th time on with an I/O error.
+    /// The n-th discard and all after it fail with an I/O error.
     FailFromDiscard(u64),
 }
 
 type Page = Box<[u8; PAGE_BYTES]>;
 
-/// Faults by chance: each operation has one with a probability of 1 in `one_in`, and which one is a matter of the seed
-/// and of its number.
+/// `Chance` gives random faults: each operation fails with a probability of 1 in `one_in`. The seed and the number of
+/// the operation determine the fault.
 #[derive(Clone, Copy, Debug)]
 struct Chance {
     seed: u64,
@@ -58,10 +58,10 @@ struct Chance {
 }
 
 impl Chance {
-    /// The fault of the n-th operation of a kind, out of `kinds`.
+    /// Returns the fault of the n-th operation of a kind, out of `kinds`.
     fn fault(self, kinds: &[fn(u64) -> Fault], n: u64) -> Option<Fault> {
         let mixed = |salt: u64| {
-            // SplitMix64.
+            // The mixing function is SplitMix64.
             let mut word =
                 self.seed ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (kinds.len() as u64) << 56 ^ salt << 48;
             word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -78,16 +78,16 @@ const WRITE_FAULTS: [fn(u64) -> Fault; 5] =
     [Fault::FailWrite, Fault::NoSpaceFromWrite, Fault::DropWrite, Fault::MisdirectWrite, Fault::TearWrite];
 const SYNC_FAULTS: [fn(u64) -> Fault; 1] = [Fault::FailSync];
 
-/// What pages were, for faults that bring it back.
+/// `Before` holds earlier contents of pages, for faults that restore them.
 #[derive(Debug, Default)]
 struct Before {
-    /// Before the last write.
+    /// The content before the last write.
     last_write: BTreeMap<(u32, usize), Page>,
-    /// Before the first write since the last sync.
+    /// The content before the first write since the last sync.
     last_sync: BTreeMap<(u32, usize), Page>,
 }
 
-/// Wraps a device and makes it fail on cue. Clones share the counts.
+/// `Faulty` wraps a device and makes it fail on demand. Clones share the counts.
 #[derive(Clone, Debug)]
 pub struct Faulty(Arc<State>);
 
@@ -104,7 +104,7 @@ struct State {
 }
 
 impl Faulty {
-    /// `inner` with `faults`.
+    /// Wraps `inner` with `faults`.
     pub fn new(inner: Arc<dyn Device>, faults: &[Fault]) -> Self {
         Faulty(Arc::new(State {
             inner,
@@ -118,12 +118,12 @@ impl Faulty {
         }))
     }
 
-    /// Begins to count from 0 again, with these faults.
+    /// Sets the faults, and counts from 0 again.
     pub fn set(&self, faults: &[Fault]) {
         self.begin(faults.to_vec(), None);
     }
 
-    /// Begins to count from 0 again, with one fault in `one_in` operations, by chance: the same for the same seed.
+    /// Sets random faults, one in `one_in` operations, and counts from 0 again. The same seed gives the same faults.
     pub fn set_chance(&self, seed: u64, one_in: u64) {
         self.begin(Vec::new(), Some(Chance { seed, one_in }));
     }
@@ -136,20 +136,21 @@ impl Faulty {
         }
     }
 
-    /// Reads, writes and syncs so far: what a test loops over to hit every one of them.
+    /// Returns the numbers of reads, writes and syncs so far. A test loops up to them to fail each operation once.
     pub fn counts(&self) -> (u64, u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (load(&self.0.reads), load(&self.0.writes), load(&self.0.syncs))
     }
 
-    /// The fault of the n-th operation of a kind: by script, if `hit` knows it, or by chance, out of `kinds`.
+    /// Returns the fault of the n-th operation of a kind: a scripted one that `hit` accepts, or a random one of
+    /// `kinds`.
     fn fault(&self, kinds: &[fn(u64) -> Fault], n: u64, hit: impl Fn(Fault) -> bool) -> Option<Fault> {
         let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
         let scripted = faults.iter().copied().find(|&fault| hit(fault));
         scripted.or_else(|| chance.as_ref()?.fault(kinds, n))
     }
 
-    /// Whether a fault may want to know what was there before.
+    /// Returns true if some fault needs earlier contents of pages.
     fn remembers(&self) -> bool {
         let (faults, chance) = &*self.0.faults.lock().expect("no panic under this lock");
         let needs = |fault: &Fault| {
@@ -161,7 +162,7 @@ impl Faulty {
     fn remember(&self, extent: u32, offset: usize, len: usize) -> io::Result<()> {
         let mut before = self.0.before.lock().expect("no panic under this lock");
         for page in offset / PAGE_BYTES..(offset + len) / PAGE_BYTES {
-            // As O_DIRECT wants it.
+            // O_DIRECT requires aligned memory.
             let mut aligned = metadata_buffer(PAGE_BYTES).map_err(io::Error::other)?;
             self.0.inner.read(extent, page * PAGE_BYTES, &mut aligned)?;
             let mut bytes = Box::new([0; PAGE_BYTES]);
@@ -172,7 +173,7 @@ impl Faulty {
         Ok(())
     }
 
-    /// Takes back what was written since the last sync.
+    /// Undoes all writes since the last sync.
     fn lose_unsynced(&self) -> io::Result<()> {
         let lost = std::mem::take(&mut self.0.before.lock().expect("no panic under this lock").last_sync);
         lost.iter().try_for_each(|((extent, page), bytes)| {

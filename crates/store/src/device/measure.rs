@@ -1,21 +1,22 @@
-//! Measures a drive as jobs use it: the figure that tells what the drive can do.
+//! A measurement shows the speed of a drive under the I/O of a job.
 //!
-//! The measurement is that of figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008): throughput
-//! over block size for several numbers of requests in flight, at random; here in sequence and for writes as well.
+//! The measurement follows figure 5 of the LLNL article on data-intensive systems (Gokhale et al., 2008): throughput
+//! over block size for several numbers of requests in flight, for random reads; here also in sequence and for writes.
 //!
 //! ```text
 //!   plan ─► working set: extents of the job's lease, written once with random bytes
 //!        ─► rounds × blocks × patterns × in flight: a sample each ─► medians over the rounds ─► DeviceProfile
 //! ```
 //!
-//! A sample keeps so many requests on their way for a short while, and then waits for the last: bytes over time, with
-//! start and end in it. It goes the way of all other I/O (io_uring or the pool of threads, O_DIRECT, buffers on huge
-//! pages), so what is measured is what a job gets, and not what a better program would. Rounds go over the whole grid,
-//! so that a drive that is busy with something else for a second spoils one sample of many points and not all of one.
+//! A sample keeps a fixed number of requests in flight for a short while, and then waits for the last one. Its rate is
+//! bytes over time, including start and end. The requests use the same I/O as jobs (io_uring or the pool of threads,
+//! O_DIRECT, buffers on huge pages), so the result is the rate of a job and not of a better program. Each round covers
+//! the whole grid: if the drive is busy for a second, this spoils one sample of many points, and not all samples of one
+//! point.
 //!
-//! Bytes: the working set once, then whatever the drive moves in the time of the plan, about half of it writes (30 s on
-//! a drive of 2 GB/s: 30 GB written). Time: the plan's, plus what the last requests of samples take on slow drives.
-//! Memory: at most half of what is free, and 128 MiB.
+//! Bytes moved: the working set once, then as much as the drive moves in the time of the plan, about half of it writes
+//! (30 s on a drive of 2 GB/s: 30 GB written). Time: the plan's, plus the last requests of samples on slow drives.
+//! Memory: at most half of the free memory, and at most 128 MiB.
 
 use std::{
     sync::Arc,
@@ -29,28 +30,29 @@ use crate::{
     device::part,
 };
 
-/// The largest of the grid: 64 requests of 2 MiB.
+/// The memory of the largest point of the grid: 64 requests of 2 MiB.
 const BUFFER_BYTES_MAX: u64 = 128 << 20;
-/// Larger than the cache of most drives, and written in a second or two.
+/// The default working set is larger than the cache of most drives, and written in a second or two.
 const WORKING_SET_BYTES: u64 = 1 << 30;
 const IN_FLIGHT_MAX: u32 = 64;
-/// Requests on their way while the working set is written.
+/// The number of requests in flight while the working set is written.
 const FILL_IN_FLIGHT: usize = 4;
 
-/// What is measured, and for how long.
+/// `MeasurePlan` is the grid and the duration of a measurement.
 #[derive(Clone, Debug)]
 pub struct MeasurePlan {
     /// Time for all samples together, without the writing of the working set. Default 30: 83 ms a sample, in which a
     /// drive of 1 GB/s moves 83 MB.
     pub seconds: f64,
-    /// The bytes among which blocks are read and written; `None`, the default: 1 GiB, or a quarter of what is free.
-    /// A drive that has a cache is measured well only in a working set that is larger.
+    /// The size of the range in which blocks are read and written; `None`, the default, means 1 GiB, or a quarter of
+    /// the free space. If a drive has a cache, the working set must be larger than the cache.
     pub working_set_bytes: Option<u64>,
     /// Block sizes: powers of two from 4 KiB to 2 MiB.
     pub blocks: Vec<usize>,
-    /// Requests on their way at once: 1 to 64. Without io_uring sixteen are served at once, and the others wait.
+    /// The numbers of requests in flight: 1 to 64. Without io_uring sixteen requests are served at once, and the others
+    /// wait.
     pub in_flight: Vec<u32>,
-    /// How often each point is measured; the median counts. Default 3: one bad sample changes nothing.
+    /// The number of samples of each point, whose median counts. Default 3: one bad sample changes nothing.
     pub rounds: usize,
 }
 
@@ -67,7 +69,7 @@ impl Default for MeasurePlan {
 }
 
 impl MeasurePlan {
-    /// A coarse one of 6 seconds.
+    /// Returns a coarse plan of 6 seconds.
     pub fn quick() -> MeasurePlan {
         MeasurePlan {
             seconds: 6.0,
@@ -91,23 +93,23 @@ impl MeasurePlan {
     }
 }
 
-/// Measures device `number` of the job's store, in scratch of the job: no dataset is touched, and everything is handed
-/// back, however it ends. What others do on the drive meanwhile is measured too.
+/// Measures device `number` of the job's store, in scratch of the job. No dataset is touched, and all space and memory
+/// are returned, also after an error. Other I/O on the drive at the same time affects the result.
 ///
 /// Points whose buffers do not fit in half of the job's free memory are left out.
 ///
 /// # Errors
-/// [`Error::NoDevice`]; [`Error::NoSpace`] where the working set does not fit; [`Error::OverBudget`] where not even one
-/// block does; [`Error::Cancelled`]; [`Error::Io`].
+/// [`Error::NoDevice`]; [`Error::NoSpace`] if the working set does not fit; [`Error::OverBudget`] if not even one block
+/// fits; [`Error::Cancelled`]; [`Error::Io`].
 ///
 /// # Panics
-/// Where the plan is outside the ranges that its fields name, or does not measure with one request in flight.
+/// Panics if the plan is outside the ranges of its fields, or does not measure with one request in flight.
 pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfile> {
     plan.check();
     let mut area = Area::take(job, number, plan.working_set_bytes)?;
     area.fill()?;
     let memory_bytes = (job.budget().free_bytes() / 2).min(BUFFER_BYTES_MAX) as usize;
-    // The smallest block is tried in any case, and then it is the budget that says no.
+    // The smallest block is always tried; if it does not fit, the budget reports the error.
     let smallest = *plan.blocks.iter().min().expect("checked");
     let fits =
         |block: usize, count: usize| block * count <= memory_bytes || (block == smallest && count == 1);
@@ -127,7 +129,7 @@ pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfi
     let time = Duration::from_secs_f64(plan.seconds / samples as f64);
     job.start_phase("measuring", "samples", samples as u64);
     for _ in 0..plan.rounds {
-        // Buffers of one block size share a region, and all huge pages are used.
+        // Buffers of one block size share a region, so all of them lie on huge pages.
         for points in points.chunk_by_mut(|a, b| a.block == b.block) {
             let (block, most) = (points[0].block, points.iter().map(|p| p.in_flight).max().expect("some"));
             let mut buffers = random_buffers(job, block, most as usize)?;
@@ -153,7 +155,7 @@ pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfi
     })
 }
 
-/// `count` buffers of `block` bytes that no drive can compress.
+/// Allocates `count` buffers of `block` random bytes, which no drive can compress.
 fn random_buffers(job: &Job, block: usize, count: usize) -> Result<Vec<Buffer>> {
     let mut buffers =
         Buffer::zeroed(job.budget(), block * count, "the buffers of a measurement")?.split(block);
@@ -165,12 +167,12 @@ fn fill_random(buffer: &mut Buffer, random: &mut Random) {
     buffer.typed_mut::<u64>().fill_with(|| random.next());
 }
 
-/// SplitMix64 (Steele et al., 2014): about a nanosecond for eight bytes.
+/// `Random` is SplitMix64 (Steele et al., 2014), which takes about a nanosecond for eight bytes.
 struct Random(u64);
 
 impl Random {
     fn new() -> Random {
-        Random(crate::space::scratch::random_u64())
+        Random(crate::random::random_u64())
     }
 
     fn next(&mut self) -> u64 {
@@ -185,7 +187,7 @@ impl Random {
     }
 }
 
-/// A point of the grid while it is measured.
+/// `Measured` is a point of the grid during the measurement.
 struct Measured {
     pattern: Pattern,
     block: usize,
@@ -219,13 +221,13 @@ impl Measured {
     }
 }
 
-/// The working set: extents of one device that go back to the job in the end.
+/// `Area` is the working set: extents of one device that return to the job on drop.
 struct Area {
     job: Job,
     device: Arc<dyn Device>,
     places: Vec<Place>,
     random: Random,
-    /// Where the next request in sequence begins, one for reads and one for writes.
+    /// The offset of the next sequential request, one for reads and one for writes.
     next: [u64; 2],
 }
 
@@ -253,7 +255,8 @@ impl Area {
         self.places.len() as u64 * EXTENT_BYTES as u64
     }
 
-    /// Writes all of it with random bytes: what was never written may be read faster than any drive reads.
+    /// Fills the working set with random bytes, since reads of space that was never written may be unrealistically
+    /// fast.
     fn fill(&mut self) -> Result<()> {
         self.job.start_phase("writing", "bytes", self.bytes());
         let block = if self.job.budget().free_bytes() < 16 << 20 { 64 << 10 } else { 1 << 20 };
@@ -263,15 +266,15 @@ impl Area {
         for block_number in 0..self.bytes() / block as u64 {
             self.job.check_cancelled()?;
             if buffers.is_empty() {
-                buffers.push(flight.land()?.0);
+                buffers.push(flight.wait_any()?.0);
                 self.job.progress().add(block as u64);
             }
             let mut buffer = buffers.pop().expect("there is one now");
             fill_random(&mut buffer, &mut random);
-            flight.launch(&self.job, Direction::Write, self.block(block_number, block), buffer);
+            flight.submit(&self.job, Direction::Write, self.block(block_number, block), buffer);
         }
         while !flight.is_empty() {
-            flight.land()?;
+            flight.wait_any()?;
         }
         self.sync()
     }
@@ -280,7 +283,7 @@ impl Area {
         self.device.sync().map_err(|error| Error::io("sync", self.device.name(), error))
     }
 
-    /// The place of a block of the working set.
+    /// Returns the place of a block of the working set.
     fn block(&self, block_number: u64, len: usize) -> Block {
         let byte = block_number * len as u64;
         Block {
@@ -297,13 +300,14 @@ impl Area {
             return self.random.below(blocks);
         }
         let next = &mut self.next[pattern.is_write() as usize];
-        // The sample before may have had another block size: each goes on at the next whole block.
+        // The previous sample may have had another block size: the sequence continues at the next whole block.
         let block_number = next.div_ceil(block as u64) % blocks;
         *next = (block_number + 1) * block as u64;
         block_number
     }
 
-    /// Keeps `in_flight` requests on their way for `time`, at least one round of them. `buffers` are of one block each.
+    /// Keeps `in_flight` requests in flight for `time`, and makes at least one round of them. `buffers` have one block
+    /// each.
     fn sample(
         &mut self,
         pattern: Pattern,
@@ -322,9 +326,9 @@ impl Area {
                 }
                 let block_number = self.next_block(pattern, block);
                 let part = self.block(block_number, block);
-                flight.launch(&self.job, direction, part, buffer);
+                flight.submit(&self.job, direction, part, buffer);
             }
-            let (buffer, latency) = flight.land()?;
+            let (buffer, latency) = flight.wait_any()?;
             latencies.add(latency);
             self.job.check_cancelled()?;
             if started.elapsed() < time {
@@ -350,11 +354,11 @@ impl Area {
 
 impl Drop for Area {
     fn drop(&mut self) {
-        self.places.iter().for_each(|&place| self.job.lease().give_back(place));
+        self.places.iter().for_each(|&place| self.job.lease().release(place));
     }
 }
 
-/// Makes every page another one, so that no drive finds it twice: much cheaper than new random bytes.
+/// Changes every page, so that no drive can deduplicate it. This is much cheaper than new random bytes.
 fn stamp(buffer: &mut Buffer, random: &mut Random) {
     let stamp = random.next();
     for (page, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {
@@ -362,7 +366,7 @@ fn stamp(buffer: &mut Buffer, random: &mut Random) {
     }
 }
 
-/// A block of the working set.
+/// `Block` is a block of the working set.
 struct Block {
     device: Arc<dyn Device>,
     extent: u32,
@@ -370,11 +374,11 @@ struct Block {
     len: usize,
 }
 
-/// Requests that are on their way. None of them is when it is dropped: extents may then be used for something else.
+/// `Flight` holds the requests in flight. Its drop waits for all of them, since their extents may be reused afterwards.
 #[derive(Default)]
 struct Flight {
     pending: Vec<Pending>,
-    /// For each: the request, and when it was submitted.
+    /// For each request: its direction, its block, and the time of its submission.
     notes: Vec<(Direction, Block, Instant)>,
 }
 
@@ -383,14 +387,14 @@ impl Flight {
         self.pending.is_empty()
     }
 
-    fn launch(&mut self, job: &Job, direction: Direction, block: Block, buffer: Buffer) {
+    fn submit(&mut self, job: &Job, direction: Direction, block: Block, buffer: Buffer) {
         let part = part(block.device.clone(), block.extent, block.offset, 0..block.len);
         self.notes.push((direction, block, Instant::now()));
         self.pending.push(job.submit(direction, vec![part], buffer, None));
     }
 
-    /// Waits for one of them; gives its buffer and how long it took.
-    fn land(&mut self) -> Result<(Buffer, Duration)> {
+    /// Waits for one request, and returns its buffer and latency.
+    fn wait_any(&mut self) -> Result<(Buffer, Duration)> {
         let index = Pending::wait_any(self.pending.iter());
         let (buffer, result) = self.pending.swap_remove(index).wait();
         let (direction, block, submitted) = self.notes.swap_remove(index);
@@ -411,7 +415,7 @@ impl Drop for Flight {
     }
 }
 
-/// Buckets of latency: eight for each power of two of nanoseconds.
+/// The number of latency buckets: eight for each power of two of nanoseconds.
 const BUCKETS: usize = 64 * 8;
 
 struct Latencies {
@@ -432,7 +436,7 @@ fn bucket_of(nanoseconds: u64) -> usize {
     (power as usize) * 8 + ((value >> (power - 3)) & 7) as usize
 }
 
-/// The first value that is beyond a bucket.
+/// Returns the first value beyond a bucket.
 fn end_of(bucket: usize) -> f64 {
     (9 + bucket % 8) as f64 * ((bucket / 8) as f64 - 3.0).exp2()
 }
@@ -448,7 +452,7 @@ impl Latencies {
         self.sum.as_secs_f64() * 1e6 / self.count.max(1) as f64
     }
 
-    /// What so many of a hundred stay below, at most one eighth too high.
+    /// Returns a percentile, at most one eighth too high.
     fn percentile_us(&self, percent: f64) -> f64 {
         let wanted = (self.count as f64 * percent / 100.0).ceil() as u64;
         let mut seen = 0;
@@ -490,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn every_point_of_the_grid_is_measured_and_everything_is_handed_back() {
+    fn every_point_of_the_grid_is_measured_and_all_resources_are_returned() {
         let (_folder, job) = test_job(64 << 20, &[]);
         let (blocks, in_flight) = ([4 << 10, 64 << 10, 1 << 20], [1, 4, 16]);
         let profile = measure(&job, 0, &plan(&blocks, &in_flight)).unwrap();
@@ -505,7 +509,7 @@ mod tests {
                 assert!(point.latency_us_mean > 0.0 && point.latency_us_p99 > 0.0, "{point:?}");
             }
         }
-        // What was measured can be kept.
+        // The profile can be stored.
         let path = std::path::Path::new("d");
         let profile = crate::DriveProfile::new(vec![profile]);
         assert_eq!(crate::DriveProfile::from_json(&profile.to_json(), path).unwrap(), profile);
@@ -554,10 +558,10 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_that_is_told_to_stop_stops_and_hands_back() {
+    fn a_cancelled_measurement_stops_and_returns_its_resources() {
         let limits = Limits { latency: Duration::from_millis(5), ..Limits::default() };
         let (_folder, store) = store_on(vec![Arc::new(Throttled::new(Arc::new(Memory::new(256)), limits))]);
-        // While the working set is written, and later.
+        // One measurement stops while the working set is written, the other one later.
         for milliseconds in [1, 300] {
             let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
             let cancel = job.cancel().clone();
@@ -574,8 +578,8 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_that_fails_is_told_by_name_and_everything_is_handed_back() {
-        // 8 MiB are written in 8 requests; the rest are in samples.
+    fn a_failing_drive_is_reported_by_name_and_all_resources_are_returned() {
+        // 8 MiB are written in 8 requests; the other requests belong to samples.
         for fault in [
             Fault::FailWrite(0),
             Fault::FailWrite(5),
@@ -595,7 +599,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_device_that_was_named_is_written_and_datasets_stay_as_they_are() {
+    fn only_the_named_device_is_written_and_datasets_stay_intact() {
         let memory: [Arc<Memory>; 2] = [0, 1].map(|_| Arc::new(Memory::new(256)));
         let devices = memory.clone().map(|device| Arc::new(Faulty::new(device, &[])));
         let (_folder, store) = store_on(devices.clone().map(|device| device as Arc<dyn Device>).to_vec());
@@ -632,14 +636,14 @@ mod tests {
     }
 
     #[test]
-    fn requests_in_sequence_go_round_and_random_ones_reach_everything() {
+    fn sequential_requests_wrap_around_and_random_ones_reach_every_block() {
         let (_folder, job) = test_job(64 << 20, &[]);
         let mut area = Area::take(&job, 0, Some(8 << 20)).unwrap();
         let mut blocks = |pattern, block, count: usize| -> Vec<u64> {
             (0..count).map(|_| area.next_block(pattern, block)).collect()
         };
         assert_eq!(blocks(Pattern::SequentialRead, 2 << 20, 5), [0, 1, 2, 3, 0]);
-        // Goes on after the 2 MiB of the last.
+        // The sequence continues after the 2 MiB of the last request.
         assert_eq!(blocks(Pattern::SequentialRead, 1 << 20, 3), [2, 3, 4]);
         assert_eq!(blocks(Pattern::SequentialWrite, 4 << 10, 2), [0, 1]);
         assert_eq!(blocks(Pattern::SequentialWrite, 2 << 20, 2), [1, 2]);

@@ -1,4 +1,4 @@
-//! A device in memory, for tests: what is lost in a crash must be lost at once and looked at.
+//! A memory device serves tests of crashes, in which lost data must be lost at once and be visible.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use crate::{Device, EXTENT_BYTES, PAGE_BYTES};
 
 type Page = Box<[u8; PAGE_BYTES]>;
 
-/// Extents in memory. Bytes that were never written are zeros.
+/// `Memory` holds extents in memory. Bytes that were never written are zeros.
 #[derive(Debug)]
 pub struct Memory {
     number: u64,
@@ -22,30 +22,30 @@ pub struct Memory {
     pages: Mutex<BTreeMap<(u32, usize), Page>>,
 }
 
-/// Each has a name of its own.
+/// Returns the number in the name of the next device, which is unique in the process.
 fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Memory {
-    /// A device of `extents` extents; memory is taken for what is written.
+    /// Creates a device of `extents` extents; only written pages take memory.
     pub fn new(extents: u32) -> Self {
         Memory { number: next_number(), extents, pages: Mutex::default() }
     }
 
-    /// Calls `change` with the bytes of a page: to damage it, to look at it, to write half of it.
+    /// Calls `change` with the bytes of a page: to damage it, to inspect it, or to write half of it.
     pub fn change_page(&self, extent: u32, page: usize, change: impl FnOnce(&mut [u8; PAGE_BYTES])) {
         let mut pages = self.pages.lock().expect("no panic under this lock");
         change(pages.entry((extent, page)).or_insert_with(|| Box::new([0; PAGE_BYTES])));
     }
 
-    /// The pages that were written, as extent and page number.
+    /// Returns the pages that were written, as extent and page number.
     pub fn written(&self) -> Vec<(u32, usize)> {
         self.pages.lock().expect("no panic under this lock").keys().copied().collect()
     }
 
-    /// A copy that shares nothing with this one.
+    /// Returns an independent copy.
     pub fn copy(&self) -> Self {
         let pages = self.pages.lock().expect("no panic under this lock").clone();
         Memory { number: next_number(), extents: self.extents, pages: Mutex::new(pages) }
@@ -69,7 +69,7 @@ impl Device for Memory {
     }
 
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()> {
-        // As a drive does; what a damaged store leads to is no reason for a test to end.
+        // A write outside the device is an error as on a drive, since a damaged store must not end the test.
         if extent >= self.extents || offset + buffer.len() > EXTENT_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "write outside the device"));
         }

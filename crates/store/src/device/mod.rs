@@ -1,9 +1,8 @@
-//! What holds bytes: the [`Device`] trait and the ordinary device, a folder on a file system.
+//! Devices hold bytes: the [`Device`] trait, and the ordinary device, a folder on a file system.
 //!
-//! A device is numbered extents of 2 MiB and nothing else: no names, no directories. So a drive, a piece of memory,
-//! an emulated flash card or one of the wrappers that tests need ([`crate::Faulty`], [`crate::Recording`],
-//! [`crate::Throttled`]) can stand in for each other. Offsets and lengths are multiples of 4 KiB, as O_DIRECT wants
-//! them.
+//! A device is numbered extents of 2 MiB and nothing else: no names, no directories. A drive, a piece of memory, an
+//! emulated flash card and the wrappers for tests ([`crate::Faulty`], [`crate::Recording`], [`crate::Throttled`]) are
+//! therefore interchangeable. Offsets and lengths are multiples of 4 KiB, as O_DIRECT requires.
 
 pub(crate) mod faulty;
 pub(crate) mod measure;
@@ -29,98 +28,106 @@ use std::{
 use inshore_runtime::{Part, Storage};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate};
 
+use crate::{Budget, Buffer, PAGE_BYTES, Result};
+
 /// The unit of allocation.
 pub const EXTENT_BYTES: usize = 2 << 20;
-/// Extents in a segment, which is one file of a [`Directory`]. The first of each segment holds the headers of the
-/// others.
+/// The number of extents in a segment, which is one file of a [`Directory`]. The first extent of each segment holds the
+/// headers of the others.
 pub const SEGMENT_EXTENTS: u32 = 128;
 
-/// Something that holds bytes. All calls take `&self`: any thread may call at any time.
+/// `Device` is numbered extents of bytes. All calls take `&self`: any thread may call at any time.
 ///
-/// What was never written, or was discarded, may read as anything, zeros included; checksums are the caller's.
+/// Bytes that were never written, or were discarded, may read as anything, zeros included; the caller keeps checksums.
 pub trait Device: Send + Sync + Debug {
-    /// How many extents there are.
+    /// Returns the number of extents.
     fn extents(&self) -> u32;
 
     /// Fills `buffer` from `offset` of an extent.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The errors of the system.
     fn read(&self, extent: u32, offset: usize, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `buffer` at `offset` of an extent.
     ///
     /// # Errors
-    /// Whatever the system reports; part of the bytes may then have been written.
+    /// The errors of the system; part of the bytes may have been written.
     fn write(&self, extent: u32, offset: usize, buffer: &[u8]) -> io::Result<()>;
 
-    /// Returns when everything that was written through this handle before is durable. A failed sync must not be
-    /// retried: the system may have dropped what it could not write.
+    /// Makes all writes through this handle durable before it returns. A failed sync must not be retried: the system
+    /// may have dropped the bytes that it could not write.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The errors of the system.
     fn sync(&self) -> io::Result<()>;
 
-    /// Takes space for extents, so that writing to them will not fail for lack of it.
+    /// Allocates space for extents, so that later writes to them cannot fail for lack of space.
     ///
     /// # Errors
-    /// No space left; whatever the system reports.
+    /// No space left; the errors of the system.
     fn prepare(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// Gives back the space of extents whose bytes nobody needs. A device that cannot does nothing.
+    /// Returns the space of extents whose bytes are not needed to the file system. Some devices cannot and do nothing.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The errors of the system.
     fn discard(&self, extents: Range<u32>) -> io::Result<()>;
 
-    /// The file that holds an extent, and where in it the extent begins: for io_uring, which moves the bytes without
-    /// the calls above. After a write of that kind [`Device::note_written`] is called. `None`, as for every device that
-    /// is more or less than a file: only the calls above reach it.
+    /// Returns the file that holds an extent, and the offset of the extent in the file. With these, io_uring moves
+    /// bytes without the calls above; after such a write [`Device::note_written`] is called. The result is `None` for a
+    /// device that is not exactly a file: only the calls above reach its bytes.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The errors of the system.
     fn raw(&self, _extent: u32, _is_write: bool) -> io::Result<Option<(Arc<File>, u64)>> {
         Ok(None)
     }
 
-    /// A write past [`Device::write`] has ended, and the next sync is about it too.
+    /// Notes that a write without [`Device::write`] has ended, so that the next sync includes it.
     fn note_written(&self, _extent: u32) {}
 
-    /// Gives up everything: no store has it any more.
+    /// Discards all data, since no store uses the device any more.
     ///
     /// # Errors
-    /// The error that the system reports; part of the extents may then be left.
+    /// The errors of the system; part of the extents may be left.
     fn clear(&self) -> io::Result<()> {
         self.discard(0..self.extents())
     }
 
-    /// Bytes that the file system still has for this device and others; `None`: the extents are all there is.
+    /// Returns the free space of the file system, which this device shares with others; `None` if the extents are the
+    /// only limit.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The errors of the system.
     fn free_bytes(&self) -> io::Result<Option<u64>> {
         Ok(None)
     }
 
-    /// Whether all I/O so far went past the page cache.
+    /// Returns true if all I/O so far went past the page cache.
     fn is_direct(&self) -> bool;
 
-    /// What errors call it.
+    /// Returns the name of the device in errors.
     fn name(&self) -> String;
 
-    /// The folder that it is. `None` where it is none: then it cannot be looked for when the store is opened again, and
-    /// those who are at work do not meet on it.
+    /// Returns the folder of the device. The result is `None` for a device without a folder: the store cannot search
+    /// for it when it opens, and processes do not meet on it.
     fn folder(&self) -> Option<&Path> {
         None
     }
 }
 
-/// A part of a request: a range of a buffer, and the extent and the offset in it where its bytes belong.
+/// Allocates memory for metadata, which is small and outside of every job's budget.
+pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
+    Ok(Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")?)
+}
+
+/// Makes a part of a request, which maps `range` of a buffer to `offset` of an extent.
 pub(crate) fn part(device: Arc<dyn Device>, extent: u32, offset: usize, range: Range<usize>) -> Part {
     Part { storage: Arc::new(Extent { device, number: extent }), offset: offset as u64, range }
 }
 
-/// An extent of a device, as a job reads and writes it.
+/// `Extent` is an extent of a device, as the storage of a job's requests.
 #[derive(Debug)]
 struct Extent {
     device: Arc<dyn Device>,
@@ -145,12 +152,12 @@ impl Storage for Extent {
     }
 }
 
-/// Where a device is, as the superblock says it: its folder, or else what errors call it.
+/// Returns the path of a device in the superblock: its folder, or else its name.
 pub(crate) fn path_of(device: &dyn Device) -> PathBuf {
     device.folder().map_or_else(|| PathBuf::from(device.name()), Path::to_path_buf)
 }
 
-/// Stands for a device that is not there: everything fails.
+/// `Missing` replaces a device that is not there: all calls fail.
 #[derive(Debug)]
 pub(crate) struct Missing(pub u16);
 
@@ -194,11 +201,11 @@ impl Device for Missing {
     }
 }
 
-/// The ordinary device: a folder with segment files of 128 extents, read and written with O_DIRECT.
+/// `Directory` is the ordinary device: a folder with segment files of 128 extents, read and written with O_DIRECT.
 ///
-/// A file system without O_DIRECT (some in-memory and network ones) is used through the page cache instead;
-/// [`Device::is_direct`], and with it every job's report, says so. Segment files are made on first use, are never
-/// removed while the device exists, and take only the space that was written.
+/// A file system without O_DIRECT (some in-memory and network ones) is used through the page cache instead, which
+/// [`Device::is_direct`] and the report of every job show. Segment files are made on first use, are never removed while
+/// the device exists, and take only the space that was written.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -206,25 +213,24 @@ pub struct Directory {
     segments: RwLock<HashMap<u32, Arc<File>>>,
     dirty: Mutex<Dirty>,
     buffered: AtomicBool,
-    /// A segment could be opened for reading only: nothing is written any more.
+    /// True once a segment could be opened only for reading: then nothing is written any more.
     read_only: AtomicBool,
-    /// Held during a sync: whether an earlier one failed.
+    /// True once a sync has failed. The lock is held during a sync.
     sync_failed: Mutex<bool>,
 }
 
-/// The part of a device that the next sync makes durable.
+/// `Dirty` is the part of a device that the next sync makes durable.
 #[derive(Debug, Default)]
 struct Dirty {
     /// Segments that were written since the last sync.
     segments: BTreeSet<u32>,
-    /// A segment file was made, or opened for the first time. The process that made a file which is there may have died
-    /// before it synced the file's name.
+    /// True if a segment file was made, or opened for the first time. The process that made an existing file may have
+    /// died before it synced the file's name.
     has_new_names: bool,
 }
 
-/// Makes the name of a folder durable, and those of the folders above it on the same file system: a process that made
-/// one of them may have died before it was synced. A folder that must not be read was made by somebody else, and is left out
-/// with those above it.
+/// Makes the names of a folder and of the folders above it on the same file system durable: a process that made one of
+/// them may have died before the sync. A folder without read permission was made by another user; the sync stops there.
 pub(crate) fn sync_names(folder: &Path) -> io::Result<()> {
     let file_system = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
     let own = file_system(folder)?;
@@ -239,11 +245,11 @@ pub(crate) fn sync_names(folder: &Path) -> io::Result<()> {
 }
 
 impl Directory {
-    /// A device in the folder `path`, which must be there. It may grow to all of the file system, or to `bytes` if
-    /// named.
+    /// Opens a device in the folder `path`, which must exist. The device may grow to `bytes`, or without a limit to the
+    /// whole file system.
     ///
     /// # Errors
-    /// Whatever the system reports.
+    /// The errors of the system.
     pub fn open(path: &Path, bytes: Option<u64>) -> io::Result<Self> {
         let space = rustix::fs::statvfs(path)?;
         let bytes = bytes.unwrap_or(space.f_blocks.saturating_mul(space.f_frsize));
@@ -263,7 +269,7 @@ impl Directory {
         self.path.join(format!("segment-{segment:08}"))
     }
 
-    /// The file of a segment; `None` where it does not exist and is not to be made.
+    /// Opens the file of a segment, and creates it if `make` is set. The result is `None` if the file does not exist.
     fn segment(&self, segment: u32, make: bool) -> io::Result<Option<Arc<File>>> {
         if make && self.read_only.load(Ordering::Relaxed) {
             return Err(rustix::io::Errno::ROFS.into());
@@ -340,7 +346,7 @@ fn by_segment(extents: Range<u32>) -> impl Iterator<Item = (u32, Range<u32>)> {
     })
 }
 
-/// Where an extent begins in its segment's file.
+/// Returns the offset of an extent in its segment's file.
 fn offset_of(extent: u32) -> u64 {
     (extent % SEGMENT_EXTENTS) as u64 * EXTENT_BYTES as u64
 }
@@ -359,7 +365,7 @@ impl Device for Directory {
         let mut filled = 0;
         while filled < buffer.len() {
             match file.read_at(&mut buffer[filled..], start + filled as u64) {
-                // Beyond the end of the file nothing was written yet.
+                // Bytes beyond the end of the file were never written.
                 Ok(0) => {
                     buffer[filled..].fill(0);
                     break;
@@ -384,17 +390,18 @@ impl Device for Directory {
         Ok(file.map(|file| (file, offset_of(extent))))
     }
 
-    /// Noted when it has ended, not when it begins: a sync of another thread in between would not be about it.
+    /// Notes a write after its end, not at its beginning: a sync of another thread in between would not cover it.
     fn note_written(&self, extent: u32) {
         self.dirty.lock().expect("no panic under this lock").segments.insert(extent / SEGMENT_EXTENTS);
     }
 
-    /// One at a time: who finds nothing to sync knows that it was synced, and not that another thread is about to.
+    /// Syncs under a lock: a thread that finds nothing to sync must not return while the sync of another thread still
+    /// runs.
     fn sync(&self) -> io::Result<()> {
         let mut failed = self.sync_failed.lock().expect("no panic under this lock");
         if *failed {
             return Err(io::Error::other(
-                "an earlier sync failed, and nobody knows what was lost: open the store again",
+                "an earlier sync failed, and data may be lost: open the store again",
             ));
         }
         let dirty = std::mem::take(&mut *self.dirty.lock().expect("no panic under this lock"));
@@ -409,7 +416,7 @@ impl Device for Directory {
             let len = extents.len() as u64 * EXTENT_BYTES as u64;
             match fallocate(&file, FallocateFlags::empty(), offset_of(extents.start), len) {
                 Err(rustix::io::Errno::OPNOTSUPP) => {
-                    let zeros = crate::log::metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
+                    let zeros = metadata_buffer(EXTENT_BYTES).map_err(io::Error::other)?;
                     extents
                         .into_iter()
                         .try_for_each(|extent| file.write_all_at(&zeros, offset_of(extent)))?;
@@ -439,7 +446,7 @@ impl Device for Directory {
         for entry in std::fs::read_dir(&self.path)? {
             let path = entry?.path();
             if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("segment-")) {
-                // Other processes may have it open: the space is to be free before they end.
+                // Other processes may have the file open. Truncation frees the space before they end.
                 let _ = File::options().write(true).open(&path).and_then(|file| file.set_len(0));
                 std::fs::remove_file(path)?;
             }
@@ -471,10 +478,10 @@ mod tests {
 
     /// The process that made the file may have been killed before it synced the file's name.
     #[test]
-    fn who_first_writes_to_a_segment_that_another_made_makes_its_name_durable() {
+    fn the_first_write_to_a_segment_of_another_process_makes_its_name_durable() {
         let folder = tempfile::tempdir().unwrap();
         let open = || Directory::open(folder.path(), Some(1 << 30)).unwrap();
-        let page = crate::log::metadata_buffer(4096).unwrap();
+        let page = metadata_buffer(4096).unwrap();
         let has_new_names = |device: &Directory| device.dirty.lock().unwrap().has_new_names;
         open().write(SEGMENT_EXTENTS + 2, 0, &page).unwrap();
         let other = open();
@@ -489,10 +496,10 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_given_up_leaves_no_segment() {
+    fn a_cleared_device_leaves_no_segment() {
         let folder = tempfile::tempdir().unwrap();
         let device = Directory::open(folder.path(), Some(1 << 30)).unwrap();
-        let page = crate::log::metadata_buffer(4096).unwrap();
+        let page = metadata_buffer(4096).unwrap();
         [2, SEGMENT_EXTENTS + 2].iter().for_each(|&extent| device.write(extent, 0, &page).unwrap());
         std::fs::write(folder.path().join("notes"), "mine").unwrap();
         let held = File::open(folder.path().join("segment-00000001")).unwrap();

@@ -1,15 +1,15 @@
-//! What the drives of a store can do: measured points, kept with the store, and estimates of time from them.
+//! A drive profile holds the measured points of a store's drives, and estimates times from them.
 //!
 //! ```text
 //!   DriveProfile ── DeviceProfile (one for each device) ── Point: pattern, block size, requests in flight
 //!                                                            └─► bytes a second, latency
 //! ```
 //!
-//! Whoever plans a job asks [`DriveProfile::read_seconds`]: of the points with one block size the best counts, since who
-//! plans also chooses how many requests are in flight; between block sizes the rate is interpolated on logarithmic
-//! scales, on which the curve of a drive is two straight lines (so many operations a second, then so many bytes a
-//! second). A table of two numbers, bandwidth and operations, would do the same on an ideal drive and be wrong in the
-//! bend, at 16 to 256 KiB, where the choices lie.
+//! The planner of a job calls [`DriveProfile::read_seconds`]. The best point of a block size counts, since the planner
+//! also chooses the number of requests in flight. Between block sizes the rate is interpolated on logarithmic scales,
+//! on which the curve of a drive is two straight lines (limited first by operations a second, then by bytes a second).
+//! A table of only two numbers, bandwidth and operations, would be as good on an ideal drive, but wrong in the bend at
+//! 16 to 256 KiB, where the choices lie.
 
 use std::{collections::BTreeMap, fmt, fs, path::Path};
 
@@ -19,34 +19,34 @@ use crate::{EXTENT_BYTES, Error, NewFile, PAGE_BYTES, Result, Store};
 
 const FILE_NAME: &str = "drive.json";
 const VERSION: u32 = 1;
-/// Larger files are none of ours: a whole profile of one device has about 25 KB.
+/// The largest size of a valid file; a whole profile of one device has about 25 KB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// In which order, and in which direction, bytes move.
+/// `Pattern` is the order and the direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pattern {
-    /// Reads, each where the one before ended.
+    /// Reads, each at the end of the previous one.
     SequentialRead,
-    /// Writes, each where the one before ended.
+    /// Writes, each at the end of the previous one.
     SequentialWrite,
-    /// Reads of blocks anywhere.
+    /// Reads of blocks at random places.
     RandomRead,
-    /// Writes of blocks anywhere.
+    /// Writes of blocks at random places.
     RandomWrite,
 }
 
 impl Pattern {
-    /// All four, in the order in which they are shown.
+    /// All four patterns, in the order in which they are shown.
     pub const ALL: [Pattern; 4] =
         [Pattern::SequentialRead, Pattern::SequentialWrite, Pattern::RandomRead, Pattern::RandomWrite];
 
-    /// Whether bytes go to the drive.
+    /// Returns true if bytes go to the drive.
     pub fn is_write(self) -> bool {
         matches!(self, Pattern::SequentialWrite | Pattern::RandomWrite)
     }
 
-    /// Whether each request goes on where the one before ended.
+    /// Returns true if each request continues at the end of the previous one.
     pub fn is_sequential(self) -> bool {
         matches!(self, Pattern::SequentialRead | Pattern::SequentialWrite)
     }
@@ -63,22 +63,22 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// What was measured with one pattern, one block size and one number of requests in flight.
+/// `Point` is a measurement with one pattern, one block size and one number of requests in flight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Order and direction.
     pub pattern: Pattern,
     /// Bytes of each request: a power of two from 4 KiB to 2 MiB.
     pub block_bytes: u64,
-    /// Requests that were on their way at once.
+    /// The number of requests in flight at once.
     pub in_flight: u32,
-    /// Bytes a second; for writes until they are durable.
+    /// Bytes a second; for writes including the time until they are durable.
     pub bytes_per_second: f64,
     /// Requests a second.
     pub operations_per_second: f64,
-    /// From the submission of a request until its end was seen, in microseconds.
+    /// The mean time from the submission of a request until its end was seen, in microseconds.
     pub latency_us_mean: f64,
-    /// What 99 of 100 requests stay below, in microseconds, at most one eighth too high.
+    /// The 99th percentile of the latency in microseconds, at most one eighth too high.
     pub latency_us_p99: f64,
 }
 
@@ -94,50 +94,52 @@ impl Point {
     }
 }
 
-/// What one device of a store can do.
+/// `DeviceProfile` is the profile of one device of a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceProfile {
-    /// Its number in the store.
+    /// The number of the device in the store.
     pub number: u16,
-    /// Its folder.
+    /// The folder of the device.
     pub path: String,
-    /// When it was measured, in seconds since 1970.
+    /// The time of the measurement, in seconds since 1970.
     pub measured_unix_seconds: u64,
-    /// What it can hold: data is spread over devices in proportion to this.
+    /// The capacity. Data is spread over devices in proportion to it.
     pub capacity_bytes: u64,
-    /// The range in which it was measured. A cache of that size, of the drive or the host, flatters it.
+    /// The size of the range that was measured. A cache of that size, of the drive or the host, makes the profile too
+    /// good.
     pub working_set_bytes: u64,
-    /// Whether that went past the page cache.
+    /// True if the I/O went past the page cache.
     pub direct_io: bool,
-    /// How it was read and written: "io_uring" or "threads".
+    /// The mechanism of the I/O: "io_uring" or "threads".
     pub io: String,
-    /// All points, by pattern, block size and requests in flight; each pattern has some.
+    /// All points, by pattern, block size and requests in flight; each pattern has at least one.
     pub points: Vec<Point>,
 }
 
 impl DeviceProfile {
-    /// The points of a pattern.
+    /// Returns the points of a pattern.
     pub fn of(&self, pattern: Pattern) -> impl Iterator<Item = &Point> + Clone {
         self.points.iter().filter(move |point| point.pattern == pattern)
     }
 
-    /// The point of a pattern with the most bytes a second.
+    /// Returns the point of a pattern with the most bytes a second.
     pub fn best(&self, pattern: Pattern) -> Option<&Point> {
         self.of(pattern).max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
     }
 
-    /// The point of a pattern and a block size with the most bytes a second.
+    /// Returns the point of a pattern and a block size with the most bytes a second.
     pub fn best_of_block(&self, pattern: Pattern, block_bytes: u64) -> Option<&Point> {
         let points = self.of(pattern).filter(|point| point.block_bytes == block_bytes);
         points.max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
     }
 
-    /// The point of a pattern, a block size and a number of requests in flight.
+    /// Returns the point of a pattern, a block size and a number of requests in flight.
     pub fn point(&self, pattern: Pattern, block_bytes: u64, in_flight: u32) -> Option<&Point> {
         self.of(pattern).find(|point| point.block_bytes == block_bytes && point.in_flight == in_flight)
     }
 
-    /// Bytes a second with requests of a size, as many in flight as is best. Never less with larger requests.
+    /// Returns the bytes a second with requests of a size, at the best number of requests in flight. The rate never
+    /// falls with larger requests.
     fn rate(&self, pattern: Pattern, request_bytes: u64) -> f64 {
         let mut curve = BTreeMap::<u64, f64>::new();
         for point in self.of(pattern) {
@@ -145,7 +147,8 @@ impl DeviceProfile {
             *best = best.max(point.bytes_per_second);
         }
         let mut best = 0.0f64;
-        // A measurement that is lower at a larger block is noise, or a drive that whoever reads splits blocks for.
+        // A lower rate at a larger block is noise, or comes from a drive on which smaller blocks are faster; a reader
+        // can then split its requests.
         curve.values_mut().for_each(|rate| {
             best = best.max(*rate);
             *rate = best;
@@ -159,7 +162,7 @@ impl DeviceProfile {
                 (y.ln() + part * (y2.ln() - y.ln())).exp()
             }
             (Some((_, &rate)), _) => rate,
-            // A request that is smaller than all measured blocks costs as much as the smallest of them.
+            // A request that is smaller than all measured blocks takes as long as the smallest of them.
             (None, Some((&block_bytes, &rate))) => rate * request_bytes as f64 / block_bytes as f64,
             (None, None) => unreachable!("every pattern has points"),
         }
@@ -172,18 +175,18 @@ impl DeviceProfile {
     }
 }
 
-/// What the drives of a store can do.
+/// `DriveProfile` is the profile of the drives of a store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriveProfile {
     version: u32,
-    /// One for each device that was measured, by number; at least one.
+    /// The profiles of the measured devices, by number; at least one.
     pub devices: Vec<DeviceProfile>,
 }
 
 impl Default for DriveProfile {
-    /// A conservative guess, for stores that nobody measured: the flash card of 2008 of the LLNL article (446 MB/s read
-    /// and 378 MB/s written in sequence, 328 MB/s read at random; section "ioMemory benchmark"), which drives of today
-    /// surpass, with 10,000 operations of 4 KiB a second, which is a guess of ours. A plan that is good on it does few
+    /// Returns a conservative guess for stores without a measurement: the flash card of 2008 of the LLNL article (446
+    /// MB/s read and 378 MB/s written in sequence, 328 MB/s read at random; section "ioMemory benchmark"), which drives
+    /// of today surpass, with a guess of 10,000 operations of 4 KiB a second. A plan that is good on this card does few
     /// random reads, and loses little on a faster drive.
     fn default() -> Self {
         let point = |pattern, block_bytes: u64, in_flight, bytes_per_second: f64| {
@@ -224,20 +227,20 @@ impl Default for DriveProfile {
 }
 
 impl DriveProfile {
-    /// A profile of these devices.
+    /// Makes a profile of these devices.
     ///
     /// # Panics
-    /// Where there are none, or one of them has no points of some pattern, or points that no drive can have.
+    /// Panics if there are no devices, if a device has no points of some pattern, or if a point is impossible.
     pub fn new(mut devices: Vec<DeviceProfile>) -> DriveProfile {
         assert!(!devices.is_empty() && devices.iter().all(DeviceProfile::is_sound), "{devices:?}");
         devices.sort_by_key(|device| device.number);
         DriveProfile { version: VERSION, devices }
     }
 
-    /// Reads what [`DriveProfile::to_json`] wrote; `path` is for messages.
+    /// Parses the output of [`DriveProfile::to_json`]; errors name the file `path`.
     ///
     /// # Errors
-    /// [`Error::BadFormat`] for another version, and for numbers that no drive can have.
+    /// [`Error::BadFormat`] for another version, and for impossible numbers.
     pub fn from_json(json: &[u8], path: &Path) -> Result<DriveProfile> {
         #[derive(Deserialize)]
         struct Versioned {
@@ -267,18 +270,18 @@ impl DriveProfile {
         Ok(profile)
     }
 
-    /// The profile as JSON, as `docs/format.md` describes it.
+    /// Returns the profile as JSON, in the format of `docs/format.md`.
     pub fn to_json(&self) -> Vec<u8> {
         let mut json = serde_json::to_vec_pretty(self).expect("numbers and strings");
         json.push(b'\n');
         json
     }
 
-    /// How long it takes to read `bytes` in requests of `request_bytes`, with as many in flight as is best.
+    /// Estimates the time to read `bytes` in requests of `request_bytes`, at the best number of requests in flight.
     ///
-    /// The bytes lie on the devices in proportion to their capacity, which work at the same time; folders on one and
-    /// the same drive are not known as that, and the estimate is then too low. Grows with `bytes` and never with
-    /// `request_bytes`. Costs a walk over the points, so it is for planning and not for each request.
+    /// The bytes lie on the devices in proportion to their capacity, and the devices work at the same time. If several
+    /// folders are on one drive, the estimate is too low. The estimate grows with `bytes` and never with
+    /// `request_bytes`. Its cost is a walk over the points, so it is for planning and not for each request.
     ///
     /// ```
     /// use inshore_store::DriveProfile;
@@ -292,7 +295,7 @@ impl DriveProfile {
         self.seconds(pattern, bytes, request_bytes)
     }
 
-    /// How long it takes to write `bytes`: see [`DriveProfile::read_seconds`].
+    /// Estimates the time to write `bytes`: see [`DriveProfile::read_seconds`].
     pub fn write_seconds(&self, bytes: u64, request_bytes: u64, is_sequential: bool) -> f64 {
         let pattern = if is_sequential { Pattern::SequentialWrite } else { Pattern::RandomWrite };
         self.seconds(pattern, bytes, request_bytes)
@@ -309,26 +312,26 @@ impl DriveProfile {
 }
 
 impl Store {
-    /// What [`crate::measure`] found last; `None` where nothing was measured, and where the file is damaged or of
-    /// another version, which a new measurement mends.
+    /// Returns the last result of [`crate::measure`]; `None` if nothing was measured, or if the file is damaged or of
+    /// another version. A new measurement replaces such a file.
     pub fn drive_profile(&self) -> Option<DriveProfile> {
         let path = self.path().join(FILE_NAME);
         let is_small = fs::metadata(&path).is_ok_and(|file| file.len() <= FILE_BYTES_MAX);
         DriveProfile::from_json(&is_small.then(|| fs::read(&path).ok())??, &path).ok()
     }
 
-    /// Keeps what was measured in the folder of the first device, in the place of what is known of the same devices.
-    /// Gives everything that is known then.
+    /// Stores a measurement in the folder of the first device. It replaces the earlier profiles of the same devices.
+    /// Returns the profile of all devices that is then known.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
     ///
     /// # Panics
-    /// Where `measured` is empty.
+    /// Panics if `measured` is empty.
     pub fn keep_drive_profile(&self, measured: Vec<DeviceProfile>) -> Result<DriveProfile> {
         let paths = self.device_paths()?;
         let mut devices = self.drive_profile().map_or(Vec::new(), |profile| profile.devices);
-        // Another device may have the number of one that was removed.
+        // A new device may have the number of a removed one.
         devices.retain(|old| {
             let is_there = paths.get(&old.number).is_some_and(|path| path == Path::new(&old.path));
             is_there && measured.iter().all(|new| new.number != old.number)
@@ -340,9 +343,9 @@ impl Store {
     }
 }
 
-/// Removes what is known of a store's drives from a folder that is no longer its first.
+/// Removes the profile from a folder that is no longer the store's first.
 pub(crate) fn forget(home: &Path) {
-    // What stays is in nobody's way.
+    // A file that stays does no harm.
     let _ = fs::remove_file(home.join(FILE_NAME));
 }
 
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
     use crate::Memory;
 
-    /// A drive of so many operations and bytes a second.
+    /// Makes a profile of a drive with a limit of operations and of bytes a second.
     fn device(number: u16, capacity_bytes: u64, operations: f64, bandwidth: f64) -> DeviceProfile {
         let mut profile = DriveProfile::default().devices.remove(0);
         let block = |shift| 1u64 << shift;
@@ -425,7 +428,7 @@ mod tests {
     #[test]
     fn estimates_grow_with_bytes_and_never_with_the_size_of_requests() {
         let mut noisy = device(0, 1, 1e5, 3e9);
-        // A drive whose largest blocks were measured slower.
+        // The largest blocks of this drive were measured slower.
         noisy.points.iter_mut().filter(|point| point.block_bytes > 1 << 18).for_each(|point| {
             point.bytes_per_second /= 3.0;
         });
@@ -459,14 +462,15 @@ mod tests {
         let rate = |request| (1u64 << 30) as f64 / profile.read_seconds(1 << 30, request, false);
         let is_near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-9;
         assert!(is_near(rate(4 << 10), 1e5 * 4096.0) && is_near(rate(1 << 20), 3e9));
-        // Half way on a logarithmic scale from 4 to 16 KiB; half a smallest block costs as much as a whole one.
+        // The rate is half way on a logarithmic scale from 4 to 16 KiB, and half a smallest block takes as long as a
+        // whole one.
         assert!(is_near(rate(8 << 10), 1e5 * 8192.0), "{}", rate(8 << 10));
         assert!(is_near(rate(2 << 10), 1e5 * 2048.0));
         assert!(is_near(rate(1 << 30), 3e9));
     }
 
     #[test]
-    fn the_device_that_is_slow_for_its_share_decides() {
+    fn the_slowest_device_for_its_share_determines_the_estimate() {
         let fast = device(0, 1, 1e6, 4e9);
         let one = DriveProfile::new(vec![fast.clone()]).read_seconds(1 << 30, 1 << 20, true);
         let equal = DriveProfile::new(vec![fast.clone(), device(1, 1, 1e6, 4e9)]);
@@ -476,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_keeps_what_was_measured_and_ignores_what_it_does_not_know() {
+    fn a_store_keeps_its_measurements_and_ignores_unknown_versions() {
         let folder = tempfile::tempdir().unwrap();
         let memory: [Arc<Memory>; 2] = [0, 1].map(|_| Arc::new(Memory::new(256)));
         let devices = memory.map(|device| device as Arc<dyn crate::Device>).to_vec();
@@ -505,7 +509,7 @@ mod tests {
             assert_eq!(store.drive_profile(), None, "{text:?}");
             assert!(job.report().drive_floor.is_none());
         }
-        // Of what is not understood nothing is kept.
+        // A file that cannot be parsed is replaced.
         assert_eq!(store.keep_drive_profile(vec![of(1, 1e9)]).unwrap().devices, [of(1, 1e9)]);
         forget(folder.path());
         assert_eq!(store.drive_profile(), None);

@@ -1,4 +1,4 @@
-//! A device that writes down what is done to it, so that every crash that could have happened can be played.
+//! A recording device logs its operations, so that a test can replay every crash that could have happened.
 
 use std::{
     io,
@@ -8,21 +8,21 @@ use std::{
 
 use crate::{Device, Memory, PAGE_BYTES};
 
-/// One thing that was done to a device.
+/// `Operation` is one operation on a device.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// Bytes were written at an offset of an extent.
+    /// A write of bytes at an offset of an extent.
     Write(u32, usize, Arc<[u8]>),
-    /// Extents were discarded.
+    /// A discard of extents.
     Discard(Range<u32>),
-    /// Everything before is durable from here on.
+    /// A sync: all earlier operations are durable from here on.
     Sync,
 }
 
-/// What was done to several devices, in one order: the number of the device, and what was done.
+/// `History` is the operations on several devices in one order, each with the number of its device.
 pub type History = Arc<Mutex<Vec<(u16, Operation)>>>;
 
-/// Wraps a device and appends what is done to it to a [`History`].
+/// `Recording` wraps a device and appends its operations to a [`History`].
 #[derive(Debug)]
 pub struct Recording {
     inner: Arc<dyn Device>,
@@ -31,7 +31,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// `inner`, as device `number` in `history`.
+    /// Wraps `inner`, as device `number` in `history`.
     pub fn new(inner: Arc<dyn Device>, number: u16, history: &History) -> Self {
         Recording { inner, number, history: history.clone() }
     }
@@ -85,24 +85,24 @@ impl Device for Recording {
     }
 }
 
-/// What a crash does with a write that no sync had made durable.
+/// `Fate` is the effect of a crash on a write that was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It reached the device.
+    /// The write reached the device.
     Kept,
-    /// It never did.
+    /// The write is lost.
     Lost,
-    /// Only the sectors of 512 bytes before this one did.
+    /// Only the sectors of 512 bytes before this one reached the device.
     TornAfter(usize),
-    /// Only the sectors of 512 bytes from this one on did.
+    /// Only the sectors of 512 bytes from this one on reached the device.
     TornBefore(usize),
 }
 
 const SECTOR_BYTES: usize = 512;
 
-/// The devices after a crash: `history` up to its end, where `fate` decides about each write (by its place in
-/// `history`) that was not durable. Writes that a sync followed are kept. Later writes land on earlier ones whatever
-/// happened to those, so that fates alone already give every order of the pages.
+/// Returns the devices after a crash at the end of `history`. Writes before a sync are durable and kept; for every
+/// other write (by its index in `history`) `fate` decides. A later write to the same page lands after an earlier one in
+/// any case, so fates alone already give every order of the pages.
 pub fn after_crash(
     history: &[(u16, Operation)],
     devices: &[Memory],

@@ -1,4 +1,4 @@
-//! A device that is slower than it is, so that a slow drive can be tried anywhere.
+//! A throttled device is slower than the device that it wraps, so that a slow drive can be tried anywhere.
 
 use std::{
     io,
@@ -10,31 +10,32 @@ use std::{
 
 use crate::Device;
 
-/// What a drive can do at most. Zero means no limit.
+/// `Limits` are the limits of a drive. Zero means no limit.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// Bytes a second, reads and writes together.
     pub bytes_per_second: u64,
     /// Operations a second.
     pub operations_per_second: u64,
-    /// What each operation takes on top, however many are on their way.
+    /// The additional latency of each operation, independent of the requests in flight.
     pub latency: Duration,
 }
 
-/// Wraps a device and keeps to [`Limits`].
+/// `Throttled` wraps a device and keeps to [`Limits`].
 ///
-/// One queue that serves operations one after the other: each occupies the drive for as long as its bytes, or one
-/// operation, take; latency passes beside that. So bandwidth needs requests in flight, as on a real drive.
+/// One queue serves the operations one after the other. Each operation occupies the drive for the time of its bytes, or
+/// of one operation; latency passes in parallel. Full bandwidth therefore needs several requests in flight, as on a
+/// real drive.
 #[derive(Debug)]
 pub struct Throttled {
     inner: Arc<dyn Device>,
     limits: Limits,
-    /// When the drive has done all that was asked so far.
+    /// The time at which the drive has served all requests so far.
     busy_until: Mutex<Instant>,
 }
 
 impl Throttled {
-    /// `inner` within `limits`.
+    /// Wraps `inner` within `limits`.
     pub fn new(inner: Arc<dyn Device>, limits: Limits) -> Self {
         Throttled { inner, limits, busy_until: Mutex::new(Instant::now()) }
     }

@@ -1,45 +1,45 @@
-//! What the store holds: datasets and where their extents lie. Layout: `docs/format.md`, "Catalog".
+//! The catalog lists the datasets of a store and the places of their extents. Layout: `docs/format.md`, "Catalog".
 //!
-//! A [`Catalog`] is what the log says after some commit. It is changed by [`Edit`]s only, by the same code when a
-//! commit is made and when the log is read back.
+//! A [`Catalog`] is the state after some commit of the log. Only [`Edit`]s change it, by the same code when a commit is
+//! made and when the log is read back.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
-    EXTENT_BYTES, PAGE_BYTES, SEGMENT_EXTENTS,
+    EXTENT_BYTES, PAGE_BYTES, Redundancy, SEGMENT_EXTENTS,
     log::SUPERBLOCK_EXTENT,
     log::encoding::{Cursor, put_bytes, put_u32},
 };
 
-/// Where an extent lies.
+/// `Place` is the address of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The number of the device in the store.
     pub device: u16,
-    /// The number of the extent on it.
+    /// The number of the extent on the device.
     pub extent: u32,
 }
 
 impl Place {
-    /// Whether data can lie there: neither headers nor a superblock do.
+    /// Returns true if data can lie there: neither the headers of a segment nor a superblock do.
     pub(crate) fn is_for_data(self) -> bool {
         !self.extent.is_multiple_of(SEGMENT_EXTENTS) && self.extent != SUPERBLOCK_EXTENT
     }
 }
 
-/// A reference to an extent of a dataset: where it lies, and the CRC-32 of its header, which holds the checksums of
+/// `ExtentRef` refers to an extent of a dataset: its place, and the CRC-32 of its header, which holds the checksums of
 /// its blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentRef {
-    /// Where it lies.
+    /// The place of the extent.
     pub place: Place,
-    /// The checksum of its header page.
+    /// The checksum of the header page.
     pub header_sum: u32,
 }
 
 /// Bytes of an [`ExtentRef`] on flash.
 pub(crate) const REF_BYTES: usize = 12;
-/// References that a file's record holds itself; a longer list lies in extents of its own.
+/// The largest number of references in a file's record; a longer list lies in extents of its own.
 pub(crate) const REFS_INLINE: usize = 128;
 
 impl ExtentRef {
@@ -51,7 +51,7 @@ impl ExtentRef {
         bytes
     }
 
-    /// `None` where nothing can lie there.
+    /// Decodes a reference; `None` if no data can lie at its place.
     pub(crate) fn decode(bytes: &[u8]) -> Option<ExtentRef> {
         let mut bytes = Cursor(bytes);
         let device = bytes.u16()?;
@@ -62,129 +62,28 @@ impl ExtentRef {
     }
 }
 
-/// What guards a dataset against damage and the loss of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Redundancy {
-    /// Each extent lies on so many devices, 1 or 2.
-    Copies(u8),
-    /// Reed-Solomon: to each group of `data` extents of a file belong `parity` more, all on different devices, and any
-    /// `data` of them are enough.
-    Parity {
-        /// Extents of data in a group.
-        data: u8,
-        /// Extents of parity in a group.
-        parity: u8,
-    },
-}
-
-/// The most extents of data and parity in a group together.
-const GROUP_MAX: u8 = 32;
-
-impl Redundancy {
-    /// How many copies there are of an extent of data.
-    pub fn copies(self) -> usize {
-        match self {
-            Redundancy::Copies(copies) => copies as usize,
-            Redundancy::Parity { .. } => 1,
-        }
-    }
-
-    /// How many copies there are of a list of references: as many devices may be lost.
-    pub fn list_copies(self) -> usize {
-        match self {
-            Redundancy::Copies(copies) => copies as usize,
-            Redundancy::Parity { parity, .. } => parity as usize + 1,
-        }
-    }
-
-    /// How many devices it needs.
-    pub fn devices(self) -> usize {
-        match self {
-            Redundancy::Copies(copies) => copies as usize,
-            Redundancy::Parity { data, parity } => (data + parity) as usize,
-        }
-    }
-
-    /// Extents of data in a group; 1 where there is no parity.
-    pub fn group(self) -> u64 {
-        match self {
-            Redundancy::Copies(_) => 1,
-            Redundancy::Parity { data, .. } => data as u64,
-        }
-    }
-
-    /// Extents of parity in a group.
-    pub fn parity(self) -> u64 {
-        match self {
-            Redundancy::Copies(_) => 0,
-            Redundancy::Parity { parity, .. } => parity as u64,
-        }
-    }
-
-    /// How many references a file of `extents` extents has: those of the first copy, those of the second; or those of
-    /// the data, those of the parity.
-    pub fn refs(self, extents: u64) -> u64 {
-        extents * self.copies() as u64 + extents.div_ceil(self.group()) * self.parity()
-    }
-
-    /// Whether there is a redundancy of these numbers.
-    pub fn is_sound(self) -> bool {
-        match self {
-            Redundancy::Copies(copies) => (1..=2).contains(&copies),
-            Redundancy::Parity { data, parity } => {
-                data >= 2 && parity >= 1 && data.checked_add(parity).is_some_and(|all| all <= GROUP_MAX)
-            }
-        }
-    }
-
-    fn encode(self) -> [u8; 2] {
-        match self {
-            Redundancy::Copies(copies) => [copies, 0],
-            Redundancy::Parity { data, parity } => [data, parity],
-        }
-    }
-
-    fn decode([first, parity]: [u8; 2]) -> Option<Redundancy> {
-        let found = match parity {
-            0 => Redundancy::Copies(first),
-            parity => Redundancy::Parity { data: first, parity },
-        };
-        found.is_sound().then_some(found)
-    }
-}
-
-impl std::fmt::Display for Redundancy {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Redundancy::Copies(1) => out.write_str("none"),
-            Redundancy::Copies(copies) => write!(out, "{copies} copies"),
-            Redundancy::Parity { data, parity } => write!(out, "{data}+{parity} parity"),
-        }
-    }
-}
-
-/// One file of a dataset.
+/// `FileRecord` describes one file of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileRecord {
-    /// Its name in the dataset.
+    /// The name of the file in the dataset.
     pub name: String,
     /// Bytes of data.
     pub len: u64,
     /// The unit of checking.
     pub block_bytes: u32,
-    /// 0: `refs` are those of the file's extents. 1: they are those of the extents that hold that list.
+    /// 0 if `refs` refer to the file's extents, 1 if they refer to the extents of a list of references.
     pub level: u8,
     /// References to extents, in the order of [`Redundancy::refs`].
     pub refs: Vec<ExtentRef>,
 }
 
 impl FileRecord {
-    /// Extents of data, not counting copies.
+    /// Returns the number of extents of data, not counting copies.
     pub fn extents(&self) -> u64 {
         self.len.div_ceil(EXTENT_BYTES as u64)
     }
 
-    /// Whether the numbers fit together, so that no later arithmetic on them can go wrong.
+    /// Returns true if the numbers are consistent, so that later arithmetic with them cannot fail.
     fn is_sound(&self, redundancy: Redundancy) -> bool {
         let block = self.block_bytes as usize;
         if self.len > 1 << 56
@@ -206,27 +105,27 @@ impl FileRecord {
     }
 }
 
-/// Extents of one device that follow each other.
+/// `Run` is a sequence of adjacent extents of one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The first.
+    /// The first extent.
     pub start: Place,
-    /// How many.
+    /// The number of extents.
     pub count: u32,
 }
 
 impl Run {
-    /// The places in it.
+    /// Returns the places of the extents.
     pub fn places(self) -> impl Iterator<Item = Place> {
         let device = self.start.device;
         (0..self.count).map(move |next| Place { device, extent: self.start.extent + next })
     }
 
-    /// Whether data can lie in all of it, which is in one segment then.
+    /// Returns true if data can lie in all of the run, which then is in one segment.
     pub(crate) fn is_for_data(self) -> bool {
         let segment_end = (self.start.extent / SEGMENT_EXTENTS + 1) as u64 * SEGMENT_EXTENTS as u64;
         let end = self.start.extent as u64 + self.count as u64;
-        // The last segment of all has no end that 32 bits can hold.
+        // The end of the last possible segment does not fit in 32 bits.
         self.count > 0 && self.start.is_for_data() && end <= segment_end.min(u32::MAX as u64)
     }
 
@@ -234,8 +133,9 @@ impl Run {
         self.start.extent + self.count
     }
 
-    /// What is in `runs` and not in `kept`. Neither needs to be sorted, and `kept` may hold a place more than once: what
-    /// was freed and taken again is in both lists of a catalog, what a living job committed in its lease too.
+    /// Returns the places that are in `runs` and not in `kept`. Neither list needs to be sorted, and `kept` may hold a
+    /// place more than once: extents that were freed and taken again are in both lists of a catalog, and extents that a
+    /// living job committed are in its lease too.
     pub fn without(runs: &[Run], kept: &[Run]) -> Vec<Run> {
         let kept = Run::merged(kept);
         let mut left = Vec::new();
@@ -259,7 +159,7 @@ impl Run {
         left
     }
 
-    /// The same places as runs that are sorted and apart from each other.
+    /// Returns the same places as sorted runs that do not overlap.
     pub(crate) fn merged(runs: &[Run]) -> Vec<Run> {
         let mut runs = runs.to_vec();
         runs.sort_unstable_by_key(|run| run.start);
@@ -292,34 +192,35 @@ impl Run {
     }
 }
 
-/// A dataset as the log describes it.
+/// `DatasetRecord` describes a dataset in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetRecord {
-    /// A random number that tells it from every other dataset, of the same name too.
+    /// A random id, which differs from the id of every other dataset, even of the same name.
     pub id: u64,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Which crate's format it is in ("graph").
+    /// The kind: the format ("graph"), named by the crate that writes it.
     pub kind: String,
-    /// Whether nothing can be appended any more.
+    /// True if nothing can be appended any more.
     pub sealed: bool,
-    /// What guards it.
+    /// The redundancy against damage and the loss of a device.
     pub redundancy: Redundancy,
-    /// That crate's own header.
+    /// The header of the crate that wrote the dataset.
     pub attributes: Vec<u8>,
-    /// Its files.
+    /// The files.
     pub files: Vec<FileRecord>,
-    /// All extents that it takes, lists of references included.
+    /// All extents of the dataset, including lists of references.
     pub runs: Vec<Run>,
 }
 
 impl DatasetRecord {
-    /// Bytes of data in all files.
+    /// Returns the number of bytes of data in all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.len).sum()
     }
 
-    /// Whether its runs lie apart, hold all extents that it refers to here, and are enough for those in lists.
+    /// Returns true if the runs do not overlap, hold all extents to which the record refers, and have room for those in
+    /// lists.
     fn is_sound(&self) -> bool {
         let mut runs = self.runs.clone();
         runs.sort_unstable_by_key(|run| run.start);
@@ -343,31 +244,31 @@ impl DatasetRecord {
     }
 }
 
-/// One change.
+/// `Edit` is one change of a catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit {
-    /// A dataset is made, or takes the place of the one of its name.
+    /// Creates a dataset, or replaces the dataset of the same name.
     Put(Arc<DatasetRecord>),
-    /// A dataset goes.
+    /// Removes a dataset.
     Remove(String),
-    /// Extents were freed by an earlier commit, and someone may still read them (in checkpoints).
+    /// Records that an earlier commit freed extents which may still be read (in checkpoints).
     Freed(u64, Run),
 }
 
-/// What the store holds after some commit.
+/// `Catalog` is the content of the store after some commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Catalog {
-    /// The number of the commit; each is one higher than that before.
+    /// The number of the commit, which is one higher than the previous one.
     pub commit: u64,
     /// Datasets by name.
     pub datasets: BTreeMap<String, Arc<DatasetRecord>>,
-    /// Extents that datasets no longer take, and the commit that freed them: readers of earlier commits may have
-    /// them open.
+    /// Extents that no dataset uses any more, with the commit that freed them: readers of earlier commits may have them
+    /// open.
     pub freed: Vec<(u64, Run)>,
 }
 
 impl Catalog {
-    /// This catalog after one more commit.
+    /// Applies the edits of one more commit.
     pub fn apply(&mut self, commit: u64, edits: &[Edit]) {
         self.commit = commit;
         for edit in edits {
@@ -392,14 +293,15 @@ impl Catalog {
         self.freed.extend(gone.into_iter().map(|run| (self.commit, run)));
     }
 
-    /// All extents that datasets take, and those that readers of earlier commits than `pinned` may have open.
+    /// Returns all extents of datasets, and the freed extents that readers of commits before `pinned` may have open.
     pub fn taken(&self, pinned: u64) -> Vec<Run> {
         let datasets = self.datasets.values().flat_map(|record| record.runs.iter().copied());
         let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned).map(|(_, run)| *run);
         datasets.chain(freed).collect()
     }
 
-    /// The edits that make this catalog out of nothing. What was freed before `pinned` nobody reads any more.
+    /// Returns the edits that make this catalog out of an empty one, without extents that were freed up to commit
+    /// `pinned`, which have no reader any more.
     pub fn checkpoint(&self, pinned: u64) -> Vec<Edit> {
         let freed = self.freed.iter().filter(|(commit, _)| *commit > pinned);
         let freed = freed.map(|&(commit, run)| Edit::Freed(commit, run));
@@ -412,7 +314,7 @@ const PUT: u8 = 1;
 const REMOVE: u8 = 2;
 const FREED: u8 = 3;
 
-/// The body of a log record.
+/// Encodes the body of a log record.
 pub(crate) fn encode_edits(edits: &[Edit]) -> Vec<u8> {
     let mut out = Vec::new();
     put_u32(&mut out, edits.len());
@@ -436,7 +338,7 @@ pub(crate) fn encode_edits(edits: &[Edit]) -> Vec<u8> {
     out
 }
 
-/// Reads the body of a log record; `None` where it is not one.
+/// Decodes the body of a log record; `None` if it is not valid.
 pub(crate) fn decode_edits(body: &[u8]) -> Option<Vec<Edit>> {
     let mut body = Cursor(body);
     let edits = body.list(|body| {
@@ -546,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_say_what_cannot_be_are_refused() {
+    fn impossible_records_are_refused() {
         let run = |device, extent, count| Run { start: place(device, extent), count };
         let whole = (*record("a", 3, &[place(0, 2), place(0, 3), place(1, 200)])).clone();
         let decodes = |record: &DatasetRecord| {
@@ -566,7 +468,7 @@ mod tests {
         ] {
             assert!(!decodes(&with_runs(&runs)), "{what}");
         }
-        // A file of 2^56 bytes, whose list has nowhere to lie.
+        // The list of a file of 2^56 bytes fits nowhere.
         let len = 1u64 << 56;
         let lists = (len / EXTENT_BYTES as u64 * REF_BYTES as u64).div_ceil(EXTENT_BYTES as u64);
         let refs = vec![ExtentRef { place: place(0, 2), header_sum: 0 }; lists as usize];
@@ -596,7 +498,7 @@ mod tests {
             let places = |set: &std::collections::BTreeSet<(u16, u32)>| {
                 set.iter().map(|&(device, extent)| place(device, extent)).collect::<Vec<_>>()
             };
-            // Runs that may lie over others, and over each other.
+            // These runs may overlap the others and each other.
             let again = again.into_iter().map(|(device, extent, count)| Run { start: place(device, extent), count });
             let runs: Vec<Run> = Run::collect(places(&kept)).into_iter().chain(again).collect();
             let kept = runs.iter().flat_map(|run| run.places()).map(|place| (place.device, place.extent)).collect();
@@ -609,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_replacement_no_longer_takes_is_freed_and_a_checkpoint_is_the_same_catalog() {
+    fn a_replacement_frees_its_old_extents_and_a_checkpoint_is_the_same_catalog() {
         let mut catalog = Catalog::default();
         catalog.apply(1, &[Edit::Put(record("a", 0, &[place(0, 2), place(0, 3)]))]);
         catalog.apply(2, &[Edit::Put(record("a", 1, &[place(0, 3), place(0, 4)]))]);

@@ -1,4 +1,5 @@
-//! Little-endian parts of structures on flash: written to a vector, read back with every length checked.
+//! Structures on flash consist of little-endian numbers: they are written to a vector, and read back with every length
+//! checked.
 
 pub(crate) fn put_u32(out: &mut Vec<u8>, value: usize) {
     out.extend(u32::try_from(value).expect("lengths on flash are below 4 GiB").to_le_bytes());
@@ -9,7 +10,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-/// Reads little-endian parts; `None` where they run out.
+/// `Cursor` reads little-endian numbers and strings; all methods return `None` at the end of the bytes.
 pub(crate) struct Cursor<'a>(pub &'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -48,8 +49,7 @@ impl<'a> Cursor<'a> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
 
-    /// As many parts as a count before them says, none of them empty on flash. A hostile count ends where the
-    /// bytes do.
+    /// Reads a count and as many elements, none of them empty on flash. A hostile count fails at the end of the bytes.
     pub fn list<T>(&mut self, mut part: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         let count = self.u32()? as usize;
         let mut list = Vec::with_capacity(count.min(room_for::<T>(self.0.len())));
@@ -60,8 +60,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Parts that a list takes room for in advance where `bytes` are left: a part may be many times as large in memory as
-/// on flash.
+/// Returns the number of elements for which a list allocates memory in advance if `bytes` are left: an element may be
+/// many times as large in memory as on flash.
 fn room_for<T>(bytes: usize) -> usize {
     bytes / size_of::<T>().max(1)
 }
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_list_takes_no_more_memory_in_advance_than_there_are_bytes() {
         assert!(room_for::<[u8; 4096]>(1 << 20) * 4096 <= 1 << 20);
-        // It still holds all parts that are there.
+        // The list still holds all elements.
         let mut bytes = Cursor(&[2, 0, 0, 0, 7, 8]);
         let list = bytes.list(|part| part.u8().map(|byte| [byte; 4096])).unwrap();
         assert_eq!(list.iter().map(|part| part[9]).collect::<Vec<_>>(), [7, 8]);

@@ -1,8 +1,10 @@
-//! The header of an extent: whose it is, and the checksums of its blocks. Layout: `docs/format.md`, "Extent header".
+//! The header of an extent names its dataset and file, and holds the checksums of its blocks. Layout: `docs/format.md`,
+//! "Extent header".
 //!
-//! It lies apart from the extent, in the first extent of the segment, and its own checksum lies in the reference to
-//! the extent. So a chain of checksums leads from the log to every block, and a block that is old, or someone else's, is
-//! found as well as a flipped bit. Since the header says what the extent is, a store whose log is lost is not lost.
+//! A header lies apart from its extent, in the first extent of the segment, and the reference to the extent holds the
+//! checksum of the header. A chain of checksums therefore leads from the log to every block, and detects a stale block
+//! or the block of another file as well as a flipped bit. Headers also allow a recovery of the store if the log is
+//! lost, since they identify their extents.
 
 use crate::{
     Place,
@@ -13,27 +15,27 @@ use crate::{
 const MAGIC: &[u8; 8] = b"INSHEXTN";
 const VERSION: u32 = 1;
 
-/// What the header of an extent says.
+/// `Header` is the content of the header of an extent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Where this copy lies.
+    /// The place of this copy.
     pub place: Place,
     pub dataset: u64,
     /// The number of the file in the dataset.
     pub file: u32,
-    /// 0: data; 1: references to extents of data.
+    /// The level: 0 is data, 1 is references to extents of data, 2 is parity.
     pub level: u8,
     /// The number of the extent in the file.
     pub index: u64,
-    /// Bytes of data in it.
+    /// Bytes of data in the extent.
     pub used: u32,
     pub block_bytes: u32,
-    /// The CRC-32 of each block as it lies there, padding included.
+    /// The CRC-32 of each stored block, including padding.
     pub sums: Vec<u32>,
 }
 
 impl Header {
-    /// The page.
+    /// Encodes the header as a page.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(HEADER_BYTES);
         out.extend(MAGIC);
@@ -53,7 +55,7 @@ impl Header {
         out
     }
 
-    /// Reads a page; `None` where it is no header of this version.
+    /// Decodes a page; `None` if it is not a header of this version.
     pub fn decode(page: &[u8]) -> Option<Header> {
         let mut page = Cursor(page);
         if page.take(8)? != MAGIC || page.u32()? != VERSION {

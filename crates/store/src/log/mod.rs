@@ -1,17 +1,17 @@
-//! The superblock and the log: where the truth about a store is written. Layout: `docs/format.md`, "Superblock" and
-//! "Log"; why this survives any crash: `docs/durability.md`.
+//! The superblock and the log are the authoritative record of a store. Layout: `docs/format.md`, "Superblock" and
+//! "Log". The argument why they survive any crash: `docs/durability.md`.
 //!
 //! ```text
-//!   superblock   two slots on every device, written in turn: which devices, where the log lies
+//!   superblock   two slots on every device, written in turn: the devices, and the place of the log
 //!   log          record 0: a checkpoint of the catalog | record 1: edits of a commit | record 2 | ...
-//!                written in two copies or more, on as many devices where there are so many: see [`Aim`]
-//!   spare        as many extents again, taken in advance: where the next checkpoint goes
+//!                written in two copies or more, on as many devices as possible: see [`Placement`]
+//!   spare        as many extents again, taken in advance for the next checkpoint
 //! ```
 //!
-//! A record counts once it is durable in all copies. Of a record that is not whole in all of them, a whole one is taken.
-//! Where no copy is whole, the log ends, unless a later record follows: then something that was acknowledged is
-//! damaged, and that is an error. A log whose copies differ is begun anew before anything is appended to it: otherwise
-//! the copy that lacks a record would be worth nothing without the others.
+//! A record counts once it is durable in all copies. If only some copies have a whole record, a whole one is used. The
+//! log ends where no copy has a whole record, unless a later record follows: then an acknowledged record is damaged,
+//! which is an error. If the copies of a log differ, a new log is begun before anything is appended; otherwise a copy
+//! that lacks a record would be useless alone.
 
 pub(crate) mod catalog;
 pub(crate) mod encoding;
@@ -26,62 +26,62 @@ use std::{
 };
 
 use crate::{
-    Budget, Buffer, Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
-    device::path_of,
+    Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
+    device::{metadata_buffer, path_of},
     log::catalog::{decode_edits, encode_edits},
     log::encoding::{Cursor, put_bytes, put_u32},
-    space::scratch::random_u64,
+    random::{random_u64, random_uuid},
 };
 
 /// The devices of a store by their numbers.
 pub(crate) type Devices = BTreeMap<u16, Arc<dyn Device>>;
 
 const SUPERBLOCK_MAGIC: &[u8; 8] = b"INSHSUPR";
-/// Version 1 was that of stores before the first release, which had no log. Version 2 had no branches.
+/// Version 1 belonged to stores before the first release, which had no log. Version 2 had no branches.
 const SUPERBLOCK_VERSION: u32 = 3;
 const SUPERBLOCK_VERSION_MIN: u32 = 2;
-/// Branches that a superblock remembers. A drive that was away during more of them is taken for one that went its own way.
+/// The largest number of branches in a superblock. A drive that was missing during more branches counts as diverged.
 const BRANCHES_MAX: usize = 1000;
 /// The extent of every device that holds its superblock.
 pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
-/// The first extent that is free on an empty device: there the first log begins.
+/// The first free extent of an empty device, in which the first log begins.
 const FIRST_LOG_EXTENT: u32 = SUPERBLOCK_EXTENT + 1;
 const SLOT_BYTES: usize = EXTENT_BYTES / 2;
 const SUPERBLOCK_HEADER_BYTES: usize = 40;
 
-/// No store counts that far in its life, and one more than any number below it is a number.
+/// The limit of counters. No store reaches it, and a counter below it can be incremented.
 const COUNTER_LIMIT: u64 = 1 << 63;
 
 const RECORD_MAGIC: &[u8; 8] = b"INSHRECD";
 const RECORD_HEADER_BYTES: usize = 48;
 
-/// A device as the superblock names it.
+/// `DeviceEntry` describes a device in the superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceEntry {
-    /// Its number in the store.
+    /// The number of the device in the store.
     pub number: u16,
-    /// Random; tells it from every other device.
+    /// A random id of the device.
     pub uuid: [u8; 16],
-    /// Where it was when it was added, or when something was committed last.
+    /// The folder of the device when it was added, or at the last commit.
     pub path: PathBuf,
-    /// The most bytes that the store may take on it; `None`: all that is there.
+    /// The limit of the store's space on the device in bytes; `None` if there is no limit.
     pub limit_bytes: Option<u64>,
-    /// It is about to be removed: nothing new goes there.
+    /// True if the device is being removed and gets no new data.
     pub is_leaving: bool,
 }
 
-/// The extents of each copy of a log.
+/// The places of the extents of each copy of a log.
 pub(crate) type LogPlaces = Vec<Vec<Place>>;
 
-/// What every device knows about its store.
+/// `Superblock` is the description of the store on every device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Superblock {
     pub store: [u8; 16],
-    /// Counts superblocks.
+    /// The number of this superblock.
     pub sequence: u64,
-    /// Counts logs: only records of this generation are of this log.
+    /// The number of the log. Records of other generations belong to other logs.
     pub generation: u64,
-    /// Random numbers, one for each time that the store was changed while a device of its log was missing.
+    /// Random numbers, one for each change of the store while a device of its log was missing.
     pub branches: Vec<u64>,
     pub devices: Vec<DeviceEntry>,
     pub log: LogPlaces,
@@ -127,8 +127,8 @@ impl Superblock {
         out
     }
 
-    /// Reads a slot: the number of the device that it was written to, and the superblock. `None` where there is no
-    /// whole one of this version.
+    /// Decodes a slot: the number of the device to which it was written, and the superblock. The result is `None` if
+    /// the slot is damaged or of another version.
     pub fn decode(slot: &[u8]) -> Option<(u16, Superblock)> {
         let mut header = Cursor(slot);
         if header.take(8)? != SUPERBLOCK_MAGIC {
@@ -170,8 +170,8 @@ impl Superblock {
         (body.0.is_empty() && superblock.is_sound()).then_some((device, superblock))
     }
 
-    /// Whether the numbers can be counted on, no device is there twice, and log and spare lie on known devices, each
-    /// extent once, and where data can lie.
+    /// Returns true if the counters are below their limit, no device appears twice, and log and spare lie on known
+    /// devices, at places for data, without overlap.
     fn is_sound(&self) -> bool {
         let numbers: BTreeSet<u16> = self.devices.iter().map(|entry| entry.number).collect();
         let places: BTreeSet<Place> = self.places().collect();
@@ -182,15 +182,15 @@ impl Superblock {
             && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
-    /// Whether this is what became of `other`, or the same. The other one may have changes of its own that were never
-    /// acknowledged, but none that were: a change that is acknowledged is known to every device of the log, or has begun
-    /// a branch.
+    /// Returns true if this superblock is the same as `other` or a successor. The other one may then have changes of
+    /// its own that were never acknowledged, but no acknowledged ones: every device of the log knows an acknowledged
+    /// change, or the change began a branch.
     pub fn descends_from(&self, other: &Superblock) -> bool {
         other.branches.last().is_none_or(|branch| self.branches.contains(branch))
     }
 
-    /// To be called before the store is changed: begins a branch where a device of the log is missing, which could be
-    /// changed by somebody who sees only that one.
+    /// Begins a branch if a device of the log is missing, since a process that sees only that device could change the
+    /// store too. This must be called before each change of the store.
     pub fn branch(&mut self, devices: &Devices) {
         if self.log.iter().flatten().any(|place| !devices.contains_key(&place.device)) {
             self.begin_branch();
@@ -203,24 +203,24 @@ impl Superblock {
         self.branches.drain(..over);
     }
 
-    /// The UUID of a device.
+    /// Returns the UUID of a device.
     pub fn uuid_of(&self, number: u16) -> Option<[u8; 16]> {
         self.devices.iter().find(|entry| entry.number == number).map(|entry| entry.uuid)
     }
 
-    /// Whether a device may get new data.
+    /// Returns true if a device may get new data.
     pub fn takes_data(&self, number: u16) -> bool {
         self.devices.iter().any(|entry| entry.number == number && !entry.is_leaving)
     }
 
-    /// Extents that the log and the spare take.
+    /// Returns the places of the log and the spare.
     pub fn places(&self) -> impl Iterator<Item = Place> {
         self.log.iter().chain(&self.spare).flatten().copied()
     }
 }
 
-/// A path as text that says all of its bytes: the path itself, or where it is no UTF-8, `%` and the bytes, of which those
-/// that are no ASCII, and `%`, are written as `%` and two hexadecimal digits. A path itself begins with `/`.
+/// Encodes a path as text without loss. Valid UTF-8 stays as it is. For other paths the text is `%` and the bytes, in
+/// which `%` and all non-ASCII bytes are written as `%` and two hexadecimal digits. A path itself begins with `/`.
 fn encode_path(path: &Path) -> String {
     match path.to_str() {
         Some(text) if !text.starts_with('%') => text.to_string(),
@@ -234,7 +234,7 @@ fn encode_path(path: &Path) -> String {
     }
 }
 
-/// The path that a text stands for; `None` where it stands for none.
+/// Decodes a path; `None` if the text is not valid.
 fn decode_path(text: &str) -> Option<PathBuf> {
     let Some(encoded) = text.strip_prefix('%') else { return Some(text.into()) };
     let mut parts = encoded.split('%');
@@ -250,29 +250,24 @@ fn is_known(version: u32) -> bool {
     (SUPERBLOCK_VERSION_MIN..=SUPERBLOCK_VERSION).contains(&version)
 }
 
-/// Memory for metadata: small, and outside of every job's budget.
-pub(crate) fn metadata_buffer(len: usize) -> Result<Buffer> {
-    Ok(Buffer::zeroed(&Budget::new(u64::MAX, 1), len.next_multiple_of(PAGE_BYTES), "metadata")?)
-}
-
 /// Makes an [`Error`] of an error of a device.
 pub(crate) fn io_error(what: &'static str, device: &dyn Device) -> impl Fn(std::io::Error) -> Error {
     move |error| Error::io(what, device.name(), error)
 }
 
-/// The newest superblock of a device and the device's number in it; `None` where it has none.
+/// Reads the newest superblock of a device with the device's number; `None` if the device has none.
 ///
-/// The first superblock of a store goes to slot 1, and the store is there once there is another one in slot 0. So where
-/// that one is empty, whatever is in slot 1 is what a crash left of the making of a store.
+/// The first superblock of a store goes to slot 1, and the store exists once slot 0 holds another one. If slot 0 is
+/// empty, the content of slot 1 is left from a creation that did not finish.
 ///
 /// # Errors
-/// I/O; a version that is not known; damage in both slots.
+/// I/O; an unknown version; damage in both slots.
 pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superblock)>> {
     let mut newest: Option<(u16, Superblock)> = None;
     let mut buffer = metadata_buffer(SLOT_BYTES)?;
     let (mut other_version, mut is_blank) = (None, true);
     for slot in 0..2 {
-        // The first page says how long the superblock is, and most are shorter than one.
+        // The first page contains the length of the superblock, and most superblocks fit in one page.
         let offset = slot * SLOT_BYTES;
         let read = |buffer: &mut [u8]| {
             device.read(SUPERBLOCK_EXTENT, offset, buffer).map_err(io_error("read superblock", device))
@@ -306,7 +301,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
             Err(Error::LostSuperblock { path: path_of(device), found: "two damaged copies".into() })
         }
         (mut newest, _) => {
-            // The second one was written and is damaged. It says the same, and that the store is there.
+            // Slot 0 was written and is damaged. It has the same content, and proves that the store exists.
             if let Some((_, first)) = &mut newest
                 && !is_blank
             {
@@ -317,9 +312,9 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
     }
 }
 
-/// Whether a device holds more than a store leaves there whose making was not finished: a superblock in slot 1, and a
-/// record in the first page of each copy of the log. Looks at the first segment only: at the headers of its extents, and
-/// at where a log begins in it or goes on.
+/// Returns true if a device holds more data than an unfinished creation of a store leaves: a superblock in slot 1, and
+/// a record in the first page of each copy of the log. Only the first segment is read: the headers of its extents, and
+/// the places at which a log begins or continues.
 pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
     const NEW_LOGS: std::ops::Range<u32> = FIRST_LOG_EXTENT..FIRST_LOG_EXTENT + 4;
     // Each header takes a page.
@@ -339,7 +334,7 @@ pub(crate) fn is_used(device: &dyn Device) -> Result<bool> {
     Ok(false)
 }
 
-/// What is in the two slots of a device's superblock, as far as it can be read.
+/// Reads the two slots of a device's superblock, as far as they can be read.
 pub(crate) fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
     [0, 1].map(|slot| {
         let mut buffer = metadata_buffer(SLOT_BYTES).ok()?;
@@ -348,10 +343,10 @@ pub(crate) fn superblock_slots(device: &dyn Device) -> [Option<Superblock>; 2] {
     })
 }
 
-/// Makes a device blank: it belongs to no store any more.
+/// Makes a device blank, so that it belongs to no store.
 pub(crate) fn erase_superblock(device: &dyn Device) -> Result<()> {
     let zeros = metadata_buffer(PAGE_BYTES)?;
-    // Slot 0 first: a device without that one belongs to none, whatever is in the other.
+    // Slot 0 comes first: a device without it belongs to no store, whatever slot 1 holds.
     for slot in 0..2 {
         device
             .write(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &zeros)
@@ -379,12 +374,12 @@ pub(crate) fn write_superblock(devices: &Devices, superblock: &Superblock) -> Re
     Ok(())
 }
 
-/// Where the next record goes.
+/// `Tail` is the position of the next record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tail {
     offset: usize,
     number: u64,
-    /// The checksum of the header of the record before.
+    /// The checksum of the header of the previous record.
     before: u32,
 }
 
@@ -392,51 +387,51 @@ impl Tail {
     const START: Tail = Tail { offset: 0, number: 0, before: 0 };
 }
 
-/// The last record that was appended, as whoever did it told the others. One is later than another if it is of a later
-/// log, or has a higher number in the same one.
+/// `LastRecord` is the last record that was appended, as its writer announces it to other processes. A record is later
+/// than another one if its log is later, or if its number in the same log is higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LastRecord {
     pub generation: u64,
     pub number: u64,
-    /// The sequence of the superblock then.
+    /// The sequence of the superblock at that time.
     pub sequence: u64,
 }
 
-/// The log as far as it was read or written.
+/// `Log` is the log as far as it was read or written.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
     pub superblock: Superblock,
     tail: Tail,
-    /// A record that was read is not in all copies that are there.
+    /// True if a record that was read is missing in some copy that is present.
     is_uneven: bool,
 }
 
-/// On how many devices the copies of a log are to lie, among those that can take one.
+/// `Placement` is the wanted placement of the copies of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Aim {
-    /// Devices that a log can lie on.
+pub(crate) struct Placement {
+    /// The number of devices on which a log can lie.
     pub devices: usize,
-    /// How many copies there are to be: one more than devices may fail.
+    /// The wanted number of copies: one more than the number of devices that may fail.
     pub copies: usize,
 }
 
-impl Aim {
-    /// What the datasets of a catalog ask for: where any m devices may fail, the log is on m + 1; and on two at least.
-    /// It can lie on those of `devices` that `superblock` gives new data.
-    pub fn of(catalog: &Catalog, superblock: &Superblock, devices: &Devices) -> Aim {
+impl Placement {
+    /// Returns the placement that the datasets of a catalog need: if any m devices may fail, the log lies on m + 1
+    /// devices, and on at least two. Only those of `devices` that take new data according to `superblock` can hold it.
+    pub fn of(catalog: &Catalog, superblock: &Superblock, devices: &Devices) -> Placement {
         let devices = devices.keys().filter(|number| superblock.takes_data(**number)).count();
         let wanted = catalog.datasets.values().map(|record| record.redundancy.list_copies());
         let copies = wanted.max().unwrap_or(1).min(devices).max(2);
-        Aim { devices, copies }
+        Placement { devices, copies }
     }
 
-    /// Devices that the log is to lie on.
+    /// Returns the number of devices on which the log should lie.
     pub fn spread(&self) -> usize {
         self.copies.min(self.devices)
     }
 }
 
-/// Devices of which any but one may be lost, and a log is still there whole.
+/// Returns the number of devices that each hold a whole copy of the log: all but one of them may be lost.
 pub(crate) fn spread(log: &LogPlaces) -> usize {
     let first =
         |copy: &Vec<Place>| copy.iter().all(|place| place.device == copy[0].device).then_some(copy[0].device);
@@ -482,7 +477,8 @@ impl Header {
     }
 }
 
-/// The checksum of a record's header also covers the store's UUID: another store's log is none of ours.
+/// Computes the checksum of a record's header. It also covers the store's UUID, which excludes the logs of other
+/// stores.
 fn header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(store);
@@ -491,12 +487,11 @@ fn header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
 }
 
 impl Log {
-    /// Begins a log: writes `catalog` as the first record and then the superblock that makes it count. If this
-    /// fails, what the superblock on the devices names still counts, or this does, and both say the same.
+    /// Begins a log: writes `catalog` as the first record and then the superblock that makes the log count. If this
+    /// fails, the old log or the new one counts, and both have the same content.
     ///
-    /// The superblock is written twice, with this sequence and the next, so that both slots name this log: of two slots
-    /// where one is damaged, nobody can tell whether it was the newer one, and the older log lacks what was committed
-    /// since.
+    /// The superblock is written twice, with this sequence and the next, so that both slots name this log. If one of
+    /// two slots is damaged, its sequence is unknown, and an older log in the other slot would lack the newest commits.
     pub fn begin(devices: &Devices, superblock: Superblock, catalog: &Catalog, pinned: u64) -> Result<Log> {
         let mut log = Log { superblock, tail: Tail::START, is_uneven: false };
         log.append(devices, catalog.commit, &catalog.checkpoint(pinned))?;
@@ -506,12 +501,12 @@ impl Log {
         Ok(log)
     }
 
-    /// Bytes of the record that begins a log with this catalog.
+    /// Returns the length of the record that begins a log with this catalog.
     pub fn needed_bytes(catalog: &Catalog, pinned: u64) -> usize {
         record_bytes(encode_edits(&catalog.checkpoint(pinned)).len())
     }
 
-    /// Whether a record of `edits` fits behind the last one.
+    /// Returns true if a record of `edits` fits behind the last one.
     pub fn has_room(&self, edits: &[Edit]) -> bool {
         self.tail.offset + record_bytes(encode_edits(edits).len()) <= self.capacity()
     }
@@ -520,16 +515,16 @@ impl Log {
         capacity(&self.superblock.log)
     }
 
-    /// The last record that was read or written here.
+    /// Returns the last record that was read or written here.
     pub fn last(&self) -> LastRecord {
         let Superblock { generation, sequence, .. } = self.superblock;
         LastRecord { generation, number: self.tail.number - 1, sequence }
     }
 
-    /// Appends a record, for which there must be room, in all copies and makes it durable.
+    /// Appends a record to all copies and makes it durable. The caller has checked that there is room.
     ///
     /// # Errors
-    /// I/O. The record may then count or not; only reading the log again can tell.
+    /// I/O. The record may then count or not; only a new read of the log decides this.
     pub fn append(&mut self, devices: &Devices, commit: u64, edits: &[Edit]) -> Result<()> {
         let body = encode_edits(edits);
         let len = record_bytes(body.len());
@@ -579,13 +574,13 @@ impl Log {
         Ok((log, catalog))
     }
 
-    /// Refuses a log that ends before `told`, the latest record that somebody told of: that one was durable, so either it
-    /// is damaged in all copies, or no superblock names its log any more.
-    pub fn check_reaches(&self, told: Option<LastRecord>) -> Result<()> {
+    /// Checks that the log contains `announced`, the latest record that a process announced. That record was durable. If it
+    /// is missing, all its copies are damaged, or no superblock names its log any more.
+    pub fn check_reaches(&self, announced: Option<LastRecord>) -> Result<()> {
         let last = self.last();
-        match told {
-            Some(told) if told.generation > last.generation => {
-                let LastRecord { generation, number, .. } = told;
+        match announced {
+            Some(announced) if announced.generation > last.generation => {
+                let LastRecord { generation, number, .. } = announced;
                 let devices = self.superblock.devices.iter();
                 let places: Vec<String> = devices.map(|entry| format!("device {}", entry.number)).collect();
                 let found = format!(
@@ -596,18 +591,18 @@ impl Log {
                 );
                 Err(self.damaged(found, &format!("log {generation}")))
             }
-            Some(told) if told.generation == last.generation && told.number > last.number => {
-                Err(self.lost_record(told.number))
+            Some(announced) if announced.generation == last.generation && announced.number > last.number => {
+                Err(self.lost_record(announced.number))
             }
             _ => Ok(()),
         }
     }
 
-    /// Applies the records that were appended since, and says how many there were. `known` is the last record that
-    /// somebody is known to have appended; where nobody knows, the rest of the log is searched for a later one.
+    /// Applies the records that were appended since the last read, and returns their number. `known` is the last
+    /// appended record that is known; without it, the rest of the log is searched for a later one.
     ///
     /// # Errors
-    /// I/O; damage, which is a record that is whole in no copy while one after it is there.
+    /// I/O; damage, which is a record without a whole copy before a later record.
     pub fn follow(
         &mut self,
         devices: &Devices,
@@ -637,30 +632,35 @@ impl Log {
         }
     }
 
-    /// Whether records can be appended: all devices of all copies are there, and all copies say the same.
+    /// Returns true if records can be appended: all devices of all copies are present, and all copies are equal.
     pub fn is_fit(&self, devices: &Devices) -> bool {
         self.is_there(devices) && !self.is_uneven
     }
 
-    /// Whether a record that was read is not in all copies that are there.
+    /// Returns true if a record that was read is missing in some copy that is present.
     pub fn is_uneven(&self) -> bool {
         self.is_uneven
     }
 
-    /// Whether all devices of all copies are there.
+    /// Returns true if all devices of all copies are present.
     fn is_there(&self, devices: &Devices) -> bool {
         self.superblock.log.iter().flatten().all(|place| devices.contains_key(&place.device))
     }
 
-    /// Whether all devices of one copy are there.
+    /// Returns true if all devices of one copy are present.
     fn is_readable(&self, devices: &Devices) -> bool {
         let is_there = |copy: &Vec<Place>| copy.iter().all(|place| devices.contains_key(&place.device));
         self.superblock.log.iter().any(is_there)
     }
 
-    /// What is wrong with the superblocks and with each copy of the log, although together they are enough. `aim` is how
-    /// the log is to lie, and `is_lost` says of a device that is not there whether only its superblock is lost.
-    pub fn check(&self, devices: &Devices, aim: Aim, is_lost: impl Fn(&DeviceEntry) -> bool) -> Vec<String> {
+    /// Lists the damage of the superblocks and of each copy of the log, even if together they are sufficient. `placement` is
+    /// the wanted placement. For a missing device, `is_lost` returns true if only its superblock is lost.
+    pub fn check(
+        &self,
+        devices: &Devices,
+        placement: Placement,
+        is_lost: impl Fn(&DeviceEntry) -> bool,
+    ) -> Vec<String> {
         let mut wrong = Vec::new();
         for entry in &self.superblock.devices {
             let Some(device) = devices.get(&entry.number) else {
@@ -668,7 +668,7 @@ impl Log {
                 wrong.push(match is_lost(entry) {
                     true => format!(
                         "the superblock of device {number} ({path}) is lost: `inshore store add-device` with this folder \
-                         writes it anew, and `inshore store scrub` after that what else is lost there"
+                         writes it anew, and `inshore store scrub` then restores the rest of the device"
                     ),
                     false => format!("device {number} ({path}) is missing"),
                 });
@@ -684,12 +684,12 @@ impl Log {
             }
         }
         let lies_on = spread(&self.superblock.log);
-        if lies_on < aim.spread() {
+        if lies_on < placement.spread() {
             let count = |count: usize| if count == 1 { "1 drive".into() } else { format!("{count} drives") };
             wrong.push(format!(
-                "the log lies on {} and is to lie on {}, so that it survives what the data survives",
+                "the log lies on {} and should lie on {}, to survive the same losses as the data",
                 count(lies_on),
-                count(aim.spread())
+                count(placement.spread())
             ));
         }
         for (number, copy) in self.superblock.log.iter().enumerate() {
@@ -704,14 +704,14 @@ impl Log {
         wrong
     }
 
-    /// That the next record is lost, since `later`, which is that one or one after it, was written.
+    /// Returns the error for a lost next record, given that record `later`, the same or a later one, was written.
     fn lost_record(&self, later: u64) -> Error {
         let (number, places) = (self.tail.number, self.places_of_next());
         let found = format!("no whole copy of record {number}{places}, although record {later} was written");
         self.damaged(found, "whole records")
     }
 
-    /// Where the next record lies in each copy: the end of a sentence about it.
+    /// Describes the place of the next record in each copy, as the end of a sentence.
     fn places_of_next(&self) -> String {
         let (index, offset) = (self.tail.offset / EXTENT_BYTES, self.tail.offset % EXTENT_BYTES);
         let places = self.superblock.log.iter().filter_map(|copy| copy.get(index));
@@ -731,7 +731,7 @@ impl Log {
         }
     }
 
-    /// The next record, and whether it is in all copies that are there.
+    /// Reads the next record. The flag is true if all copies that are present have it.
     fn next_record(&self, devices: &Devices) -> Result<Option<(Header, Vec<u8>, bool)>> {
         if self.tail.offset + PAGE_BYTES > self.capacity() {
             return Ok(None);
@@ -741,7 +741,7 @@ impl Log {
             match self.record_of(devices, copy) {
                 Ok(Some(found)) => record = record.or(Some(found)),
                 Ok(None) => is_in_all = false,
-                // A device that is gone has nothing to say; what was acknowledged is in another copy too.
+                // A missing device has no answer; another copy has every acknowledged record.
                 Err(Error::NoDevice { .. }) if self.is_readable(devices) => {}
                 Err(error) => {
                     is_in_all = false;
@@ -751,7 +751,7 @@ impl Log {
         }
         match (record, failed) {
             (Some((header, body)), _) => Ok(Some((header, body, is_in_all))),
-            // Nothing can be said of a record that no copy gave and one could not be asked for.
+            // The record is unknown if no copy gave it and one copy could not be read.
             (None, Some(error)) => Err(error),
             (None, None) => Ok(None),
         }
@@ -775,14 +775,14 @@ impl Log {
         Ok((crc32fast::hash(&body) == header.body_sum).then_some((header, body)))
     }
 
-    /// The number of a record of this generation after the one that is next, if any copy has one.
+    /// Returns the number of a record of this generation after the next one, if any copy has one.
     fn later_record(&self, devices: &Devices) -> Result<Option<u64>> {
         let mut extent = metadata_buffer(EXTENT_BYTES)?;
         for copy in &self.superblock.log {
             let mut offset = self.tail.offset;
             while offset < self.capacity() {
                 let len = EXTENT_BYTES - offset % EXTENT_BYTES;
-                // A copy that cannot be read says nothing; the other one may.
+                // If one copy cannot be read, another one may be.
                 if read_log(devices, copy, offset, &mut extent[..len]).is_ok() {
                     let headers = extent[..len].chunks(PAGE_BYTES);
                     let mut headers = headers.filter_map(|page| Header::decode(&self.superblock.store, page));
@@ -800,7 +800,7 @@ impl Log {
     }
 }
 
-/// Bytes that a record with a body of `body_len` bytes takes.
+/// Returns the length of a record with a body of `body_len` bytes.
 fn record_bytes(body_len: usize) -> usize {
     (RECORD_HEADER_BYTES + body_len).next_multiple_of(PAGE_BYTES)
 }
@@ -813,7 +813,8 @@ fn device(devices: &Devices, place: Place) -> Result<&Arc<dyn Device>> {
     devices.get(&place.device).ok_or(Error::NoDevice { number: place.device })
 }
 
-/// The pieces of `len` bytes at `offset` of a copy of the log: place, offset there, and range of the bytes.
+/// Cuts `len` bytes at `offset` of a copy of the log at the borders of extents: place, offset there, and range of the
+/// bytes.
 fn parts(
     copy: &[Place],
     offset: usize,
@@ -839,8 +840,7 @@ fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8])
     Ok(())
 }
 
-/// Makes a store on devices that hold none: numbers them, takes room for two copies of log and spare, and writes an
-/// empty catalog.
+/// Creates a store on blank devices: numbers them, allocates two copies of log and spare, and writes an empty catalog.
 pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Result<(Devices, Superblock)> {
     let numbered: Devices = (0..).zip(devices.iter().cloned()).collect();
     let first = FIRST_LOG_EXTENT;
@@ -880,24 +880,15 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
     Ok((numbered, log.superblock))
 }
 
-/// A random (version 4) UUID.
-pub(crate) fn random_uuid() -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&random_u64().to_le_bytes());
-    bytes[8..].copy_from_slice(&random_u64().to_le_bytes());
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    bytes
-}
-
-/// Reads the header of a log record and writes it again: `None` where it is none; else whether both say the same.
+/// Decodes the header of a log record and encodes it again. The result is `None` if the header is not valid, and
+/// otherwise true if both are equal.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn record_header_round_trip(store: &[u8; 16], bytes: &[u8]) -> Option<bool> {
     let header = Header::decode(store, bytes)?;
     Some(Header::decode(store, &header.encode(store)).as_ref() == Some(&header))
 }
 
-/// The checksum that the header of a log record must have.
+/// Returns the checksum that the header of a log record must have.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn record_header_sum(store: &[u8; 16], bytes: &[u8]) -> u32 {
     header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])
@@ -908,7 +899,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_path_is_read_back_from_the_text_that_stands_for_it() {
+    fn every_path_survives_its_encoding_as_text() {
         for bytes in [&b"/a/b"[..], b"/\xc3\xa4", b"/x\xff/%41", b"%", b"%zz", b"", b"/\xfe\xff"] {
             let path = Path::new(std::ffi::OsStr::from_bytes(bytes));
             assert_eq!(decode_path(&encode_path(path)).as_deref(), Some(path));
@@ -920,7 +911,7 @@ mod tests {
     }
 
     #[test]
-    fn superblocks_and_records_that_say_what_cannot_be_are_refused() {
+    fn impossible_superblocks_and_records_are_refused() {
         let place = |device, extent| Place { device, extent };
         let entry = |number| {
             let path = PathBuf::from("d");

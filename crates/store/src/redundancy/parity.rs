@@ -1,43 +1,42 @@
-//! Parity of a group of extents: Reed-Solomon, byte by byte over the same place of each. As many of the extents of a
-//! group as hold data give all others. The code is that of `reed-solomon-simd` (Leopard's, over GF(2^16)), whose output
-//! is part of the format.
+//! The parity of a group of extents is a Reed-Solomon code, byte by byte over the same offset of each extent. If a
+//! group has k extents of data, any k of its extents give all others. The code is that of `reed-solomon-simd`
+//! (Leopard's, over GF(2^16)), whose output is part of the format.
 //!
-//! Cost: memory for the group while it is written (all its extents of 2 MiB, from the budget); to restore one extent,
-//! as many others are read as the group has data.
+//! The cost is memory for the group while it is written (all its extents of 2 MiB, from the budget). To restore one
+//! extent, as many others are read as the group has data.
 
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
-use crate::{Buffer, EXTENT_BYTES, Job, Redundancy, Result};
+use crate::{Budget, Buffer, EXTENT_BYTES, Redundancy, Result};
 
-/// Extents are coded in slices of so many bytes, so that the work stays in the cache.
+/// The length of the slices in which extents are coded, so that the work stays in the cache.
 pub(crate) const SLICE_BYTES: usize = 64 << 10;
 
-/// The group of extents that is being written.
+/// `Stripe` is the group of extents that is being written.
 #[derive(Debug)]
 pub(crate) struct Stripe {
     data: Buffer,
     parity: Buffer,
-    /// Bytes of the longest extent so far.
+    /// The length of the longest extent so far.
     len: usize,
 }
 
 impl Stripe {
-    /// Memory for a group from the job's budget.
-    pub fn new(job: &Job, redundancy: Redundancy) -> Result<Stripe> {
-        let buffer = |extents: u64| {
-            Buffer::zeroed(job.budget(), extents as usize * EXTENT_BYTES, "a group with parity")
-        };
+    /// Allocates memory for a group from the job's budget.
+    pub fn new(budget: &Budget, redundancy: Redundancy) -> Result<Stripe> {
+        let buffer =
+            |extents: u64| Buffer::zeroed(budget, extents as usize * EXTENT_BYTES, "a group with parity");
         Ok(Stripe { data: buffer(redundancy.group())?, parity: buffer(redundancy.parity())?, len: 0 })
     }
 
-    /// Bytes of the extent of this place in the group.
+    /// Copies bytes of one extent, which has number `place` in the group.
     pub fn write(&mut self, place: usize, offset: usize, bytes: &[u8]) {
         self.data[place * EXTENT_BYTES + offset..][..bytes.len()].copy_from_slice(bytes);
         self.len = self.len.max(offset + bytes.len());
     }
 
-    /// Makes the parity of the first `extents` extents and begins the next group. Gives `parity` extents, of which
-    /// the first so many bytes count.
+    /// Computes the parity of the first `extents` extents and begins the next group. The result is the extents of
+    /// parity, and the number of bytes in each of them that count.
     pub fn finish(&mut self, extents: usize) -> (&[u8], usize) {
         let parity = self.parity.len() / EXTENT_BYTES;
         let len = std::mem::take(&mut self.len);
@@ -60,8 +59,9 @@ impl Stripe {
     }
 }
 
-/// Restores one slice of the member `wanted` of a group from `known`, as many members as there are of data. Members are
-/// numbered: first `data` of data, then `parity` of parity. `None` where that cannot be: too few, or of odd lengths.
+/// Restores one slice of the member `wanted` of a group from `known`, which has as many members as the group has data.
+/// Members are numbered: first `data` of data, then `parity` of parity. The result is `None` if there are too few
+/// members, or their lengths are not valid.
 pub(crate) fn restore(
     (data, parity): (usize, usize),
     known: &[(usize, &[u8])],
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_members_of_a_group_give_every_other_one() {
+    fn any_members_of_a_group_restore_the_others() {
         let members = |seed: usize| -> Vec<u8> { (0..4096).map(|i| (i * seed + i / 7) as u8).collect() };
         for (data, parity) in [(1, 2), (2, 1), (4, 2), (5, 3)] {
             let mut all: Vec<Vec<u8>> = (0..data).map(|member| members(member + 3)).collect();

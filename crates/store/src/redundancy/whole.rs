@@ -1,93 +1,65 @@
-//! Extents of datasets as wholes: read and checked without their headers, restored from others, written elsewhere.
+//! Whole extents of datasets are read and checked without their headers, restored from others, and written to other
+//! places.
 //!
-//! All that a header says can be made again from the record of the file and the bytes of the extent, and the reference
-//! to the extent has the checksum of the header. So an extent as a whole can be checked although its header is damaged
-//! or gone, and both can be written again; and of an extent that was restored from others it is certain that it is what
-//! was written.
+//! The record of the file and the bytes of the extent give the whole content of a header, and the reference to the
+//! extent holds the checksum of the header. An extent can therefore be checked even if its header is damaged or gone,
+//! and both can be written again. The same check proves that a restored extent equals what was written.
 
 use std::{path::PathBuf, sync::Arc};
 
 use inshore_runtime::{Direction, Pending};
 
 use crate::{
-    Buffer, CheckedFile, Device, EXTENT_BYTES, Error, ExtentRef, Job, PAGE_BYTES, Place, Result,
-    dataset::checked::Identity,
-    device::part,
-    log::header::Header,
-    log::metadata_buffer,
+    Buffer, Device, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
+    dataset::layout::{Layout, PARITY, Shape},
+    device::{metadata_buffer, part},
     redundancy::parity,
     shared::{HEADER_BYTES, header_of},
 };
 
-/// The level of an extent that holds data.
-pub(crate) const DATA: u8 = 0;
-/// The level of an extent that holds parity.
-pub(crate) const PARITY: u8 = 2;
-
-/// What an extent is in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
-    pub level: u8,
-    /// The number of the extent among those of its level in the file.
-    pub index: u64,
-    /// Bytes of data in it.
-    pub used: u32,
-    pub block_bytes: u32,
-}
-
-impl Shape {
-    /// The header of the copy at `place`.
-    pub fn header(self, identity: Identity, place: Place, sums: &[u32]) -> Header {
-        Header {
-            place,
-            dataset: identity.dataset,
-            file: identity.file,
-            level: self.level,
-            index: self.index,
-            used: self.used,
-            block_bytes: self.block_bytes,
-            sums: sums.to_vec(),
-        }
-    }
-
-    /// The header page for these bytes of the extent.
-    fn page(self, identity: Identity, place: Place, bytes: &[u8]) -> Vec<u8> {
-        let sums: Vec<u32> = bytes.chunks(self.block_bytes as usize).map(crc32fast::hash).collect();
-        self.header(identity, place, &sums).encode()
-    }
-
-    /// Bytes that lie in the extent: whole pages.
-    fn stored(self) -> usize {
-        (self.used as usize).next_multiple_of(PAGE_BYTES)
-    }
-}
-
-/// What was found when an extent was looked at.
+/// `Health` is the result of a check of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Whole,
-    /// The bytes are those that were written; its header is not.
+    /// The bytes are intact; the header is not.
     DamagedHeader,
-    /// The bytes are not those that were written, or cannot be read.
+    /// The bytes are damaged, or cannot be read.
     Damaged,
-    /// Its device is not there.
+    /// The device is missing.
     Missing,
 }
 
-/// Memory for one extent, outside of every budget.
+/// Allocates memory for one extent, outside of every budget.
 pub(crate) fn extent_buffer() -> Result<Buffer> {
     metadata_buffer(EXTENT_BYTES)
 }
 
-/// An extent of a dataset's file: `position` counts the file's references.
+/// `ExtentFile` gives the layout of a dataset's file and the references to its extents. References may lie in extents
+/// of their own, which are checked and restored in the same way; the file's module is therefore above this one, and
+/// implements the trait.
+pub(crate) trait ExtentFile {
+    fn layout(&self) -> &Layout;
+
+    /// Returns `count` references from `position` on.
+    ///
+    /// # Errors
+    /// I/O and damage, if a list of references is read.
+    fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>>;
+}
+
+/// `Whole` is an extent of a dataset's file; `position` counts the file's references.
 #[derive(Clone, Copy)]
 pub(crate) struct Whole<'a> {
     pub job: &'a Job,
-    pub file: &'a CheckedFile,
+    pub file: &'a dyn ExtentFile,
     pub position: u64,
 }
 
 impl Whole<'_> {
+    pub fn layout(&self) -> &Layout {
+        self.file.layout()
+    }
+
     fn at(&self, position: u64) -> Whole<'_> {
         Whole { position, ..*self }
     }
@@ -97,15 +69,14 @@ impl Whole<'_> {
     }
 
     fn shape(&self) -> Shape {
-        self.file.shape(self.position)
+        self.layout().shape(self.position)
     }
 
     fn device(&self, place: Place) -> Result<Arc<dyn Device>> {
         self.job.device(place.device)
     }
 
-    /// Reads the extent into `buffer` and says what of it is whole. The buffer holds the right bytes unless they are
-    /// damaged.
+    /// Reads the extent into `buffer` and returns its health. The buffer holds the right bytes unless they are damaged.
     pub fn look(&self, buffer: &mut Buffer) -> Result<Health> {
         let reference = self.reference()?;
         let Ok(device) = self.device(reference.place) else { return Ok(Health::Missing) };
@@ -120,7 +91,7 @@ impl Whole<'_> {
         Ok(if is_whole { Health::Whole } else { Health::DamagedHeader })
     }
 
-    /// Reads the extent's bytes; whether they are what was written.
+    /// Reads the bytes of the extent, and returns true if they are intact.
     fn read_bytes(&self, reference: ExtentRef, buffer: &mut Buffer) -> bool {
         let shape = self.shape();
         let bytes = &mut buffer[..shape.stored()];
@@ -132,24 +103,24 @@ impl Whole<'_> {
         read(bytes) && self.is_right(reference, bytes)
     }
 
-    /// Starts to read the extent's bytes; gives the buffer back where its device is not there.
+    /// Starts to read the bytes of the extent. If its device is missing, the buffer comes back as the error.
     pub fn submit(&self, reference: ExtentRef, buffer: Buffer) -> std::result::Result<Pending, Buffer> {
         let Ok(device) = self.device(reference.place) else { return Err(buffer) };
         let part = part(device, reference.place.extent, 0, 0..self.shape().stored());
         Ok(self.job.submit(Direction::Read, vec![part], buffer, None))
     }
 
-    /// Whether `buffer` begins with what was written as this extent.
+    /// Returns true if `buffer` begins with the bytes that were written as this extent.
     pub fn is_right(&self, reference: ExtentRef, buffer: &[u8]) -> bool {
         let shape = self.shape();
-        let page = shape.page(self.file.identity(), reference.place, &buffer[..shape.stored()]);
+        let page = shape.page(self.layout().identity, reference.place, &buffer[..shape.stored()]);
         crc32fast::hash(&page) == reference.header_sum
     }
 
-    /// Fills `buffer` with the bytes of the extent: its own where they are right, else made from others.
+    /// Fills `buffer` with the bytes of the extent, restored from redundancy if its own bytes are damaged.
     ///
     /// # Errors
-    /// [`Error::DamagedExtent`] where nothing gives them.
+    /// [`Error::DamagedExtent`] if redundancy does not restore the bytes.
     pub fn fetch(&self, buffer: &mut Buffer) -> Result<()> {
         let reference = self.reference()?;
         if self.read_bytes(reference, buffer) || self.restore(buffer)? {
@@ -158,17 +129,17 @@ impl Whole<'_> {
         Err(self.lost(reference))
     }
 
-    /// Where the extent begins in the file; for parity the end of the file.
+    /// Returns the offset of the extent in the file; for parity the end of the file.
     pub fn offset(&self) -> u64 {
         let shape = self.shape();
-        if shape.level == PARITY { self.file.len() } else { shape.index * EXTENT_BYTES as u64 }
+        if shape.level == PARITY { self.layout().len } else { shape.index * EXTENT_BYTES as u64 }
     }
 
-    /// The positions that must lie on other devices, and where they lie.
+    /// Returns the positions whose extents must lie on other devices than this one, with their places.
     pub fn siblings(&self) -> Result<Vec<(u64, Place)>> {
-        let (redundancy, extents) = (self.file.redundancy(), self.file.extents());
+        let (redundancy, extents) = (self.layout().redundancy, self.layout().extents());
         let others: Vec<u64> = if redundancy.parity() > 0 {
-            self.file.group_of(self.position).into_iter().map(|(_, position)| position).collect()
+            self.layout().group_of(self.position).into_iter().map(|(_, position)| position).collect()
         } else {
             let first = self.position % extents;
             (0..redundancy.copies() as u64).map(|copy| first + copy * extents).collect()
@@ -177,26 +148,26 @@ impl Whole<'_> {
         others.map(|position| Ok((position, self.at(position).reference()?.place))).collect()
     }
 
-    /// That an extent's bytes are lost.
+    /// Returns the error for an extent whose bytes are lost.
     pub fn lost(&self, reference: ExtentRef) -> Error {
         if self.device(reference.place).is_err() {
             return Error::NoDevice { number: reference.place.device };
         }
         Error::DamagedExtent {
-            file: self.file.name().to_string(),
+            file: self.layout().name.clone(),
             offset: self.offset(),
             device: reference.place.device,
             extent: reference.place.extent,
         }
     }
 
-    /// Makes the bytes of the extent from others; whether that was possible. What comes out was checked.
+    /// Restores the bytes of the extent from redundancy, and returns true if they pass the check.
     pub fn restore(&self, buffer: &mut Buffer) -> Result<bool> {
         let reference = self.reference()?;
-        let redundancy = self.file.redundancy();
+        let redundancy = self.layout().redundancy;
         if redundancy.parity() == 0 {
             let copies = redundancy.copies() as u64;
-            let extents = self.file.extents();
+            let extents = self.layout().extents();
             for copy in (0..copies).filter(|copy| copy * extents + self.position % extents != self.position) {
                 let other = self.at(copy * extents + self.position % extents);
                 if other.read_bytes(other.reference()?, buffer) && self.is_right(reference, buffer) {
@@ -205,13 +176,14 @@ impl Whole<'_> {
             }
             return Ok(false);
         }
-        let mut others: Vec<(usize, u64)> = self.file.group_of(self.position);
-        let data = others.iter().filter(|(_, position)| *position < self.file.extents()).count();
+        let mut others: Vec<(usize, u64)> = self.layout().group_of(self.position);
+        let data = others.iter().filter(|(_, position)| *position < self.layout().extents()).count();
         let all = (data, redundancy.parity() as usize);
         let wanted =
             others.iter().position(|(_, position)| *position == self.position).expect("its own group");
         let wanted = others.remove(wanted).0;
-        // First from whatever can be read; if what comes out is wrong, only from those that are whole.
+        // The first attempt uses any readable members. If the result is wrong, the second uses only members that pass
+        // their checks.
         if self.restore_from(all, &others[..data.min(others.len())], wanted, buffer)?
             && self.is_right(reference, buffer)
         {
@@ -243,8 +215,8 @@ impl Whole<'_> {
             .iter()
             .map(|&(_, position)| Ok((self.at(position).reference()?, self.at(position).shape().stored())))
             .collect::<Result<_>>()?;
-        // All of a group are coded to the length of the longest, beyond their ends as zeros.
-        let group_len = self.file.group_len(self.position);
+        // All members are coded at the length of the longest one, with zeros beyond their ends.
+        let group_len = self.layout().group_len(self.position);
         let mut start = 0;
         while start < group_len {
             let len = parity::SLICE_BYTES.min(group_len - start);
@@ -270,17 +242,17 @@ impl Whole<'_> {
         Ok(true)
     }
 
-    /// Writes the extent's bytes and header where it lies. Durable after a sync of its device.
+    /// Writes the bytes and the header of the extent in place. Both are durable after a sync of the device.
     pub fn rewrite(&self, buffer: &Buffer) -> Result<()> {
         let reference = self.reference()?;
         self.write_to(reference.place, buffer).map(drop)
     }
 
-    /// Writes the extent's bytes and header to `place`; gives the reference to it.
+    /// Writes the bytes and the header of the extent to `place`, and returns the new reference.
     pub fn write_to(&self, place: Place, buffer: &Buffer) -> Result<ExtentRef> {
         let shape = self.shape();
         let bytes = &buffer[..shape.stored()];
-        let encoded = shape.page(self.file.identity(), place, bytes);
+        let encoded = shape.page(self.layout().identity, place, bytes);
         let mut page = metadata_buffer(HEADER_BYTES)?;
         page.copy_from_slice(&encoded);
         let device = self.device(place)?;

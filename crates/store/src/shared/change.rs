@@ -1,4 +1,4 @@
-//! `Change` is a change of the store as a value: the epilogue of all changes is written here once.
+//! `Change` is a change of the store as a value, which holds the epilogue of all changes in one place.
 
 use std::ops::Deref;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::log::write_superblock;
 
 /// `Locked` is the state of the store under both of its locks: the mutex, which one thread of this process holds, and
-/// the lock of the registry, which processes share to read and one process holds alone to write.
+/// the lock of the registry, which readers share between processes and a writer holds alone.
 pub(super) struct Locked<'a> {
     pub shared: &'a Shared,
     // Fields are dropped in this order: the lock that was taken last is released first.
@@ -23,32 +23,32 @@ impl Deref for Locked<'_> {
 }
 
 impl<'a> Locked<'a> {
-    /// Makes the state that of the devices.
+    /// Updates the state from the devices.
     pub fn refresh(&mut self) -> Result<()> {
         let Locked { shared, state, .. } = self;
         shared.read_what_is_new(state)?;
         let last = state.log.last();
-        // Others are told of a durable record only. A commit that is not in all copies or superblocks is finished by the
-        // next one. The process that appended the record may have died before its sync, so this process syncs too.
+        // Only a durable record is announced. If some copy or superblock lacks a commit, the next commit finishes it.
+        // The process that appended the record may have died before its sync, so this process syncs too.
         if shared.registry.last_record() != Some(last)
             && !state.log.is_uneven()
             && !state.is_stale
             && shared.sync_log(state).is_ok()
         {
-            shared.registry.tell_last_record(last);
+            shared.registry.announce_last_record(last);
         }
         Ok(())
     }
 
-    /// Makes the state that of the devices, unless the registry tells that it is that already.
+    /// Updates the state from the devices, unless the registry announces that the state is current.
     pub fn catch_up(&mut self) -> Result<()> {
         let is_known = !self.doubtful && self.shared.registry.last_record() == Some(self.log.last());
         if is_known { Ok(()) } else { self.refresh() }
     }
 
-    /// Tells whether the last commit is known to be durable, so that the extents that it freed can be given back.
+    /// Returns true if the last commit is known to be durable, so that the extents that it freed can be discarded.
     pub fn is_settled(&self) -> bool {
-        !self.doubtful && self.shared.registry.has_told(self.log.last())
+        !self.doubtful && self.shared.registry.has_announced(self.log.last())
     }
 
     /// Begins a change of this state.
@@ -59,15 +59,15 @@ impl<'a> Locked<'a> {
 
 /// `Change` is the right to write superblocks and log, and becomes the new state of the store with [`Change::commit`].
 ///
-/// A change that is dropped before its first write leaves nothing. If it is dropped later, because of an error, the state
-/// is in doubt until the next commit: each call reads the devices again, and nothing is appended to that log.
+/// A change that is dropped before its first write leaves nothing. If an error drops it later, the state is in doubt
+/// until the next commit: each call reads the devices again, and nothing is appended to that log.
 pub(super) struct Change<'a> {
     locked: Locked<'a>,
-    /// The devices of the store once the change is made.
+    /// The devices of the store after the change.
     pub devices: Devices,
-    /// Something may have been written.
+    /// True if the change may have written something.
     pub is_begun: bool,
-    /// An append failed before this change: the log on the devices may not be durable, whatever a later sync says.
+    /// True if an append failed before this change: the log on the devices may not be durable, even after a later sync.
     was_doubtful: bool,
 }
 
@@ -80,10 +80,10 @@ impl<'a> Deref for Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Must be called before each write: if this process dies or fails from here on, this process and all others read
+    /// Marks the change as begun, before each write. If this process dies or fails from here on, all processes read
     /// superblock and log again before they take extents.
     fn begin(&mut self) -> Result<()> {
-        self.shared.registry.tell_nothing()?;
+        self.shared.registry.clear_last_record()?;
         self.locked.state.doubtful = true;
         self.is_begun = true;
         Ok(())
@@ -103,8 +103,8 @@ impl<'a> Change<'a> {
         Log::begin(&self.devices, superblock, catalog, pinned)
     }
 
-    /// Writes a superblock to all devices, with the next sequence. The log stays, and its last record will be told to
-    /// others: if that is not known to be durable, it is synced first.
+    /// Writes a superblock to all devices, with the next sequence. The log stays, and its last record is announced
+    /// later; if the record is not known to be durable, it is synced first.
     pub fn write_superblock(&mut self, superblock: &mut Superblock) -> Result<()> {
         if !self.is_begun && !self.is_settled() {
             self.shared.sync_log(&self.state)?;
@@ -114,14 +114,14 @@ impl<'a> Change<'a> {
         write_superblock(&self.devices, superblock)
     }
 
-    /// Makes a log that was written, and the catalog in it, the state of the store, and tells other processes. The locks
+    /// Makes a written log and its catalog the state of the store, and announces the log to other processes. The locks
     /// are still held.
     pub fn commit(self, log: Log, catalog: Arc<Catalog>) -> Locked<'a> {
         self.finish(log, catalog, false)
     }
 
-    /// The same for a superblock that was written for the log and the catalog that are there. The log is as doubtful as it
-    /// was: only a new one ends that, since a sync that failed is not made good by the next one.
+    /// Makes a written superblock part of the state; log and catalog stay. A log in doubt stays in doubt: only a new
+    /// log ends the doubt, since a later sync does not repair a failed one.
     pub fn commit_superblock(self, superblock: Superblock) -> Locked<'a> {
         let (mut log, catalog, doubtful) = (self.log.clone(), self.catalog.clone(), self.was_doubtful);
         log.superblock = superblock;
@@ -131,11 +131,11 @@ impl<'a> Change<'a> {
     fn finish(self, log: Log, catalog: Arc<Catalog>, doubtful: bool) -> Locked<'a> {
         let Change { mut locked, devices, .. } = self;
         *locked.shared.devices.write().expect("no panic under this lock") = devices;
-        // All superblocks are the newest: a record is appended only where they were, and all else writes them.
+        // All superblocks are current now: a record is appended only if they were, and every other change writes them.
         *locked.state = State { log, catalog, doubtful, is_stale: false, ..*locked.state };
         if !doubtful {
-            locked.shared.registry.tell_last_record(locked.log.last());
-            // The change is made, whether or not space is given back. The next job gives back the rest.
+            locked.shared.registry.announce_last_record(locked.log.last());
+            // The change is made even if the discard fails. The next job discards the rest.
             let _ = locked.discard_freed();
         }
         locked
@@ -168,7 +168,7 @@ mod tests {
         store.create_dataset(&job, name, "test").unwrap().commit(&[])
     }
 
-    /// Writes a superblock, and then an error comes.
+    /// Writes a superblock, and then fails.
     fn fail_halfway(store: &Store) -> Superblock {
         let mut change = store.0.change().unwrap();
         let mut next = change.log.superblock.clone();
@@ -209,12 +209,12 @@ mod tests {
         assert!(first.0.state().doubtful);
         assert_eq!(first.0.registry.last_record(), None, "others read the log before they take extents");
         assert!(first.0.state().log.superblock.sequence < written.sequence);
-        first.0.bury_dead().unwrap();
+        first.0.free_dead().unwrap();
         assert_eq!(first.0.state().log.superblock, written);
         put(&second, "second").unwrap();
         assert!(first.0.state().doubtful, "reading alone does not end the doubt");
         assert_eq!(first.list().unwrap().len(), 2);
-        // The commit of the other one was told, but this one reads the whole log all the same.
+        // The commit of the other store was announced, but this one still reads the whole log.
         let counts = |store: &Store| {
             stores.device.set(&[]);
             store.list().unwrap();

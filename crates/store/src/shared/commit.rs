@@ -1,18 +1,18 @@
-//! A commit appends the edits of all threads that wait to the log, or begins a new log with them. The order is: data and
+//! A commit appends the edits of all waiting threads to the log, or begins a new log with them. The order is: data and
 //! its sync (by the caller), record and its sync, answer.
 
 use std::sync::mpsc::{Sender, channel};
 
 use super::{discovery::note_places, space::first_gap, *};
-use crate::log::{Aim, LogPlaces, capacity, io_error};
+use crate::log::{LogPlaces, Placement, capacity, io_error};
 
-/// A `Make` looks at the catalog and gives the edits that change it.
+/// A `Make` reads the catalog and returns the edits that change it.
 type Make = Box<dyn FnOnce(&Catalog) -> Result<Vec<Edit>> + Send>;
 
 type Committed = std::result::Result<(), Failed>;
 
-/// `Queue` holds changes that wait for their commit, and where the results go. The thread whose turn it is commits those of
-/// all threads: one record of the log, and one sync, for all of them (group commit).
+/// `Queue` holds the changes that wait for their commit, and the channels for the results. The thread whose turn it is
+/// commits the changes of all threads with one record of the log and one sync (group commit).
 #[derive(Default)]
 pub(super) struct Queue {
     turn: Mutex<()>,
@@ -23,7 +23,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub error: Error,
-    /// Whether the change was made is unknown until the log is read again.
+    /// True if it is unknown until the next read of the log whether the change was made.
     pub is_in_doubt: bool,
 }
 
@@ -33,22 +33,22 @@ impl Failed {
     }
 }
 
-/// `Urgency` says why a new log is begun.
+/// `Urgency` is the reason to begin a new log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Urgency {
     /// Nothing can be appended to the old log.
     Needed,
-    /// The log does not lie on as many devices as it could. Nothing is written unless the new one does.
-    ToLieBetter,
+    /// The log could lie on more devices. Nothing is written unless the new log does.
+    BetterPlace,
 }
 
 impl Shared {
-    /// Makes a change: `make` gives the edits, once it has looked at the catalog that they will change. When this
-    /// returns, they survive a power loss. Changes of several threads that come at once share one record of the log.
+    /// Makes a change: `make` reads the current catalog and returns the edits. After the return, the edits survive a
+    /// power loss. Concurrent changes of several threads share one record of the log.
     ///
     /// # Errors
-    /// Those of `make`, and then nothing was changed; I/O, and then the change was made or not, and the next call
-    /// of any function finds out.
+    /// The errors of `make`, after which nothing was changed; I/O, after which the change was made or not, and the next
+    /// call of any function finds out.
     pub fn commit(&self, make: impl FnOnce(&Catalog) -> Result<Vec<Edit>> + Send + 'static) -> Committed {
         let waiting = || self.queue.waiting.lock().expect("no panic under this lock");
         let (answer, committed) = channel();
@@ -77,7 +77,7 @@ fn answer_all(answers: impl IntoIterator<Item = Sender<Committed>>, committed: &
 }
 
 impl Change<'_> {
-    /// Commits the changes of all threads that wait: each one sees the catalog that those before it leave.
+    /// Commits the changes of all waiting threads in order: each change sees the catalog after the previous ones.
     fn commit_all(mut self, waiting: Vec<(Make, Sender<Committed>)>) {
         let mut catalog = (*self.catalog).clone();
         let commit = catalog.commit + 1;
@@ -107,13 +107,13 @@ impl Change<'_> {
         answer_all(accepted, &committed);
     }
 
-    /// Writes `edits`, which lead to `catalog`, to the log, or begins a new log where that is needed or better.
+    /// Writes `edits`, which lead to `catalog`, to the log. Begins a new log if that is necessary or better.
     fn write_edits(&mut self, catalog: &Catalog, edits: &[Edit]) -> Result<Log> {
-        // A record that is appended to a log that failed may lie behind one that is not whole.
+        // A record that is appended to a failed log may lie behind a torn one.
         let is_free = !self.doubtful && !self.is_stale && self.log.is_fit(&self.devices);
         let superblock = self.log.superblock.clone();
-        // A log that lies better is worth a superblock, but no error: there may be no room for it.
-        if is_free && let Some(log) = self.checkpoint(superblock.clone(), catalog, Urgency::ToLieBetter)? {
+        // A better place for the log is worth a superblock, but lack of room for it is no error.
+        if is_free && let Some(log) = self.checkpoint(superblock.clone(), catalog, Urgency::BetterPlace)? {
             return Ok(log);
         }
         if is_free && self.log.has_room(edits) {
@@ -122,7 +122,7 @@ impl Change<'_> {
         Ok(self.checkpoint(superblock, catalog, Urgency::Needed)?.expect("it was needed"))
     }
 
-    /// Begins a new log with the catalog as it is and commits that, if it is needed or there is a better place for it.
+    /// Begins a new log with the current catalog and commits it, if that is necessary or a better place exists.
     pub fn commit_new_log(mut self, superblock: Superblock, urgency: Urgency) -> Result<()> {
         let catalog = self.catalog.clone();
         if let Some(log) = self.checkpoint(superblock, &catalog, urgency)? {
@@ -131,19 +131,20 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// Writes the catalog to where the spare log is, or to a place that is better, and makes that the log of the
-    /// superblock `next`. `None`: the log lies well, or there is no room for a better one, and nothing was written.
+    /// Writes the catalog to the place of the spare log, or to a better one, and makes this the log of the superblock
+    /// `next`. The result is `None`, and nothing was written, if the log lies well or there is no room for a better
+    /// one.
     fn checkpoint(
         &mut self,
         mut next: Superblock,
         catalog: &Catalog,
         urgency: Urgency,
     ) -> Result<Option<Log>> {
-        let aim = Aim::of(catalog, &next, &self.devices);
-        if urgency == Urgency::ToLieBetter && spread(&next.log) >= aim.spread() {
+        let placement = Placement::of(catalog, &next, &self.devices);
+        if urgency == Urgency::BetterPlace && spread(&next.log) >= placement.spread() {
             return Ok(None);
         }
-        // Freed extents are remembered until no process reads them and their space was given back.
+        // The catalog keeps freed extents until no process reads them and their space was discarded.
         let pinned = self.lock.pinned(catalog.commit)?.min(self.discarded);
         next.branch(&self.devices);
         self.drop_unfinished(&self.devices, catalog, &mut next)?;
@@ -155,22 +156,22 @@ impl Change<'_> {
         let spare_stays = next.spare.iter().flatten().all(stays);
         let room = capacity(&next.spare);
         let log_stays = next.log.iter().flatten().all(|place| next.takes_data(place.device));
-        let lies_well = spread(&next.spare) >= aim.spread();
-        // A new log has room for as much again as it begins with.
-        let taken = if spare_stays && log_stays && lies_well && 2 * needed <= room {
+        let is_well_placed = spread(&next.spare) >= placement.spread();
+        // A new log has room for its first record twice.
+        let taken = if spare_stays && log_stays && is_well_placed && 2 * needed <= room {
             None
         } else {
             let extents = (4 * needed).div_ceil(EXTENT_BYTES).max(next.log[0].len());
-            let mut taken = self.log_and_spare(&next, catalog, extents, aim);
+            let mut taken = self.log_and_spare(&next, catalog, extents, placement);
             if urgency == Urgency::Needed && taken.as_ref().is_err_and(Error::is_no_space) {
-                // Better on fewer devices than nowhere.
-                taken = self.log_and_spare(&next, catalog, extents, Aim { devices: 1, ..aim });
+                // A log on fewer devices is better than none.
+                taken = self.log_and_spare(&next, catalog, extents, Placement { devices: 1, ..placement });
             }
             match taken {
                 Ok(taken) => Some(taken),
                 Err(error) if !error.is_no_space() => return Err(error),
-                Err(_) if urgency == Urgency::ToLieBetter => return Ok(None),
-                // A full store can still be told what to delete.
+                Err(_) if urgency == Urgency::BetterPlace => return Ok(None),
+                // A full store must still accept deletions.
                 Err(_) if spare_stays && log_stays && needed <= room => None,
                 Err(error) => return Err(error),
             }
@@ -182,17 +183,17 @@ impl Change<'_> {
         self.begin_log(next, catalog, pinned).map(Some)
     }
 
-    /// Room for a log and its spare, of `extents` extents a copy, on the devices that take new data: each copy on a device
-    /// of its own, as long as there are any with room.
+    /// Allocates a log and its spare, of `extents` extents a copy, on the devices that take new data. Each copy gets a
+    /// device of its own, as long as devices with room are left.
     ///
     /// # Errors
-    /// No space, where the copies would lie on fewer devices than they are to.
+    /// No space, if the copies would lie on fewer devices than `placement` requires.
     fn log_and_spare(
         &self,
         next: &Superblock,
         catalog: &Catalog,
         extents: usize,
-        aim: Aim,
+        placement: Placement,
     ) -> Result<(LogPlaces, LogPlaces)> {
         let mut devices = self.devices.clone();
         devices.retain(|&number, _| next.takes_data(number));
@@ -200,7 +201,7 @@ impl Change<'_> {
         let mut take = || {
             let mut log = LogPlaces::new();
             for (&number, device) in &devices {
-                if log.len() < aim.copies {
+                if log.len() < placement.copies {
                     log.extend(places_on(device.as_ref(), number, extents, &mut busy));
                 }
             }
@@ -211,7 +212,7 @@ impl Change<'_> {
                     log.push(places);
                 }
             }
-            if lies_on < aim.spread() || log.len() < 2 {
+            if lies_on < placement.spread() || log.len() < 2 {
                 return Err(self.shared.no_space());
             }
             for place in log.iter().flatten() {
@@ -224,8 +225,8 @@ impl Change<'_> {
     }
 }
 
-/// Extents for a copy of a log on a device, of those that are not in `busy`, to which they are added. `None` where there
-/// are too few.
+/// Allocates extents on a device for a copy of a log, outside of `busy`, and adds them to `busy`. The result is `None`
+/// if there are too few.
 fn places_on(device: &dyn Device, number: u16, extents: usize, busy: &mut Vec<Run>) -> Option<Vec<Place>> {
     let (mut places, begin) = (Vec::new(), busy.len());
     while places.len() < extents {

@@ -1,25 +1,27 @@
-//! Discovery finds the devices of a store by their superblocks, and the superblock that counts.
+//! Discovery finds the devices of a store by their superblocks, and chooses the superblock that counts.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
 use super::*;
 use crate::log::is_used;
-use crate::space::scratch::{identity, tells_of_a_store};
+use crate::space::scratch::{announces_a_store, identity};
 
-/// `Opener` finds a device that the superblock names, given all that it names, and a test of whether a device is the one.
+/// `Opener` opens a device that the superblock names. Its arguments are the entry, all entries, and a test that accepts
+/// the right device.
 pub(crate) type Opener = Box<
     dyn Fn(&DeviceEntry, &[DeviceEntry], &dyn Fn(&dyn Device) -> bool) -> Option<Arc<dyn Device>>
         + Send
         + Sync,
 >;
 
-/// Finds the devices by the numbers that their superblocks say, with those that these name. `None` where there is no store:
-/// none was ever made, or its making was not finished (see [`read_superblock`]). `home` is the folder of the registry.
+/// Finds the devices by the numbers in their superblocks, and the devices that these superblocks name. The result is
+/// `None` if there is no store: it was never created, or its creation was not finished (see [`read_superblock`]).
+/// `home` is the folder of the registry.
 pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) -> Result<Option<Devices>> {
     let mut known = Devices::new();
     let (mut store, mut failed, mut twice, mut uuids) = (None, None, None, BTreeMap::new());
     for device in devices {
-        // A drive that fails is as good as one that is not there, as long as others are.
+        // A drive that fails counts as missing, as long as others are present.
         let found = read_superblock(device.as_ref()).unwrap_or_else(|error| {
             failed = Some(error);
             None
@@ -62,7 +64,7 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
     if superblock.sequence > 1 || !known.values().all(is_blank) {
         return Ok(Some(known));
     }
-    // The first superblock was written, and on no device that is here the second: if all are here, none has it.
+    // The first superblock was written, and no present device has the second. If all devices are present, none has it.
     match superblock.devices.iter().find(|entry| !known.contains_key(&entry.number)) {
         Some(missing) if devices.len() < superblock.devices.len() => {
             Err(Error::NoDevice { number: missing.number })
@@ -71,22 +73,22 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
     }
 }
 
-/// Refuses to make a store where one was, of which only the superblocks are lost.
+/// Checks that there was no store whose superblocks are all lost, before a store is created.
 fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
     devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
-    if tells_of_a_store(home) {
-        return Err(lost_superblock(home.to_path_buf(), "scratch/lock tells of a store"));
+    if announces_a_store(home) {
+        return Err(lost_superblock(home.to_path_buf(), "scratch/lock announces a store"));
     }
     Ok(())
 }
 
-/// Refuses a device that has no superblock, or only the first of all, and shows that a store was there: anything but what
-/// the making of a store leaves that was not finished.
+/// Checks that a device without a superblock, or with the very first one, has no other trace of a store than an
+/// unfinished creation leaves.
 pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
     let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
     if let Some(folder) = device.folder() {
-        if tells_of_a_store(folder) {
-            return lost("scratch/lock tells of a store");
+        if announces_a_store(folder) {
+            return lost("scratch/lock announces a store");
         }
         let list = |error| Error::io("list", folder, error);
         for entry in std::fs::read_dir(folder).map_err(list)? {
@@ -103,7 +105,7 @@ fn lost_superblock(path: PathBuf, trace: &str) -> Error {
     Error::LostSuperblock { path, found: format!("none is there, although {trace}") }
 }
 
-/// Refuses a folder that is a copy of a device which is where the superblock says.
+/// Checks that a folder is not a copy of a device whose original is at its recorded folder.
 fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<()> {
     let found = read_superblock(device.as_ref()).ok().flatten();
     let (Some(folder), Some((number, own))) = (device.folder(), found) else { return Ok(()) };
@@ -113,7 +115,7 @@ fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result
     if identity(path).is_none_or(|recorded| Some(recorded) == identity(folder)) {
         return Ok(());
     }
-    // A folder that cannot be read there is not the device.
+    // A folder there that cannot be read is not the device.
     let there =
         crate::Directory::open(path, None).ok().and_then(|there| read_superblock(&there).ok().flatten());
     match there {
@@ -124,12 +126,12 @@ fn check_is_no_copy(device: &Arc<dyn Device>, superblock: &Superblock) -> Result
     }
 }
 
-/// The folders of devices.
+/// Returns the folders of devices.
 pub(super) fn folders(devices: &Devices) -> Vec<PathBuf> {
     devices.values().filter_map(|device| device.folder()).map(Path::to_path_buf).collect()
 }
 
-/// Writes the places of the devices into the superblock. A device that was moved begins a branch, which tells the moved
+/// Writes the folders of the devices into the superblock. A moved device begins a branch, which distinguishes the moved
 /// device from a copy that stayed.
 pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
     let mut is_moved = false;
@@ -137,7 +139,7 @@ pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
         let place = devices.get(&entry.number).and_then(|device| device.folder());
         if let Some(place) = place
             && *place != *entry.path
-            // Another name of the same folder is no other place.
+            // Another name of the same folder is not a move.
             && identity(&entry.path) != identity(place)
         {
             (entry.path, is_moved) = (place.to_path_buf(), true);
@@ -148,16 +150,16 @@ pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
     }
 }
 
-/// The superblock that counts of those that devices have.
+/// `Newest` is the superblock that counts among those of all devices.
 pub(super) struct Newest {
     pub superblock: Superblock,
-    /// Some have an older one, or are no longer where it says.
+    /// True if some devices have an older superblock, or are no longer at their recorded folders.
     pub is_stale: bool,
-    /// Folders where a device was that has no whole superblock now, as far as others were looked for.
+    /// Folders in which a device was that has no intact superblock now, as far as the search went.
     pub unreadable: Vec<PathBuf>,
 }
 
-/// Finds the superblock that counts, and takes devices out that are none of the store any more or whose superblock cannot
+/// Chooses the superblock that counts, and drops devices that no longer belong to the store or whose superblock cannot
 /// be read.
 fn newest_of(devices: &mut Devices) -> Result<Option<Newest>> {
     let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
@@ -173,7 +175,7 @@ fn newest_of(devices: &mut Devices) -> Result<Option<Newest>> {
     {
         return Err(error);
     }
-    // A drive that fails is as good as one that is not there.
+    // A drive that fails counts as missing.
     devices.retain(|number, _| !failed.contains_key(number));
     let mut newest: Option<&Superblock> = None;
     for other in found.values() {
@@ -196,13 +198,13 @@ fn newest_of(devices: &mut Devices) -> Result<Option<Newest>> {
         devices.contains_key(number) && (own.sequence, &own.branches) != (newest.sequence, &newest.branches)
     };
     let is_stale = placed != *newest || found.iter().any(is_old);
-    // Higher than any that was seen: the next one is to be the newest in both slots of all.
+    // The sequence is the highest of all, so that the next superblock is the newest in both slots of all devices.
     let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
     let superblock = Superblock { sequence, ..newest.clone() };
     Ok(Some(Newest { superblock, is_stale, unreadable: Vec::new() }))
 }
 
-/// The error that tells of two superblocks of which neither is what became of the other.
+/// Returns the error for two superblocks of which neither descends from the other.
 fn diverged(devices: &Devices, found: &BTreeMap<u16, Superblock>, [one, other]: [&Superblock; 2]) -> Error {
     let side = |one: &Superblock, other: &Superblock| {
         let is_of_it = |own: &Superblock| one.descends_from(own) && !other.descends_from(own);
@@ -222,11 +224,11 @@ fn diverged(devices: &Devices, found: &BTreeMap<u16, Superblock>, [one, other]: 
     Error::Diverged { one: side(one, other), other: side(other, one) }
 }
 
-/// Finds the newest superblock of all devices, and opens those that it names and that are not open yet. `None` where there
-/// is no superblock.
+/// Finds the newest superblock of all devices, and opens the devices that it names. The result is `None` if there is no
+/// superblock.
 ///
 /// # Errors
-/// [`Error::Diverged`]; I/O and damage where no superblock can be read.
+/// [`Error::Diverged`]; I/O and damage if no superblock can be read.
 pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<Newest>> {
     loop {
         let Some(known) = newest_of(devices)? else { return Ok(None) };
@@ -246,7 +248,7 @@ pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<Ne
                     false
                 }
             };
-            // A device that is not there is an error where it is needed.
+            // A missing device is an error only for a caller that needs it.
             if let Some(device) = opener(entry, entries, &is_it) {
                 devices.insert(entry.number, device);
                 is_new = true;

@@ -1,22 +1,22 @@
-//! Membership says which devices the store has: devices are added, rejoin, leave and are taken out.
+//! Membership changes the devices of a store: devices are added, rejoin, and are removed.
 
 use super::{discovery::note_places, *};
-use crate::log::{erase_superblock, random_uuid};
+use crate::{log::erase_superblock, random::random_uuid};
 
 impl Shared {
-    /// Adds a device, under the next free number or, if it is one whose adding was not finished, its own.
+    /// Adds a device under the next free number. A device whose earlier adding was not finished keeps its number.
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         let mut change = self.change()?;
         let mut next = change.log.superblock.clone();
         let path = path_of(device.as_ref());
         let bad = |what: String| Err(Error::BadDevice { path: path.clone(), what });
-        // Its adding failed before it had a superblock, or its superblock is lost.
+        // The earlier adding failed before the device had a superblock, or its superblock is lost.
         let is_missing =
             |entry: &&DeviceEntry| entry.path == path && !change.devices.contains_key(&entry.number);
         let missing = next.devices.iter().find(is_missing).map(|entry| entry.number);
         let found = match read_superblock(device.as_ref()) {
             Ok(None) if missing.is_none() => check_is_blank(device.as_ref()).map(|()| None),
-            // One of this store's devices that lost its superblock gets it back.
+            // A device of this store that lost its superblock gets a new one.
             Err(Error::LostSuperblock { .. }) if missing.is_some() => Ok(None),
             found => found,
         };
@@ -24,7 +24,7 @@ impl Shared {
             Ok(Some((number, other))) if other.store == next.store => {
                 let entry = next.devices.iter().find(|entry| entry.number == number);
                 match entry.filter(|entry| Some(entry.uuid) == other.uuid_of(number)) {
-                    // Its adding failed when the store knew it already, or its removal was not finished.
+                    // The adding failed after the store knew the device, or its removal was not finished.
                     Some(entry) if entry.is_leaving => Some(number),
                     Some(_) => return bad(format!("it is device {number} of this store already")),
                     None => {
@@ -58,14 +58,14 @@ impl Shared {
             return bad("the store has had as many devices as it can have".to_string());
         };
         if known.is_none() {
-            // It is leaving as long as the others know it and it may not have a superblock: see `drop_unfinished`.
+            // The device counts as leaving until it has a superblock and the others know it: see `drop_unfinished`.
             let (uuid, path) = (random_uuid(), path.clone());
             next.devices.push(DeviceEntry { number, uuid, path, limit_bytes, is_leaving: true });
         }
         next.branch(&change.devices);
         change.devices.insert(number, device);
         note_places(&mut next, &change.devices);
-        // Once to be known, and then twice: both slots of all superblocks say that it belongs to the store.
+        // The first write makes the device known. Two more writes put it into both slots of all superblocks.
         for is_leaving in [true, false, false] {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
             entries.for_each(|entry| entry.is_leaving &= is_leaving);
@@ -75,14 +75,14 @@ impl Shared {
         // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
         let change = change.commit_superblock(next).change();
         let superblock = change.log.superblock.clone();
-        // A device that was known may have lost a copy of the log that it had.
-        let urgency = if known.is_some() { Urgency::Needed } else { Urgency::ToLieBetter };
+        // A known device may have lost its copy of the log.
+        let urgency = if known.is_some() { Urgency::Needed } else { Urgency::BetterPlace };
         change.commit_new_log(superblock, urgency)?;
         Ok(number)
     }
 
-    /// Takes a device back that went its own way while it was away: what was committed there only is given up. Extents
-    /// that were written over there are damaged now, and told and mended like all that is damaged.
+    /// Takes a diverged device back. Commits that only this device has are given up. Extents that such commits
+    /// overwrote are damaged now, and are reported and repaired like other damage.
     pub fn rejoin(&self, device: Arc<dyn Device>) -> Result<u16> {
         self.registry
             .meet_on(folders(&self.devices()).into_iter().chain(device.folder().map(Path::to_path_buf)));
@@ -95,7 +95,7 @@ impl Shared {
             return bad("it is no device of this store");
         }
         if superblock.descends_from(&own) {
-            return bad("it did not go its own way: the store has all that it has");
+            return bad("it has not diverged: the store has all its commits");
         }
         let superblock = Superblock { sequence: superblock.sequence.max(own.sequence), ..superblock.clone() };
         change.devices.insert(number, device);
@@ -103,22 +103,22 @@ impl Shared {
         Ok(number)
     }
 
-    /// Says that a device is about to be removed, or that it stays after all.
+    /// Marks a device as leaving, or cancels this.
     pub fn set_leaving(&self, number: u16, is_leaving: bool) -> Result<()> {
         let change = self.change()?;
         let mut next = change.log.superblock.clone();
         let entry = next.devices.iter_mut().find(|entry| entry.number == number);
         entry.ok_or(Error::NoDevice { number })?.is_leaving = is_leaving;
-        // With a new log, so that no part of it stays on the device.
+        // The log is begun anew, so that no part of it stays on the device.
         change.commit_new_log(next, Urgency::Needed)
     }
 
-    /// Takes a device out that holds nothing any more. `Some` names the process or dataset that still needs it.
+    /// Removes a device that holds no data any more. `Some` names the process or dataset that still needs the device.
     ///
     /// # Errors
-    /// I/O; [`Error::BadDevice`] where the device was taken out and something of it stays in its folder.
+    /// I/O; [`Error::BadDevice`] if the device was removed but files stay in its folder.
     pub fn forget_device(&self, number: u16, own: &Scratch) -> Result<Option<String>> {
-        self.bury_dead()?;
+        self.free_dead()?;
         let mut change = self.change()?;
         let on_it = |runs: &[Run]| runs.iter().any(|run| run.start.device == number);
         if change.catalog.datasets.values().any(|record| on_it(&record.runs)) {
@@ -139,7 +139,7 @@ impl Shared {
         let gone = change.devices.remove(&number);
         next.branch(&change.devices);
         note_places(&mut next, &change.devices);
-        // Twice: no slot of any superblock knows it any more.
+        // The superblock is written twice, so that no slot of any superblock names the device.
         for _ in 0..2 {
             change.write_superblock(&mut next)?;
         }
@@ -151,7 +151,7 @@ impl Shared {
         if let Some(folder) = folder.filter(|_| is_home) {
             crate::device::profile::forget(folder);
         }
-        // Under the lock: a process that waits for it finds that the folder is gone.
+        // The folder is removed under the lock: a process that waits for the lock finds that the folder is gone.
         let removed = folder.map_or(Ok(()), |folder| self.registry.remove(folder));
         change.commit_superblock(next);
         erased.and(removed).map(|()| None).map_err(|error| {

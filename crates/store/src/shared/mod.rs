@@ -1,4 +1,4 @@
-//! `Shared` is a store that is open: its devices, its log as far as it was read, and the locks under which both change.
+//! `Shared` is an open store: its devices, its log as far as it was read, and the locks under which both change.
 //!
 //! A `State` is read under its lock as `Locked`, and a `Change` writes superblocks and log and becomes the next state.
 //!
@@ -47,9 +47,9 @@ pub(crate) struct Shared {
     queue: Queue,
 }
 
-/// `NewStore` says how a store is made where there is none.
+/// `NewStore` holds the options for the creation of a store.
 pub(crate) struct NewStore {
-    /// The most bytes that it may take on each device.
+    /// The largest number of bytes that the store may take on each device.
     pub limit_bytes: Option<u64>,
 }
 
@@ -57,12 +57,13 @@ pub(crate) struct NewStore {
 struct State {
     log: Log,
     catalog: Arc<Catalog>,
-    /// A change failed after its first write: the devices must be read, and nothing may be appended to the log.
+    /// True if a change failed after its first write: the devices must be read, and nothing may be appended to the log.
     doubtful: bool,
-    /// The superblock of a device that is there is not the newest: it was away, or a crash came between.
+    /// True if a present device has an old superblock: it was missing during a commit, or a crash interrupted the
+    /// commit.
     is_stale: bool,
-    /// The extents that commits up to this one freed were given back to the devices by this process, as far as they
-    /// could. At first none: the process that freed them may have died, or ended while another one read them.
+    /// The last commit whose freed extents this process has discarded. The number is 0 at first: the process that freed
+    /// the extents may have died, or ended while another process read them.
     discarded: u64,
 }
 
@@ -73,8 +74,8 @@ impl std::fmt::Debug for Shared {
 }
 
 impl Shared {
-    /// Opens the store on `devices`; where none of them has a superblock, makes one on them as `make` says. `home` is the
-    /// folder of the registry.
+    /// Opens the store on `devices`. If none of them has a superblock, the store is created with the options `make`.
+    /// `home` is the folder of the registry.
     pub fn open(
         home: &Path,
         devices: Vec<Arc<dyn Device>>,
@@ -120,7 +121,7 @@ impl Shared {
         }))
     }
 
-    /// The devices by number.
+    /// Returns the devices by number.
     pub fn devices(&self) -> Devices {
         self.devices.read().expect("no panic under this lock").clone()
     }
@@ -142,7 +143,7 @@ impl Shared {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Waits for the registry's lock. Where a folder is gone, it may be that of a device that was taken out of the store.
+    /// Waits for the registry's lock. If a folder is gone, it may belong to a device that was removed from the store.
     fn lock(&self, state: &mut State) -> Result<Guard<'_>> {
         for _ in 0..3 {
             match self.registry.lock() {
@@ -156,7 +157,7 @@ impl Shared {
         self.registry.lock()
     }
 
-    /// Takes both locks, to change something.
+    /// Takes both locks for a change.
     fn locked(&self) -> Result<Locked<'_>> {
         let mut state = self.state();
         let lock = self.lock(&mut state)?;
@@ -168,13 +169,13 @@ impl Shared {
         let mut locked = self.locked()?;
         locked.refresh()?;
         if locked.is_settled() {
-            // A new log forgets the extents that were given back, and keeps those that cannot be given back now.
+            // A new log drops extents that were discarded, and keeps those that cannot be discarded now.
             let _ = locked.discard_freed();
         }
         Ok(locked.change())
     }
 
-    /// Reads the state after the last commit of any process, and keeps it so until this is dropped.
+    /// Reads the state after the last commit of any process. The locks in the result keep the state current.
     fn current(&self) -> Result<Locked<'_>> {
         let state = self.state();
         let mut locked = Locked { shared: self, lock: self.registry.share()?, state };
@@ -196,7 +197,7 @@ impl Shared {
     fn read_what_is_new(&self, state: &mut State) -> Result<()> {
         let mut devices = self.devices();
         let known = devices.len();
-        // A device that was away may be back.
+        // A device that was missing may be back.
         let newest = newest(&mut devices, &self.opener)?;
         let newest = newest.ok_or_else(|| Error::NotAStore { path: self.home.clone() })?;
         state.is_stale = newest.is_stale;
@@ -217,13 +218,13 @@ impl Shared {
         Ok(())
     }
 
-    /// The catalog after the last commit of any process.
+    /// Returns the catalog after the last commit of any process.
     pub fn catalog(&self) -> Result<Arc<Catalog>> {
         Ok(self.current()?.catalog.clone())
     }
 
-    /// The superblock and the catalog after the last commit of any process.
-    pub fn state_of_things(&self) -> Result<(Superblock, Arc<Catalog>)> {
+    /// Returns the superblock and the catalog after the last commit of any process.
+    pub fn snapshot(&self) -> Result<(Superblock, Arc<Catalog>)> {
         let current = self.current()?;
         Ok((current.log.superblock.clone(), current.catalog.clone()))
     }
@@ -233,7 +234,8 @@ impl Shared {
         self.registry.share()?.owners()
     }
 
-    /// Records that an owner keeps its work under `name`, unless another living owner does: then gives its process.
+    /// Records that an owner keeps its work under `name`. If another living owner does so already, its process is
+    /// returned instead.
     pub fn claim(&self, scratch: &Scratch, name: &str) -> Result<Option<u32>> {
         let locked = self.locked()?;
         let mut owners = locked.lock.owners()?.into_iter();

@@ -11,7 +11,7 @@ pub(super) struct Readers {
     commits: BTreeMap<u64, usize>,
 }
 
-/// `Pin` keeps the extents of a commit from being used again.
+/// `Pin` prevents the reuse of the extents of a commit.
 #[derive(Debug)]
 pub(crate) struct Pin {
     shared: Arc<Shared>,
@@ -25,7 +25,7 @@ impl Shared {
         let (lock, can_pin) = match self.lock(&mut state) {
             // Nothing can be removed from a store that is mounted read-only.
             Err(Error::Io { source, .. }) if is_read_only(&source) => (self.registry.share()?, false),
-            // A drive was moved away. The others can be read on, and no process removes data from them meanwhile.
+            // A drive was moved away. The others can still be read, and no process removes data from them meanwhile.
             Err(Error::BadDevice { .. }) => (self.registry.share()?, true),
             lock => (lock?, true),
         };
@@ -35,7 +35,8 @@ impl Shared {
         let mut readers = self.readers.lock().expect("no panic under this lock");
         if can_pin && readers.scratch.is_none() {
             readers.scratch = match locked.lock.join("reader-") {
-                // On a full drive it is read without a pin: extents that are written over meanwhile fail their checks.
+                // On a full drive the store is read without a pin: extents that are overwritten meanwhile fail their
+                // checks.
                 Err(error) if is_full(&error) => None,
                 joined => Some(joined?),
             };
@@ -71,7 +72,7 @@ impl Drop for Pin {
         if readers.commits.is_empty() {
             readers.scratch = None;
         } else {
-            // A pin that stays keeps space busy until this process ends, and nothing worse.
+            // A pin that stays keeps space busy until this process ends, and does no other harm.
             let _ = readers.write();
         }
     }

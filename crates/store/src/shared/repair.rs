@@ -1,11 +1,12 @@
-//! Repair finishes changes that did not live to end, begins fresh logs, and lists the damage of superblocks and log.
+//! Repair finishes interrupted changes, begins fresh logs, and lists the damage of superblocks and log.
 
 use super::*;
-use crate::log::{Aim, superblock_slots};
+use crate::log::{Placement, superblock_slots};
 
 impl Shared {
-    /// Finishes a commit whose process died before all copies of the log, or all superblocks, had it. Such a commit is no
-    /// damage, since it was not acknowledged. Neither is a device whose adding failed, or a log that was about to lie on it.
+    /// Finishes a commit whose process died before all copies of the log, or all superblocks, had it. Such a commit is
+    /// no damage, since it was not acknowledged. The same holds for a device whose adding failed, and for a log that
+    /// was about to lie on it.
     pub fn finish_commit(&self) -> Result<()> {
         let urgency = {
             let current = self.current()?;
@@ -13,19 +14,19 @@ impl Shared {
             let is_whole = !current.log.is_uneven() && !current.is_stale;
             let mut next = superblock.clone();
             current.drop_unfinished(&devices, &current.catalog, &mut next)?;
-            // One that was about to be added has one superblock of two.
+            // A device that was about to be added has one superblock of two.
             let is_half_added = |entry: &DeviceEntry| {
                 let device = devices.get(&entry.number).filter(|_| entry.is_leaving);
                 device.is_some_and(|device| superblock_slots(device.as_ref()).iter().any(Option::is_none))
             };
-            let is_unfinished = !is_whole && !self.registry.has_told(current.log.last())
+            let is_unfinished = !is_whole && !self.registry.has_announced(current.log.last())
                 || next.devices != superblock.devices
                 || superblock.devices.iter().any(is_half_added);
-            let aim = Aim::of(&current.catalog, superblock, &devices);
-            let lies_badly = spread(&superblock.log) < aim.spread();
+            let placement = Placement::of(&current.catalog, superblock, &devices);
+            let is_badly_placed = spread(&superblock.log) < placement.spread();
             match is_unfinished {
                 true => Urgency::Needed,
-                false if lies_badly && is_whole && current.log.is_fit(&devices) => Urgency::ToLieBetter,
+                false if is_badly_placed && is_whole && current.log.is_fit(&devices) => Urgency::BetterPlace,
                 false => return Ok(()),
             }
         };
@@ -43,7 +44,7 @@ impl Shared {
     pub fn check_log(&self) -> Result<Vec<String>> {
         let current = self.current()?;
         let (superblock, devices) = (&current.log.superblock, self.devices());
-        let aim = Aim::of(&current.catalog, superblock, &devices);
+        let placement = Placement::of(&current.catalog, superblock, &devices);
         let is_lost = |entry: &DeviceEntry| {
             let has_lost = |device: &dyn Device| match read_superblock(device) {
                 Ok(found) => found.is_none() && check_is_blank(device).is_err(),
@@ -52,13 +53,13 @@ impl Shared {
             let is_there = |device: &dyn Device| path_of(device) == entry.path && has_lost(device);
             (self.opener)(entry, &superblock.devices, &is_there).is_some()
         };
-        Ok(current.log.check(&devices, aim, is_lost))
+        Ok(current.log.check(&devices, placement, is_lost))
     }
 }
 
 impl Locked<'_> {
-    /// Takes devices out of a superblock whose adding, or whose removal, failed or was killed: they are leaving, hold
-    /// nothing, and are not there.
+    /// Drops devices from a superblock whose adding or removal was interrupted: they are leaving, hold no data, and are
+    /// missing.
     pub fn drop_unfinished(&self, devices: &Devices, catalog: &Catalog, next: &mut Superblock) -> Result<()> {
         let is_gone = |entry: &DeviceEntry| entry.is_leaving && !devices.contains_key(&entry.number);
         if next.devices.iter().any(is_gone) {
@@ -79,7 +80,7 @@ mod tests {
 
     /// A kill in the midst of a commit leaves no damage.
     #[test]
-    fn a_commit_that_was_not_finished_is_finished_by_who_verifies() {
+    fn verify_finishes_an_interrupted_commit() {
         let home = tempfile::tempdir().unwrap();
         let device = Faulty::new(Arc::new(Memory::new(64)), &[]);
         let open = || Store::open_on(home.path(), vec![Arc::new(device.clone())]).unwrap();
@@ -99,8 +100,8 @@ mod tests {
             let count = store.list().unwrap().len();
             let findings = store.verify(&job_of(&store), &[], false).unwrap();
             assert_eq!(findings.damage, []);
-            // It is in both copies now.
-            let superblock = open().0.state_of_things().unwrap().0;
+            // All copies have the commit now.
+            let superblock = open().0.snapshot().unwrap().0;
             for copy in &superblock.log {
                 let superblock = Superblock { log: vec![copy.clone()], ..superblock.clone() };
                 let (_, catalog) = Log::read(&open().0.devices(), superblock).unwrap();

@@ -1,36 +1,36 @@
-//! Space is handed out to jobs in extents, and given back to the devices when no dataset, job or reader needs it.
+//! Space is given to jobs in extents, and discarded on the devices when no dataset, job or reader needs it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::{PAGE_BYTES, log::io_error};
 
-/// Below so much free space on a file system, space is taken for extents as soon as a job takes them: then a job can write
+/// Below this much free space on a file system, extents are allocated as soon as a job takes them. A job can then write
 /// to all extents that it has, and a full file system is reported at one place.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
 /// `Terms` limit the extents that a job may take.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
-    /// Extents that it must not take.
+    /// Extents that the job must not take.
     pub closed: Vec<Run>,
-    /// The reserve, which is held back for operations that make room, may be taken too.
+    /// True if the job may take the reserve, which is held back for operations that make room.
     pub with_reserve: bool,
 }
 
 impl Shared {
-    /// Extents that nobody may take, as runs.
+    /// Returns the extents that are in use, as runs.
     pub fn busy_extents(&self) -> Result<Vec<Run>> {
         let mut locked = self.locked()?;
         locked.refresh()?;
         locked.busy(&locked.log.superblock, &locked.catalog)
     }
 
-    /// Gives all space back that nobody uses, whoever left it: that of the headers too, in segments in which nothing
-    /// lies. Costs a system call for each segment, and for each gap in one.
+    /// Discards all unused space, including the headers of segments without data. The cost is a system call for each
+    /// segment, and for each gap in a segment.
     ///
     /// # Errors
-    /// I/O, once all that can be given back was. Nothing is given back where the last commit may not be durable.
+    /// I/O, after all other space was discarded. Nothing is discarded if the last commit may not be durable.
     pub fn discard_unused(&self) -> Result<()> {
         self.finish_commit()?;
         let mut locked = self.locked()?;
@@ -48,7 +48,7 @@ impl Shared {
         let mut all = Vec::new();
         for (number, device) in self.devices() {
             for segment in 0..device.extents().div_ceil(SEGMENT_EXTENTS) {
-                // The headers, where any are used, and the superblock.
+                // The headers stay if any are used, and so does the superblock.
                 let kept = match segment {
                     0 => SUPERBLOCK_EXTENT + 1,
                     _ => u32::from(used.contains(&(number, segment))),
@@ -63,7 +63,8 @@ impl Shared {
         self.discard(&Run::without(&all, &busy))
     }
 
-    /// The devices that take new data, with how much each can take: by this data is shared out.
+    /// Returns the devices that take new data, with their capacity in extents, which determines their share of the
+    /// data.
     pub fn open_devices(&self) -> Vec<(u16, u32)> {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
@@ -71,12 +72,12 @@ impl Shared {
         open.map(|(&number, device)| (number, device.extents())).collect()
     }
 
-    /// The folders of the devices that are there.
+    /// Returns the folders of the devices that are present.
     pub fn folders(&self) -> Vec<PathBuf> {
         folders(&self.devices.read().expect("no panic under this lock"))
     }
 
-    /// How many devices the store has that are not there.
+    /// Returns the number of devices that are missing.
     pub fn missing_devices(&self) -> usize {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
@@ -84,7 +85,7 @@ impl Shared {
         entries.filter(|entry| !devices.contains_key(&entry.number)).count()
     }
 
-    /// Which part of each device datasets take.
+    /// Returns the fraction of each device that datasets take.
     pub fn filled(&self) -> BTreeMap<u16, f64> {
         let state = self.state();
         let devices = self.devices.read().expect("no panic under this lock");
@@ -96,8 +97,8 @@ impl Shared {
         devices.iter().map(part).collect()
     }
 
-    /// Starts to use extents of a device: at most `wanted` that follow each other, written down as taken in
-    /// `scratch`. `None` where it is full, but for what is held back for deleting and moving.
+    /// Takes up to `wanted` adjacent extents of a device, and records them in `scratch`. The result is `None` if the
+    /// device is full except for the reserve.
     pub fn take_extents(
         &self,
         scratch: &Scratch,
@@ -109,7 +110,7 @@ impl Shared {
         locked.lock.join_also(scratch)?;
         locked.catch_up()?;
         let mut busy = locked.busy(&locked.log.superblock, &locked.catalog)?;
-        // It may have been taken out of the store meanwhile.
+        // The device may have been removed from the store meanwhile.
         let Ok(device) = self.device(number) else { return Ok(None) };
         let extents = device.extents();
         let reserve = if terms.with_reserve { 0 } else { reserve(extents) };
@@ -139,32 +140,35 @@ impl Shared {
         Ok(Some(run))
     }
 
-    /// A folder for a new job; on a file system that is mounted read-only none. The space that dead jobs had taken is given
-    /// back, and so is that of datasets that were removed while they were read, or by a process that died before it gave the space back.
+    /// Makes a folder for a new job; on a read-only file system the job has none. The space of dead jobs is freed, and
+    /// so is the space of datasets that were removed while they were read, or by a process that died before it
+    /// discarded the space.
     pub fn join(&self) -> Result<Scratch> {
         let mut locked = match self.locked() {
-            // It can be read all the same, and the first write fails with this error.
-            Err(Error::Io { source, .. }) if is_read_only(&source) => return Ok(self.registry.nowhere("")),
+            // The store can still be read, and the first write fails with this error.
+            Err(Error::Io { source, .. }) if is_read_only(&source) => {
+                return Ok(self.registry.without_folder(""));
+            }
             locked => locked?,
         };
-        locked.bury()?;
+        locked.free_dead()?;
         match locked.lock.join("") {
-            Err(error) if is_full(&error) => Ok(self.registry.nowhere("")),
+            Err(error) if is_full(&error) => Ok(self.registry.without_folder("")),
             joined => joined,
         }
     }
 
-    /// Gives back what dead jobs had taken, without waiting for the next job that begins.
-    pub fn bury_dead(&self) -> Result<()> {
-        self.locked()?.bury()
+    /// Frees the extents of dead jobs, without waiting for the start of the next job.
+    pub fn free_dead(&self) -> Result<()> {
+        self.locked()?.free_dead()
     }
 
-    /// Gives back what a job had taken and no dataset took over.
+    /// Discards the extents that a job had taken and no dataset took over.
     pub fn end_lease(&self, taken: &[Run]) {
         if taken.is_empty() {
             return;
         }
-        // Extents that cannot be given back now can be taken again all the same, once the job's folder is gone.
+        // Extents that cannot be discarded now are still free once the job's folder is gone.
         if let Ok(mut locked) = self.locked()
             && locked.refresh().is_ok()
             && let Ok(kept) = locked.kept()
@@ -173,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// Gives back as much of `runs` as devices take, and gives the first error.
+    /// Discards as much of `runs` as possible, and returns the first error.
     fn discard(&self, runs: &[Run]) -> Result<()> {
         let mut done = Ok(());
         for run in runs {
@@ -195,14 +199,14 @@ impl Locked<'_> {
         Ok(busy)
     }
 
-    /// Gives back the extents that dead jobs had taken, and those that commits freed, and removes the jobs' folders.
-    pub fn bury(&mut self) -> Result<()> {
+    /// Frees the extents of dead jobs, discards the extents that commits freed, and removes the jobs' folders.
+    pub fn free_dead(&mut self) -> Result<()> {
         let dead = self.lock.dead()?;
         self.catch_up()?;
         if !dead.lease.is_empty() {
             let mut busy = self.kept()?;
             busy.extend(&dead.leases_of_living);
-            // It only saves space, as below: extents that are not given back can be taken again all the same.
+            // A failed discard only wastes space: the extents are still free.
             let _ = self.shared.discard(&Run::without(&dead.lease, &busy));
         }
         if self.is_settled() {
@@ -211,8 +215,8 @@ impl Locked<'_> {
         dead.remove()
     }
 
-    /// Lists the extents of datasets, of log and spare, and those that were freed and may still be read; all that were
-    /// freed, where the last commit may not be durable.
+    /// Lists the extents of datasets, of log and spare, and the freed extents that may still be read (all of them, if
+    /// the last commit may not be durable).
     fn kept(&self) -> Result<Vec<Run>> {
         let pinned = if self.is_settled() { self.lock.pinned(self.catalog.commit)? } else { 0 };
         let mut kept = self.catalog.taken(pinned);
@@ -220,27 +224,29 @@ impl Locked<'_> {
         Ok(kept)
     }
 
-    /// Gives the space of freed extents back that no process reads any more. The last commit must be known to be durable.
+    /// Discards the space of freed extents that no process reads any more. The last commit must be known to be durable.
     ///
     /// # Errors
-    /// I/O, where it cannot be known who reads what: then nothing is given back.
+    /// I/O, if the pins of readers cannot be read: then nothing is discarded.
     pub fn discard_freed(&mut self) -> Result<()> {
         let (commit, freed) = (self.catalog.commit, &self.catalog.freed);
         if freed.iter().all(|(commit, _)| *commit <= self.discarded) {
             self.state.discarded = commit;
             return Ok(());
         }
-        // Another process may have done it. Where a drive has more commits of its own, it went another way.
-        let told = Some(self.shared.registry.discarded()).filter(|&told| told <= commit);
-        let discarded = self.discarded.max(told.unwrap_or(0));
+        // Another process may have done this. A higher number than the last commit comes from a diverged drive and is
+        // ignored.
+        let announced = Some(self.shared.registry.discarded()).filter(|&announced| announced <= commit);
+        let discarded = self.discarded.max(announced.unwrap_or(0));
         let pinned = self.lock.pinned(commit)?;
         let freed = freed.iter().filter(|(commit, _)| (discarded + 1..=pinned).contains(commit));
         let freed: Vec<Run> = freed.map(|(_, run)| *run).collect();
         if !freed.is_empty() {
             let busy = self.busy(&self.log.superblock, &self.catalog)?;
-            // It only saves space: the rest is taken again later, or given back by the next process or by compaction.
+            // A failed discard only wastes space: the rest is taken again later, or discarded by the next process or by
+            // compaction.
             if self.shared.discard(&Run::without(&Run::merged(&freed), &busy)).is_ok() {
-                self.shared.registry.tell_discarded(pinned);
+                self.shared.registry.announce_discarded(pinned);
             }
         }
         self.state.discarded = discarded.max(pinned);
@@ -248,12 +254,13 @@ impl Locked<'_> {
     }
 }
 
-/// Extents of a device that are held back, so that a full store can still delete, move data and begin a new log.
+/// Returns the number of extents of a device that are held back, so that a full store can still delete, move data and
+/// begin a new log.
 pub(crate) fn reserve(extents: u32) -> u64 {
     (extents as u64 / 64).clamp(4, 64)
 }
 
-/// The first extents of a device that are not in `busy`: up to `wanted`, all in one segment.
+/// Returns the first extents of a device that are not in `busy`: up to `wanted`, all in one segment.
 pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) -> Option<Run> {
     let mut busy: Vec<(u32, u32)> = busy
         .iter()
@@ -264,7 +271,7 @@ pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) ->
     let mut next = 0;
     for (start, end) in busy.into_iter().chain([(extents, extents)]) {
         while next < start.min(extents) {
-            // The first extent of a segment holds the headers of the others, and the second of the first the superblock.
+            // The first extent of a segment holds headers, and the second of the first segment the superblock.
             if next % SEGMENT_EXTENTS == 0 || next == SUPERBLOCK_EXTENT {
                 next += 1;
                 continue;
@@ -278,10 +285,10 @@ pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) ->
     None
 }
 
-/// Bytes of an extent's header.
+/// The length of an extent's header.
 pub(crate) const HEADER_BYTES: usize = PAGE_BYTES;
 
-/// Where the header of an extent lies: in the first extent of its segment.
+/// Returns the place of an extent's header: an offset in the first extent of its segment.
 pub(crate) fn header_of(extent: u32) -> (u32, usize) {
     (extent / SEGMENT_EXTENTS * SEGMENT_EXTENTS, (extent % SEGMENT_EXTENTS) as usize * HEADER_BYTES)
 }
@@ -293,9 +300,10 @@ mod tests {
     use super::*;
     use crate::{Budget, Fault, Faulty, Memory, Store};
 
-    /// A commit that is on flash and that nobody was told of: its extents are not taken by who has read the log before.
+    /// A process that has read the log before must not take the extents of a commit that is on flash but was not
+    /// announced.
     #[test]
-    fn extents_of_a_commit_that_nobody_told_of_are_not_taken() {
+    fn extents_of_a_durable_commit_without_announcement_are_not_taken() {
         let home = tempfile::tempdir().unwrap();
         let device = Faulty::new(Arc::new(Memory::new(64)), &[]);
         let open = || Store::open_on(home.path(), vec![Arc::new(device.clone())]).unwrap();
@@ -310,7 +318,7 @@ mod tests {
         let mut builder = first.create_dataset(&job, "first", "test").unwrap();
         let mut late = second.create_dataset(&other, "late", "test").unwrap();
         write(&mut builder, 1);
-        // It is whole in the first copy of the log, and then everything ends, the lease too.
+        // The record is whole in the first copy of the log. Then everything ends, including the lease.
         device.set(&[Fault::FailWrite(1)]);
         assert!(builder.commit(&[]).is_err());
         device.set(&[Fault::FailFromRead(0)]);

@@ -1,4 +1,4 @@
-//! The extents of a file: taken one after the other as it grows, given back unless a dataset takes them over.
+//! The extents of a file are taken one after the other as it grows, and returned unless a dataset takes them over.
 
 use std::{
     ops::Range,
@@ -7,8 +7,8 @@ use std::{
 
 use crate::{EXTENT_BYTES, Place, Redundancy, Result, space::lease::Lease};
 
-/// The extents of a file in order, from `first` on. What was taken from a job's lease goes back to it in the end,
-/// unless a dataset took it over.
+/// `Extents` is the extents of a file in order, from number `first` on. On drop they return to the job's lease, unless
+/// a dataset took them over.
 #[derive(Debug)]
 pub(crate) struct Extents {
     redundancy: Redundancy,
@@ -19,20 +19,20 @@ pub(crate) struct Extents {
 
 #[derive(Debug, Default)]
 struct Places {
-    /// The copies of the first extent, then those of the second, and so on.
+    /// The copies of the first extent, then the copies of the second, and so on.
     data: Vec<Place>,
-    /// The parity of the first group, then that of the second, and so on.
+    /// The parity of the first group, then the parity of the second, and so on.
     parity: Vec<Place>,
 }
 
 impl Extents {
-    /// Extents from the one of number `first` on.
+    /// Creates the extents of a file, of which none is taken yet.
     pub fn of_lease(lease: &Arc<Lease>, redundancy: Redundancy, first: u64) -> Arc<Extents> {
         let lease = Mutex::new(Some(lease.clone()));
         Arc::new(Extents { redundancy, first, places: Mutex::default(), lease })
     }
 
-    /// Where the copies of extent `index` lie; takes extents up to that one where there are fewer.
+    /// Returns the places of the copies of extent `index`, after taking all extents up to that one.
     pub fn take(&self, index: u64) -> Result<Vec<Place>> {
         let (copies, group) = (self.redundancy.copies(), self.redundancy.group() as usize);
         let index = (index - self.first) as usize;
@@ -67,13 +67,13 @@ impl Extents {
         lease.as_ref().expect("a file that grows has a lease").take(&avoid)
     }
 
-    /// All that were taken.
+    /// Returns the places of all extents that were taken.
     pub fn places(&self) -> Vec<Place> {
         let places = self.places.lock().expect("no panic under this lock");
         places.data.iter().chain(&places.parity).copied().collect()
     }
 
-    /// A dataset has them now.
+    /// Leaves the extents to a dataset.
     pub fn keep(&self) {
         *self.lease.lock().expect("no panic under this lock") = None;
     }
@@ -83,13 +83,13 @@ impl Drop for Extents {
     fn drop(&mut self) {
         if let Some(lease) = self.lease.get_mut().expect("no panic under this lock") {
             let places = self.places.get_mut().expect("no panic under this lock");
-            places.data.iter().chain(&places.parity).for_each(|&place| lease.give_back(place));
+            places.data.iter().chain(&places.parity).for_each(|&place| lease.release(place));
         }
     }
 }
 
-/// The pieces of `bytes` of a file, none of which crosses a border between extents: the number of the extent, the
-/// offset in it, and the range in a buffer that holds `bytes`.
+/// Cuts the range `bytes` of a file at the borders of extents. Each piece is the number of an extent, the offset in
+/// that extent, and a range in a buffer that holds `bytes`.
 pub(crate) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = (u64, usize, Range<usize>)> {
     let mut next = bytes.start;
     std::iter::from_fn(move || {

@@ -1,9 +1,8 @@
-//! Extents that a job has taken, for its scratch and for the datasets that it writes.
+//! A lease is the extents that a job has taken, for its scratch and for the datasets that it writes.
 //!
-//! Taking extents needs the store's lock, so it is done in runs that grow from 2 to 64 extents; from these each
-//! [`Lease::take`] is a matter of memory. Extents go to devices in proportion to their capacity. What a scratch file
-//! hands back is used again by the same job; everything that is in no dataset is free again when the job ends, however
-//! it ends.
+//! Taking extents needs the store's lock, so extents are taken in runs that grow from 2 to 64; [`Lease::take`] then
+//! needs only memory. Extents go to devices in proportion to their capacity. The job reuses the extents that its
+//! scratch files return. All extents that are in no dataset are free again when the job ends, even if it is killed.
 
 use std::{
     collections::BTreeMap,
@@ -20,28 +19,28 @@ use crate::{
 /// The longest run that is taken at once: 128 MiB.
 const RUN_EXTENTS_MAX: u32 = 64;
 
-/// Extents of a job.
+/// `Lease` holds the extents of a job.
 #[derive(Debug)]
 pub(crate) struct Lease {
     shared: Arc<Shared>,
     scratch: Arc<Scratch>,
     pools: Mutex<BTreeMap<u16, Pool>>,
     terms: Mutex<Terms>,
-    /// Which part of each device was filled when the first extent was taken.
+    /// The used fraction of each device when the first extent was taken.
     filled: OnceLock<BTreeMap<u16, f64>>,
 }
 
-/// Extents of one device.
+/// `Pool` holds the extents of one device.
 #[derive(Debug, Default)]
 struct Pool {
     free: Vec<u32>,
-    /// How many are in use.
+    /// The number of extents in use.
     used: u64,
     /// The length of the last run that was taken.
     last_run: u32,
-    /// Everything that was taken.
+    /// All runs that were taken.
     taken: Vec<Run>,
-    /// There was nothing left on it when it was asked last.
+    /// True if the device had no free extent at the last attempt.
     full: bool,
 }
 
@@ -50,21 +49,16 @@ impl Lease {
         Lease { shared, scratch, pools: Mutex::default(), terms: Mutex::default(), filled: OnceLock::new() }
     }
 
-    /// Another one of a job, which shares nothing with its first.
-    pub fn of(job: &crate::Job) -> Lease {
-        Lease::new(job.shared().clone(), job.scratch().clone())
-    }
-
-    /// What it may take from now on.
+    /// Sets the terms for taking further extents.
     pub fn set_terms(&self, terms: Terms) {
         *self.terms.lock().expect("no panic under this lock") = terms;
     }
 
-    /// An extent on the device that has the smallest share of this job's yet, among those not in `avoid`; of several, on
-    /// the emptiest, so that many small datasets spread too.
+    /// Takes an extent on the device that has the smallest share of this job yet, except devices in `avoid`. Among
+    /// equals the emptiest device is chosen, so that many small datasets spread too.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`] where all these devices are full.
+    /// [`crate::Error::NoSpace`] if all these devices are full.
     pub fn take(&self, avoid: &[u16]) -> Result<Place> {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let devices = self.shared.open_devices();
@@ -92,7 +86,7 @@ impl Lease {
                     Some(run) => {
                         pool.last_run = run.count;
                         pool.taken.push(run);
-                        // The last in the list is used first: they are used in ascending order.
+                        // The last one in the list is used first, so extents are used in ascending order.
                         pool.free.extend((run.start.extent..run.start.extent + run.count).rev());
                     }
                     None => {
@@ -106,8 +100,8 @@ impl Lease {
         }
     }
 
-    /// Hands an extent back that holds nothing of value any more.
-    pub fn give_back(&self, place: Place) {
+    /// Returns an extent to the lease once its content is no longer needed.
+    pub fn release(&self, place: Place) {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let pool = pools.get_mut(&place.device).expect("was taken here");
         pool.used -= 1;
@@ -117,7 +111,7 @@ impl Lease {
 }
 
 impl Lease {
-    /// Extents in use.
+    /// Returns the number of extents in use.
     pub fn in_use(&self) -> u64 {
         self.pools.lock().expect("no panic under this lock").values().map(|pool| pool.used).sum()
     }

@@ -1,4 +1,4 @@
-//! Free and taken extents: how jobs take, hand over, move and give back space, and what is told of its use.
+//! Space is free and taken extents: jobs take, hand over, move and free them, and usage reports show them.
 
 pub(crate) mod extents;
 pub(crate) mod lease;

@@ -1,9 +1,9 @@
-//! Moves extents: out of segments that are nearly empty, off a device that leaves, onto one that is new.
+//! Relocation moves extents: out of segments that are nearly empty, off a device that is removed, onto a new device.
 //!
-//! What is to go where is chosen first, from the catalog alone and without I/O; then one mover does all three. It works
-//! in batches: each is copied, made durable, and put into the record of its dataset by one commit, like every other
-//! change. So whoever reads goes on with what was there, a crash loses nothing, and there is never more in the way than
-//! one batch.
+//! The choice of extents comes first, from the catalog alone and without I/O; one mover then serves all three cases. It
+//! works in batches: each batch is copied, made durable, and put into the record of its dataset by one commit, like
+//! every other change. Readers therefore continue with the old extents, a crash loses nothing, and at most one batch
+//! takes space twice.
 
 use std::{
     cell::RefCell,
@@ -16,37 +16,41 @@ use std::{
 
 use crate::{
     Buffer, Dataset, DatasetRecord, Device, Directory, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
-    SEGMENT_EXTENTS, Store, dataset::checked::Identity, dataset::writer::ListWriter, device::sync_names,
-    log::catalog::Run, redundancy::whole::Whole, shared::Terms, space::extents::Extents, space::lease::Lease,
-    store::publish,
+    SEGMENT_EXTENTS, Store,
+    dataset::{builder::publish, layout::Identity, writer::ListWriter},
+    device::sync_names,
+    log::catalog::Run,
+    redundancy::whole::{ExtentFile, Whole},
+    shared::Terms,
+    space::{extents::Extents, lease::Lease},
 };
 
-/// Extents that are moved before the record of their dataset is changed.
+/// The number of extents that are moved before the record of their dataset is changed.
 const BATCH: usize = 64;
-/// The same where each change writes a list of references anew.
+/// The same number for files with a list of references, which each change writes anew.
 const BATCH_LISTED: usize = 1024;
-/// References that are read at once.
+/// The number of references that are read at once.
 const REFERENCES: u64 = 4096;
-/// A segment is worth emptying if no more of it than this is in use: more is moved for less.
+/// The largest used fraction of a segment that is emptied: a fuller segment costs more for less free space.
 const SPARSE: f64 = 0.75;
-/// How long to wait before asking again whether a device is free.
+/// The time between two checks if a device is free of readers.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What was moved.
+/// `Moved` counts the work of a relocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Extents of 2 MiB.
+    /// The number of extents of 2 MiB.
     pub extents: u64,
 }
 
-/// What must move, and where nothing may go.
+/// `Choice` says which extents move, and where they may not go.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Choice {
-    /// Extents that are to be left.
+    /// Extents that move.
     unwanted: Vec<Run>,
     /// Extents that must not be taken.
     closed: Vec<Run>,
-    /// What finds no place elsewhere stays, and is no error.
+    /// True if an extent that finds no other place stays, without an error.
     is_optional: bool,
 }
 
@@ -65,12 +69,12 @@ fn contains(runs: &[Run], place: Place) -> bool {
 
 fn segment_run(device: u16, segment: u32, extents: u32) -> Run {
     let start = segment * SEGMENT_EXTENTS;
-    // Of a device that is smaller than it was, there is nothing left of it.
+    // If the device has become smaller, nothing of the segment may be left.
     Run { start: Place { device, extent: start }, count: SEGMENT_EXTENTS.min(extents.saturating_sub(start)) }
 }
 
-/// Chooses the segments of a device to empty: those with the least in them, as long as the others have room for it.
-/// `fixed` are extents that cannot be moved (superblock, log, what living jobs took), `movable` those of datasets.
+/// Chooses the segments of a device to empty: the emptiest first, as long as the others have room. `fixed` are extents
+/// that cannot be moved (superblock, log, leases of living jobs), `movable` the extents of datasets.
 fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) -> Choice {
     let count = |runs: &[Run]| {
         let mut counts: BTreeMap<u32, u32> = BTreeMap::new();
@@ -80,7 +84,7 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
         counts
     };
     let (live, stays) = (count(movable), count(fixed));
-    // The first extent holds the headers of the others, and the second of the first segment the superblock.
+    // The first extent of a segment holds headers, and the second of the first segment the superblock.
     let room_of = |segment: u32| {
         let there = SEGMENT_EXTENTS.min(extents.saturating_sub(segment * SEGMENT_EXTENTS));
         there.saturating_sub(1 + u32::from(segment == 0))
@@ -95,12 +99,12 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
         .filter(|(segment, _)| **segment > 0 && !stays.contains_key(segment))
         .map(|(&segment, &live)| (live, segment))
         .collect();
-    // Of those that cost as much, the last in the device first.
+    // Among equal costs the last segment of the device comes first.
     candidates.sort_unstable_by_key(|&(live, segment)| (live, std::cmp::Reverse(segment)));
     let mut choice = Choice::default();
     for (live, segment) in candidates {
         let own_room = room_of(segment).saturating_sub(live) as u64;
-        // What was chosen before may need the gaps of this one.
+        // Extents of earlier choices may need the gaps of this segment.
         let Some(left) = room.checked_sub(own_room + live as u64) else { break };
         if live as f64 > SPARSE * room_of(segment) as f64 {
             break;
@@ -110,7 +114,7 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     }
     choice.is_optional = true;
     choice.closed = choice.unwanted.clone();
-    // Nor may anything go where nothing is: that would only move the hole.
+    // Unused segments are closed too, since a move there would only move the hole.
     let first_unused = used.last().map_or(1, |last| last + 1);
     for segment in 0..first_unused {
         if !used.contains(&segment) {
@@ -124,7 +128,7 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     choice
 }
 
-/// Chooses what must move so that all devices are filled to the same part.
+/// Chooses the extents to move so that all devices are filled to the same fraction.
 fn choose_balance(devices: &[(u16, u32)], movable: &[Run]) -> Choice {
     let on = |device: u16| movable.iter().filter(move |run| run.start.device == device);
     let used = |device: u16| on(device).map(|run| run.count as u64).sum::<u64>();
@@ -149,15 +153,15 @@ fn choose_balance(devices: &[(u16, u32)], movable: &[Run]) -> Choice {
 }
 
 impl Store {
-    /// Empties segments that hold little, moving what is in them into gaps of others, and gives the space of empty
-    /// ones back to the file system. With `balance`, data is also moved between devices until all are filled to the
-    /// same part (after a device was added).
+    /// Empties sparse segments by moving their extents into gaps of others, and returns the space of empty segments to
+    /// the file system. With `balance`, data is also moved between devices until all are filled to the same fraction
+    /// (after a device was added).
     ///
-    /// Costs one read and one write of what is moved, and one buffer of 2 MiB.
+    /// The cost is one read and one write of the moved data, and one buffer of 2 MiB.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; damage in what must be moved and cannot be made again; [`Error::Cancelled`], and what was
-    /// moved until then is moved.
+    /// [`Error::NoSpace`]; damage in an extent that must be moved and cannot be restored; [`Error::Cancelled`], and
+    /// extents that were moved until then stay moved.
     pub fn compact(&self, job: &Job, balance: bool) -> Result<Moved> {
         let left = || "what was moved until then is moved, and nothing is lost".to_string();
         self.compact_all(job, balance).map_err(|error| error.leaves(left))
@@ -166,11 +170,11 @@ impl Store {
     fn compact_all(&self, job: &Job, balance: bool) -> Result<Moved> {
         let mut moved = Moved::default();
         if balance {
-            let (_, catalog) = self.0.state_of_things()?;
+            let (_, catalog) = self.0.snapshot()?;
             let movable = data_runs(&catalog);
             moved.extents += self.move_away(job, &choose_balance(&self.0.open_devices(), &movable))?;
         }
-        let (_, catalog) = self.0.state_of_things()?;
+        let (_, catalog) = self.0.snapshot()?;
         let movable = data_runs(&catalog);
         let fixed = Run::without(&self.0.busy_extents()?, &movable);
         let mut all = Choice { is_optional: true, ..Choice::default() };
@@ -184,27 +188,27 @@ impl Store {
         Ok(moved)
     }
 
-    /// Adds a device: new data goes to it too, in proportion to its capacity. What is there stays where it is
-    /// ([`Store::compact`] with `balance` moves it). Gives the number of the device.
+    /// Adds a device and returns its number. New data goes to it too, in proportion to its capacity. Existing data
+    /// stays in place ([`Store::compact`] with `balance` moves it).
     ///
-    /// If that fails or is killed, the store is without it or with it, and the same call goes on.
+    /// After a failure or a kill, the store has the device or not, and the same call continues.
     ///
     /// # Errors
     /// [`Error::BadDevice`], [`Error::Io`].
     pub fn add_device(&self, device: Arc<dyn Device>, limit_bytes: Option<u64>) -> Result<u16> {
         if let Some(folder) = device.folder() {
             crate::store::check_lies_apart(folder, &[])?;
-            // Before the store knows it, and so for whoever goes on.
+            // The sync comes before the store knows the device, which also protects a later opener.
             sync_names(folder).map_err(|error| Error::io("sync the name of", folder, error))?;
         }
         self.0.add_device(device, limit_bytes)
     }
 
-    /// The same for a folder, which is made where it is not there, and must be empty but for what a call that failed
-    /// left.
+    /// Adds a folder as a device. The folder is created if necessary, and must be empty except for files of an earlier
+    /// call that failed.
     ///
     /// # Errors
-    /// Those of [`Store::add_device`].
+    /// The errors of [`Store::add_device`].
     pub fn add_folder(&self, path: &Path, limit_bytes: Option<u64>) -> Result<u16> {
         let fail = |error| Error::io("make a device of", path, error);
         fs::create_dir_all(path).map_err(fail)?;
@@ -222,16 +226,15 @@ impl Store {
         self.add_device(Arc::new(device), limit_bytes)
     }
 
-    /// Removes a device: moves everything from it to the others, waits until nobody reads from it, and takes it out
-    /// of the store. A device that is missing is removed too, if what was on it can be made from the rest. If that is
-    /// interrupted, nothing new goes to the device, and the same call goes on with it. `waiting` is told who is
-    /// waited for.
+    /// Removes a device: moves all data from it to the others, waits until it has no readers, and takes it out of the
+    /// store. A missing device is removed too, if redundancy restores its data. After an interruption, no new data goes
+    /// to the device, and the same call continues. `waiting` is called with the reader for which the call waits.
     ///
     /// # Errors
-    /// [`Error::BadDevice`] where the others are too few, or where the device was taken out and something of it stays in
-    /// its folder; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
+    /// [`Error::BadDevice`] if too few devices would be left, or if the device was removed but files stay in its
+    /// folder; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
     pub fn remove_device(&self, job: &Job, number: u16, mut waiting: impl FnMut(&str)) -> Result<Moved> {
-        let (superblock, catalog) = self.0.state_of_things()?;
+        let (superblock, catalog) = self.0.snapshot()?;
         let entry = superblock.devices.iter().find(|entry| entry.number == number);
         let entry = entry.ok_or(Error::NoDevice { number })?;
         let bad = |what: String| Err(Error::BadDevice { path: entry.path.clone(), what });
@@ -293,7 +296,7 @@ impl Store {
         }
     }
 
-    /// Says that a device that was about to be removed stays.
+    /// Cancels the removal of a device.
     ///
     /// # Errors
     /// [`Error::NoDevice`], [`Error::Io`].
@@ -301,13 +304,13 @@ impl Store {
         self.0.set_leaving(number, false)
     }
 
-    /// Moves what is unwanted, dataset by dataset.
+    /// Moves the chosen extents, dataset by dataset.
     fn move_away(&self, job: &Job, choice: &Choice) -> Result<u64> {
         if choice.unwanted.is_empty() {
             return Ok(0);
         }
-        // Of the job's own: what it took before may lie where nothing may go.
-        let lease = Arc::new(Lease::of(job));
+        // The lease is separate from the job's own, whose extents may lie where nothing may go.
+        let lease = Arc::new(Lease::new(job.shared().clone(), job.scratch().clone()));
         lease.set_terms(Terms { closed: choice.closed.clone(), with_reserve: true });
         let catalog = self.0.catalog()?;
         let concerned: Vec<&Arc<DatasetRecord>> = catalog
@@ -332,7 +335,7 @@ impl Store {
     }
 }
 
-/// The extents of all datasets.
+/// Returns the extents of all datasets.
 fn data_runs(catalog: &crate::Catalog) -> Vec<Run> {
     catalog.datasets.values().flat_map(|record| record.runs.iter().copied()).collect()
 }
@@ -342,11 +345,11 @@ struct Mover<'a> {
     job: &'a Job,
     lease: &'a Arc<Lease>,
     choice: &'a Choice,
-    /// The file and position of what found no place elsewhere.
+    /// The file and position of extents that found no other place.
     stays: RefCell<HashSet<(usize, u64)>>,
 }
 
-/// Extents that were taken for a batch; they go back unless a dataset took them over.
+/// `Taken` holds extents that were taken for a batch. On drop they are returned, unless a dataset took them over.
 struct Taken<'a> {
     lease: &'a Lease,
     places: Vec<Place>,
@@ -354,7 +357,7 @@ struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.places.iter().for_each(|&place| self.lease.give_back(place));
+        self.places.iter().for_each(|&place| self.lease.release(place));
     }
 }
 
@@ -369,20 +372,20 @@ impl Mover<'_> {
             match self.move_batch(&dataset) {
                 Ok(0) => return Ok(moved),
                 Ok(count) => moved += count,
-                // Somebody appended to it, or removed it and made another.
+                // Another job appended to the dataset, or replaced it.
                 Err(Error::Changed { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Moves up to a batch of extents of one file; how many were moved.
+    /// Moves up to a batch of extents of one file, and returns their number.
     fn move_batch(&self, dataset: &Dataset) -> Result<u64> {
         for number in 0..dataset.files.len() {
             let file = &dataset.files[number];
             let batch = if file.list().is_some() { BATCH_LISTED } else { BATCH };
             let unwanted = self.unwanted(number, file, batch)?;
-            let list = file.list().map(|list| list.references_at(self.job, 0, list.positions()));
+            let list = file.list().map(|list| list.references_at(self.job, 0, list.layout().positions()));
             let list = list.transpose()?.unwrap_or_default();
             let moves_list = list.iter().any(|reference| self.choice.is_unwanted(reference.place));
             if unwanted.is_empty() && !moves_list {
@@ -396,12 +399,12 @@ impl Mover<'_> {
         Ok(0)
     }
 
-    /// The first positions of a file whose extents are unwanted.
+    /// Returns the first positions of a file whose extents were chosen to move.
     fn unwanted(&self, number: usize, file: &crate::CheckedFile, at_most: usize) -> Result<Vec<u64>> {
         let stays = self.stays.borrow();
         let (mut found, mut position) = (Vec::new(), 0);
-        while position < file.positions() && found.len() < at_most {
-            let count = REFERENCES.min(file.positions() - position);
+        while position < file.layout().positions() && found.len() < at_most {
+            let count = REFERENCES.min(file.layout().positions() - position);
             let references = file.references_at(self.job, position, count)?;
             let unwanted = (position..).zip(&references).filter(|(position, reference)| {
                 self.choice.is_unwanted(reference.place) && !stays.contains(&(number, *position))
@@ -452,7 +455,7 @@ impl Mover<'_> {
             return Ok(0);
         }
         let mut record = (*dataset.record).clone();
-        let (redundancy, count) = (record.redundancy, file.positions());
+        let (redundancy, count) = (record.redundancy, file.layout().positions());
         let identity = Identity { dataset: record.id, file: number as u32, level: 0 };
         let name = record.files[number].name.clone();
         let lists = ListWriter { job, lease: self.lease, name: &name, identity };
@@ -501,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_beyond_the_end_of_a_device_is_chosen_without_harm() {
+    fn extents_beyond_the_end_of_a_device_are_chosen_without_harm() {
         // The file system was larger when extent 500 was taken.
         let choice = choose_segments(0, 300, &runs(0, [5, 500]), &runs(0, [2, 3]));
         assert!(choice.unwanted.iter().all(|run| run.start.extent >= 300 || run.count > 0));
@@ -510,7 +513,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_chosen_fits_where_it_may_go(
+        fn chosen_extents_fit_into_the_open_segments(
             movable in prop::collection::btree_set(2u32..700, 0..600),
             fixed in prop::collection::btree_set(2u32..700, 0..20),
         ) {
@@ -529,7 +532,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_balanced_goes_from_the_fuller_devices(used in prop::collection::vec(0u32..500, 2..5)) {
+        fn balancing_moves_extents_from_the_fuller_devices(used in prop::collection::vec(0u32..500, 2..5)) {
             let devices: Vec<(u16, u32)> = (0..).zip(&used).map(|(device, _)| (device, 1000)).collect();
             let movable: Vec<Run> = (0..).zip(&used).filter(|(_, used)| **used > 0)
                 .map(|(device, &count)| Run { start: Place { device, extent: 2 }, count }).collect();

@@ -1,31 +1,32 @@
-//! Who is at work on a store: the folders of living jobs, what extents they took, and what they still read.
+//! Scratch folders register the jobs and readers at work on a store: the extents that they took, and the commits that
+//! they still read.
 //!
 //! ```text
-//!   DEVICE/scratch/lock              held for moments: by who commits, takes extents, or comes and goes; in it stands
-//!                                    which record of the log is the last (24 bytes: its generation and number, and
-//!                                    the sequence of the superblock), or zeros while that changes; up to which commit
-//!                                    the space of freed extents was given back (8 bytes); and where the devices of the
-//!                                    store are (their folders, each with a zero byte at its end)
+//!   DEVICE/scratch/lock              held for moments: by a process that commits, takes extents, comes or goes. Its content:
+//!                                    the last record of the log (24 bytes: its generation and number, and the sequence
+//!                                    of the superblock), or zeros while it changes; the commit up to which the space of
+//!                                    freed extents was discarded (8 bytes); the folders of the devices of the store
+//!                                    (each with a zero byte at its end)
 //!   DEVICE/scratch/PID-RANDOM/       one for each job
 //!   DEVICE/scratch/reader-PID-RANDOM/  one for each process that has datasets open
 //!   DEVICE/scratch/PID-RANDOM/lock   held by its owner as long as it lives
-//!   DEVICE/scratch/PID-RANDOM/lease  extents that it took (10 bytes each: device, first extent, count)
-//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that it reads (8 bytes); absent: none
-//!   DEVICE/scratch/PID-RANDOM/keeps  what it keeps for the job that goes on with it (a name); absent: nothing
+//!   DEVICE/scratch/PID-RANDOM/lease  extents that the owner took (10 bytes each: device, first extent, count)
+//!   DEVICE/scratch/PID-RANDOM/pin    the oldest commit that the owner reads (8 bytes); absent: none
+//!   DEVICE/scratch/PID-RANDOM/keeps  the name of the work that the owner keeps; absent: nothing
 //! ```
 //!
-//! The same stands in the folder of every device, and who changes something holds the locks of all devices that it
-//! sees. So two that have any device in common meet, whatever was moved or unmounted meanwhile: with one meeting place
-//! in the folder of the first device, one that comes while that is away would meet nobody. A folder that is no longer
-//! where it was found is an error for who wants to change something, and left out by who only reads.
+//! The folder of every device has the same content, and a process that changes something holds the locks of all devices
+//! that it sees. Two processes with a common device therefore always meet, even if other devices were moved or
+//! unmounted. With one meeting place in the folder of the first device, a process that comes while that device is
+//! missing would meet no other. If a folder is no longer at its place, a change fails, and a read ignores the folder.
 //!
-//! The record that stands in a lock was durable before. So a log that ends before that record is damaged, whatever else
-//! is there, and a folder whose lock says anything was a device of a store, although its superblock may be lost. The
-//! other devices of that store are then found by the folders that stand there.
+//! The record that a lock announces was durable before. A log that ends before that record is damaged, whatever else
+//! exists. A folder with a non-empty lock belonged to a device of a store, even if its superblock is lost; the lock
+//! then names the folders of the other devices.
 //!
-//! A lock (`flock`) ends with the process that holds it, however it ends. So a folder whose lock can be taken belongs
-//! to a dead owner and is removed at the start of the next job; the folders of the living are not touched. After a
-//! power loss everybody is dead, so nothing here is ever synced.
+//! A lock (`flock`) ends with the process that holds it, even on a kill. A folder whose lock can be taken therefore
+//! belongs to a dead owner, and the next job removes it at its start; folders of the living are not touched. After a
+//! power loss all owners are dead, so nothing here is ever synced.
 
 use std::{
     collections::BTreeMap,
@@ -39,30 +40,33 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::{Error, Place, Result, log::LastRecord, log::catalog::Run, log::encoding::Cursor};
+use crate::{
+    Error, Place, Result, log::LastRecord, log::catalog::Run, log::encoding::Cursor, random::random_u64,
+};
 
 const RUN_BYTES: usize = 10;
 const LAST_RECORD_BYTES: usize = 24;
 
-/// The scratch folders of a store.
+/// `Registry` is the set of scratch folders of a store.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    /// That of the folder which was named first; jobs keep plain files there.
+    /// The scratch folder of the device that was named first; jobs keep plain files there.
     home: PathBuf,
-    /// In the order in which everybody locks them.
+    /// The scratch folders in the order in which all processes lock them.
     roots: RwLock<Vec<Root>>,
 }
 
-/// The scratch folder of a device.
+/// `Root` is the scratch folder of a device.
 #[derive(Clone, Debug)]
 struct Root {
-    /// Which folder the device was when it was found: number of the file system and of the folder.
+    /// The identity of the device's folder when it was found: the numbers of the file system and of the inode.
     identity: (u64, u64),
     folder: PathBuf,
     path: PathBuf,
 }
 
-/// The lock of a store. Whoever writes the log or takes extents holds it alone; whoever reads the log may share it.
+/// `Guard` is the lock of a store. A process that writes the log or takes extents holds it exclusively; readers of the
+/// log may share it.
 #[derive(Debug)]
 pub(crate) struct Guard<'a> {
     registry: &'a Registry,
@@ -70,7 +74,8 @@ pub(crate) struct Guard<'a> {
     _locks: Vec<File>,
 }
 
-/// Which folder or file that is, whatever it is called; `None` where there is none.
+/// Returns the identity of a folder or file: the numbers of its file system and inode; `None` if the path does not
+/// exist.
 pub(crate) fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
@@ -93,7 +98,7 @@ impl Root {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(Error::io("lock", path, error.into())),
             }
-            // While this one waited, the folder may have been removed or moved.
+            // During the wait, the folder may have been removed or moved.
             let held = lock.metadata().map_err(|error| Error::io("lock", &path, error))?;
             if identity(&path) == Some((held.dev(), held.ino())) {
                 return Ok(Some(lock));
@@ -103,7 +108,7 @@ impl Root {
 }
 
 impl Registry {
-    /// That of the store whose home is `home`. Makes the folder if it is not there and can be made.
+    /// Opens the registry of the store whose first device is in `home`. The scratch folder is created if possible.
     pub fn open(home: &Path) -> Result<Registry> {
         let path = home.join("scratch");
         match fs::create_dir_all(&path) {
@@ -115,7 +120,7 @@ impl Registry {
         Ok(Registry { home: path, roots: RwLock::new(vec![root]) })
     }
 
-    /// From now on the store's folders are these, beside that of its home. Where no folder can be made, nobody meets.
+    /// Sets the folders of the store beside its home. Where no scratch folder can be made, processes do not meet.
     pub fn meet_on(&self, folders: impl IntoIterator<Item = PathBuf>) {
         let folders: Vec<PathBuf> = folders.into_iter().collect();
         let mut roots = self.roots.write().expect("no panic under this lock");
@@ -123,7 +128,7 @@ impl Registry {
         for folder in folders {
             let Some(identity) = identity(&folder) else { continue };
             let path = folder.join("scratch");
-            // A device that was taken out of the store has no segment any more, and is to stay empty.
+            // A device that was taken out of the store has no segment any more, and must stay empty.
             if folder.join("segment-00000000").exists() {
                 let _ = fs::create_dir_all(&path);
             }
@@ -134,10 +139,10 @@ impl Registry {
         roots.sort_unstable_by_key(|root| root.identity);
     }
 
-    /// A folder is no longer one of the store: nobody meets there any more.
+    /// Takes a folder out of the store, so that processes no longer meet there.
     ///
     /// # Errors
-    /// I/O, where something of it stays.
+    /// I/O, if files stay in the scratch folder.
     pub fn remove(&self, folder: &Path) -> Result<()> {
         let mut roots = self.roots.write().expect("no panic under this lock");
         roots.retain(|root| root.folder != folder);
@@ -148,96 +153,101 @@ impl Registry {
         }
     }
 
-    /// Waits for the lock, to change something.
+    /// Waits for the exclusive lock.
     ///
     /// # Errors
-    /// I/O; [`Error::BadDevice`] where a folder is no longer where it was.
+    /// I/O; [`Error::BadDevice`] if a folder is no longer at its place.
     pub fn lock(&self) -> Result<Guard<'_>> {
         self.lock_as(FlockOperation::LockExclusive)
     }
 
-    /// Waits until nobody changes anything. On a file system that is mounted read-only nobody does.
+    /// Waits for the shared lock. On a file system that is mounted read-only no lock is needed.
     pub fn share(&self) -> Result<Guard<'_>> {
         self.lock_as(FlockOperation::LockShared)
     }
 
-    /// For an owner that can do nothing but read: no folder, until [`Guard::join_also`] makes one.
-    pub fn nowhere(&self, prefix: &str) -> Scratch {
+    /// Creates an owner without a folder, for a process that can only read, until [`Guard::join_also`] makes one.
+    pub fn without_folder(&self, prefix: &str) -> Scratch {
         let name = format!("{prefix}{}-{:016x}", std::process::id(), random_u64());
         Scratch { home: self.home.join(&name), name, members: Mutex::default() }
     }
 
-    /// The last record that somebody appended to the log since the machine was started; `None`: nobody knows. To be
-    /// called under the lock.
+    /// Returns the last record of the log that a process announced since the machine was started; `None` if it is
+    /// unknown. The caller holds the lock.
     pub fn last_record(&self) -> Option<LastRecord> {
-        let told = self.told();
-        let first = (*told.first()?)?;
-        // One that was away knows an older one, or nothing.
-        told.iter().all(|other| *other == Some(first)).then_some(first)
+        let content = self.announcements();
+        let first = (*content.first()?)?;
+        // A device that was missing has an older announcement, or none.
+        content.iter().all(|other| *other == Some(first)).then_some(first)
     }
 
-    /// Whether somebody told of this record, on any device.
-    pub fn has_told(&self, record: LastRecord) -> bool {
-        self.told().contains(&Some(record))
+    /// Returns true if a device has an announcement of this record.
+    pub fn has_announced(&self, record: LastRecord) -> bool {
+        self.announcements().contains(&Some(record))
     }
 
-    /// The latest record that somebody told of, in the home of the store or in one of `folders`. It was durable then.
+    /// Returns the latest record that was announced in the home of the store or in `folders`. That record was durable.
     pub fn latest_record(&self, folders: impl IntoIterator<Item = PathBuf>) -> Option<LastRecord> {
         let locks = folders.into_iter().map(|folder| lock_of(&folder)).chain([self.home.join("lock")]);
-        locks.filter_map(|lock| Told::read(&lock).ok()??.last).max()
+        locks.filter_map(|lock| LockContent::read(&lock).ok()??.last).max()
     }
 
-    /// What is told of the log on each device; a folder without a lock, in which nobody can meet, says nothing. One that
-    /// cannot be read may tell of a later record than the others, so that nobody knows.
-    fn told(&self) -> Vec<Option<LastRecord>> {
+    /// Returns the announcement on each device. A folder without a lock, in which processes cannot meet, has no entry.
+    /// A lock that cannot be read may hold a later record than the others, so its entry is `None`.
+    fn announcements(&self) -> Vec<Option<LastRecord>> {
         let roots = self.roots.read().expect("no panic under this lock");
-        let told = roots.iter().filter_map(|root| Told::read(&root.path.join("lock")).transpose());
-        told.map(|told| told.ok()?.last).collect()
+        let content = roots.iter().filter_map(|root| LockContent::read(&root.path.join("lock")).transpose());
+        content.map(|content| content.ok()?.last).collect()
     }
 
-    /// Tells the others which record of the log is the last, and where the devices are. Where that fails they are told
-    /// nothing, and look themselves. To be called under the lock, also one that is shared: then nobody appends, and all
-    /// tell the same.
-    pub fn tell_last_record(&self, last: LastRecord) {
+    /// Announces the last record of the log and the folders of the devices. If this fails, other processes have no
+    /// announcement and read the log themselves. The caller holds the lock, exclusive or shared: under a shared lock no
+    /// process appends, and all announce the same.
+    pub fn announce_last_record(&self, last: LastRecord) {
         let roots = self.roots.read().expect("no panic under this lock");
         let folders: Vec<PathBuf> = roots.iter().map(|root| root.folder.clone()).collect();
         for root in roots.iter() {
             let path = root.path.join("lock");
-            let told = Told { last: Some(last), folders: folders.clone(), ..Told::read_or_nothing(&path) };
-            let _ = told.write(&path);
+            let content = LockContent {
+                last: Some(last),
+                folders: folders.clone(),
+                ..LockContent::read_or_nothing(&path)
+            };
+            let _ = content.write(&path);
         }
     }
 
-    /// The last commit of which somebody told that the space of all that was freed until then was given back; 0: nobody
-    /// told. To be called under the lock.
+    /// Returns the last commit up to which the space of freed extents was announced as discarded; 0 if it is unknown.
+    /// The caller holds the lock.
     pub fn discarded(&self) -> u64 {
         let roots = self.roots.read().expect("no panic under this lock");
-        let told = roots.iter().map(|root| Told::read_or_nothing(&root.path.join("lock")));
-        told.map(|told| told.discarded).min().unwrap_or(0)
+        let content = roots.iter().map(|root| LockContent::read_or_nothing(&root.path.join("lock")));
+        content.map(|content| content.discarded).min().unwrap_or(0)
     }
 
-    /// Tells the others so, who do it again where they are not told. To be called under the lock, and not under one that
-    /// is shared.
-    pub fn tell_discarded(&self, commit: u64) {
+    /// Announces the commit up to which the space of freed extents was discarded. Other processes discard it again if
+    /// the announcement fails. The caller holds the exclusive lock.
+    pub fn announce_discarded(&self, commit: u64) {
         for root in self.roots.read().expect("no panic under this lock").iter() {
             let path = root.path.join("lock");
-            let told = Told { discarded: commit, ..Told::read_or_nothing(&path) };
-            let _ = told.write(&path);
+            let content = LockContent { discarded: commit, ..LockContent::read_or_nothing(&path) };
+            let _ = content.write(&path);
         }
     }
 
-    /// Takes back what was told of the log. To be called under the lock, before the log changes.
+    /// Clears the announced record. The caller holds the lock and is about to change the log.
     ///
     /// # Errors
-    /// I/O. Nothing may be changed then.
-    pub fn tell_nothing(&self) -> Result<()> {
+    /// I/O. The caller must then change nothing.
+    pub fn clear_last_record(&self) -> Result<()> {
         for root in self.roots.read().expect("no panic under this lock").iter() {
-            Told::take_back_last(&root.path.join("lock"))?;
+            LockContent::clear_last(&root.path.join("lock"))?;
         }
         Ok(())
     }
 
-    /// A drive that fails, is full or cannot be written is left out as long as there are others: all meet on those.
+    /// Locks all devices. A drive that fails, is full or cannot be written is left out as long as there are others, on
+    /// which all processes meet.
     fn lock_as(&self, operation: FlockOperation) -> Result<Guard<'_>> {
         let only_reads = operation == FlockOperation::LockShared;
         let all = self.roots.read().expect("no panic under this lock").clone();
@@ -253,7 +263,7 @@ impl Registry {
                     read_only.push(root.path)
                 }
                 Err(error @ Error::BadDevice { .. }) if !only_reads => return Err(error),
-                // That it is read-only tells most: it can still be read.
+                // A read-only file system is the most useful error, since the store can still be read.
                 Err(error) if failed.as_ref().is_some_and(is_read_only_error) => drop(error),
                 Err(error) => failed = Some(error),
             }
@@ -268,52 +278,52 @@ impl Registry {
     }
 }
 
-/// The lock in the folder of a device.
+/// Returns the path of the lock in the folder of a device.
 fn lock_of(folder: &Path) -> PathBuf {
     folder.join("scratch/lock")
 }
 
-/// The content of the lock of a device, by which the processes at work on a store tell each other of the log.
+/// `LockContent` is the content of the lock of a device, which announces the state of the log to other processes.
 ///
 /// ```text
 ///    0   8   generation of the log   \
-///    8   8   number of its last record  } zeros: nobody knows
+///    8   8   number of its last record  } zeros: unknown
 ///   16   8   sequence of the superblock /
-///   24   8   commit up to which the space of freed extents was given back; 0: nobody knows
+///   24   8   commit up to which the space of freed extents was discarded; 0: unknown
 ///   32       folders of the devices, byte by byte, each with a zero byte at its end
 /// ```
 ///
-/// A lock of an older version ends after byte 24, or the folders begin there.
+/// A lock of an older version ends after byte 24, or its folders begin there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
+struct LockContent {
     last: Option<LastRecord>,
     discarded: u64,
     folders: Vec<PathBuf>,
 }
 
-impl Told {
-    /// What stands in a lock; `None` where there is none.
-    fn read(lock: &Path) -> Result<Option<Told>> {
-        Ok(read_if_there(lock)?.map(|bytes| Told::decode(&bytes)))
+impl LockContent {
+    /// Reads the content of a lock; `None` if there is no lock.
+    fn read(lock: &Path) -> Result<Option<LockContent>> {
+        Ok(read_if_there(lock)?.map(|bytes| LockContent::decode(&bytes)))
     }
 
-    /// The same; nothing where it cannot be read.
-    fn read_or_nothing(lock: &Path) -> Told {
-        Told::read(lock).ok().flatten().unwrap_or_default()
+    /// Reads the content of a lock, or returns the empty content if it cannot be read.
+    fn read_or_nothing(lock: &Path) -> LockContent {
+        LockContent::read(lock).ok().flatten().unwrap_or_default()
     }
 
-    fn decode(lock: &[u8]) -> Told {
+    fn decode(lock: &[u8]) -> LockContent {
         let (record, rest) = lock.split_at_checked(LAST_RECORD_BYTES).unwrap_or_default();
-        // The highest bytes of a commit's number are zeros, and folders have no two zeros in a row.
+        // The highest bytes of a commit's number are zeros, and a list of folders has no two zeros in a row.
         let (discarded, folders) = match rest.split_first_chunk::<8>() {
             Some((number @ [.., 0, 0], folders)) => (u64::from_le_bytes(*number), folders),
             _ => (0, rest),
         };
         let folders = folders.split(|&byte| byte == 0).map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
-        Told {
+        LockContent {
             last: decode_last(record),
             discarded,
-            // What is not absolute is what is left of a longer list, or nothing.
+            // A relative path is the remainder of a longer list, or empty.
             folders: folders.filter(|folder| folder.is_absolute()).collect(),
         }
     }
@@ -329,7 +339,7 @@ impl Told {
         bytes
     }
 
-    /// Writes it in one call: a reader sees what was there before, or this.
+    /// Writes the content in one call, so that a reader sees the old content or the new one.
     fn write(&self, lock: &Path) -> Result<()> {
         let bytes = self.encode();
         let mut file = open_lock(lock)?;
@@ -338,39 +348,39 @@ impl Told {
             .map_err(|error| Error::io("write", lock, error))
     }
 
-    /// Makes the last record zeros, and leaves the rest as it is: in place, which needs no space.
-    fn take_back_last(lock: &Path) -> Result<()> {
+    /// Overwrites the last record with zeros in place, which needs no space.
+    fn clear_last(lock: &Path) -> Result<()> {
         let take_back = |mut file: File| match file.metadata()?.len() {
             0 => Ok(()),
             _ => file.write_all(&[0; LAST_RECORD_BYTES]),
         };
         match File::options().write(true).open(lock).and_then(take_back) {
-            // Where there is none, nothing was told.
+            // A missing lock announces nothing.
             Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io("write", lock, error)),
             _ => Ok(()),
         }
     }
 }
 
-/// The record that stands at the beginning of a lock.
+/// Decodes the record at the beginning of a lock.
 fn decode_last(bytes: &[u8]) -> Option<LastRecord> {
     let mut bytes = Cursor(bytes);
     let last = LastRecord { generation: bytes.u64()?, number: bytes.u64()?, sequence: bytes.u64()? };
-    // Zeros are what was taken back.
+    // Zeros are a cleared record.
     (last.generation > 0).then_some(last)
 }
 
-/// Whether somebody told of a store in this folder of a device.
-pub(crate) fn tells_of_a_store(folder: &Path) -> bool {
+/// Returns true if a process announced a store in this folder of a device.
+pub(crate) fn announces_a_store(folder: &Path) -> bool {
     fs::metadata(lock_of(folder)).is_ok_and(|lock| lock.len() > 0)
 }
 
-/// The folders of the store whose device was in `folder`, as somebody told there.
-pub(crate) fn told_folders(folder: &Path) -> Vec<PathBuf> {
-    Told::read_or_nothing(&lock_of(folder)).folders
+/// Returns the announced folders of the store whose device was in `folder`.
+pub(crate) fn announced_folders(folder: &Path) -> Vec<PathBuf> {
+    LockContent::read_or_nothing(&lock_of(folder)).folders
 }
 
-/// Whether the error is that a file system is full.
+/// Returns true if the error is a full file system.
 pub(crate) fn is_full(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::StorageFull)
 }
@@ -379,32 +389,33 @@ fn is_read_only_error(error: &Error) -> bool {
     matches!(error, Error::Io { source, .. } if is_read_only(source))
 }
 
-/// Whether nobody can change what the error is about: a file system that is mounted read-only, a folder of others.
+/// Returns true if the error means that this process cannot write: a file system that is mounted read-only, or a folder
+/// of another user.
 pub(crate) fn is_read_only(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied)
 }
 
-/// Who is at work on a store.
+/// `Owner` is a job or a reader at work on a store.
 #[derive(Clone, Debug)]
 pub struct Owner {
-    /// Its folder.
+    /// The folder of the owner.
     pub path: PathBuf,
-    /// The number of its process.
+    /// The id of the process.
     pub process: u32,
-    /// Whether it has datasets open, or is a job.
+    /// True if the owner has datasets open, false if it is a job.
     pub is_reader: bool,
-    /// Extents that it took.
+    /// The extents that the owner took.
     pub lease: Vec<Run>,
-    /// The oldest commit that it reads.
+    /// The oldest commit that the owner reads.
     pub pin: Option<u64>,
-    /// When it came.
+    /// The time at which the owner came.
     pub since: Option<std::time::SystemTime>,
-    /// The name of what it keeps for the job that goes on with it.
+    /// The name of the work that the owner keeps ([`crate::Keep`]).
     pub keeps: Option<String>,
 }
 
 impl Guard<'_> {
-    /// Everybody who is alive.
+    /// Lists all living owners.
     pub fn owners(&self) -> Result<Vec<Owner>> {
         let mut owners = Vec::new();
         for (name, folders) in self.folders()? {
@@ -440,9 +451,9 @@ impl Guard<'_> {
         Ok(dead)
     }
 
-    /// Folders for a new owner, whose name begins with `prefix`.
+    /// Makes folders for a new owner, whose name begins with `prefix`.
     pub fn join(&self, prefix: &str) -> Result<Scratch> {
-        let mut scratch = self.registry.nowhere(prefix);
+        let mut scratch = self.registry.without_folder(prefix);
         self.join_also(&scratch)?;
         let members = scratch.members.get_mut().expect("no panic under this lock");
         if !members.iter().any(|(path, _)| *path == scratch.home) {
@@ -451,11 +462,11 @@ impl Guard<'_> {
         Ok(scratch)
     }
 
-    /// Folders for an owner wherever it has none yet: in those of devices that came later. Where a drive is full or
-    /// fails, or is being taken out of the store, the others do.
+    /// Makes the missing folders of an owner, such as those on devices that were added later. A drive that is full,
+    /// fails, or is being removed is left out as long as there are others.
     ///
     /// # Errors
-    /// I/O, where there is no folder at all.
+    /// I/O, if the owner has no folder at all.
     pub fn join_also(&self, scratch: &Scratch) -> Result<()> {
         let mut members = scratch.members.lock().expect("no panic under this lock");
         let mut failed = None;
@@ -478,7 +489,7 @@ impl Guard<'_> {
         }
     }
 
-    /// The extents that all owners have taken.
+    /// Returns the extents that all owners have taken.
     pub fn leases(&self) -> Result<Vec<Run>> {
         let mut leases = Vec::new();
         for folders in self.folders()?.into_values() {
@@ -487,12 +498,12 @@ impl Guard<'_> {
         Ok(leases)
     }
 
-    /// The oldest commit that somebody reads; `commit`, which is the last, where nobody reads an older one.
+    /// Returns the oldest commit that is being read; `commit`, the last one, if no older one is.
     pub fn pinned(&self, commit: u64) -> Result<u64> {
         Ok(self.oldest_pin()?.map_or(commit, |oldest| oldest.min(commit)))
     }
 
-    /// The oldest commit that somebody says to read.
+    /// Returns the oldest pinned commit.
     fn oldest_pin(&self) -> Result<Option<u64>> {
         let mut oldest: Option<u64> = None;
         for folders in self.folders()?.into_values() {
@@ -505,7 +516,7 @@ impl Guard<'_> {
         Ok(oldest)
     }
 
-    /// The folders of each owner, by its name.
+    /// Returns the folders of each owner, by the owner's name.
     fn folders(&self) -> Result<BTreeMap<String, Vec<PathBuf>>> {
         let mut folders: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
         for root in &self.roots {
@@ -518,7 +529,7 @@ impl Guard<'_> {
             for entry in entries {
                 let entry = entry.map_err(list)?;
                 let kind = match entry.file_type() {
-                    // An owner that ends removes its folder without asking.
+                    // An owner that ends removes its folder without the lock.
                     Err(error) if error.kind() == ErrorKind::NotFound => continue,
                     kind => kind.map_err(|error| Error::io("look at", entry.path(), error))?,
                 };
@@ -532,22 +543,23 @@ impl Guard<'_> {
     }
 }
 
-/// The extents that dead owners left.
+/// `Dead` holds the extents that dead owners left.
 #[derive(Debug, Default)]
 pub(crate) struct Dead {
-    /// Extents that they had taken.
+    /// The extents that dead owners had taken.
     pub lease: Vec<Run>,
-    /// Extents that the living have taken.
+    /// The extents that living owners have taken.
     pub leases_of_living: Vec<Run>,
     folders: Vec<PathBuf>,
 }
 
 impl Dead {
-    /// Removes their folders: after the extents were given back, so that whoever dies in between leaves that to the next.
+    /// Removes the folders of dead owners. The caller has freed their extents before; if it dies in between, the next
+    /// process does the same.
     pub fn remove(self) -> Result<()> {
         for path in self.folders {
             match fs::remove_dir_all(&path) {
-                // An owner that ends removes its folder without asking.
+                // An owner that ends removes its folder without the lock.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 removed => removed.map_err(|error| Error::io("remove", &path, error))?,
             }
@@ -556,7 +568,7 @@ impl Dead {
     }
 }
 
-/// Makes a folder of an owner, which says what that in `known` says, and takes its lock.
+/// Makes a folder of an owner with the same content as `known`, and takes the lock of the folder.
 fn new_member(path: &Path, known: Option<&Path>) -> Result<File> {
     fs::create_dir(path).map_err(|error| Error::io("create folder", path, error))?;
     let lock = open_lock(&path.join("lock"))?;
@@ -571,22 +583,22 @@ fn new_member(path: &Path, known: Option<&Path>) -> Result<File> {
     Ok(lock)
 }
 
-/// The folders of one owner; removed on drop.
+/// `Scratch` is the set of folders of one owner, which are removed on drop.
 #[derive(Debug)]
 pub struct Scratch {
     name: String,
     home: PathBuf,
-    /// With the lock of each.
+    /// The folders with their locks.
     members: Mutex<Vec<(PathBuf, File)>>,
 }
 
 impl Scratch {
-    /// The folder for plain files.
+    /// Returns the folder for plain files.
     pub fn path(&self) -> &Path {
         &self.home
     }
 
-    /// Writes down that these extents are taken. To be called under the store's lock.
+    /// Records that these extents are taken. The caller holds the store's lock.
     pub(crate) fn add_lease(&self, run: Run) -> Result<()> {
         let mut bytes = Vec::with_capacity(RUN_BYTES);
         bytes.extend(run.start.device.to_le_bytes());
@@ -595,10 +607,10 @@ impl Scratch {
         self.in_each("lease", |path| File::options().append(true).create(true).open(path)?.write_all(&bytes))
     }
 
-    /// Writes down the oldest commit that is read here; `None` for none.
+    /// Records the oldest commit that is being read; `None` if there is none.
     pub(crate) fn pin(&self, commit: Option<u64>) -> Result<()> {
         self.in_each("pin", |path| match commit {
-            // Overwritten in place and in one call: a reader sees the old commit or the new one.
+            // The pin is overwritten in place and in one call: a reader sees the old commit or the new one.
             Some(commit) => {
                 let file = File::options().write(true).create(true).truncate(false).open(path);
                 file.and_then(|mut file| file.write_all(&commit.to_le_bytes()))
@@ -607,12 +619,13 @@ impl Scratch {
         })
     }
 
-    /// Writes down what is kept here. To be called under the store's lock.
+    /// Records the name of kept work. The caller holds the store's lock.
     pub(crate) fn keep(&self, name: &str) -> Result<()> {
         self.in_each("keeps", |path| fs::write(path, name))
     }
 
-    /// Does something to a file in each folder. Where a drive is full, fails or is gone, the others count.
+    /// Changes a file in each folder. A folder on a drive that is full, fails or is gone is ignored as long as there
+    /// are others.
     fn in_each(&self, name: &str, act: impl Fn(&Path) -> std::io::Result<()>) -> Result<()> {
         let members = self.members.lock().expect("no panic under this lock");
         let (mut done, mut failed) = (false, None);
@@ -630,7 +643,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         for (folder, _) in self.members.get_mut().expect("no panic under this lock") {
-            // What cannot be removed now is removed by the next job.
+            // The next job removes a folder that cannot be removed now.
             let _ = fs::remove_dir_all(folder);
         }
     }
@@ -653,8 +666,8 @@ fn read_if_there(path: &Path) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// The extents that an owner has taken, as its folders say. Each of them says everything, but for one that was away or full for a
-/// while, or in which it is about to be written: so all that any of them says counts.
+/// Reads the extents that an owner has taken. A folder may miss some of them if its drive was missing or full, or if
+/// the owner is about to write there; the result is therefore the union over all folders.
 fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for folder in folders {
@@ -665,12 +678,13 @@ fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
             Run { start: Place { device, extent }, count: bytes.u32().expect("10 bytes") }
         }));
     }
-    // Nothing here is ever synced: after a power loss a lease may be zeros. What nobody can have taken, nobody has.
+    // Nothing here is ever synced, so a lease may be zeros after a power loss. Places that cannot hold data are
+    // ignored.
     runs.retain(|run| run.is_for_data());
     Ok(Run::merged(&runs))
 }
 
-/// The name of what an owner keeps, as its folders say.
+/// Reads the name of the work that an owner keeps.
 fn kept_name(folders: &[PathBuf]) -> Result<Option<String>> {
     for folder in folders {
         if let Some(bytes) = read_if_there(&folder.join("keeps"))? {
@@ -680,7 +694,7 @@ fn kept_name(folders: &[PathBuf]) -> Result<Option<String>> {
     Ok(None)
 }
 
-/// The oldest commit that the folders of an owner say to be read.
+/// Reads the oldest commit that an owner pins.
 fn oldest_pin(folders: &[PathBuf]) -> Result<Option<u64>> {
     let mut oldest: Option<u64> = None;
     for folder in folders {
@@ -693,8 +707,8 @@ fn oldest_pin(folders: &[PathBuf]) -> Result<Option<u64>> {
     Ok(oldest)
 }
 
-/// Whether nobody holds the lock of any of an owner's folders. A folder without one is of an owner that died between two
-/// system calls, since the lock of the store is held here.
+/// Returns true if no lock of the owner's folders is held. A folder without a lock belongs to an owner that died
+/// between two system calls, since the caller holds the lock of the store.
 fn is_dead(folders: &[PathBuf]) -> Result<bool> {
     for folder in folders {
         match File::options().write(true).open(folder.join("lock")) {
@@ -707,17 +721,12 @@ fn is_dead(folders: &[PathBuf]) -> Result<bool> {
     Ok(true)
 }
 
-/// Eight random bytes of the system's.
-pub(crate) fn random_u64() -> u64 {
-    getrandom::u64().expect("the system has random bytes for whoever asks for eight")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_scratch_of_the_dead_goes_and_that_of_the_living_stays() {
+    fn scratch_of_dead_owners_is_removed_and_scratch_of_living_ones_stays() {
         let home = tempfile::tempdir().unwrap();
         let registry = Registry::open(home.path()).unwrap();
         let living = registry.lock().unwrap().join("").unwrap();
@@ -745,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_taken_out_or_full_is_done_without() {
+    fn a_removed_or_full_device_is_left_out() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(other.path().join("segment-00000000"), "").unwrap();
         let registry = Registry::open(home.path()).unwrap();
@@ -754,7 +763,7 @@ mod tests {
         let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
         let early = guard.join("").unwrap();
         assert_eq!(early.members.lock().unwrap().len(), 2);
-        // Somebody who held the lock before took it out.
+        // Another process that held the lock before took the device out.
         fs::remove_dir_all(other.path().join("scratch")).unwrap();
         let late = guard.join("").unwrap();
         assert_eq!(late.members.lock().unwrap().len(), 1);
@@ -772,11 +781,11 @@ mod tests {
     }
 
     #[test]
-    fn state_that_cannot_be_read_is_an_error_and_not_nothing() {
+    fn unreadable_state_of_an_owner_is_an_error() {
         let home = tempfile::tempdir().unwrap();
         let registry = Registry::open(home.path()).unwrap();
         let living = registry.lock().unwrap().join("").unwrap();
-        // A folder in the place of a file fails whoever reads it.
+        // A folder in the place of a file makes every read fail.
         for name in ["lease", "pin", "keeps"] {
             let path = living.path().join(name);
             fs::create_dir(&path).unwrap();
@@ -793,38 +802,38 @@ mod tests {
     }
 
     #[test]
-    fn a_drive_whose_lock_cannot_be_read_may_tell_of_a_later_record() {
+    fn an_unreadable_lock_makes_the_last_record_unknown() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(other.path().join("segment-00000000"), "").unwrap();
         let registry = Registry::open(home.path()).unwrap();
         registry.meet_on([other.path().to_path_buf()]);
         let last = LastRecord { generation: 1, number: 2, sequence: 3 };
-        registry.tell_last_record(last);
+        registry.announce_last_record(last);
         assert_eq!(registry.last_record(), Some(last));
         let lock = other.path().join("scratch/lock");
         fs::remove_file(&lock).unwrap();
         assert_eq!(registry.last_record(), Some(last), "a device that was taken out says nothing");
         fs::create_dir(&lock).unwrap();
         assert_eq!(registry.last_record(), None);
-        assert!(registry.has_told(last));
+        assert!(registry.has_announced(last));
     }
 
     #[test]
-    fn what_is_told_of_the_log_and_of_space_that_was_given_back_are_apart() {
+    fn announcements_of_the_log_and_of_discarded_space_are_independent() {
         let home = tempfile::tempdir().unwrap();
         let registry = Registry::open(home.path()).unwrap();
         assert_eq!((registry.last_record(), registry.discarded()), (None, 0));
-        registry.tell_discarded(7);
+        registry.announce_discarded(7);
         assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
         let last = LastRecord { generation: 1, number: 2, sequence: 3 };
-        registry.tell_last_record(last);
+        registry.announce_last_record(last);
         assert_eq!((registry.last_record(), registry.discarded()), (Some(last), 7));
-        registry.tell_nothing().unwrap();
+        registry.clear_last_record().unwrap();
         assert_eq!((registry.last_record(), registry.discarded()), (None, 7));
     }
 
     #[test]
-    fn a_lock_says_of_folders_what_their_bytes_are_and_locks_of_older_versions_are_read() {
+    fn folders_in_a_lock_survive_encoding_and_older_locks_are_read() {
         let last = Some(LastRecord { generation: 1, number: 2, sequence: 3 });
         let folders = [&b"/a"[..], b"/data\xff", b"/data/b"];
         let record = [1u64, 2, 3].map(u64::to_le_bytes).concat();
@@ -834,39 +843,42 @@ mod tests {
                 folders[..count].iter().map(|folder| PathBuf::from(OsStr::from_bytes(folder))).collect();
             // The last number has the byte of a `/` where a list of folders would begin.
             for discarded in [0, 7, 0x2f, 0x2f2f_002f_002f] {
-                let told = Told { last, discarded, folders: folders.clone() };
-                let bytes = told.encode();
+                let content = LockContent { last, discarded, folders: folders.clone() };
+                let bytes = content.encode();
                 assert_eq!(bytes, [&record[..], &discarded.to_le_bytes(), &list].concat());
-                assert_eq!(Told::decode(&bytes), told);
+                assert_eq!(LockContent::decode(&bytes), content);
             }
-            let older = Told::decode(&[&record[..], &list].concat());
-            assert_eq!(older, Told { last, discarded: 0, folders });
+            let older = LockContent::decode(&[&record[..], &list].concat());
+            assert_eq!(older, LockContent { last, discarded: 0, folders });
         }
         for len in 0..24 {
-            assert_eq!(Told::decode(&record[..len]), Told::default());
+            assert_eq!(LockContent::decode(&record[..len]), LockContent::default());
         }
-        assert_eq!(Told::decode(&[0; 24]), Told::default());
+        assert_eq!(LockContent::decode(&[0; 24]), LockContent::default());
     }
 
     #[test]
-    fn who_tells_of_a_shorter_list_of_folders_leaves_nothing_of_the_longer_one() {
+    fn a_shorter_list_of_folders_replaces_a_longer_one() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(other.path().join("segment-00000000"), "").unwrap();
         let registry = Registry::open(home.path()).unwrap();
         registry.meet_on([other.path().to_path_buf()]);
-        registry.tell_last_record(LastRecord { generation: 1, number: 2, sequence: 3 });
-        registry.tell_discarded(7);
-        assert_eq!(told_folders(home.path()).len(), 2);
-        assert_eq!(told_folders(home.path()), told_folders(other.path()));
-        registry.tell_nothing().unwrap();
-        assert_eq!(told_folders(home.path()).len(), 2);
+        registry.announce_last_record(LastRecord { generation: 1, number: 2, sequence: 3 });
+        registry.announce_discarded(7);
+        assert_eq!(announced_folders(home.path()).len(), 2);
+        assert_eq!(announced_folders(home.path()), announced_folders(other.path()));
+        registry.clear_last_record().unwrap();
+        assert_eq!(announced_folders(home.path()).len(), 2);
         registry.remove(other.path()).unwrap();
-        registry.tell_last_record(LastRecord { generation: 1, number: 3, sequence: 3 });
-        assert_eq!((told_folders(home.path()), registry.discarded()), (vec![home.path().to_path_buf()], 7));
+        registry.announce_last_record(LastRecord { generation: 1, number: 3, sequence: 3 });
+        assert_eq!(
+            (announced_folders(home.path()), registry.discarded()),
+            (vec![home.path().to_path_buf()], 7)
+        );
     }
 
     #[test]
-    fn an_owner_has_taken_all_that_any_of_its_folders_says() {
+    fn a_lease_is_the_union_over_the_folders_of_its_owner() {
         let (home, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(other.path().join("segment-00000000"), "").unwrap();
         let registry = Registry::open(home.path()).unwrap();
@@ -890,12 +902,13 @@ mod tests {
     }
 
     #[test]
-    fn leases_and_pins_that_nobody_wrote_are_not_believed() {
+    fn corrupt_leases_and_pins_are_ignored() {
         let home = tempfile::tempdir().unwrap();
         let registry = Registry::open(home.path()).unwrap();
         let living = registry.lock().unwrap().join("").unwrap();
         let mut lease = vec![0; 10];
-        // The headers of the first segment and the superblock; an end that overflows; one that is whole; a torn one.
+        // The entries are the headers of the first segment and the superblock; an end that overflows; a valid run; a
+        // torn one.
         lease.extend([0, 0, 0, 0, 0, 0, 9, 0, 0, 0]);
         lease.extend([0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
         lease.extend([1, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
@@ -905,13 +918,13 @@ mod tests {
         assert_eq!(guard.leases().unwrap(), [Run { start: Place { device: 1, extent: 2 }, count: 3 }]);
         fs::write(living.path().join("pin"), [255; 8]).unwrap();
         assert_eq!(guard.pinned(7).unwrap(), 7);
-        // One that is being written pins everything.
+        // A pin that is being written pins everything.
         fs::write(living.path().join("pin"), [255; 3]).unwrap();
         assert_eq!(guard.pinned(7).unwrap(), 0);
     }
 
     #[test]
-    fn leases_and_the_oldest_pin_are_those_of_the_living() {
+    fn only_living_owners_have_leases_and_pins() {
         let home = tempfile::tempdir().unwrap();
         let registry = Registry::open(home.path()).unwrap();
         let owners = [0, 1].map(|_| registry.lock().unwrap().join("").unwrap());

@@ -1,4 +1,5 @@
-//! What is on the devices and who is at work: what `store df`, `store jobs` and `store locate` tell.
+//! The usage of a store is the data on its devices and the jobs at work, as `store df`, `store jobs` and `store locate`
+//! show them.
 
 use std::{
     collections::BTreeMap,
@@ -11,46 +12,46 @@ use crate::{
     DeviceEntry, EXTENT_BYTES, Owner, Result, SEGMENT_EXTENTS, Store, log::catalog::Run, shared::reserve,
 };
 
-/// What is on one device, in bytes.
+/// `DeviceUsage` is the use of one device, in bytes.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceUsage {
-    /// Its number in the store.
+    /// The number of the device in the store.
     pub number: u16,
-    /// Its folder.
+    /// The folder of the device.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
-    /// "ok", "leaving" (about to be removed) or "missing".
+    /// The state: "ok", "leaving" (about to be removed) or "missing".
     pub state: &'static str,
-    /// All extents that it has or may have.
+    /// All extents of the device, up to its limit.
     pub capacity_bytes: u64,
     /// Extents of datasets.
     pub dataset_bytes: u64,
-    /// Extents that datasets no longer need and somebody may still read.
+    /// Extents that datasets no longer need but readers may still have open.
     pub freed_bytes: u64,
     /// Extents that living jobs took.
     pub job_bytes: u64,
     /// Log, superblocks and headers.
     pub metadata_bytes: u64,
-    /// What can still be written to it: as far as its file system has room.
+    /// The space for new data, as far as the file system has room.
     pub free_bytes: u64,
 }
 
-/// Who is at work.
+/// `JobUsage` describes a job or a reader at work.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobUsage {
-    /// The number of its process.
+    /// The id of the process.
     pub process: u32,
     /// "job", or "reader" for a process that has datasets open.
     pub role: &'static str,
-    /// Bytes of extents that it took.
+    /// Bytes of the extents that it took.
     pub bytes: u64,
-    /// Seconds since it came.
+    /// Seconds since its start.
     pub seconds: f64,
-    /// Whether it reads a state of the store from before the last commit.
+    /// True if it reads a state of the store before the last commit.
     pub reads_old_state: bool,
 }
 
-/// JSON is text: bytes of a path that are none are replaced, as where it is shown.
+/// Serializes a path as text; invalid UTF-8 is replaced, as in the display.
 fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -60,12 +61,12 @@ fn bytes(runs: impl Iterator<Item = Run>) -> u64 {
 }
 
 impl Store {
-    /// What is on each device, by number.
+    /// Returns the use of each device, by number.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
     pub fn usage(&self) -> Result<Vec<DeviceUsage>> {
-        let (superblock, catalog) = self.0.state_of_things()?;
+        let (superblock, catalog) = self.0.snapshot()?;
         let owners = self.0.owners()?;
         let pinned = owners.iter().filter_map(|owner| owner.pin).min().unwrap_or(catalog.commit);
         let usage = superblock.devices.iter().map(|entry| {
@@ -78,10 +79,10 @@ impl Store {
             let log = superblock.places().filter(|place| place.device == entry.number).count() as u64;
             let (datasets, freed): (Vec<Run>, Vec<Run>) =
                 (datasets.filter(on_it).collect(), freed.filter(on_it).collect());
-            // What a job wrote and committed is the dataset's.
+            // Extents that a job wrote and committed belong to the dataset.
             let leases: Vec<Run> = Run::without(&leases.filter(on_it).collect::<Vec<_>>(), &datasets);
             let capacity_bytes = extents as u64 * EXTENT_BYTES as u64;
-            // One extent of headers for each segment as far as there is something.
+            // Each segment up to the last extent in use has one extent of headers.
             let last = datasets.iter().chain(&leases).map(|run| run.start.extent + run.count).max();
             let metadata = log + 1 + last.unwrap_or(1).div_ceil(SEGMENT_EXTENTS) as u64;
             let metadata_bytes = (metadata * EXTENT_BYTES as u64).min(capacity_bytes);
@@ -110,12 +111,12 @@ impl Store {
         Ok(usage.collect())
     }
 
-    /// Everybody who is at work on the store, on this machine.
+    /// Lists the jobs and readers at work on the store, on this machine.
     ///
     /// # Errors
     /// [`crate::Error::Io`].
     pub fn jobs(&self) -> Result<Vec<JobUsage>> {
-        let (_, catalog) = self.0.state_of_things()?;
+        let (_, catalog) = self.0.snapshot()?;
         let job = |owner: Owner| JobUsage {
             process: owner.process,
             role: if owner.is_reader { "reader" } else { "job" },
@@ -129,19 +130,19 @@ impl Store {
         Ok(self.0.owners()?.into_iter().map(job).collect())
     }
 
-    /// Where a device is, or was.
+    /// Returns the current folder of a device, or the recorded one.
     fn place_of(&self, entry: &DeviceEntry) -> PathBuf {
         let device = self.0.device(entry.number).ok();
         let folder = device.as_ref().and_then(|device| device.folder());
         folder.map_or_else(|| entry.path.clone(), Path::to_path_buf)
     }
 
-    /// The folders of the devices by their numbers.
+    /// Returns the folders of the devices by their numbers.
     ///
     /// # Errors
     /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
     pub fn device_paths(&self) -> Result<BTreeMap<u16, PathBuf>> {
-        let (superblock, _) = self.0.state_of_things()?;
+        let (superblock, _) = self.0.snapshot()?;
         Ok(superblock.devices.iter().map(|entry| (entry.number, self.place_of(entry))).collect())
     }
 }

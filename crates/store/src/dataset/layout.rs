@@ -1,0 +1,121 @@
+//! A layout describes the extents of a file, the groups and copies that they form, and the header of each.
+
+use crate::{EXTENT_BYTES, PAGE_BYTES, Place, Redundancy, log::header::Header};
+
+/// The level of an extent that holds data.
+pub(crate) const DATA: u8 = 0;
+/// The level of an extent that holds parity.
+pub(crate) const PARITY: u8 = 2;
+
+/// `Shape` describes an extent within its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub level: u8,
+    /// The number of the extent among the extents of its level in the file.
+    pub index: u64,
+    /// Bytes of data in the extent.
+    pub used: u32,
+    pub block_bytes: u32,
+}
+
+impl Shape {
+    /// Makes the header of the copy at `place`.
+    pub fn header(self, identity: Identity, place: Place, sums: &[u32]) -> Header {
+        Header {
+            place,
+            dataset: identity.dataset,
+            file: identity.file,
+            level: self.level,
+            index: self.index,
+            used: self.used,
+            block_bytes: self.block_bytes,
+            sums: sums.to_vec(),
+        }
+    }
+
+    /// Makes the header page for these bytes of the extent.
+    pub fn page(self, identity: Identity, place: Place, bytes: &[u8]) -> Vec<u8> {
+        let sums: Vec<u32> = bytes.chunks(self.block_bytes as usize).map(crc32fast::hash).collect();
+        self.header(identity, place, &sums).encode()
+    }
+
+    /// Returns the stored length of the extent: its data in whole pages.
+    pub fn stored(self) -> usize {
+        (self.used as usize).next_multiple_of(PAGE_BYTES)
+    }
+}
+
+/// `Identity` says to which file of which dataset an extent belongs. Each header repeats it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Identity {
+    pub dataset: u64,
+    pub file: u32,
+    pub level: u8,
+}
+
+/// `Layout` is a file as its record describes it, without the places of its extents.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    /// The name in errors: the name of the scratch file, or `dataset/file`.
+    pub name: String,
+    /// Bytes of data.
+    pub len: u64,
+    /// The unit of checking.
+    pub block_bytes: usize,
+    pub identity: Identity,
+    pub redundancy: Redundancy,
+}
+
+impl Layout {
+    /// Returns the number of extents of data, without copies.
+    pub fn extents(&self) -> u64 {
+        self.len.div_ceil(EXTENT_BYTES as u64)
+    }
+
+    /// Returns the number of references of the file.
+    pub fn positions(&self) -> u64 {
+        self.redundancy.refs(self.extents())
+    }
+
+    /// Returns the shape of the extent behind a reference.
+    pub fn shape(&self, position: u64) -> Shape {
+        let (redundancy, extents) = (self.redundancy, self.extents());
+        let block_bytes = self.block_bytes as u32;
+        match position.checked_sub(extents * redundancy.copies() as u64) {
+            None => {
+                let index = position % extents;
+                let used = (self.len - index * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64) as u32;
+                Shape { level: self.identity.level, index, used, block_bytes }
+            }
+            Some(index) => {
+                let used = self.group_len(position) as u32;
+                Shape { level: PARITY, index, used, block_bytes }
+            }
+        }
+    }
+
+    /// Returns the number of the parity group to which a reference belongs.
+    fn group(&self, position: u64) -> u64 {
+        let redundancy = self.redundancy;
+        match position.checked_sub(self.extents()) {
+            None => position / redundancy.group(),
+            Some(parity) => parity / redundancy.parity(),
+        }
+    }
+
+    /// Returns the length of the longest extent in the group of a reference, in whole pages.
+    pub fn group_len(&self, position: u64) -> usize {
+        let first = self.group(position) * self.redundancy.group();
+        let len = (self.len - first * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64);
+        (len as usize).next_multiple_of(PAGE_BYTES)
+    }
+
+    /// Returns the members of the group of a reference: their numbers in the group (first data, then parity) and their
+    /// positions.
+    pub fn group_of(&self, position: u64) -> Vec<(usize, u64)> {
+        let (redundancy, extents, group) = (self.redundancy, self.extents(), self.group(position));
+        let data = group * redundancy.group()..((group + 1) * redundancy.group()).min(extents);
+        let parity = extents + group * redundancy.parity();
+        data.chain(parity..parity + redundancy.parity()).enumerate().collect()
+    }
+}

@@ -1,0 +1,272 @@
+//! Named datasets are opened, listed, sealed and removed here.
+
+use std::{iter::zip, sync::Arc};
+
+use crate::{
+    CheckedFile, DatasetRecord, EXTENT_BYTES, Edit, FileRecord, Job, Place, Redundancy, Result, Store,
+    dataset::checked::Kept, dataset::layout::Identity, shared::Pin, space::extents::pieces,
+    store::check_name,
+};
+
+/// The kind of a dataset that is one file of plain bytes, and also the name of that file.
+pub const BYTES: &str = "bytes";
+
+/// The kind of the datasets that hold kept work ([`Store::keep`]), which lists leave out.
+pub(crate) const KEPT: &str = "kept";
+
+/// `DatasetSummary` is one line about a dataset.
+#[derive(Clone, Debug)]
+pub struct DatasetSummary {
+    /// The random id: see [`Dataset::id`].
+    pub id: u64,
+    /// The name.
+    pub name: String,
+    /// The kind: the format, named by the crate that writes it.
+    pub kind: String,
+    /// Bytes of data.
+    pub bytes: u64,
+    /// Bytes on the devices, with all copies, parity and lists.
+    pub stored_bytes: u64,
+    /// The number of files.
+    pub files: usize,
+    /// True if nothing can be appended any more.
+    pub sealed: bool,
+    /// The redundancy against damage and the loss of a device.
+    pub redundancy: Redundancy,
+}
+
+impl DatasetSummary {
+    fn of(record: &Arc<DatasetRecord>) -> DatasetSummary {
+        DatasetSummary {
+            id: record.id,
+            name: record.name.clone(),
+            kind: record.kind.clone(),
+            bytes: record.bytes(),
+            stored_bytes: record.runs.iter().map(|run| run.count as u64 * EXTENT_BYTES as u64).sum(),
+            files: record.files.len(),
+            sealed: record.sealed,
+            redundancy: record.redundancy,
+        }
+    }
+}
+
+/// `Location` is a range of a file that lies in one extent: the answer to the papers' query for physical addresses
+/// (BlueDBM, 2016 article, section 4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The offset of the range in the file, in bytes.
+    pub offset: u64,
+    /// The length of the range in bytes.
+    pub len: u64,
+    /// The place of each copy of the extent.
+    pub places: Vec<Place>,
+    /// The offset of the range in the extent, in bytes.
+    pub extent_offset: u64,
+}
+
+impl Store {
+    /// Opens a dataset with all its files.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::BadFormat`], [`crate::Error::Io`].
+    pub fn dataset(&self, name: &str) -> Result<Dataset> {
+        check_name(name)?;
+        let (catalog, pin) = self.0.pinned_catalog()?;
+        let record = catalog.datasets.get(name).ok_or_else(|| self.not_found(name))?.clone();
+        Ok(self.opened(record, &pin))
+    }
+
+    /// Opens all datasets as of one moment, by name, without kept work ([`Store::kept`]). The call reads the log once,
+    /// while [`Store::dataset`] reads it once per dataset.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
+    pub fn datasets(&self) -> Result<Vec<Dataset>> {
+        let (catalog, pin) = self.0.pinned_catalog()?;
+        let records = catalog.datasets.values().filter(|record| record.kind != KEPT);
+        Ok(records.map(|record| self.opened(record.clone(), &pin)).collect())
+    }
+
+    fn opened(&self, record: Arc<DatasetRecord>, pin: &Arc<Pin>) -> Dataset {
+        let open = |(number, file): (usize, &FileRecord)| {
+            self.open_file(&record, number as u32, file, Kept::Pin(pin.clone()))
+        };
+        let files = record.files.iter().enumerate().map(open).collect();
+        Dataset { record, files }
+    }
+
+    /// Opens the files that `NAME` (all files of a dataset) or `NAME/FILE` (one file) means.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`].
+    pub fn named_files(&self, named: &str) -> Result<Vec<NamedFile>> {
+        let (name, wanted) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
+        let dataset = self.dataset(name)?;
+        let is_all = wanted.is_none() && dataset.files.len() == 1;
+        let files: Vec<NamedFile> = zip(dataset.file_names(), &dataset.files)
+            .filter(|(called, _)| wanted.is_none_or(|wanted| wanted == *called))
+            .map(|(called, file)| NamedFile {
+                dataset: name.to_string(),
+                name: called.to_string(),
+                is_all,
+                file: file.clone(),
+            })
+            .collect();
+        if files.is_empty() { Err(self.not_found(named)) } else { Ok(files) }
+    }
+
+    pub(crate) fn open_file(
+        &self,
+        record: &DatasetRecord,
+        number: u32,
+        file: &FileRecord,
+        kept: Kept,
+    ) -> CheckedFile {
+        let label = format!("{}/{}", record.name, file.name);
+        let identity = Identity { dataset: record.id, file: number, level: 0 };
+        CheckedFile::of_record(label, file, identity, record.redundancy, kept)
+    }
+
+    /// Lists all datasets by name, without kept work ([`Store::kept`]).
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`], [`crate::Error::BadFormat`].
+    pub fn list(&self) -> Result<Vec<DatasetSummary>> {
+        let catalog = self.0.catalog()?;
+        let datasets = catalog.datasets.values().filter(|record| record.kind != KEPT);
+        Ok(datasets.map(DatasetSummary::of).collect())
+    }
+
+    /// Removes a dataset. Jobs that have it open are not disturbed.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
+    pub fn remove(&self, name: &str) -> Result<()> {
+        self.remove_dataset(name, None)
+    }
+
+    /// Removes a dataset if it has this id ([`Dataset::id`]); a newer dataset of the same name stays.
+    ///
+    /// # Errors
+    /// The errors of [`Store::remove`]; [`crate::Error::NotFound`] also if the id differs.
+    pub fn remove_exactly(&self, name: &str, id: u64) -> Result<()> {
+        self.remove_dataset(name, Some(id))
+    }
+
+    fn remove_dataset(&self, name: &str, id: Option<u64>) -> Result<()> {
+        check_name(name)?;
+        let (name, not_found) = (name.to_string(), self.not_found(name));
+        self.commit(move |catalog| match catalog.datasets.get(&name) {
+            Some(record) if id.is_none_or(|id| record.id == id) => Ok(vec![Edit::Remove(name)]),
+            _ => Err(not_found),
+        })
+    }
+
+    /// Seals a dataset: nothing can be appended any more. A sealed dataset stays sealed.
+    ///
+    /// # Errors
+    /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
+    pub fn seal(&self, name: &str) -> Result<()> {
+        check_name(name)?;
+        let (name, not_found) = (name.to_string(), self.not_found(name));
+        self.commit(move |catalog| match catalog.datasets.get(&name) {
+            None => Err(not_found),
+            Some(record) if record.sealed => Ok(Vec::new()),
+            Some(record) => {
+                Ok(vec![Edit::Put(Arc::new(DatasetRecord { sealed: true, ..(**record).clone() }))])
+            }
+        })
+    }
+}
+
+/// `Dataset` is a dataset with its files open.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    pub(crate) record: Arc<DatasetRecord>,
+    pub(crate) files: Vec<CheckedFile>,
+}
+
+/// `NamedFile` is a file of a dataset, as named by [`Store::named_files`].
+#[derive(Clone, Debug)]
+pub struct NamedFile {
+    /// The name of the dataset.
+    pub dataset: String,
+    /// The name of the file.
+    pub name: String,
+    /// True if the dataset was named and this file is all of it.
+    pub is_all: bool,
+    /// The content.
+    pub file: CheckedFile,
+}
+
+impl NamedFile {
+    /// Returns the title of the file beside plain files: `store:NAME`, or `store:NAME/FILE`.
+    pub fn title(&self) -> String {
+        let NamedFile { dataset, name, is_all, .. } = self;
+        if *is_all { format!("store:{dataset}") } else { format!("store:{dataset}/{name}") }
+    }
+}
+
+impl Dataset {
+    /// Returns the random id of the dataset. The content behind an id never changes: a new dataset of the same name has
+    /// another id.
+    pub fn id(&self) -> u64 {
+        self.record.id
+    }
+
+    /// Returns the name.
+    pub fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// Returns the kind: the format, named by the crate that writes it.
+    pub fn kind(&self) -> &str {
+        &self.record.kind
+    }
+
+    /// Returns the header of the crate that wrote the dataset.
+    pub fn attributes(&self) -> &[u8] {
+        &self.record.attributes
+    }
+
+    /// Returns the number of bytes of data in all files.
+    pub fn bytes(&self) -> u64 {
+        self.record.bytes()
+    }
+
+    /// Returns the names of the files, in order.
+    pub fn file_names(&self) -> impl Iterator<Item = &str> {
+        self.record.files.iter().map(|file| file.name.as_str())
+    }
+
+    /// Returns the file of this name, if the dataset has one.
+    pub fn file(&self, name: &str) -> Option<CheckedFile> {
+        let place = self.record.files.iter().position(|file| file.name == name)?;
+        Some(self.files[place].clone())
+    }
+
+    /// Returns the summary of the dataset.
+    pub fn summary(&self) -> DatasetSummary {
+        DatasetSummary::of(&self.record)
+    }
+
+    /// Returns the locations of a range of a file, in order; nothing if the file ends before the range.
+    ///
+    /// # Errors
+    /// I/O and damage, if the list of a large file's extents is read.
+    pub fn locate(
+        &self,
+        job: &Job,
+        file: &CheckedFile,
+        range: std::ops::Range<u64>,
+    ) -> Result<Vec<Location>> {
+        let range = range.start..range.end.min(file.len());
+        let copies = self.record.redundancy.copies();
+        let piece = |(extent, extent_offset, bytes): (u64, usize, std::ops::Range<usize>)| {
+            let places = (0..copies).map(|copy| file.place_of(job, extent, copy)).collect::<Result<_>>()?;
+            let (offset, len) = (range.start + bytes.start as u64, bytes.len() as u64);
+            Ok(Location { offset, len, places, extent_offset: extent_offset as u64 })
+        };
+        pieces(range.clone()).map(piece).collect()
+    }
+}
