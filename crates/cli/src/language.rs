@@ -7,7 +7,7 @@ use inshore::{
     kernels::{LanguagePlace, Profiles, text_sources},
     neardata::Source,
     ops::{
-        Request,
+        Beside, Request,
         verbs::{IdentifyLanguage, LanguageAnswer},
     },
 };
@@ -63,7 +63,7 @@ pub fn identify(options: Everywhere, words: &Identify) -> Result<()> {
         LanguagePlace::Whole => "texts",
     };
     let request = Request::new(operation, &words.inputs).to(&words.output);
-    operations::run_on(options, Opens::Existing, &request, None)?.tell(|report, done| {
+    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
         let LanguageAnswer { summary, languages, .. } = done.answer;
         let (texts, unknown) = (summary.texts, summary.unknown);
         let sentence = format!("{texts} {what}, {unknown} of them in none of {languages} languages");

@@ -51,13 +51,15 @@ pub enum StoreUse {
     Spills,
     /// It is needed at every target.
     Always,
+    /// For datasets among the inputs at [`Target::Local`].
+    Datasets,
 }
 
 impl StoreUse {
-    /// Whether a job at such a target has to be one on a store.
+    /// Whether a job at such a target has to be one on a store, whatever the inputs are.
     pub fn is_needed(self, place: Place) -> bool {
         match self {
-            StoreUse::Never => false,
+            StoreUse::Never | StoreUse::Datasets => false,
             StoreUse::Spills => place == Place::Local,
             StoreUse::Always => true,
         }
@@ -307,6 +309,9 @@ pub struct Beside<'a> {
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
     /// Takes the rows of the answer, where no output is named.
     pub rows: Option<&'a mut dyn Rows>,
+    /// Takes what a search finds, instead of rows.
+    #[cfg(feature = "text")]
+    pub matches: Option<&'a mut dyn crate::verbs::Matches>,
 }
 
 impl Beside<'_> {
@@ -319,7 +324,7 @@ impl Beside<'_> {
 }
 
 /// Takes the rows of an answer.
-pub trait Rows {
+pub trait Rows: Send {
     /// Begins with columns. A second call begins anew: what came before counts no more.
     ///
     /// # Errors

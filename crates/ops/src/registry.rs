@@ -80,6 +80,8 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "records")]
     Entry::of::<verbs::CountValues>(),
     #[cfg(feature = "text")]
+    Entry::of::<verbs::Search>(),
+    #[cfg(feature = "text")]
     Entry::of::<verbs::CountWords>(),
     #[cfg(feature = "text")]
     Entry::of::<verbs::IdentifyLanguage>(),

@@ -4,15 +4,18 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
-use inshore_kernels::{Profiles, decompress, text_source};
+use inshore_kernels::{Candidate, Found, Matching, Profiles, SearchSummary, Wanted, decompress, text_source};
+use inshore_neardata::Next;
 use inshore_neardata::nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
 use inshore_ops::{
-    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Target, named, queries,
+    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, StoreUse, Target, named, queries,
     spreading::{cuts, record_lines, separator},
+    verbs::{Matches, Text},
     works_here,
 };
 use inshore_store::{Budget, Cancel, Context, Execution, Job, Store};
@@ -65,6 +68,22 @@ fn rows() -> Vec<Row> {
         row(
             json!({ "operation": "reduce", "version": 1, "inputs": ["@sales.csv"],
                     "aggregates": [{ "function": "sum", "column": "price" }] }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "search", "version": 1, "inputs": ["@lines.txt", "@texts.txt"],
+                    "patterns": ["row 1[0-9]$", "HUND"], "matching": { "ignore_case": true } }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "search", "version": 1, "inputs": ["@lines.txt", "@texts.txt", "@sales.csv"],
+                    "patterns": ["item1"], "matching": { "fixed": true },
+                    "rows": { "columns": "match_counts", "include_zero": true } }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "search", "version": 1, "inputs": ["@texts.txt"], "patterns": ["Straße"],
+                    "rows": { "max_count": 100 } }),
             "csv",
         ),
         row(json!({ "operation": "count kmers", "version": 1, "inputs": ["@genome.fa"], "k": 7 }), "csv"),
@@ -252,7 +271,7 @@ impl Setup {
     /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that its name is the same
     /// as on nodes.
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
-        let by_name = row.request["operation"] == "language identify";
+        let by_name = ["language identify", "search"].iter().any(|name| row.request["operation"] == *name);
         let prefix = match place {
             Place::Local if !by_name => format!("{}/", self.folder.path().display()),
             _ => "store:".to_string(),
@@ -269,7 +288,7 @@ impl Setup {
     fn run(&self, entry: &Entry, row: &Row, place: Place) -> (Vec<u8>, Value) {
         let output = self.path(&format!("{place}.{}", row.output.unwrap_or("none")));
         let request = self.request(row, place, &output);
-        let job = match entry.store.is_needed(place) {
+        let job = match entry.store.is_needed(place) || entry.store == StoreUse::Datasets {
             true => Execution::Stored(self.job()),
             false => Execution::Plain(context()),
         };
@@ -422,6 +441,9 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
         (with("reduce", json!({ "aggregates": first })), "first"),
         (with("compress", json!({ "remove": true })), "remove"),
         (with("language identify", json!({ "profiles": "europe", "column": "item" })), "column"),
+        (with("search", json!({ "patterns": ["Ulm"], "unpack": true })), "unpack"),
+        (with("search", json!({ "patterns": ["Ulm"], "walk": { "globs": ["*.csv"] } })), "walk"),
+        (with("search", json!({ "patterns": ["a\nb"], "multiline": true })), "multiline"),
     ] {
         let entry = named(&request).unwrap();
         let job = Execution::Stored(setup.job());
@@ -432,6 +454,102 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
             "{request}: {error}"
         );
     }
+}
+
+/// Blocks of a search as they came: files, lines and what could not be read.
+#[derive(Default)]
+struct Taken {
+    lines: Vec<(String, u64)>,
+    failed: Vec<String>,
+    ended: Vec<String>,
+    texts: usize,
+}
+
+impl Matches for Taken {
+    fn wanted(&self) -> Wanted {
+        Wanted::LineCount
+    }
+
+    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next> {
+        let title = file.path.display().to_string();
+        match self.lines.last_mut().filter(|(last, _)| *last == title) {
+            Some((_, lines)) => *lines += found.line_count,
+            None => self.lines.push((title, found.line_count)),
+        }
+        Ok(Next::Go)
+    }
+
+    fn failed(&mut self, file: &Candidate, _: &inshore_kernels::Error) -> io::Result<bool> {
+        self.failed.push(file.path.display().to_string());
+        Ok(true)
+    }
+
+    fn end(&mut self, file: &Candidate) -> io::Result<Next> {
+        self.ended.push(file.path.display().to_string());
+        Ok(Next::Go)
+    }
+
+    fn across(
+        &mut self,
+        _job: &Context,
+        _matching: &Matching,
+        texts: &mut dyn Iterator<Item = Text>,
+        _failed: &dyn Fn(&Error),
+    ) -> inshore_ops::Result<SearchSummary> {
+        self.texts = texts.count();
+        Ok(SearchSummary { files: self.texts as u64, ..SearchSummary::default() })
+    }
+}
+
+#[test]
+fn a_search_gives_its_blocks_to_who_takes_them_and_tells_what_it_cannot_read() {
+    let setup = Setup::new();
+    let folder = |name: &str| setup.path(name).display().to_string();
+    let search = |inputs: Vec<String>, place: Place, more: Value| {
+        let mut request =
+            json!({ "operation": "search", "version": 1, "inputs": inputs, "patterns": ["row 7"] });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (mut taken, told) = (Taken::default(), AtomicUsize::new(0));
+        let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
+        let beside = Beside { failed: Some(&failed), rows: None, matches: Some(&mut taken) };
+        let job = Execution::Stored(setup.job());
+        let answer = named(&request).unwrap().run(&request, &setup.target(place), &job, beside).unwrap();
+        (taken, answer, told.into_inner())
+    };
+    let everywhere = Vec::from(["lines.txt", "texts.txt"]);
+    let here = everywhere.iter().map(|name| folder(name)).chain([folder("none")]).collect();
+    let (taken, answer, told) = search(here, Place::Local, json!({}));
+    let lines = taken.lines.iter().map(|(_, lines)| lines).sum::<u64>();
+    assert_eq!((lines, told, taken.ended.len()), (86, 1, 2), "{:?}", taken.lines);
+    assert_eq!(
+        (&answer["lines"], &answer["files"], &answer["files_matched"]),
+        (&json!(86), &json!(2), &json!(1))
+    );
+
+    let there: Vec<String> = everywhere.iter().map(|name| format!("store:{name}")).collect();
+    let (on_nodes, answer, told) = search(there.clone(), Place::Nodes, json!({}));
+    assert_eq!((&answer["lines"], told), (&json!(86), 0));
+    let (stored, ..) = search(there.clone(), Place::Local, json!({}));
+    let sum = |taken: &Taken| taken.lines.iter().map(|(_, lines)| lines).sum::<u64>();
+    assert_eq!((on_nodes.ended.clone(), sum(&on_nodes)), (stored.ended.clone(), sum(&stored)));
+
+    let across = json!({ "multiline": true, "patterns": ["7\n[0-9]"] });
+    let (taken, answer, _) = search(there, Place::Local, across.clone());
+    assert_eq!((taken.texts, &answer["files"]), (2, &json!(2)));
+    let mut request = json!({ "operation": "search", "version": 1, "inputs": [folder("lines.txt")] });
+    request.as_object_mut().unwrap().extend(across.as_object().unwrap().clone());
+    let job = Execution::Plain(context());
+    let error = named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err();
+    assert!(error.to_string().contains("multiline: "), "{error}");
+    request["inputs"] = json!(["store:lines.txt"]);
+    request["multiline"] = json!(false);
+    request["patterns"] = json!(["7"]);
+    let error = named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err();
+    assert!(matches!(error, Error::NeedsStore { operation: "search" }), "{error}");
+    request["inputs"] = json!([]);
+    let nodes = setup.target(Place::Nodes);
+    let error = named(&request).unwrap().run(&request, &nodes, &job, Beside::default()).unwrap_err();
+    assert!(matches!(error, Error::NoInput { operation: "search" }), "{error}");
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod language;
 mod packing;
 #[cfg(feature = "records")]
 mod reduce;
+#[cfg(feature = "text")]
+mod search;
 #[cfg(feature = "records")]
 mod sort;
 #[cfg(feature = "sql")]
@@ -24,6 +26,7 @@ pub use self::{
     checksum::{Checksum, ChecksumAnswer, FileChecksum},
     language::{IdentifyLanguage, LanguageAnswer},
     packing::{Compress, Decompress, PackAnswer},
+    search::{Matches, Search, Text},
     words::CountWords,
 };
 #[cfg(feature = "records")]
