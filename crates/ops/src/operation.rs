@@ -40,6 +40,8 @@ pub enum NormalForm {
     SortedRows,
     /// The answer itself: the operation writes no output.
     Answer,
+    /// The bytes of the dataset that it makes, which its field `name` names.
+    Dataset,
 }
 
 /// What an operation uses a store of this machine for.

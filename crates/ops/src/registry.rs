@@ -84,6 +84,8 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "text")]
     Entry::of::<verbs::CountWords>(),
     #[cfg(feature = "text")]
+    Entry::of::<verbs::TrainLanguage>(),
+    #[cfg(feature = "text")]
     Entry::of::<verbs::IdentifyLanguage>(),
     #[cfg(feature = "text")]
     Entry::of::<verbs::Compress>(),

@@ -16,6 +16,8 @@ mod search;
 mod sort;
 #[cfg(feature = "sql")]
 mod sql;
+#[cfg(feature = "nodes")]
+mod whole;
 #[cfg(feature = "text")]
 mod words;
 
@@ -23,8 +25,8 @@ mod words;
 pub use self::sql::{NamedTable, Sql};
 #[cfg(feature = "text")]
 pub use self::{
-    checksum::{Checksum, ChecksumAnswer, FileChecksum},
-    language::{IdentifyLanguage, LanguageAnswer},
+    checksum::{Checksum, ChecksumAnswer, ChecksumFiles, FileChecksum},
+    language::{IdentifyLanguage, LanguageAnswer, TrainAnswer, TrainLanguage},
     packing::{Compress, Decompress, PackAnswer},
     search::{Matches, Search, Text},
     words::CountWords,
