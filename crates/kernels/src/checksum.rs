@@ -34,7 +34,7 @@ pub enum Checksum {
     Crc32,
 }
 
-/// Is the number of bytes read at once.
+/// The number of bytes read at once.
 const BLOCK_BYTES: usize = 1 << 20;
 
 impl Checksum {

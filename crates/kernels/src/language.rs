@@ -26,6 +26,8 @@ mod columns;
 #[cfg(feature = "nodes")]
 mod nodes;
 mod table;
+#[cfg(feature = "nodes")]
+mod training;
 
 use std::{cmp::Reverse, collections::HashMap, ops::Deref};
 
@@ -33,24 +35,27 @@ use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Context, Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-pub use self::nodes::{LanguageOfText, identify_on_nodes};
 pub use self::{
     columns::identify_column,
     table::{LanguagePlace, LanguageSummary, LanguageTable},
 };
+#[cfg(feature = "nodes")]
+pub use self::{
+    nodes::{LanguageOfText, identify_on_nodes},
+    training::CountsGrams,
+};
 use crate::{Error, Result};
 
-/// Is the size of an n-gram in bytes.
+/// The size of an n-gram in bytes.
 pub const GRAM_BYTES: usize = 4;
 /// Limits the languages of a set of profiles: each language is a bit of a word.
 pub const LANGUAGES_MAX: usize = 64;
-/// Is the kind of a dataset with profiles.
+/// The kind of a dataset with profiles.
 const KIND: &str = "language";
-/// Is the name of the dataset's file.
+/// The name of the dataset's file.
 const FILE: &str = "grams";
 const VERSION: u32 = 1;
-/// Is the memory for a counted n-gram in a hash map, including growth of the map.
+/// The memory for a counted n-gram in a hash map, including growth of the map.
 const COUNTED_BYTES: u64 = 48;
 
 /// Holds the most frequent n-grams of some languages.
@@ -86,8 +91,17 @@ impl Profiles {
     /// [`Error::BadProfiles`] for no label, too many labels, or a sample without letters; [`Error::Read`];
     /// [`inshore_store::Error::OverBudget`].
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
+        Profiles::of_samples(samples, grams, |sources| count(job, sources))
+    }
+
+    /// Makes profiles of samples whose n-grams `count` counts.
+    fn of_samples<S>(
+        samples: Vec<(String, Vec<S>)>,
+        grams: usize,
+        mut count: impl FnMut(Vec<S>) -> Result<HashMap<u32, u64>>,
+    ) -> Result<Profiles> {
         let refuse = |what: String| Err(Error::BadProfiles { name: "training".to_string(), what });
-        let mut all: HashMap<String, Vec<Source>> = HashMap::new();
+        let mut all: HashMap<String, Vec<S>> = HashMap::new();
         for (label, sources) in samples {
             all.entry(label).or_default().extend(sources);
         }
@@ -96,7 +110,7 @@ impl Profiles {
         }
         let mut languages = Vec::new();
         for (label, sources) in all {
-            let counts = count(job, sources)?;
+            let counts = count(sources)?;
             let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
             if counts.is_empty() {
                 return refuse(format!("the sample of {label:?} has no letters"));
@@ -309,9 +323,9 @@ pub struct Scores {
 /// Holds the language of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// Is the number of the label.
+    /// The number of the label.
     pub language: usize,
-    /// Is the lead over the next language, as a share of the best count, from 0 to 1.
+    /// The lead over the next language, as a share of the best count, from 0 to 1.
     pub confidence: f64,
 }
 
@@ -336,7 +350,7 @@ impl Scores {
 pub struct Reader(Normaliser);
 
 impl Classifier {
-    /// Is the memory of a classifier in bytes.
+    /// The memory of a classifier in bytes.
     pub const BYTES: u64 = 2 * (FILTER * 8) as u64;
 
     /// Makes a classifier of these languages.
@@ -414,11 +428,11 @@ pub enum Unit {
 /// Reports the language of a source, or of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identified<'a> {
-    /// Is the name of the source.
+    /// The name of the source.
     pub name: &'a str,
-    /// Is the number of the line, from 1; none for a whole source.
+    /// The number of the line, from 1; none for a whole source.
     pub line: Option<u64>,
-    /// Is the language; none if no profile contains any n-gram of the text.
+    /// The language; none if no profile contains any n-gram of the text.
     pub verdict: Option<Verdict>,
 }
 

@@ -15,6 +15,7 @@
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
+mod files;
 mod memory;
 mod needle;
 mod table;
@@ -42,7 +43,8 @@ const EARLY_BYTES: usize = 64 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// Says how patterns are read.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PatternOptions {
     /// Treats patterns as literal texts and not as regular expressions.
     pub fixed: bool,
@@ -89,7 +91,7 @@ pub struct Search {
     matcher: RegexMatcher,
     /// Is set for patterns such as \\A, which have to see each line separately.
     line_by_line: bool,
-    /// Is a literal that every selected line contains, if one is known.
+    /// A literal that every selected line contains, if one is known.
     needle: Option<Needle>,
     arguments: Arguments,
     memory: PatternMemory,

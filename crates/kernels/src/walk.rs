@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use ignore::{WalkBuilder, overrides::OverrideBuilder, types::TypesBuilder};
 use inshore_neardata::Source;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, TextOptions, text_source};
 
 /// Selects files below folders.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct WalkOptions {
     /// Selects files whose paths match one of these globs; a glob after '!' selects files that do not match.
     pub globs: Vec<String>,

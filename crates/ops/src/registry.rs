@@ -80,7 +80,11 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "records")]
     Entry::of::<verbs::CountValues>(),
     #[cfg(feature = "text")]
+    Entry::of::<verbs::Search>(),
+    #[cfg(feature = "text")]
     Entry::of::<verbs::CountWords>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::TrainLanguage>(),
     #[cfg(feature = "text")]
     Entry::of::<verbs::IdentifyLanguage>(),
     #[cfg(feature = "text")]
@@ -91,6 +95,10 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::Checksum>(),
     #[cfg(feature = "sql")]
     Entry::of::<verbs::Sql>(),
+    Entry::of::<verbs::PutDataset>(),
+    Entry::of::<verbs::GetDataset>(),
+    Entry::of::<verbs::ListDatasets>(),
+    Entry::of::<verbs::RemoveDatasets>(),
 ];
 
 /// The operation that a request names.

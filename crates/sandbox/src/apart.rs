@@ -45,25 +45,25 @@ use crate::{
     worker_end::{self, LastWords, UNKNOWN_SIZE, end_too_large},
 };
 
-/// Is the name (`argv[0]`) by which a program knows that it is started as a worker.
+/// The name (`argv[0]`) by which a program knows that it is started as a worker.
 const NAME: &str = "inshore-apart";
-/// Is the first byte to a worker, beside the shared memory.
+/// The first byte to a worker, beside the shared memory.
 const BEGIN: u8 = b'B';
-/// Is the worker's reply to the first byte.
+/// The worker's reply to the first byte.
 const READY: u8 = b'R';
 /// Limits the time until that reply.
 const READY_WITHIN: Duration = Duration::from_secs(10);
-/// Is the longest interval between two measurements.
+/// The longest interval between two measurements.
 const INTERVAL_MAX: Duration = Duration::from_millis(20);
-/// Is the shortest interval between two measurements. A measurement takes 2 us and two context switches.
+/// The shortest interval between two measurements. A measurement takes 2 us and two context switches.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
-/// Is the rate at which a thread can fill memory: the system hands out 8 GiB a second in huge pages.
+/// The rate at which a thread can fill memory: the system hands out 8 GiB a second in huge pages.
 const BYTES_PER_MS: u64 = 8 << 20;
-/// Is the number of bytes read of a process's `/proc` status.
+/// The number of bytes read of a process's `/proc` status.
 const STATUS_BYTES: usize = 32 << 10;
-/// Is the time that a worker gets to end once its socket is closed.
+/// The time that a worker gets to end once its socket is closed.
 const GRACE: Duration = Duration::from_secs(2);
-/// Is the number of characters that a message quotes from the start, and from the end, of the worker's standard
+/// The number of characters that a message quotes from the start, and from the end, of the worker's standard
 /// error.
 const WORDS: usize = 300;
 

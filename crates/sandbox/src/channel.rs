@@ -76,7 +76,7 @@ pub struct Confinement {
     pub open_files: u64,
 }
 
-/// Is a message from a helper.
+/// A message from a helper.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Reply {
     /// The program is a helper. This is the first message.

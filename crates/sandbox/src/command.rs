@@ -30,20 +30,20 @@ use crate::{
     walk::occupied_bytes,
 };
 
-/// Is the number of bytes of output read at once, the capacity of a pipe.
+/// The number of bytes of output read at once, the capacity of a pipe.
 const OUTPUT_BYTES: usize = 64 << 10;
-/// Is the number of bytes kept of standard error: the last ones, since they say why the command failed.
+/// The number of bytes kept of standard error: the last ones, since they say why the command failed.
 const ERRORS_BYTES: usize = 8 << 10;
-/// Is the interval at which `cancel` is asked.
+/// The interval at which `cancel` is asked.
 const TICK: Duration = Duration::from_millis(20);
-/// Is the interval at which the working folder is measured. The interval is also at least `MEASURE_SHARE` times as long
+/// The interval at which the working folder is measured. The interval is also at least `MEASURE_SHARE` times as long
 /// as the last measurement took, so that a folder of very many files doesn't keep this process busy.
 const MEASURE_INTERVAL: Duration = Duration::from_millis(250);
 const MEASURE_SHARE: u32 = 10;
-/// Is the shortest interval at which the memory of all processes is measured if no cgroup limits it: a core fills
+/// The shortest interval at which the memory of all processes is measured if no cgroup limits it: a core fills
 /// some 100 MiB meanwhile.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(100);
-/// Is the time that a helper gets beyond the deadline before the run fails.
+/// The time that a helper gets beyond the deadline before the run fails.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Describes a Linux command, and all files that the command may access.

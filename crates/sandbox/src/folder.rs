@@ -24,7 +24,7 @@ use crate::{Error, Result, walk};
 
 /// Begins the names of folders, before the process id and a number.
 const PREFIX: &str = "inshore-command-";
-/// Is the name of the command's part of a folder.
+/// The name of the command's part of a folder.
 const WORK: &str = "work";
 
 /// Holds a folder for one command, and removes the folder with its content on drop.

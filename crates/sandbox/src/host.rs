@@ -18,7 +18,7 @@ use crate::{
     channel::{self, Order, Reply},
 };
 
-/// Is the name (`argv[0]`) by which a program knows that it is started as a helper.
+/// The name (`argv[0]`) by which a program knows that it is started as a helper.
 pub(crate) const NAME: &str = "inshore-sandbox";
 /// Limits the time until a helper says that it is ready, which a helper does first.
 const READY: Duration = Duration::from_secs(10);

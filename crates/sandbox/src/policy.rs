@@ -70,9 +70,9 @@ impl Display for Protection {
 pub struct Protections(u16);
 
 impl Protections {
-    /// Is the empty set.
+    /// The empty set.
     pub const NONE: Protections = Protections(0);
-    /// Is the set of all protections.
+    /// The set of all protections.
     pub const ALL: Protections = Protections((1 << Protection::ALL.len()) - 1);
 
     /// Returns the set with `one` added.

@@ -23,7 +23,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-/// Is the size of the buffer for the names in a folder.
+/// The size of the buffer for the names in a folder.
 const NAMES_BYTES: usize = 32 << 10;
 /// Limits the memory that counting takes for folders not yet entered: some hundred thousand with the longest names,
 /// millions with usual names. A larger tree is an error.

@@ -18,7 +18,7 @@ use inshore_sandbox::{
 
 const MIB: u64 = 1 << 20;
 
-/// Is how long a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
+/// The time for which a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits until a condition holds.
@@ -112,7 +112,7 @@ fn has_setpriv() -> bool {
     has
 }
 
-/// Is the user id of `nobody`.
+/// The user id of `nobody`.
 const NOBODY: u32 = 65534;
 
 /// Runs a test of this binary as a user without rights, since root may read any file.
@@ -140,7 +140,7 @@ fn names_in(folder: &Path) -> Vec<String> {
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
-/// Is the environment variable that makes a test the attack.
+/// The environment variable that makes a test the attack.
 const ATTACK: &str = "INSHORE_TEST_ATTACK";
 
 /// Runs a test of this binary as a command: some attacks are tests, which otherwise do nothing.
@@ -288,7 +288,7 @@ fn other_files_are_neither_read_nor_written_nor_executed() {
     }
 }
 
-/// Is printed when all sockets were made.
+/// The line that is printed when all sockets were made.
 const SOCKETS: &str = "made all sockets";
 
 #[test]
@@ -673,7 +673,7 @@ fn a_folder_that_cannot_be_read_ends_the_command_with_the_reason() {
     without_rights(name, Some(folder.path()));
 }
 
-/// Is the depth of a tree whose end neither paths nor open files reach.
+/// The depth of a tree whose end neither paths nor open files reach.
 const DEEP: usize = 5_000;
 
 #[test]
@@ -710,7 +710,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     assert_eq!(names_in(parent.path()), [] as [&str; 0]);
 }
 
-/// Is the environment variable with the target of an attack's links.
+/// The environment variable with the target of an attack's links.
 const OUTSIDE: &str = "INSHORE_TEST_OUTSIDE";
 
 #[test]

@@ -18,7 +18,7 @@ use inshore_sandbox::{
     WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 
-/// Is how long a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
+/// The time for which a test waits for an event. Only a test that fails waits so long, so that a busy machine fails none.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn sandbox() -> Sandbox {
@@ -30,7 +30,7 @@ fn limits() -> WasmLimits {
     WasmLimits { call: 2 * PATIENCE, ..WasmLimits::default() }
 }
 
-/// Is the part that modules have in common. Blocks lie at 64 KiB, in memory that grows with them; results and
+/// The part that modules have in common. Blocks lie at 64 KiB, in memory that grows with them; results and
 /// arguments lie below.
 const COMMON: &str = r#"
     (import "inshore" "emit" (func $emit (param i32 i32)))
@@ -52,7 +52,7 @@ const COMMON: &str = r#"
 const ABI: &str = r#"(func (export "inshore_abi") (result i32) (i32.const 1))"#;
 const INIT: &str =
     r#"(func (export "inshore_init") (param $at i32) (param $len i32) (result i32) (i32.const 0))"#;
-/// Is a state of eight bytes, counted by `$count`, that is also the result.
+/// A state of eight bytes, counted by `$count`, that is also the result.
 const STATE: &str = r#"
     (global $count (mut i64) (i64.const 0))
     (func $say (result i32)

@@ -22,15 +22,15 @@
 //! Method: Burrows and Wheeler, A block-sorting lossless data compression algorithm, 1994. The format has no
 //! standard; this module follows the library's source, but refuses input that no program writes (an ambiguous code).
 
-/// Is the number of letters in the largest block.
+/// The number of letters in the largest block.
 pub const BLOCK_LETTERS_MAX: usize = 900_000;
-/// Is the memory for a letter and for a word of the table.
+/// The memory for a letter and for a word of the table.
 const BYTES_A_LETTER: usize = 1 + 4;
 /// Begins a block.
 pub const BLOCK_MAGIC: u64 = 0x3141_5926_5359;
 /// Follows the last block of a stream.
 const END_MAGIC: u64 = 0x1772_4538_5090;
-/// Is the number of symbols that use one code before the next is chosen.
+/// The number of symbols that use one code before the next is chosen.
 const GROUP_SYMBOLS: usize = 50;
 /// Limits the groups of such symbols in a block.
 const GROUPS_MAX: usize = 18_002;
@@ -45,15 +45,15 @@ const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
 const NAME_BITS: u32 = 32 - ROW_BITS;
 const PAIRS: usize = 1 << 16;
-/// Is the number of pairs that have a number; one further number stands for all rare pairs.
+/// The number of pairs that have a number; one further number stands for all rare pairs.
 const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
 /// Limits the number of rare pairs, and the share of a block's letters in them (one of so many), for which pairs pay:
 /// a text has few or none, a program has a tenth of its letters there.
 const PAIRS_RARE: usize = 8 << 10;
 const RARE_SHARE: usize = 32;
-/// Is the memory of a block's pairs.
+/// The memory of a block's pairs.
 const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
-/// Is the number of bytes that are checked and handed on at once.
+/// The number of bytes that are checked and handed on at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Says why a block could not be read.
@@ -74,7 +74,7 @@ pub struct Bits<'a> {
     word: u64,
     /// Counts the valid bits of `word`.
     held: u32,
-    /// Is the next byte that is not in `word`. After the end, zeros follow.
+    /// The next byte that is not in `word`. After the end, zeros follow.
     next: usize,
     end_bits: usize,
 }
@@ -160,7 +160,7 @@ pub fn next_mark(bits: &mut Bits<'_>) -> Result<Mark> {
     }
 }
 
-/// Is a Huffman code, which maps bits to symbols.
+/// A Huffman code, which maps bits to symbols.
 struct Code {
     /// Maps the next [`WIDE_BITS`] bits to the symbol, above five bits of the code's length; 0 if the code is longer
     /// or invalid.
@@ -271,14 +271,14 @@ impl Recent {
     }
 }
 
-/// Is a block that is laid out.
+/// A block that is laid out.
 struct LaidOutBlock {
-    /// Is the range of the block's letters, and of the words of the table, in the room.
+    /// The range of the block's letters, and of the words of the table, in the room.
     range: std::ops::Range<usize>,
-    /// Is the word that the text begins with.
+    /// The word that the text begins with.
     start: u32,
     checksum: u32,
-    /// Is the place of the block's first bit.
+    /// The place of the block's first bit.
     at: usize,
     kind: TableKind,
 }
@@ -483,7 +483,7 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
     }
 }
 
-/// Is output of a room.
+/// The output of a room.
 pub enum Out<'a> {
     Bytes(&'a [u8]),
     /// The bytes since the last `Whole` were a block with a correct checksum.
@@ -662,7 +662,7 @@ fn name_pairs(letters: usize, names: &[u8], slots: &mut [u32; PAIRS]) -> Option<
     Some(pairs)
 }
 
-/// Is a walk through a block's table.
+/// A walk through a block's table.
 struct Walk<'a> {
     table: &'a [u32],
     pairs: Option<&'a Pairs>,
@@ -670,7 +670,7 @@ struct Walk<'a> {
     out: &'a mut [u8],
 }
 
-/// Is the number of blocks that are walked in step.
+/// The number of blocks that are walked in step.
 const ABREAST: usize = 4;
 
 /// Writes the text of each block over its letters.
@@ -827,7 +827,7 @@ fn plain_letters(letters: &[u8]) -> usize {
     letters[at..].windows(4).position(is_run).map_or(letters.len(), |place| at + place)
 }
 
-/// Is the checksum of bzip2: that of gzip with the bits of each byte, and of the result, in reverse order.
+/// The checksum of bzip2: that of gzip with the bits of each byte, and of the result, in reverse order.
 #[derive(Default)]
 struct Checksum(crc32fast::Hasher);
 

@@ -12,17 +12,17 @@ use crate::{Error, Result};
 /// in parallel: two letters, then a length of four, then the size in bytes. Further programs skip the field, as RFC
 /// 1952 says.
 pub(super) const GZIP_SIZE_FIELD: [u8; 4] = [b'I', b'S', 4, 0];
-/// Is the header of our members: magic, deflate, an extra field, no time, no hint, no system, length of the extra
+/// The header of our members: magic, deflate, an extra field, no time, no hint, no system, length of the extra
 /// field.
 const GZIP_HEAD: [u8; 12] = [0x1f, 0x8b, 8, 4, 0, 0, 0, 0, 0, 255, 8, 0];
 /// Counts the header with the extra field (a checksum and the size follow the data).
 pub(super) const GZIP_HEAD_BYTES: usize = GZIP_HEAD.len() + 8;
 const GZIP_TAIL_BYTES: usize = 8;
-/// Is the first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
+/// The first of the 16 magic numbers of a skippable frame, which zstd and lz4 share.
 pub(super) const SKIPPABLE_MAGIC: u32 = 0x184d_2a50;
 /// Describes the frame: version 1, independent blocks, a checksum of the content; blocks of up to 4 MiB.
 const LZ4_DESCRIPTOR: [u8; 2] = [0b0110_0100, 0x70];
-/// Is the largest window and piece of zstd that is written, as a power of two.
+/// The largest window and piece of zstd that is written, as a power of two.
 pub(super) const LARGEST_ZSTD_WINDOW: u32 = 25;
 /// Is set in the length of a block that is stored uncompressed.
 pub(super) const LZ4_PLAIN: u32 = 1 << 31;

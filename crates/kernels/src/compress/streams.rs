@@ -28,16 +28,16 @@ use super::{
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// Is the number of blocks of a part, and of a room.
+/// The number of blocks of a part, and of a room.
 ///
 /// More blocks in step hide more of the memory's latency, and leave less of the cache to each: [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
-/// Is the least distance of two block starts that count: a stream of 900,000 bytes ends with a tiny block of the few
+/// The least distance of two block starts that count: a stream of 900,000 bytes ends with a tiny block of the few
 /// bytes by which the stream exceeds the first block.
 const BLOCK_BYTES_MIN: usize = 1 << 10;
-/// Is the memory reserved for the bits of a block; no known program writes larger blocks.
+/// The memory reserved for the bits of a block; no known program writes larger blocks.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Is the largest possible size of a block: 20 bits for each of 900,000 symbols, and the codes.
+/// The largest possible size of a block: 20 bits for each of 900,000 symbols, and the codes.
 const BLOCK_BYTES_MAX: usize = 5 << 19;
 const MAGIC_BITS: usize = 48;
 const HEADER_BITS: usize = 32;
@@ -141,9 +141,9 @@ pub(super) fn decompress<R: Read + Send>(
 #[derive(Debug)]
 struct Part {
     bytes: Vec<u8>,
-    /// Is the first bit, in the first byte.
+    /// The first bit, in the first byte.
     at: usize,
-    /// Is the end in bits of `bytes`; the rest of the last byte belongs to the next part.
+    /// The end in bits of `bytes`; the rest of the last byte belongs to the next part.
     end: usize,
     is_first: bool,
 }
@@ -174,7 +174,7 @@ impl Part {
 struct Cutter<R> {
     units: Units<R>,
     plan: Plan,
-    /// Is the bit of the next byte that the next part begins with.
+    /// The bit of the next byte that the next part begins with.
     at: usize,
     is_first: bool,
     more: Option<Reservation>,
@@ -270,7 +270,7 @@ const fn beginnings(down: u32) -> [u8; 256] {
     table
 }
 
-/// Is an element of a stream.
+/// An element of a stream.
 #[derive(Clone, Copy, Debug)]
 enum Element {
     /// A stream begins, whose blocks have at most this many times 100,000 letters.
@@ -294,7 +294,7 @@ struct UnpackedPart<B> {
 struct ReadPart {
     /// Lists elements of the stream, with the bits where they begin.
     met: Vec<(usize, Element)>,
-    /// Is the next bit.
+    /// The next bit.
     at: usize,
     why: Stopped,
 }

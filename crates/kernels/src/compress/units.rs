@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Is the number of bytes read at once.
+/// The number of bytes read at once.
 pub(super) const READ_BYTES: usize = 256 << 10;
 
 /// Reads compressed input.
@@ -50,7 +50,7 @@ pub(super) struct Units<R> {
     is_whole: bool,
 }
 
-/// Is a piece of compressed input.
+/// A piece of compressed input.
 pub(super) struct Unit {
     kind: Kind,
     /// Counts bytes of the piece, and of skippable frames before the piece.
@@ -65,7 +65,7 @@ enum Kind {
     End(Option<u32>),
 }
 
-/// Is a decompressed piece.
+/// A decompressed piece.
 pub(super) struct Unpacked {
     memory: Buffer,
     len: usize,

@@ -16,9 +16,9 @@ use inshore_tables::{Input, TableReader};
 use super::{Classifier, Reader, Verdict};
 use crate::{Result, ordered::in_order};
 
-/// Is the number of rows read at once, and the most rows of a piece.
+/// The number of rows read at once, and the most rows of a piece.
 const BATCH_ROWS: usize = 4096;
-/// Is the target size of a piece's texts in bytes; small budgets use less.
+/// The target size of a piece's texts in bytes; small budgets use less.
 const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_BYTES_MIN: u64 = 64 << 10;
 
@@ -30,9 +30,9 @@ struct Piece {
 }
 
 enum Row {
-    /// Is a text of the piece, from the previous text's end to this end.
+    /// A text of the piece, from the previous text's end to this end.
     Text(usize),
-    /// Is the result of a text that was too long for a piece.
+    /// The result of a text that was too long for a piece.
     Scored(Option<Verdict>),
 }
 

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::{Classifier, Identified, Verdict};
 use crate::Result;
 
-/// Is the number of rows written at once.
+/// The number of rows written at once.
 const BATCH_ROWS: usize = 4096;
 
 /// Says which places in a source texts have, which is also the name of the column.

@@ -24,37 +24,37 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// Is the memory that is not counted: the fixed part of the memory promise has this much room beside the program
+/// The memory that is not counted: the fixed part of the memory promise has this much room beside the program
 /// itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
-/// Is the number of texts from which on the engine builds one Aho-Corasick automaton.
+/// The number of texts from which on the engine builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
-/// Is the memory for each byte of a text while an Aho-Corasick automaton is built.
+/// The memory for each byte of a text while an Aho-Corasick automaton is built.
 const TEXT_BYTE_BYTES: u64 = 60;
-/// Is the memory for each text, beside that for its bytes.
+/// The memory for each text, beside that for its bytes.
 const TEXT_BYTES: u64 = 280;
-/// Is the memory for each byte of expressions while they are parsed and compiled.
+/// The memory for each byte of expressions while they are parsed and compiled.
 const EXPRESSION_BYTE_BYTES: u64 = 230;
-/// Is the memory for each class in expressions, which may be large.
+/// The memory for each class in expressions, which may be large.
 const EXPRESSION_CLASS_BYTES: u64 = 8 << 10;
-/// Is the memory for each byte with ignored case, so that each letter is a class.
+/// The memory for each byte with ignored case, so that each letter is a class.
 const CASELESS_BYTE_BYTES: u64 = 620;
 /// Bounds the tree of patterns that are parsed to find the size of the automaton; the automaton of a larger pattern
 /// is taken to be `UNSEEN` times as large.
 const PARSED_BYTES_MAX: u64 = 32 << 20;
 const UNSEEN: u64 = 16;
-/// Is the memory of an NFA's state.
+/// The memory of an NFA's state.
 const STATE_BYTES: u64 = 24;
-/// Is the memory of an NFA's transition.
+/// The memory of an NFA's transition.
 const TRANSITION_BYTES: u64 = 8;
 /// Counts half copies of the bytes of an NFA in both directions while the NFA is built (2.2 copies were measured).
 const BUILDING_HALVES: u64 = 6;
 /// Counts such half copies in the caches of a thread: one for each direction, and one for the simulation that runs
 /// after a cache fails.
 const SEARCHING_HALVES: u64 = 3;
-/// Is the share of the budget for the caches of all threads, beside the bytes of the NFA.
+/// The share of the budget for the caches of all threads, beside the bytes of the NFA.
 const CACHES_PART: u64 = 8;
-/// Is the size of the smallest cache.
+/// The size of the smallest cache.
 const CACHE_BYTES_MIN: u64 = 256 << 10;
 
 /// Sums the number of patterns, their bytes and the bytes of the automata.
@@ -150,7 +150,7 @@ impl PatternSize {
 /// Holds the memory reserved for automata.
 #[derive(Debug)]
 pub(super) struct PatternMemory {
-    /// Is the size of a cache; each thread has two.
+    /// The size of a cache; each thread has two.
     pub cache_bytes: usize,
     /// Is held as long as the automata live.
     _reserved: Reservation,

@@ -13,7 +13,7 @@
 
 use memchr::{arch::all::packedpair::Pair, memchr, memmem::Finder};
 
-/// Is the number of bytes that are scanned twice while they lie in the first-level cache, on machines without AVX2.
+/// The number of bytes that are scanned twice while they lie in the first-level cache, on machines without AVX2.
 const CHUNK_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Debug)]
@@ -62,7 +62,7 @@ impl Needle {
     fn free_bytes_avx2(&self, text: &[u8]) -> usize {
         use std::arch::x86_64::*;
 
-        /// Is the number of bytes that are scanned together: two cache lines.
+        /// The number of bytes that are scanned together: two cache lines.
         const STEP_BYTES: usize = 128;
         const AHEAD_BYTES: usize = 4096;
 

@@ -52,7 +52,7 @@ pub struct WordOptions {
     pub ignore_case: bool,
     /// Drops words that occur less often.
     pub min_count: u64,
-    /// Is the number of most frequent words in the summary.
+    /// The number of most frequent words in the summary.
     pub top: usize,
     /// Forces the bytes of a worker's table, so that tests fill it; `None` lets the budget decide.
     pub table_bytes: Option<usize>,
@@ -88,9 +88,9 @@ pub struct WordSummary {
 
 /// Describes the rows of the sort: about this many bytes for a frame, a word and a count.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
-/// Is the number of bytes of rows that go into the sort, and come out, at once.
+/// The number of bytes of rows that go into the sort, and come out, at once.
 const BATCH_BYTES: usize = 1 << 20;
-/// Is the size of the smallest table.
+/// The size of the smallest table.
 const TABLE_BYTES_MIN: u64 = 1 << 20;
 
 /// Adds counts of equal words.

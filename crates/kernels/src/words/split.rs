@@ -36,7 +36,7 @@ pub(super) fn words(text: &[u8], mut each: impl FnMut(usize, usize)) {
     }
 }
 
-/// Is a group of runs with one character between each and the next.
+/// A group of runs with one character between each and the next.
 struct Group {
     start: usize,
     end: usize,

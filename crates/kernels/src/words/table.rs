@@ -14,12 +14,12 @@ use std::hint::black_box;
 
 use inshore_store::{Budget, Buffer, Result, taken_bytes};
 
-/// Is the number of pairs in the front, of 64 bytes each: 2 MiB, which lie on one huge page and mostly in a core's
+/// The number of pairs in the front, of 64 bytes each: 2 MiB, which lie on one huge page and mostly in a core's
 /// cache.
 const PAIRS: usize = 32 << 10;
-/// Is the number of words that wait between the front and the table.
+/// The number of words that wait between the front and the table.
 const WAITING: usize = 32;
-/// Is the size of the front in bytes.
+/// The size of the front in bytes.
 pub(super) const FRONT_BYTES: u64 = (PAIRS * size_of::<Pair>()) as u64;
 const HEADER_BYTES: usize = 20;
 const SLOTS_MIN: usize = 1 << 12;

@@ -10,20 +10,30 @@ mod language;
 mod packing;
 #[cfg(feature = "records")]
 mod reduce;
+#[cfg(feature = "text")]
+mod search;
 #[cfg(feature = "records")]
 mod sort;
 #[cfg(feature = "sql")]
 mod sql;
+mod stores;
+#[cfg(feature = "nodes")]
+mod whole;
 #[cfg(feature = "text")]
 mod words;
 
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
+pub use self::stores::{
+    GetAnswer, GetDataset, GetPlan, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
+    PutDataset, RemoveAnswer, RemoveDatasets, check_is_outside, dataset_file, dataset_range,
+};
 #[cfg(feature = "text")]
 pub use self::{
-    checksum::{Checksum, ChecksumAnswer, FileChecksum},
-    language::{IdentifyLanguage, LanguageAnswer},
+    checksum::{Checksum, ChecksumAnswer, ChecksumFiles, FileChecksum},
+    language::{IdentifyLanguage, LanguageAnswer, TrainAnswer, TrainLanguage},
     packing::{Compress, Decompress, PackAnswer},
+    search::{Matches, Search, Text},
     words::CountWords,
 };
 #[cfg(feature = "records")]

@@ -9,9 +9,9 @@ use landlock::{
 
 use crate::channel::{Confinement, Failure};
 
-/// Is the newest landlock version that this module uses: older kernels enforce the part that they know.
+/// The newest landlock version that this module uses: older kernels enforce the part that they know.
 const NEWEST: ABI = ABI::V6;
-/// Is the first landlock version that forbids truncation, without which files are not protected.
+/// The first landlock version that forbids truncation, without which files are not protected.
 const OLDEST: ABI = ABI::V3;
 
 /// Lists programs and libraries to read and execute. Entries that are missing aren't needed.

@@ -34,7 +34,7 @@ pub struct Outcome {
     pub active: Protections,
 }
 
-/// Is a message to the helper, on a line of JSON.
+/// A message to the helper, on a line of JSON.
 #[derive(Serialize, Deserialize)]
 enum Message {
     Confined(Protections),

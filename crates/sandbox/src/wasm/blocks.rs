@@ -14,9 +14,9 @@ use memchr::memchr;
 
 use super::FileBlocks;
 
-/// Is the number of bytes read after a block at once, in the hope that the block's last line ends there.
+/// The number of bytes read after a block at once, in the hope that the block's last line ends there.
 const MARGIN_BYTES: usize = 4096;
-/// Is the number of bytes read after a block whose last line did not end in the margin.
+/// The number of bytes read after a block whose last line did not end in the margin.
 const LINE_BYTES: usize = 64 << 10;
 
 /// Says what reading a block found.

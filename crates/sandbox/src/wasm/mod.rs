@@ -51,7 +51,7 @@ pub(crate) use worker::work;
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// Is the time after which a process that reads blocks directly returns, so that our process knows the progress.
+/// The time after which a process that reads blocks directly returns, so that our process knows the progress.
 const BATCH: Duration = Duration::from_millis(100);
 
 /// Limits the resources of a module.
@@ -98,9 +98,9 @@ pub enum WasmResult {
 /// belongs to the previous block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FileBlocks {
-    /// Is the offset of the first block in the file. Multiples of a page are read fastest.
+    /// The offset of the first block in the file. Multiples of a page are read fastest.
     pub start: u64,
-    /// Is the distance in bytes from one block to the next.
+    /// The distance in bytes from one block to the next.
     pub stride: u64,
     /// Counts the blocks.
     pub count: u64,

@@ -26,16 +26,16 @@ use crate::{
     shared::Shared,
 };
 
-/// Is the number of blocks in flight: the module works on one block, and the next is ready.
+/// The number of blocks in flight: the module works on one block, and the next is ready.
 const SLOTS: usize = 2;
 /// Distances between slots are multiples of this; a longer block moves the slots apart.
 const SLOT_BYTES: usize = 64 << 10;
-/// Is the number of bytes kept of a module's log.
+/// The number of bytes kept of a module's log.
 const LOG_BYTES: usize = 8 << 10;
 
-/// Is the time that a process gets to end once it has closed the socket.
+/// The time that a process gets to end once it has closed the socket.
 const GRACE: Duration = Duration::from_secs(5);
-/// Is the interval at which a run asks whether it is cancelled.
+/// The interval at which a run asks whether it is cancelled.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Takes a piece of a result.
@@ -48,11 +48,11 @@ pub type BlockOutput<'a> = &'a mut dyn FnMut(BlockPart<'_>) -> io::Result<()>;
 /// which nothing was emitted has no piece.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockPart<'a> {
-    /// Is the number of the block, from 0.
+    /// The number of the block, from 0.
     pub block: u64,
-    /// Is the offset of the block's first line, as the module saw the offset.
+    /// The offset of the block's first line, as the module saw the offset.
     pub offset: i64,
-    /// Is the end of the block's last line in the file.
+    /// The end of the block's last line in the file.
     pub end: u64,
     /// Says whether this is the block's last piece.
     pub is_last: bool,
@@ -76,13 +76,13 @@ pub struct WasmRun {
     groups: Cgroups,
     limits: WasmLimits,
     slot_bytes: usize,
-    /// Is the slot for the next block.
+    /// The slot for the next block.
     next_slot: usize,
     /// Counts the blocks in flight.
     under_way: usize,
     /// Names the current call for error messages.
     current: CallKind,
-    /// Is the time since which this process waits for the module, without the time that our caller takes.
+    /// The time since which this process waits for the module, without the time that our caller takes.
     since: Instant,
     output_bytes: u64,
     log: VecDeque<u8>,

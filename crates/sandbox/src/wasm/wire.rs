@@ -21,7 +21,7 @@ use std::{
 use super::FileBlocks;
 use crate::channel::{receive_beside, send_beside};
 
-/// Is the number of bytes that a module's process sends at once: results are gathered up to this size.
+/// The number of bytes that a module's process sends at once: results are gathered up to this size.
 pub const PAYLOAD_BYTES: usize = 64 << 10;
 
 /// Names a call to a module's process.
@@ -67,13 +67,13 @@ impl CallKind {
     }
 }
 
-/// Is the code of [`CallKind::Load`] for a module that has a state.
+/// The code of [`CallKind::Load`] for a module that has a state.
 pub const HAS_STATE: i32 = 1;
 
-/// Is the size of a [`Call`] in bytes.
+/// The size of a [`Call`] in bytes.
 const CALL_BYTES: usize = 88;
 
-/// Is a header to a module's process.
+/// A header to a module's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     pub kind: CallKind,
@@ -163,10 +163,10 @@ pub struct BlockPlace {
     pub end: u64,
 }
 
-/// Is the code of [`AnswerKind::Emit`] for the last piece of a block's result.
+/// The code of [`AnswerKind::Emit`] for the last piece of a block's result.
 pub const LAST: i32 = 1;
 
-/// Is a header from a module's process.
+/// A header from a module's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub say: AnswerKind,
@@ -175,7 +175,7 @@ pub struct Answer {
     pub place: BlockPlace,
 }
 
-/// Is the size of an [`Answer`] in bytes.
+/// The size of an [`Answer`] in bytes.
 pub const ANSWER_BYTES: usize = 40;
 
 impl Answer {
@@ -208,7 +208,7 @@ impl Answer {
 pub struct Outbox<W> {
     to: W,
     bytes: Vec<u8>,
-    /// Is the start of the answer that takes emitted bytes now, whose length is not yet known.
+    /// The start of the answer that takes emitted bytes now, whose length is not yet known.
     open: Option<usize>,
     /// Identifies the current block.
     place: BlockPlace,

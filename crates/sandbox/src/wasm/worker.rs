@@ -23,16 +23,16 @@ use super::{
 };
 use crate::shared::LentMemory;
 
-/// Is the version of a module's imports and exports.
+/// The version of a module's imports and exports.
 const ABI: i32 = 1;
-/// Is the size of a module's stack in bytes.
+/// The size of a module's stack in bytes.
 const STACK_BYTES: usize = 1 << 20;
 /// Limits the elements of each table, which hold functions to call.
 const TABLE_ELEMENTS_MAX: usize = 1 << 20;
 const TABLES_MAX: usize = 16;
 /// Aligns blocks in the module's memory. The value is a multiple of every page size.
 const ALIGN_BYTES: u32 = 64 << 10;
-/// Is the address space reserved for a 32-bit memory at once, so that the memory never moves.
+/// The address space reserved for a 32-bit memory at once, so that the memory never moves.
 const RESERVED_BYTES: u64 = 1 << 32;
 
 /// Says why a run ends.
@@ -71,9 +71,9 @@ struct Host {
     limits: StoreLimits,
     /// Says why the module must not emit now; none if it may.
     silent: Option<&'static str>,
-    /// Is the range of the shared file in the module's memory: start, end.
+    /// The range of the shared file in the module's memory: start, end.
     lent: (u32, u32),
-    /// Is the part of that range that the module may use now.
+    /// The part of that range that the module may use now.
     own: (u32, u32),
     /// Sends answers to the other side.
     out: Outbox<File>,
@@ -380,7 +380,7 @@ impl Host {
     }
 }
 
-/// Is the caller of a host function, whose arguments are places in the module's memory.
+/// The caller of a host function, whose arguments are places in the module's memory.
 type HostCaller<'a> = Caller<'a, Host>;
 
 /// Returns bytes of the module's memory, after checking that they lie in the memory, and not where our process may be
