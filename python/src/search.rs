@@ -1,72 +1,26 @@
-//! Searching: a thread that searches, and rows that are had from it one batch after the other.
-//!
-//! ```text
-//!   search ── bounded queue ──► next_batch ──► Python        a queue that is full stops the search
-//! ```
+//! Searching: a search gives its rows to a run.
 
-use std::{
-    panic::resume_unwind,
-    path::PathBuf,
-    sync::{
-        Mutex, MutexGuard,
-        mpsc::{Receiver, SyncSender, sync_channel},
-    },
-    thread::{self, JoinHandle},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
-use arrow_array::RecordBatch;
-use arrow_schema::SchemaRef;
 use inshore::{
     kernels::{
-        self, Candidate, PatternOptions, SearchColumns, SearchItem, SearchSummary, SearchTable,
-        SearchTableOptions, TextOptions, WalkOptions, dataset_name, stored_sources, walk,
+        self, Candidate, PatternOptions, SearchColumns, SearchItem, SearchTable, SearchTableOptions,
+        TextOptions, WalkOptions, dataset_name, stored_sources, walk,
     },
     neardata::{self, Next, Source},
     store,
-    tables::TableWriter,
 };
-use pyo3::{prelude::*, types::PyCapsule};
+use pyo3::prelude::*;
 
+#[cfg(not(feature = "nodes"))]
+use crate::absent::Nodes;
+#[cfg(feature = "nodes")]
+use crate::nodes::Nodes;
 use crate::{
-    answer::{Batch, file, schema_capsule},
-    error::{bad_option, kernel_to_python, to_python, whole},
-    job::{Job, Received, TICK, receive, to_json},
+    error::{bad_option, to_python, whole},
+    job::Job,
+    run::{Facts, Out, Run, file, start},
 };
-
-/// A search that runs, whose rows can be had once.
-#[pyclass(frozen, module = "inshore._native", name = "Search")]
-pub(crate) struct Searching {
-    job: store::Execution,
-    schema: SchemaRef,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// `None` after the last row, after an error, once closed, and while another thread waits for rows.
-    running: Option<Running>,
-    /// What was done, as JSON.
-    summary: String,
-}
-
-struct Running {
-    messages: Receiver<Message>,
-    worker: JoinHandle<()>,
-}
-
-enum Message {
-    Rows(RecordBatch),
-    Skipped(String),
-    End(kernels::Result<SearchSummary>),
-}
-
-/// What Python is given.
-#[derive(IntoPyObject)]
-pub(crate) enum Piece {
-    Rows(Batch),
-    /// Of a file that could not be read, and was passed over.
-    Skipped(String),
-}
 
 /// The options, as a dictionary.
 #[derive(FromPyObject)]
@@ -97,18 +51,12 @@ pub(crate) struct Options<'py> {
 }
 
 impl Options<'_> {
-    /// Whether files that cannot be read are passed over.
-    #[cfg(feature = "nodes")]
-    pub(crate) fn skip(&self) -> bool {
-        self.skip
-    }
-
-    pub(crate) fn patterns(&self) -> PatternOptions {
+    fn patterns(&self) -> PatternOptions {
         let Options { fixed, ignore_case, smart_case, words, lines, invert, crlf, .. } = *self;
         PatternOptions { fixed, ignore_case, smart_case, words, lines, invert, crlf }
     }
 
-    pub(crate) fn table(&self) -> PyResult<SearchTableOptions> {
+    fn table(&self) -> PyResult<SearchTableOptions> {
         let columns = match (&*self.columns, self.spans) {
             ("line_counts", _) => SearchColumns::LineCounts,
             ("match_counts", _) => SearchColumns::MatchCounts,
@@ -140,49 +88,42 @@ impl Options<'_> {
     }
 }
 
-/// Starts a search below `paths`, without any of them below the current folder.
+/// Starts a search below `paths`, without any of them below the current folder; on nodes of these datasets.
 #[pyfunction]
+#[pyo3(signature = (job, patterns, paths, options, *, output=None, nodes=None))]
 pub(crate) fn search(
-    py: Python<'_>,
     job: &Job,
     patterns: Vec<String>,
     paths: Vec<PathBuf>,
     options: Options<'_>,
-) -> PyResult<Searching> {
+    output: Option<PathBuf>,
+    nodes: Option<&Nodes>,
+) -> PyResult<Run> {
     let job = job.execution()?;
     let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, job.budget())
-        .map_err(kernel_to_python)?;
+        .map_err(to_python)?;
     let (walking, skip) = (options.walk()?, options.skip);
     let text = TextOptions { unpack: options.unpack, ..TextOptions::default() };
-    let own = job.clone();
-    let files = py.detach(move || files(own.job(), paths, &walking, text)).map_err(kernel_to_python)?;
-    start(job, table, skip, move |table, job, each| table.run(job, files, each))
-}
-
-/// Takes what a search finds, and says whether it goes on.
-pub(crate) type Each<'a> = &'a mut (dyn FnMut(SearchItem) -> kernels::Result<Next> + Send);
-
-/// Starts a search on a thread of its own, which hands over what `search` finds.
-pub(crate) fn start(
-    job: store::Execution,
-    table: SearchTable,
-    skip: bool,
-    search: impl FnOnce(&SearchTable, &store::Context, Each<'_>) -> kernels::Result<SearchSummary>
-    + Send
-    + 'static,
-) -> PyResult<Searching> {
-    let schema = table.schema().clone();
-    let (sender, messages) = sync_channel(1);
-    let own = job.clone();
-    let work = move || {
-        let found = search(&table, &own, &mut |item| pass_on(&sender, item, skip));
-        // Nobody listens any more once it is closed.
-        let _ = sender.send(Message::End(found));
-    };
-    let worker = thread::Builder::new().name("inshore-search".into()).spawn(work);
-    let worker = worker.map_err(|error| to_python(store::Error::io("start a thread", "search", error)))?;
-    let running = Some(Running { messages, worker });
-    Ok(Searching { job, schema, state: Mutex::new(State { running, summary: "{}".to_string() }) })
+    #[cfg(feature = "nodes")]
+    let on = nodes.map(Nodes::begin);
+    #[cfg(not(feature = "nodes"))]
+    let _ = nodes;
+    start(job, output, Duration::MAX, move |job, out| {
+        out.begin(table.schema(), job.budget())?;
+        let skips = out.skips();
+        let mut each = |item| pass_on(out, &skips, item, skip);
+        #[cfg(feature = "nodes")]
+        if let Some(on) = on {
+            let wholes = inshore::ops::wholes(&on.nodes, &paths)?;
+            let (summary, _) = table.run_on_nodes(&on.nodes, job, &wholes, &on.options, &mut each)?;
+            out.end()?;
+            return Ok(Facts::of(&summary));
+        }
+        let files = files(job.job(), paths, &walking, text)?;
+        let summary = table.run(job, files, &mut each)?;
+        out.end()?;
+        Ok(Facts::of(&summary))
+    })
 }
 
 /// Files and folders, and then datasets, each with what rows call it.
@@ -219,110 +160,17 @@ fn unreadable(error: neardata::Error) -> (Candidate, Source) {
     (candidate, Source::new(error.to_string(), move |_| Err(error)))
 }
 
-fn pass_on(sender: &SyncSender<Message>, item: SearchItem, skip: bool) -> kernels::Result<Next> {
-    let message = match item {
-        SearchItem::Rows(rows) => Message::Rows(rows),
-        SearchItem::Failed(error) if skip => Message::Skipped(error.to_string()),
+/// Passes on what a search finds. A file that cannot be read is passed over where `skip` says so.
+fn pass_on(
+    out: &mut Out,
+    skips: &impl Fn(String) -> Result<(), store::Error>,
+    item: SearchItem,
+    skip: bool,
+) -> kernels::Result<Next> {
+    match item {
+        SearchItem::Rows(rows) => out.batch(rows)?,
+        SearchItem::Failed(error) if skip => skips(error.to_string())?,
         SearchItem::Failed(error) => return Err(error),
-    };
-    Ok(if sender.send(message).is_ok() { Next::Go } else { Next::Stop })
-}
-
-#[pymethods]
-impl Searching {
-    /// Facts about the run, as JSON; empty before its end.
-    #[getter]
-    fn summary(&self) -> String {
-        self.state().summary.clone()
     }
-
-    /// The columns, as Arrow's C schema.
-    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        schema_capsule(py, &self.schema)
-    }
-
-    /// The next rows, or what is wrong with a file that was passed over; `None` at the end.
-    fn next_batch(&self, py: Python<'_>) -> PyResult<Option<Piece>> {
-        let Some(mut running) = self.state().running.take() else { return Ok(None) };
-        let mut signal = None;
-        loop {
-            let received = receive(py, self.job.cancel(), &mut running.messages, &mut signal, Duration::MAX);
-            let piece = match received {
-                Received::Message(Message::Rows(_) | Message::Skipped(_)) if signal.is_some() => continue,
-                Received::Message(Message::Rows(rows)) => Piece::Rows(Batch::new(rows)),
-                Received::Message(Message::Skipped(what)) => Piece::Skipped(what),
-                Received::Message(Message::End(found)) => {
-                    py.detach(|| running.worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
-                    if let Some(raised) = signal {
-                        return Err(raised);
-                    }
-                    self.state().summary = to_json(&found.map_err(kernel_to_python)?)?;
-                    return Ok(None);
-                }
-                Received::Ended => match py.detach(|| running.worker.join()) {
-                    Ok(()) => unreachable!("a thread that ends has sent"),
-                    Err(panic) => resume_unwind(panic),
-                },
-                Received::GivenUp => return Err(signal.expect("two signals came")),
-            };
-            self.state().running = Some(running);
-            return Ok(Some(piece));
-        }
-    }
-
-    /// Writes all rows to the file `path`, whose ending chooses the format, and gives their number and what is wrong with
-    /// files that were passed over.
-    fn write(&self, py: Python<'_>, path: PathBuf) -> PyResult<(u64, Vec<String>)> {
-        let written = self.write_to(py, file(path));
-        if written.is_err() {
-            self.close(py)?;
-        }
-        written
-    }
-
-    /// Stops the search, and waits until it has stopped.
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(Running { messages, worker }) = self.state().running.take() else { return Ok(()) };
-        self.job.cancel().cancel();
-        drop(messages);
-        let mut wait = Duration::from_millis(1);
-        while !worker.is_finished() {
-            py.detach(|| thread::sleep(wait));
-            py.check_signals()?;
-            wait = (2 * wait).min(TICK);
-        }
-        Ok(())
-    }
-}
-
-impl Searching {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn write_to(&self, py: Python<'_>, path: PathBuf) -> PyResult<(u64, Vec<String>)> {
-        let create = || TableWriter::create(&path, self.schema.clone(), self.job.budget());
-        let mut writer = py.detach(create).map_err(to_python)?;
-        let (mut count, mut skipped) = (0, Vec::new());
-        while let Some(piece) = self.next_batch(py)? {
-            match piece {
-                Piece::Rows(batch) => {
-                    count += batch.rows().num_rows() as u64;
-                    py.detach(|| writer.write(batch.rows())).map_err(to_python)?;
-                }
-                Piece::Skipped(what) => skipped.push(what),
-            }
-        }
-        py.detach(|| writer.finish()).map_err(to_python)?;
-        Ok((count, skipped))
-    }
-}
-
-impl Drop for Searching {
-    /// Whoever searches for nobody stops.
-    fn drop(&mut self) {
-        if self.state().running.is_some() {
-            self.job.cancel().cancel();
-        }
-    }
+    Ok(Next::Go)
 }

@@ -16,6 +16,8 @@ use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes::{RunOptions, Whole};
 use inshore_store::{Context, Execution, Job};
+#[cfg(any(feature = "records", feature = "text"))]
+use inshore_tables::Input;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -318,6 +320,31 @@ impl Beside<'_> {
     }
 }
 
+impl Beside<'_> {
+    /// Tells the name of a file that was written.
+    #[cfg(feature = "text")]
+    pub(crate) fn written(&mut self, path: &Path) {
+        if let Some(rows) = &mut self.rows {
+            rows.written(path);
+        }
+    }
+}
+
+/// The file into which a caller writes a table that no path names, before it runs an operation with this path as an input. Errors and
+/// rows call the table "the Arrow data". The file goes with the job.
+pub fn handed_over(job: &Job) -> PathBuf {
+    job.scratch_path("source.arrow")
+}
+
+/// The input of a path, which may be that of a table that was [handed over](handed_over).
+#[cfg(any(feature = "records", feature = "text"))]
+pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
+    match path == handed_over(job) {
+        true => Input::new(path).called("the Arrow data", "arrow"),
+        false => Input::new(path),
+    }
+}
+
 /// Takes the rows of an answer.
 pub trait Rows {
     /// Begins with columns. A second call begins anew: what came before counts no more.
@@ -344,4 +371,7 @@ pub trait Rows {
     fn can_begin_anew(&self) -> bool {
         false
     }
+
+    /// Takes the name of a file that the operation wrote and named itself.
+    fn written(&mut self, _path: &Path) {}
 }

@@ -11,13 +11,13 @@ use inshore_kernels::{
 };
 #[cfg(feature = "nodes")]
 use inshore_kernels::{LanguageOfText, identify_on_nodes};
-use inshore_store::Execution;
+use inshore_store::{Execution, Job};
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, handed_over, table_input},
     place::Place,
     target::Done,
 };
@@ -57,6 +57,14 @@ impl IdentifyLanguage {
             (None, true) => LanguagePlace::Line,
             (None, false) => LanguagePlace::Whole,
         }
+    }
+}
+
+/// The tables that are named, or the one that was handed over.
+fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
+    match inputs {
+        [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),
+        _ => Ok(table_inputs(Some(job), inputs)?),
     }
 }
 
@@ -117,7 +125,7 @@ impl Operation for IdentifyLanguage {
             Sources::Here => {
                 match &self.column {
                     Some(column) => {
-                        for input in table_inputs(Some(job), asked.inputs)? {
+                        for input in tables(job, asked.inputs)? {
                             identify_column(job, classifier, &input, column, |row, verdict| {
                                 table.add(input.name(), Some(row), verdict)
                             })?;

@@ -87,7 +87,7 @@ fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
 fn each_file(
     asked: &Asked<'_>,
     job: &Execution,
-    beside: &Beside<'_>,
+    mut beside: Beside<'_>,
     (force, remove): (bool, bool),
     work: impl Fn(&Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
 ) -> Result<Done<PackAnswer>> {
@@ -101,7 +101,10 @@ fn each_file(
     let mut answer = PackAnswer::default();
     for path in asked.inputs {
         match work(&Input::new(path), &to).map_err(Error::from) {
-            Ok((_, done)) => answer.add(done),
+            Ok((path, done)) => {
+                answer.add(done);
+                beside.written(&path);
+            }
             Err(error) if asked.inputs.len() == 1 || job.cancel().is_cancelled() => return Err(error),
             Err(error) => {
                 answer.failed += 1;
@@ -140,13 +143,13 @@ impl Operation for Compress {
         beside: Beside<'_>,
     ) -> Result<Done<PackAnswer>> {
         match sources {
-            Sources::Here => each_file(asked, job, &beside, (self.force, self.remove), |input, to| {
+            Sources::Here => each_file(asked, job, beside, (self.force, self.remove), |input, to| {
                 compress_file(job, input, self.format, self.level, to)
             }),
             #[cfg(feature = "nodes")]
             Sources::Nodes(on, wholes) => {
                 check_one(asked.output, wholes.len())?;
-                self.each_whole(asked.output, &on, &wholes, job)
+                self.each_whole(asked.output, &on, &wholes, job, beside)
             }
         }
     }
@@ -161,6 +164,7 @@ impl Compress {
         on: &OnNodes,
         wholes: &[Whole],
         job: &Execution,
+        mut beside: Beside<'_>,
     ) -> Result<Done<PackAnswer>> {
         let format = self.format.or_else(|| Format::of_path(output?)).unwrap_or(Format::Zstd);
         let pack = Pack::new(format, self.level)?;
@@ -178,8 +182,8 @@ impl Compress {
                 continue;
             }
             let called = whole.file.as_deref().unwrap_or(&whole.dataset);
-            let beside = || PathBuf::from(format!("{called}.{}", format.ending()));
-            let path = output.map_or_else(beside, Path::to_path_buf);
+            let own = || PathBuf::from(format!("{called}.{}", format.ending()));
+            let path = output.map_or_else(own, Path::to_path_buf);
             if path.exists() && !self.force && !NewFile::is_in_place(&path) {
                 return Err(KernelError::Exists { path }.into());
             }
@@ -188,6 +192,7 @@ impl Compress {
             compress(&mut writer)?;
             drop(writer);
             file.publish()?;
+            beside.written(&path);
         }
         Ok(Done::on_nodes(answer, on, all))
     }
@@ -216,6 +221,6 @@ impl Operation for Decompress {
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Done<PackAnswer>> {
-        each_file(asked, job, &beside, (self.force, self.remove), |input, to| decompress_file(job, input, to))
+        each_file(asked, job, beside, (self.force, self.remove), |input, to| decompress_file(job, input, to))
     }
 }
