@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict, final, type_check_only
+from typing import Any, final
 
 from typing_extensions import Self
 
@@ -23,9 +23,7 @@ __all__ = [
     "Writer",
     "__version__",
     "connect",
-    "language_train",
     "operate",
-    "search",
     "serve",
 ]
 
@@ -38,7 +36,7 @@ def operate(
     *,
     inputs: Sequence[_StrPath],
     output: _StrPath | None = None,
-    tables: Sequence[tuple[str, Sequence[_StrPath]]] = [],
+    tables: Sequence[tuple[str, Sequence[_StrPath]]] | None = None,
     nodes: Nodes | None = None,
     skip: bool = False,
 ) -> Run: ...
@@ -134,31 +132,6 @@ class Run:
 class Columns:
     def __arrow_c_schema__(self) -> Any: ...
 
-@type_check_only
-class _Search(TypedDict):
-    columns: str
-    spans: bool
-    max_count: int | None
-    include_zero: bool
-    as_bytes: bool
-    text: bool
-    fixed: bool
-    ignore_case: bool
-    smart_case: bool
-    words: bool
-    lines: bool
-    invert: bool
-    crlf: bool
-    globs: list[str]
-    types: list[str]
-    types_not: list[str]
-    hidden: bool
-    no_ignore: bool
-    follow: bool
-    max_depth: int | None
-    unpack: bool
-    skip: bool
-
 def connect(
     addresses: list[str],
     credentials: _StrPath | None,
@@ -210,19 +183,6 @@ class Nodes:
         at: int,
         by: str,
     ) -> str: ...
-
-def search(
-    job: Job,
-    patterns: list[str],
-    paths: list[_StrPath],
-    options: _Search,
-    *,
-    output: _StrPath | None = None,
-    nodes: Nodes | None = None,
-) -> Run: ...
-def language_train(
-    job: Job, samples: list[tuple[str, list[_StrPath]]], name: str, grams: int
-) -> list[tuple[str, int]]: ...
 
 @final
 class Batch:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from inshore import _native
 from inshore.results import Report, StrPath, drained
-from inshore.sources import listed
+from inshore.sources import Inputs, listed
 from inshore.target import Budget, Target
 
 
@@ -138,7 +138,7 @@ class FileVerbs(Target):
         ExistsError
             If a file is there already.
         InputError
-            For what is damaged, cut or none of the formats; on nodes.
+            For what is damaged, cut or none of the formats.
         BudgetError, FileError
             See `inshore.errors`. Nothing half made is left.
 
@@ -167,7 +167,7 @@ class FileVerbs(Target):
         Parameters
         ----------
         source : path or paths
-            The files.
+            The files; ``"store:NAME"`` is a dataset of the store. On nodes: datasets.
         algorithm : str, default "sha256"
             ``"sha256"``, ``"blake3"``, ``"md5"``, ``"xxh64"`` or ``"crc32"``.
         memory, threads
@@ -191,9 +191,8 @@ class FileVerbs(Target):
         >>> inshore.checksum("abc", algorithm="md5")
         {'abc': '900150983cd24fb0d6963f7d28e17f72'}
         """
-        paths = listed(source, "source")
-        files = self._checksums({"algorithm": algorithm}, paths, (memory, threads))
-        return {str(path): file["checksum"] for path, file in zip(paths, files, strict=True)}
+        files = self._checksums({"algorithm": algorithm}, Inputs(source), (memory, threads))
+        return {file["name"]: file["checksum"] for file in files}
 
     def checksum_check(
         self,
@@ -231,7 +230,7 @@ class FileVerbs(Target):
         >>> inshore.checksum_check("sums", algorithm="md5")
         {'abc': True}
         """
-        files = self._checksums({"algorithm": algorithm, "check": True}, [list], (memory, threads))
+        files = self._checksums({"algorithm": algorithm, "check": True}, Inputs(list), (memory, threads))
         return {file["name"]: file["is_right"] for file in files}
 
     def _packed(
@@ -248,9 +247,7 @@ class FileVerbs(Target):
         sizes = {key: facts["summary"][key] for key in ("bytes_in", "bytes_out", "pieces")}
         return Packed(run.written(), **sizes, report=facts["report"])
 
-    def _checksums(
-        self, fields: dict[str, Any], paths: list[StrPath], budget: Budget
-    ) -> list[dict[str, Any]]:
-        with _native.Job.plain(*budget) as job:
-            facts = drained(self._start(job, "checksum", fields, paths))
+    def _checksums(self, fields: dict[str, Any], inputs: Inputs, budget: Budget) -> list[dict[str, Any]]:
+        with self._job_for(inputs, budget) as job:
+            facts = drained(self._start(job, "checksum", fields, inputs.paths(job)))
         return cast("list[dict[str, Any]]", facts["summary"]["files"])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import pyarrow as pa
 
@@ -178,7 +178,7 @@ class Result:
         start: Callable[[_native.Job, StrPath | None], _native.Run],
         *,
         counted: str | None = None,
-        gives: str = "rows",
+        gives: Literal["rows", "file", "bytes"] = "rows",
     ) -> None:
         # `counted` is the key of the summary with the number of rows. `gives` is "rows" where the run gives
         # them as they come, "file" where it writes them to one, "bytes" where that is no table.

@@ -42,28 +42,38 @@ class Target:
             job, request, inputs=inputs, output=output, tables=tables or [], nodes=self._nodes, skip=skip
         )
 
+    def _job_for(self, inputs: Inputs | None, budget: Budget) -> _native.Job:
+        """Start a job that needs a store only for datasets of it."""
+        is_stored = self._nodes is None and inputs is not None and inputs.has_stored
+        return self._store().job(*budget) if is_stored else _native.Job.plain(*budget)
+
     def _result(
         self,
         operation: str,
         fields: Mapping[str, Any],
-        inputs: Inputs,
+        inputs: Inputs | None,
         budget: Budget,
         *,
-        counted: str | None,
-        gives: str = "file",
+        counted: str | None = None,
+        gives: Literal["rows", "file", "bytes"] = "file",
         skip: bool = False,
     ) -> Result:
         """Give the result of an operation that has files or handed data as inputs."""
-        if inputs.is_data and fields.get("resume"):
-            raise InputError("expected files to resume with: Arrow data cannot be had again")
-        if inputs.is_data and self._nodes is not None:
-            raise InputError(f"operation `{operation}`: Arrow data does not go with nodes: put a file")
+        if inputs is not None and inputs.is_data:
+            if fields.get("resume"):
+                raise InputError("expected files to resume with: Arrow data cannot be had again")
+            if self._nodes is not None:
+                raise InputError(f"operation `{operation}`: Arrow data does not go with nodes: put a file")
+
+        def job() -> _native.Job:
+            return self._job_for(inputs, budget) if operation == "search" else self._store().job(*budget)
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            return self._start(job, operation, fields, inputs.paths(job), output, skip=skip)
+            paths = [] if inputs is None else inputs.paths(job)
+            return self._start(job, operation, fields, paths, output, skip=skip)
 
-        what = f"{operation} of {inputs} in {self!r}"
-        return Result(what, lambda: self._store().job(*budget), start, counted=counted, gives=gives)
+        of = "" if inputs is None else f" of {inputs}"
+        return Result(f"{operation}{of} in {self!r}", job, start, counted=counted, gives=gives)
 
 
 def passes_over(errors: Literal["raise", "warn"]) -> bool:

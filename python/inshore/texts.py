@@ -6,19 +6,18 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
-from inshore import _native
 from inshore.errors import InputError
-from inshore.results import Result, StrPath
+from inshore.results import Result, StrPath, drained
 from inshore.sources import Inputs, Source, listed
 from inshore.target import Target, passes_over
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_FLAGS = ["fixed", "ignore_case", "smart_case", "words", "lines", "invert", "crlf", "text"]
-# Options about files and folders, which datasets of nodes are not.
-_WALKS = ["hidden", "no_ignore", "follow", "unpack"]
+_MATCHING = ["fixed", "ignore_case", "smart_case", "words", "lines", "invert", "crlf"]
+_WALK = ["hidden", "no_ignore", "follow"]
 _CHOICES = ["globs", "types", "types_not"]
+_GRAMS_MAX = 100_000
 
 
 class SearchOptions(TypedDict, total=False):
@@ -92,8 +91,8 @@ class TextVerbs(Target):
             - ``invert``: the lines that do not match.
             - ``crlf``: a carriage return before the line feed belongs to the line's end.
             - ``max_count``: so many lines of each file at most.
-            - ``globs``: files whose paths match, or with ``!`` before it do not. Not on nodes, like those
-              that follow, as far as ``unpack``.
+            - ``globs``: files whose paths match, or with ``!`` before it do not. Not on nodes, as ``types``,
+              ``types_not``, ``max_depth`` and ``unpack`` are not either.
             - ``types``, ``types_not``: files of a type such as ``"rust"`` or ``"csv"``, or not of it.
             - ``hidden``, ``no_ignore``, ``follow``: hidden files too; heed no .gitignore and the like; follow
               symbolic links.
@@ -130,8 +129,8 @@ class TextVerbs(Target):
         ...     print(batch.column("line").to_pylist())
         ['buy milk']
         """
-        shape = {"columns": "lines", "spans": spans, "as_bytes": as_bytes, "include_zero": False}
-        return self._search("lines", patterns, paths, shape, options)
+        rows = {"columns": "lines_with_spans" if spans else "lines", "as_bytes": as_bytes}
+        return self._search(patterns, paths, rows, options)
 
     def search_count(
         self,
@@ -173,16 +172,14 @@ class TextVerbs(Target):
         >>> found.table()["count"].to_pylist()
         [2]
         """
-        shape = {"columns": "match_counts" if matches else "line_counts", "spans": False, "as_bytes": False}
-        shape["include_zero"] = include_zero
-        return self._search("counts of lines", patterns, paths, shape, options)
+        rows = {"columns": "match_counts" if matches else "line_counts", "include_zero": include_zero}
+        return self._search(patterns, paths, rows, options)
 
     def _search(
         self,
-        what: str,
         patterns: str | Iterable[str],
         paths: StrPath | Iterable[StrPath] | None,
-        shape: dict[str, Any],
+        rows: dict[str, Any],
         options: SearchOptions,
     ) -> Result:
         unknown = sorted(set(options) - set(SearchOptions.__annotations__))
@@ -191,30 +188,27 @@ class TextVerbs(Target):
         wanted = [patterns] if isinstance(patterns, str) else list(patterns)
         if not wanted:
             raise InputError("patterns is empty: expected at least one")
-        local = [name for name in [*_CHOICES, *_WALKS, "max_depth"] if options.get(name)]
-        if self._nodes is not None and local:
-            raise InputError(f"operation `search`: {local[0]} does not go with nodes: name datasets")
-        here: StrPath | Iterable[StrPath] = "." if self._nodes is None else []
-        places = Inputs(here if paths is None else paths, "paths")
-        given: dict[str, Any] = {flag: options.get(flag, False) for flag in [*_FLAGS, *_WALKS]}
-        given |= {"max_count": options.get("max_count"), "max_depth": options.get("max_depth")}
+        rows["text"] = options.get("text", False)
+        if (most := options.get("max_count")) is not None:
+            if most < 1:
+                raise InputError(f"max_count is {most}: expected at least 1")
+            rows["max_count"] = most
+        walk: dict[str, Any] = {flag: options.get(flag, False) for flag in _WALK}
+        walk["max_depth"] = options.get("max_depth")
         for names in _CHOICES:
             value: str | Iterable[str] = cast("Any", options.get(names, ()))
-            given[names] = [value] if isinstance(value, str) else list(value)
-        given["skip"] = passes_over(options.get("errors", "raise"))
-        budget = (options.get("memory"), options.get("threads"))
-
-        def job() -> _native.Job:
-            # Only datasets of the store here need it.
-            stored = self._nodes is None and places.has_stored
-            return self._store().job(*budget) if stored else _native.Job.plain(*budget)
-
-        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            found = [] if paths is None else places.paths(job)
-            request = cast("Any", shape | given)
-            return _native.search(job, wanted, found, request, output=output, nodes=self._nodes)
-
-        return Result(f"{what} with {patterns!r} of {places} in {self!r}", job, start)
+            walk[names] = [value] if isinstance(value, str) else list(value)
+        matching = {flag: options.get(flag, False) for flag in _MATCHING}
+        fields: dict[str, Any] = {"patterns": wanted, "matching": matching, "rows": rows, "walk": walk}
+        fields["unpack"] = options.get("unpack", False)
+        return self._result(
+            "search",
+            fields,
+            None if paths is None else Inputs(paths, "paths"),
+            (options.get("memory"), options.get("threads")),
+            gives="rows",
+            skip=passes_over(options.get("errors", "raise")),
+        )
 
     def count_words(
         self,
@@ -270,9 +264,10 @@ class TextVerbs(Target):
         if top is not None and top < 1:
             raise InputError(f"top is {top}: expected at least 1")
         fields = {"split": split, "ignore_case": ignore_case, "min_count": min_count, "top": top or 0}
-        counted, gives = ("written", "file") if top is None else (None, "rows")
-        inputs = Inputs(paths, "paths")
-        return self._result("count words", fields, inputs, (memory, threads), counted=counted, gives=gives)
+        inputs, budget = Inputs(paths, "paths"), (memory, threads)
+        if top is not None:
+            return self._result("count words", fields, inputs, budget, gives="rows")
+        return self._result("count words", fields, inputs, budget, counted="written")
 
     def language_train(
         self,
@@ -285,7 +280,7 @@ class TextVerbs(Target):
     ) -> dict[str, int]:
         r"""Learn languages from samples of text, and keep them in the store.
 
-        It runs at once, and not on nodes.
+        It runs at once. Samples on nodes are counted there.
 
         For each label the byte sequences of length 4 that are most frequent in its samples are kept. 50 KB of
         text for each language suffice; samples of about the same size and kind are best.
@@ -323,18 +318,21 @@ class TextVerbs(Target):
         >>> inshore.language_train(["en.txt", "de.txt"], name="two", memory="16MiB", threads=1)
         {'de': 40, 'en': 40}
         """
-        if self._nodes is not None:
-            raise InputError("operation `language train` does not run on nodes")
-        labelled: list[tuple[str, list[StrPath]]] = []
+        labelled: list[tuple[str, StrPath]] = []
         if isinstance(samples, Mapping):
-            labelled = [(label, listed(paths, f"samples[{label!r}]")) for label, paths in samples.items()]
+            for label, paths in samples.items():
+                labelled += [(label, path) for path in listed(paths, f"samples[{label!r}]")]
         else:
-            labelled = [(Path(path).name.split(".")[0], [path]) for path in listed(samples, "samples")]
-        for label, paths in labelled:
+            labelled = [(Path(path).name.split(".")[0], path) for path in listed(samples, "samples")]
+        for label, path in labelled:
             if not label:
-                raise InputError(f"{paths[0]}: its name says no label: expected a dict of labels and files")
+                raise InputError(f"{path}: its name says no label: expected a dict of labels and files")
+        if not 1 <= grams <= _GRAMS_MAX:
+            raise InputError(f"grams is {grams}: expected 1 to {_GRAMS_MAX}")
+        fields = {"name": name, "labels": [label for label, _ in labelled], "grams": grams}
         with self._store().job(memory, threads) as job:
-            return dict(_native.language_train(job, labelled, name, grams))
+            run = self._start(job, "language train", fields, [path for _, path in labelled])
+            return dict(drained(run)["summary"]["grams"])
 
     def language_identify(
         self,

@@ -11,7 +11,7 @@ const NAMES: [(&str, &[&str]); 4] = [
         "text",
         &[
             "search",
-            "language_train",
+            "language train",
             "count words",
             "language identify",
             "compress",

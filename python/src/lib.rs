@@ -3,7 +3,7 @@
 //! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`] and [`nodes::Nodes`], for datasets as bytes
 //! [`files::Files`], [`files::File`] and [`files::Writer`]. Whatever gives rows is a [`run::Run`]: a thread that works, and [`run::Batch`]es that
 //! are had from it. [`operation::operate`] starts the run of any operation from its request in JSON, [`contained`] that of a query in a process
-//! of its own; searches and graphs start theirs. The public half, with the docs, the types and everything that needs `pyarrow`, is in
+//! of its own; graphs start theirs. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
 //!
 //! - Long work goes through [`job::run`] and [`run::start`]: a thread of its own, the GIL released, Ctrl-C heard.
@@ -26,13 +26,9 @@ mod nodes;
 #[cfg(any(feature = "records", feature = "text"))]
 mod operation;
 mod run;
-#[cfg(feature = "text")]
-mod search;
 #[cfg(feature = "sql")]
 mod sql;
 mod store;
-#[cfg(feature = "text")]
-mod texts;
 
 /// A query may take so much memory and no more, in the process in which it runs.
 #[cfg(feature = "sql")]
@@ -63,9 +59,6 @@ mod _native {
         run::{Batch, Columns, Run},
         store::Store,
     };
-    #[cfg(feature = "text")]
-    #[pymodule_export]
-    use super::{search::search, texts::language_train};
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -32,7 +32,7 @@ const STOP_PATIENCE: Duration = Duration::from_millis(800);
 /// Starts an operation, here or on nodes. `inputs` and `output` stand beside the request, whose `tables` (of a query) have names and
 /// files. An input that cannot be read is passed over where `skip` says so, else it ends the run.
 #[pyfunction]
-#[pyo3(signature = (job, request, *, inputs, output=None, tables=Vec::new(), nodes=None, skip=false))]
+#[pyo3(signature = (job, request, *, inputs, output=None, tables=None, nodes=None, skip=false))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn operate(
     py: Python<'_>,
@@ -40,7 +40,7 @@ pub(crate) fn operate(
     request: &str,
     inputs: Vec<PathBuf>,
     output: Option<PathBuf>,
-    tables: Vec<(String, Vec<PathBuf>)>,
+    tables: Option<Vec<(String, Vec<PathBuf>)>>,
     nodes: Option<&Nodes>,
     skip: bool,
 ) -> PyResult<Run> {
@@ -49,13 +49,16 @@ pub(crate) fn operate(
     let entry = named(&request).map_err(|error| unknown(&request, error))?;
     #[cfg(feature = "sql")]
     if entry.name == "sql" {
-        return crate::sql::query(py, job, request, tables, output, nodes);
+        return crate::sql::query(py, job, request, tables.unwrap_or_default(), output, nodes);
     }
     let _ = (py, tables);
     let inputs = inputs.into_iter().map(file).collect();
     let gives_best = entry.name == "count words" && request["top"].as_u64() > Some(0);
-    // The operation itself writes all other rows to a file.
-    let (output, best) = if gives_best { (None, output) } else { (output.map(file), None) };
+    // Operations that give their rows leave the file to the run; all others write it.
+    let (of_run, output) = match gives_best || entry.name == "search" {
+        true => (output, None),
+        false => (None, output.map(file)),
+    };
     let names = Names { inputs, output };
     #[cfg(feature = "nodes")]
     let target = nodes.map_or(Target::Local, Nodes::target);
@@ -65,7 +68,7 @@ pub(crate) fn operate(
         "compress" | "decompress" => STOP_PATIENCE,
         _ => Duration::MAX,
     };
-    start(job.execution()?, best, patience, move |job, out| {
+    start(job.execution()?, of_run, patience, move |job, out| {
         let answer = work(entry, &request, names, &target, job, out, skip)?;
         if gives_best {
             give_best(&answer["top"], job, out)?;
@@ -94,7 +97,7 @@ fn work(
             job.cancel().cancel();
         }
     };
-    let beside = Beside { failed: Some(&failed), rows: Some(out) };
+    let beside = Beside { failed: Some(&failed), rows: Some(out), ..Beside::default() };
     let answer = entry.run_named(request, names, target, job, beside);
     match first.into_inner().expect("no panic under this lock") {
         Some(raised) => Err(raised),

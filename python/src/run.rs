@@ -24,7 +24,7 @@ use arrow_schema::{ArrowError, SchemaRef};
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore::ops;
 use inshore::{
-    store::{self, Budget, Execution},
+    store::{self, Budget, Cancel, Execution},
     tables::{self, TableWriter},
 };
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
@@ -99,6 +99,7 @@ pub(crate) enum Piece {
 
 /// Takes the rows of a run: for Python, or for a file.
 pub(crate) struct Out {
+    cancel: Cancel,
     sender: SyncSender<Message>,
     path: Option<PathBuf>,
     writer: Option<TableWriter>,
@@ -122,6 +123,7 @@ impl Out {
 
     /// Takes some rows.
     pub(crate) fn batch(&mut self, batch: RecordBatch) -> tables::Result<()> {
+        self.check_cancelled()?;
         self.rows += batch.num_rows() as u64;
         match &mut self.writer {
             Some(writer) => writer.write(&batch),
@@ -131,7 +133,12 @@ impl Out {
 
     /// Takes the end: a file appears.
     pub(crate) fn end(&mut self) -> tables::Result<()> {
+        self.check_cancelled()?;
         self.writer.take().map_or(Ok(()), |writer| writer.finish().map(drop))
+    }
+
+    fn check_cancelled(&self) -> Result<(), store::Error> {
+        if self.cancel.is_cancelled() { Err(store::Error::Cancelled) } else { Ok(()) }
     }
 
     /// Gives a function that tells of an input that was passed over.
@@ -177,7 +184,8 @@ pub(crate) fn start(
     let (sender, messages) = sync_channel(1);
     let own = job.clone();
     let worker = thread::Builder::new().name("inshore-job".into()).spawn(move || {
-        let mut out = Out { sender, path, writer: None, rows: 0, written: Vec::new() };
+        let cancel = own.cancel().clone();
+        let mut out = Out { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
         let worked = work(&own, &mut out);
         // The scratch of the job goes with its last owner.
         drop(own);

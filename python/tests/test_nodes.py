@@ -164,6 +164,16 @@ def test_every_verb_gives_on_nodes_what_it_gives_here(
         packed = nodes.compress("words.txt", output=tmp_path / "words.gz", memory="64MiB")
         assert (packed.paths, packed.bytes_in) == ([tmp_path / "words.gz"], files["text"].stat().st_size)
         assert gzip.decompress((tmp_path / "words.gz").read_bytes()) == files["text"].read_bytes()
+        nodes.put(tmp_path / "words.gz", record=1, memory=BUDGET)
+        packed = nodes.decompress("words.gz", output=tmp_path / "back", memory="64MiB")
+        assert (packed.paths, (tmp_path / "back").read_bytes()) == (
+            [tmp_path / "back"],
+            files["text"].read_bytes(),
+        )
+        sums = nodes.checksum("words.txt", algorithm="md5", memory="64MiB")
+        assert list(sums.values()) == list(inshore.checksum(files["text"], algorithm="md5").values())
+        learnt = nodes.language_train({"w": "words.txt"}, name="there", memory=BUDGET)
+        assert learnt == store.language_train({"w": files["text"]}, name="here", memory=BUDGET)
 
 
 def test_what_does_not_go_with_nodes_is_refused_by_name(nodes: inshore.Nodes) -> None:
@@ -175,11 +185,11 @@ def test_what_does_not_go_with_nodes_is_refused_by_name(nodes: inshore.Nodes) ->
             "t", profiles="p", column="x"
         ).table(),
         r"`compress`: remove .* nodes": lambda: nodes.compress("t", remove=True),
-        r"`decompress` does not run on nodes": lambda: nodes.decompress("t"),
-        r"`checksum` does not run on nodes": lambda: nodes.checksum("t"),
-        r"`language train` does not run on nodes": lambda: nodes.language_train(["en.txt"], name="x"),
+        r"`decompress`: remove .* nodes": lambda: nodes.decompress("t", remove=True),
         r"`sort`: Arrow data does not go with nodes": lambda: nodes.sort(table, by="x"),
-        r"`search`: max_depth does not go with nodes": lambda: nodes.search("x", "t", max_depth=1),
+        r"`search`: walk does not go with nodes": lambda: nodes.search("x", "t", max_depth=1).table(),
+        r"`search`: unpack does not go with nodes": lambda: nodes.search("x", "t", unpack=True).table(),
+        r"`search` on nodes: no dataset is named": lambda: nodes.search("x").table(),
     }
     for message, ask in refused.items():
         with pytest.raises(inshore.InputError, match=message):
@@ -215,8 +225,8 @@ def test_what_goes_wrong_is_an_exception_of_its_kind(
         nodes.search("x", "nothing", memory=BUDGET).table()
     with pytest.raises(inshore.InputError):
         nodes.search("(", "nothing", memory=BUDGET).table()
-    with pytest.raises(inshore.InputError, match="globs does not go with nodes"):
-        nodes.search("x", "nothing", globs="*")
+    with pytest.raises(inshore.InputError, match="walk does not go with nodes"):
+        nodes.search("x", "nothing", globs="*").table()
     with pytest.raises(TypeError, match="'word'"):
         nodes.search("x", "nothing", word=True)  # type: ignore[call-arg]
     with pytest.raises(inshore.InputError, match="paths is empty"):

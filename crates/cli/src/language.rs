@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use inshore::{
-    kernels::{LanguagePlace, Profiles, text_sources},
-    neardata::Source,
+    kernels::LanguagePlace,
     ops::{
-        Request,
-        verbs::{IdentifyLanguage, LanguageAnswer},
+        Beside, Request,
+        verbs::{IdentifyLanguage, LanguageAnswer, TrainAnswer, TrainLanguage},
     },
 };
 use serde_json::json;
@@ -17,27 +16,19 @@ use crate::{
     args::{Everywhere, Identify, Train},
     operations::{self, Opens},
     outcome::Outcome,
-    session::{Session, check_stdout_is_free},
+    session::check_stdout_is_free,
 };
 
-pub fn train(session: &Session, words: &Train) -> Result<()> {
+pub fn train(options: Everywhere, words: &Train) -> Result<()> {
     let named = words.samples.iter().map(|sample| labelled(sample)).collect::<Result<Vec<_>>>()?;
-    let mut samples: Vec<(String, Vec<Source>)> = Vec::new();
-    let mut run = session.start_on(named.iter().map(|(_, path)| path))?;
-    for (label, path) in named {
-        samples.push((label, text_sources(Some(&run.job), std::slice::from_ref(&path))?));
-    }
-    if session.store()?.list()?.iter().any(|known| known.name == words.name) {
-        // Said before the work and not after it.
-        run.job.store().create_dataset(&run.job, &words.name, "language")?;
-    }
-    let profiles = Profiles::train(&run.job, samples, words.grams as usize)?;
-    profiles.save(session.store()?, &run.job, &words.name)?;
-    let labels: Vec<&str> = profiles.labels().collect();
-    let sentence = format!("{}: {} languages, {}", words.name, labels.len(), labels.join(" "));
-    let grams = labels.iter().map(|label| (label.to_string(), json!(profiles.grams(label))));
-    let summary = json!({ "name": words.name, "grams": grams.collect::<serde_json::Map<_, _>>() });
-    Ok(Outcome::new("language train", run.finish(), summary, sentence).tell(&session.options)?)
+    let (labels, paths): (Vec<String>, Vec<PathBuf>) = named.into_iter().unzip();
+    let operation = TrainLanguage { name: words.name.clone(), labels, grams: words.grams as usize };
+    operations::run(options, &Request::new(operation, paths))?.tell(|report, done| {
+        let TrainAnswer { name, grams } = &done.answer;
+        let labels: Vec<&str> = grams.keys().map(String::as_str).collect();
+        let sentence = format!("{name}: {} languages, {}", labels.len(), labels.join(" "));
+        Outcome::new("language train", report, json!(done), sentence)
+    })
 }
 
 /// `LABEL=FILE`, or a file whose name up to the first dot is the label.
@@ -47,6 +38,7 @@ fn labelled(sample: &str) -> Result<(String, PathBuf)> {
     }
     let path = PathBuf::from(sample);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let name = name.strip_prefix("store:").unwrap_or(name);
     match name.split('.').next().filter(|label| !label.is_empty()) {
         Some(label) => Ok((label.to_string(), path)),
         None => bail!("{sample}: expected LABEL=FILE, or a file with a name"),
@@ -63,7 +55,7 @@ pub fn identify(options: Everywhere, words: &Identify) -> Result<()> {
         LanguagePlace::Whole => "texts",
     };
     let request = Request::new(operation, &words.inputs).to(&words.output);
-    operations::run_on(options, Opens::Existing, &request, None)?.tell(|report, done| {
+    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
         let LanguageAnswer { summary, languages, .. } = done.answer;
         let (texts, unknown) = (summary.texts, summary.unknown);
         let sentence = format!("{texts} {what}, {unknown} of them in none of {languages} languages");

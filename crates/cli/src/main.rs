@@ -186,7 +186,7 @@ fn kernel(options: &Everywhere, command: args::KernelCommand) -> anyhow::Result<
 #[cfg(feature = "text")]
 fn language(options: Everywhere, command: args::LanguageCommand) -> anyhow::Result<()> {
     match command {
-        args::LanguageCommand::Train(train) => language::train(&Session::open(options)?, &train),
+        args::LanguageCommand::Train(train) => language::train(options, &train),
         args::LanguageCommand::Identify(identify) => language::identify(options, &identify),
     }
 }

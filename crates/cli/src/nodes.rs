@@ -54,8 +54,8 @@ pub fn are_named(options: &Everywhere) -> bool {
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language identify, \
-             compress, kernel push, run, ls and rm, store put, get, ls, rm and repair, node run, status and traverse"
+            "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language, \
+             compress, decompress, checksum, kernel push, run, ls and rm, store put, get, ls, rm and repair, node run, status and traverse"
         );
     }
     Ok(())

@@ -6,6 +6,7 @@
 //! ```
 
 use std::{
+    os::unix::ffi::OsStrExt,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -13,6 +14,8 @@ use std::{
 use anyhow::{Result, anyhow};
 #[cfg(feature = "nodes")]
 use inshore::ops::OnNodes;
+#[cfg(feature = "text")]
+use inshore::ops::verbs::Matches;
 use inshore::{
     ops::{Beside, Done, Error, Operation, Place, Request, Rows, StoreUse, Target},
     store::{Execution, Report},
@@ -49,9 +52,14 @@ impl<A> Ran<A> {
         checked
     }
 
+    /// Whether an input could not be read.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
     /// Fails where inputs did, after what was found was printed.
     pub fn check(&self) -> Result<()> {
-        if self.has_failed { Err(AlreadyTold.into()) } else { Ok(()) }
+        if self.has_failed() { Err(AlreadyTold.into()) } else { Ok(()) }
     }
 }
 
@@ -82,19 +90,19 @@ fn target(options: &Everywhere) -> Result<Target> {
 /// Runs an operation where options say.
 #[cfg(any(feature = "records", feature = "text"))]
 pub fn run<O: Operation>(options: Everywhere, request: &Request<O>) -> Result<Ran<O::Answer>> {
-    run_on(options, Opens::OrMakes, request, None)
+    run_on(options, Opens::OrMakes, request, Beside::default())
 }
 
-/// Runs an operation on a store that is opened so, and gives its rows to `rows` where no output is named.
+/// Runs an operation on a store that is opened so, with what is handed over beside the request.
 pub fn run_on<O: Operation>(
     options: Everywhere,
     opens: Opens,
     request: &Request<O>,
-    rows: Option<&mut dyn Rows>,
+    beside: Beside<'_>,
 ) -> Result<Ran<O::Answer>> {
     let place = place(&options);
     request.check(place).map_err(advised)?;
-    let job = Jobs::open(options, opens, O::STORE, place)?;
+    let job = Jobs::open(options, opens, &request.inputs, O::STORE, place)?;
     let target = target(job.options())?;
     let planned = request.plan(&target).map_err(advised)?;
     let mut job = job.start(&request.inputs, place)?;
@@ -103,8 +111,13 @@ pub fn run_on<O: Operation>(
         has_failed.store(true, Ordering::Relaxed);
         say(&format!("inshore: {}", in_options(error).unwrap_or_else(|| error.to_string())));
     };
-    let rows = rows.map(|rows| rows as &mut dyn Rows);
-    let done = planned.run(&job.run.job, Beside { failed: Some(&failed), rows });
+    let beside = Beside {
+        failed: Some(&failed),
+        rows: beside.rows.map(|rows| rows as &mut dyn Rows),
+        #[cfg(feature = "text")]
+        matches: beside.matches.map(|matches| matches as &mut dyn Matches),
+    };
+    let done = planned.run(&job.run.job, beside);
     let done = done.inspect_err(|_| job.tell_kept()).map_err(advised)?;
     let report = job.run.finish();
     let options = job.options;
@@ -131,8 +144,17 @@ enum Jobs {
 
 impl Jobs {
     /// Opens the store if one is needed.
-    fn open(options: Everywhere, opens: Opens, store: StoreUse, place: Place) -> Result<Jobs> {
+    fn open(
+        options: Everywhere,
+        opens: Opens,
+        inputs: &[PathBuf],
+        store: StoreUse,
+        place: Place,
+    ) -> Result<Jobs> {
+        let is_dataset = |path: &PathBuf| path.as_os_str().as_bytes().starts_with(b"store:");
+        let has_dataset = place == Place::Local && inputs.iter().any(is_dataset);
         Ok(match (store.is_needed(place), store) {
+            (false, StoreUse::Datasets) if has_dataset => Jobs::OnStore(Session::open_existing(options)?),
             (true, _) if opens == Opens::Existing => Jobs::OnStore(Session::open_existing(options)?),
             (true, _) => Jobs::OnStore(Session::open(options)?),
             #[cfg(feature = "nodes")]
@@ -197,8 +219,16 @@ pub fn advised(error: Error) -> anyhow::Error {
 fn in_options(error: &Error) -> Option<String> {
     Some(match error {
         Error::UnsupportedOption { option, place: Place::Nodes, why, .. } => {
-            let option = if *option == "remove" { "rm" } else { option };
+            let option = match *option {
+                "remove" => "rm",
+                "unpack" => "search-zip",
+                "walk" => "glob",
+                option => option,
+            };
             format!("--{option} does not go with --node: {why}")
+        }
+        Error::NoInput { .. } => {
+            "which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)".to_string()
         }
         Error::OneOutput { .. } => format!("-o {error}"),
         Error::OneInput { .. } => "one table is grouped on nodes: name one dataset, store:NAME".to_string(),
@@ -216,6 +246,18 @@ fn in_options(error: &Error) -> Option<String> {
         Error::Kernel(inshore::kernels::Error::UnknownEnding { .. }) => {
             format!("{error}: say with -o what to write")
         }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::BadPattern { what })
+            if what.contains(r#"the literal "\n" is not allowed"#) =>
+        {
+            format!("{what}; -U lets matches go across the ends of lines")
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::BadOption { option: "glob", found, what }) => {
+            format!("bad --glob {found:?}: {what}")
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::BadOption { option: "type", what, .. }) => what.clone(),
         _ => return None,
     })
 }

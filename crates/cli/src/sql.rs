@@ -11,7 +11,7 @@ use arrow_cast::pretty::pretty_format_batches;
 use arrow_schema::SchemaRef;
 use inshore::{
     ops::{
-        self, Request, Rows,
+        self, Beside, Request, Rows,
         verbs::{self, NamedTable},
     },
     store::Context,
@@ -52,7 +52,12 @@ pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
         (false, true) => Shown::Head { first: Vec::new(), held: 0 },
         (false, false) => Shown::Csv(None),
     };
-    let ran = operations::run_on(options, Opens::OrMakes, &request, Some(&mut answer))?;
+    let ran = operations::run_on(
+        options,
+        Opens::OrMakes,
+        &request,
+        Beside { rows: Some(&mut answer), ..Beside::default() },
+    )?;
     if let Some(shown) = answer.text(ran.done.answer.rows)? {
         terminal::stdout().write_all(shown.as_bytes())?;
     }

@@ -170,6 +170,56 @@ fn what_was_put_on_nodes_comes_back_and_goes() {
 }
 
 #[test]
+fn checksums_decompressed_files_and_profiles_of_nodes_are_those_of_here() {
+    let folder = Folder::new();
+    let (_nodes, named) = cluster(&folder, 3);
+    folder.write("web.log", text());
+    folder.write(
+        "de.txt",
+        "der Hund bellt, die Katze schläft und das Kind läuft über die Straße\n".repeat(3000),
+    );
+    folder.run("compress web.log -o web.log.gz --quiet").ok();
+    for (name, more) in [("web.log", ""), ("de.txt", ""), ("web.log.gz", "--record 1")] {
+        folder.run(&format!("store put {name} --piece 64KiB {more} --node {named} --quiet")).ok();
+    }
+    for algorithm in ["sha256", "crc32"] {
+        let here = folder.run(&format!("checksum --algorithm {algorithm} web.log web.log.gz")).ok().stdout;
+        let words = format!("checksum --algorithm {algorithm} store:web.log store:web.log.gz --node {named}");
+        let there = folder.run(&words).ok().stdout;
+        assert_eq!(there.replace("store:", ""), here);
+        folder.write("sums", &there);
+        let said = folder.run(&format!("checksum --algorithm {algorithm} --check sums --node {named}")).ok();
+        assert_eq!(said.stdout, "store:web.log: OK\nstore:web.log.gz: OK\n");
+    }
+    let wrong = format!("{}  store:web.log\n{}  store:none\n", "0".repeat(64), "0".repeat(64));
+    folder.write("wrong", &wrong);
+    let said = folder.run(&format!("checksum --check wrong --node {named}")).exits(2);
+    assert_eq!(said.stdout, "store:web.log: FAILED\nstore:none: FAILED\n");
+    assert!(said.stderr.contains("store:none"), "{}", said.stderr);
+
+    folder.run(&format!("decompress store:web.log.gz -o unpacked --node {named} --quiet")).ok();
+    assert!(folder.read("unpacked") == text());
+    let said = folder.run(&format!("decompress store:web.log.gz --node {named}")).exits(2);
+    assert!(said.stderr.contains("web.log: it is there already: --force replaces it"), "{}", said.stderr);
+    let said = folder.run(&format!("decompress store:web.log.gz --rm --node {named}")).exits(2);
+    assert!(said.stderr.contains("--rm does not go with --node"), "{}", said.stderr);
+    let said = folder.run(&format!("decompress store:web.log -o none --node {named}")).exits(2);
+    assert!(said.stderr.contains("store:web.log"), "{}", said.stderr);
+
+    let train = "language train --grams 200 --json";
+    let here = folder.run(&format!("{train} --name here en=web.log de=de.txt")).ok().json();
+    let samples = "en=store:web.log store:de.txt";
+    let there = folder.run(&format!("{train} --name there {samples} --node {named}")).ok().json();
+    assert_eq!(there["summary"]["grams"], here["summary"]["grams"]);
+    folder.run("store get here -o here.grams --quiet").ok();
+    folder.run("store get there -o there.grams --quiet").ok();
+    let grams = |name: &str| std::fs::read(folder.path(name)).unwrap();
+    assert!(grams("here.grams") == grams("there.grams"));
+    let said = folder.run(&format!("{train} --name there {samples} --node {named}")).exits(2);
+    assert!(said.stderr.contains("there"), "{}", said.stderr);
+}
+
+#[test]
 fn a_killed_node_is_told_or_made_up_for() {
     let folder = Folder::new();
     let (nodes, named) = cluster(&folder, 3);
@@ -470,7 +520,7 @@ fn a_node_logs_each_put_removal_and_task_with_who_asked() {
 #[test]
 fn commands_that_know_nothing_of_nodes_say_so() {
     let folder = Folder::new();
-    for words in ["checksum a.csv", "store df", "graph ls", "node serve"] {
+    for words in ["store seal a", "store df", "graph ls", "node serve"] {
         let said = folder.run(&format!("{words} --node a.lan")).exits(2);
         assert!(said.stderr.contains("does not work on nodes"), "{words}: {}", said.stderr);
     }

@@ -24,6 +24,8 @@ mod columns;
 #[cfg(feature = "nodes")]
 mod nodes;
 mod table;
+#[cfg(feature = "nodes")]
+mod training;
 
 use std::{cmp::Reverse, collections::HashMap, ops::Deref};
 
@@ -31,11 +33,14 @@ use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Context, Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-pub use self::nodes::{LanguageOfText, identify_on_nodes};
 pub use self::{
     columns::identify_column,
     table::{LanguagePlace, LanguageSummary, LanguageTable},
+};
+#[cfg(feature = "nodes")]
+pub use self::{
+    nodes::{LanguageOfText, identify_on_nodes},
+    training::CountsGrams,
 };
 use crate::{Error, Result};
 
@@ -83,8 +88,17 @@ impl Profiles {
     /// [`Error::BadProfiles`] for no label, too many, or one without a letter of text; [`Error::Read`];
     /// [`inshore_store::Error::OverBudget`].
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
+        Profiles::of_samples(samples, grams, |sources| count(job, sources))
+    }
+
+    /// Makes profiles of samples whose n-grams `count` counts.
+    fn of_samples<S>(
+        samples: Vec<(String, Vec<S>)>,
+        grams: usize,
+        mut count: impl FnMut(Vec<S>) -> Result<HashMap<u32, u64>>,
+    ) -> Result<Profiles> {
         let refuse = |what: String| Err(Error::BadProfiles { name: "training".to_string(), what });
-        let mut all: HashMap<String, Vec<Source>> = HashMap::new();
+        let mut all: HashMap<String, Vec<S>> = HashMap::new();
         for (label, sources) in samples {
             all.entry(label).or_default().extend(sources);
         }
@@ -93,7 +107,7 @@ impl Profiles {
         }
         let mut languages = Vec::new();
         for (label, sources) in all {
-            let counts = count(job, sources)?;
+            let counts = count(sources)?;
             let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
             if counts.is_empty() {
                 return refuse(format!("the sample of {label:?} has no word of text"));

@@ -37,7 +37,7 @@ pub use language::{
     Profiles, Reader, Scores, Unit, Verdict, identify, identify_column,
 };
 #[cfg(feature = "nodes")]
-pub use language::{LanguageOfText, identify_on_nodes};
+pub use language::{CountsGrams, LanguageOfText, identify_on_nodes};
 pub use search::{
     Found, FoundLine, Matching, PatternOptions, PatternSize, Search, SearchColumns, SearchItem,
     SearchSummary, SearchTable, SearchTableOptions, Wanted, matcher_across_lines,

@@ -15,6 +15,7 @@
 //!
 //! Paper: string search in the storage device, 2016 article 7.3.
 
+mod files;
 mod memory;
 mod needle;
 mod table;
@@ -41,7 +42,8 @@ const EARLY_BYTES: usize = 64 << 10;
 const PIECE_BYTES: usize = 64 << 10;
 
 /// How patterns are read.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct PatternOptions {
     /// Patterns are texts and not regular expressions.
     pub fixed: bool,

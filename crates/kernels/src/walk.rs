@@ -4,11 +4,13 @@ use std::path::{Path, PathBuf};
 
 use ignore::{WalkBuilder, overrides::OverrideBuilder, types::TypesBuilder};
 use inshore_neardata::Source;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, TextOptions, text_source};
 
 /// Which files below folders are meant.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct WalkOptions {
     /// Files whose paths match one of these; behind '!', files that match none.
     pub globs: Vec<String>,

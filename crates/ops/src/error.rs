@@ -63,6 +63,12 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
+    /// An operation on nodes reads datasets, and none is named.
+    #[error("operation `{operation}` on nodes: no dataset is named")]
+    NoInput {
+        /// The operation.
+        operation: &'static str,
+    },
     /// An operation writes a file, and none is named.
     #[error("operation `{operation}`: no output is named")]
     NoOutput {

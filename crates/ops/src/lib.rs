@@ -103,6 +103,7 @@ pub fn works_here() -> inshore_neardata::Works {
         .with(inshore_neardata::Parts::<inshore_kernels::Search>::default())
         .with(inshore_kernels::CountsWords)
         .with(inshore_neardata::Parts::<inshore_kernels::LanguageOfText>::default())
+        .with(inshore_kernels::CountsGrams)
         .with(inshore_kernels::Packs)
         .with(kmers::CountsKmers)
         .with(sorting::Sorts)

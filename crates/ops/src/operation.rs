@@ -42,6 +42,8 @@ pub enum NormalForm {
     SortedRows,
     /// The answer itself: the operation writes no output.
     Answer,
+    /// The bytes of the dataset that it makes, which its field `name` names.
+    Dataset,
 }
 
 /// What an operation uses a store of this machine for.
@@ -53,13 +55,15 @@ pub enum StoreUse {
     Spills,
     /// It is needed at every target.
     Always,
+    /// For datasets among the inputs at [`Target::Local`].
+    Datasets,
 }
 
 impl StoreUse {
-    /// Whether a job at such a target has to be one on a store.
+    /// Whether a job at such a target has to be one on a store, whatever the inputs are.
     pub fn is_needed(self, place: Place) -> bool {
         match self {
-            StoreUse::Never => false,
+            StoreUse::Never | StoreUse::Datasets => false,
             StoreUse::Spills => place == Place::Local,
             StoreUse::Always => true,
         }
@@ -305,10 +309,14 @@ pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
 /// What is handed over beside a request.
 #[derive(Default)]
 pub struct Beside<'a> {
-    /// Told of an input that cannot be read while the operation goes on with others; the answer counts them.
+    /// Told of an input that cannot be read while the operation goes on with others; the answer counts them. A caller to whom one is too
+    /// many cancels the job: then no output appears.
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
     /// Takes the rows of the answer, where no output is named.
     pub rows: Option<&'a mut dyn Rows>,
+    /// Takes what a search finds, instead of rows.
+    #[cfg(feature = "text")]
+    pub matches: Option<&'a mut dyn crate::verbs::Matches>,
 }
 
 impl Beside<'_> {
@@ -346,7 +354,7 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
 }
 
 /// Takes the rows of an answer.
-pub trait Rows {
+pub trait Rows: Send {
     /// Begins with columns. A second call begins anew: what came before counts no more.
     ///
     /// # Errors

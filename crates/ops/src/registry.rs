@@ -108,7 +108,11 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "records")]
     Entry::of::<verbs::CountValues>(),
     #[cfg(feature = "text")]
+    Entry::of::<verbs::Search>(),
+    #[cfg(feature = "text")]
     Entry::of::<verbs::CountWords>(),
+    #[cfg(feature = "text")]
+    Entry::of::<verbs::TrainLanguage>(),
     #[cfg(feature = "text")]
     Entry::of::<verbs::IdentifyLanguage>(),
     #[cfg(feature = "text")]

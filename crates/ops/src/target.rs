@@ -81,6 +81,15 @@ pub struct NodesDone {
 }
 
 impl<A> Done<A> {
+    /// The same with another answer.
+    pub fn map<B>(self, answer: impl FnOnce(A) -> B) -> Done<B> {
+        Done {
+            answer: answer(self.answer),
+            #[cfg(feature = "nodes")]
+            nodes: self.nodes,
+        }
+    }
+
     /// An answer of this machine.
     pub(crate) fn here(answer: A) -> Done<A> {
         Done {

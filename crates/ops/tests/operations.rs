@@ -4,18 +4,21 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
-use inshore_kernels::{Profiles, decompress, text_source};
+use inshore_kernels::{Candidate, Found, Matching, Profiles, SearchSummary, Wanted, decompress, text_source};
+use inshore_neardata::Next;
 use inshore_neardata::nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
 use inshore_ops::{
-    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Target, named, queries,
+    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, StoreUse, Target, named, queries,
     spreading::{cuts, record_lines, separator},
+    verbs::{Matches, Text},
     works_here,
 };
-use inshore_store::{Budget, Cancel, Context, Execution, Job, Store};
+use inshore_store::{Budget, Cancel, Context, Execution, FileReader, Job, Store};
 use inshore_tables::Input;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -67,6 +70,22 @@ fn rows() -> Vec<Row> {
                     "aggregates": [{ "function": "sum", "column": "price" }] }),
             "csv",
         ),
+        row(
+            json!({ "operation": "search", "version": 1, "inputs": ["@lines.txt", "@texts.txt"],
+                    "patterns": ["row 1[0-9]$", "HUND"], "matching": { "ignore_case": true } }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "search", "version": 1, "inputs": ["@lines.txt", "@texts.txt", "@sales.csv"],
+                    "patterns": ["item1"], "matching": { "fixed": true },
+                    "rows": { "columns": "match_counts", "include_zero": true } }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "search", "version": 1, "inputs": ["@texts.txt"], "patterns": ["Straße"],
+                    "rows": { "max_count": 100 } }),
+            "csv",
+        ),
         row(json!({ "operation": "count kmers", "version": 1, "inputs": ["@genome.fa"], "k": 7 }), "csv"),
         row(
             json!({ "operation": "count kmers", "version": 1, "inputs": ["@reads.fastq"], "k": 40,
@@ -87,6 +106,11 @@ fn rows() -> Vec<Row> {
             json!({ "operation": "count words", "version": 1, "inputs": ["@lines.txt", "@texts.txt"],
                     "split": true, "min_count": 3 }),
             "csv",
+        ),
+        row(
+            json!({ "operation": "language train", "version": 1, "name": "trained", "grams": 300,
+                    "inputs": ["@texts.txt", "@lines.txt", "@sales.csv"], "labels": ["de", "en", "de"] }),
+            None,
         ),
         row(
             json!({ "operation": "language identify", "version": 1, "inputs": ["@texts.txt"],
@@ -240,6 +264,8 @@ impl Setup {
         let packed = fs::File::create(self.path("lines.txt.gz")).unwrap();
         let format = inshore_kernels::Format::Gzip;
         inshore_kernels::compress(&context(), "lines.txt", &lines[..], packed, format, None).unwrap();
+        let packed = fs::read(self.path("lines.txt.gz")).unwrap();
+        self.put("lines.txt.gz", &packed);
     }
 
     fn target(&self, place: Place) -> Target {
@@ -252,7 +278,8 @@ impl Setup {
     /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that its name is the same
     /// as on nodes.
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
-        let by_name = row.request["operation"] == "language identify";
+        let by_name =
+            ["checksum", "language identify", "search"].iter().any(|name| row.request["operation"] == *name);
         let prefix = match place {
             Place::Local if !by_name => format!("{}/", self.folder.path().display()),
             _ => "store:".to_string(),
@@ -265,17 +292,35 @@ impl Setup {
         request
     }
 
+    /// Removes a dataset of the store here, and gives the bytes of its files and its attributes.
+    fn take_dataset(&self, name: &str) -> Vec<u8> {
+        let job = self.job();
+        let dataset = self.store.dataset(name).unwrap();
+        let mut bytes = dataset.attributes().to_vec();
+        for file in dataset.file_names().map(|name| dataset.file(name).unwrap()) {
+            let mut reader = FileReader::new(&job, &file, 0..file.len(), 64 << 10).unwrap();
+            while let Some(piece) = reader.next_piece().unwrap() {
+                bytes.extend_from_slice(piece);
+            }
+        }
+        self.store.remove(name).unwrap();
+        bytes
+    }
+
     /// Runs a row at a place, and gives the bytes of the output and the answer.
     fn run(&self, entry: &Entry, row: &Row, place: Place) -> (Vec<u8>, Value) {
         let output = self.path(&format!("{place}.{}", row.output.unwrap_or("none")));
         let request = self.request(row, place, &output);
-        let job = match entry.store.is_needed(place) {
+        let job = match entry.store.is_needed(place) || entry.store == StoreUse::Datasets {
             true => Execution::Stored(self.job()),
             false => Execution::Plain(context()),
         };
         let done = entry.run(&request, &self.target(place), &job, Beside::default());
         let answer = done.unwrap_or_else(|error| panic!("{request} on {place}: {error}"));
         assert_eq!(job.budget().reserved_bytes(), 0, "{request} on {place} kept memory");
+        if entry.form == NormalForm::Dataset {
+            return (self.take_dataset(request["name"].as_str().unwrap()), answer);
+        }
         let written = row.output.map(|_| fs::read(&output).unwrap());
         if written.is_some() {
             fs::remove_file(&output).unwrap();
@@ -306,7 +351,7 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         Normal::Rows(rows)
     };
     match form {
-        NormalForm::Bytes => Normal::Bytes(written),
+        NormalForm::Bytes | NormalForm::Dataset => Normal::Bytes(written),
         NormalForm::Unpacked => {
             let mut unpacked = Vec::new();
             decompress(&context(), "an answer", &written[..], &mut unpacked).unwrap();
@@ -380,8 +425,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     }
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
-    let nodes = Place::Nodes.to_string();
-    assert_eq!(refused, BTreeSet::from([("checksum", nodes.clone()), ("decompress", nodes)]));
+    assert_eq!(refused, BTreeSet::new());
 }
 
 #[test]
@@ -421,7 +465,11 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
         (with("count values", json!({ "columns": ["shop"], "resume": true })), "resume"),
         (with("reduce", json!({ "aggregates": first })), "first"),
         (with("compress", json!({ "remove": true })), "remove"),
+        (with("decompress", json!({ "remove": true })), "remove"),
         (with("language identify", json!({ "profiles": "europe", "column": "item" })), "column"),
+        (with("search", json!({ "patterns": ["Ulm"], "unpack": true })), "unpack"),
+        (with("search", json!({ "patterns": ["Ulm"], "walk": { "globs": ["*.csv"] } })), "walk"),
+        (with("search", json!({ "patterns": ["a\nb"], "multiline": true })), "multiline"),
     ] {
         let entry = named(&request).unwrap();
         let job = Execution::Stored(setup.job());
@@ -432,6 +480,102 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
             "{request}: {error}"
         );
     }
+}
+
+/// Blocks of a search as they came: files, lines and what could not be read.
+#[derive(Default)]
+struct Taken {
+    lines: Vec<(String, u64)>,
+    failed: Vec<String>,
+    ended: Vec<String>,
+    texts: usize,
+}
+
+impl Matches for Taken {
+    fn wanted(&self) -> Wanted {
+        Wanted::LineCount
+    }
+
+    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next> {
+        let title = file.path.display().to_string();
+        match self.lines.last_mut().filter(|(last, _)| *last == title) {
+            Some((_, lines)) => *lines += found.line_count,
+            None => self.lines.push((title, found.line_count)),
+        }
+        Ok(Next::Go)
+    }
+
+    fn failed(&mut self, file: &Candidate, _: &inshore_kernels::Error) -> io::Result<bool> {
+        self.failed.push(file.path.display().to_string());
+        Ok(true)
+    }
+
+    fn end(&mut self, file: &Candidate) -> io::Result<Next> {
+        self.ended.push(file.path.display().to_string());
+        Ok(Next::Go)
+    }
+
+    fn across(
+        &mut self,
+        _job: &Context,
+        _matching: &Matching,
+        texts: &mut dyn Iterator<Item = Text>,
+        _failed: &dyn Fn(&Error),
+    ) -> inshore_ops::Result<SearchSummary> {
+        self.texts = texts.count();
+        Ok(SearchSummary { files: self.texts as u64, ..SearchSummary::default() })
+    }
+}
+
+#[test]
+fn a_search_gives_its_blocks_to_who_takes_them_and_tells_what_it_cannot_read() {
+    let setup = Setup::new();
+    let folder = |name: &str| setup.path(name).display().to_string();
+    let search = |inputs: Vec<String>, place: Place, more: Value| {
+        let mut request =
+            json!({ "operation": "search", "version": 1, "inputs": inputs, "patterns": ["row 7"] });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let (mut taken, told) = (Taken::default(), AtomicUsize::new(0));
+        let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
+        let beside = Beside { failed: Some(&failed), rows: None, matches: Some(&mut taken) };
+        let job = Execution::Stored(setup.job());
+        let answer = named(&request).unwrap().run(&request, &setup.target(place), &job, beside).unwrap();
+        (taken, answer, told.into_inner())
+    };
+    let everywhere = Vec::from(["lines.txt", "texts.txt"]);
+    let here = everywhere.iter().map(|name| folder(name)).chain([folder("none")]).collect();
+    let (taken, answer, told) = search(here, Place::Local, json!({}));
+    let lines = taken.lines.iter().map(|(_, lines)| lines).sum::<u64>();
+    assert_eq!((lines, told, taken.ended.len()), (86, 1, 2), "{:?}", taken.lines);
+    assert_eq!(
+        (&answer["lines"], &answer["files"], &answer["files_matched"]),
+        (&json!(86), &json!(2), &json!(1))
+    );
+
+    let there: Vec<String> = everywhere.iter().map(|name| format!("store:{name}")).collect();
+    let (on_nodes, answer, told) = search(there.clone(), Place::Nodes, json!({}));
+    assert_eq!((&answer["lines"], told), (&json!(86), 0));
+    let (stored, ..) = search(there.clone(), Place::Local, json!({}));
+    let sum = |taken: &Taken| taken.lines.iter().map(|(_, lines)| lines).sum::<u64>();
+    assert_eq!((on_nodes.ended.clone(), sum(&on_nodes)), (stored.ended.clone(), sum(&stored)));
+
+    let across = json!({ "multiline": true, "patterns": ["7\n[0-9]"] });
+    let (taken, answer, _) = search(there, Place::Local, across.clone());
+    assert_eq!((taken.texts, &answer["files"]), (2, &json!(2)));
+    let mut request = json!({ "operation": "search", "version": 1, "inputs": [folder("lines.txt")] });
+    request.as_object_mut().unwrap().extend(across.as_object().unwrap().clone());
+    let job = Execution::Plain(context());
+    let error = named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err();
+    assert!(error.to_string().contains("multiline: "), "{error}");
+    request["inputs"] = json!(["store:lines.txt"]);
+    request["multiline"] = json!(false);
+    request["patterns"] = json!(["7"]);
+    let error = named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err();
+    assert!(matches!(error, Error::NeedsStore { operation: "search" }), "{error}");
+    request["inputs"] = json!([]);
+    let nodes = setup.target(Place::Nodes);
+    let error = named(&request).unwrap().run(&request, &nodes, &job, Beside::default()).unwrap_err();
+    assert!(matches!(error, Error::NoInput { operation: "search" }), "{error}");
 }
 
 #[test]

@@ -303,12 +303,14 @@ impl Command {
         match self {
             Command::Search(_)
             | Command::Compress(_)
+            | Command::Decompress(_)
+            | Command::Checksum(_)
+            | Command::Language { .. }
             | Command::Reduce(_)
             | Command::Sort(_)
             | Command::Count { .. } => true,
             #[cfg(feature = "sql")]
             Command::Sql(_) => true,
-            Command::Language { command } => matches!(command, LanguageCommand::Identify(_)),
             Command::Node { command } => {
                 matches!(command, NodeCommand::Status | NodeCommand::Run(_) | NodeCommand::Traverse(_))
             }

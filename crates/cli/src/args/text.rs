@@ -160,7 +160,8 @@ pub struct Packed {
 Examples:
   inshore checksum *.parquet > sums.txt
   inshore checksum --check sums.txt
-  inshore checksum --algorithm blake3 backup.tar")]
+  inshore checksum --algorithm blake3 backup.tar
+  inshore checksum store:web.log --node a.lan,b.lan")]
 pub struct Checksum {
     /// Files; - is standard input
     #[arg(value_name = "FILE", required_unless_present = "check")]

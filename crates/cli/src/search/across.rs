@@ -10,10 +10,8 @@ use std::{
     io::{self, Read, Write},
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
 };
 
-use anyhow::{Result, anyhow};
 use grep_matcher::{ByteSet, Captures, LineMatchKind, LineTerminator, Match, Matcher};
 use grep_printer::{
     ColorSpecs, JSON, JSONBuilder, Standard, StandardBuilder, Stats, Summary, SummaryBuilder, SummaryKind,
@@ -23,10 +21,10 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
 };
 use inshore::{
-    kernels::{Candidate, TextOptions, text_reader},
+    kernels::{self, SearchSummary, text_reader},
     neardata,
+    ops::{self, Error, verbs::Text},
     store::{Context, format_bytes},
-    tables::Input,
 };
 use termcolor::{Ansi, NoColor, WriteColor};
 
@@ -34,30 +32,7 @@ use super::{
     json::Json,
     print::{Shown, Style},
 };
-use crate::{args::Search, outcome::say, terminal::printable_bytes};
-
-/// Something to be searched.
-pub struct Text {
-    input: Input,
-    title: PathBuf,
-    is_named: bool,
-    how: TextOptions,
-}
-
-impl Text {
-    pub fn of_file(candidate: Candidate, how: TextOptions) -> Text {
-        let how = candidate.options(how);
-        let Candidate { path, is_named } = candidate;
-        let title = if path == Path::new("-") { PathBuf::from("<stdin>") } else { path.clone() };
-        Text { input: Input::new(path), title, is_named, how }
-    }
-
-    /// A dataset, which is searched as it is, or unpacked.
-    pub fn of_dataset(input: Input, unpack: bool) -> Text {
-        let how = TextOptions { unpack, keep_encoding: true, ..TextOptions::default() };
-        Text { title: PathBuf::from(input.name()), input, is_named: true, how }
-    }
-}
+use crate::{args::Search, terminal::printable_bytes};
 
 /// Searches texts one after the other and shows what it finds.
 pub struct Shower<'a> {
@@ -65,6 +40,7 @@ pub struct Shower<'a> {
     style: &'a Style,
     printer: Printer<'a>,
     json: Json,
+    has_match: bool,
 }
 
 type Out<'a> = Box<dyn WriteColor + Send + 'a>;
@@ -78,6 +54,7 @@ enum Printer<'a> {
 /// What was found in a text.
 struct Seen {
     has_match: bool,
+    lines: u64,
     stats: Option<Stats>,
 }
 
@@ -116,19 +93,25 @@ impl<'a> Shower<'a> {
                 Printer::Lines(builder.color_specs(colours()).build(out))
             }
         };
-        Shower { words, style, printer, json: Json::default() }
+        Shower { words, style, printer, json: Json::default(), has_match: false }
     }
 
-    /// Searches all, and says whether there was a match. What cannot be read is told, and noted in `failed`.
+    /// Whether there was a match.
+    pub fn has_match(&self) -> bool {
+        self.has_match
+    }
+
+    /// Searches all. What cannot be read is told to `failed`.
     pub fn show_all(
         &mut self,
         job: &Context,
         matcher: &RegexMatcher,
-        texts: impl Iterator<Item = Text>,
-        failed: &AtomicBool,
-    ) -> Result<bool> {
+        texts: &mut dyn Iterator<Item = Text>,
+        failed: &dyn Fn(&Error),
+    ) -> ops::Result<SearchSummary> {
+        let mut summary = SearchSummary::default();
         if self.style.max_count == 0 {
-            return Ok(false);
+            return Ok(summary);
         }
         let third = job.budget().free_bytes() / 3;
         let room = job.budget().reserve(third, "a file that is searched across lines")?;
@@ -142,34 +125,39 @@ impl<'a> Shower<'a> {
         let limit = if keeps_places && !self.words.invert_match { third as usize } else { usize::MAX };
         let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
-        let mut has_match = false;
         for text in texts {
             job.check_cancelled()?;
-            let refuse = |what: String| {
-                failed.store(true, Ordering::Relaxed);
-                say(&format!("inshore: {what}"));
-            };
-            let bytes = match text_reader(&text.input, text.how, job) {
+            summary.files += 1;
+            let bytes = match text_reader(&text.input, text.options, job).map_err(kernels::Error::from) {
                 Ok(bytes) => bytes,
                 Err(error) if error.is_cancelled() => return Err(error.into()),
                 Err(error) => {
-                    refuse(error.to_string());
+                    summary.failed += 1;
+                    failed(&error.into());
                     continue;
                 }
             };
-            let detection = self.binary_detection(text.is_named);
+            let mut refuse = |what: String| {
+                summary.failed += 1;
+                failed(&Error::Rows(what.into()));
+            };
+            let detection = self.binary_detection(text.file.is_named);
             let ends_at_nul = detection.quit_byte().is_some();
             let mut bytes = Watched { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
             searcher.set_binary_detection(detection);
             let is_of_lines = matches!(shown, Shown::Lines | Shown::Matches | Shown::Json);
             let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
             let title = match self.style.at_once && shown != Shown::Json {
-                true => PathBuf::from(OsString::from_vec(printable_bytes(text.title.as_os_str().as_bytes()))),
-                false => text.title.clone(),
+                true => {
+                    PathBuf::from(OsString::from_vec(printable_bytes(text.file.path.as_os_str().as_bytes())))
+                }
+                false => text.file.path.clone(),
             };
             match self.printer.show(&mut searcher, &watchful, limits, &title, &mut bytes) {
                 Ok(seen) => {
-                    has_match |= seen.has_match;
+                    self.has_match |= seen.has_match;
+                    summary.files_matched += u64::from(seen.has_match);
+                    summary.lines += seen.lines;
                     if let Some(stats) = seen.stats.filter(|_| seen.has_match) {
                         self.json.add(stats.matched_lines(), stats.matches());
                     }
@@ -178,7 +166,7 @@ impl<'a> Shower<'a> {
                     job.check_cancelled()?;
                     let is_of_writing =
                         error.raw_os_error().is_some() || error.kind() == io::ErrorKind::BrokenPipe;
-                    let (title, room) = (text.title.display(), format_bytes(third));
+                    let (title, room) = (text.file.path.display(), format_bytes(third));
                     match () {
                         () if bytes.failed => {
                             refuse(neardata::Error::from_read(&title.to_string(), error).to_string());
@@ -191,22 +179,26 @@ impl<'a> Shower<'a> {
                             "{title}: a search across lines (-U) reads all of a file into memory, and this one has more than \
                              the {room} that a third of the budget are; raise --memory"
                         )),
-                        () => return Err(anyhow!(error)),
+                        () => return Err(kernels::Error::Write(error).into()),
                     }
                 }
             }
             if self.style.at_once {
-                self.printer.out().flush()?;
+                self.flush()?;
             }
-            if has_match && self.style.shown == Shown::Nothing {
+            if self.has_match && self.style.shown == Shown::Nothing {
                 break;
             }
         }
         if self.style.shown == Shown::Json {
-            self.json.summary(self.printer.out())?;
+            self.json.summary(self.printer.out()).map_err(kernels::Error::Write)?;
         }
-        self.printer.out().flush()?;
-        Ok(has_match)
+        self.flush()?;
+        Ok(summary)
+    }
+
+    fn flush(&mut self) -> ops::Result<()> {
+        Ok(self.printer.out().flush().map_err(kernels::Error::Write)?)
     }
 
     fn searcher(&self, room: u64) -> Searcher {
@@ -243,17 +235,21 @@ impl<'a> Printer<'a> {
             Printer::Lines(lines) => {
                 let mut sink = Limited::new(lines.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.sink.has_match(), stats: None }
+                Seen { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
             }
             Printer::Summary(summary) => {
                 let mut sink = Limited::new(summary.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.sink.has_match(), stats: None }
+                Seen { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
             }
             Printer::Json(json) => {
                 let mut sink = Limited::new(json.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.sink.has_match(), stats: Some(sink.sink.stats().clone()) }
+                Seen {
+                    has_match: sink.sink.has_match(),
+                    lines: sink.lines,
+                    stats: Some(sink.sink.stats().clone()),
+                }
             }
         })
     }
@@ -412,11 +408,13 @@ struct Limited<'a, S> {
     matcher: &'a Watchful<'a>,
     left: u64,
     after: usize,
+    /// Lines that matched.
+    lines: u64,
 }
 
 impl<'a, S> Limited<'a, S> {
     fn new(sink: S, matcher: &'a Watchful<'a>, (left, after): (u64, usize)) -> Limited<'a, S> {
-        Limited { sink, matcher, left, after }
+        Limited { sink, matcher, left, after, lines: 0 }
     }
 }
 
@@ -435,7 +433,10 @@ impl<S: Sink> Sink for Limited<'_, S> {
         self.matcher.kept.set(0);
         match is_near {
             true => self.after = self.after.saturating_sub(found.lines().count()),
-            false => self.left -= 1,
+            false => {
+                self.left -= 1;
+                self.lines += found.lines().count() as u64;
+            }
         }
         self.matcher.has_all.set(self.left == 0);
         Ok(goes_on && (self.left > 0 || self.after > 0))

@@ -3,21 +3,12 @@
 use std::{
     io::{self, Write},
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use inshore::kernels::FoundLine;
+use inshore::kernels::{Candidate, FoundLine};
 use serde_json::{Value, json};
-
-/// The file that lines are shown of.
-#[derive(Clone, Debug)]
-pub struct Whose {
-    pub path: PathBuf,
-    /// Whether the user named it, and not a folder that it lies in.
-    pub is_named: bool,
-}
 
 /// What was shown so far.
 pub struct Json {
@@ -34,14 +25,14 @@ impl Default for Json {
 }
 
 impl Json {
-    pub fn begin(&self, out: &mut impl Write, whose: &Whose) -> io::Result<()> {
+    pub fn begin(&self, out: &mut impl Write, whose: &Candidate) -> io::Result<()> {
         say(out, &json!({ "type": "begin", "data": { "path": path(whose) } }))
     }
 
     pub fn line(
         &self,
         out: &mut impl Write,
-        whose: &Whose,
+        whose: &Candidate,
         line: &FoundLine,
         text: &[u8],
         spans: &[(u32, u32)],
@@ -57,7 +48,13 @@ impl Json {
         say(out, &json!({ "type": if line.is_match { "match" } else { "context" }, "data": data }))
     }
 
-    pub fn end(&mut self, out: &mut impl Write, whose: &Whose, lines: u64, matches: u64) -> io::Result<()> {
+    pub fn end(
+        &mut self,
+        out: &mut impl Write,
+        whose: &Candidate,
+        lines: u64,
+        matches: u64,
+    ) -> io::Result<()> {
         self.add(lines, matches);
         let stats = json!({ "searches_with_match": 1, "matched_lines": lines, "matches": matches });
         say(
@@ -84,7 +81,7 @@ fn elapsed(time: Duration) -> Value {
     json!({ "secs": time.as_secs(), "nanos": time.subsec_nanos(), "human": format!("{:.6}s", time.as_secs_f64()) })
 }
 
-fn path(whose: &Whose) -> Value {
+fn path(whose: &Candidate) -> Value {
     bytes(whose.path.as_os_str().as_bytes())
 }
 

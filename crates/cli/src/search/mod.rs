@@ -1,58 +1,56 @@
 //! `inshore search`.
 //!
 //! ```text
-//!   words ─► patterns ─► Search (the kernel) ─┐
-//!   words ─► walk ─► sources ─────────────────┴─► run ─► Printer ─► standard output
+//!   words ─► Request ─► run ─► View ─┬─► Printer ───────────────┬─► standard output, or a file
+//!                                    └─► Shower (across lines) ─┘
 //! ```
 
 mod across;
 mod json;
-#[cfg(feature = "nodes")]
-mod on_nodes;
 mod print;
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
     fs,
     io::{self, BufRead, BufReader, BufWriter, IsTerminal, Write},
     path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use inshore::{
     kernels::{
-        self, Candidate, Matching, PatternOptions, PatternSize, Search as Kernel, TextOptions, WalkOptions,
-        Wanted, dataset_name, file_types, stored_sources, walk,
+        self, Candidate, Found, Matching, PatternOptions, PatternSize, SearchSummary, SearchTableOptions,
+        WalkOptions, Wanted, file_types,
     },
-    neardata::{Event, Next, run},
-    store::{Budget, Execution, Report},
+    neardata::Next,
+    ops::{
+        self, Beside, Place, Request,
+        verbs::{self, Matches, Text},
+    },
+    store::{Budget, Context},
     tables::NewFile,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::{
-    across::{Shower, Text},
-    json::Whose,
-    print::{Printer, Style},
+    across::Shower,
+    print::{Printer, Shown, Style},
 };
 use crate::{
     args::{Color, Everywhere, Search},
     failure::AlreadyTold,
+    operations::{self, Opens},
     outcome::say,
-    session::{Session, plain_context},
+    session::budget,
     terminal::printable_bytes,
 };
 
 /// Searches, and says whether there was a match.
 pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
-    #[cfg(feature = "nodes")]
-    if crate::nodes::are_named(&options) {
-        return on_nodes::search(&options, words);
+    let is_local = operations::place(&options) == Place::Local;
+    if !is_local && (words.files || words.type_list) {
+        bail!("--files and --type-list do not go with --node: datasets are searched as they are");
     }
     if words.type_list {
         file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
@@ -60,113 +58,139 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     }
     let (first, mut paths) = pattern_words(words);
     let is_read = words.files || words.file.iter().any(|path| path == Path::new("-"));
-    let is_here = paths.is_empty() && (is_read || !is_piped());
-    if paths.is_empty() {
-        paths.push(PathBuf::from(if is_here { "./" } else { "-" }));
+    if is_local && paths.is_empty() && !is_read && is_piped() {
+        paths.push(PathBuf::from("-"));
     }
-    let (datasets, paths): (Vec<PathBuf>, Vec<PathBuf>) =
-        paths.into_iter().partition(|path| dataset_name(path).is_some());
-    let (session, started);
-    let job = match datasets.is_empty() {
-        true => Execution::Plain(plain_context(&options)?),
-        false => {
-            let quiet = Everywhere { quiet: true, ..options.clone() };
-            session = Session::open_existing(quiet)?;
-            started = session.start()?;
-            Execution::Stored(started.job.clone())
-        }
-    };
-
-    let patterns = patterns(words, first, job.budget())?;
-    let failed = Arc::new(AtomicBool::new(false));
-    let whose = Arc::new(Mutex::new(VecDeque::new()));
-    let candidates = candidates(words, &paths, is_here, failed.clone())?;
+    let request = Request::new(operation(words, patterns(words, first, &budget(&options))?), paths);
     if words.files {
-        return list(words, candidates, &failed);
+        return list(words, &request);
     }
-    let style = style(&options, words, datasets.len(), &paths);
-    let text = TextOptions { unpack: words.search_zip, ..TextOptions::default() };
-    if let Some(matching) = matcher_across_lines(words, &patterns, job.budget())? {
-        let stored = kernels::table_inputs(job.job(), &datasets)?;
-        let files = candidates.map(|file| Text::of_file(file, text));
-        let texts = files.chain(stored.into_iter().map(|input| Text::of_dataset(input, text.unpack)));
-        let file = words.output.as_deref().map(NewFile::create).transpose()?;
-        let has_match = {
-            let mut shower = Shower::new(words, &style, writer(file.as_ref())?);
-            shower.show_all(&job, &matching.matcher, texts, &failed)?
-        };
-        return end(&options, words, job.report(), (file, has_match, &failed));
-    }
-    let kernel = kernel(words, patterns, &style, job.budget())?;
-    let mut stored = Vec::new();
-    // Without a store there are no datasets.
-    if let Some(job) = job.job() {
-        for named in datasets.iter().filter_map(|path| dataset_name(path)) {
-            stored.extend(stored_sources(job, named, text)?);
-        }
-    }
-    let asked = whose.clone();
-    let sources = candidates.map(move |candidate| {
-        let source = candidate.source(text);
-        let Candidate { path, is_named } = candidate;
-        let shown = if path == Path::new("-") { PathBuf::from("<stdin>") } else { path };
-        asked.lock().expect("no panic under this lock").push_back(Whose { path: shown, is_named });
-        source
-    });
-    let asked = whose.clone();
-    let stored = stored.into_iter().map(move |(path, source)| {
-        asked.lock().expect("no panic under this lock").push_back(Whose { path, is_named: true });
-        source
-    });
-
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
-    let out = writer(file.as_ref())?;
-    let ends_at_nul = !(words.text || style.binary_is_named);
-    let mut printer = Printer::new(style, out);
-    let searched = run(&job, &kernel, sources.chain(stored), |event: Event<'_, Kernel>| {
-        let mut whose = whose.lock().expect("no panic under this lock");
-        let is_end = event.part.is_none();
-        let source = whose.front().expect("a source that was asked for");
-        if let Some(Err(error)) = &event.part
-            && error.is_binary_line()
-            && ends_at_nul
-            && !source.is_named
-        {
-            // Binary, and nobody asked for what is.
-            printer.failed().map_err(kernels::Error::Write)?;
-            return Ok(Next::SkipSource);
-        }
-        let next = print(&mut printer, source, event, &failed);
-        if is_end {
-            whose.pop_front();
-        }
-        next
-    });
-    let has_match = printer.has_match();
-    let finished = printer.finish();
-    match searched {
-        Ok(_) => finished?,
-        Err(error) => return Err(unwrapped(error)),
-    }
-    drop(printer);
-    end(&options, words, job.report(), (file, has_match, &failed))
-}
-
-/// What follows when all is searched here: the file appears, counters are written, and what failed decides.
-fn end(
-    options: &Everywhere,
-    words: &Search,
-    report: Report,
-    (file, has_match, failed): (Option<NewFile>, bool, &AtomicBool),
-) -> Result<bool> {
+    let mut view = View::new(&options, words, &request.inputs, file.as_ref())?;
+    let (is_quiet, explain) = (is_quiet(&options, words), options.explain);
+    let beside = Beside { matches: Some(&mut view), ..Beside::default() };
+    let searched = operations::run_on(options, Opens::Existing, &request, beside);
+    let finished = view.finish();
+    drop(view);
+    let ran = searched?;
+    let has_match = finished?;
     if let Some(file) = file {
         file.publish()?;
     }
-    write_counters(words, report, json!({ "matched": has_match }))?;
-    if failed.load(Ordering::Relaxed) && !(has_match && is_quiet(options, words)) {
+    if explain {
+        ran.costs.iter().for_each(|(name, told)| say(&format!("{name:<12} {told}")));
+    }
+    let has_failed = ran.has_failed();
+    if let Some(path) = &words.counters {
+        let summary = ran.done.map(|_| json!({ "matched": has_match }));
+        let counters = json!({ "command": "search", "report": ran.report, "summary": summary });
+        NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
+    }
+    if has_failed && !(has_match && is_quiet) {
         bail!(AlreadyTold);
     }
     Ok(has_match)
+}
+
+fn operation(words: &Search, patterns: Vec<String>) -> verbs::Search {
+    verbs::Search {
+        patterns,
+        matching: pattern_options(words),
+        rows: SearchTableOptions {
+            max_count: words.max_count.unwrap_or(u64::MAX),
+            text: words.text,
+            ..SearchTableOptions::default()
+        },
+        walk: WalkOptions {
+            globs: words.glob.clone(),
+            types: words.types.clone(),
+            types_not: words.type_not.clone(),
+            hidden: words.hidden || words.unrestricted > 1,
+            no_ignore: words.no_ignore || words.unrestricted > 0,
+            follow: words.follow,
+            max_depth: words.max_depth,
+        },
+        unpack: words.search_zip,
+        multiline: words.multiline,
+        multiline_dotall: words.multiline_dotall,
+    }
+}
+
+/// What is found, as ripgrep prints it.
+struct View<'a> {
+    words: &'a Search,
+    style: Style,
+    file: Option<&'a NewFile>,
+    printer: Printer<'a>,
+    /// Whether there was a match across lines, where such ones were searched.
+    across: Option<bool>,
+}
+
+impl<'a> View<'a> {
+    fn new(
+        options: &Everywhere,
+        words: &'a Search,
+        paths: &[PathBuf],
+        file: Option<&'a NewFile>,
+    ) -> Result<View<'a>> {
+        let style = style(options, words, paths);
+        Ok(View { words, style, file, printer: Printer::new(style, writer(file)?), across: None })
+    }
+
+    /// Prints the end, and says whether there was a match.
+    fn finish(&mut self) -> io::Result<bool> {
+        match self.across {
+            Some(has_match) => Ok(has_match),
+            None => self.printer.finish().map(|()| self.printer.has_match()),
+        }
+    }
+}
+
+impl Matches for View<'_> {
+    fn wanted(&self) -> Wanted {
+        wanted(self.words, &self.style)
+    }
+
+    /// As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
+    fn replacement(&self) -> Option<&str> {
+        let is_shown = matches!(self.style.shown, Shown::Lines | Shown::Matches);
+        self.words.replace.as_deref().filter(|_| is_shown)
+    }
+
+    fn begin_on_nodes(&mut self, has_several: bool) {
+        self.printer.name_paths_if(has_several && !self.words.no_filename);
+    }
+
+    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next> {
+        self.printer.found(file, found)
+    }
+
+    fn failed(&mut self, file: &Candidate, error: &kernels::Error) -> io::Result<bool> {
+        self.printer.failed()?;
+        // Nobody asked for a binary file that a walk found.
+        let is_left = !(self.words.text || self.style.binary_is_named || file.is_named);
+        Ok(!(is_left && error.is_binary_line()))
+    }
+
+    fn end(&mut self, file: &Candidate) -> io::Result<Next> {
+        self.printer.end(file)
+    }
+
+    fn across(
+        &mut self,
+        job: &Context,
+        matching: &Matching,
+        texts: &mut dyn Iterator<Item = Text>,
+        failed: &dyn Fn(&ops::Error),
+    ) -> ops::Result<SearchSummary> {
+        let out = writer(self.file).map_err(|error| ops::Error::Rows(error.into()))?;
+        // A search that fails shows no more.
+        self.across = Some(false);
+        let mut shower = Shower::new(self.words, &self.style, out);
+        let summary = shower.show_all(job, &matching.matcher, texts, failed)?;
+        self.across = Some(shower.has_match());
+        Ok(summary)
+    }
 }
 
 /// Where matches go: the file that was named, or standard output.
@@ -175,41 +199,6 @@ fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
         None => Box::new(BufWriter::with_capacity(1 << 16, io::stdout())),
     })
-}
-
-/// Prints what came of a block, or the end of a source.
-fn print(
-    printer: &mut Printer<'_>,
-    whose: &Whose,
-    event: Event<'_, Kernel>,
-    failed: &AtomicBool,
-) -> kernels::Result<Next> {
-    let next = match event.part {
-        Some(Ok(found)) => printer.found(whose, &found),
-        Some(Err(error)) if error.is_cancelled() => return Err(error),
-        Some(Err(error)) => {
-            failed.store(true, Ordering::Relaxed);
-            printer.failed().map_err(kernels::Error::Write)?;
-            say(&format!("inshore: {error}"));
-            Ok(Next::SkipSource)
-        }
-        None => printer.end(whose),
-    };
-    next.map_err(kernels::Error::Write)
-}
-
-fn write_counters(words: &Search, report: Report, summary: Value) -> Result<()> {
-    let Some(path) = &words.counters else { return Ok(()) };
-    let counters = json!({ "command": "search", "report": report, "summary": summary });
-    Ok(NewFile::write_whole(path, format!("{counters}\n").as_bytes())?)
-}
-
-/// An error of writing keeps its kind: a reader that has seen enough is none.
-fn unwrapped(error: kernels::Error) -> anyhow::Error {
-    match error {
-        kernels::Error::Write(error) => error.into(),
-        error => error.into(),
-    }
 }
 
 fn is_quiet(options: &Everywhere, words: &Search) -> bool {
@@ -270,63 +259,39 @@ fn is_piped() -> bool {
     kind.is_ok_and(|kind| kind.is_file() || kind.is_fifo() || kind.is_socket())
 }
 
-/// The files to search.
-fn candidates(
-    words: &Search,
-    paths: &[PathBuf],
-    is_here: bool,
-    failed: Arc<AtomicBool>,
-) -> Result<impl Iterator<Item = Candidate> + Send + use<>> {
-    let options = WalkOptions {
-        globs: words.glob.clone(),
-        types: words.types.clone(),
-        types_not: words.type_not.clone(),
-        hidden: words.hidden || words.unrestricted > 1,
-        no_ignore: words.no_ignore || words.unrestricted > 0,
-        follow: words.follow,
-        max_depth: words.max_depth,
-    };
-    let walk = (!paths.is_empty()).then(|| walk(if is_here { &[] } else { paths }, &options)).transpose();
-    let walk = walk.map_err(|error| match error {
-        kernels::Error::BadOption { option: "glob", found, what } => anyhow!("bad --glob {found:?}: {what}"),
-        kernels::Error::BadOption { what, .. } => anyhow!(what),
-        error => error.into(),
-    })?;
-    Ok(walk.into_iter().flatten().filter_map(move |found| match found {
-        Ok(candidate) => Some(candidate),
-        Err(error) => {
-            failed.store(true, Ordering::Relaxed);
-            say(&format!("inshore: {error}"));
-            None
-        }
-    }))
-}
-
-fn list(words: &Search, candidates: impl Iterator<Item = Candidate>, failed: &AtomicBool) -> Result<bool> {
+/// Prints the files that would be searched, and says whether there is any.
+fn list(words: &Search, request: &Request<verbs::Search>) -> Result<bool> {
     use std::os::unix::ffi::OsStrExt;
+    let failed = AtomicBool::new(false);
+    let tell = |error: &ops::Error| {
+        failed.store(true, Ordering::Relaxed);
+        say(&format!("inshore: {error}"));
+    };
+    let candidates = request.operation.candidates(&request.inputs, Some(&tell));
     let mut out = BufWriter::new(io::stdout().lock());
     let (mut any, on_terminal) = (false, io::stdout().is_terminal());
-    for candidate in candidates {
+    for candidate in candidates.map_err(operations::advised)? {
         let path = candidate.path.as_os_str().as_bytes();
         out.write_all(&if on_terminal { Cow::Owned(printable_bytes(path)) } else { Cow::Borrowed(path) })?;
         out.write_all(if words.null { b"\0" } else { b"\n" })?;
         any = true;
     }
     out.flush()?;
-    if failed.load(Ordering::Relaxed) {
+    if failed.into_inner() {
         bail!(AlreadyTold);
     }
     Ok(any)
 }
 
-fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf]) -> Style {
+fn style(options: &Everywhere, words: &Search, paths: &[PathBuf]) -> Style {
     let on_terminal = words.output.is_none() && io::stdout().is_terminal();
     let colours = match words.color {
         Color::Always => true,
         Color::Never => false,
         Color::Auto => on_terminal && std::env::var_os("NO_COLOR").is_none(),
     };
-    let several = datasets + paths.len() > 1 || paths.iter().any(|path| path.is_dir());
+    // Without paths, the current folder is searched.
+    let several = paths.len() != 1 || paths.iter().any(|path| path.is_dir());
     let around = |lines: Option<usize>| lines.or(words.context).unwrap_or(0);
     Style {
         shown: shown(options, words),
@@ -346,8 +311,7 @@ fn style(options: &Everywhere, words: &Search, datasets: usize, paths: &[PathBuf
     }
 }
 
-fn shown(options: &Everywhere, words: &Search) -> print::Shown {
-    use print::Shown;
+fn shown(options: &Everywhere, words: &Search) -> Shown {
     if is_quiet(options, words) {
         Shown::Nothing
     } else if words.files_with_matches {
@@ -379,20 +343,9 @@ fn pattern_options(words: &Search) -> PatternOptions {
     }
 }
 
-/// What is looked for across lines: where -U is given, and a match could have the end of a line in it.
-fn matcher_across_lines(words: &Search, patterns: &[String], budget: &Budget) -> Result<Option<Matching>> {
-    let (options, dot_is_all) = (pattern_options(words), words.multiline_dotall);
-    Ok(match words.multiline {
-        true => kernels::matcher_across_lines(patterns, &options, dot_is_all, !words.text, budget)?,
-        false => None,
-    })
-}
-
-fn kernel(words: &Search, patterns: Vec<String>, style: &Style, budget: &Budget) -> Result<Kernel> {
-    use print::Shown;
-    let options = pattern_options(words);
+fn wanted(words: &Search, style: &Style) -> Wanted {
     let Style { before, after, line_number, colours, column, .. } = *style;
-    let wanted = match style.shown {
+    match style.shown {
         Shown::Nothing | Shown::Paths | Shown::PathsWithout => Wanted::Any,
         Shown::LineCounts => Wanted::LineCount,
         Shown::MatchCounts if words.invert_match => Wanted::LineCount,
@@ -407,19 +360,5 @@ fn kernel(words: &Search, patterns: Vec<String>, style: &Style, budget: &Budget)
             let spans = style.shown == Shown::Matches || colours || column;
             Wanted::Lines { numbered, spans, before, after }
         }
-    };
-    let kernel =
-        Kernel::new(&patterns, &options, wanted, !words.text, budget).map_err(|error| match error {
-            kernels::Error::BadPattern { what } if what.contains(r#"the literal "\n" is not allowed"#) => {
-                anyhow!("{what}; -U lets matches go across the ends of lines")
-            }
-            error => error.into(),
-        })?;
-    Ok(match &words.replace {
-        // As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
-        Some(replacement) if matches!(style.shown, Shown::Lines | Shown::Matches) => {
-            kernel.replacing(replacement)?
-        }
-        _ => kernel,
-    })
+    }
 }

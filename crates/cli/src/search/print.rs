@@ -7,11 +7,11 @@ use std::{
 };
 
 use inshore::{
-    kernels::{Found, FoundLine},
+    kernels::{Candidate, Found, FoundLine},
     neardata::Next,
 };
 
-use super::json::{Json, Whose};
+use super::json::Json;
 use crate::terminal::printable_bytes;
 
 /// What is shown.
@@ -98,12 +98,17 @@ impl<'a> Printer<'a> {
         Printer { style, out, json, state, has_match: false, is_later: false }
     }
 
+    /// Shows the paths of files if `is_so`, whatever the style says.
+    pub fn name_paths_if(&mut self, is_so: bool) {
+        self.style.with_path |= is_so;
+    }
+
     pub fn has_match(&self) -> bool {
         self.has_match
     }
 
     /// Shows what comes of a block.
-    pub fn found(&mut self, whose: &Whose, found: &Found) -> io::Result<Next> {
+    pub fn found(&mut self, whose: &Candidate, found: &Found) -> io::Result<Next> {
         let next = self.show_found(whose, found)?;
         if self.style.at_once && !found.lines.is_empty() {
             self.out.flush()?;
@@ -111,7 +116,7 @@ impl<'a> Printer<'a> {
         Ok(next)
     }
 
-    fn show_found(&mut self, whose: &Whose, found: &Found) -> io::Result<Next> {
+    fn show_found(&mut self, whose: &Candidate, found: &Found) -> io::Result<Next> {
         if self.style.max_count == 0 {
             return Ok(Next::Stop);
         }
@@ -156,7 +161,7 @@ impl<'a> Printer<'a> {
         Ok(if quits { Next::SkipSource } else { Next::Go })
     }
 
-    fn found_lines(&mut self, whose: &Whose, found: &Found, quits: bool) -> io::Result<Next> {
+    fn found_lines(&mut self, whose: &Candidate, found: &Found, quits: bool) -> io::Result<Next> {
         if let Some(nul) = self.state.nul {
             let matches = found.matches_behind_nul || found.lines.iter().any(|line| line.is_match);
             return if matches { self.binary_matches(whose, nul) } else { Ok(Next::Go) };
@@ -195,7 +200,7 @@ impl<'a> Printer<'a> {
         self.binary_matches(whose, nul)
     }
 
-    fn binary_matches(&mut self, whose: &Whose, nul: u64) -> io::Result<Next> {
+    fn binary_matches(&mut self, whose: &Candidate, nul: u64) -> io::Result<Next> {
         self.has_match = true;
         if self.style.shown != Shown::Json {
             self.message(whose, &format!("binary file matches (found \"\\0\" byte around offset {nul})"))?;
@@ -204,7 +209,13 @@ impl<'a> Printer<'a> {
     }
 
     /// Shows a line, or keeps it for the match that may follow.
-    fn line(&mut self, whose: &Whose, line: &FoundLine, text: &[u8], spans: &[(u32, u32)]) -> io::Result<()> {
+    fn line(
+        &mut self,
+        whose: &Candidate,
+        line: &FoundLine,
+        text: &[u8],
+        spans: &[(u32, u32)],
+    ) -> io::Result<()> {
         let Style { before, after, .. } = self.style;
         if line.is_match {
             for (line, text) in std::mem::take(&mut self.state.before) {
@@ -234,7 +245,13 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn show(&mut self, whose: &Whose, line: &FoundLine, text: &[u8], spans: &[(u32, u32)]) -> io::Result<()> {
+    fn show(
+        &mut self,
+        whose: &Candidate,
+        line: &FoundLine,
+        text: &[u8],
+        spans: &[(u32, u32)],
+    ) -> io::Result<()> {
         let has_context = self.style.has_context();
         let is_apart = self.state.begun && has_context && line.number != self.state.last + 1;
         self.begin(whose)?;
@@ -275,7 +292,7 @@ impl<'a> Printer<'a> {
     }
 
     /// What stands before the first line of a file.
-    fn begin(&mut self, whose: &Whose) -> io::Result<()> {
+    fn begin(&mut self, whose: &Candidate) -> io::Result<()> {
         if self.state.begun {
             return Ok(());
         }
@@ -298,7 +315,7 @@ impl<'a> Printer<'a> {
 
     fn prefix(
         &mut self,
-        whose: &Whose,
+        whose: &Candidate,
         line: &FoundLine,
         column: Option<usize>,
         offset: u64,
@@ -324,7 +341,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn path(&mut self, whose: &Whose) -> io::Result<()> {
+    fn path(&mut self, whose: &Candidate) -> io::Result<()> {
         let path = whose.path.as_os_str().as_bytes();
         match self.style.at_once {
             true => self.paint(PATH, &printable_bytes(path)),
@@ -343,7 +360,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Says something of a file.
-    fn message(&mut self, whose: &Whose, what: &str) -> io::Result<()> {
+    fn message(&mut self, whose: &Candidate, what: &str) -> io::Result<()> {
         self.begin(whose)?;
         if self.style.with_path && !self.style.heading {
             self.path(whose)?;
@@ -360,7 +377,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Shows what is shown at the end of a source.
-    pub fn end(&mut self, whose: &Whose) -> io::Result<Next> {
+    pub fn end(&mut self, whose: &Candidate) -> io::Result<Next> {
         let state = std::mem::take(&mut self.state);
         if state.is_left && self.style.shown != Shown::Json {
             return Ok(Next::Go);

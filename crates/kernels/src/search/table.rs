@@ -10,8 +10,7 @@
 
 use std::{
     borrow::Cow,
-    collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,10 +21,10 @@ use arrow_array::{
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
-use inshore_neardata::{Event, Next, Source, run};
+use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole};
+use inshore_neardata::{Event, Next, Source};
 use inshore_store::{Budget, Context, Reservation};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Found, FoundLine, PatternOptions, Search, Wanted};
 use crate::{Candidate, Error, Result};
@@ -37,7 +36,8 @@ const BATCH_BYTES_MIN: u64 = 64 << 10;
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// What the rows are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SearchColumns {
     /// Lines.
     #[default]
@@ -51,7 +51,8 @@ pub enum SearchColumns {
 }
 
 /// How what is found becomes rows.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct SearchTableOptions {
     /// What the rows are.
     pub columns: SearchColumns,
@@ -140,7 +141,7 @@ impl SearchTable {
 
     /// Searches `files`, each of which a row calls as the candidate's path says, and hands rows over in their order.
     ///
-    /// Memory: that of [`run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which `each` may
+    /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which `each` may
     /// keep until it is called again; a longer line takes more.
     ///
     /// # Errors
@@ -153,21 +154,7 @@ impl SearchTable {
         each: impl FnMut(SearchItem) -> Result<Next> + Send,
     ) -> Result<SearchSummary> {
         let mut rows = Rows::new(self, job, each)?;
-        let whose: Mutex<VecDeque<Candidate>> = Mutex::default();
-        let sources = files.map(|(candidate, source)| {
-            whose.lock().expect("no panic under this lock").push_back(candidate);
-            source
-        });
-        run(job, &self.kernel, sources, |event: Event<'_, Search>| {
-            let mut whose = whose.lock().expect("no panic under this lock");
-            let candidate = whose.front().expect("a source that was asked for");
-            let is_end = event.part.is_none();
-            let next = rows.take(candidate, event)?;
-            if is_end {
-                whose.pop_front();
-            }
-            Ok(next)
-        })?;
+        self.kernel.run(job, files, |whose, event| rows.take(whose, event))?;
         rows.flush()?;
         Ok(rows.summary)
     }
@@ -175,7 +162,7 @@ impl SearchTable {
     /// The same for files on nodes, which rows call by their titles.
     ///
     /// # Errors
-    /// As [`Self::run`] and [`run_on_nodes`].
+    /// As [`Self::run`] and [`Search::run_on_nodes`].
     #[cfg(feature = "nodes")]
     pub fn run_on_nodes(
         &self,
@@ -186,12 +173,8 @@ impl SearchTable {
         each: impl FnMut(SearchItem) -> Result<Next>,
     ) -> Result<(SearchSummary, Gathered)> {
         let mut rows = Rows::new(self, job, each)?;
-        let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
-        let whose: Vec<Candidate> = wholes.iter().map(candidate).collect();
-        let gathered =
-            run_on_nodes(nodes, job, &self.kernel, wholes, options, |event: Event<'_, Search>| {
-                rows.take(&whose[event.source], event)
-            })?;
+        let take = |whose: &Candidate, event: Event<'_, Search>| rows.take(whose, event);
+        let gathered = self.kernel.run_on_nodes(nodes, job, wholes, options, take)?;
         rows.flush()?;
         Ok((rows.summary, gathered))
     }

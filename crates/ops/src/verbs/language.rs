@@ -1,7 +1,9 @@
-//! The operation `language identify`.
+//! The operations `language train` and `language identify`.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
+    slice,
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -15,12 +17,35 @@ use inshore_store::{Execution, Job};
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "nodes")]
+use crate::target::wholes;
 use crate::{
     error::{Error, Result},
     operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, handed_over, table_input},
     place::Place,
     target::Done,
 };
+
+/// Makes profiles of languages from labelled samples, and puts them into the store here as a dataset; see [`Profiles::train`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainLanguage {
+    /// The name of the dataset.
+    pub name: String,
+    /// The language of each input. Inputs of one language are one sample.
+    pub labels: Vec<String>,
+    /// How many n-grams of a language are kept: the most frequent ones.
+    pub grams: usize,
+}
+
+/// What was trained.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TrainAnswer {
+    /// The name of the dataset.
+    pub name: String,
+    /// How many n-grams each language has.
+    pub grams: BTreeMap<String, usize>,
+}
 
 /// Tells which language texts are in, by profiles in the store here; see [`identify`] and [`identify_column`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -56,6 +81,69 @@ impl IdentifyLanguage {
             (Some(_), _) => LanguagePlace::Row,
             (None, true) => LanguagePlace::Line,
             (None, false) => LanguagePlace::Whole,
+        }
+    }
+}
+
+impl Operation for TrainLanguage {
+    const NAME: &'static str = "language train";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const STORE: StoreUse = StoreUse::Always;
+    const FORM: NormalForm = NormalForm::Dataset;
+    type Plan = Sources;
+    type Answer = TrainAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        if inputs.len() != self.labels.len() {
+            let (labels, inputs) = (self.labels.len(), inputs.len());
+            let what = format!("labels: expected one for each of the {inputs} inputs, got {labels}");
+            return Err(Error::Request { operation: Self::NAME, what });
+        }
+        Ok(())
+    }
+
+    /// Names on nodes are looked up for each label, when it is known that nodes answer.
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        asked.sources()
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<TrainAnswer>> {
+        let stored = asked.stored(job)?;
+        let store = stored.store();
+        if store.list()?.iter().any(|known| known.name == self.name) {
+            // Said before the work and not after it.
+            store.create_dataset(stored, &self.name, "language")?;
+        }
+        let labelled = self.labels.iter().zip(asked.inputs);
+        let answer = |profiles: Profiles| -> Result<TrainAnswer> {
+            profiles.save(&store, stored, &self.name)?;
+            let grams = |label: &str| (label.to_string(), profiles.grams(label).unwrap_or_default());
+            Ok(TrainAnswer { name: self.name.clone(), grams: profiles.labels().map(grams).collect() })
+        };
+        match sources {
+            Sources::Here => {
+                let mut samples = Vec::new();
+                for (label, path) in labelled {
+                    samples.push((label.clone(), text_sources(Some(stored), slice::from_ref(path))?));
+                }
+                Ok(Done::here(answer(Profiles::train(stored, samples, self.grams)?)?))
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, _) => {
+                let mut samples = Vec::new();
+                for (label, path) in labelled {
+                    samples.push((label.clone(), wholes(&on.nodes, slice::from_ref(path))?));
+                }
+                let trained = Profiles::train_on_nodes(&on.nodes, stored, samples, self.grams, &on.options)?;
+                let (profiles, gathered) = trained;
+                Ok(Done::on_nodes(answer(profiles)?, &on, gathered))
+            }
         }
     }
 }
@@ -137,6 +225,7 @@ impl Operation for IdentifyLanguage {
                         identify(job, classifier, sources, unit, write, failed)?;
                     }
                 }
+                job.check_cancelled()?;
                 Ok(Done::here(answer(table.finish()?)))
             }
             #[cfg(feature = "nodes")]
@@ -145,6 +234,7 @@ impl Operation for IdentifyLanguage {
                 let write = |found: Identified<'_>| table.add_found(&found);
                 let told = identify_on_nodes(&on.nodes, job, &kernel, &wholes, &on.options, write, failed);
                 let gathered = told?;
+                job.check_cancelled()?;
                 Ok(Done::on_nodes(answer(table.finish()?), &on, gathered))
             }
         }

@@ -10,10 +10,14 @@ mod language;
 mod packing;
 #[cfg(feature = "records")]
 mod reduce;
+#[cfg(feature = "text")]
+mod search;
 #[cfg(feature = "records")]
 mod sort;
 #[cfg(feature = "sql")]
 mod sql;
+#[cfg(feature = "nodes")]
+mod whole;
 #[cfg(feature = "text")]
 mod words;
 
@@ -21,9 +25,10 @@ mod words;
 pub use self::sql::{NamedTable, Sql};
 #[cfg(feature = "text")]
 pub use self::{
-    checksum::{Checksum, ChecksumAnswer, FileChecksum},
-    language::{IdentifyLanguage, LanguageAnswer},
+    checksum::{Checksum, ChecksumAnswer, ChecksumFiles, FileChecksum},
+    language::{IdentifyLanguage, LanguageAnswer, TrainAnswer, TrainLanguage},
     packing::{Compress, Decompress, PackAnswer},
+    search::{Matches, Search, Text},
     words::CountWords,
 };
 #[cfg(feature = "records")]

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use inshore_kernels::{self as kernels, FileOptions, Format, PackSummary, compress_file, decompress_file};
 #[cfg(feature = "nodes")]
-use inshore_kernels::{Error as KernelError, Pack, compress_on_nodes};
+use inshore_kernels::{Error as KernelError, Pack, compress_on_nodes, decompress};
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes::{Gathered, Whole};
 use inshore_store::Execution;
@@ -15,6 +15,8 @@ use inshore_tables::Input;
 use inshore_tables::NewFile;
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "nodes")]
+use super::whole::read_whole;
 #[cfg(feature = "nodes")]
 use crate::target::OnNodes;
 use crate::{
@@ -39,7 +41,8 @@ pub struct Compress {
     pub remove: bool,
 }
 
-/// Decompresses files, each into one beside it without the ending, or into the output; see [`decompress_file`].
+/// Decompresses files, each into one beside it without the ending, or into the output; see [`decompress_file`]. A file on nodes comes
+/// here as it is, since less bytes move so, and its result is written here, under its name without the ending.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Decompress {
@@ -100,6 +103,7 @@ fn each_file(
     let to = FileOptions { output, force, remove };
     let mut answer = PackAnswer::default();
     for path in asked.inputs {
+        job.check_cancelled()?;
         match work(&Input::new(path), &to).map_err(Error::from) {
             Ok((path, done)) => {
                 answer.add(done);
@@ -124,10 +128,7 @@ impl Operation for Compress {
     type Answer = PackAnswer;
 
     fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
-        if self.remove && place == Place::Nodes {
-            let (option, why) = ("remove", "store rm removes what is there");
-            return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
-        }
+        check_remove(Self::NAME, self.remove, place)?;
         check_one(output, inputs.len())
     }
 
@@ -148,79 +149,107 @@ impl Operation for Compress {
             }),
             #[cfg(feature = "nodes")]
             Sources::Nodes(on, wholes) => {
-                check_one(asked.output, wholes.len())?;
-                self.each_whole(asked.output, &on, &wholes, job, beside)
+                let format = self.format.or_else(|| Format::of_path(asked.output?)).unwrap_or(Format::Zstd);
+                let pack = Pack::new(format, self.level)?;
+                let called = |name: &str| Ok(PathBuf::from(format!("{name}.{}", format.ending())));
+                each_whole(asked, &on, (&wholes, self.force), (job, beside), called, |whole, out| {
+                    Ok(compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?)
+                })
             }
         }
     }
 }
 
+/// Works on files on nodes, and writes the result of each into the output, or here under the name that `called` makes of the file's.
 #[cfg(feature = "nodes")]
-impl Compress {
-    /// Compresses files on nodes, each of which compresses what it has.
-    fn each_whole(
-        &self,
-        output: Option<&Path>,
-        on: &OnNodes,
-        wholes: &[Whole],
-        job: &Execution,
-        mut beside: Beside<'_>,
-    ) -> Result<Done<PackAnswer>> {
-        let format = self.format.or_else(|| Format::of_path(output?)).unwrap_or(Format::Zstd);
-        let pack = Pack::new(format, self.level)?;
-        job.start_phase(Self::NAME, "bytes", wholes.iter().map(Whole::bytes).sum());
-        let (mut answer, mut all) = (PackAnswer::default(), Gathered::default());
-        for whole in wholes {
-            let mut compress = |out: &mut dyn Write| -> Result<()> {
-                let (done, gathered) = compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?;
-                answer.add(done);
-                all.add(gathered);
-                Ok(())
-            };
-            if output == Some(Path::new("-")) {
-                compress(&mut io::stdout().lock())?;
-                continue;
-            }
-            let called = whole.file.as_deref().unwrap_or(&whole.dataset);
-            let own = || PathBuf::from(format!("{called}.{}", format.ending()));
-            let path = output.map_or_else(own, Path::to_path_buf);
-            if path.exists() && !self.force && !NewFile::is_in_place(&path) {
-                return Err(KernelError::Exists { path }.into());
-            }
-            let file = NewFile::create(&path)?;
-            let mut writer = file.writer()?;
-            compress(&mut writer)?;
-            drop(writer);
-            file.publish()?;
-            beside.written(&path);
+fn each_whole(
+    asked: &Asked<'_>,
+    on: &OnNodes,
+    (wholes, force): (&[Whole], bool),
+    (job, mut beside): (&Execution, Beside<'_>),
+    called: impl Fn(&str) -> Result<PathBuf>,
+    work: impl Fn(&Whole, &mut dyn Write) -> Result<(PackSummary, Gathered)>,
+) -> Result<Done<PackAnswer>> {
+    check_one(asked.output, wholes.len())?;
+    job.start_phase(asked.operation, "bytes", wholes.iter().map(Whole::bytes).sum());
+    let (mut answer, mut all) = (PackAnswer::default(), Gathered::default());
+    for whole in wholes {
+        let mut write = |out: &mut dyn Write| -> Result<()> {
+            let (done, gathered) = work(whole, out)?;
+            answer.add(done);
+            all.add(gathered);
+            Ok(())
+        };
+        if asked.output == Some(Path::new("-")) {
+            write(&mut io::stdout().lock())?;
+            continue;
         }
-        Ok(Done::on_nodes(answer, on, all))
+        let own = || called(whole.file.as_deref().unwrap_or(&whole.dataset));
+        let path = asked.output.map_or_else(own, |output| Ok(output.to_path_buf()))?;
+        if path.exists() && !force && !NewFile::is_in_place(&path) {
+            return Err(KernelError::Exists { path }.into());
+        }
+        let file = NewFile::create(&path)?;
+        let mut writer = file.writer()?;
+        write(&mut writer)?;
+        drop(writer);
+        file.publish()?;
+        beside.written(&path);
+    }
+    Ok(Done::on_nodes(answer, on, all))
+}
+
+/// Refuses to remove what was read on nodes.
+fn check_remove(operation: &'static str, remove: bool, place: Place) -> Result<()> {
+    match place {
+        Place::Nodes if remove => {
+            let (option, why) = ("remove", "store rm removes what is there");
+            Err(Error::UnsupportedOption { operation, option, place, why })
+        }
+        _ => Ok(()),
     }
 }
 
 impl Operation for Decompress {
     const NAME: &'static str = "decompress";
-    const PLACES: &'static [Place] = &[Place::Local];
+    const PLACES: &'static [Place] = &Place::ALL;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = ();
+    type Plan = Sources;
     type Answer = PackAnswer;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
+        check_remove(Self::NAME, self.remove, place)?;
         check_one(output, inputs.len())
     }
 
-    fn plan(&self, _asked: &Asked<'_>) -> Result<()> {
-        Ok(())
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        asked.sources()
     }
 
     fn run(
         &self,
-        (): (),
+        sources: Sources,
         asked: &Asked<'_>,
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Done<PackAnswer>> {
-        each_file(asked, job, beside, (self.force, self.remove), |input, to| decompress_file(job, input, to))
+        match sources {
+            Sources::Here => each_file(asked, job, beside, (self.force, self.remove), |input, to| {
+                decompress_file(job, input, to)
+            }),
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => {
+                let called = |name: &str| match Format::of_path(Path::new(name)) {
+                    Some(_) => Ok(PathBuf::from(name).with_extension("")),
+                    None => Err(KernelError::UnknownEnding { path: name.into() }.into()),
+                };
+                each_whole(asked, &on, (&wholes, self.force), (job, beside), called, |whole, out| {
+                    read_whole(&on, job, whole, 0..whole.bytes(), |bytes| {
+                        Ok(decompress(job, &whole.title, bytes, out)?)
+                    })
+                })
+            }
+        }
     }
 }

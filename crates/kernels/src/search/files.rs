@@ -1,0 +1,64 @@
+//! A search of files: each block's result is handed over with the file that it is of.
+
+use std::{collections::VecDeque, sync::Mutex};
+
+#[cfg(feature = "nodes")]
+use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
+use inshore_neardata::{Event, Next, Source, run};
+use inshore_store::Context;
+
+use super::Search;
+use crate::{Candidate, Result};
+
+impl Search {
+    /// Searches `files`, and hands over what comes of each block with its file, in the order of files and blocks.
+    ///
+    /// Memory: that of [`inshore_neardata::run`].
+    ///
+    /// # Errors
+    /// What `each` gives; [`crate::Error::Store`] where the job was stopped or has too little memory. A file that cannot be read is
+    /// handed over as such.
+    pub fn run(
+        &self,
+        job: &Context,
+        files: impl Iterator<Item = (Candidate, Source)> + Send,
+        mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next> + Send,
+    ) -> Result<()> {
+        let begun: Mutex<VecDeque<Candidate>> = Mutex::default();
+        let sources = files.map(|(candidate, source)| {
+            begun.lock().expect("no panic under this lock").push_back(candidate);
+            source
+        });
+        run(job, self, sources, |event: Event<'_, Search>| {
+            let mut begun = begun.lock().expect("no panic under this lock");
+            let candidate = begun.front().expect("a source that was asked for");
+            let is_end = event.part.is_none();
+            let next = each(candidate, event)?;
+            if is_end {
+                begun.pop_front();
+            }
+            Ok(next)
+        })?;
+        Ok(())
+    }
+
+    /// Searches files on nodes likewise, which are called by their titles.
+    ///
+    /// # Errors
+    /// As [`Self::run`] and [`run_on_nodes`].
+    #[cfg(feature = "nodes")]
+    pub fn run_on_nodes(
+        &self,
+        nodes: &Nodes,
+        job: &Context,
+        wholes: &[Whole],
+        options: &RunOptions,
+        mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next>,
+    ) -> Result<Gathered> {
+        let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
+        let named: Vec<Candidate> = wholes.iter().map(candidate).collect();
+        run_on_nodes(nodes, job, self, wholes, options, |event: Event<'_, Search>| {
+            each(&named[event.source], event)
+        })
+    }
+}

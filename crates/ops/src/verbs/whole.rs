@@ -1,0 +1,107 @@
+//! The bytes of a file on nodes, read from its beginning to its end.
+
+use std::{
+    io::{self, Read},
+    ops::Range,
+    slice,
+    sync::mpsc::{Receiver, sync_channel},
+    thread,
+};
+
+use inshore_kernels as kernels;
+use inshore_neardata::{
+    Contents, Error as ReadError, Event, Next,
+    nodes::{Error as NodesError, Gathered, RunOptions, Whole, run_on_nodes},
+};
+use inshore_store::Context;
+
+use crate::{
+    error::{Error, Result},
+    target::OnNodes,
+};
+
+/// Blocks that came and wait to be read, and about how large one is.
+const BLOCKS_AHEAD: usize = 2;
+const BLOCK_BYTES: u64 = 2 << 20;
+
+/// Gives a range of the bytes of a file on nodes to `read`, while more of them come. All of them are read or it is an error: where bytes follow
+/// each other, a partial answer is none.
+///
+/// Memory: 6 MiB, and that of [`run_on_nodes`].
+///
+/// # Errors
+/// Those of `read`; as [`run_on_nodes`].
+pub(crate) fn read_whole<T>(
+    on: &OnNodes,
+    job: &Context,
+    whole: &Whole,
+    range: Range<u64>,
+    read: impl FnOnce(&mut (dyn Read + Send)) -> Result<T>,
+) -> Result<(T, Gathered)> {
+    let _ahead = job
+        .budget()
+        .reserve((BLOCKS_AHEAD as u64 + 1) * BLOCK_BYTES, "blocks of a file that came from nodes")?;
+    let (wanted, part) = (range.end - range.start, whole.slice(range));
+    let options = RunOptions { partial: false, ..on.options.clone() };
+    thread::scope(|scope| {
+        let (sender, blocks) = sync_channel(BLOCKS_AHEAD);
+        let part = &part;
+        let gather = move || {
+            let files = slice::from_ref(part);
+            run_on_nodes(&on.nodes, job, &Contents, files, &options, |event: Event<'_, Contents>| {
+                let is_wanted = event.part.transpose()?.is_none_or(|part| sender.send(part).is_ok());
+                Ok::<_, ReadError>(if is_wanted { Next::Go } else { Next::Stop })
+            })
+        };
+        let gathering = thread::Builder::new().name("inshore-gather".into()).spawn_scoped(scope, gather);
+        let gathering =
+            gathering.map_err(|error| inshore_store::Error::io("start a thread", &whole.title, error))?;
+        let mut bytes = Blocks { blocks, block: Vec::new(), taken: 0, read: 0 };
+        let done = read(&mut bytes);
+        let came = bytes.read;
+        drop(bytes);
+        let gathered = gathering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        // A file that ends early since nodes failed is told as that.
+        let gathered = gathered.map_err(of_nodes)?;
+        let done = done?;
+        if came != wanted {
+            let what = format!("{came} bytes came of {wanted}");
+            return Err(NodesError::Incomplete { name: whole.title.clone(), what }.into());
+        }
+        Ok((done, gathered))
+    })
+}
+
+fn of_nodes(error: ReadError) -> Error {
+    match error {
+        ReadError::Stream(failure) => match failure.downcast::<NodesError>() {
+            Ok(error) => (*error).into(),
+            Err(failure) => kernels::Error::Read(ReadError::Stream(failure)).into(),
+        },
+        error => kernels::Error::Read(error).into(),
+    }
+}
+
+/// Blocks as they come, one behind the other.
+struct Blocks {
+    blocks: Receiver<Vec<u8>>,
+    block: Vec<u8>,
+    /// Bytes of the block that were read.
+    taken: usize,
+    /// Bytes that were read of all.
+    read: u64,
+}
+
+impl Read for Blocks {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        while self.taken == self.block.len() {
+            let Ok(block) = self.blocks.recv() else { return Ok(0) };
+            (self.block, self.taken) = (block, 0);
+        }
+        let read = out.len().min(self.block.len() - self.taken);
+        out[..read].copy_from_slice(&self.block[self.taken..][..read]);
+        self.taken += read;
+        self.read += read as u64;
+        Ok(read)
+    }
+}
