@@ -22,14 +22,12 @@ use crate::{
     args::{Everywhere, Push, RunKernel},
     outcome::{Outcome, print_json, say},
     session::{Session, plain_context},
+    stores,
     table::{self, Align},
     terminal,
 };
 #[cfg(feature = "nodes")]
-use crate::{
-    kernel_on_nodes,
-    nodes::{are_named, rm as remove_from_nodes},
-};
+use crate::{kernel_on_nodes, nodes::are_named};
 
 /// The module in a file, called after it.
 pub fn read_module(path: &Path) -> Result<Module> {
@@ -110,13 +108,7 @@ fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
 
 pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
     let datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
-    #[cfg(feature = "nodes")]
-    if are_named(options) {
-        return remove_from_nodes(options, &datasets);
-    }
-    let session = Session::open_existing(options.clone())?;
-    let store = session.store()?;
-    Ok(datasets.iter().try_for_each(|name| store.remove(name))?)
+    stores::rm("kernel rm", options.clone(), &datasets)
 }
 
 pub fn run(options: &Everywhere, words: &RunKernel) -> Result<()> {

@@ -40,7 +40,6 @@ mod mount;
 mod node_page;
 #[cfg(feature = "nodes")]
 mod nodes;
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 mod operations;
 mod outcome;
 #[cfg(feature = "text")]
@@ -204,41 +203,26 @@ fn count(options: Everywhere, command: args::CountCommand) -> anyhow::Result<()>
 }
 
 fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
-    #[cfg(feature = "nodes")]
-    if nodes::are_named(&options) {
-        return store_on_nodes(&options, command).map(|()| true);
-    }
-    if let StoreCommand::Init(words) = command {
-        return stores::init(&words, options.json, options.quiet).map(|()| true);
-    }
-    if let StoreCommand::Bench(words) = command {
-        return bench::bench(options, &words).map(|()| true);
-    }
-    if let StoreCommand::Rejoin(words) = command {
-        return stores::rejoin(&options, &words).map(|()| true);
-    }
-    #[cfg(feature = "nodes")]
-    if let StoreCommand::Repair(words) = command {
-        return nodes::repair(&options, &words).map(|()| true);
-    }
-    // Only what puts something into a store makes one.
-    let session = match command {
-        StoreCommand::Put(_) => Session::open(options)?,
-        _ => Session::open_existing(options)?,
-    };
-    let session = &session;
     match command {
-        StoreCommand::Init(_) | StoreCommand::Bench(_) | StoreCommand::Rejoin(_) => {
-            unreachable!("done above")
-        }
+        StoreCommand::Ls => stores::ls(options)?,
+        StoreCommand::Put(words) => stores::put(options, &words)?,
+        StoreCommand::Get(words) => stores::get(options, &words)?,
+        StoreCommand::Rm { names } => stores::rm("store rm", options, &names)?,
         #[cfg(feature = "nodes")]
-        StoreCommand::Repair(_) => unreachable!("done above"),
-        StoreCommand::Ls => stores::ls(session)?,
+        StoreCommand::Repair(words) => nodes::repair(&options, &words)?,
+        StoreCommand::Init(words) => stores::init(&words, options.json, options.quiet)?,
+        StoreCommand::Bench(words) => bench::bench(options, &words)?,
+        StoreCommand::Rejoin(words) => stores::rejoin(&options, &words)?,
+        command => return in_store(&Session::open_existing(options)?, command),
+    }
+    Ok(true)
+}
+
+/// Runs a command that works on a store that is there.
+fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
+    match command {
         StoreCommand::Stat { name } => stores::stat(session, &name)?,
-        StoreCommand::Put(words) => stores::put(session, &words)?,
-        StoreCommand::Get(words) => stores::get(session, &words)?,
         StoreCommand::Seal { names } => stores::seal(session, &names)?,
-        StoreCommand::Rm { names } => stores::rm(session, &names)?,
         StoreCommand::Jobs { remove } => stores::jobs(session, &remove)?,
         StoreCommand::Verify(words) => return stores::verify(session, &words.names, false),
         StoreCommand::Scrub(words) => return stores::verify(session, &words.names, true),
@@ -248,20 +232,9 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
         StoreCommand::RemoveDevice(words) => stores::remove_device(session, &words)?,
         StoreCommand::Locate(words) => stores::locate(session, &words)?,
         StoreCommand::Mount(words) => mount::mount(session, &words)?,
+        _ => unreachable!("done by `store`"),
     }
     Ok(true)
-}
-
-#[cfg(feature = "nodes")]
-fn store_on_nodes(options: &Everywhere, command: StoreCommand) -> anyhow::Result<()> {
-    match command {
-        StoreCommand::Ls => nodes::ls(options),
-        StoreCommand::Put(put) => nodes::put(options, &put, &stores::name_of(&put)?),
-        StoreCommand::Get(get) => nodes::get(options, &get),
-        StoreCommand::Rm { names } => nodes::rm(options, &names),
-        StoreCommand::Repair(repair) => nodes::repair(options, &repair),
-        _ => nodes::refuse(options),
-    }
 }
 
 #[cfg(feature = "graph")]

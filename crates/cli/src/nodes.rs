@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     fs::{self, File},
-    io::{self, Read, Seek, Write},
+    io::{self, Seek, Write},
     path::{Path, PathBuf},
     process,
     sync::atomic::Ordering,
@@ -15,19 +15,14 @@ use inshore::{
     commands::{
         COMMAND, CommandArguments, CommandResponse, Commands, check_program, command_limits, command_output,
     },
-    neardata::{
-        Contents, Error as ReadError, Event, Next,
-        nodes::{
-            Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, HereCost,
-            LoadOptions, NodeStatus, Nodes, Repaired, RunOptions, Streams, Whole, read_credentials,
-            run_on_nodes, stream_from_each, stream_from_nodes, time_text, write_credentials,
-        },
+    neardata::nodes::{
+        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, HereCost,
+        NodeStatus, Nodes, Repaired, RunOptions, Streams, read_credentials, stream_from_each,
+        stream_from_nodes, time_text, write_credentials,
     },
     ops::{self, wholes},
     sandbox::{Policy, Protections},
-    spreading::{cuts, record_lines, separator},
-    store::{self, file_bytes, format_bytes, make_folder},
-    tables::{Input, NewFile},
+    store::{format_bytes, make_folder},
     works,
 };
 use serde_json::{Value, json};
@@ -37,7 +32,7 @@ use signal_hook::{
 };
 
 use crate::{
-    args::{Credentials, Everywhere, Get, Log, Put, Repair, RunCommand, Serve},
+    args::{Credentials, Everywhere, Log, Repair, RunCommand, Serve},
     failure, node_page,
     outcome::{Outcome, print_json, print_line, say},
     session::{Session, budget, plain_run},
@@ -469,64 +464,6 @@ pub fn with_nodes(summary: Value, nodes: &Nodes, gathered: &Gathered) -> Value {
     ops::with_nodes(summary, gathered, nodes.bytes_in() + nodes.bytes_out())
 }
 
-pub fn ls(options: &Everywhere) -> Result<()> {
-    let nodes = connect(options)?;
-    let catalog = nodes.catalog()?;
-    let wholes = catalog.wholes()?;
-    if options.json {
-        let value = |whole: &Whole| {
-            json!({ "name": whole.title, "kind": whole.kind, "bytes": whole.bytes(), "pieces": whole.pieces.len(),
-                "copies": whole.copies(), "nodes": whole.nodes(&nodes) })
-        };
-        print_json(&wholes.iter().map(value).collect::<Vec<_>>())?;
-    } else {
-        let header = [
-            ("name", Align::Left),
-            ("kind", Align::Left),
-            ("size", Align::Right),
-            ("pieces", Align::Right),
-            ("copies", Align::Right),
-            ("nodes", Align::Left),
-        ];
-        let row = |whole: &Whole| {
-            vec![
-                whole.title.clone(),
-                whole.kind.clone(),
-                format_bytes(whole.bytes()),
-                whole.pieces.len().to_string(),
-                whole.copies().to_string(),
-                whole.nodes(&nodes).join(" "),
-            ]
-        };
-        let rows: Vec<Vec<String>> = wholes.iter().map(row).collect();
-        if !rows.is_empty() {
-            table::print(&mut terminal::stdout(), &header, &rows)?;
-        } else if !options.quiet {
-            say("no datasets on these nodes");
-        }
-    }
-    for whole in &wholes {
-        if let Some(fault) = &whole.fault {
-            say(&format!("note: {}: {fault}", whole.title));
-        }
-    }
-    for (_, why) in catalog.lost() {
-        say(&format!("note: {why}"));
-    }
-    Ok(())
-}
-
-pub fn rm(options: &Everywhere, names: &[String]) -> Result<()> {
-    let nodes = connect(options)?;
-    for name in names {
-        let from = nodes.remove(name)?;
-        if !options.quiet {
-            say(&format!("{name}: removed from {from} {}", if from == 1 { "node" } else { "nodes" }));
-        }
-    }
-    Ok(())
-}
-
 /// Drops what is outdated, and says what that was.
 pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
     if words.keep.is_some() && words.names.len() != 1 {
@@ -554,109 +491,4 @@ pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
         print_line(&format!("{name}: dropped {id} (put {put}): {dropped}{rest}"))?;
     }
     Ok(())
-}
-
-pub fn put(options: &Everywhere, words: &Put, name: &str) -> Result<()> {
-    if words.append || words.parity.is_some() {
-        bail!("--append and --parity do not go with --node: a file is spread once, in --copies N");
-    }
-    let nodes = connect(options)?;
-    let mut run = plain_run(options)?;
-    let is_stdin = words.file == Path::new("-");
-    let called = if is_stdin { "standard input".to_string() } else { words.file.display().to_string() };
-    let (input, len): (Box<dyn Read>, Option<u64>) = match is_stdin {
-        true => (Box::new(io::stdin().lock()), None),
-        false => {
-            let file = File::open(&words.file).with_context(|| called.clone())?;
-            let len = file_bytes(&file).with_context(|| called.clone())?;
-            (Box::new(file), len)
-        }
-    };
-    let habits = LoadOptions::default();
-    let is_parquet = |name: &str| Input::new(name).extension() == "parquet";
-    let ends = match !is_stdin && words.record.is_none() {
-        true => cuts(&Input::new(&words.file), run.job.budget())?,
-        false => None,
-    };
-    if ends.is_none() && words.record.is_none() && is_parquet(name) {
-        bail!(
-            "a table of Parquet is cut between its row groups, which are known from a file that ends with .parquet: name one"
-        );
-    }
-    let load = LoadOptions {
-        copies: words.copies.unwrap_or(1).into(),
-        piece_bytes: words.piece,
-        record_bytes: words.record,
-        ends,
-        record_lines: record_lines(&[&called, name]),
-        separator: separator(&[name, &called]),
-        block_bytes: words.block.map_or(habits.block_bytes, |block| block as u64),
-    };
-    run.job.start_phase("loading", "bytes", len.unwrap_or(0));
-    let loaded = nodes.put(&run.job, name, (&called, len), input, &load)?;
-    let count = nodes.addresses().count();
-    let sentence =
-        format!("{name}: {} in {} pieces on {count} nodes", format_bytes(loaded.bytes), loaded.pieces);
-    let summary = json!({ "name": name, "bytes": loaded.bytes, "pieces": loaded.pieces, "bytes_moved": loaded.bytes_moved });
-    Ok(Outcome::new("store put", run.finish(), summary, sentence).tell(options)?)
-}
-
-pub fn get(options: &Everywhere, words: &Get) -> Result<()> {
-    if words.offset > 0 || words.length.is_some() {
-        bail!("--offset and --length do not go with --node yet: all of a file is given");
-    }
-    if words.output == Path::new("-") && options.json {
-        bail!("-o - and --json both want standard output: give -o FILE");
-    }
-    let nodes = connect(options)?;
-    let mut run = plain_run(options)?;
-    let named = words.file.as_ref().map_or(words.name.clone(), |file| format!("{}/{file}", words.name));
-    let wholes = wholes(&nodes, &[PathBuf::from(named)])?;
-    let [whole] = &wholes[..] else {
-        let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-        bail!("{} is several files: {}; say with --file which one", words.name, titles.join(", "));
-    };
-    run.job.start_phase("reading", "bytes", whole.bytes());
-    let options_of_run = RunOptions { partial: false, ..run_options(options) };
-    let (mut bytes, mut gathered) = (0, Gathered::default());
-    let mut copy = |job: &store::Context, out: &mut dyn Write| -> Result<()> {
-        let mut failed = None;
-        let copied =
-            run_on_nodes(&nodes, job, &Contents, &wholes, &options_of_run, |event: Event<'_, Contents>| {
-                if let Some(part) = event.part {
-                    let part = part?;
-                    bytes += part.len() as u64;
-                    job.progress().add(part.len() as u64);
-                    if let Err(error) = out.write_all(&part) {
-                        failed = Some(error);
-                        return Ok(Next::Stop);
-                    }
-                }
-                Ok::<_, ReadError>(Next::Go)
-            });
-        gathered = copied?;
-        match failed {
-            Some(error) => Err(error.into()),
-            None => Ok(out.flush()?),
-        }
-    };
-    match words.output == Path::new("-") {
-        true => copy(&run.job, &mut io::stdout().lock())?,
-        false => {
-            let output = NewFile::create(&words.output)?;
-            let mut writer = output.writer()?;
-            copy(&run.job, &mut writer)?;
-            drop(writer);
-            output.publish()?;
-        }
-    }
-    if bytes != whole.bytes() {
-        let what = format!("{bytes} bytes came of {}", whole.bytes());
-        return Err(Error::Incomplete { name: whole.title.clone(), what }.into());
-    }
-    tell_missing(options, &nodes, &gathered);
-    let sentence = format!("{} of {}", format_bytes(bytes), words.name);
-    let summary = with_nodes(json!({ "name": words.name, "bytes": bytes }), &nodes, &gathered);
-    let outcome = Outcome::new("store get", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how: costs(&gathered), ..outcome }.tell(options)?)
 }

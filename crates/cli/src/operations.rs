@@ -6,20 +6,17 @@
 //! ```
 
 use std::{
-    os::unix::ffi::OsStrExt,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::{Result, anyhow};
+use inshore::store::{Execution, Report};
 #[cfg(feature = "nodes")]
-use inshore::ops::OnNodes;
+use inshore_ops::OnNodes;
 #[cfg(feature = "text")]
-use inshore::ops::verbs::Matches;
-use inshore::{
-    ops::{Beside, Done, Error, Operation, Place, Request, Rows, StoreUse, Target},
-    store::{Execution, Report},
-};
+use inshore_ops::verbs::Matches;
+use inshore_ops::{Beside, Done, Error, Operation, Place, Request, Rows, StoreUse, Target};
 use serde::Serialize;
 
 #[cfg(feature = "nodes")]
@@ -88,7 +85,6 @@ fn target(options: &Everywhere) -> Result<Target> {
 }
 
 /// Runs an operation where options say.
-#[cfg(any(feature = "records", feature = "text"))]
 pub fn run<O: Operation>(options: Everywhere, request: &Request<O>) -> Result<Ran<O::Answer>> {
     run_on(options, Opens::OrMakes, request, Beside::default())
 }
@@ -102,7 +98,8 @@ pub fn run_on<O: Operation>(
 ) -> Result<Ran<O::Answer>> {
     let place = place(&options);
     request.check(place).map_err(advised)?;
-    let job = Jobs::open(options, opens, &request.inputs, O::STORE, place)?;
+    let needs_store = request.operation.needs_store(&request.inputs, place);
+    let job = Jobs::open(options, opens, needs_store, O::STORE)?;
     let target = target(job.options())?;
     let planned = request.plan(&target).map_err(advised)?;
     let mut job = job.start(&request.inputs, place)?;
@@ -143,18 +140,10 @@ enum Jobs {
 }
 
 impl Jobs {
-    /// Opens the store if one is needed.
-    fn open(
-        options: Everywhere,
-        opens: Opens,
-        inputs: &[PathBuf],
-        store: StoreUse,
-        place: Place,
-    ) -> Result<Jobs> {
-        let is_dataset = |path: &PathBuf| path.as_os_str().as_bytes().starts_with(b"store:");
-        let has_dataset = place == Place::Local && inputs.iter().any(is_dataset);
-        Ok(match (store.is_needed(place), store) {
-            (false, StoreUse::Datasets) if has_dataset => Jobs::OnStore(Session::open_existing(options)?),
+    /// Opens the store if one is needed; that of datasets which are read has to be there.
+    fn open(options: Everywhere, opens: Opens, needs_store: bool, store: StoreUse) -> Result<Jobs> {
+        Ok(match (needs_store, store) {
+            (true, StoreUse::Datasets) => Jobs::OnStore(Session::open_existing(options)?),
             (true, _) if opens == Opens::Existing => Jobs::OnStore(Session::open_existing(options)?),
             (true, _) => Jobs::OnStore(Session::open(options)?),
             #[cfg(feature = "nodes")]
@@ -218,14 +207,22 @@ pub fn advised(error: Error) -> anyhow::Error {
 
 fn in_options(error: &Error) -> Option<String> {
     Some(match error {
-        Error::UnsupportedOption { option, place: Place::Nodes, why, .. } => {
+        Error::UnsupportedOption { option, place, why, .. } => {
             let option = match *option {
                 "remove" => "rm",
                 "unpack" => "search-zip",
                 "walk" => "glob",
+                "piece_bytes" => "piece",
+                "record_bytes" => "record",
                 option => option,
             };
-            format!("--{option} does not go with --node: {why}")
+            match place {
+                Place::Nodes => format!("--{option} does not go with --node: {why}"),
+                Place::Local => format!("--{option} goes with --node: {why}"),
+            }
+        }
+        Error::SeveralFiles { name, files } => {
+            format!("{name} has several files: choose one with --file ({})", files.join(", "))
         }
         Error::NoInput { .. } => {
             "which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)".to_string()

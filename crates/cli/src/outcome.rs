@@ -161,7 +161,6 @@ fn section(text: &mut Vec<u8>, header: &[(&str, Align)], rows: &[Vec<String>]) {
 }
 
 /// So many of something: "1 row", "2 rows".
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }

@@ -11,13 +11,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
-use inshore::store::Execution;
 use inshore::store::{
-    self, Budget, Cancel, Error, Job, Report, Store, default_memory_bytes, default_store_path,
+    self, Budget, Cancel, Error, Execution, Job, Kept, Report, Store, default_memory_bytes,
+    default_store_path, format_bytes,
 };
-#[cfg(any(feature = "graph", feature = "records", feature = "sql", feature = "text"))]
-use inshore::store::{Kept, format_bytes};
 
 use crate::{args::Everywhere, outcome::say, progress::Bar, signals};
 
@@ -108,7 +105,6 @@ impl Session {
     }
 
     /// The same for an operation.
-    #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
     pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
         self.look_at_all(inputs)?;
         Ok(run(Execution::Stored(self.job()?), &self.options))
@@ -169,7 +165,6 @@ pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
 }
 
 /// The same for an operation.
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
     let context = plain_context(options)?;
     Ok(run(Execution::Plain(context), options))
@@ -193,7 +188,6 @@ fn run<J: Reports>(job: J, options: &Everywhere) -> Run<J> {
 }
 
 /// Starts what needs no store, and begins to listen for signals.
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
     let cancel = Cancel::at(options.deadline);
     signals::listen(&cancel)?;
@@ -237,7 +231,6 @@ impl Reports for store::Context {
     }
 }
 
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 impl Reports for Execution {
     fn report(&self) -> Report {
         self.report()
@@ -253,7 +246,6 @@ pub struct Run<J = Job> {
 
 impl<J: Reports> Run<J> {
     /// Takes the bar off the screen and says what of a job that failed or was stopped is kept.
-    #[cfg(any(feature = "graph", feature = "records", feature = "sql", feature = "text"))]
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
         let mine = |kept: &Kept| kept.process == Some(std::process::id());

@@ -1,34 +1,34 @@
 //! The commands of `inshore store`, one function each.
 
 use std::{
-    io::{self, BufWriter, Read, Write},
+    io::{self, BufWriter, Write},
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result, bail};
-use inshore::{
-    store::{
-        BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Error, FileReader, FileSource,
-        FileWriter, Job, JobUsage, Kept, Redundancy, Store, file_bytes, format_bytes,
+use inshore::store::{CheckedFile, Error, JobUsage, Kept, Redundancy, Store, format_bytes};
+use inshore_ops::{
+    Beside, Place, Request,
+    verbs::{
+        GetAnswer, GetDataset, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
+        PutDataset, RemoveAnswer, RemoveDatasets, check_is_outside, dataset_file, dataset_range,
     },
-    tables::NewFile,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
     args::{AddDevice, Compact, Everywhere, Get, Init, Locate, Put, Rejoin, RemoveDevice},
-    outcome::{Outcome, print_json, print_line, say},
-    session::{Session, store_path},
+    operations::{self, Opens, Ran},
+    outcome::{Outcome, counted, print_json, print_line, say},
+    session::{Session, check_stdout_is_free, store_path},
     table::{self, Align},
     terminal,
 };
 
-/// The unit in which bytes stream: larger requests gain nothing.
-const BUFFER_BYTES: usize = 1 << 20;
-/// The unit of checking, unless the user wants another one.
-const BLOCK_BYTES: usize = 64 << 10;
+/// What a pipe holds at most.
+const PIPE_BYTES: usize = 1 << 20;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
     let store = Store::init(&words.folders, words.size)?;
@@ -55,48 +55,47 @@ fn print_table(header: &[(&str, Align)], rows: &[Vec<String>]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-fn summary_json(summary: &DatasetSummary) -> Value {
-    json!({
-        "name": summary.name,
-        "kind": summary.kind,
-        "bytes": summary.bytes,
-        "stored_bytes": summary.stored_bytes,
-        "files": summary.files,
-        "sealed": summary.sealed,
-        "redundancy": summary.redundancy.to_string(),
-    })
+pub fn ls(options: Everywhere) -> Result<()> {
+    let request = Request::new(ListDatasets {}, std::iter::empty::<PathBuf>());
+    let Ran { done, options, .. } =
+        operations::run_on(options, Opens::Existing, &request, Beside::default())?;
+    let ListAnswer { datasets, notes } = done.answer;
+    let is_local = operations::place(&options) == Place::Local;
+    if options.json {
+        print_json(&datasets)?;
+    } else if !datasets.is_empty() {
+        let (name, kind, size) = (("name", Align::Left), ("kind", Align::Left), ("size", Align::Right));
+        let here = [
+            name,
+            kind,
+            size,
+            ("on flash", Align::Right),
+            ("redundancy", Align::Left),
+            ("state", Align::Left),
+        ];
+        let spread =
+            [name, kind, size, ("pieces", Align::Right), ("copies", Align::Right), ("nodes", Align::Left)];
+        print_table(if is_local { &here } else { &spread }, &datasets.iter().map(row).collect::<Vec<_>>())?;
+    } else if !options.quiet {
+        match is_local {
+            true => say(&format!("no datasets in {}", store_path(&options)?.display())),
+            false => say("no datasets on these nodes"),
+        }
+    }
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    Ok(())
 }
 
-pub fn ls(session: &Session) -> Result<()> {
-    let datasets = session.store()?.list()?;
-    if session.options.json {
-        return Ok(print_json(&datasets.iter().map(summary_json).collect::<Vec<_>>())?);
+fn row(listed: &Listed) -> Vec<String> {
+    let mut row = vec![listed.name.clone(), listed.kind.clone(), format_bytes(listed.bytes)];
+    if let Some(ListedHere { stored_bytes, sealed, redundancy, .. }) = &listed.here {
+        let state = if *sealed { "sealed" } else { "open" };
+        row.extend([format_bytes(*stored_bytes), redundancy.clone(), state.to_string()]);
     }
-    if datasets.is_empty() {
-        if !session.options.quiet {
-            say(&format!("no datasets in {}", session.store()?.path().display()));
-        }
-        return Ok(());
+    if let Some(ListedSpread { pieces, copies, nodes }) = &listed.spread {
+        row.extend([pieces.to_string(), copies.to_string(), nodes.join(" ")]);
     }
-    let header = [
-        ("name", Align::Left),
-        ("kind", Align::Left),
-        ("size", Align::Right),
-        ("on flash", Align::Right),
-        ("redundancy", Align::Left),
-        ("state", Align::Left),
-    ];
-    let row = |summary: &DatasetSummary| {
-        vec![
-            summary.name.clone(),
-            summary.kind.clone(),
-            format_bytes(summary.bytes),
-            format_bytes(summary.stored_bytes),
-            summary.redundancy.to_string(),
-            if summary.sealed { "sealed" } else { "open" }.to_string(),
-        ]
-    };
-    print_table(&header, &datasets.iter().map(row).collect::<Vec<_>>())
+    row
 }
 
 pub fn stat(session: &Session, name: &str) -> Result<()> {
@@ -106,7 +105,7 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
         dataset.file_names().map(|name| (name, dataset.file(name).expect("it has this name"))).collect();
     if session.options.json {
         let file = |(name, file): &(&str, CheckedFile)| json!({ "name": name, "bytes": file.len(), "block_bytes": file.block_bytes() });
-        let mut value = summary_json(&summary);
+        let mut value = json!(Listed::from(summary));
         value["files"] = files.iter().map(file).collect();
         return Ok(print_json(&json!({ "command": "store stat", "summary": value }))?);
     }
@@ -127,7 +126,7 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
 }
 
 /// What a file that is put is called.
-pub fn name_of(words: &Put) -> Result<String> {
+fn name_of(words: &Put) -> Result<String> {
     let is_stdin = words.file == Path::new("-");
     Ok(match (&words.name, words.file.file_name()) {
         (Some(name), _) => name.clone(),
@@ -137,250 +136,82 @@ pub fn name_of(words: &Put) -> Result<String> {
     })
 }
 
-pub fn put(session: &Session, words: &Put) -> Result<()> {
-    if words.piece.is_some() || words.record.is_some() {
-        bail!("--piece and --record go with --node");
-    }
+pub fn put(options: Everywhere, words: &Put) -> Result<()> {
     let name = name_of(words)?;
-    let mut run = session.start_on([&words.file])?;
-    let (before, written) = loop {
-        match put_once(session, &run.job, &name, words) {
-            // Somebody else appended at the same time. What can be read again is appended after that.
-            Err(error) if words.append && is_changed(&error) => {
-                if !std::fs::metadata(&words.file).is_ok_and(|found| found.is_file()) {
-                    let store = session.store()?.path().to_path_buf();
-                    return Err(Error::Changed { name, store }.into());
-                }
-                run.job.check_cancelled()?;
-            }
-            done => break done?,
-        }
+    let parity = match words.parity {
+        Some(Redundancy::Parity { data, parity }) => Some((data, parity)),
+        _ => None,
     };
-    let sentence = match before {
-        0 => format!("{name}: {}", format_bytes(written)),
-        before => format!("{name}: {} more, now {}", format_bytes(written), format_bytes(before + written)),
+    let operation = PutDataset {
+        name: name.clone(),
+        append: words.append,
+        copies: words.copies,
+        parity,
+        block_bytes: words.block.map(|block| block as u32),
+        piece_bytes: words.piece,
+        record_bytes: words.record,
     };
-    let summary = json!({ "name": name, "bytes": written, "total_bytes": before + written });
-    let told = Outcome::new("store put", run.finish(), summary, sentence).tell(&session.options);
-    told.with_context(|| format!("{name} is stored, and only telling of it on standard output failed"))
-}
-
-fn is_changed(error: &anyhow::Error) -> bool {
-    matches!(error.downcast_ref(), Some(Error::Changed { .. } | Error::NameExists { .. }))
-}
-
-/// The bytes that were there before, and those that were written.
-fn put_once(session: &Session, job: &Job, name: &str, words: &Put) -> Result<(u64, u64)> {
-    let mut builder = begin(session, job, name, words)?;
-    let block_bytes = builder.block_bytes(BYTES).or(words.block).unwrap_or(BLOCK_BYTES);
-    let buffer_bytes = BUFFER_BYTES.max(block_bytes);
-    check_memory(job, builder.guarded_by(), buffer_bytes)?;
-    let buffers = session.store()?.stream_buffers(job.budget(), buffer_bytes);
-    let mut writer = builder.append(BYTES, block_bytes, buffer_bytes, buffers)?;
-    let before = writer.len();
     if words.file == Path::new("-") {
-        job.start_phase("reading standard input", "bytes", 0);
         widen(&io::stdin());
-        // Not through the buffer of `Stdin`, which would be a copy more.
-        let mut stream = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
-        put_stream(job, &mut stream, &mut writer)?;
-    } else {
-        let failed = |error| Error::io("open", &words.file, error);
-        let mut file = std::fs::File::open(&words.file).map_err(failed)?;
-        let is_folder = file.metadata().is_ok_and(|found| found.is_dir());
-        match file_bytes(&file).map_err(failed)? {
-            // A named pipe, a device, or a file that is made up as it is read.
-            None if !is_folder => {
-                job.start_phase("reading", "bytes", 0);
-                put_stream(job, &mut file, &mut writer)?;
-            }
-            _ => put_file(job, &words.file, &mut writer)?,
-        }
     }
-    let written = writer.len() - before;
-    builder.add(writer)?;
-    builder.commit(&[])?;
-    Ok((before, written))
-}
-
-/// Refuses a budget in which a dataset that is guarded like this cannot be written.
-fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Result<()> {
-    const MIB: u64 = 1 << 20;
-    // A group of extents with parity, two buffers of the writer, four to read the file, and lists and checksums.
-    let group = if redundancy.parity() > 0 { 2 * MIB * redundancy.devices() as u64 } else { 0 };
-    let others = group + 5 * MIB;
-    // The writer takes a quarter of the budget, if that is more than two buffers.
-    let smallest = (others + 2 * buffer_bytes as u64).max(others * 4 / 3).next_multiple_of(MIB).max(8 * MIB);
-    let given = job.budget().memory_bytes();
-    if given < smallest {
-        let what = match group {
-            0 => "store put".to_string(),
-            _ => format!("store put with {redundancy}"),
+    let told = operations::run(options, &Request::new(operation, [&words.file]))?.tell(|report, done| {
+        let PutAnswer { name, bytes, total_bytes, pieces, nodes, .. } = &done.answer;
+        let put = format_bytes(*bytes);
+        let sentence = match (total_bytes, pieces) {
+            (Some(total), _) if total > bytes => format!("{name}: {put} more, now {}", format_bytes(*total)),
+            (_, Some(pieces)) => format!("{name}: {put} in {pieces} pieces on {nodes} nodes"),
+            _ => format!("{name}: {put}"),
         };
-        return Err(Error::BudgetTooSmall { what, given, smallest }.into());
-    }
-    Ok(())
-}
-
-fn begin(session: &Session, job: &Job, name: &str, words: &Put) -> Result<DatasetBuilder> {
-    if words.copies.is_some_and(|copies| copies > 2) {
-        bail!("--copies: 1..=2 on the devices of one store; more goes with --node");
-    }
-    let redundancy = words.parity.or(words.copies.map(Redundancy::Copies));
-    if words.append {
-        match session.store()?.append_to_dataset(job, name) {
-            Err(Error::NotFound { .. }) => {}
-            Err(error) => return Err(error.into()),
-            Ok(builder) if redundancy.is_none() => {
-                if let (Some(there), Some(block)) = (builder.block_bytes(BYTES), words.block)
-                    && there != block
-                {
-                    let there = format_bytes(there as u64);
-                    bail!("{name} is there, in blocks of {there}: they are chosen when it is made");
-                }
-                return Ok(builder);
-            }
-            _ => bail!("{name} is there: what guards a dataset is chosen when it is made"),
-        }
-    }
-    let mut builder = session.store()?.create_dataset(job, name, BYTES)?;
-    if let Some(redundancy) = redundancy {
-        builder.redundancy(redundancy)?;
-    }
-    if words.append {
-        builder.unsealed();
-    }
-    Ok(builder)
+        Outcome::new("store put", report, json!(done), sentence)
+    });
+    told.with_context(|| format!("{name} is stored, and only telling of it on standard output failed"))
 }
 
 /// Lets a pipe hold more than its 64 KiB, so that whoever writes into it waits less often.
 fn widen(pipe: &impl AsFd) {
     // What is no pipe, or may not be wider, stays as it is.
-    let _ = rustix::pipe::fcntl_setpipe_size(pipe, BUFFER_BYTES);
+    let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
 }
 
-/// Reads straight into the buffers that are written.
-fn put_stream(job: &Job, input: &mut impl Read, writer: &mut FileWriter) -> Result<()> {
-    loop {
-        job.check_cancelled()?;
-        match input.read(writer.space()) {
-            Ok(0) => return Ok(()),
-            Ok(count) => {
-                writer.advance(count)?;
-                job.progress().add(count as u64);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error).context("reading the input"),
-        }
-    }
-}
-
-fn put_file(job: &Job, path: &Path, writer: &mut FileWriter) -> Result<()> {
-    let mut source = FileSource::open(job, path)?;
-    job.start_phase("reading", "bytes", source.len());
-    while let Some(piece) = source.next_piece()? {
-        writer.write(piece)?;
-        job.progress().add(piece.len() as u64);
-    }
-    Ok(())
-}
-
-/// The file that was named, or the only one that there is.
-fn file_of(dataset: &Dataset, name: Option<&str>) -> Result<CheckedFile> {
-    let names: Vec<&str> = dataset.file_names().collect();
-    let name = match (name, &names[..]) {
-        (Some(name), _) => name,
-        (None, [name]) => name,
-        (None, names) => {
-            bail!("{} has several files: choose one with --file ({})", dataset.name(), names.join(", "))
-        }
-    };
-    dataset
-        .file(name)
-        .with_context(|| format!("{} has no file {name:?}: it has {}", dataset.name(), names.join(", ")))
-}
-
-fn range_of(file: &CheckedFile, offset: u64, length: Option<u64>) -> Result<std::ops::Range<u64>> {
-    if offset > file.len() {
-        bail!("--offset {offset} is beyond the end: {} has {} bytes", file.name(), file.len());
-    }
-    Ok(offset..length.map_or(file.len(), |length| offset.saturating_add(length).min(file.len())))
-}
-
-pub fn get(session: &Session, words: &Get) -> Result<()> {
-    session.check_stdout_is_free(&words.output)?;
-    check_is_outside(session, &words.output)?;
-    let dataset = session.store()?.dataset(&words.name)?;
-    let file = file_of(&dataset, words.file.as_deref())?;
-    let range = range_of(&file, words.offset, words.length)?;
-    let bytes = range.end - range.start;
-    let mut run = session.start()?;
-    run.job.start_phase("reading", "bytes", bytes);
+pub fn get(options: Everywhere, words: &Get) -> Result<()> {
+    check_stdout_is_free(&options, &words.output)?;
     if words.output == Path::new("-") {
         widen(&io::stdout());
-        // No buffer between: pieces are large.
-        let mut out = io::stdout().lock();
-        copy_out(&run.job, &file, range, |piece| Ok(out.write_all(piece)?))?;
-        out.flush()?;
-    } else {
-        let output = NewFile::create(&words.output)?;
-        let mut writer = output.writer()?;
-        copy_out(&run.job, &file, range, |piece| {
-            writer.write_all(piece).map_err(|error| output.error(error).into())
-        })?;
-        writer.flush().map_err(|error| output.error(error))?;
-        drop(writer);
-        output.publish()?;
     }
-    let sentence = format!("{} of {}", format_bytes(bytes), words.name);
-    let summary = json!({ "name": words.name, "bytes": bytes });
-    let outcome = Outcome::new("store get", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+    let operation = GetDataset { offset: words.offset, length: words.length };
+    let named = words.file.as_ref().map_or(words.name.clone(), |file| format!("{}/{file}", words.name));
+    let request = Request::new(operation, [named]).to(&words.output);
+    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+        let done = done.map(|answer| GetAnswer { name: words.name.clone(), ..answer });
+        let sentence = format!("{} of {}", format_bytes(done.answer.bytes), words.name);
+        Outcome { sentence_aside: true, ..Outcome::new("store get", report, json!(done), sentence) }
+    })
 }
 
-/// Refuses to write over what the store consists of.
-fn check_is_outside(session: &Session, output: &Path) -> Result<()> {
-    let path = output.canonicalize().ok().or_else(|| {
-        let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty());
-        Some(parent.unwrap_or(Path::new(".")).canonicalize().ok()?.join(output.file_name()?))
-    });
-    let Some(path) = path.filter(|_| output != Path::new("-")) else { return Ok(()) };
-    for device in session.store()?.device_paths()?.into_values() {
-        if path != device && path.starts_with(&device) {
-            bail!(
-                "{}: lies in {}, a device of the store: choose another place",
-                output.display(),
-                device.display()
-            );
+/// Removes datasets for a command, and tells what is done with each.
+pub fn rm(command: &'static str, options: Everywhere, names: &[String]) -> Result<()> {
+    let request = Request::new(RemoveDatasets {}, names);
+    let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
+    let RemoveAnswer { removed, nodes } = &ran.done.answer;
+    if ran.options.json {
+        print_json(&json!({ "command": command, "summary": ran.done }))?;
+    } else if !ran.options.quiet {
+        match operations::place(&ran.options) {
+            Place::Local if ran.has_failed() && !removed.is_empty() => {
+                say(&format!("removed: {}", removed.join(", ")));
+            }
+            Place::Local => {}
+            Place::Nodes => removed.iter().zip(nodes).for_each(|(name, from)| {
+                say(&format!("{name}: removed from {}", counted(*from as u64, "node")));
+            }),
         }
     }
-    Ok(())
-}
-
-fn copy_out(
-    job: &Job,
-    file: &CheckedFile,
-    range: std::ops::Range<u64>,
-    mut write: impl FnMut(&[u8]) -> Result<()>,
-) -> Result<()> {
-    let buffer_bytes = BUFFER_BYTES.next_multiple_of(file.block_bytes());
-    let buffers = job.store().stream_buffers(job.budget(), buffer_bytes);
-    let mut reader = FileReader::deep(job, file, range, buffer_bytes, buffers)?;
-    while let Some(piece) = reader.next_piece()? {
-        write(piece)?;
-        job.progress().add(piece.len() as u64);
-    }
-    Ok(())
+    ran.check()
 }
 
 pub fn seal(session: &Session, names: &[String]) -> Result<()> {
     let store = session.store()?;
     for_each(session, "store seal", "sealed", names, |name| store.seal(name))
-}
-
-pub fn rm(session: &Session, names: &[String]) -> Result<()> {
-    let store = session.store()?;
-    for_each(session, "store rm", "removed", names, |name| store.remove(name))
 }
 
 /// Does something to each dataset; tells of those where it could not be done and fails at the end if there were any.
@@ -559,7 +390,7 @@ pub fn compact(session: &Session, words: &Compact) -> Result<()> {
 }
 
 pub fn add_device(session: &Session, words: &AddDevice) -> Result<()> {
-    check_is_outside(session, &words.folder)?;
+    check_is_outside(session.store()?, &words.folder)?;
     let number = session.store()?.add_folder(&words.folder, words.size)?;
     let folder = words.folder.canonicalize().unwrap_or_else(|_| words.folder.clone());
     let folder = folder.display().to_string();
@@ -624,8 +455,8 @@ pub fn rejoin(options: &Everywhere, words: &Rejoin) -> Result<()> {
 
 pub fn locate(session: &Session, words: &Locate) -> Result<()> {
     let dataset = session.store()?.dataset(&words.name)?;
-    let file = file_of(&dataset, words.file.as_deref())?;
-    let range = range_of(&file, words.offset, words.length)?;
+    let file = dataset_file(&dataset, words.file.as_deref()).map_err(operations::advised)?;
+    let range = dataset_range((file.name(), file.len()), words.offset, words.length)?;
     let run = session.start()?;
     let found = dataset.locate(&run.job, &file, range)?;
     if session.options.json {

@@ -63,6 +63,50 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
     },
+    /// A dataset is there, and is not made as it is asked for now.
+    #[error("{name} is there, {what}")]
+    MadeOtherwise {
+        /// The dataset.
+        name: String,
+        /// How it is made, and that this was chosen then.
+        what: String,
+    },
+    /// One of several files of a dataset has to be named.
+    #[error("{name} is several files: name one of {}", files.join(", "))]
+    SeveralFiles {
+        /// The dataset.
+        name: String,
+        /// Its files.
+        files: Vec<String>,
+    },
+    /// A dataset does not have a file.
+    #[error("{name} has no file {file:?}: it has {}", files.join(", "))]
+    NoFile {
+        /// The dataset.
+        name: String,
+        /// The name that is asked for.
+        file: String,
+        /// Its files.
+        files: Vec<String>,
+    },
+    /// A range begins behind the end of a file.
+    #[error("the offset {offset} is beyond the end: {file} has {bytes} bytes")]
+    BeyondEnd {
+        /// The file.
+        file: String,
+        /// Where the range begins.
+        offset: u64,
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// A file would be written among those that the store consists of.
+    #[error("{}: lies in {}, a device of the store: choose another place", output.display(), device.display())]
+    InStore {
+        /// The file.
+        output: PathBuf,
+        /// The device.
+        device: PathBuf,
+    },
     /// An operation on nodes reads datasets, and none is named.
     #[error("operation `{operation}` on nodes: no dataset is named")]
     NoInput {

@@ -42,6 +42,8 @@ pub enum NormalForm {
     SortedRows,
     /// The answer itself: the operation writes no output.
     Answer,
+    /// The fields that the answers of both targets have.
+    Common,
     /// The bytes of the dataset that it makes, which its field `name` names.
     Dataset,
 }
@@ -55,6 +57,8 @@ pub enum StoreUse {
     Spills,
     /// It is needed at every target.
     Always,
+    /// For all that it does at [`Target::Local`], and for nothing on nodes.
+    Here,
     /// For datasets among the inputs at [`Target::Local`].
     Datasets,
 }
@@ -64,7 +68,7 @@ impl StoreUse {
     pub fn is_needed(self, place: Place) -> bool {
         match self {
             StoreUse::Never | StoreUse::Datasets => false,
-            StoreUse::Spills => place == Place::Local,
+            StoreUse::Spills | StoreUse::Here => place == Place::Local,
             StoreUse::Always => true,
         }
     }
@@ -95,6 +99,12 @@ pub trait Operation: Serialize + DeserializeOwned {
         Ok(())
     }
 
+    /// Whether a job at such a target has to be one on a store.
+    fn needs_store(&self, inputs: &[PathBuf], place: Place) -> bool {
+        let reads_datasets = Self::STORE == StoreUse::Datasets && place == Place::Local;
+        Self::STORE.is_needed(place) || reads_datasets && inputs.iter().any(|path| is_dataset(path))
+    }
+
     /// Looks up what the names of the request mean, before a job begins and a store is made.
     ///
     /// # Errors
@@ -112,6 +122,11 @@ pub trait Operation: Serialize + DeserializeOwned {
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Done<Self::Answer>>;
+}
+
+/// Whether a path names a dataset: `store:NAME`, or `store:NAME/FILE`.
+pub(crate) fn is_dataset(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| path.starts_with("store:"))
 }
 
 /// A request: an operation, and the names of its inputs and its output.
@@ -228,7 +243,8 @@ impl<O: Operation> Planned<'_, O> {
     /// # Errors
     /// As [`Operation::run`].
     pub fn run(self, job: &Execution, beside: Beside<'_>) -> Result<Done<O::Answer>> {
-        if O::STORE.is_needed(self.asked.target.place()) && job.job().is_none() {
+        let needs_store = self.operation.needs_store(self.asked.inputs, self.asked.target.place());
+        if needs_store && job.job().is_none() {
             return Err(Error::NeedsStore { operation: O::NAME });
         }
         self.operation.run(self.plan, &self.asked, job, beside)

@@ -123,6 +123,10 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::Checksum>(),
     #[cfg(feature = "sql")]
     Entry::of::<verbs::Sql>(),
+    Entry::of::<verbs::PutDataset>(),
+    Entry::of::<verbs::GetDataset>(),
+    Entry::of::<verbs::ListDatasets>(),
+    Entry::of::<verbs::RemoveDatasets>(),
 ];
 
 /// The operation that a request names.

@@ -136,6 +136,18 @@ fn rows() -> Vec<Row> {
         ),
         row(table("SELECT shop, item, price FROM sales WHERE price > 50"), "csv"),
         row(
+            json!({ "operation": "store put", "version": 1, "inputs": ["@lines.txt"], "name": "copied" }),
+            None,
+        ),
+        row(
+            json!({ "operation": "store get", "version": 1, "inputs": ["@lines.txt"], "offset": 1000,
+                    "length": 100_000 }),
+            "txt",
+        ),
+        row(json!({ "operation": "store get", "version": 1, "inputs": ["@records.bin"] }), "bin"),
+        row(json!({ "operation": "store ls", "version": 1 }), None),
+        row(json!({ "operation": "store rm", "version": 1, "inputs": ["copied", "store:moved"] }), None),
+        row(
             table("SELECT shop, count(*), sum(price), min(item), sum(weight) FROM sales GROUP BY shop"),
             "csv",
         ),
@@ -278,10 +290,14 @@ impl Setup {
     /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that its name is the same
     /// as on nodes.
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
-        let by_name =
-            ["checksum", "language identify", "search"].iter().any(|name| row.request["operation"] == *name);
+        let by_name = ["checksum", "language identify", "search", "store get"];
+        let by_name = by_name.iter().any(|name| row.request["operation"] == *name);
         let prefix = match place {
             Place::Local if !by_name => format!("{}/", self.folder.path().display()),
+            // A file from here is put there.
+            Place::Nodes if row.request["operation"] == "store put" => {
+                format!("{}/", self.folder.path().display())
+            }
             _ => "store:".to_string(),
         };
         let mut request: Value =
@@ -290,6 +306,29 @@ impl Setup {
             request["output"] = json!(output);
         }
         request
+    }
+
+    /// Runs a request of version 1, and gives the answer and what was written into a file of this name.
+    fn run_one(&self, place: Place, mut request: Value, output: Option<&str>) -> (Value, Vec<u8>) {
+        request["version"] = json!(1);
+        if let Some(output) = output {
+            request["output"] = json!(self.path(output));
+        }
+        let job = Execution::Stored(self.job());
+        let failed = |error: &Error| panic!("{error}");
+        let beside = Beside { failed: Some(&failed), ..Beside::default() };
+        let answer = named(&request).unwrap().run(&request, &self.target(place), &job, beside).unwrap();
+        (answer, output.map(|name| fs::read(self.path(name)).unwrap()).unwrap_or_default())
+    }
+
+    /// Puts a small file at a place.
+    fn put_at(&self, place: Place, name: &str) {
+        fs::write(self.path("small"), "small\n").unwrap();
+        self.run_one(
+            place,
+            json!({ "operation": "store put", "inputs": [self.path("small")], "name": name }),
+            None,
+        );
     }
 
     /// Removes a dataset of the store here, and gives the bytes of its files and its attributes.
@@ -315,9 +354,21 @@ impl Setup {
             true => Execution::Stored(self.job()),
             false => Execution::Plain(context()),
         };
+        if entry.name == "store rm" {
+            ["copied", "moved"].iter().for_each(|name| self.put_at(place, name));
+        }
         let done = entry.run(&request, &self.target(place), &job, Beside::default());
         let answer = done.unwrap_or_else(|error| panic!("{request} on {place}: {error}"));
         assert_eq!(job.budget().reserved_bytes(), 0, "{request} on {place} kept memory");
+        if entry.name == "store put" {
+            let (_, got) =
+                self.run_one(place, json!({ "operation": "store get", "inputs": ["copied"] }), Some("got"));
+            assert!(
+                got == fs::read(self.path("lines.txt")).unwrap(),
+                "what was put on {place} is not what is there"
+            );
+            self.run_one(place, json!({ "operation": "store rm", "inputs": ["copied"] }), None);
+        }
         if entry.form == NormalForm::Dataset {
             return (self.take_dataset(request["name"].as_str().unwrap()), answer);
         }
@@ -335,6 +386,35 @@ enum Normal {
     Bytes(Vec<u8>),
     Rows(Vec<Vec<String>>),
     Answer(Value),
+    /// The fields that both have.
+    Common(Value),
+}
+
+/// The files that are at all targets, called as they are here. What sort of dataset has them depends on the target.
+fn common(mut answer: Value) -> Value {
+    if let Some(datasets) = answer["datasets"].as_array_mut() {
+        for dataset in datasets.iter_mut() {
+            dataset["name"] = json!(dataset["name"].as_str().unwrap().trim_start_matches("store:"));
+            dataset.as_object_mut().unwrap().remove("kind").unwrap();
+        }
+        let names: Vec<&str> = files().iter().map(|(name, _)| *name).collect();
+        datasets.retain(|dataset| names.contains(&dataset["name"].as_str().unwrap()));
+        assert_eq!(datasets.len(), names.len());
+    }
+    answer
+}
+
+/// Whether two answers are the same as far as both have fields of a name.
+fn is_common(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Object(one), Value::Object(other)) => {
+            one.iter().all(|(name, value)| other.get(name).is_none_or(|other| is_common(value, other)))
+        }
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| is_common(one, other))
+        }
+        (one, other) => one == other,
+    }
 }
 
 fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
@@ -361,6 +441,7 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         NormalForm::Rows => rows(false),
         NormalForm::SortedRows => rows(true),
         NormalForm::Answer => Normal::Answer(answer),
+        NormalForm::Common => Normal::Common(common(answer)),
     }
 }
 
@@ -389,6 +470,9 @@ fn assert_same(one: &Normal, other: &Normal, title: &str) {
             }
         }
         (Normal::Answer(one), Normal::Answer(other)) => assert_eq!(one, other, "{title}"),
+        (Normal::Common(one), Normal::Common(other)) => {
+            assert!(is_common(one, other), "{title}: {one} and {other}");
+        }
         _ => panic!("{title}: {one:?} and {other:?}"),
     }
 }
@@ -406,8 +490,9 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             let title = format!("{} on {place}", row.request);
             if entry.places.contains(&place) {
                 let (written, answer) = setup.run(entry, &row, place);
-                assert_eq!(answer["nodes"].is_array(), place == Place::Nodes, "{title}: {answer}");
-                if place == Place::Nodes {
+                let tells_of_nodes = place == Place::Nodes && entry.form != NormalForm::Common;
+                assert_eq!(answer["nodes"].is_array(), tells_of_nodes, "{title}: {answer}");
+                if tells_of_nodes {
                     assert_eq!(answer["nodes"].as_array().unwrap().len(), 3, "{title}: {answer}");
                 }
                 assert_same(&expected, &normal(entry.form, written, answer), &title);
@@ -467,6 +552,8 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
         (with("compress", json!({ "remove": true })), "remove"),
         (with("decompress", json!({ "remove": true })), "remove"),
         (with("language identify", json!({ "profiles": "europe", "column": "item" })), "column"),
+        (with("store put", json!({ "name": "more", "append": true })), "append"),
+        (with("store put", json!({ "name": "more", "parity": [4, 2] })), "parity"),
         (with("search", json!({ "patterns": ["Ulm"], "unpack": true })), "unpack"),
         (with("search", json!({ "patterns": ["Ulm"], "walk": { "globs": ["*.csv"] } })), "walk"),
         (with("search", json!({ "patterns": ["a\nb"], "multiline": true })), "multiline"),
@@ -480,6 +567,50 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
             "{request}: {error}"
         );
     }
+}
+
+#[test]
+fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named() {
+    let setup = Setup::new();
+    let run = |more: Value| {
+        let mut request = json!({ "version": 1, "inputs": [setup.path("lines.txt")] });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let job = Execution::Stored(setup.job());
+        named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err()
+    };
+    for (field, value) in [("piece_bytes", 70_000), ("record_bytes", 10), ("copies", 3)] {
+        let error = run(json!({ "operation": "store put", "name": "more", (field): value }));
+        assert!(
+            matches!(error, Error::UnsupportedOption { option, place: Place::Local, .. } if option == field),
+            "{error}"
+        );
+    }
+    let error = run(json!({ "operation": "store put", "name": "more", "inputs": ["a", "b"] }));
+    assert!(error.to_string().contains("inputs: expected one, got 2"), "{error}");
+    let output = setup.path("out");
+    let get = |more: Value| {
+        let mut request = json!({ "operation": "store get", "output": output });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        run(request)
+    };
+    let error = get(json!({ "inputs": ["store:lines.txt/none"] }));
+    assert!(matches!(error, Error::NoFile { ref files, .. } if files[..] == ["lines.txt"]), "{error}");
+    let error = get(json!({ "inputs": ["lines.txt"], "offset": 1 << 40 }));
+    assert!(matches!(error, Error::BeyondEnd { .. }), "{error}");
+    let device = setup.store.path().join("new");
+    let error = get(json!({ "inputs": ["lines.txt"], "output": device }));
+    assert!(matches!(error, Error::InStore { .. }), "{error}");
+    assert!(!output.exists());
+
+    // What cannot be removed is told, and the others go.
+    setup.put_at(Place::Local, "gone");
+    let request = json!({ "operation": "store rm", "version": 1, "inputs": ["none", "gone"] });
+    let told = AtomicUsize::new(0);
+    let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
+    let job = Execution::Stored(setup.job());
+    let beside = Beside { failed: Some(&failed), ..Beside::default() };
+    let answer = named(&request).unwrap().run(&request, &Target::Local, &job, beside).unwrap();
+    assert_eq!((answer, told.into_inner()), (json!({ "removed": ["gone"] }), 1));
 }
 
 /// Blocks of a search as they came: files, lines and what could not be read.

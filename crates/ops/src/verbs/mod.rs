@@ -16,6 +16,7 @@ mod search;
 mod sort;
 #[cfg(feature = "sql")]
 mod sql;
+mod stores;
 #[cfg(feature = "nodes")]
 mod whole;
 #[cfg(feature = "text")]
@@ -23,6 +24,10 @@ mod words;
 
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
+pub use self::stores::{
+    GetAnswer, GetDataset, GetPlan, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
+    PutDataset, RemoveAnswer, RemoveDatasets, check_is_outside, dataset_file, dataset_range,
+};
 #[cfg(feature = "text")]
 pub use self::{
     checksum::{Checksum, ChecksumAnswer, ChecksumFiles, FileChecksum},
