@@ -21,12 +21,12 @@ def main(folder: str) -> None:
     size = 1000
     ring = pa.table({"source": range(size), "target": [*range(1, size), 0]})
     store = inshore.Store(folder)
-    ranks = store.import_edges(ring, name="ring").pagerank(memory="16MiB")
+    ranks = store.import_edges(ring, name="ring").pagerank(memory="16MiB").table()
     assert ranks.num_rows == size, ranks.num_rows
     assert all(abs(rank.as_py() - 1 / size) < TOLERANCE for rank in ranks["rank"]), ranks["rank"]
 
     answer = store.sql("SELECT sum(source) AS total FROM ring", tables={"ring": ring}, memory="64MiB")
-    assert answer["total"].to_pylist() == [size * (size - 1) // 2], answer
+    assert answer.table()["total"].to_pylist() == [size * (size - 1) // 2], answer
     print(f"{size} ranks and a sum are right")
 
 

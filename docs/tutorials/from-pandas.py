@@ -34,7 +34,7 @@ assert top["n"][0] == expensive["shop"].value_counts().max()
 
 # An answer that may be larger than memory goes to a file
 store = inshore.Store("store")
-store.sort("sales.parquet", by=[("price", "descending"), "id"], output="sorted.parquet", memory="32MiB")
+store.sort("sales.parquet", by=[("price", "descending"), "id"], memory="32MiB").write("sorted.parquet")
 in_order = sales.sort_values(["price", "id"], ascending=[False, True])
 assert pl.read_parquet("sorted.parquet")["id"].to_list() == in_order["id"].tolist()
 

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict, final, type_check_only
+from typing import Any, final
 
 from typing_extensions import Self
 
@@ -11,84 +11,35 @@ _StrPath = str | os.PathLike[str]
 
 __all__ = [
     "Agent",
-    "Answer",
     "Batch",
+    "Columns",
     "File",
     "Files",
     "Graph",
     "Job",
     "Nodes",
-    "Query",
-    "Search",
+    "Run",
     "Store",
     "Writer",
     "__version__",
-    "check_checksums",
-    "check_output",
-    "checksum",
-    "compress",
     "connect",
-    "count_kmers",
-    "count_words",
-    "decompress",
-    "language_identify",
-    "language_train",
-    "query",
-    "reduce",
-    "search",
+    "operate",
     "serve",
-    "sort_lines",
-    "sort_records",
-    "sort_tables",
 ]
 
 __version__: str
 features: tuple[str, ...]
 
-def check_output(path: _StrPath) -> None: ...
-def sort_tables(
+def operate(
     job: Job,
-    paths: Sequence[_StrPath],
-    output: _StrPath,
-    keys: Sequence[tuple[str, bool]],
-    text: Sequence[str],
-    header: bool | None,
-    unique: bool,
-    resume: bool,
-) -> str: ...
-def sort_lines(
-    job: Job, paths: Sequence[_StrPath], output: _StrPath, descending: bool, unique: bool, resume: bool
-) -> str: ...
-def sort_records(
-    job: Job,
-    paths: Sequence[_StrPath],
-    output: _StrPath,
-    record_bytes: int,
-    key: tuple[int, int],
-    descending: bool,
-    unique: bool,
-    resume: bool,
-) -> str: ...
-def reduce(
-    job: Job,
-    paths: Sequence[_StrPath],
-    output: _StrPath,
-    by: Sequence[str],
-    aggregates: Sequence[tuple[str, str | None]],
-    text: Sequence[str],
-    header: bool | None,
-    resume: bool,
-) -> str: ...
-def count_kmers(
-    job: Job,
-    paths: Sequence[_StrPath],
-    output: _StrPath,
-    k: int,
-    canonical: bool,
-    min_count: int,
-    codes: bool,
-    resume: bool,
-) -> str: ...
+    request: str,
+    *,
+    inputs: Sequence[_StrPath],
+    output: _StrPath | None = None,
+    tables: Sequence[tuple[str, Sequence[_StrPath]]] | None = None,
+    nodes: Nodes | None = None,
+    skip: bool = False,
+) -> Run: ...
 
 @final
 class Store:
@@ -158,75 +109,27 @@ class Graph:
         tolerance: float,
         vertex_tolerance: float | None,
         resume: bool,
-    ) -> Answer: ...
-    def bfs(self, job: Job, source: int, resume: bool) -> Answer: ...
-    def sssp(self, job: Job, source: int, resume: bool) -> Answer: ...
-    def components(self, job: Job, resume: bool) -> Answer: ...
-    def communities(self, job: Job, iterations: int, resume: bool) -> Answer: ...
-    def clustering(self, job: Job) -> Answer: ...
-    def betweenness(self, job: Job, sources: int, seed: int, resume: bool) -> Answer: ...
+        output: _StrPath | None = None,
+    ) -> Run: ...
+    def bfs(self, job: Job, source: int, resume: bool, output: _StrPath | None = None) -> Run: ...
+    def sssp(self, job: Job, source: int, resume: bool, output: _StrPath | None = None) -> Run: ...
+    def components(self, job: Job, resume: bool, output: _StrPath | None = None) -> Run: ...
+    def communities(self, job: Job, iterations: int, resume: bool, output: _StrPath | None = None) -> Run: ...
+    def clustering(self, job: Job, output: _StrPath | None = None) -> Run: ...
+    def betweenness(
+        self, job: Job, sources: int, seed: int, resume: bool, output: _StrPath | None = None
+    ) -> Run: ...
     def export(self, job: Job, path: _StrPath) -> int: ...
 
 @final
-class Answer:
-    @property
-    def summary(self) -> str: ...
-    def next_batch(self) -> Batch | None: ...
-    def write(self, path: _StrPath) -> int: ...
+class Run:
+    def next(self) -> Columns | Batch | str | None: ...
+    def facts(self) -> str: ...
+    def written(self) -> list[Path]: ...
     def close(self) -> None: ...
-    def __arrow_c_schema__(self) -> Any: ...
 
 @final
-class Query:
-    @property
-    def summary(self) -> str: ...
-    def report(self) -> str: ...
-    def next_batch(self) -> Batch | None: ...
-    def write(self) -> int: ...
-    def close(self) -> None: ...
-    def __arrow_c_schema__(self) -> Any: ...
-
-def query(
-    job: Job,
-    text: str,
-    tables: list[tuple[str, list[_StrPath]]],
-    as_text: list[str],
-    header: bool | None,
-    output: _StrPath | None,
-) -> Query: ...
-
-@type_check_only
-class _Search(TypedDict):
-    columns: str
-    spans: bool
-    max_count: int | None
-    include_zero: bool
-    as_bytes: bool
-    text: bool
-    fixed: bool
-    ignore_case: bool
-    smart_case: bool
-    words: bool
-    lines: bool
-    invert: bool
-    crlf: bool
-    globs: list[str]
-    types: list[str]
-    types_not: list[str]
-    hidden: bool
-    no_ignore: bool
-    follow: bool
-    max_depth: int | None
-    unpack: bool
-    skip: bool
-
-@final
-class Search:
-    @property
-    def summary(self) -> str: ...
-    def next_batch(self) -> Batch | str | None: ...
-    def write(self, path: _StrPath) -> tuple[int, list[str]]: ...
-    def close(self) -> None: ...
+class Columns:
     def __arrow_c_schema__(self) -> Any: ...
 
 def connect(
@@ -270,17 +173,6 @@ class Nodes:
         block: str | int | None,
     ) -> str: ...
     def get(self, job: Job, name: str, path: _StrPath) -> int: ...
-    def search(self, job: Job, patterns: list[str], names: list[str], options: _Search) -> Search: ...
-    def count_words(
-        self,
-        job: Job,
-        names: list[str],
-        output: _StrPath | None,
-        split: bool,
-        ignore_case: bool,
-        min_count: int,
-        top: int,
-    ) -> str: ...
     def traverse(
         self,
         job: Job,
@@ -291,43 +183,6 @@ class Nodes:
         at: int,
         by: str,
     ) -> str: ...
-
-def search(job: Job, patterns: list[str], paths: list[_StrPath], options: _Search) -> Search: ...
-def count_words(
-    job: Job,
-    paths: list[_StrPath],
-    output: _StrPath | None,
-    split: bool,
-    ignore_case: bool,
-    min_count: int,
-    top: int,
-) -> str: ...
-def language_train(
-    job: Job, samples: list[tuple[str, list[_StrPath]]], name: str, grams: int
-) -> list[tuple[str, int]]: ...
-def language_identify(
-    job: Job,
-    paths: list[_StrPath],
-    output: _StrPath,
-    profiles: str,
-    lines: bool,
-    column: str | None,
-    skip: bool,
-) -> tuple[str, list[str]]: ...
-def compress(
-    job: Job,
-    paths: list[_StrPath],
-    output: _StrPath | None,
-    format: str | None,
-    level: int | None,
-    force: bool,
-    remove: bool,
-) -> tuple[list[Path], str]: ...
-def decompress(
-    job: Job, paths: list[_StrPath], output: _StrPath | None, force: bool, remove: bool
-) -> tuple[list[Path], str]: ...
-def checksum(job: Job, paths: list[_StrPath], algorithm: str) -> list[str]: ...
-def check_checksums(job: Job, list: _StrPath, algorithm: str) -> list[tuple[Path, bool]]: ...
 
 @final
 class Batch:

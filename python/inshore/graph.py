@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal, overload
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from inshore import _native
-from inshore.results import Report, Result, StrPath, deliver
+from inshore.results import Report, Result, StrPath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Graph:
     It has its files open: what happens to the store later does not touch it. Any number of threads may run
     jobs on it at once.
 
-    All algorithms take the same four keywords:
+    All algorithms give a `Result`, which runs when its rows are asked for, and take the same two keywords:
 
     memory : str or int, optional
         The budget: a size such as ``"64MiB"`` or a number of bytes. The process grows by at most this and
@@ -77,12 +77,6 @@ class Graph:
         allows.
     threads : int, optional
         Worker threads; by default one for each core.
-    output : path, optional
-        Write the rows to this file and return a `Result`. The ending chooses the format: ``.parquet``,
-        ``.arrow`` or ``.csv``.
-    stream : bool, default False
-        Return a `pyarrow.RecordBatchReader`, whose rows stream from flash while they are read. It holds the
-        budget and the job's scratch files until it is read to its end or dropped.
 
     All but `clustering` also take:
 
@@ -91,8 +85,7 @@ class Graph:
         two sources), and go on with what was kept when the same was asked
         of the same graph before and was interrupted. It is forgotten when all rows were read or written.
 
-    Without `output` and `stream` they return a `pyarrow.Table`. Rows are in ascending order of the vertices'
-    ids; `inshore.summary` and `inshore.report` give a table's facts.
+    Rows are in ascending order of the vertices' ids; the result's ``summary`` is a `Summary`.
 
     All of them raise `InputError` for options out of range, `BudgetError` where the budget is too small,
     `DamagedError` where bytes on flash are not what was written, `FileError` where the system refuses an
@@ -124,7 +117,6 @@ class Graph:
         """What it cost to import or generate it; None for a graph that was there."""
         return self._report
 
-    @overload
     def pagerank(
         self,
         *,
@@ -135,50 +127,7 @@ class Graph:
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def pagerank(
-        self,
-        *,
-        iterations: int | None = None,
-        damping: float = 0.85,
-        tolerance: float = 0.0,
-        vertex_tolerance: float | None = None,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def pagerank(
-        self,
-        *,
-        iterations: int | None = None,
-        damping: float = 0.85,
-        tolerance: float = 0.0,
-        vertex_tolerance: float | None = None,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def pagerank(
-        self,
-        *,
-        iterations: int | None = None,
-        damping: float = 0.85,
-        tolerance: float = 0.0,
-        vertex_tolerance: float | None = None,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Rank vertices by the edges that lead to them, as LDBC Graphalytics defines it.
 
         The rank of vertices without out-edges is spread evenly; all ranks sum to 1.
@@ -199,17 +148,17 @@ class Graph:
             at most ``2 * damping * vertex_tolerance / (1 - damping)``; ``error_max`` of the summary tells
             how much it may be in this job. More than 0, less than ``1 - damping``, and not together with
             `tolerance`.
-        resume, memory, threads, output, stream
+        resume, memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64) and ``rank`` (float64).
 
         Examples
         --------
-        >>> ranks = path_of_three.pagerank(iterations=30, memory="16MiB")
+        >>> ranks = path_of_three.pagerank(iterations=30, memory="16MiB").table()
         >>> ranks.sort_by([("rank", "descending")]).slice(0, 1).column("vertex").to_pylist()
         [7]
         >>> round(float(ranks["rank"].to_numpy().sum()), 9)
@@ -217,23 +166,20 @@ class Graph:
 
         Until ranks are converged, all together to a hundredth of a per cent:
 
-        >>> ranks = path_of_three.pagerank(vertex_tolerance=8e-6, memory="16MiB")
-        >>> inshore.summary(ranks)["error_max"] < 1e-4
+        >>> result = path_of_three.pagerank(vertex_tolerance=8e-6, memory="16MiB")
+        >>> ranks = result.table()
+        >>> result.summary["error_max"] < 1e-4
         True
 
         Straight to a file, in bounded memory however large the graph:
 
-        >>> result = path_of_three.pagerank(memory="16MiB", output="ranks.parquet")
-        >>> result.rows, result.summary["supersteps"]
+        >>> written = path_of_three.pagerank(memory="16MiB").write("ranks.parquet")
+        >>> written.rows, written.summary["supersteps"]
         (3, 10)
         """
-        with self._store.job(memory, threads) as job:
-            run = partial(
-                self._native.pagerank, job, iterations, damping, tolerance, vertex_tolerance, resume
-            )
-            return deliver(job, run, output, stream)
+        options = (iterations, damping, tolerance, vertex_tolerance, resume)
+        return self._rows(self._native.pagerank, (memory, threads), *options)
 
-    @overload
     def bfs(
         self,
         source: int,
@@ -241,68 +187,32 @@ class Graph:
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def bfs(
-        self,
-        source: int,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def bfs(
-        self,
-        source: int,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def bfs(
-        self,
-        source: int,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Search breadth first from one vertex.
 
         Parameters
         ----------
         source : int
             The id of the vertex to start at; `NotFoundError` if the graph has none such.
-        resume, memory, threads, output, stream
+        resume, memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64), ``parent`` (uint64) and ``level`` (uint32). Of the possible parents
             it is the smallest id; the source is its own, at level 0. Both are null where the search did not
             come.
 
         Examples
         --------
-        >>> path_of_three.bfs(5).to_pylist()[0]
+        >>> path_of_three.bfs(5).table().to_pylist()[0]
         {'vertex': 3, 'parent': None, 'level': None}
-        >>> path_of_three.bfs(3, memory="16MiB").column("level").to_pylist()
+        >>> path_of_three.bfs(3, memory="16MiB").table().column("level").to_pylist()
         [0, 1, 2]
         """
-        with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.bfs, job, source, resume), output, stream)
+        return self._rows(self._native.bfs, (memory, threads), source, resume)
 
-    @overload
     def sssp(
         self,
         source: int,
@@ -310,41 +220,7 @@ class Graph:
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def sssp(
-        self,
-        source: int,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def sssp(
-        self,
-        source: int,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def sssp(
-        self,
-        source: int,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Find the shortest paths from one vertex, by weights.
 
         Parameters
@@ -352,12 +228,12 @@ class Graph:
         source : int
             The id of the vertex to start at; `NotFoundError` if the graph has none such. `InputError` if
             the graph has no weights, or some below zero.
-        resume, memory, threads, output, stream
+        resume, memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64) and ``distance`` (float64): the least sum of weights on a path from
             the source, null where there is none.
 
@@ -365,72 +241,37 @@ class Graph:
         --------
         >>> edges = {"source": [3, 5, 3], "target": [5, 7, 7], "weight": [0.5, 0.25, 1.0]}
         >>> roads = store.import_edges(pa.table(edges), name="roads", weighted=True)
-        >>> roads.sssp(3, memory="16MiB").to_pydict()
+        >>> roads.sssp(3, memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'distance': [0.0, 0.5, 0.75]}
         """
-        with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.sssp, job, source, resume), output, stream)
+        return self._rows(self._native.sssp, (memory, threads), source, resume)
 
-    @overload
     def components(
         self,
         *,
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def components(
-        self,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def components(
-        self,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def components(
-        self,
-        *,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Find weakly connected components: whatever hangs together, whichever way the edges point.
 
         Parameters
         ----------
-        resume, memory, threads, output, stream
+        resume, memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64) and ``component`` (uint64), the smallest id in it.
 
         Examples
         --------
-        >>> path_of_three.components(memory="16MiB").to_pydict()
+        >>> path_of_three.components(memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'component': [3, 3, 3]}
         """
-        with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.components, job, resume), output, stream)
+        return self._rows(self._native.components, (memory, threads), resume)
 
-    @overload
     def communities(
         self,
         *,
@@ -438,41 +279,7 @@ class Graph:
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def communities(
-        self,
-        *,
-        iterations: int = 10,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def communities(
-        self,
-        *,
-        iterations: int = 10,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def communities(
-        self,
-        *,
-        iterations: int = 10,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Find communities by label propagation, as LDBC Graphalytics defines it.
 
         Every vertex begins with its own id as label and takes, in each iteration, the label that most of
@@ -483,57 +290,27 @@ class Graph:
         ----------
         iterations : int, default 10
             Iterations at most; it ends before where no label changes.
-        resume, memory, threads, output, stream
+        resume, memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64) and ``community`` (uint64), the id that is its label.
 
         Examples
         --------
-        >>> path_of_three.communities(iterations=1, memory="16MiB").to_pydict()
+        >>> path_of_three.communities(iterations=1, memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'community': [5, 3, 5]}
         """
-        with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.communities, job, iterations, resume), output, stream)
+        return self._rows(self._native.communities, (memory, threads), iterations, resume)
 
-    @overload
     def clustering(
         self,
         *,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def clustering(
-        self,
-        *,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def clustering(
-        self,
-        *,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def clustering(
-        self,
-        *,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Tell how closely each vertex's neighbours are connected.
 
         Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's
@@ -542,24 +319,22 @@ class Graph:
 
         Parameters
         ----------
-        memory, threads, output, stream
+        memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64) and ``coefficient`` (float64), 0 where there are fewer than two
-            neighbours. `inshore.summary` tells the number of ``triangles``.
+            neighbours. The summary tells the number of ``triangles``.
 
         Examples
         --------
-        >>> path_of_three.clustering(memory="16MiB").column("coefficient").to_pylist()
+        >>> path_of_three.clustering(memory="16MiB").table().column("coefficient").to_pylist()
         [0.0, 0.0, 0.0]
         """
-        with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.clustering, job), output, stream)
+        return self._rows(self._native.clustering, (memory, threads))
 
-    @overload
     def betweenness(
         self,
         *,
@@ -568,44 +343,7 @@ class Graph:
         resume: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
-        output: None = None,
-        stream: Literal[False] = False,
-    ) -> pa.Table: ...
-    @overload
-    def betweenness(
-        self,
-        *,
-        sources: int = 16,
-        seed: int = 1,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: None = None,
-        stream: Literal[True],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def betweenness(
-        self,
-        *,
-        sources: int = 16,
-        seed: int = 1,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath,
-        stream: Literal[False] = False,
-    ) -> Result: ...
-    def betweenness(
-        self,
-        *,
-        sources: int = 16,
-        seed: int = 1,
-        resume: bool = False,
-        memory: str | int | None = None,
-        threads: int | None = None,
-        output: StrPath | None = None,
-        stream: bool = False,
-    ) -> pa.Table | pa.RecordBatchReader | Result:
+    ) -> Result:
         """Count the shortest paths that lead through each vertex (Brandes), from sampled sources.
 
         Parameters
@@ -614,21 +352,32 @@ class Graph:
             How many sources are drawn; a graph with fewer vertices uses them all, and the answer is exact.
         seed : int, default 1
             Chooses the sample. The same seed draws the same sources.
-        resume, memory, threads, output, stream
+        resume, memory, threads
             See `Graph`.
 
         Returns
         -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Result
+        Result
             Columns ``vertex`` (uint64) and ``centrality`` (float64), not scaled.
 
         Examples
         --------
-        >>> path_of_three.betweenness(memory="16MiB").to_pydict()
+        >>> path_of_three.betweenness(memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'centrality': [0.0, 1.0, 0.0]}
         """
-        with self._store.job(memory, threads) as job:
-            return deliver(job, partial(self._native.betweenness, job, sources, seed, resume), output, stream)
+        return self._rows(self._native.betweenness, (memory, threads), sources, seed, resume)
+
+    def _rows(
+        self,
+        algorithm: Callable[..., _native.Run],
+        budget: tuple[str | int | None, int | None],
+        *options: Any,
+    ) -> Result:
+        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
+            return algorithm(job, *options, output)
+
+        what = f"{algorithm.__name__} of graph {self.name!r}"
+        return Result(what, lambda: self._store.job(*budget), start)
 
     def export(self, path: StrPath, *, memory: str | int | None = None, threads: int | None = None) -> int:
         """Write all edges to a file.

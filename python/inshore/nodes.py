@@ -3,44 +3,23 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast, overload
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from inshore import _native
 from inshore.errors import InputError, SkippedWarning
-from inshore.results import StrPath, with_facts
+from inshore.results import StrPath
 from inshore.store import Store
-from inshore.tables import Written
-from inshore.texts import SearchOptions, deliver_found, filled, listed, most_frequent
+from inshore.verbs import Verbs
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from typing_extensions import Self, Unpack
+    from typing_extensions import Self
 
 _BY = ("nodes", "turns", "client")
-
-
-class NodeSearchOptions(TypedDict, total=False):
-    """What `Nodes.search` and `Nodes.search_count` have in common; see `inshore.search`."""
-
-    fixed: bool
-    ignore_case: bool
-    smart_case: bool
-    words: bool
-    lines: bool
-    invert: bool
-    crlf: bool
-    max_count: int | None
-    text: bool
-    errors: Literal["raise", "warn"]
-    memory: str | int | None
-    threads: int | None
 
 
 def connect(
@@ -50,6 +29,7 @@ def connect(
     deadline: float | None = None,
     partial: bool = False,
     node_memory: str | int | None = None,
+    store: Store | StrPath | None = None,
 ) -> Nodes:
     r"""Make ready to ask nodes. Nothing is sent before something is asked.
 
@@ -65,6 +45,9 @@ def connect(
         Answer without what lost nodes have; what is missing is told in the summary.
     node_memory : str or int, optional
         Memory of a task on each node; by default as the node is set up.
+    store : Store or path, optional
+        The store of this machine, for what exceeds the memory, for rows on their way and for profiles of
+        languages; by default that of habit.
 
     Returns
     -------
@@ -82,32 +65,37 @@ def connect(
     ...     nodes = inshore.connect(agent.address)
     ...     _ = Path("notes.txt").write_text("buy milk\nfeed cat\n")
     ...     _ = nodes.put("notes.txt", memory="32MiB")
-    ...     nodes.search("cat", "notes.txt", memory="32MiB").to_pylist()
+    ...     nodes.search("cat", "notes.txt", memory="32MiB").table().to_pylist()
     [{'path': 'store:notes.txt', 'line_number': 2, 'offset': 9, 'line': 'feed cat'}]
     """
     addresses = [nodes] if isinstance(nodes, str) else list(nodes)
-    return Nodes(_native.connect(addresses, credentials, deadline, partial, node_memory))
+    return Nodes(_native.connect(addresses, credentials, deadline, partial, node_memory), store)
 
 
-class Nodes:
-    """Machines that serve (``inshore node serve``), as one. `connect` makes it.
+class Nodes(Verbs):
+    """Machines that serve (``inshore node serve``), as one, with all verbs. `connect` makes it.
 
     Files are named by the names of datasets, with or without ``store:``. Every call takes the budget of its
     own part, ``memory`` and ``threads`` (see `Graph`), and raises `NodeError` for a node that is lost, that
-    refuses, or that is late, and `NotFoundError` for what no node has.
+    refuses, or that is late, `NotFoundError` for what no node has, and `InputError` for a verb or an option
+    that does not go with nodes (docs/operations.md has the table). Where it gains, this machine helps.
     """
 
-    def __init__(self, native: _native.Nodes) -> None:
-        self._native = native
+    def __init__(self, native: _native.Nodes, store: Store | StrPath | None = None) -> None:
+        self._nodes: _native.Nodes = native
+        self._here = store
 
     def __repr__(self) -> str:
         """Show the call that makes it."""
         return f"inshore.connect({self.addresses!r})"
 
+    def _store(self) -> _native.Store:
+        return (self._here if isinstance(self._here, Store) else Store(self._here))._native
+
     @property
     def addresses(self) -> list[str]:
         """The addresses of the nodes."""
-        return self._native.addresses
+        return self._nodes.addresses
 
     def status(self) -> list[dict[str, Any]]:
         """Tell how each node is.
@@ -119,7 +107,7 @@ class Nodes:
             ``inshore node status --json`` has them.
         """
         with _native.Job.plain("32MiB", 1) as job:
-            return cast("list[dict[str, Any]]", json.loads(self._native.status(job)))
+            return cast("list[dict[str, Any]]", json.loads(self._nodes.status(job)))
 
     def ls(self) -> list[dict[str, Any]]:
         """List the files that nodes hold. A node that gives no answer is a `SkippedWarning`.
@@ -130,7 +118,7 @@ class Nodes:
             ``name``, ``kind``, ``bytes``, ``pieces``, ``copies`` and ``nodes`` of each.
         """
         with _native.Job.plain("32MiB", 1) as job:
-            text, lost = self._native.ls(job)
+            text, lost = self._nodes.ls(job)
         for why in lost:
             warnings.warn(why, SkippedWarning, stacklevel=2)
         return cast("list[dict[str, Any]]", json.loads(text))
@@ -149,7 +137,7 @@ class Nodes:
             How many nodes had some of it.
         """
         with _native.Job.plain("32MiB", 1) as job:
-            return self._native.rm(job, name)
+            return self._nodes.rm(job, name)
 
     def put(
         self,
@@ -190,7 +178,7 @@ class Nodes:
         """
         named = Path(path).name if name is None else name
         with _native.Job.plain(memory, None) as job:
-            text = self._native.put(job, path, named, copies, piece, record, block)
+            text = self._nodes.put(job, path, named, copies, piece, record, block)
         return cast("dict[str, Any]", json.loads(text))
 
     def get(self, name: str, output: StrPath, *, memory: str | int | None = None) -> int:
@@ -211,239 +199,7 @@ class Nodes:
             Its length.
         """
         with _native.Job.plain(memory, None) as job:
-            return self._native.get(job, name, output)
-
-    @overload
-    def search(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        spans: bool = False,
-        as_bytes: bool = False,
-        output: None = None,
-        stream: Literal[False] = False,
-        **options: Unpack[NodeSearchOptions],
-    ) -> pa.Table: ...
-    @overload
-    def search(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        spans: bool = False,
-        as_bytes: bool = False,
-        output: None = None,
-        stream: Literal[True],
-        **options: Unpack[NodeSearchOptions],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def search(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        spans: bool = False,
-        as_bytes: bool = False,
-        output: StrPath,
-        stream: Literal[False] = False,
-        **options: Unpack[NodeSearchOptions],
-    ) -> Written: ...
-    def search(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        spans: bool = False,
-        as_bytes: bool = False,
-        output: StrPath | None = None,
-        stream: bool = False,
-        **options: Unpack[NodeSearchOptions],
-    ) -> pa.Table | pa.RecordBatchReader | Written:
-        """Search datasets where they lie.
-
-        Parameters
-        ----------
-        patterns, spans, as_bytes, output, stream, **options
-            As in `inshore.search`.
-        names : str or strs
-            The datasets.
-
-        Returns
-        -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Written
-            As `inshore.search`, with ``store:NAME`` as paths.
-        """
-        shape: dict[str, Any] = {"columns": "lines", "spans": spans, "as_bytes": as_bytes}
-        shape["include_zero"] = False
-        return self._search(patterns, names, shape, options, output=output, stream=stream)
-
-    @overload
-    def search_count(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        matches: bool = False,
-        include_zero: bool = False,
-        output: None = None,
-        stream: Literal[False] = False,
-        **options: Unpack[NodeSearchOptions],
-    ) -> pa.Table: ...
-    @overload
-    def search_count(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        matches: bool = False,
-        include_zero: bool = False,
-        output: None = None,
-        stream: Literal[True],
-        **options: Unpack[NodeSearchOptions],
-    ) -> pa.RecordBatchReader: ...
-    @overload
-    def search_count(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        matches: bool = False,
-        include_zero: bool = False,
-        output: StrPath,
-        stream: Literal[False] = False,
-        **options: Unpack[NodeSearchOptions],
-    ) -> Written: ...
-    def search_count(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        *,
-        matches: bool = False,
-        include_zero: bool = False,
-        output: StrPath | None = None,
-        stream: bool = False,
-        **options: Unpack[NodeSearchOptions],
-    ) -> pa.Table | pa.RecordBatchReader | Written:
-        """Count the lines of each dataset that match a pattern, where they lie.
-
-        Parameters
-        ----------
-        patterns, matches, include_zero, output, stream, **options
-            As in `inshore.search_count`.
-        names : str or strs
-            The datasets.
-
-        Returns
-        -------
-        pyarrow.Table, pyarrow.RecordBatchReader or Written
-            As `inshore.search_count`.
-        """
-        shape: dict[str, Any] = {"columns": "match_counts" if matches else "line_counts", "spans": False}
-        shape |= {"as_bytes": False, "include_zero": include_zero}
-        return self._search(patterns, names, shape, options, output=output, stream=stream)
-
-    def _search(
-        self,
-        patterns: str | Iterable[str],
-        names: str | Iterable[str],
-        shape: dict[str, Any],
-        options: NodeSearchOptions,
-        *,
-        output: StrPath | None,
-        stream: bool,
-    ) -> pa.Table | pa.RecordBatchReader | Written:
-        if output is not None and stream:
-            raise InputError("output and stream are both given: expected one of them")
-        unknown = sorted(set(options) - set(NodeSearchOptions.__annotations__))
-        if unknown:
-            raise TypeError(f"got an unexpected keyword argument {unknown[0]!r}")
-        wanted = [patterns] if isinstance(patterns, str) else list(patterns)
-        if not wanted:
-            raise InputError("patterns is empty: expected at least one")
-        given, budget = filled(cast("SearchOptions", options))
-        if output is not None:
-            _native.check_output(output)
-        with _native.Job.plain(*budget) as job:
-            found = self._native.search(job, wanted, _names(names), cast("Any", shape | given))
-            return deliver_found(job, found, output, stream)
-
-    @overload
-    def count_words(
-        self,
-        names: str | Iterable[str],
-        *,
-        split: bool = False,
-        ignore_case: bool = False,
-        min_count: int = 1,
-        top: int | None = None,
-        output: None = None,
-        memory: str | int | None = None,
-        threads: int | None = None,
-    ) -> pa.Table: ...
-    @overload
-    def count_words(
-        self,
-        names: str | Iterable[str],
-        *,
-        split: bool = False,
-        ignore_case: bool = False,
-        min_count: int = 1,
-        top: int | None = None,
-        output: StrPath,
-        memory: str | int | None = None,
-        threads: int | None = None,
-    ) -> Written: ...
-    def count_words(
-        self,
-        names: str | Iterable[str],
-        *,
-        split: bool = False,
-        ignore_case: bool = False,
-        min_count: int = 1,
-        top: int | None = None,
-        output: StrPath | None = None,
-        memory: str | int | None = None,
-        threads: int | None = None,
-    ) -> pa.Table | Written:
-        """Count the words of datasets where they lie.
-
-        Parameters
-        ----------
-        names : str or strs
-            The datasets.
-        split, ignore_case, min_count, top, output
-            As in `inshore.count_words`.
-        memory, threads
-            The budget; see `Graph`.
-
-        Returns
-        -------
-        pyarrow.Table or Written
-            As `inshore.count_words`.
-        """
-        if top is not None and top < 1:
-            raise InputError(f"top is {top}: expected at least 1")
-        if output is not None:
-            _native.check_output(output)
-        datasets = _names(names)
-        with _native.Job.plain(memory, threads) as job:
-
-            def run(path: StrPath | None) -> str:
-                return self._native.count_words(job, datasets, path, split, ignore_case, min_count, top or 0)
-
-            if output is not None:
-                text = run(output)
-                summary: dict[str, Any] = json.loads(text)
-                return Written(Path(output), summary["written"], summary, json.loads(job.report()))
-            if top is not None:
-                return most_frequent(job, run(None))
-            with tempfile.TemporaryDirectory() as folder:
-                path = Path(folder) / "words.arrow"
-                text = run(path)
-                with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
-                    table = reader.read_all()
-            return with_facts(table, text, job.report())
+            return self._nodes.get(job, name, output)
 
     def traverse(
         self,
@@ -486,7 +242,7 @@ class Nodes:
             raise InputError(f"by is {by!r}: expected 'nodes', 'turns' or 'client'")
         begins = [starts] if isinstance(starts, int) else list(starts)
         with _native.Job.plain(memory, None) as job:
-            text = self._native.traverse(job, name, begins, steps, page, at, by)
+            text = self._nodes.traverse(job, name, begins, steps, page, at, by)
         return cast("dict[str, Any]", json.loads(text))
 
 
@@ -561,9 +317,3 @@ def serve(
     """
     opened = store if isinstance(store, Store) else Store(store)
     return Agent(_native.serve(opened._native, listen, name, credentials, memory, threads, slots))
-
-
-def _names(names: str | Iterable[str]) -> list[str]:
-    if not isinstance(names, str):
-        names = list(names)
-    return [str(name) for name in listed(names, "names")]

@@ -1,28 +1,26 @@
-"""How rows reach the user: as a table, as a reader, or as a file; each with its facts.
+"""Results: what a verb would do, and the ways to have it done and get at its rows.
 
-The facts are two plain dictionaries: the *summary* of what was found, and the *report* of what it cost. A
-`Result` has them as attributes. A table or reader carries them as JSON in its schema's metadata, under the
-keys ``inshore.summary`` and ``inshore.report``; `summary` and `report` read them there.
+A `Result` is lazy, as a relation of DuckDB or a lazy frame of Polars is. The facts about a run are two plain
+dictionaries: the *summary* of what was found, and the *report* of what it cost.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import pyarrow as pa
 
 from inshore import _native
-from inshore.errors import InputError
+from inshore.errors import InputError, SkippedWarning
 
 StrPath = str | os.PathLike[str]
-
-_SUMMARY = b"inshore.summary"
-_REPORT = b"inshore.report"
 
 
 class _SummaryOfAll(TypedDict):
@@ -33,7 +31,7 @@ class _SummaryOfAll(TypedDict):
 
 
 class Summary(_SummaryOfAll, total=False):
-    """Facts about a run and what it found.
+    """Facts about a run on a graph and what it found.
 
     Every algorithm gives ``supersteps``, ``edges_traversed``, ``state`` (where vertex state was kept:
     ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"columns"``, ``"dense"``,
@@ -102,141 +100,181 @@ class Report(_ReportOfAll, total=False):
 
 
 @dataclass(frozen=True)
-class Result:
-    """A file of rows that was written.
+class Written:
+    """A file that was written.
 
     Attributes
     ----------
     path : pathlib.Path
         The file.
     rows : int
-        Rows in it.
-    summary : Summary
-        What was found.
+        Rows, lines or records in it.
+    summary : dict
+        What was done, as ``--json`` of the command line has it.
     report : Report
         What it cost.
     """
 
     path: Path
     rows: int
-    summary: Summary
+    summary: dict[str, Any]
     report: Report
 
 
-def summary(table: pa.Table | pa.RecordBatchReader) -> Summary:
-    """Read the facts about the run that made `table`.
+def drained(run: _native.Run) -> dict[str, Any]:
+    """Let a run come to its end, which gives no rows, and give its facts."""
+    for _ in _pieces(run):
+        pass
+    facts: dict[str, Any] = json.loads(run.facts())
+    return facts
 
-    Parameters
-    ----------
-    table : pyarrow.Table or pyarrow.RecordBatchReader
-        What an algorithm of a `Graph` returned.
 
-    Returns
-    -------
-    Summary
-        The facts.
+def _pieces(run: _native.Run) -> Generator[Any]:
+    # Through Python and not through Arrow's C stream: so Ctrl-C, our own exceptions and warnings come
+    # through. The rows themselves are not copied.
+    try:
+        while (piece := run.next()) is not None:
+            if isinstance(piece, str):
+                warnings.warn(piece, SkippedWarning, stacklevel=5)
+            elif isinstance(piece, _native.Columns):
+                yield pa.schema(cast("Any", piece))
+            else:
+                yield pa.record_batch(piece)
+    finally:
+        run.close()
 
-    Raises
-    ------
-    InputError
-        If it is from elsewhere, or has lost its metadata.
+
+class Result:
+    """What a verb would do: rows that are computed when they are asked for.
+
+    Every way to the rows runs the job, each time anew: `table`, `reader`, `write`, `to_pandas`, `to_polars`,
+    iteration over batches, and ``__arrow_c_stream__``, by which pyarrow, Polars and DuckDB take a result as
+    it is. Whoever wants the rows twice keeps the table, or a file. A `pyarrow.RecordBatchReader` that was
+    handed over can be read in one run only.
+
+    A run has the budget that the verb was given, and scratch files in the store until the last row was read.
+    It ends with its reader: when all rows were read, or when the reader goes (``del reader``; `close` of
+    pyarrow's readers does not reach it). Where nobody reads, it waits.
 
     Examples
     --------
-    >>> table = path_of_three.components()
-    >>> inshore.summary(table)["components"]
-    1
+    >>> result = store.sort(pa.table({"size": [3, 1, 2]}), by="size", memory="16MiB")
+    >>> result
+    <inshore.Result: sort of Arrow data in inshore.Store(...), not run yet>
+    >>> result.table().to_pydict()
+    {'size': [1, 2, 3]}
+    >>> result.summary["rows"], result.report["memory_budget_bytes"]
+    (3, 16777216)
+    >>> result.write("sorted.parquet").rows
+    3
+    >>> pa.table(result).num_rows
+    3
     """
-    return cast("Summary", _read(table, _SUMMARY))
 
+    def __init__(
+        self,
+        what: str,
+        job: Callable[[], _native.Job],
+        start: Callable[[_native.Job, StrPath | None], _native.Run],
+        *,
+        counted: str | None = None,
+        gives: Literal["rows", "file", "bytes"] = "rows",
+    ) -> None:
+        # `counted` is the key of the summary with the number of rows. `gives` is "rows" where the run gives
+        # them as they come, "file" where it writes them to one, "bytes" where that is no table.
+        self._what = what
+        self._job = job
+        self._start = start
+        self._counted = counted
+        self._gives = gives
+        self._facts: dict[str, Any] | None = None
 
-def report(table: pa.Table | pa.RecordBatchReader) -> Report:
-    """Read the counters of the job that made `table`.
+    def __repr__(self) -> str:
+        """Show what it would do."""
+        return f"<inshore.Result: {self._what}, {'not run yet' if self._facts is None else 'has run'}>"
 
-    Those of a reader were taken when its first row was ready.
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What the last run that came to its end has found, as ``--json`` of the command line has it.
 
-    Parameters
-    ----------
-    table : pyarrow.Table or pyarrow.RecordBatchReader
-        What an algorithm of a `Graph` returned.
+        That of an algorithm on graphs is a `Summary`. `InputError` where nothing has run yet.
+        """
+        return cast("dict[str, Any]", self._ended()["summary"])
 
-    Returns
-    -------
-    Report
-        The counters.
+    @property
+    def report(self) -> Report:
+        """What the last run that came to its end has cost; `InputError` where nothing has run yet."""
+        return cast("Report", self._ended()["report"])
 
-    Raises
-    ------
-    InputError
-        If it is from elsewhere, or has lost its metadata.
+    def table(self) -> pa.Table:
+        """Run it, and give all rows as a table, which comes on top of the budget."""
+        with closing(self._stream()) as pieces:
+            schema = next(pieces)
+            return pa.Table.from_batches(pieces, schema=schema)
 
-    Examples
-    --------
-    >>> table = path_of_three.components(memory="16MiB")
-    >>> inshore.report(table)["memory_budget_bytes"] == 16 << 20
-    True
-    """
-    return cast("Report", _read(table, _REPORT))
+    def reader(self) -> pa.RecordBatchReader:
+        """Run it, and give rows as they come, some thousands at a time, within the budget."""
+        pieces = self._stream()
+        schema = next(pieces)
+        return pa.RecordBatchReader.from_batches(schema, pieces)
 
+    def write(self, path: StrPath) -> Written:
+        """Run it, and write all rows to a file, within the budget.
 
-def _read(table: pa.Table | pa.RecordBatchReader, key: bytes) -> object:
-    text = (table.schema.metadata or {}).get(key)
-    if text is None:
-        raise InputError(f"no {key.decode()} in the schema's metadata: expected a table that Inshore made")
-    return json.loads(text)
+        Parameters
+        ----------
+        path : path
+            The file, which appears whole or not at all. Its ending chooses the format: ``.parquet``,
+            ``.arrow`` or ``.csv``.
 
+        Returns
+        -------
+        Written
+            The file, with its number of rows.
+        """
+        with self._job() as job:
+            self._facts = facts = drained(self._start(job, path))
+        rows = facts["rows"] if self._counted is None else facts["summary"][self._counted]
+        return Written(Path(path), rows, facts["summary"], facts["report"])
 
-def with_facts(table: pa.Table, summary: str, report: str) -> pa.Table:
-    """Give the same table with its facts, both JSON, in the schema's metadata."""
-    return table.replace_schema_metadata({_SUMMARY: summary, _REPORT: report})
+    def to_pandas(self) -> Any:
+        """Run it, and give all rows as a data frame of pandas."""
+        return self.table().to_pandas()
 
+    def to_polars(self) -> Any:
+        """Run it, and give all rows as a data frame of Polars."""
+        import polars  # noqa: PLC0415
 
-def with_report(schema: pa.Schema, report: str) -> pa.Schema:
-    """Give the same schema with a report, as JSON, in its metadata."""
-    return schema.with_metadata({_REPORT: report})
+        return polars.from_arrow(self.table())
 
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Run it, and give batches as they come."""
+        pieces = self._stream()
+        next(pieces)
+        return pieces
 
-def deliver(
-    job: _native.Job,
-    run: Callable[[], _native.Answer | _native.Query],
-    output: StrPath | None,
-    stream: bool,
-) -> pa.Table | pa.RecordBatchReader | Result:
-    """Run an algorithm or a query and give its rows as the caller wants them."""
-    if output is not None:
-        if stream:
-            raise InputError("output and stream are both given: expected one of them")
-        _native.check_output(output)
-        answer = run()
-        # A query was told at its start where to write.
-        rows = answer.write(output) if isinstance(answer, _native.Answer) else answer.write()
-        return Result(Path(output), rows, json.loads(answer.summary), json.loads(_cost(answer, job)))
-    answer = run()
-    reader = pa.RecordBatchReader.from_batches(_schema(answer, job), _batches(answer))
-    if stream:
-        return reader
-    try:
-        table = reader.read_all()
-    finally:
-        answer.close()  # a traceback would keep the job's scratch otherwise
-    return with_facts(table, answer.summary, _cost(answer, job))
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Run it, and give rows as they come, for whatever takes streams of Arrow data."""
+        return cast("Any", self.reader()).__arrow_c_stream__(requested_schema)
 
+    def _ended(self) -> dict[str, Any]:
+        if self._facts is None:
+            raise InputError(f"{self._what}: nothing has run yet: expected a call of table, write or another")
+        return self._facts
 
-def _cost(answer: _native.Answer | _native.Query, job: _native.Job) -> str:
-    # A query runs in a process of its own, which has counters, too.
-    return job.report() if isinstance(answer, _native.Answer) else answer.report()
-
-
-def _schema(answer: _native.Answer | _native.Query, job: _native.Job) -> pa.Schema:
-    schema: pa.Schema = pa.schema(cast("Any", answer))
-    return schema.with_metadata({_SUMMARY: answer.summary, _REPORT: _cost(answer, job)})
-
-
-def _batches(answer: _native.Answer | _native.Query) -> Iterator[pa.RecordBatch]:
-    # Through Python and not through Arrow's C stream: so Ctrl-C and our own exceptions come through. The rows
-    # themselves are not copied.
-    try:
-        while (batch := answer.next_batch()) is not None:
-            yield pa.record_batch(batch)
-    finally:
-        answer.close()
+    def _stream(self) -> Generator[Any]:
+        """Run it, and give columns and then rows."""
+        if self._gives == "bytes":
+            raise InputError(f"{self._what}: this is no table: expected write(path)")
+        with self._job() as job:
+            if self._gives == "rows":
+                run = self._start(job, None)
+                yield from _pieces(run)
+                self._facts = json.loads(run.facts())
+                return
+            path = job.scratch_path("result.arrow")
+            self._facts = drained(self._start(job, path))
+            with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
+                yield reader.schema
+                for number in range(reader.num_record_batches):
+                    yield reader.get_batch(number)

@@ -1,134 +1,383 @@
-"""Sorting, grouping and counting: how sources come to files, and results back from them."""
+"""Verbs on tables: sorting, grouping and counting rows, lines, records and k-mers, and SQL."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import pyarrow as pa
+from collections.abc import Iterable, Mapping, Sequence
 
 from inshore import _native
 from inshore.errors import InputError
-from inshore.results import Report, StrPath, with_facts
-
-# The size of the pieces in which Arrow data goes through a file. A job must hold one of them at once, and
-# import refuses what is larger than a quarter of its budget: 2 MiB of the smallest.
-_PIECE_BYTES = 1 << 20
+from inshore.results import Result, StrPath
+from inshore.sources import Inputs, Source
+from inshore.target import Target
 
 
-@runtime_checkable
-class ArrowStream(Protocol):
-    """Anything that gives Arrow data as a stream.
+class TableVerbs(Target):
+    """What can be asked of tables, larger than memory if need be."""
 
-    A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, and the data frames of Polars,
-    pandas (from 2.2 on) and DuckDB.
-    """
+    def sort(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str | tuple[str, str]],
+        unique: bool = False,
+        text: Sequence[str] = (),
+        header: bool | None = None,
+        resume: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Sort the rows of tables, larger than memory if need be.
 
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Give a capsule called ``arrow_array_stream``."""
+        Nulls come last; rows with equal keys keep their order.
+
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            Files with the same columns (``.parquet``, ``.csv``, ``.tsv``, ``.arrow``; text may be
+            compressed), or a `pyarrow.Table`, `pyarrow.RecordBatchReader` or data frame (see `ArrowStream`).
+            On nodes: datasets.
+        by : str or list
+            The columns, the first one first: names, or pairs of a name and ``"ascending"`` or
+            ``"descending"``.
+        unique : bool, default False
+            Of rows with the same key only the first stays.
+        text : list of str, optional
+            Columns of CSV that are text, whatever they look like.
+        header : bool, optional
+            Whether the first line of CSV has the names of columns; else it is refused where it may be a row.
+            Without names columns are called ``column_1`` and so on.
+        resume : bool, default False
+            Keep finished runs where this is interrupted, and go on with those that the same call left: of the
+            same files, with as much memory or more. Not on nodes.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Result
+            The rows.
+
+        Raises
+        ------
+        InputError, BudgetError, FileError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> table = pa.table({"name": ["b", "c", "a"], "size": [1, 3, 3]})
+        >>> store.sort(table, by=[("size", "descending"), "name"], memory="16MiB").table().to_pydict()
+        {'name': ['a', 'c', 'b'], 'size': [3, 3, 1]}
+        >>> store.sort(table, by="name", memory="16MiB").write("sorted.parquet").rows
+        3
+        """
+        columns = {"keys": _keys(by), "text": list(text), "header": header}
+        fields = {"by": {"columns": columns}, "unique": unique, "resume": resume}
+        return self._result("sort", fields, Inputs(source), (memory, threads), counted="rows")
+
+    def sort_lines(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        descending: bool = False,
+        unique: bool = False,
+        resume: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        r"""Sort the lines of text files by their bytes, as ``LC_ALL=C sort`` does.
+
+        Parameters
+        ----------
+        source : path or paths
+            The files; they may be compressed (``.gz``, ``.zst``).
+        descending : bool, default False
+            The greatest first.
+        unique : bool, default False
+            Each line once.
+        resume, memory, threads
+            As in `sort`.
+
+        Returns
+        -------
+        Result
+            The lines, which can be written to a file: they are no table.
+
+        Examples
+        --------
+        >>> _ = Path("names.txt").write_text("dog\ncat\n")
+        >>> store.sort_lines("names.txt", memory="16MiB").write("sorted.txt").rows
+        2
+        >>> Path("sorted.txt").read_text()
+        'cat\ndog\n'
+        """
+        fields = {"by": "lines", "descending": descending, "unique": unique, "resume": resume}
+        return self._result("sort", fields, Inputs(source), (memory, threads), counted="rows", gives="bytes")
+
+    def sort_records(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        record_bytes: int,
+        key: tuple[int, int] | None = None,
+        descending: bool = False,
+        unique: bool = False,
+        resume: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Sort binary records of one size by some of their bytes. Equal records keep their order.
+
+        Parameters
+        ----------
+        source : path or paths
+            The files.
+        record_bytes : int
+            Bytes of a record.
+        key : pair of int, optional
+            The first byte of the key, and the one behind its last; by default all bytes.
+        descending : bool, default False
+            The greatest first.
+        unique : bool, default False
+            Of records with the same key only the first stays.
+        resume, memory, threads
+            As in `sort`.
+
+        Returns
+        -------
+        Result
+            The records, which can be written to a file: they are no table.
+
+        Examples
+        --------
+        >>> _ = Path("pairs.bin").write_bytes(b"b1a2a1")
+        >>> result = store.sort_records("pairs.bin", record_bytes=2, key=(0, 1), memory="16MiB")
+        >>> result.write("sorted.bin").rows
+        3
+        >>> Path("sorted.bin").read_bytes()
+        b'a2a1b1'
+        """
+        by = {"records": {"bytes": record_bytes, "key": key}}
+        fields = {"by": by, "descending": descending, "unique": unique, "resume": resume}
+        return self._result("sort", fields, Inputs(source), (memory, threads), counted="rows", gives="bytes")
+
+    def reduce(
+        self,
+        source: Source,
+        *,
+        by: str | Sequence[str] = (),
+        aggregates: Sequence[str | tuple[str, str]],
+        text: Sequence[str] = (),
+        header: bool | None = None,
+        resume: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Group rows and compute something of each group (GROUP BY), larger than memory if need be.
+
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            As in `sort`; on nodes one dataset.
+        by : str or list of str, optional
+            The columns whose values make a group; without any, all rows are one.
+        aggregates : list
+            Pairs of a column and a function: ``"count"`` (of values that are not null), ``"sum"``,
+            ``"mean"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"``, the last two not on nodes.
+            ``"count"`` alone counts rows.
+        text, header, resume, memory, threads
+            As in `sort`.
+
+        Returns
+        -------
+        Result
+            One row for each group, in the order of the groups: the columns of `by`, then ``count``,
+            ``sum_price`` and the like.
+
+        Raises
+        ------
+        InputError
+            For a sum that does not fit 64 bits too.
+        BudgetError, FileError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> days = pa.table({"city": ["Oslo", "Bonn", "Oslo"], "rain": [3, 5, 4]})
+        >>> found = store.reduce(days, by="city", aggregates=["count", ("rain", "sum")], memory="16MiB")
+        >>> found.table().to_pydict()
+        {'city': ['Bonn', 'Oslo'], 'count': [1, 2], 'sum_rain': [5, 7]}
+        """
+        groups = [by] if isinstance(by, str) else list(by)
+        pairs = [(None, each) if isinstance(each, str) else each for each in aggregates]
+        needed = [*groups, *(column for column, _ in pairs if column is not None)]
+        computed = [{"column": column, "function": name} for column, name in pairs]
+        fields = {
+            "by": groups,
+            "aggregates": computed,
+            "text": list(text),
+            "header": header,
+            "resume": resume,
+        }
+        # Without any column there would be no rows to count.
+        inputs = Inputs(source, columns=needed or None)
+        return self._result("reduce", fields, inputs, (memory, threads), counted="groups")
+
+    def count_values(
+        self,
+        source: Source,
+        *,
+        column: str | Sequence[str],
+        text: Sequence[str] = (),
+        header: bool | None = None,
+        resume: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Count how often each value of a column, or combination of several, is there.
+
+        Parameters
+        ----------
+        source : path, paths or Arrow data
+            As in `reduce`.
+        column : str or list of str
+            The column or columns.
+        text, header, resume, memory, threads
+            As in `sort`.
+
+        Returns
+        -------
+        Result
+            The values in their order, and ``count``.
+
+        Examples
+        --------
+        >>> table = pa.table({"v": [2, 1, 2]})
+        >>> store.count_values(table, column="v", memory="16MiB").table().to_pydict()
+        {'v': [1, 2], 'count': [1, 2]}
+        """
+        columns = [column] if isinstance(column, str) else list(column)
+        fields = {"columns": columns, "text": list(text), "header": header, "resume": resume}
+        inputs = Inputs(source, columns=columns)
+        return self._result("count values", fields, inputs, (memory, threads), counted="groups")
+
+    def count_kmers(
+        self,
+        source: StrPath | Iterable[StrPath],
+        *,
+        k: int = 25,
+        canonical: bool = True,
+        min_count: int = 1,
+        codes: bool = False,
+        resume: bool = False,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        r"""Count the k-mers of FASTA and FASTQ files.
+
+        Parameters
+        ----------
+        source : path or paths
+            The files; they may be compressed (``.gz``, ``.zst``).
+        k : int, default 25
+            Bases in a k-mer, up to 63.
+        canonical : bool, default True
+            Count a k-mer and its reverse complement as one, the smaller of both.
+        min_count : int, default 1
+            Only those that are there so often.
+        codes : bool, default False
+            Numbers instead of text, two bits for each base (k up to 32).
+        resume, memory, threads
+            As in `sort`.
+
+        Returns
+        -------
+        Result
+            Columns ``kmer`` and ``count``, in the order of the k-mers.
+
+        Examples
+        --------
+        >>> _ = Path("reads.fa").write_text(">r\nAACCAAC\n")
+        >>> store.count_kmers("reads.fa", k=3, canonical=False, memory="16MiB").table().to_pydict()
+        {'kmer': ['AAC', 'ACC', 'CAA', 'CCA'], 'count': [2, 1, 1, 1]}
+        """
+        fields = {"k": k, "canonical": canonical, "min_count": min_count, "codes": codes, "resume": resume}
+        return self._result("count kmers", fields, Inputs(source), (memory, threads), counted="written")
+
+    def sql(
+        self,
+        query: str,
+        *,
+        tables: Mapping[str, Source] | None = None,
+        text: Sequence[str] = (),
+        header: bool | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Answer a question in SQL about tables, larger than memory if need be.
+
+        Grouping, sorting and joining go on with sort-reduce where memory is short. The SQL is DataFusion's.
+
+        The query runs in a process of its own, which may have the budget and 40 MiB beside that. The process
+        is another interpreter (``sys.executable`` or what ``INSHORE_PYTHON`` names) with the extension
+        alone and an empty standard input. It ends with the run.
+
+        Parameters
+        ----------
+        query : str
+            One SELECT, EXPLAIN or VALUES. Files are named in it in quotes: ``FROM 'sales.parquet'``; on nodes
+            datasets, as ``'store:sales.parquet'``.
+        tables : dict, optional
+            What names in the query mean: a path (also a folder, or with ``*``), paths, or Arrow data, which
+            goes through a file.
+        text : list of str, optional
+            Columns of CSV and JSON lines that are text, whatever they look like.
+        header : bool, optional
+            As in `sort`.
+        memory, threads
+            The budget; see `Graph`. 24 MiB is the least.
+
+        Returns
+        -------
+        Result
+            The rows.
+
+        Raises
+        ------
+        InputError
+            For what is no such query, or names what is not there.
+        BudgetError
+            Also where an operator that cannot go on elsewhere needs more (a cross join, a window over all
+            rows), and where the process would take more than it may have.
+        FileError, DamagedError
+            See `inshore.errors`. Nothing half made is left.
+
+        Examples
+        --------
+        >>> days = pa.table({"city": ["Oslo", "Bonn", "Oslo"], "rain": [3, 5, 4]})
+        >>> query = "SELECT city, sum(rain) AS rain FROM days GROUP BY city ORDER BY city"
+        >>> store.sql(query, tables={"days": days}, memory="64MiB").table().to_pydict()
+        {'city': ['Bonn', 'Oslo'], 'rain': [5, 7]}
+        """
+        named = {name: Inputs(source, f"tables[{name!r}]") for name, source in (tables or {}).items()}
+        fields = {"query": query, "text": list(text), "header": header}
+
+        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
+            files = enumerate(named.items())
+            found = [(name, inputs.paths(job, f"table-{number}.arrow")) for number, (name, inputs) in files]
+            return self._start(job, "sql", fields, [], output, tables=found)
+
+        what = f"{query!r} in {self!r}"
+        return Result(what, lambda: self._store().job(memory, threads), start, counted="rows")
 
 
-# One file, several files, or Arrow data.
-Source = StrPath | Iterable[StrPath] | ArrowStream
-
-
-@dataclass(frozen=True)
-class Written:
-    """A file that was written.
-
-    Attributes
-    ----------
-    path : pathlib.Path
-        The file.
-    rows : int
-        Rows, lines or records in it.
-    summary : dict
-        What was done, as ``--json`` of the command line has it.
-    report : Report
-        What it cost.
-    """
-
-    path: Path
-    rows: int
-    summary: dict[str, Any]
-    report: Report
-
-
-def paths_of(
-    job: _native.Job, source: Source, named: Sequence[str] | None = None, *, resume: bool = False
-) -> list[StrPath]:
-    """Give the files of a source; Arrow data is written to one, of its columns only those `named`."""
-    if isinstance(source, ArrowStream):
-        if resume:
-            raise InputError("expected files to resume with: Arrow data cannot be had again")
-        path = job.scratch_path("source.arrow")
-        spill(source, path, named)
-        return [path]
-    if isinstance(source, (str, os.PathLike)):
-        return [source]
-    paths = list(source)
-    if not paths:
-        raise InputError("source is empty: expected at least one file")
-    return paths
-
-
-def named_tables(job: _native.Job, tables: Mapping[str, Source] | None) -> list[tuple[str, list[StrPath]]]:
-    """Give the files of each table of a query; Arrow data is written to one each."""
-    files: list[tuple[str, list[StrPath]]] = []
-    for number, (name, source) in enumerate((tables or {}).items()):
-        if isinstance(source, ArrowStream):
-            path = job.scratch_path(f"table-{number}.arrow")
-            spill(source, path, None)
-            files.append((name, [path]))
-        else:
-            files.append((name, paths_of(job, source)))
-    return files
-
-
-def spill(source: ArrowStream, path: Path, named: Sequence[str] | None) -> None:
-    """Write columns of `source`, or all of them, as an Arrow stream, a piece at a time."""
-    # A reader is not wrapped again: so an exception of the caller's generator comes through as it is.
-    reader = source if isinstance(source, pa.RecordBatchReader) else pa.RecordBatchReader.from_stream(source)
-    fields = list(reader.schema)
-    wanted = [at for at, field in enumerate(fields) if named is None or field.name in named]
-    with pa.ipc.new_stream(str(path), pa.schema([fields[at] for at in wanted])) as writer:
-        for batch in reader:
-            part = batch.select(wanted)
-            rows = max(1, _PIECE_BYTES * part.num_rows // max(1, part.nbytes))
-            for start in range(0, part.num_rows, rows):
-                writer.write_batch(part.slice(start, rows))
-
-
-def deliver(
-    job: _native.Job, run: Callable[[StrPath], str], output: StrPath | None, rows: str
-) -> pa.Table | Written:
-    """Run `run`, which writes a file and gives a summary with the number of `rows`.
-
-    Without `output` the rows are read from that file.
-    """
-    if output is not None:
-        text = run(output)
-        summary: dict[str, Any] = json.loads(text)
-        return Written(Path(output), summary[rows], summary, json.loads(job.report()))
-    path = job.scratch_path("result.arrow")
-    text = run(path)
-    with pa.OSFile(str(path), "rb") as file, pa.ipc.open_file(file) as reader:
-        table = reader.read_all()
-    return with_facts(table, text, job.report())
-
-
-def keys_of(by: str | Sequence[str | tuple[str, str]]) -> list[tuple[str, bool]]:
+def _keys(by: str | Sequence[str | tuple[str, str]]) -> list[dict[str, str | bool]]:
     """Give the columns to sort by, each with whether the greatest comes first."""
-    keys = []
+    keys: list[dict[str, str | bool]] = []
     for key in [by] if isinstance(by, str) else by:
         column, order = (key, "ascending") if isinstance(key, str) else key
         if order not in {"ascending", "descending"}:
             raise InputError(f"by is {order!r} for {column!r}: expected 'ascending' or 'descending'")
-        keys.append((column, order == "descending"))
+        keys.append({"column": column, "descending": order == "descending"})
     if not keys:
         raise InputError("by is empty: expected at least one column")
     return keys

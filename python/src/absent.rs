@@ -1,34 +1,45 @@
-//! A build without some features answers for the functions that it lacks.
+//! A build without some features answers for the functions and operations that it lacks.
 
 use pyo3::{exceptions::PyAttributeError, prelude::*};
 
 use crate::error::feature_error;
 
-/// The functions and classes of features that a build may lack.
+/// The functions and operations of features that a build may lack.
 const NAMES: [(&str, &[&str]); 4] = [
-    ("records", &["count_kmers", "reduce", "sort_lines", "sort_records", "sort_tables"]),
+    ("records", &["sort", "reduce", "count kmers", "count values"]),
     (
         "text",
         &[
-            "check_checksums",
-            "checksum",
-            "compress",
-            "count_words",
-            "decompress",
-            "language_identify",
-            "language_train",
             "search",
+            "language train",
+            "count words",
+            "language identify",
+            "compress",
+            "decompress",
+            "checksum",
         ],
     ),
-    ("sql", &["query"]),
+    ("sql", &["sql"]),
     ("nodes", &["connect", "serve"]),
 ];
+
+/// Stands in the signatures of functions that may be given nodes; none is ever made.
+#[cfg(not(feature = "nodes"))]
+#[allow(dead_code, reason = "builds without operations have no such functions")]
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Nodes;
+
+/// The exception for a function or an operation of a feature that this build lacks.
+pub(crate) fn lacking(name: &str) -> Option<PyErr> {
+    NAMES.iter().find(|(_, names)| names.contains(&name)).map(|(feature, _)| feature_error(feature))
+}
 
 /// Python asks this where the module has no such name.
 #[pyfunction]
 pub(crate) fn __getattr__(name: &str) -> PyResult<()> {
-    match NAMES.iter().find(|(_, names)| names.contains(&name)) {
-        Some((feature, _)) => Err(feature_error(feature)),
-        None => Err(PyAttributeError::new_err(format!("module 'inshore._native' has no attribute '{name}'"))),
-    }
+    // Without any operation there is no way to run one.
+    let lacking = lacking(if name == "operate" { "sort" } else { name });
+    Err(lacking.unwrap_or_else(|| {
+        PyAttributeError::new_err(format!("module 'inshore._native' has no attribute '{name}'"))
+    }))
 }

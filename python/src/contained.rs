@@ -11,102 +11,65 @@
 //! The other interpreter loads nothing but the extension: no site packages, no pyarrow. See docs/decisions/0034 for what else there was.
 
 use std::{
-    collections::HashMap,
     env,
     ffi::OsString,
-    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
-use arrow_schema::{Schema, SchemaRef};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use inshore::{
     apart,
     neardata::{Failure, Reply, Task, Work},
+    ops::{
+        self, Beside, Request, Rows, Target,
+        verbs::{NamedTable, Sql},
+    },
     queries::reply_in_parts,
     sandbox::Helper,
-    sql::{self, Query, Tables},
-    store,
-    tables::TableWriter,
+    sql,
+    store::{self, Context, Execution},
 };
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::error::Raised;
+use crate::{
+    error::Raised,
+    nodes::{Connection, Name},
+};
 
 /// Its name, and of which version: another one may have been installed since this one was loaded.
 pub(crate) const KIND: &str = concat!("query of inshore ", env!("CARGO_PKG_VERSION"));
 /// The code of the other interpreter: its arguments are the folder of the extension, and the limits.
 const CODE: &str =
     "import sys; sys.path[:] = sys.argv[1:2]; import _native; _native.work_apart(sys.argv[2:])";
-/// The facts of a query that begins, in the metadata of its columns.
-const FACTS: &str = "inshore.facts";
 /// Names the interpreter, where it is not that of this process.
 const INTERPRETER: &str = "INSHORE_PYTHON";
 
 /// A question.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Asked {
-    pub text: String,
+    /// The request of the operation, without names of files.
+    pub request: Value,
     /// Each with its files.
     pub tables: Vec<(String, Vec<Name>)>,
-    pub as_text: Vec<String>,
-    pub header: Option<bool>,
     /// Where names of files begin.
     pub folder: Name,
     /// The file for the rows.
     pub output: Option<Name>,
-}
-
-/// A name of a file: any bytes.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct Name(Vec<u8>);
-
-impl Name {
-    pub(crate) fn of(path: &Path) -> Name {
-        Name(path.as_os_str().as_bytes().to_vec())
-    }
-
-    fn path(self) -> PathBuf {
-        OsString::from_vec(self.0).into()
-    }
-}
-
-/// Facts about a query.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Facts {
-    pub summary: Value,
-    /// The report of its job in the other process.
-    pub report: Value,
-    /// Rows that were written to the file.
-    pub written: u64,
-}
-
-impl Facts {
-    fn of(query: &Query, job: &store::Job) -> Facts {
-        Facts { summary: json!(query.report()), report: json!(job.report()), written: 0 }
-    }
-
-    /// These columns with the facts of a query that begins.
-    fn with(&self, columns: &SchemaRef) -> SchemaRef {
-        let text = serde_json::to_string(self).expect("plain facts");
-        let metadata = columns.metadata().clone().into_iter().chain([(FACTS.to_string(), text)]);
-        Arc::new(Schema::new_with_metadata(columns.fields().clone(), metadata.collect::<HashMap<_, _>>()))
-    }
-
-    /// The columns without the facts, and these.
-    pub(crate) fn taken(columns: &SchemaRef) -> Option<(SchemaRef, Facts)> {
-        let mut metadata = columns.metadata().clone();
-        let facts = serde_json::from_str(&metadata.remove(FACTS)?).ok()?;
-        Some((Arc::new(Schema::new_with_metadata(columns.fields().clone(), metadata)), facts))
-    }
+    /// The nodes that have tables.
+    pub nodes: Option<Connection>,
 }
 
 /// How a query ended in its process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum End {
-    Done(Facts),
+    /// The answer, and the counters of its job there.
+    Done {
+        summary: Value,
+        report: Value,
+    },
     Failed(Raised),
 }
 
@@ -124,70 +87,47 @@ impl Work for Queries {
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let asked: Asked = serde_json::from_value(task.arguments)?;
-        let end = match answer(&task.job, asked, reply) {
-            Ok(facts) => End::Done(facts),
-            Err(Stopped::Query(error)) => End::Failed(Raised::of_sql(error)),
-            Err(Stopped::Reply(failure)) => return Err(failure),
+        let job = Execution::Stored(task.job);
+        let end = match answer(&job, asked, reply) {
+            Ok(summary) => End::Done { summary, report: json!(job.report()) },
+            // There is nobody to answer.
+            Err(ops::Error::Rows(failure)) => return Err(failure),
+            Err(error) => End::Failed(Raised::of(&error)),
         };
         Ok(serde_json::to_value(end)?)
     }
 }
 
-/// Why a query did not come to its end.
-enum Stopped {
-    Query(sql::Error),
-    /// There is nobody to answer.
-    Reply(Failure),
-}
+/// Hands rows over to the process that asked.
+struct Replying<'a>(&'a mut dyn Reply);
 
-impl From<sql::Error> for Stopped {
-    fn from(error: sql::Error) -> Stopped {
-        Stopped::Query(error)
+impl Rows for Replying<'_> {
+    fn begin(&mut self, schema: &SchemaRef, _job: &Context) -> ops::Result<()> {
+        self.0.begun(schema).map_err(ops::Error::Rows)
+    }
+
+    fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
+        reply_in_parts(self.0, &batch).map_err(ops::Error::Rows)
     }
 }
 
-fn answer(job: &store::Job, asked: Asked, reply: &mut dyn Reply) -> Result<Facts, Stopped> {
+fn answer(job: &Execution, asked: Asked, reply: &mut dyn Reply) -> ops::Result<Value> {
     let folder = asked.folder.path();
-    env::set_current_dir(&folder)
-        .map_err(|error| sql::Error::Store(store::Error::io("work in folder", &folder, error)))?;
-    let mut tables = Tables::default().with_text(&asked.as_text).with_header(asked.header.into());
+    env::set_current_dir(&folder).map_err(|error| store::Error::io("work in folder", &folder, error))?;
+    let mut request = Request::<Sql>::from_json(&asked.request)?;
     for (name, paths) in asked.tables {
-        let paths: Vec<PathBuf> = paths.into_iter().map(Name::path).collect();
-        tables = tables.with_files(&name, &paths);
+        let one = |path: Name| NamedTable { name: name.clone(), path: path.path() };
+        request.operation.tables.extend(paths.into_iter().map(one));
     }
-    let mut query = Query::start(job, &asked.text, tables)?;
-    let columns = Facts::of(&query, job).with(query.schema());
-    reply.begun(&columns).map_err(Stopped::Reply)?;
-    let written = match asked.output {
-        Some(path) => write(&mut query, job, &path.path())?,
-        None => {
-            while let Some(batch) = query.next_batch()? {
-                reply_in_parts(reply, &batch).map_err(Stopped::Reply)?;
-            }
-            0
-        }
+    request.output = asked.output.map(Name::path);
+    let target = match asked.nodes {
+        None => Target::Local,
+        Some(connection) => Target::Nodes(connection.open()?),
     };
-    Ok(Facts { written, ..Facts::of(&query, job) })
-}
-
-fn write(query: &mut Query, job: &store::Job, path: &Path) -> sql::Result<u64> {
-    match write_rows(query, job, path) {
-        // A row shows that columns of a table were guessed wrong: the file is written from its beginning.
-        Err(sql::Error::Table(error)) if error.is_contradiction() => match query.begin_exactly() {
-            Ok(true) => write_rows(query, job, path),
-            Ok(false) => Err(error.into()),
-            Err(error) => Err(error),
-        },
-        written => written,
-    }
-}
-
-fn write_rows(query: &mut Query, job: &store::Job, path: &Path) -> sql::Result<u64> {
-    let mut writer = TableWriter::create(path, query.schema().clone(), job.budget())?;
-    while let Some(batch) = query.next_batch()? {
-        writer.write(&batch)?;
-    }
-    Ok(writer.finish()?)
+    let mut rows = Replying(reply);
+    let beside = Beside { rows: Some(&mut rows), ..Beside::default() };
+    let done = request.plan(&target)?.run(job, beside)?;
+    Ok(json!(done))
 }
 
 /// Names the program that becomes the other interpreter.

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "nodes")]
 use inshore::neardata::nodes;
+#[cfg(any(feature = "records", feature = "text"))]
+use inshore::ops;
 #[cfg(feature = "sql")]
 use inshore::sql;
 use inshore::{graph, sortreduce, store, tables};
@@ -41,7 +43,7 @@ pub(crate) struct Raised {
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-enum Kind {
+pub(crate) enum Kind {
     Inshore,
     NotFound,
     Exists,
@@ -49,6 +51,22 @@ enum Kind {
     Damaged,
     Input,
     File,
+    #[cfg(feature = "nodes")]
+    Node,
+}
+
+/// The exception that an error is, and the system's number of it where there is one.
+pub(crate) type Told = (Kind, Option<i32>);
+
+/// An error of one of the libraries.
+pub(crate) trait Tells: std::error::Error {
+    /// Tells the kind of the exception.
+    fn told(&self) -> Told;
+
+    /// The message, where it is not the error's own: that may speak of options of the command.
+    fn message(&self) -> String {
+        self.to_string()
+    }
 }
 
 impl Raised {
@@ -56,62 +74,22 @@ impl Raised {
         Raised { kind, message, errno: None }
     }
 
-    /// One that no other exception of ours tells of.
+    /// An exception that none of the more special ones is.
     #[cfg(feature = "sql")]
     pub(crate) fn other(message: String) -> Raised {
         Raised::new(Kind::Inshore, message)
     }
 
-    /// One that a larger budget helps against.
+    /// An exception that a larger budget helps against.
     #[cfg(feature = "sql")]
     pub(crate) fn budget(message: String) -> Raised {
         Raised::new(Kind::Budget, message)
     }
 
-    /// That of an error of any of the libraries.
-    pub(crate) fn of(error: impl Into<graph::Error>) -> Raised {
-        let error = error.into();
-        let message = error.to_string();
-        match error {
-            graph::Error::Store(error) => of_store(error, message),
-            graph::Error::SortReduce(sortreduce::Error::Store(error)) => of_store(error, message),
-            graph::Error::Tables(
-                tables::Error::Store(error) | tables::Error::SortReduce(sortreduce::Error::Store(error)),
-            ) => of_store(error, message),
-            graph::Error::Tables(tables::Error::Io { source, .. }) => of_file(&source, message),
-            graph::Error::Tables(tables::Error::NoRoom { .. }) => {
-                of_file(&std::io::Error::from_raw_os_error(ENOSPC), message)
-            }
-            graph::Error::SortReduce(sortreduce::Error::TooManyRuns { .. })
-            | graph::Error::Tables(
-                tables::Error::TooLarge { .. }
-                | tables::Error::SortReduce(sortreduce::Error::TooManyRuns { .. }),
-            ) => Raised::new(Kind::Budget, message),
-            graph::Error::NoSuchVertex { .. } => Raised::new(Kind::NotFound, message),
-            graph::Error::SortReduce(sortreduce::Error::DamagedRun { .. })
-            | graph::Error::Tables(tables::Error::SortReduce(sortreduce::Error::DamagedRun { .. }))
-            | graph::Error::BadGraph { .. } => Raised::new(Kind::Damaged, message),
-            graph::Error::Tables(_)
-            | graph::Error::BadInput { .. }
-            | graph::Error::Empty { .. }
-            | graph::Error::TooManyVertices { .. }
-            | graph::Error::BadOption { .. }
-            | graph::Error::Overflow { .. } => Raised::new(Kind::Input, message),
-            _ => Raised::new(Kind::Inshore, message),
-        }
-    }
-
-    /// That of an error of a query.
-    #[cfg(feature = "sql")]
-    pub(crate) fn of_sql(error: sql::Error) -> Raised {
-        let message = error.to_string();
-        match error {
-            sql::Error::Store(error) => Raised::of(error),
-            sql::Error::Table(error) => Raised::of(error),
-            sql::Error::Query(_) | sql::Error::NoColumn(_) => Raised::new(Kind::Input, message),
-            sql::Error::Memory(_) => Raised::new(Kind::Budget, message),
-            _ => Raised::new(Kind::Inshore, message),
-        }
+    /// The exception for an error of a library.
+    pub(crate) fn of(error: &impl Tells) -> Raised {
+        let (kind, errno) = error.told();
+        Raised { kind, message: error.message(), errno }
     }
 
     /// Makes the exception.
@@ -125,6 +103,8 @@ impl Raised {
             Kind::Damaged => tree::DamagedError::new_err(message),
             Kind::Input => tree::InputError::new_err(message),
             Kind::File => tree::FileError::new_err(message),
+            #[cfg(feature = "nodes")]
+            Kind::Node => tree::NodeError::new_err(message),
         };
         if let Kind::File = kind {
             Python::attach(|py| {
@@ -136,106 +116,205 @@ impl Raised {
     }
 }
 
+impl<E: Tells> From<E> for Raised {
+    fn from(error: E) -> Raised {
+        Raised::of(&error)
+    }
+}
+
 /// The exception for an error of any of the libraries.
-pub(crate) fn to_python(error: impl Into<graph::Error>) -> PyErr {
-    Raised::of(error).raise()
+pub(crate) fn to_python(error: impl Tells) -> PyErr {
+    Raised::of(&error).raise()
 }
 
-/// The exception for an error of a kernel.
-#[cfg(feature = "text")]
-pub(crate) fn kernel_to_python(error: kernels::Error) -> PyErr {
-    let message = error.to_string();
-    match error {
-        kernels::Error::Read(error) => of_reading(error, message),
-        kernels::Error::Store(error) => of_store(error, message).raise(),
-        kernels::Error::Table(error) => to_python(error),
-        kernels::Error::SortReduce(error) => to_python(error),
-        kernels::Error::WordTooLong { .. } => tree::BudgetError::new_err(message),
-        kernels::Error::Exists { .. } => {
-            tree::ExistsError::new_err(format!("{message}: force=True replaces it"))
-        }
-        kernels::Error::UnknownEnding { .. } => {
-            tree::InputError::new_err(format!("{message}: say with output what to write"))
-        }
-        kernels::Error::BadPattern { .. }
-        | kernels::Error::BadOption { .. }
-        | kernels::Error::BadProfiles { .. }
-        | kernels::Error::BadLevel { .. }
-        | kernels::Error::BadName { .. }
-        | kernels::Error::BadList { .. }
-        | kernels::Error::Damaged { .. } => tree::InputError::new_err(message),
-        kernels::Error::Input { source, .. }
-        | kernels::Error::Io { source, .. }
-        | kernels::Error::Write(source) => file_error(&source, message),
-        _ => tree::InshoreError::new_err(message),
+/// An `OSError` with the system's number, if there is one.
+fn of_file(source: &std::io::Error) -> Told {
+    (Kind::File, source.raw_os_error())
+}
+
+impl Tells for store::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            store::Error::NotFound { .. } => Kind::NotFound,
+            store::Error::NameExists { .. } => Kind::Exists,
+            store::Error::OverBudget { .. } | store::Error::BudgetTooSmall { .. } => Kind::Budget,
+            store::Error::Damaged { .. } | store::Error::BadFormat { .. } => Kind::Damaged,
+            store::Error::BadName { .. }
+            | store::Error::BadOutput { .. }
+            | store::Error::BadSize { .. }
+            | store::Error::NotAStore { .. } => Kind::Input,
+            store::Error::Io { source, .. } => return of_file(source),
+            _ => Kind::Inshore,
+        };
+        (kind, None)
     }
 }
 
-/// The exception for an error of nodes.
-#[cfg(feature = "nodes")]
-pub(crate) fn nodes_to_python(error: nodes::Error) -> PyErr {
-    let message = error.to_string();
-    match error {
-        nodes::Error::Store(error) => of_store(error, message).raise(),
-        nodes::Error::NotFound { .. } => tree::NotFoundError::new_err(message),
-        nodes::Error::Input { source, .. } => file_error(&source, message),
-        nodes::Error::Credentials { .. }
-        | nodes::Error::Address { .. }
-        | nodes::Error::NoLines { .. }
-        | nodes::Error::RowGroups { .. }
-        | nodes::Error::Pages { .. } => tree::InputError::new_err(message),
-        _ => tree::NodeError::new_err(message),
+impl Tells for sortreduce::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            sortreduce::Error::Store(error) => return error.told(),
+            sortreduce::Error::TooManyRuns { .. } => Kind::Budget,
+            sortreduce::Error::DamagedRun { .. } => Kind::Damaged,
+            _ => Kind::Inshore,
+        };
+        (kind, None)
     }
 }
 
-#[cfg(feature = "text")]
-fn of_reading(error: neardata::Error, message: String) -> PyErr {
-    match error {
-        neardata::Error::Store(error) => of_store(error, message).raise(),
-        neardata::Error::LineTooLong { .. } => tree::BudgetError::new_err(message),
-        // What gives a stream fails with errors of its own.
-        neardata::Error::Stream(error) => match error.downcast::<tables::Error>() {
-            Ok(error) => to_python(*error),
-            Err(error) => match error.downcast::<store::Error>() {
-                Ok(error) => of_store(*error, message).raise(),
-                #[cfg(feature = "nodes")]
-                Err(error) => match error.downcast::<nodes::Error>() {
-                    Ok(error) => nodes_to_python(*error),
-                    Err(_) => tree::InputError::new_err(message),
-                },
-                #[cfg(not(feature = "nodes"))]
-                Err(_) => tree::InputError::new_err(message),
+impl Tells for tables::Error {
+    fn told(&self) -> Told {
+        match self {
+            tables::Error::Store(error) => error.told(),
+            tables::Error::SortReduce(error) => match error.told() {
+                (Kind::Inshore, _) => (Kind::Input, None),
+                told => told,
             },
-        },
-        _ => tree::InshoreError::new_err(message),
+            tables::Error::Io { source, .. } => of_file(source),
+            tables::Error::NoRoom { .. } => (Kind::File, Some(ENOSPC)),
+            tables::Error::TooLarge { .. } => (Kind::Budget, None),
+            _ => (Kind::Input, None),
+        }
     }
 }
 
-fn of_store(error: store::Error, message: String) -> Raised {
-    let kind = match error {
-        store::Error::NotFound { .. } => Kind::NotFound,
-        store::Error::NameExists { .. } => Kind::Exists,
-        store::Error::OverBudget { .. } | store::Error::BudgetTooSmall { .. } => Kind::Budget,
-        store::Error::Damaged { .. } | store::Error::BadFormat { .. } => Kind::Damaged,
-        store::Error::BadName { .. }
-        | store::Error::BadOutput { .. }
-        | store::Error::BadSize { .. }
-        | store::Error::NotAStore { .. } => Kind::Input,
-        store::Error::Io { source, .. } => return of_file(&source, message),
-        _ => Kind::Inshore,
-    };
-    Raised::new(kind, message)
+impl Tells for graph::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            graph::Error::Store(error) => return error.told(),
+            graph::Error::SortReduce(error) => return error.told(),
+            graph::Error::Tables(error) => return error.told(),
+            graph::Error::NoSuchVertex { .. } => Kind::NotFound,
+            graph::Error::BadGraph { .. } => Kind::Damaged,
+            graph::Error::BadInput { .. }
+            | graph::Error::Empty { .. }
+            | graph::Error::TooManyVertices { .. }
+            | graph::Error::BadOption { .. }
+            | graph::Error::Overflow { .. } => Kind::Input,
+            _ => Kind::Inshore,
+        };
+        (kind, None)
+    }
 }
 
-/// An `OSError` with the system's number, if there is one.
-fn of_file(source: &std::io::Error, message: String) -> Raised {
-    Raised { errno: source.raw_os_error(), ..Raised::new(Kind::File, message) }
+#[cfg(feature = "sql")]
+impl Tells for sql::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            sql::Error::Store(error) => return error.told(),
+            sql::Error::Table(error) => return error.told(),
+            sql::Error::Query(_) | sql::Error::NoColumn(_) => Kind::Input,
+            sql::Error::Memory(_) => Kind::Budget,
+            sql::Error::Elsewhere(_) => Kind::Node,
+            _ => Kind::Inshore,
+        };
+        (kind, None)
+    }
 }
 
-/// An `OSError` with the system's number, if there is one.
 #[cfg(feature = "text")]
-fn file_error(source: &std::io::Error, message: String) -> PyErr {
-    of_file(source, message).raise()
+impl Tells for kernels::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            kernels::Error::Read(error) => return error.told(),
+            kernels::Error::Store(error) => return error.told(),
+            kernels::Error::Table(error) => return error.told(),
+            kernels::Error::SortReduce(error) => return error.told(),
+            kernels::Error::WordTooLong { .. } => Kind::Budget,
+            kernels::Error::Exists { .. } => Kind::Exists,
+            kernels::Error::UnknownEnding { .. }
+            | kernels::Error::BadPattern { .. }
+            | kernels::Error::BadOption { .. }
+            | kernels::Error::BadProfiles { .. }
+            | kernels::Error::BadLevel { .. }
+            | kernels::Error::BadName { .. }
+            | kernels::Error::BadList { .. }
+            | kernels::Error::Damaged { .. } => Kind::Input,
+            kernels::Error::Input { source, .. }
+            | kernels::Error::Io { source, .. }
+            | kernels::Error::Write(source) => return of_file(source),
+            _ => Kind::Inshore,
+        };
+        (kind, None)
+    }
+
+    fn message(&self) -> String {
+        match self {
+            kernels::Error::Exists { .. } => format!("{self}: force=True replaces it"),
+            kernels::Error::UnknownEnding { .. } => format!("{self}: say with output what to write"),
+            _ => self.to_string(),
+        }
+    }
+}
+
+#[cfg(feature = "text")]
+impl Tells for neardata::Error {
+    fn told(&self) -> Told {
+        let stream = match self {
+            neardata::Error::Store(error) => return error.told(),
+            neardata::Error::LineTooLong { .. } => return (Kind::Budget, None),
+            neardata::Error::Stream(error) => error,
+            _ => return (Kind::Inshore, None),
+        };
+        // A stream fails with errors of the library that gives it.
+        let told = stream.downcast_ref().map(store::Error::told);
+        let told = told.or_else(|| stream.downcast_ref().map(tables::Error::told));
+        #[cfg(feature = "nodes")]
+        let told = told.or_else(|| stream.downcast_ref().map(nodes::Error::told));
+        told.unwrap_or((Kind::Input, None))
+    }
+}
+
+#[cfg(feature = "nodes")]
+impl Tells for nodes::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            nodes::Error::Store(error) => return error.told(),
+            nodes::Error::NotFound { .. } => Kind::NotFound,
+            nodes::Error::Input { source, .. } => return of_file(source),
+            nodes::Error::Credentials { .. }
+            | nodes::Error::Address { .. }
+            | nodes::Error::NoLines { .. }
+            | nodes::Error::RowGroups { .. }
+            | nodes::Error::Pages { .. } => Kind::Input,
+            _ => Kind::Node,
+        };
+        (kind, None)
+    }
+}
+
+#[cfg(any(feature = "records", feature = "text"))]
+impl Tells for ops::Error {
+    fn told(&self) -> Told {
+        let kind = match self {
+            ops::Error::Store(error) => return error.told(),
+            ops::Error::Table(error) => return error.told(),
+            #[cfg(feature = "text")]
+            ops::Error::Kernel(error) => return error.told(),
+            #[cfg(feature = "nodes")]
+            ops::Error::Nodes(error) | ops::Error::File(ops::FileError::Nodes(error)) => return error.told(),
+            #[cfg(feature = "nodes")]
+            ops::Error::File(ops::FileError::Table(error)) => return error.told(),
+            #[cfg(feature = "sql")]
+            ops::Error::Sql(error) => return error.told(),
+            ops::Error::Unreadable { source, .. } => return of_file(source),
+            ops::Error::Rows(_) | ops::Error::NeedsStore { .. } => Kind::Inshore,
+            // A request that cannot be: what it names, and what goes together.
+            _ => Kind::Input,
+        };
+        (kind, None)
+    }
+
+    fn message(&self) -> String {
+        match self {
+            #[cfg(feature = "text")]
+            ops::Error::Kernel(error) => error.message(),
+            ops::Error::OneOutput { inputs, .. } => {
+                format!("output is one file, and {inputs} are given: expected one")
+            }
+            _ => self.to_string(),
+        }
+    }
 }
 
 /// A whole number given as `option`; what does not fit `T` is named, and not Python's `OverflowError`.

@@ -12,17 +12,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inshore::{
-    graph,
-    store::{self, Budget, Cancel, Context, Execution, default_memory_bytes, parse_bytes},
-};
+use inshore::store::{self, Budget, Cancel, Context, Execution, default_memory_bytes, parse_bytes};
 use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 
-use crate::error::{bad_option, to_python, whole};
+use crate::error::{Tells, bad_option, to_python, whole};
 
-/// How long compressing may take to stop: zstd works on a block of 32 MiB, for ten seconds and more, and hears nothing meanwhile.
-#[cfg(feature = "text")]
-pub(crate) const STOP_PATIENCE: Duration = Duration::from_millis(800);
 /// How often a signal is looked for.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
@@ -109,7 +103,7 @@ pub(crate) fn budget(
 
 pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     match value.cast::<PyString>() {
-        Ok(text) => parse_bytes(text.to_str()?).map_err(to_python),
+        Ok(text) => parse_bytes(text.to_str()?).map_err(|error| to_python(store::Error::from(error))),
         Err(_) if value.is_instance_of::<pyo3::types::PyFloat>() => {
             Err(PyTypeError::new_err("memory: expected a size such as \"64MiB\" or a whole number of bytes"))
         }
@@ -129,21 +123,16 @@ pub(crate) fn to_json(facts: &impl serde::Serialize) -> PyResult<String> {
 /// gone, the exception goes on. A second one does not wait: a job that hangs in a read (a pipe that nobody
 /// writes to) is left to end by itself. Signals come to Python's main thread only, so in other threads a job
 /// runs to its end.
-pub(crate) fn run<T: Send + 'static, J: AsRef<Context> + Clone + Send + 'static>(
+pub(crate) fn run<T, E, J>(
     py: Python<'_>,
     job: &J,
-    work: impl FnOnce(&J) -> graph::Result<T> + Send + 'static,
-) -> PyResult<T> {
-    run_stopping_within(py, job, Duration::MAX, work)
-}
-
-/// The same, where a job that has not stopped for so long after the first signal is left to end by itself.
-pub(crate) fn run_stopping_within<T: Send + 'static, J: AsRef<Context> + Clone + Send + 'static>(
-    py: Python<'_>,
-    job: &J,
-    patience: Duration,
-    work: impl FnOnce(&J) -> graph::Result<T> + Send + 'static,
-) -> PyResult<T> {
+    work: impl FnOnce(&J) -> Result<T, E> + Send + 'static,
+) -> PyResult<T>
+where
+    T: Send + 'static,
+    E: Tells + Send + 'static,
+    J: AsRef<Context> + Clone + Send + 'static,
+{
     let cancel = job.as_ref().cancel().clone();
     let (sender, mut receiver) = sync_channel(1);
     let job = job.clone();
@@ -155,7 +144,7 @@ pub(crate) fn run_stopping_within<T: Send + 'static, J: AsRef<Context> + Clone +
         })
         .map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
     let mut signal = None;
-    match receive(py, &cancel, &mut receiver, &mut signal, patience) {
+    match receive(py, &cancel, &mut receiver, &mut signal, Duration::MAX) {
         // The thread lets go of the job, and with it of the scratch folder, before this returns.
         Received::Message(result) => {
             py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));

@@ -1,21 +1,20 @@
 //! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
 //!
-//! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`], [`answer::Answer`] and
-//! [`answer::Batch`], for queries [`sql::Asked`] and [`contained`], their processes, for searches [`search::Searching`], for datasets as bytes
-//! [`files::Files`], [`files::File`] and [`files::Writer`], for several machines [`nodes::Nodes`], and for files of rows, texts and bytes the functions of
-//! [`tables`], [`texts`] and [`packing`]. The public half, with the docs, the types and everything that needs `pyarrow`, is in
+//! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`] and [`nodes::Nodes`], for datasets as bytes
+//! [`files::Files`], [`files::File`] and [`files::Writer`]. Whatever gives rows is a [`run::Run`]: a thread that works, and [`run::Batch`]es that
+//! are had from it. [`operation::operate`] starts the run of any operation from its request in JSON, [`contained`] that of a query in a process
+//! of its own; graphs start theirs. The public half, with the docs, the types and everything that needs `pyarrow`, is in
 //! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
 //!
-//! - Long work goes through [`job::run`]: a thread of its own, the GIL released, Ctrl-C heard.
+//! - Long work goes through [`job::run`] and [`run::start`]: a thread of its own, the GIL released, Ctrl-C heard.
 //! - Every error goes through [`error::to_python`].
 //!
-//! There is no `unsafe` here: a [`answer::Batch`] hands its buffers over in capsules that own them.
+//! There is no `unsafe` here: a [`run::Batch`] hands its buffers over in capsules that own them.
 
 use pyo3::{prelude::*, types::PyTuple};
 
 #[cfg(not(feature = "full"))]
 mod absent;
-mod answer;
 #[cfg(feature = "sql")]
 mod contained;
 mod error;
@@ -24,17 +23,12 @@ mod graph;
 mod job;
 #[cfg(feature = "nodes")]
 mod nodes;
-#[cfg(feature = "text")]
-mod packing;
-#[cfg(feature = "text")]
-mod search;
+#[cfg(any(feature = "records", feature = "text"))]
+mod operation;
+mod run;
 #[cfg(feature = "sql")]
 mod sql;
 mod store;
-#[cfg(feature = "records")]
-mod tables;
-#[cfg(feature = "text")]
-mod texts;
 
 /// A query may take so much memory and no more, in the process in which it runs.
 #[cfg(feature = "sql")]
@@ -48,32 +42,22 @@ mod _native {
     #[cfg(not(feature = "full"))]
     #[pymodule_export]
     use super::absent::__getattr__;
+    #[cfg(feature = "sql")]
+    #[pymodule_export]
+    use super::contained::work_apart;
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};
-    #[cfg(feature = "records")]
+    #[cfg(any(feature = "records", feature = "text"))]
     #[pymodule_export]
-    use super::tables::{group, kmers, sort_binary, sort_tables, sort_text};
+    use super::operation::operate;
     #[pymodule_export]
     use super::{
-        answer::{Answer, Batch, check_output},
         files::{File, Files, Writer},
         graph::Graph,
         job::Job,
+        run::{Batch, Columns, Run},
         store::Store,
-    };
-    #[cfg(feature = "sql")]
-    #[pymodule_export]
-    use super::{
-        contained::work_apart,
-        sql::{Asked, query},
-    };
-    #[cfg(feature = "text")]
-    #[pymodule_export]
-    use super::{
-        packing::{check_checksums, checksum, compress, decompress},
-        search::{Searching, search},
-        texts::{count_words, language_identify, language_train},
     };
 
     #[pymodule_init]

@@ -1,16 +1,18 @@
 //! Nodes: what is asked of several machines.
 
 use std::{
+    ffi::OsString,
     fs::File,
     io::Write,
     net::SocketAddr,
+    os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
     sync::Mutex,
     time::Duration,
 };
 
 use inshore::{
-    kernels::{self, SearchTable, WordOptions, count_words_on_nodes, word_schema},
+    kernels,
     neardata::{
         Contents, Error as ReadError, Event, Next,
         nodes::{
@@ -18,28 +20,63 @@ use inshore::{
             RunOptions, Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
         },
     },
+    ops::{self, OnNodes, Target, wholes},
     spreading::{cuts, record_lines, separator},
     store::{self, Deadline},
-    tables::{Input, NewFile, TableWriter},
+    tables::{Input, NewFile},
 };
 use pyo3::prelude::*;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    answer::file,
-    error::{bad_option, kernel_to_python, nodes_to_python, to_python, whole},
+    error::{Tells, bad_option, to_python, whole},
     job::{Job, budget, run, size, to_json},
-    search::{Options, Searching, start},
+    run::file,
     store::Store,
 };
 
 /// Machines that serve, as one.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Nodes {
-    nodes: Named,
-    options: RunOptions,
-    /// Of each call.
+    on: OnNodes,
+    connection: Connection,
+}
+
+/// What a connection to nodes is made of, also in another process of ours.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Connection {
+    addresses: Vec<String>,
+    credentials: Option<Name>,
+    /// The time of each call.
     deadline: Option<Duration>,
+    partial: bool,
+    node_memory_bytes: Option<u64>,
+}
+
+impl Connection {
+    /// Makes it.
+    pub(crate) fn open(self) -> Result<OnNodes, Error> {
+        let Connection { addresses, credentials, deadline, partial, node_memory_bytes } = self;
+        let credentials = credentials.map(|name| read_credentials(&name.path())).transpose()?;
+        let deadline = deadline.and_then(Deadline::after);
+        let nodes = Named::new(ClientConfig { deadline, ..ClientConfig::new(addresses, credentials) })?;
+        Ok(OnNodes { nodes, options: RunOptions { partial, node_memory_bytes, ..RunOptions::default() } })
+    }
+}
+
+/// A name of a file: any bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Name(Vec<u8>);
+
+impl Name {
+    pub(crate) fn of(path: &Path) -> Name {
+        Name(path.as_os_str().as_bytes().to_vec())
+    }
+
+    pub(crate) fn path(self) -> PathBuf {
+        OsString::from_vec(self.0).into()
+    }
 }
 
 /// An agent that serves from this process.
@@ -66,7 +103,7 @@ pub(crate) fn serve(
         address: listen.to_string(),
         what: "this is no address to listen at: it is NUMBER:PORT".to_string(),
     };
-    let address: SocketAddr = listen.parse().map_err(bad).map_err(nodes_to_python)?;
+    let address: SocketAddr = listen.parse().map_err(bad).map_err(to_python)?;
     let slots = match whole::<u32>("slots", slots)? {
         0 => return Err(bad_option("slots", slots, "at least 1")),
         slots => slots as usize,
@@ -83,7 +120,7 @@ pub(crate) fn serve(
         let config = AgentConfig { slots, credentials, ..habits };
         inshore::neardata::nodes::Agent::new(store, works, config).serve(address)
     });
-    let serving = serving.map_err(nodes_to_python)?;
+    let serving = serving.map_err(to_python)?;
     Ok(Agent { address: serving.address(), serving: Mutex::new(Some(serving)) })
 }
 
@@ -121,40 +158,44 @@ pub(crate) fn connect(
             return Err(bad_option("deadline", found.as_any(), "a number of seconds above 0"));
         }
     };
-    let node_memory_bytes = node_memory.map(size).transpose()?;
-    let options = RunOptions { partial, node_memory_bytes, ..RunOptions::default() };
-    let made = py.detach(|| {
-        let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
-        let deadline = deadline.and_then(Deadline::after);
-        Named::new(ClientConfig { deadline, ..ClientConfig::new(addresses, credentials) })
-    });
-    Ok(Nodes { nodes: made.map_err(nodes_to_python)?, options, deadline })
+    let connection = Connection {
+        addresses,
+        credentials: credentials.map(|path| Name::of(&file(path))),
+        deadline,
+        partial,
+        node_memory_bytes: node_memory.map(size).transpose()?,
+    };
+    let on = py.detach(|| connection.clone().open()).map_err(to_python)?;
+    Ok(Nodes { on, connection })
 }
 
 impl Nodes {
-    fn wholes(nodes: &Named, names: &[String]) -> Result<Vec<Whole>, Error> {
-        let catalog = nodes.catalog()?;
-        let mut wholes = Vec::new();
-        for name in names {
-            wholes.extend(catalog.named(name.strip_prefix("store:").unwrap_or(name))?);
-        }
-        Ok(wholes)
+    /// The nodes as a target, for one call.
+    pub(crate) fn target(&self) -> Target {
+        Target::Nodes(self.begin())
+    }
+
+    /// What another process needs to ask the same nodes.
+    #[cfg(feature = "sql")]
+    pub(crate) fn connection(&self) -> Connection {
+        self.connection.clone()
     }
 
     /// The nodes, for one call.
-    fn begin(&self) -> Named {
-        self.nodes.begin(self.deadline.and_then(Deadline::after))
+    pub(crate) fn begin(&self) -> OnNodes {
+        let nodes = self.on.nodes.begin(self.connection.deadline.and_then(Deadline::after));
+        OnNodes { nodes, options: self.on.options.clone() }
     }
 
     /// Does `work` with the nodes on a thread of its own.
-    fn run<T: Send + 'static>(
+    fn run<T: Send + 'static, E: Tells + Send + 'static>(
         &self,
         py: Python<'_>,
         job: &Job,
-        work: impl FnOnce(&store::Context, &Named) -> Result<T, Error> + Send + 'static,
+        work: impl FnOnce(&store::Context, &Named) -> Result<T, E> + Send + 'static,
     ) -> PyResult<T> {
-        let nodes = self.begin();
-        run(py, &job.context()?, move |job| Ok(work(job, &nodes)))?.map_err(nodes_to_python)
+        let nodes = self.begin().nodes;
+        run(py, &job.context()?, move |job| work(job, &nodes))
     }
 }
 
@@ -163,12 +204,12 @@ impl Nodes {
     /// Their addresses.
     #[getter]
     fn addresses(&self) -> Vec<String> {
-        self.nodes.addresses().map(str::to_string).collect()
+        self.on.nodes.addresses().map(str::to_string).collect()
     }
 
     /// How each of them is, as JSON.
     fn status(&self, py: Python<'_>, job: &Job) -> PyResult<String> {
-        let found = self.run(py, job, |_, nodes| Ok(nodes.status()))?;
+        let found = self.run(py, job, |_, nodes| Ok::<_, Error>(nodes.status()))?;
         let one = |node: &NodeStatus| match &node.status {
             Ok(status) => json!({ "node": node.address, "status": status }),
             Err(error) => json!({ "node": node.address, "error": error.to_string() }),
@@ -185,7 +226,7 @@ impl Nodes {
                     "pieces": whole.pieces.len(), "copies": whole.copies(), "nodes": whole.nodes(nodes) })
             };
             let lost = catalog.lost().iter().map(|(_, why)| why.clone()).collect();
-            Ok((catalog.wholes()?.iter().map(one).collect::<Vec<Value>>(), lost))
+            Ok::<_, Error>((catalog.wholes()?.iter().map(one).collect::<Vec<Value>>(), lost))
         })?;
         Ok((to_json(&files)?, lost))
     }
@@ -230,9 +271,9 @@ impl Nodes {
         };
         let path = file(path);
         let source = path.clone();
-        let find = move |job: &store::Context| Ok(cuts(&Input::new(&source), job.budget()));
+        let find = move |job: &store::Context| cuts(&Input::new(&source), job.budget());
         let ends = match load.record_bytes {
-            None => run(py, &job.context()?, find)?.map_err(to_python)?,
+            None => run(py, &job.context()?, find)?,
             Some(_) => None,
         };
         let load = LoadOptions { ends, ..load };
@@ -248,75 +289,16 @@ impl Nodes {
 
     /// Writes a file of the nodes to `path`, which appears whole or not at all, and gives its length.
     fn get(&self, py: Python<'_>, job: &Job, name: String, path: PathBuf) -> PyResult<u64> {
-        let (path, options) = (file(path), RunOptions { partial: false, ..self.options.clone() });
-        let got = self.run(py, job, move |job, nodes| {
-            let wholes = Nodes::wholes(nodes, std::slice::from_ref(&name))?;
+        let (path, options) = (file(path), RunOptions { partial: false, ..self.on.options.clone() });
+        self.run(py, job, move |job, nodes| {
+            let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
             let [only] = &wholes[..] else {
                 let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
                 let what = format!("it is several files: {}", titles.join(", "));
-                return Err(Error::Incomplete { name, what });
+                return Err(Error::Incomplete { name, what }.into());
             };
-            Ok(copy(job, nodes, only, &path, &options))
-        })?;
-        got.map_err(kernel_to_python)
-    }
-
-    /// Starts a search of files.
-    fn search(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        patterns: Vec<String>,
-        names: Vec<String>,
-        options: Options<'_>,
-    ) -> PyResult<Searching> {
-        let budget = job.context()?.budget().clone();
-        let table = SearchTable::new(&patterns, &options.patterns(), options.table()?, &budget);
-        let table = table.map_err(kernel_to_python)?;
-        let (nodes, wholes) =
-            self.run(py, job, move |_, nodes| Ok((nodes.clone(), Nodes::wholes(nodes, &names)?)))?;
-        let asked = self.options.clone();
-        start(job.execution()?, table, options.skip(), move |table, job, each| {
-            table.run_on_nodes(&nodes, job, &wholes, &asked, each).map(|(summary, _)| summary)
+            Ok::<_, ops::Error>(copy(job, nodes, only, &path, &options)?)
         })
-    }
-
-    /// Counts words, writes them all to `output` if there is one, and gives the summary as JSON.
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn count_words(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        names: Vec<String>,
-        output: Option<PathBuf>,
-        split: bool,
-        ignore_case: bool,
-        min_count: &Bound<'_, PyAny>,
-        top: &Bound<'_, PyAny>,
-    ) -> PyResult<String> {
-        let (min_count, top) = (whole("min_count", min_count)?, whole::<u32>("top", top)? as usize);
-        let counted = WordOptions { split, ignore_case, min_count, top, table_bytes: None };
-        let (asked, output) = (self.options.clone(), output.map(file));
-        let summary = self.run(py, job, move |job, nodes| {
-            let wholes = Nodes::wholes(nodes, &names)?;
-            let count = || {
-                let create = |path: &PathBuf| TableWriter::create(path, word_schema(), job.budget());
-                let mut writer = output.as_ref().map(create).transpose()?;
-                let (summary, gathered) =
-                    count_words_on_nodes(nodes, job, &wholes, &counted, &asked, |batch| {
-                        writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
-                    })?;
-                if let Some(writer) = writer {
-                    writer.finish()?;
-                }
-                let mut told = json!(summary);
-                told["nodes"] = json!(gathered.nodes);
-                told["missing"] = json!(gathered.missing);
-                Ok::<_, kernels::Error>(told)
-            };
-            Ok(count())
-        })?;
-        to_json(&summary.map_err(kernel_to_python)?)
     }
 
     /// Follows pointers through a file, and gives where chains got, as JSON.
@@ -339,14 +321,14 @@ impl Nodes {
         };
         let starts: Vec<u64> = starts.iter().map(|start| whole("starts", start)).collect::<PyResult<_>>()?;
         let pointers = Pointers { page_bytes: size(page)?, at: whole("at", at)? };
-        let RunOptions { node_memory_bytes, .. } = self.options;
+        let RunOptions { node_memory_bytes, .. } = self.on.options;
         let options =
             TraverseOptions { pointers, steps: whole("steps", steps)?, by, keep_bytes: 0, node_memory_bytes };
         let done = self.run(py, job, move |job, nodes| {
-            let wholes = Nodes::wholes(nodes, std::slice::from_ref(&name))?;
+            let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
             match &wholes[..] {
-                [only] => nodes.traverse(job, only, &starts, &options),
-                _ => Err(Error::Pages { name, what: "it is several files".to_string() }),
+                [only] => Ok::<_, ops::Error>(nodes.traverse(job, only, &starts, &options)?),
+                _ => Err(Error::Pages { name, what: "it is several files".to_string() }.into()),
             }
         })?;
         to_json(&done)

@@ -10,11 +10,11 @@ use inshore::{
 use pyo3::prelude::*;
 
 use crate::{
-    answer::file,
     error::{to_python, whole},
     files::{self, Files},
     graph::Graph,
     job::{Job, run, to_json},
+    run::file,
 };
 
 /// A folder of named graphs.

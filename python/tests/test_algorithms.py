@@ -51,12 +51,12 @@ def case(shape: tuple[int, int, int], request: pytest.FixtureRequest, store: ins
     present = sorted({vertex for pair in pairs for vertex in pair})
     if loose:
         pairs = {(source, target) for source, target in pairs if source != target}
-        present = [int(vertex) for vertex in graph.components().column("vertex").to_numpy()]
+        present = [int(vertex) for vertex in graph.components().table().column("vertex").to_numpy()]
     return Case(graph, present, oracles.both_ways(pairs) if undirected else pairs)
 
 
-def columns(table: pa.Table) -> list[list[object]]:
-    return [column.to_pylist() for column in table.columns]
+def columns(result: inshore.Result) -> list[list[object]]:
+    return [column.to_pylist() for column in result.table().columns]
 
 
 @pytest.mark.parametrize(("iterations", "damping"), [(0, 0.85), (1, 0.85), (10, 0.85), (30, 0.5)])
@@ -69,13 +69,13 @@ def test_pagerank_is_the_power_iteration(case: Case, iterations: int, damping: f
 
 @pytest.mark.parametrize(("vertex_tolerance", "damping"), [(1e-2, 0.85), (1e-6, 0.85), (1e-4, 0.5)])
 def test_pagerank_converges_vertex_by_vertex(case: Case, vertex_tolerance: float, damping: float) -> None:
-    table = case.graph.pagerank(vertex_tolerance=vertex_tolerance, damping=damping, memory="16MiB")
-    vertices, ranks = (column.to_numpy() for column in table.columns)
+    result = case.graph.pagerank(vertex_tolerance=vertex_tolerance, damping=damping, memory="16MiB")
+    vertices, ranks = (column.to_numpy() for column in result.table().columns)
     assert vertices.tolist() == case.vertices
     assert ranks.sum() == pytest.approx(1.0)
     converged = oracles.pagerank(case.vertices, case.edges, 200, damping)
     expected = np.array([converged[vertex] for vertex in case.vertices])
-    told = inshore.summary(table)["error_max"]
+    told = result.summary["error_max"]
     assert told <= 2 * damping * vertex_tolerance / (1 - damping) + 1e-9
     assert np.abs(ranks - expected).sum() <= told + 1e-12
 
@@ -89,11 +89,11 @@ def test_bfs_is_the_breadth_first_search_with_the_smallest_parents(case: Case) -
 
 
 def test_components_are_those_of_union_find(case: Case) -> None:
-    table = case.graph.components(memory="16MiB")
-    vertices, found = columns(table)
+    result = case.graph.components(memory="16MiB")
+    vertices, found = columns(result)
     expected = oracles.components(case.vertices, case.edges)
     assert dict(zip(vertices, found, strict=True)) == expected
-    assert inshore.summary(table)["components"] == len(set(expected.values()))
+    assert result.summary["components"] == len(set(expected.values()))
 
 
 def test_communities_are_those_of_label_propagation(case: Case) -> None:
@@ -103,8 +103,7 @@ def test_communities_are_those_of_label_propagation(case: Case) -> None:
 
 
 def test_clustering_counts_edges_between_neighbours(case: Case) -> None:
-    table = case.graph.clustering(memory="16MiB")
-    vertices, found = columns(table)
+    vertices, found = columns(case.graph.clustering(memory="16MiB"))
     expected = oracles.clustering(case.vertices, case.edges)
     assert dict(zip(vertices, found, strict=True)) == expected
 
@@ -122,14 +121,14 @@ def test_sssp_is_dijkstra(store: inshore.Store) -> None:
         found = columns(graph.sssp(source, memory="16MiB"))
         assert found == [vertices, [oracles.distances(edges, source).get(vertex) for vertex in vertices]]
     with pytest.raises(inshore.InputError, match="weighted"):
-        store.generate_kronecker(scale=4, name="bare").sssp(0)
+        store.generate_kronecker(scale=4, name="bare").sssp(0).table()
 
 
 @pytest.mark.parametrize("sources", [1, 8, 1000])
 def test_betweenness_is_that_of_brandes(case: Case, sources: int) -> None:
-    table = case.graph.betweenness(sources=sources, seed=3, memory="16MiB")
-    vertices, found = columns(table)
-    drawn = inshore.summary(table).get("sources", case.vertices)
+    result = case.graph.betweenness(sources=sources, seed=3, memory="16MiB")
+    vertices, found = columns(result)
+    drawn = result.summary.get("sources", case.vertices)
     assert len(set(drawn)) == min(sources, len(case.vertices))
     expected = oracles.betweenness(case.vertices, case.edges, drawn)
     assert vertices == case.vertices
@@ -137,10 +136,11 @@ def test_betweenness_is_that_of_brandes(case: Case, sources: int) -> None:
 
 
 def test_a_generated_graph_is_the_same_for_the_same_seed(store: inshore.Store) -> None:
-    tables = [
-        store.generate_kronecker(scale=10, seed=seed, name=name, memory=memory).pagerank(memory="16MiB")
+    graphs = [
+        store.generate_kronecker(scale=10, seed=seed, name=name, memory=memory)
         for seed, name, memory in [(5, "a", "16MiB"), (5, "b", "64MiB"), (6, "c", "64MiB")]
     ]
+    tables = [graph.pagerank(memory="16MiB").table() for graph in graphs]
     assert tables[0].equals(tables[1])
     assert not tables[0].equals(tables[2])
     assert tables[0].num_rows == 1024
@@ -148,8 +148,9 @@ def test_a_generated_graph_is_the_same_for_the_same_seed(store: inshore.Store) -
 
 def test_pagerank_stops_at_the_tolerance(store: inshore.Store) -> None:
     graph = store.generate_kronecker(scale=8, name="kron")
-    table = graph.pagerank(iterations=500, tolerance=1e-3)
-    facts = inshore.summary(table)
+    result = graph.pagerank(iterations=500, tolerance=1e-3)
+    result.table()
+    facts = result.summary
     assert facts["supersteps"] < 500
     assert facts["last_change"] <= 1e-3
 

@@ -162,7 +162,7 @@ import inshore
 
 for line in sys.stdin:
     try:
-        reader = inshore.sql(line, tables={"t": sys.argv[1]}, memory="24MiB", threads=2, stream=True)
+        reader = inshore.sql(line, tables={"t": sys.argv[1]}, memory="24MiB", threads=2).reader()
         values = [value for batch in reader for value in batch.to_pydict().get("n", [])]
         print(json.dumps({"values": values}), flush=True)
     except inshore.InshoreError as error:
@@ -211,14 +211,14 @@ def test_a_query_that_takes_too_much_is_one_exception_and_nothing_is_left(
     output.write_text("old\n")
     wide = columns(lambda n: f"repeat(substr(s, {n % 40 + 1}), {16 + n // 40}) AS c{n}")
     with pytest.raises(inshore.BudgetError) as raised:
-        store.sql(f"SELECT {wide} FROM t", tables={"t": table}, memory=BUDGET, threads=2, output=output)
+        store.sql(f"SELECT {wide} FROM t", tables={"t": table}, memory=BUDGET, threads=2).write(output)
     told = r"the query needs more memory than it was given: at 'ProjectionExec: .*' it took more than its "
     told += r"budget of 24 MiB and the 40 MiB that it may have beside that \(a larger --memory helps\)"
     assert re.fullmatch(told, str(raised.value))
     assert output.read_text() == "old\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.csv", "store"]
     assert scratch(store) == ["lock"]
-    assert store.sql("SELECT 1 AS one", memory=BUDGET).to_pydict() == {"one": [1]}
+    assert store.sql("SELECT 1 AS one", memory=BUDGET).table().to_pydict() == {"one": [1]}
 
 
 def test_a_process_that_is_killed_is_an_exception(store: inshore.Store) -> None:
@@ -226,7 +226,7 @@ def test_a_process_that_is_killed_is_an_exception(store: inshore.Store) -> None:
 
     def ask() -> None:
         try:
-            store.sql(SLOW, memory=BUDGET)
+            store.sql(SLOW, memory=BUDGET).table()
         except inshore.InshoreError as error:
             raised.append(error)
 
@@ -244,7 +244,7 @@ def test_a_process_that_is_killed_is_an_exception(store: inshore.Store) -> None:
 def test_a_reader_that_is_closed_half_way_leaves_neither_process_nor_scratch(store: inshore.Store) -> None:
     query = "SELECT value, repeat('x', 100) AS s FROM generate_series(1, 100000000)"
     for close in (pa.RecordBatchReader.close, lambda _: None):
-        reader = store.sql(query, memory=BUDGET, stream=True)
+        reader = store.sql(query, memory=BUDGET).reader()
         assert reader.read_next_batch().num_rows > 0
         assert len(children(os.getpid())) == 1
         close(reader)
@@ -254,14 +254,14 @@ def test_a_reader_that_is_closed_half_way_leaves_neither_process_nor_scratch(sto
 
 
 def test_a_process_ends_with_its_interpreter(store: inshore.Store) -> None:
-    code = "import sys, inshore; inshore.Store(sys.argv[1]).sql(sys.argv[2], memory='24MiB')"
+    code = "import sys, inshore; inshore.Store(sys.argv[1]).sql(sys.argv[2], memory='24MiB').table()"
     with running(code, store.path, SLOW) as process:
         until("it starts a process", lambda: children(process.pid) != [])
         (query,) = children(process.pid)
         process.kill()
         process.wait()
         until("the process outlives it", lambda: not Path(f"/proc/{query}").exists())
-    store.sql("SELECT 1", memory=BUDGET)
+    store.sql("SELECT 1", memory=BUDGET).table()
     assert scratch(store) == ["lock"]
 
 
@@ -279,7 +279,7 @@ for count in (10, 4_000_000):
         pathlib.Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
     query = f"SELECT value, repeat('x', 200) AS s FROM generate_series(1, {count})"
     rows = nbytes = 0
-    for batch in inshore.sql(query, memory="24MiB", threads=2, stream=True):
+    for batch in inshore.sql(query, memory="24MiB", threads=2):
         rows, nbytes = rows + batch.num_rows, nbytes + batch.nbytes
 print(rows, nbytes, status("VmHWM:") - before)
 """
@@ -301,7 +301,7 @@ def test_tables_that_are_handed_over_may_be_scanned_twice(store: inshore.Store) 
     query = "SELECT count(*) AS n FROM t a JOIN t b ON a.k = b.k WHERE a.name = 'n3'"
     expected = sum(1 for row in range(50_000) if row % 77 == 3) * 50
     for source in (table, table.to_reader(max_chunksize=999)):
-        assert store.sql(query, tables={"t": source}, memory=BUDGET).to_pydict() == {"n": [expected]}
+        assert store.sql(query, tables={"t": source}, memory=BUDGET).table().to_pydict() == {"n": [expected]}
 
 
 def test_types_come_back_as_they_went(store: inshore.Store) -> None:
@@ -316,17 +316,17 @@ def test_types_come_back_as_they_went(store: inshore.Store) -> None:
         }
     )
     query = "SELECT *, make_array(text, 'y') AS list, named_struct('a', decimal, 'b', view) AS pair FROM t"
-    found = store.sql(query, tables={"t": table}, memory=BUDGET, threads=1)
+    found = store.sql(query, tables={"t": table}, memory=BUDGET, threads=1).table()
     assert found.select(table.schema.names).to_pylist() == table.to_pylist()
     assert found["list"].to_pylist() == [[text, "y"] for text in texts]
     assert pc.struct_field(found["pair"], "b").to_pylist() == texts
-    none = store.sql(f"{query} WHERE text = 'none'", tables={"t": table}, memory=BUDGET)
+    none = store.sql(f"{query} WHERE text = 'none'", tables={"t": table}, memory=BUDGET).table()
     assert none.schema.equals(found.schema)
     assert none.num_rows == 0
     # Each batch has a dictionary of its own.
     text = "arrow_cast('v' || (value / 30000 + value % 3), 'Dictionary(Int32, Utf8)')"
     query = f"SELECT value, {text} AS category FROM generate_series(0, 99999)"
-    rows = store.sql(query, memory=BUDGET, stream=True).read_all().to_pylist()
+    rows = store.sql(query, memory=BUDGET).reader().read_all().to_pylist()
     assert all(row["category"] == f"v{row['value'] // 30000 + row['value'] % 3}" for row in rows)
     assert len(rows) == 100_000
 
@@ -337,7 +337,7 @@ def test_names_of_files_begin_where_the_interpreter_works(
     (tmp_path / "some").mkdir()
     monkeypatch.chdir(tmp_path / "some")
     Path("t.csv").write_text("k\n1\n2\n")
-    written = store.sql("SELECT sum(k) AS n FROM 't.csv'", memory=BUDGET, output="sum.csv")
+    written = store.sql("SELECT sum(k) AS n FROM 't.csv'", memory=BUDGET).write("sum.csv")
     assert (written.rows, Path("sum.csv").read_text()) == (1, "n\n3\n")
     assert written.report["memory_resident_bytes_max"] > 8 * MIB
     assert {phase["phase"] for phase in written.report["phases"]} >= {"query"}
@@ -348,9 +348,9 @@ def test_a_program_that_is_no_interpreter_is_told(
 ) -> None:
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(inshore.InshoreError, match="INSHORE_PYTHON"):
-        store.sql("SELECT 1", memory=BUDGET)
+        store.sql("SELECT 1", memory=BUDGET).table()
     monkeypatch.setenv("INSHORE_PYTHON", sys.executable)
-    assert store.sql("SELECT 1 AS one", memory=BUDGET).to_pydict() == {"one": [1]}
+    assert store.sql("SELECT 1 AS one", memory=BUDGET).table().to_pydict() == {"one": [1]}
     monkeypatch.setenv("INSHORE_PYTHON", "/bin/false")
     with pytest.raises(inshore.InshoreError, match="/bin/false"):
-        store.sql("SELECT 1", memory=BUDGET)
+        store.sql("SELECT 1", memory=BUDGET).table()

@@ -61,18 +61,18 @@ endless_rows = "SELECT value FROM generate_series(1, 1125899906842624)"
 numbers = "generate_series(1, 1000000)"
 slow = f"SELECT count(*) FROM {numbers} a, {numbers} b WHERE a.value * b.value % 7 = 3"
 jobs = {
-    "table": lambda: store.graph("kron").betweenness(sources=1 << 20, memory="16MiB"),
-    "file": lambda: store.graph("kron").betweenness(sources=1 << 20, output=sys.argv[3]),
+    "table": lambda: store.graph("kron").betweenness(sources=1 << 20, memory="16MiB").table(),
+    "file": lambda: store.graph("kron").betweenness(sources=1 << 20).write(sys.argv[3]),
     "generate": lambda: store.generate_kronecker(scale=26, name="new", memory="16MiB"),
     "reader": lambda: store.import_edges(endless(), name="new"),
     "files": lambda: store.import_edges(["/dev/zero"], format="binary", name="new"),
-    "search": lambda: list(inshore.search("no such line", "/dev/urandom", text=True, stream=True)),
-    "found": lambda: inshore.search("[a-z]", "/dev/urandom", text=True, output=sys.argv[3]),
-    "words": lambda: inshore.count_words("/dev/urandom", store=store, memory="32MiB"),
+    "search": lambda: list(inshore.search("no such line", "/dev/urandom", text=True)),
+    "found": lambda: inshore.search("[a-z]", "/dev/urandom", text=True).write(sys.argv[3]),
+    "words": lambda: store.count_words("/dev/urandom", memory="32MiB").table(),
     "compress": lambda: inshore.compress("/dev/zero", output=sys.argv[3], format="lz4", memory="64MiB"),
-    "sql": lambda: store.sql(slow, memory="24MiB"),
-    "sql reader": lambda: list(store.sql(endless_rows, memory="24MiB", stream=True)),
-    "sql file": lambda: store.sql(slow, memory="24MiB", output=sys.argv[3]),
+    "sql": lambda: store.sql(slow, memory="24MiB").table(),
+    "sql reader": lambda: list(store.sql(endless_rows, memory="24MiB").reader()),
+    "sql file": lambda: store.sql(slow, memory="24MiB").write(sys.argv[3]),
 }
 try:
     print("ready", flush=True)
@@ -80,7 +80,7 @@ try:
 except KeyboardInterrupt:
     names = [entry.name for entry in (store.path / "scratch").iterdir()]
     print("interrupted", [name for name in names if not name.startswith("reader-")])
-print([info.name for info in store.graphs()], len(store.graph("kron").components()))
+print([info.name for info in store.graphs()], len(store.graph("kron").components().table()))
 """
 
 
@@ -151,7 +151,7 @@ def test_ctrl_c_does_not_wait_for_the_end_of_a_block_that_is_compressed(tmp_path
 
 def test_other_threads_run_while_a_job_works(store: inshore.Store) -> None:
     graph = store.generate_kronecker(scale=14, name="kron")
-    worker = threading.Thread(target=lambda: graph.betweenness(sources=300, threads=1))
+    worker = threading.Thread(target=lambda: graph.betweenness(sources=300, threads=1).table())
     started = last = time.monotonic()
     worker.start()
     longest = 0.0
@@ -165,11 +165,10 @@ def test_other_threads_run_while_a_job_works(store: inshore.Store) -> None:
 
 def test_threads_may_share_a_graph(store: inshore.Store) -> None:
     graph = store.generate_kronecker(scale=12, name="kron")
-    expected = graph.components(memory="16MiB")
+    expected = graph.components(memory="16MiB").table()
     tables = []
-    workers = [
-        threading.Thread(target=lambda: tables.append(graph.components(memory="16MiB"))) for _ in range(4)
-    ]
+    result = graph.components(memory="16MiB")
+    workers = [threading.Thread(target=lambda: tables.append(result.table())) for _ in range(4)]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -203,15 +202,15 @@ text = sys.argv[1] + "/../text"
 schema = pa.schema([("source", pa.uint64()), ("target", pa.uint64())])
 options = {"memory": "16MiB", "threads": 2}
 jobs = {
-    "file": lambda: graph.pagerank(iterations=3, output=sys.argv[3], **options),
-    "rows": lambda: read(graph.pagerank(iterations=3, stream=True, **options)),
-    "components": lambda: graph.components(output=sys.argv[3], **options),
+    "file": lambda: graph.pagerank(iterations=3, **options).write(sys.argv[3]),
+    "rows": lambda: read(graph.pagerank(iterations=3, **options)),
+    "components": lambda: graph.components(**options).write(sys.argv[3]),
     "generate": lambda: store.generate_kronecker(scale=20, name="new", **options),
     "reader": lambda: store.import_edges(
         pa.RecordBatchReader.from_batches(schema, stream()), name="new", **options
     ),
-    "search": lambda: read(inshore.search("e", text, spans=True, stream=True, **options)),
-    "words": lambda: inshore.count_words(text, output=sys.argv[3], store=store, memory="32MiB", threads=2),
+    "search": lambda: read(inshore.search("e", text, spans=True, **options)),
+    "words": lambda: store.count_words(text, memory="32MiB", threads=2).write(sys.argv[3]),
     "compress": lambda: inshore.compress(text, output=text + ".zst", force=True, memory="48MiB", threads=2),
 }
 next(stream())  # what making batches takes is the user's

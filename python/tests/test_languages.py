@@ -28,7 +28,7 @@ def few(store: inshore.Store, tmp_path: Path) -> dict[str, int]:
     for label, text in SAMPLES.items():
         samples[label] = tmp_path / f"{label}.sample.gz"
         (tmp_path / f"{label}.sample.gz").write_bytes(gzip.compress(text.encode()))
-    return inshore.language_train(samples, name="few", store=store, memory="32MiB")
+    return store.language_train(samples, name="few", memory="32MiB")
 
 
 def test_profiles_have_the_commonest_grams(few: dict[str, int], store: inshore.Store, tmp_path: Path) -> None:
@@ -54,22 +54,23 @@ def test_texts_lines_and_columns_are_told(tmp_path: Path, store: inshore.Store) 
         for source in (table, csv):
             told = inshore.language_identify(
                 source, profiles="few", column="body", memory="32MiB", threads=threads
-            )
+            ).table()
             assert told["language"].to_pylist() == LANGUAGES
             assert told["row"].to_pylist() == list(range(5))
     many = pa.table({"body": TEXTS * 10_000})
-    told = inshore.language_identify(many, profiles="few", column="body", memory="32MiB", threads=2)
+    result = inshore.language_identify(many, profiles="few", column="body", memory="32MiB", threads=2)
+    told = result.table()
     assert told["language"].to_pylist() == LANGUAGES * 10_000
     assert told["confidence"].null_count == 20_000
     lines = tmp_path / "lines.txt"
     lines.write_text("\n".join([TEXTS[0], "", *TEXTS]))
-    told = inshore.language_identify(lines, profiles="few", lines=True, store=store)
+    told = store.language_identify(lines, profiles="few", lines=True).table()
     assert told["line"].to_pylist() == [1, 3, 4, 5, 6]
     assert told["language"].to_pylist() == ["en", "en", "de", "fr", None]
     assert set(told["source"].to_pylist()) == {str(lines)}
     output = tmp_path / "told.parquet"
-    result = inshore.language_identify([lines, csv], profiles="few", output=output)
-    assert (result.rows, result.summary["unknown"]) == (2, 0)
+    written = inshore.language_identify([lines, csv], profiles="few").write(output)
+    assert (written.rows, written.summary["unknown"]) == (2, 0)
     assert pa.parquet.read_table(output).column_names == ["source", "language", "confidence"]
 
 
@@ -78,12 +79,13 @@ def test_what_cannot_be_told_raises_or_warns(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text(TEXTS[1])
     with pytest.raises(inshore.FileError, match="missing: cannot open"):
-        inshore.language_identify([tmp_path / "missing", text], profiles="few")
+        inshore.language_identify([tmp_path / "missing", text], profiles="few").table()
+    result = inshore.language_identify([tmp_path / "missing", text], profiles="few", errors="warn")
     with pytest.warns(inshore.SkippedWarning, match="missing: cannot open"):
-        told = inshore.language_identify([tmp_path / "missing", text], profiles="few", errors="warn")
+        told = result.table()
     assert told["language"].to_pylist() == ["de"]
     with pytest.raises(inshore.NotFoundError, match="nothing"):
-        inshore.language_identify(text, profiles="nothing")
+        inshore.language_identify(text, profiles="nothing").table()
     with pytest.raises(inshore.InputError, match="both given"):
         inshore.language_identify(text, profiles="few", lines=True, column="body")
     with pytest.raises(inshore.InputError, match="Arrow data"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -44,24 +48,24 @@ def test_what_is_put_is_searched_and_counted_as_here(
     assert loaded["bytes"] == text.stat().st_size
     (listed,) = nodes.ls()
     assert (listed["name"], listed["copies"], len(listed["nodes"])) == ("store:words.txt", 2, 3)
-    here = inshore.search(r"\bw7\b", text, spans=True, memory=BUDGET)
-    there = nodes.search(r"\bw7\b", "words.txt", spans=True, memory=BUDGET)
+    here = inshore.search(r"\bw7\b", text, spans=True, memory=BUDGET).table()
+    there = nodes.search(r"\bw7\b", "words.txt", spans=True, memory=BUDGET).table()
     assert there.drop_columns("path").equals(here.drop_columns("path"))
     assert set(there["path"].to_pylist()) == {"store:words.txt"}
-    streamed = nodes.search(r"\bw7\b", ["store:words.txt"], spans=True, stream=True, memory=BUDGET)
-    assert streamed.read_all().equals(there)
+    streamed = nodes.search(r"\bw7\b", ["store:words.txt"], spans=True, memory=BUDGET)
+    assert streamed.reader().read_all().equals(there)
     for options in ({"invert": True}, {"max_count": 3}, {"ignore_case": True, "words": True}):
-        mine = inshore.search_count("W7", text, include_zero=True, memory=BUDGET, **options)
-        theirs = nodes.search_count("W7", "words.txt", include_zero=True, memory=BUDGET, **options)
+        mine = inshore.search_count("W7", text, include_zero=True, memory=BUDGET, **options).table()
+        theirs = nodes.search_count("W7", "words.txt", include_zero=True, memory=BUDGET, **options).table()
         assert theirs["count"].to_pylist() == mine["count"].to_pylist()
-    written = nodes.search("w7", "words.txt", output=tmp_path / "found.parquet", memory=BUDGET)
+    written = nodes.search("w7", "words.txt", memory=BUDGET).write(tmp_path / "found.parquet")
     assert pyarrow.parquet.read_table(tmp_path / "found.parquet").num_rows == written.rows
     words = nodes.count_words("words.txt", memory=BUDGET)
-    assert words.equals(inshore.count_words(text, memory=BUDGET))
+    assert words.table().equals(inshore.count_words(text, memory=BUDGET).table())
     best = nodes.count_words("words.txt", top=3, memory=BUDGET)
-    assert best.equals(inshore.count_words(text, top=3, memory=BUDGET))
-    nodes.count_words("words.txt", output=tmp_path / "words.csv", memory=BUDGET)
-    inshore.count_words(text, output=tmp_path / "here.csv", memory=BUDGET)
+    assert best.table().equals(inshore.count_words(text, top=3, memory=BUDGET).table())
+    words.write(tmp_path / "words.csv")
+    inshore.count_words(text, memory=BUDGET).write(tmp_path / "here.csv")
     assert (tmp_path / "words.csv").read_text() == (tmp_path / "here.csv").read_text()
     assert nodes.get("words.txt", tmp_path / "again", memory=BUDGET) == text.stat().st_size
     assert (tmp_path / "again").read_bytes() == text.read_bytes()
@@ -70,6 +74,129 @@ def test_what_is_put_is_searched_and_counted_as_here(
     assert [node["status"]["name"] for node in nodes.status()] == ["python"] * 3
     # WebAssembly is contained by a helper that Python is not.
     assert "wasm" not in nodes.status()[0]["status"]["kinds"]
+
+
+@pytest.fixture
+def files(tmp_path: Path, text: Path) -> dict[str, Path]:
+    """Write a table, records of six bytes and sequences, beside the text."""
+    random = np.random.default_rng(6)
+    table = pa.table({"name": [f"n{number % 40}" for number in range(20_000)]})
+    table = table.append_column("size", pa.array(random.integers(-999, 999, 20_000)))
+    pa.csv.write_csv(table, tmp_path / "t.csv")
+    (tmp_path / "r.bin").write_bytes(random.integers(0, 9, 60_000, dtype=np.uint8).tobytes())
+    lines = ["".join(random.choice(list("ACGT"), 60)) for _ in range(2000)]
+    (tmp_path / "s.fa").write_text("".join(f">s{number}\n{line}\n" for number, line in enumerate(lines)))
+    return {
+        "table": tmp_path / "t.csv",
+        "text": text,
+        "records": tmp_path / "r.bin",
+        "reads": tmp_path / "s.fa",
+    }
+
+
+# What is asked of a target about a file. Each answer is a table.
+ASKED: dict[str, tuple[str, Callable[[inshore.Verbs, Any], inshore.Result]]] = {
+    "sort": ("table", lambda to, path: to.sort(path, by=[("size", "descending"), "name"], memory=BUDGET)),
+    "sort unique": ("table", lambda to, path: to.sort(path, by="name", unique=True, memory=BUDGET)),
+    "reduce": (
+        "table",
+        lambda to, path: to.reduce(
+            path, by="name", aggregates=["count", ("size", "sum"), ("size", "max")], memory=BUDGET
+        ),
+    ),
+    "count values": ("table", lambda to, path: to.count_values(path, column="name", memory=BUDGET)),
+    "sql": (
+        "table",
+        lambda to, path: to.sql(
+            "SELECT name, sum(size) AS n FROM t GROUP BY name ORDER BY n, name",
+            tables={"t": path},
+            memory=BUDGET,
+        ),
+    ),
+    "count kmers": ("reads", lambda to, path: to.count_kmers(path, k=9, min_count=2, memory=BUDGET)),
+    "count words": ("text", lambda to, path: to.count_words(path, memory=BUDGET)),
+    "most frequent": ("text", lambda to, path: to.count_words(path, top=5, memory=BUDGET)),
+    "languages": (
+        "text",
+        lambda to, path: to.language_identify(path, profiles="two", lines=True, memory=BUDGET),
+    ),
+    "search": ("text", lambda to, path: to.search(r"\bw7\b", path, spans=True, memory=BUDGET)),
+}
+# And what is written to a file.
+WRITTEN: dict[str, tuple[str, Callable[[inshore.Verbs, Any], inshore.Result]]] = {
+    "lines": ("text", lambda to, path: to.sort_lines(path, unique=True, memory=BUDGET)),
+    "records": ("records", lambda to, path: to.sort_records(path, record_bytes=6, key=(1, 3), memory=BUDGET)),
+}
+
+
+def test_every_verb_gives_on_nodes_what_it_gives_here(
+    files: dict[str, Path], tmp_path: Path, store: inshore.Store
+) -> None:
+    samples = {"en": tmp_path / "en", "w": tmp_path / "w"}
+    samples["en"].write_text("The quick brown fox jumps over the lazy dog.\n")
+    samples["w"].write_text("w1 w2 w3 w4 w17 w23 w42\n")
+    store.language_train(samples, name="two", memory=BUDGET)
+    with ExitStack() as agents:
+        addresses = [
+            agents.enter_context(inshore.serve(tmp_path / f"node{number}", memory="256MiB")).address
+            for number in range(2)
+        ]
+        nodes = inshore.connect(addresses, store=store)
+        for kind, path in files.items():
+            nodes.put(path, piece="64KiB", record=6 if kind == "records" else None, memory=BUDGET)
+        for what, (kind, ask) in ASKED.items():
+            here, there = ask(store, files[kind]).table(), ask(nodes, f"store:{files[kind].name}")
+            found = there.table()
+            # Files have other names there.
+            named = [name for name in here.column_names if name in {"path", "source"}]
+            assert found.drop_columns(named).to_pydict() == here.drop_columns(named).to_pydict(), what
+            assert here.num_rows > 0, what
+            assert there.summary, what
+            written = there.write(tmp_path / "rows.arrow")
+            assert written.rows == here.num_rows, what
+            with pa.ipc.open_file(str(tmp_path / "rows.arrow")) as file:
+                assert file.read_all().equals(found), what
+        for what, (kind, ask) in WRITTEN.items():
+            mine = ask(store, files[kind]).write(tmp_path / "mine")
+            theirs = ask(nodes, files[kind].name).write(tmp_path / "theirs")
+            assert mine.rows == theirs.rows, what
+            assert (tmp_path / "mine").read_bytes() == (tmp_path / "theirs").read_bytes(), what
+        packed = nodes.compress("words.txt", output=tmp_path / "words.gz", memory="64MiB")
+        assert (packed.paths, packed.bytes_in) == ([tmp_path / "words.gz"], files["text"].stat().st_size)
+        assert gzip.decompress((tmp_path / "words.gz").read_bytes()) == files["text"].read_bytes()
+        nodes.put(tmp_path / "words.gz", record=1, memory=BUDGET)
+        packed = nodes.decompress("words.gz", output=tmp_path / "back", memory="64MiB")
+        assert (packed.paths, (tmp_path / "back").read_bytes()) == (
+            [tmp_path / "back"],
+            files["text"].read_bytes(),
+        )
+        sums = nodes.checksum("words.txt", algorithm="md5", memory="64MiB")
+        assert list(sums.values()) == list(inshore.checksum(files["text"], algorithm="md5").values())
+        learnt = nodes.language_train({"w": "words.txt"}, name="there", memory=BUDGET)
+        assert learnt == store.language_train({"w": files["text"]}, name="here", memory=BUDGET)
+
+
+def test_what_does_not_go_with_nodes_is_refused_by_name(nodes: inshore.Nodes) -> None:
+    table = pa.table({"x": [1]})
+    refused: dict[str, Callable[[], object]] = {
+        r"`sort`: resume does not go with nodes": lambda: nodes.sort("t", by="x", resume=True).table(),
+        r"`reduce`: first .* nodes": lambda: nodes.reduce("t", aggregates=[("x", "first")]).table(),
+        r"`language identify`: column .* nodes": lambda: nodes.language_identify(
+            "t", profiles="p", column="x"
+        ).table(),
+        r"`compress`: remove .* nodes": lambda: nodes.compress("t", remove=True),
+        r"`decompress`: remove .* nodes": lambda: nodes.decompress("t", remove=True),
+        r"`sort`: Arrow data does not go with nodes": lambda: nodes.sort(table, by="x"),
+        r"`search`: walk does not go with nodes": lambda: nodes.search("x", "t", max_depth=1).table(),
+        r"`search`: unpack does not go with nodes": lambda: nodes.search("x", "t", unpack=True).table(),
+        r"`search` on nodes: no dataset is named": lambda: nodes.search("x").table(),
+    }
+    for message, ask in refused.items():
+        with pytest.raises(inshore.InputError, match=message):
+            ask()
+    with pytest.raises(inshore.NotFoundError, match="nothing: on none of the nodes"):
+        nodes.sort_lines("nothing").write("x.txt")
+    assert not Path("x.txt").exists()
 
 
 def test_pointers_are_followed_to_where_they_lead(tmp_path: Path, nodes: inshore.Nodes) -> None:
@@ -95,12 +222,14 @@ def test_what_goes_wrong_is_an_exception_of_its_kind(
     text: Path, tmp_path: Path, nodes: inshore.Nodes
 ) -> None:
     with pytest.raises(inshore.NotFoundError, match="on none of the nodes"):
-        nodes.search("x", "nothing", memory=BUDGET)
+        nodes.search("x", "nothing", memory=BUDGET).table()
     with pytest.raises(inshore.InputError):
-        nodes.search("(", "nothing", memory=BUDGET)
-    with pytest.raises(TypeError, match="'globs'"):
-        nodes.search("x", "nothing", globs="*")  # type: ignore[call-overload]
-    with pytest.raises(inshore.InputError, match="names is empty"):
+        nodes.search("(", "nothing", memory=BUDGET).table()
+    with pytest.raises(inshore.InputError, match="walk does not go with nodes"):
+        nodes.search("x", "nothing", globs="*").table()
+    with pytest.raises(TypeError, match="'word'"):
+        nodes.search("x", "nothing", word=True)  # type: ignore[call-arg]
+    with pytest.raises(inshore.InputError, match="paths is empty"):
         nodes.count_words([])
     with pytest.raises(inshore.FileError):
         nodes.put(tmp_path / "missing", memory=BUDGET)
@@ -136,17 +265,18 @@ def test_a_lost_node_is_made_up_for_or_named(text: Path, tmp_path: Path) -> None
         nodes = inshore.connect(addresses)
         nodes.put(text, "safe", copies=2, piece="64KiB", memory=BUDGET)
         nodes.put(text, "single", piece="64KiB", memory=BUDGET)
-        whole = nodes.search_count("w7", "safe", memory=BUDGET)
+        whole = nodes.search_count("w7", "safe", memory=BUDGET).table()
         agents[1].close()
         # A connection that was made before is found to be lost; a new one is refused at once.
         nodes = inshore.connect(addresses)
-        again = nodes.search_count("w7", "safe", memory=BUDGET)
+        again = nodes.search_count("w7", "safe", memory=BUDGET).table()
         assert again.equals(whole)
         with pytest.raises(inshore.NodeError, match=re.escape(addresses[1])):
-            nodes.search_count("w7", "single", memory=BUDGET)
+            nodes.search_count("w7", "single", memory=BUDGET).table()
         with pytest.warns(inshore.SkippedWarning, match=re.escape(addresses[1])):
             assert len(nodes.ls()) == 2
-        part = inshore.connect(addresses, partial=True).search_count("w7", "single", memory=BUDGET)
+        some = inshore.connect(addresses, partial=True)
+        part = some.search_count("w7", "single", memory=BUDGET).table()
         assert 0 < part["count"][0].as_py() < whole["count"][0].as_py()
 
 

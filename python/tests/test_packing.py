@@ -64,7 +64,7 @@ def test_nothing_is_lost_or_replaced_unasked(file: Path, tmp_path: Path) -> None
         inshore.compress(tmp_path / "data.bin.zst")
     with pytest.raises(inshore.InputError, match="say with output"):
         inshore.decompress(file)
-    with pytest.raises(inshore.InputError, match="expected gzip, bzip2, zstd or lz4"):
+    with pytest.raises(inshore.InputError, match="`zip`, expected one of `gzip`, `bzip2`, `zstd`, `lz4`"):
         inshore.compress(file, format="zip")
     with pytest.raises(inshore.InputError, match="no level 10: expected 1 to 9"):
         inshore.compress(file, format="bzip2", level=10)
@@ -108,5 +108,5 @@ def test_lists_of_checksums_are_checked(file: Path, tmp_path: Path) -> None:
         inshore.checksum([tmp_path / "missing", file])
     with pytest.raises(inshore.FileError, match="missing"):
         inshore.checksum_check(tmp_path / "missing")
-    with pytest.raises(inshore.InputError, match="algorithm"):
+    with pytest.raises(inshore.InputError, match="unknown variant `sha0`, expected one of `sha256`"):
         inshore.checksum(file, algorithm="sha0")

@@ -31,15 +31,15 @@ def test_rows_are_sorted_as_pyarrow_does_it(store: inshore.Store, table: pa.Tabl
     order = [("name", "descending"), ("number", "ascending")]
     expected = table.append_column("at", pa.array(range(len(table)))).sort_by([*order, ("at", "ascending")])
     expected = expected.drop_columns(["at"])
-    found = store.sort(table, by=order, memory="16MiB")
-    assert found.equals(expected)
-    assert inshore.report(found)["memory_budget_bytes"] == 16 << 20
+    result = store.sort(table, by=order, memory="16MiB")
+    assert result.table().equals(expected)
+    assert result.report["memory_budget_bytes"] == 16 << 20
     pa.parquet.write_table(table, tmp_path / "in.parquet")
     halves = [tmp_path / "a.csv", tmp_path / "b.csv"]
     pa.csv.write_csv(table.slice(0, 30_000), halves[0])
     pa.csv.write_csv(table.slice(30_000), halves[1])
     for source in (tmp_path / "in.parquet", halves, table.to_reader(max_chunksize=999)):
-        written = store.sort(source, by=order, memory="16MiB", output=tmp_path / "out.parquet")
+        written = store.sort(source, by=order, memory="16MiB").write(tmp_path / "out.parquet")
         assert (written.rows, written.summary["rows"]) == (len(table), len(table))
         assert pa.parquet.read_table(written.path).equals(expected)
     assert [entry.name for entry in (store.path / "scratch").iterdir()] == ["lock"]
@@ -47,7 +47,7 @@ def test_rows_are_sorted_as_pyarrow_does_it(store: inshore.Store, table: pa.Tabl
 
 def test_of_equal_keys_the_first_stays(store: inshore.Store) -> None:
     table = pa.table({"k": [2, 1, 2, 1], "v": ["a", "b", "c", "d"]})
-    assert store.sort(table, by="k", unique=True, memory="16MiB").to_pydict() == {
+    assert store.sort(table, by="k", unique=True, memory="16MiB").table().to_pydict() == {
         "k": [1, 2],
         "v": ["b", "a"],
     }
@@ -55,7 +55,8 @@ def test_of_equal_keys_the_first_stays(store: inshore.Store) -> None:
 
 def test_groups_are_those_of_pyarrow(store: inshore.Store, table: pa.Table, tmp_path: Path) -> None:
     asked: list[Any] = [("size", name) for name in ("sum", "min", "max", "mean")] + [("number", "count")]
-    found = store.reduce(table, by=["name", "number"], aggregates=["count", *asked], memory="16MiB")
+    result = store.reduce(table, by=["name", "number"], aggregates=["count", *asked], memory="16MiB")
+    found = result.table()
     groups = table.group_by(["name", "number"]).aggregate([([], "count_all"), *asked])
     expected = groups.sort_by([("name", "ascending"), ("number", "ascending")])
     assert found.num_rows == expected.num_rows
@@ -63,26 +64,25 @@ def test_groups_are_those_of_pyarrow(store: inshore.Store, table: pa.Table, tmp_
     for column, function in asked:
         ours, theirs = found[f"{function}_{column}"], expected[f"{column}_{function}"]
         assert ours.to_pylist() == pytest.approx(theirs.to_pylist())
-    written = store.reduce(
-        table, by="name", aggregates=[("size", "first"), ("size", "last")], output=tmp_path / "out.csv"
-    )
+    ends = store.reduce(table, by="name", aggregates=[("size", "first"), ("size", "last")])
+    written = ends.write(tmp_path / "out.csv")
     assert written.rows == len(pc.unique(table["name"]))
     whole = store.reduce(table, aggregates=["count", ("size", "sum")], memory="16MiB")
-    assert whole.to_pydict() == {"count": [len(table)], "sum_size": [pc.sum(table["size"]).as_py()]}
+    assert whole.table().to_pydict() == {"count": [len(table)], "sum_size": [pc.sum(table["size"]).as_py()]}
 
 
 def test_values_and_kmers_are_counted(store: inshore.Store, table: pa.Table, tmp_path: Path) -> None:
-    found = store.count_values(table, column="name", memory="16MiB").to_pydict()
+    found = store.count_values(table, column="name", memory="16MiB").table().to_pydict()
     expected = Counter(table["name"].to_pylist())
     assert dict(zip(found["name"], found["count"], strict=True)) == expected
     random = np.random.default_rng(5)
     sequence = "".join(random.choice(list("ACGT"), 5000))
     (tmp_path / "x.fa").write_text(f">x\n{sequence}\n")
-    kmers = store.count_kmers(tmp_path / "x.fa", k=5, canonical=False, memory="16MiB").to_pydict()
+    kmers = store.count_kmers(tmp_path / "x.fa", k=5, canonical=False, memory="16MiB").table().to_pydict()
     counted = Counter(sequence[at : at + 5] for at in range(len(sequence) - 4))
     assert kmers["kmer"] == sorted(counted)
     assert dict(zip(kmers["kmer"], kmers["count"], strict=True)) == counted
-    written = store.count_kmers(tmp_path / "x.fa", k=5, codes=True, output=tmp_path / "k.parquet")
+    written = store.count_kmers(tmp_path / "x.fa", k=5, codes=True).write(tmp_path / "k.parquet")
     assert written.rows == written.summary["written"] < len(counted)
 
 
@@ -90,14 +90,13 @@ def test_lines_and_records_are_sorted(store: inshore.Store, tmp_path: Path) -> N
     random = np.random.default_rng(9)
     lines = [f"{value}\n" for value in random.integers(0, 5000, 20_000)]
     (tmp_path / "lines.txt").write_text("".join(lines))
-    written = store.sort_lines(
-        tmp_path / "lines.txt", output=tmp_path / "out.txt", unique=True, descending=True
-    )
+    result = store.sort_lines(tmp_path / "lines.txt", unique=True, descending=True)
+    written = result.write(tmp_path / "out.txt")
     assert (tmp_path / "out.txt").read_text() == "".join(sorted(set(lines), reverse=True))
     assert written.rows == len(set(lines))
     records = [bytes(record) for record in random.integers(0, 9, (5000, 6), dtype=np.uint8)]
     (tmp_path / "in.bin").write_bytes(b"".join(records))
-    store.sort_records(tmp_path / "in.bin", output=tmp_path / "out.bin", record_bytes=6, key=(1, 3))
+    store.sort_records(tmp_path / "in.bin", record_bytes=6, key=(1, 3)).write(tmp_path / "out.bin")
     expected = sorted(records, key=lambda record: record[1:3])
     assert (tmp_path / "out.bin").read_bytes() == b"".join(expected)
 
@@ -107,29 +106,29 @@ def test_what_may_be_resumed_is_the_same(store: inshore.Store, table: pa.Table, 
     pyarrow.parquet.write_table(table, path)
     by = table.column_names[0]
     for resume in (False, True):
-        sorted_rows = store.sort(path, by=by, resume=resume, memory="16MiB")
-        assert sorted_rows == store.sort(table, by=by, memory="16MiB")
-        counts = store.count_values(path, column=by, resume=resume, memory="16MiB")
-        assert counts == store.count_values(table, column=by, memory="16MiB")
+        sorted_rows = store.sort(path, by=by, resume=resume, memory="16MiB").table()
+        assert sorted_rows == store.sort(table, by=by, memory="16MiB").table()
+        counts = store.count_values(path, column=by, resume=resume, memory="16MiB").table()
+        assert counts == store.count_values(table, column=by, memory="16MiB").table()
     with pytest.raises(inshore.InputError, match="expected files to resume with"):
         store.reduce(table, aggregates=["count"], resume=True, memory="16MiB")
 
 
 def test_what_cannot_be_is_refused(store: inshore.Store, table: pa.Table, tmp_path: Path) -> None:
     with pytest.raises(inshore.InputError, match="the Arrow data: no column 'nope'"):
-        store.sort(table, by="nope")
+        store.sort(table, by="nope").table()
     with pytest.raises(inshore.InputError, match="expected 'ascending' or 'descending'"):
-        store.sort(table, by=[("name", "up")])
+        store.sort(table, by=[("name", "up")]).table()
     with pytest.raises(inshore.InputError, match="at least one column"):
-        store.sort(table, by=[])
-    with pytest.raises(inshore.InputError, match="count, sum, mean"):
-        store.reduce(table, by="name", aggregates=[("size", "median")])
+        store.sort(table, by=[]).table()
+    with pytest.raises(inshore.InputError, match="`median`, expected one of `count`, `sum`, `mean`"):
+        store.reduce(table, by="name", aggregates=[("size", "median")]).table()
     with pytest.raises(inshore.InputError, match="at least one file"):
-        store.sort([], by="name")
+        store.sort([], by="name").table()
     with pytest.raises(inshore.FileError):
-        store.sort(tmp_path / "nope.csv", by="name")
+        store.sort(tmp_path / "nope.csv", by="name").table()
     with pytest.raises(inshore.BudgetError):
-        store.sort(table, by="name", memory="1MiB")
+        store.sort(table, by="name", memory="1MiB").table()
     with pytest.raises(inshore.InputError, match="key"):
-        store.sort_records(tmp_path / "x", output=tmp_path / "y", record_bytes=4, key=(2, 9))
+        store.sort_records(tmp_path / "x", record_bytes=4, key=(2, 9)).write(tmp_path / "y")
     assert not list(tmp_path.glob("*.parquet"))

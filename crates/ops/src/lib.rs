@@ -66,9 +66,13 @@ pub mod verbs;
 pub mod wasm;
 
 pub use error::{Error, Result};
-pub use operation::{Asked, Beside, NormalForm, Operation, Planned, Request, Rows, Sources, StoreUse};
+#[cfg(feature = "nodes")]
+pub use files::Error as FileError;
+pub use operation::{
+    Asked, Beside, NormalForm, Operation, Planned, Request, Rows, Sources, StoreUse, handed_over,
+};
 pub use place::Place;
-pub use registry::{Entry, OPERATIONS, named};
+pub use registry::{Entry, Names, OPERATIONS, named};
 pub use target::{Done, Target};
 #[cfg(feature = "nodes")]
 pub use target::{NodesDone, OnNodes, wholes, with_nodes};

@@ -16,6 +16,8 @@ use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
 use inshore_neardata::nodes::{RunOptions, Whole};
 use inshore_store::{Context, Execution, Job};
+#[cfg(any(feature = "records", feature = "text"))]
+use inshore_tables::Input;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -323,7 +325,8 @@ pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
 /// What is handed over beside a request.
 #[derive(Default)]
 pub struct Beside<'a> {
-    /// Told of an input that cannot be read while the operation goes on with others; the answer counts them.
+    /// Told of an input that cannot be read while the operation goes on with others; the answer counts them. A caller to whom one is too
+    /// many cancels the job: then no output appears.
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
     /// Takes the rows of the answer, where no output is named.
     pub rows: Option<&'a mut dyn Rows>,
@@ -338,6 +341,31 @@ impl Beside<'_> {
         if let Some(failed) = self.failed {
             failed(error);
         }
+    }
+}
+
+impl Beside<'_> {
+    /// Tells the name of a file that was written.
+    #[cfg(feature = "text")]
+    pub(crate) fn written(&mut self, path: &Path) {
+        if let Some(rows) = &mut self.rows {
+            rows.written(path);
+        }
+    }
+}
+
+/// The file into which a caller writes a table that no path names, before it runs an operation with this path as an input. Errors and
+/// rows call the table "the Arrow data". The file goes with the job.
+pub fn handed_over(job: &Job) -> PathBuf {
+    job.scratch_path("source.arrow")
+}
+
+/// The input of a path, which may be that of a table that was [handed over](handed_over).
+#[cfg(any(feature = "records", feature = "text"))]
+pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
+    match path == handed_over(job) {
+        true => Input::new(path).called("the Arrow data", "arrow"),
+        false => Input::new(path),
     }
 }
 
@@ -367,4 +395,7 @@ pub trait Rows: Send {
     fn can_begin_anew(&self) -> bool {
         false
     }
+
+    /// Takes the name of a file that the operation wrote and named itself.
+    fn written(&mut self, _path: &Path) {}
 }

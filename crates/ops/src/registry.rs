@@ -1,5 +1,7 @@
 //! The list of all operations, by name.
 
+use std::path::PathBuf;
+
 use inshore_store::Execution;
 use serde_json::Value;
 
@@ -25,7 +27,16 @@ pub struct Entry {
     /// How answers are compared.
     pub form: NormalForm,
     read: fn(&Value) -> Result<Value>,
-    run: fn(&Value, &Target, &Execution, Beside<'_>) -> Result<Value>,
+    run: fn(&Value, Names, &Target, &Execution, Beside<'_>) -> Result<Value>,
+}
+
+/// Names that may be of any bytes, which JSON cannot carry: they stand beside a request.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    /// Inputs, behind those of the request.
+    pub inputs: Vec<PathBuf>,
+    /// The output, in place of that of the request.
+    pub output: Option<PathBuf>,
 }
 
 impl Entry {
@@ -37,8 +48,10 @@ impl Entry {
             store: O::STORE,
             form: O::FORM,
             read: |request| Request::<O>::from_json(request)?.to_json(),
-            run: |request, target, job, beside| {
-                let request = Request::<O>::from_json(request)?;
+            run: |request, names, target, job, beside| {
+                let mut request = Request::<O>::from_json(request)?;
+                request.inputs.extend(names.inputs);
+                request.output = names.output.or(request.output);
                 let done = request.plan(target)?.run(job, beside)?;
                 serde_json::to_value(&done)
                     .map_err(|error| Error::Request { operation: O::NAME, what: error.to_string() })
@@ -65,7 +78,22 @@ impl Entry {
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Value> {
-        (self.run)(request, target, job, beside)
+        self.run_named(request, Names::default(), target, job, beside)
+    }
+
+    /// Runs a request with names beside it.
+    ///
+    /// # Errors
+    /// As [`Entry::run`].
+    pub fn run_named(
+        &self,
+        request: &Value,
+        names: Names,
+        target: &Target,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Value> {
+        (self.run)(request, names, target, job, beside)
     }
 }
 

@@ -13,7 +13,7 @@ use inshore_kernels::{
 };
 #[cfg(feature = "nodes")]
 use inshore_kernels::{LanguageOfText, identify_on_nodes};
-use inshore_store::Execution;
+use inshore_store::{Execution, Job};
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use crate::target::wholes;
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, handed_over, table_input},
     place::Place,
     target::Done,
 };
@@ -148,6 +148,14 @@ impl Operation for TrainLanguage {
     }
 }
 
+/// The tables that are named, or the one that was handed over.
+fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
+    match inputs {
+        [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),
+        _ => Ok(table_inputs(Some(job), inputs)?),
+    }
+}
+
 impl Operation for IdentifyLanguage {
     const NAME: &'static str = "language identify";
     const PLACES: &'static [Place] = &Place::ALL;
@@ -205,7 +213,7 @@ impl Operation for IdentifyLanguage {
             Sources::Here => {
                 match &self.column {
                     Some(column) => {
-                        for input in table_inputs(Some(job), asked.inputs)? {
+                        for input in tables(job, asked.inputs)? {
                             identify_column(job, classifier, &input, column, |row, verdict| {
                                 table.add(input.name(), Some(row), verdict)
                             })?;
@@ -217,6 +225,7 @@ impl Operation for IdentifyLanguage {
                         identify(job, classifier, sources, unit, write, failed)?;
                     }
                 }
+                job.check_cancelled()?;
                 Ok(Done::here(answer(table.finish()?)))
             }
             #[cfg(feature = "nodes")]
@@ -225,6 +234,7 @@ impl Operation for IdentifyLanguage {
                 let write = |found: Identified<'_>| table.add_found(&found);
                 let told = identify_on_nodes(&on.nodes, job, &kernel, &wholes, &on.options, write, failed);
                 let gathered = told?;
+                job.check_cancelled()?;
                 Ok(Done::on_nodes(answer(table.finish()?), &on, gathered))
             }
         }

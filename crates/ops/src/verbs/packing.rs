@@ -90,7 +90,7 @@ fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
 fn each_file(
     asked: &Asked<'_>,
     job: &Execution,
-    beside: &Beside<'_>,
+    mut beside: Beside<'_>,
     (force, remove): (bool, bool),
     work: impl Fn(&Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
 ) -> Result<Done<PackAnswer>> {
@@ -103,8 +103,12 @@ fn each_file(
     let to = FileOptions { output, force, remove };
     let mut answer = PackAnswer::default();
     for path in asked.inputs {
+        job.check_cancelled()?;
         match work(&Input::new(path), &to).map_err(Error::from) {
-            Ok((_, done)) => answer.add(done),
+            Ok((path, done)) => {
+                answer.add(done);
+                beside.written(&path);
+            }
             Err(error) if asked.inputs.len() == 1 || job.cancel().is_cancelled() => return Err(error),
             Err(error) => {
                 answer.failed += 1;
@@ -140,7 +144,7 @@ impl Operation for Compress {
         beside: Beside<'_>,
     ) -> Result<Done<PackAnswer>> {
         match sources {
-            Sources::Here => each_file(asked, job, &beside, (self.force, self.remove), |input, to| {
+            Sources::Here => each_file(asked, job, beside, (self.force, self.remove), |input, to| {
                 compress_file(job, input, self.format, self.level, to)
             }),
             #[cfg(feature = "nodes")]
@@ -148,7 +152,7 @@ impl Operation for Compress {
                 let format = self.format.or_else(|| Format::of_path(asked.output?)).unwrap_or(Format::Zstd);
                 let pack = Pack::new(format, self.level)?;
                 let called = |name: &str| Ok(PathBuf::from(format!("{name}.{}", format.ending())));
-                each_whole(asked, &on, (&wholes, self.force), job, called, |whole, out| {
+                each_whole(asked, &on, (&wholes, self.force), (job, beside), called, |whole, out| {
                     Ok(compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?)
                 })
             }
@@ -162,7 +166,7 @@ fn each_whole(
     asked: &Asked<'_>,
     on: &OnNodes,
     (wholes, force): (&[Whole], bool),
-    job: &Execution,
+    (job, mut beside): (&Execution, Beside<'_>),
     called: impl Fn(&str) -> Result<PathBuf>,
     work: impl Fn(&Whole, &mut dyn Write) -> Result<(PackSummary, Gathered)>,
 ) -> Result<Done<PackAnswer>> {
@@ -180,8 +184,8 @@ fn each_whole(
             write(&mut io::stdout().lock())?;
             continue;
         }
-        let beside = || called(whole.file.as_deref().unwrap_or(&whole.dataset));
-        let path = asked.output.map_or_else(beside, |output| Ok(output.to_path_buf()))?;
+        let own = || called(whole.file.as_deref().unwrap_or(&whole.dataset));
+        let path = asked.output.map_or_else(own, |output| Ok(output.to_path_buf()))?;
         if path.exists() && !force && !NewFile::is_in_place(&path) {
             return Err(KernelError::Exists { path }.into());
         }
@@ -190,6 +194,7 @@ fn each_whole(
         write(&mut writer)?;
         drop(writer);
         file.publish()?;
+        beside.written(&path);
     }
     Ok(Done::on_nodes(answer, on, all))
 }
@@ -230,7 +235,7 @@ impl Operation for Decompress {
         beside: Beside<'_>,
     ) -> Result<Done<PackAnswer>> {
         match sources {
-            Sources::Here => each_file(asked, job, &beside, (self.force, self.remove), |input, to| {
+            Sources::Here => each_file(asked, job, beside, (self.force, self.remove), |input, to| {
                 decompress_file(job, input, to)
             }),
             #[cfg(feature = "nodes")]
@@ -239,7 +244,7 @@ impl Operation for Decompress {
                     Some(_) => Ok(PathBuf::from(name).with_extension("")),
                     None => Err(KernelError::UnknownEnding { path: name.into() }.into()),
                 };
-                each_whole(asked, &on, (&wholes, self.force), job, called, |whole, out| {
+                each_whole(asked, &on, (&wholes, self.force), (job, beside), called, |whole, out| {
                     read_whole(&on, job, whole, 0..whole.bytes(), |bytes| {
                         Ok(decompress(job, &whole.title, bytes, out)?)
                     })

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::verbs::sql;
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, StoreUse, table_input},
     place::Place,
     target::{Done, Target},
 };
@@ -185,7 +185,7 @@ impl Reduce {
             Plan::Here => {
                 let header = Header::from(self.header);
                 let inputs: Vec<Input> =
-                    asked.inputs.iter().map(|path| Input::new(path).with_header(header)).collect();
+                    asked.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect();
                 let options = ReduceOptions {
                     by: self.by.clone(),
                     aggregates: self.aggregates.iter().map(Aggregate::known).collect::<Result<_>>()?,

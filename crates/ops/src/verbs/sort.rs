@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, check_resume},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, check_resume, table_input},
     place::Place,
     target::Done,
 };
@@ -153,7 +153,7 @@ impl Operation for Sort {
                 let job = asked.stored(job)?;
                 let inputs = |header: Option<bool>| -> Vec<Input> {
                     let header = Header::from(header);
-                    asked.inputs.iter().map(|path| Input::new(path).with_header(header)).collect()
+                    asked.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect()
                 };
                 let sorted = match &self.by {
                     By::Lines => sort_lines(job, &inputs(None), output, options),

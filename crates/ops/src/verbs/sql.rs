@@ -1,8 +1,11 @@
 //! The operation `sql`.
 
-use std::path::{Path, PathBuf};
 #[cfg(feature = "nodes")]
 use std::sync::Arc;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use inshore_sql::{Error as QueryError, Query, Report, Tables};
 use inshore_store::{Execution, Job};
@@ -42,7 +45,7 @@ pub struct Sql {
     pub tables: Vec<NamedTable>,
 }
 
-/// A file with a name in a query.
+/// A file with a name in a query. Files of the same name are one table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NamedTable {
@@ -152,8 +155,12 @@ impl Operation for Sql {
         for folder in &self.folders {
             tables = tables.with_folder(folder)?;
         }
+        let mut files: BTreeMap<&str, Vec<PathBuf>> = BTreeMap::new();
         for NamedTable { name, path } in &self.tables {
-            tables = tables.with_files(name, std::slice::from_ref(path));
+            files.entry(name).or_default().push(path.clone());
+        }
+        for (name, paths) in files {
+            tables = tables.with_files(name, &paths);
         }
         #[cfg(not(feature = "nodes"))]
         let _ = asked;

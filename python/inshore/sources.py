@@ -1,0 +1,96 @@
+"""Sources: files by their names, datasets, and Arrow data that is handed over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import pyarrow as pa
+
+from inshore import _native
+from inshore.errors import InputError
+from inshore.results import Result, StrPath
+
+# The size of the pieces in which Arrow data goes through a file. A job must hold one of them at once, and
+# import refuses what is larger than a quarter of its budget: 2 MiB of the smallest.
+_PIECE_BYTES = 1 << 20
+
+
+@runtime_checkable
+class ArrowStream(Protocol):
+    """Anything that gives Arrow data as a stream.
+
+    A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, a `Result`, and the data frames
+    of Polars, pandas (from 2.2 on) and DuckDB.
+    """
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Give a capsule called ``arrow_array_stream``."""
+
+
+# One file, several files, or Arrow data.
+Source = StrPath | Iterable[StrPath] | ArrowStream
+
+
+class Inputs:
+    """A source as it is asked for: names of files, or Arrow data that each run writes to a file."""
+
+    def __init__(self, source: Source, option: str = "source", columns: Sequence[str] | None = None) -> None:
+        self._data = source if isinstance(source, ArrowStream) else None
+        self._columns = columns
+        self._is_spent = False
+        self._paths = [] if isinstance(source, ArrowStream) else listed(source, option)
+
+    def __str__(self) -> str:
+        """Name what there is, for `repr` of a result."""
+        names = [os.fspath(path) for path in self._paths]
+        return "Arrow data" if self.is_data else repr(names[0] if len(names) == 1 else names)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it is Arrow data."""
+        return self._data is not None
+
+    @property
+    def has_stored(self) -> bool:
+        """Whether a dataset of the store is named."""
+        return any(os.fspath(path).startswith("store:") for path in self._paths)
+
+    def paths(self, job: _native.Job, name: str = "source.arrow") -> list[StrPath]:
+        """Give the files; Arrow data is written to one, of its columns only those that are needed."""
+        if self._data is None:
+            return list(self._paths)
+        if self._is_spent and isinstance(self._data, pa.RecordBatchReader):
+            raise InputError("the reader was read already: expected a table or a file for a second run")
+        self._is_spent = True
+        path = job.scratch_path(name)
+        _spill(self._data, path, self._columns)
+        return [path]
+
+
+def _spill(source: ArrowStream, path: Path, named: Sequence[str] | None) -> None:
+    """Write columns of `source`, or all of them, as an Arrow stream, a piece at a time."""
+    # A reader is not wrapped again: so an exception of the caller's generator comes through as it is.
+    reader = source.reader() if isinstance(source, Result) else source
+    if not isinstance(reader, pa.RecordBatchReader):
+        reader = pa.RecordBatchReader.from_stream(reader)
+    fields = list(reader.schema)
+    wanted = [at for at, field in enumerate(fields) if named is None or field.name in named]
+    with pa.ipc.new_stream(str(path), pa.schema([fields[at] for at in wanted])) as writer:
+        for batch in reader:
+            part = batch.select(wanted)
+            rows = max(1, _PIECE_BYTES * part.num_rows // max(1, part.nbytes))
+            for start in range(0, part.num_rows, rows):
+                writer.write_batch(part.slice(start, rows))
+
+
+def listed(paths: StrPath | Iterable[StrPath], option: str) -> list[StrPath]:
+    """Give one or several as a list, which is not empty."""
+    if isinstance(paths, (str, os.PathLike)):
+        return [paths]
+    listed = list(paths)
+    if not listed:
+        raise InputError(f"{option} is empty: expected at least one file")
+    return listed

@@ -1,0 +1,130 @@
+//! Operations: a request as JSON, a target and a job give a run.
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use arrow_array::{RecordBatch, StringArray, UInt64Array};
+use arrow_schema::{DataType, Field, Schema};
+use inshore::{
+    ops::{self, Beside, Names, Target, named},
+    store::Execution,
+    tables,
+};
+use pyo3::{exceptions::PyValueError, prelude::*};
+use serde_json::Value;
+
+#[cfg(not(feature = "nodes"))]
+use crate::absent::Nodes;
+#[cfg(feature = "nodes")]
+use crate::nodes::Nodes;
+use crate::{
+    error::{Raised, to_python},
+    job::Job,
+    run::{Facts, Out, Run, file, start},
+};
+
+/// How long compressing may take to stop: zstd works on a block of 32 MiB, for ten seconds and more, and hears nothing meanwhile.
+const STOP_PATIENCE: Duration = Duration::from_millis(800);
+
+/// Starts an operation, here or on nodes. `inputs` and `output` stand beside the request, whose `tables` (of a query) have names and
+/// files. An input that cannot be read is passed over where `skip` says so, else it ends the run.
+#[pyfunction]
+#[pyo3(signature = (job, request, *, inputs, output=None, tables=None, nodes=None, skip=false))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub(crate) fn operate(
+    py: Python<'_>,
+    job: &Job,
+    request: &str,
+    inputs: Vec<PathBuf>,
+    output: Option<PathBuf>,
+    tables: Option<Vec<(String, Vec<PathBuf>)>>,
+    nodes: Option<&Nodes>,
+    skip: bool,
+) -> PyResult<Run> {
+    let request: Value =
+        serde_json::from_str(request).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let entry = named(&request).map_err(|error| unknown(&request, error))?;
+    #[cfg(feature = "sql")]
+    if entry.name == "sql" {
+        return crate::sql::query(py, job, request, tables.unwrap_or_default(), output, nodes);
+    }
+    let _ = (py, tables);
+    let inputs = inputs.into_iter().map(file).collect();
+    let gives_best = entry.name == "count words" && request["top"].as_u64() > Some(0);
+    // Operations that give their rows leave the file to the run; all others write it.
+    let (of_run, output) = match gives_best || entry.name == "search" {
+        true => (output, None),
+        false => (None, output.map(file)),
+    };
+    let names = Names { inputs, output };
+    #[cfg(feature = "nodes")]
+    let target = nodes.map_or(Target::Local, Nodes::target);
+    #[cfg(not(feature = "nodes"))]
+    let target = nodes.map_or(Target::Local, |_| Target::Local);
+    let patience = match entry.name {
+        "compress" | "decompress" => STOP_PATIENCE,
+        _ => Duration::MAX,
+    };
+    start(job.execution()?, of_run, patience, move |job, out| {
+        let answer = work(entry, &request, names, &target, job, out, skip)?;
+        if gives_best {
+            give_best(&answer["top"], job, out)?;
+        }
+        Ok(Facts::of(&answer))
+    })
+}
+
+/// Runs an operation. The first input that fails ends it, unless such inputs are passed over.
+fn work(
+    entry: &ops::Entry,
+    request: &Value,
+    names: Names,
+    target: &Target,
+    job: &Execution,
+    out: &mut Out,
+    skip: bool,
+) -> Result<Value, Raised> {
+    let first = Mutex::new(None);
+    let skips = out.skips();
+    let failed = |error: &ops::Error| {
+        // Nobody who could be told: the next rows tell the operation to stop.
+        let is_told = skip && skips(error.to_string()).is_ok();
+        if !is_told {
+            first.lock().expect("no panic under this lock").get_or_insert_with(|| Raised::of(error));
+            job.cancel().cancel();
+        }
+    };
+    let beside = Beside { failed: Some(&failed), rows: Some(out), ..Beside::default() };
+    let answer = entry.run_named(request, names, target, job, beside);
+    match first.into_inner().expect("no panic under this lock") {
+        Some(raised) => Err(raised),
+        None => Ok(answer?),
+    }
+}
+
+/// Gives the most frequent words, of which the answer has pairs of word and count, as rows.
+fn give_best(best: &Value, job: &Execution, out: &mut Out) -> tables::Result<()> {
+    let pairs = best.as_array().into_iter().flatten();
+    let (words, counts): (Vec<&str>, Vec<u64>) =
+        pairs.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_u64()?))).unzip();
+    let field = |name, kind| Field::new(name, kind, false);
+    let schema = Arc::new(Schema::new(vec![field("word", DataType::Utf8), field("count", DataType::UInt64)]));
+    let columns = vec![Arc::new(StringArray::from(words)) as _, Arc::new(UInt64Array::from(counts)) as _];
+    let rows = RecordBatch::try_new(schema.clone(), columns).expect("two columns of one length");
+    out.begin(&schema, job.budget())?;
+    out.batch(rows)?;
+    out.end()
+}
+
+/// The exception for an operation that this build does not have.
+fn unknown(request: &Value, error: ops::Error) -> PyErr {
+    #[cfg(not(feature = "full"))]
+    if let Some(error) = request["operation"].as_str().and_then(crate::absent::lacking) {
+        return error;
+    }
+    let _ = request;
+    to_python(error)
+}

@@ -1,0 +1,368 @@
+//! Runs: a thread that works, and rows that Python has from it one batch after the other.
+//!
+//! ```text
+//!   work ─► Out ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
+//!             └──► a file
+//! ```
+
+use std::{
+    panic::resume_unwind,
+    path::{Path, PathBuf},
+    sync::{
+        Mutex, MutexGuard,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use arrow_array::{
+    Array, RecordBatch, StructArray,
+    ffi::{FFI_ArrowSchema, to_ffi},
+};
+use arrow_schema::{ArrowError, SchemaRef};
+#[cfg(any(feature = "records", feature = "text"))]
+use inshore::ops;
+use inshore::{
+    store::{self, Budget, Cancel, Execution},
+    tables::{self, TableWriter},
+};
+use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
+use serde_json::{Value, json};
+
+use crate::{
+    error::{Raised, to_python},
+    job::{Received, TICK, receive, to_json},
+};
+
+/// How often a thread looks whether another one still waits for rows.
+const BUSY_TICK: Duration = Duration::from_millis(1);
+
+/// A job that runs, whose rows can be had once.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Run {
+    slot: Mutex<Slot>,
+    ended: Mutex<Ended>,
+}
+
+/// The way to the thread that works.
+enum Slot {
+    Open(Running),
+    /// A thread of Python waits for rows.
+    Busy,
+    /// The last row was given, the run failed, or it was closed: the thread has ended.
+    Closed,
+}
+
+struct Running {
+    job: Execution,
+    patience: Duration,
+    messages: Receiver<Message>,
+    worker: JoinHandle<()>,
+}
+
+/// What is known of a run that has come to its end.
+#[derive(Default)]
+struct Ended {
+    facts: Value,
+    written: Vec<PathBuf>,
+}
+
+/// What a run answered.
+pub(crate) struct Facts {
+    pub summary: Value,
+    /// The counters, where they are not those of the job here.
+    pub report: Option<Value>,
+}
+
+impl Facts {
+    pub(crate) fn of(summary: &impl serde::Serialize) -> Facts {
+        Facts { summary: json!(summary), report: None }
+    }
+}
+
+enum Message {
+    Columns(SchemaRef),
+    Rows(RecordBatch),
+    Skipped(String),
+    End(Result<(Facts, u64, Vec<PathBuf>), Raised>),
+}
+
+/// What Python is given.
+#[derive(IntoPyObject)]
+pub(crate) enum Piece {
+    Columns(Columns),
+    Rows(Batch),
+    /// The words about an input that could not be read, and was passed over.
+    Skipped(String),
+}
+
+/// Takes the rows of a run: for Python, or for a file.
+pub(crate) struct Out {
+    cancel: Cancel,
+    sender: SyncSender<Message>,
+    path: Option<PathBuf>,
+    writer: Option<TableWriter>,
+    rows: u64,
+    written: Vec<PathBuf>,
+}
+
+fn send(sender: &SyncSender<Message>, message: Message) -> Result<(), store::Error> {
+    sender.send(message).map_err(|_| store::Error::Cancelled)
+}
+
+impl Out {
+    /// Begins with columns.
+    pub(crate) fn begin(&mut self, schema: &SchemaRef, budget: &Budget) -> tables::Result<()> {
+        match &self.path {
+            None => send(&self.sender, Message::Columns(schema.clone()))?,
+            Some(path) => self.writer = Some(TableWriter::create(path, schema.clone(), budget)?),
+        }
+        Ok(())
+    }
+
+    /// Takes some rows.
+    pub(crate) fn batch(&mut self, batch: RecordBatch) -> tables::Result<()> {
+        self.check_cancelled()?;
+        self.rows += batch.num_rows() as u64;
+        match &mut self.writer {
+            Some(writer) => writer.write(&batch),
+            None => Ok(send(&self.sender, Message::Rows(batch))?),
+        }
+    }
+
+    /// Takes the end: a file appears.
+    pub(crate) fn end(&mut self) -> tables::Result<()> {
+        self.check_cancelled()?;
+        self.writer.take().map_or(Ok(()), |writer| writer.finish().map(drop))
+    }
+
+    fn check_cancelled(&self) -> Result<(), store::Error> {
+        if self.cancel.is_cancelled() { Err(store::Error::Cancelled) } else { Ok(()) }
+    }
+
+    /// Gives a function that tells of an input that was passed over.
+    #[cfg(any(feature = "records", feature = "text"))]
+    pub(crate) fn skips(&self) -> impl Fn(String) -> Result<(), store::Error> + Send + Sync + use<> {
+        let sender = self.sender.clone();
+        move |what| send(&sender, Message::Skipped(what))
+    }
+}
+
+#[cfg(any(feature = "records", feature = "text"))]
+impl ops::Rows for Out {
+    fn begin(&mut self, schema: &SchemaRef, job: &store::Context) -> ops::Result<()> {
+        Ok(Out::begin(self, schema, job.budget())?)
+    }
+
+    fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
+        Ok(Out::batch(self, batch)?)
+    }
+
+    fn end(&mut self) -> ops::Result<()> {
+        Ok(Out::end(self)?)
+    }
+
+    fn written(&mut self, path: &Path) {
+        self.written.push(path.to_path_buf());
+    }
+}
+
+/// Starts a job on a thread of its own. `output` is the file for the rows that `work` gives to [`Out`]. A job that has not stopped for
+/// `patience` after a signal is left to end by itself.
+pub(crate) fn start(
+    job: Execution,
+    output: Option<PathBuf>,
+    patience: Duration,
+    work: impl FnOnce(&Execution, &mut Out) -> Result<Facts, Raised> + Send + 'static,
+) -> PyResult<Run> {
+    let path = output.map(file);
+    if let Some(path) = &path {
+        // Before hours of work and not after them.
+        TableWriter::check_path(path).map_err(to_python)?;
+    }
+    let (sender, messages) = sync_channel(1);
+    let own = job.clone();
+    let worker = thread::Builder::new().name("inshore-job".into()).spawn(move || {
+        let cancel = own.cancel().clone();
+        let mut out = Out { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
+        let worked = work(&own, &mut out);
+        // The scratch of the job goes with its last owner.
+        drop(own);
+        let Out { sender, writer, rows, written, .. } = out;
+        drop(writer);
+        // Nobody listens any more once the run is closed.
+        let _ = sender.send(Message::End(worked.map(|facts| (facts, rows, written))));
+    });
+    let worker = worker.map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
+    let running = Running { job, patience, messages, worker };
+    Ok(Run { slot: Mutex::new(Slot::Open(running)), ended: Mutex::default() })
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+impl Running {
+    /// Waits until the thread has let go of the job.
+    fn join(self, py: Python<'_>) {
+        let Running { job, messages, worker, .. } = self;
+        drop(messages);
+        py.detach(|| {
+            let joined = worker.join();
+            drop(job);
+            joined
+        })
+        .unwrap_or_else(|panic| resume_unwind(panic));
+    }
+
+    /// Stops the job, and waits until it has stopped, or a signal comes.
+    fn stop(self, py: Python<'_>) -> PyResult<()> {
+        self.job.cancel().cancel();
+        let Running { job, messages, worker, .. } = self;
+        drop((job, messages));
+        let mut wait = Duration::from_millis(1);
+        while !worker.is_finished() {
+            py.detach(|| thread::sleep(wait));
+            py.check_signals()?;
+            wait = (2 * wait).min(TICK);
+        }
+        Ok(())
+    }
+}
+
+impl Run {
+    /// The way to the thread, unless it has ended: no other thread of Python has it until it is put back.
+    fn take(&self, py: Python<'_>) -> Option<Running> {
+        loop {
+            let mut slot = lock(&self.slot);
+            match std::mem::replace(&mut *slot, Slot::Busy) {
+                Slot::Open(running) => return Some(running),
+                Slot::Closed => {
+                    *slot = Slot::Closed;
+                    return None;
+                }
+                Slot::Busy => {}
+            }
+            drop(slot);
+            py.detach(|| thread::sleep(BUSY_TICK));
+        }
+    }
+
+    fn advance(&self, py: Python<'_>, mut running: Running) -> (Slot, PyResult<Option<Piece>>) {
+        let mut signal = None;
+        loop {
+            let cancel = running.job.cancel().clone();
+            let received = receive(py, &cancel, &mut running.messages, &mut signal, running.patience);
+            let piece = match received {
+                Received::Message(Message::End(end)) => {
+                    let report = json!(running.job.report());
+                    running.join(py);
+                    let end = signal.map_or_else(|| end.map_err(Raised::raise), Err);
+                    return (Slot::Closed, end.map(|end| self.end(end, report)));
+                }
+                // A thread that panics ends without a word: joining it goes on with the panic.
+                Received::Ended => {
+                    running.join(py);
+                    unreachable!("a thread that ends has sent");
+                }
+                Received::GivenUp => return (Slot::Closed, Err(signal.expect("a signal came"))),
+                Received::Message(_) if signal.is_some() => continue,
+                Received::Message(Message::Columns(schema)) => Piece::Columns(Columns(schema)),
+                Received::Message(Message::Rows(rows)) => Piece::Rows(Batch(rows)),
+                Received::Message(Message::Skipped(what)) => Piece::Skipped(what),
+            };
+            return (Slot::Open(running), Ok(Some(piece)));
+        }
+    }
+
+    fn end(&self, (facts, rows, written): (Facts, u64, Vec<PathBuf>), own: Value) -> Option<Piece> {
+        let report = facts.report.unwrap_or(own);
+        let facts = json!({ "summary": facts.summary, "report": report, "rows": rows });
+        *lock(&self.ended) = Ended { facts, written };
+        None
+    }
+}
+
+#[pymethods]
+impl Run {
+    /// The columns, then some rows, or what is wrong with an input that was passed over; `None` at the end.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Piece>> {
+        let Some(running) = self.take(py) else { return Ok(None) };
+        let (slot, piece) = self.advance(py, running);
+        *lock(&self.slot) = slot;
+        piece
+    }
+
+    /// The summary, the counters and the number of rows of a run at its end, as JSON.
+    fn facts(&self) -> PyResult<String> {
+        to_json(&lock(&self.ended).facts)
+    }
+
+    /// The files that a run at its end has written and named itself.
+    fn written(&self) -> Vec<PathBuf> {
+        lock(&self.ended).written.clone()
+    }
+
+    /// Stops the job, and waits until it has stopped.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(running) = self.take(py) else { return Ok(()) };
+        let stopped = running.stop(py);
+        *lock(&self.slot) = Slot::Closed;
+        stopped
+    }
+}
+
+impl Drop for Run {
+    /// Stops a job whose rows nobody can have any more.
+    fn drop(&mut self) {
+        if let Slot::Open(running) = &*lock(&self.slot) {
+            running.job.cancel().cancel();
+        }
+    }
+}
+
+/// Columns, which `pyarrow.schema` takes.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Columns(SchemaRef);
+
+#[pymethods]
+impl Columns {
+    /// Arrow's C schema.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let schema = FFI_ArrowSchema::try_from(self.0.as_ref()).map_err(arrow_error)?;
+        PyCapsule::new_with_value(py, schema, c"arrow_schema")
+    }
+}
+
+/// Some rows; `pyarrow.record_batch` and others take them without a copy.
+#[pyclass(frozen, module = "inshore._native")]
+pub(crate) struct Batch(RecordBatch);
+
+#[pymethods]
+impl Batch {
+    /// Arrow's C schema and array. The capsules own what they hold, and share the buffers with this batch.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        // The protocol lets a producer ignore the wish for other types.
+        let _ = requested_schema;
+        let (array, schema) = to_ffi(&StructArray::from(self.0.clone()).into_data()).map_err(arrow_error)?;
+        Ok((
+            PyCapsule::new_with_value(py, schema, c"arrow_schema")?,
+            PyCapsule::new_with_value(py, array, c"arrow_array")?,
+        ))
+    }
+}
+
+fn arrow_error(error: ArrowError) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// A path as Python means it: `-` is a file of that name, not a standard stream.
+pub(crate) fn file(path: PathBuf) -> PathBuf {
+    if path == Path::new("-") { PathBuf::from("./-") } else { path }
+}
