@@ -1,4 +1,4 @@
-//! A query from its text to its rows.
+//! A query from its text to its rows: parsing, planning, execution, and new attempts.
 
 use std::{
     collections::BTreeMap,
@@ -36,124 +36,127 @@ use serde::Serialize;
 use tokio::runtime::Runtime;
 
 use crate::{
-    Error, Feed, Fragment, Result, Tables,
-    checked::CheckedNumbers,
-    distinct::distinct_as_groups,
-    doing::{Doing, traced},
-    elsewhere::{CutOut, Near, Planning},
-    faults::{check_subqueries, mend_plan, mend_statement},
-    files::BATCH_ROWS,
-    floats::EqualFloats,
-    functions::functions,
-    literals,
+    BATCH_ROWS, Error, Feed, Fragment, Result, Tables,
+    doing::{StageGuard, traced},
     memory::Memory,
-    mended::{Literals, Mends, with_own_types},
-    names::result_schema,
-    nullif::nullif,
-    operator::{Limits, Ran, Replace, Shared},
-    plan_size::{check_plan, check_statement, has_wildcard},
+    operators::{Limits, Ran, ReplaceOperators, Shared},
+    remote::{Planning, PushDownFragments, RemoteTables},
+    rules::{
+        aggregates::functions,
+        column_names::result_schema,
+        corrections::{check_subqueries, correct_plan, correct_statement},
+        distinct::distinct_as_groups,
+        floats::EqualFloats,
+        literals,
+        nullif::nullif,
+        overflow::CheckedNumbers,
+        plan_size::{check_plan, check_statement, has_wildcard},
+        scalar_functions::{CheckedLiterals, Corrections, restore_library_functions},
+    },
     scan::{Needed, Scan},
     spills,
 };
 
-/// How long a stop may go unnoticed.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How often a query is looked at, [`PATIENCE`] after each other, until one that does nothing is ended: after a minute.
-const LOOKS_MAX: u32 = 600;
-/// Stacks are used up by plans that are deep, of which the library makes many on its way. Only what is used is memory.
+/// The interval at which a waiting query looks for a cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The number of polls, [`POLL_INTERVAL`] apart, after which a query without progress is ended: one minute.
+const IDLE_POLLS_MAX: u32 = 600;
+/// The stack of a thread of a query. Deep plans use it up, and DataFusion makes many on its way; only used pages take
+/// memory.
 const STACK_BYTES: usize = 64 << 20;
-/// The same where a query is planned.
+/// The stack of the thread that plans a query.
 const PLANNER_STACK_BYTES: usize = 256 << 20;
 
-/// The library's word for texts or lists of a batch that have more bytes or elements than 31 bits count.
+/// DataFusion's message for texts or lists of a batch with more bytes or elements than 31 bits count.
 const OVERFLOW: &str = "offset overflow";
 
-/// The smallest budget that a query works in.
+/// Returns the smallest budget that a query works in, in bytes.
 pub fn smallest_memory_bytes() -> u64 {
     24 << 20
 }
 
-/// Room for the stacks of a query with so many threads, in bytes: memory only as far as they are used.
+/// Returns the address space of the stacks of a query with so many threads, in bytes; only used pages take memory.
 pub fn stack_bytes(threads: usize) -> u64 {
     (PLANNER_STACK_BYTES + threads * STACK_BYTES) as u64
 }
 
-/// What a query did.
+/// The counters of a query.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Rows that were given out.
+    /// The number of rows that were returned.
     pub rows: u64,
-    /// What each operator of ours did, in the order of the plan from below.
+    /// The counters of each operator of ours, in the order of the plan from below.
     pub operators: Vec<Ran>,
 }
 
-/// A query that runs: an iterator of record batches, which ends after the first error.
+/// A running query: an iterator of record batches, which ends after the first error.
 pub struct Query {
     job: Job,
     text: String,
     tables: Tables,
     limits: Limits,
-    /// None between two runs, and after one could not be begun again.
+    /// `None` between two runs, and after a failed attempt to begin again.
     running: Option<Running>,
     schema: SchemaRef,
-    /// What comes first, where that was looked at already.
+    /// The first answer, where it was computed in advance.
     first: Option<Result<Option<RecordBatch>>>,
     rows: u64,
     ended: bool,
-    caution: Caution,
-    /// How often it was begun again since something elsewhere was lost.
+    mode: PlanMode,
+    /// The number of new attempts after a node was lost.
     restarts: usize,
 }
 
-/// How a query is planned: each way after the one before it ended for want of memory, as long as no row was given.
+/// How a query is planned. A query that runs out of memory before its first row is planned again in the next mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caution {
-    /// Small sides of joins are given to all threads as they are.
-    Bold,
-    /// All sides of joins may grow.
-    Careful,
-    /// In one part, whatever the threads: operators have the memory that many of them would divide, and what fits does not depend on
-    /// which thread was first.
-    Alone,
+enum PlanMode {
+    /// All threads get small sides of joins whole.
+    BroadcastSmallSides,
+    /// Both sides of every join are partitioned.
+    PartitionAll,
+    /// The plan has one partition, regardless of the threads: operators have all the memory that many partitions would
+    /// divide, and success does not depend on the order of threads.
+    OnePartition,
 }
 
-impl Caution {
-    fn more(self) -> Option<Caution> {
+impl PlanMode {
+    fn more(self) -> Option<PlanMode> {
         match self {
-            Caution::Bold => Some(Caution::Careful),
-            Caution::Careful => Some(Caution::Alone),
-            Caution::Alone => None,
+            PlanMode::BroadcastSmallSides => Some(PlanMode::PartitionAll),
+            PlanMode::PartitionAll => Some(PlanMode::OnePartition),
+            PlanMode::OnePartition => None,
         }
     }
 }
 
-/// In less memory than this for each, parts of a query would not get the least that sorting takes.
+/// Partitions with less memory than this would not get the floor of a sort.
 const PART_BYTES_MIN: u64 = 8 << 20;
 
-/// How often a query is begun again since something elsewhere was lost.
+/// The greatest number of new attempts after a node was lost.
 const RESTARTS_MAX: usize = 3;
 
-/// How long what was asked elsewhere is waited for before a query begins again.
-const ENDS: Duration = Duration::from_secs(10);
+/// The time that a new attempt waits for requests to nodes to end.
+const REMOTE_END_WAIT: Duration = Duration::from_secs(10);
 
 struct Running {
-    // The stream ends before what it runs on. None behind an error.
+    // The stream is dropped before its runtime. It is `None` after an error.
     stream: Option<SendableRecordBatchStream>,
     shared: Shared,
     runtime: Runtime,
-    turns: Arc<Turns>,
-    looks_max: u32,
+    parks: Arc<ParkCounts>,
+    idle_polls_max: u32,
 }
 
-/// How often threads of a query had nothing to do, and how often some of them had again.
+/// Counters of how often threads of a query became idle and were woken.
 #[derive(Default)]
-struct Turns {
+struct ParkCounts {
     parked: AtomicU64,
     woken: AtomicU64,
 }
 
-impl Turns {
-    /// How often threads were parked so far, where all `threads` are: as long as the number stays, none of them did anything.
+impl ParkCounts {
+    /// Returns the number of parkings so far, if all `threads` are parked: while the number stays, no thread did
+    /// anything.
     fn all_parked(&self, threads: usize) -> Option<u64> {
         let (woken, parked) = (self.woken.load(Ordering::SeqCst), self.parked.load(Ordering::SeqCst));
         (parked - woken == threads as u64).then_some(parked)
@@ -161,32 +164,34 @@ impl Turns {
 }
 
 impl Query {
-    /// Parses and plans `text` and begins to run it, in the memory and with the threads of the job's budget. Nothing is
-    /// read before the first batch is asked for but what tables say of themselves: footers, the first rows of CSV.
+    /// Parses and plans `text` and begins to run the query, with the memory and threads of the job's budget. Before the
+    /// first batch is asked for, only footers and the first rows of CSV and JSON lines are read.
     ///
-    /// Where tables are CSV or JSON lines, whose columns are guessed from the first rows, the first batch is made at once: if a row
-    /// contradicts, the query begins again with columns that fit all rows, which may change those of the result. So it does where it
-    /// names a column that the first rows of JSON lines do not have: all rows are read to look for it.
+    /// Columns of CSV and JSON lines are guessed from the first rows. With such tables the first batch is made at once:
+    /// if a row contradicts the guess, the query begins again with columns that fit all rows, which may change the
+    /// columns of the result. A query that names a column which the first rows of JSON lines do not have begins again
+    /// too: all rows are read to look for the column.
     ///
     /// # Errors
-    /// [`Error::Query`] for what is not one SELECT, EXPLAIN or VALUES, or names what is not there; [`Error::NoColumn`] for a column
-    /// that no table has; [`Error::Table`] for files that cannot be read; [`Error::Store`] for a budget below [`smallest_memory_bytes`].
+    /// [`Error::Query`] for a text that is not one SELECT, EXPLAIN or VALUES, or names something that does not exist;
+    /// [`Error::NoColumn`] for a column that no table has; [`Error::Table`] for files that cannot be read;
+    /// [`Error::Store`] for a budget below [`smallest_memory_bytes`].
     pub fn start(job: &Job, text: &str, tables: Tables) -> Result<Query> {
         Query::start_within(job, text, tables, Limits::default())
     }
 
     pub(crate) fn start_within(job: &Job, text: &str, mut tables: Tables, limits: Limits) -> Result<Query> {
         check_budget(job.budget())?;
-        let running = match Running::start(job, text, &tables, limits, Caution::Bold) {
-            // Files whose first rows suggest different types.
+        let running = match Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides) {
+            // The first rows of two files suggest different types.
             Err(Error::Table(error)) if error.is_contradiction() && tables.are_guessed() => {
                 tables.look_at_all_rows();
-                Running::start(job, text, &tables, limits, Caution::Bold)?
+                Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides)?
             }
-            // A member that only later rows have, or none.
+            // Only later rows have this member, or no row has it.
             Err(Error::NoColumn(_)) if tables.may_have_more_columns() => {
                 tables.look_at_all_rows();
-                Running::start(job, text, &tables, limits, Caution::Bold)?
+                Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides)?
             }
             started => started?,
         };
@@ -203,25 +208,28 @@ impl Query {
             first: None,
             rows: 0,
             ended: false,
-            caution: Caution::Bold,
+            mode: PlanMode::BroadcastSmallSides,
             restarts: 0,
         };
-        query.look();
+        query.make_first_batch();
         Ok(query)
     }
 
-    /// Makes the first batch, where it may tell that columns of tables were guessed wrong.
-    fn look(&mut self) {
+    /// Computes the first batch in advance where it may show that columns were guessed wrong.
+    fn make_first_batch(&mut self) {
         if self.tables.are_guessed() {
             self.first = Some(self.advance());
         }
     }
 
-    /// Begins again after [a contradiction](inshore_tables::Error::is_contradiction), for who can take back the rows that were given:
-    /// with columns that fit all rows, so that those of the result may be others. False where they cannot be had.
+    /// Begins again after [a contradiction](inshore_tables::Error::is_contradiction), for callers that can take back
+    /// the rows they were given.
+    ///
+    /// The new run has columns that fit all rows, so the columns of the result may change. Returns false where the
+    /// columns were not guessed.
     ///
     /// # Errors
-    /// As [`Query::start`].
+    /// The errors are those of [`Query::start`].
     pub fn begin_exactly(&mut self) -> Result<bool> {
         if !self.tables.are_guessed() {
             return Ok(false);
@@ -229,20 +237,20 @@ impl Query {
         self.tables.look_at_all_rows();
         (self.rows, self.ended, self.first) = (0, false, None);
         self.begin_again()?;
-        self.look();
+        self.make_first_batch();
         Ok(true)
     }
 
-    /// The columns of the result.
+    /// Returns the columns of the result.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// The next rows, at least one; `None` at the end.
+    /// Returns the next rows, at least one; `None` at the end.
     ///
     /// # Errors
-    /// As [`Query::start`], and [`Error::Memory`] where an operator that cannot go on elsewhere needs more than there is
-    /// (a cross join, a window over everything).
+    /// The errors are those of [`Query::start`], and [`Error::Memory`] where an operator that cannot continue on flash
+    /// needs more memory than there is (a cross join, a window over all rows).
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         match self.first.take() {
             Some(first) => first,
@@ -256,14 +264,14 @@ impl Query {
         }
         loop {
             let Some(running) = &mut self.running else { return Ok(None) };
-            let batch = unpanicked(|| running.next(&self.job));
+            let batch = catch_panics(|| running.next(&self.job));
             if let Err(error) = &batch
                 && error.is_of_memory()
-                && let Some(more) = self.caution.more()
+                && let Some(more) = self.mode.more()
                 && self.rows == 0
             {
                 tracing::info!(%error, ?more, "a query is begun again");
-                self.caution = more;
+                self.mode = more;
                 self.begin_again()?;
                 continue;
             }
@@ -277,7 +285,7 @@ impl Query {
                 self.begin_again()?;
                 continue;
             }
-            // Nothing was given out yet, so nothing can come twice.
+            // No row was returned yet, so none can come twice.
             if let Err(Error::Interrupted(why)) = &batch
                 && self.rows == 0
                 && self.restarts < RESTARTS_MAX
@@ -297,7 +305,7 @@ impl Query {
         }
     }
 
-    /// Rows under the names of the result.
+    /// Gives the columns of a batch the names of the result.
     fn named(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let fields = self.schema.fields().iter().zip(batch.schema_ref().fields());
         if fields.into_iter().all(|(wanted, found)| wanted.name() == found.name()) {
@@ -309,22 +317,22 @@ impl Query {
         Ok(named.map_err(DataFusionError::from)?)
     }
 
-    /// Runs it from the start, once nothing of the run before it holds memory.
+    /// Runs the query from the start, once the run before holds no memory.
     fn begin_again(&mut self) -> Result<()> {
-        let near = self.running.take().and_then(|running| running.shared.near.get().cloned());
-        // What was asked elsewhere notices soon that nobody wants it.
-        let until = Instant::now() + ENDS;
-        while near.as_ref().is_some_and(|near| near.strong_count() > 0) && Instant::now() < until {
+        let remote = self.running.take().and_then(|running| running.shared.remote.get().cloned());
+        // Requests to nodes end soon after their receiver is gone.
+        let until = Instant::now() + REMOTE_END_WAIT;
+        while remote.as_ref().is_some_and(|remote| remote.strong_count() > 0) && Instant::now() < until {
             self.job.check_cancelled()?;
             thread::sleep(Duration::from_millis(1));
         }
-        let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.caution)?;
+        let running = Running::start(&self.job, &self.text, &self.tables, self.limits, self.mode)?;
         self.schema = running.schema();
         self.running = Some(running);
         Ok(())
     }
 
-    /// What was done so far.
+    /// Returns the counters so far.
     pub fn report(&self) -> Report {
         let operators = self.running.as_ref().map(|running| running.shared.ran()).unwrap_or_default();
         Report { rows: self.rows, operators }
@@ -349,30 +357,28 @@ fn check_budget(budget: &Budget) -> Result<()> {
 }
 
 impl Running {
-    fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, caution: Caution) -> Result<Running> {
-        unpanicked(|| {
+    fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, mode: PlanMode) -> Result<Running> {
+        catch_panics(|| {
             on_large_stack(|| {
-                Running::of(job, limits, async |shared: &Shared| {
-                    plan(job, text, tables, shared, caution).await
-                })
+                Running::of(job, limits, async |shared: &Shared| plan(job, text, tables, shared, mode).await)
             })
         })
     }
 
-    /// The columns of the result, before the first row is asked for.
+    /// Returns the columns of the result, before the first row is asked for.
     fn schema(&self) -> SchemaRef {
         result_schema(&self.stream.as_ref().expect("it was just begun").schema())
     }
 
-    /// Runs what `plan` plans.
+    /// Runs the plan that `plan` makes.
     fn of(
         job: &Job,
         limits: Limits,
         plan: impl AsyncFnOnce(&Shared) -> Result<SendableRecordBatchStream>,
     ) -> Result<Running> {
         let threads = job.budget().threads();
-        let turns = Arc::new(Turns::default());
-        let (parking, waking) = (turns.clone(), turns.clone());
+        let parks = Arc::new(ParkCounts::default());
+        let (parking, waking) = (parks.clone(), parks.clone());
         let count = |number: &AtomicU64| {
             number.fetch_add(1, Ordering::SeqCst);
         };
@@ -387,30 +393,30 @@ impl Running {
             .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))?;
         let memory = Arc::new(Memory::new(job.budget())?);
         let shared = Shared::new(job, memory.clone(), limits);
-        let planning = Doing::begin("planning".into());
+        let planning = StageGuard::begin("planning".into());
         let stream = runtime.block_on(plan(&shared))?;
         drop(planning);
-        Ok(Running { stream: Some(stream), shared, runtime, turns, looks_max: LOOKS_MAX })
+        Ok(Running { stream: Some(stream), shared, runtime, parks, idle_polls_max: IDLE_POLLS_MAX })
     }
 
     fn next(&mut self, job: &Job) -> Result<Option<RecordBatch>> {
         let Some(mut stream) = self.stream.take() else { return Ok(None) };
-        // On a thread with a stack for deep expressions.
+        // The task runs on a thread with a stack for deep expressions.
         let asked = self.runtime.spawn(async move {
             let batch = stream.next().await;
             (stream, batch)
         });
-        // No timer of the runtime, which would wake threads that are asleep for ever.
+        // The channel's timeout is used, since a timer of the runtime would wake threads that should sleep.
         let (answer, answered) = mpsc::sync_channel(1);
         self.runtime.spawn(async move { answer.send(asked.await) });
         let mut idle = None;
         let waited = loop {
             job.check_cancelled()?;
-            match answered.recv_timeout(PATIENCE) {
+            match answered.recv_timeout(POLL_INTERVAL) {
                 Ok(waited) => break waited,
                 Err(RecvTimeoutError::Timeout) => self.check_progress(&mut idle)?,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Internal("its threads have ended".to_string()));
+                    return Err(Error::Internal("the threads of the query have ended".to_string()));
                 }
             }
         };
@@ -423,24 +429,25 @@ impl Running {
         }
     }
 
-    /// Ends a query that would never end. `idle` is what the last look found: how often threads had been parked, and for how many looks
-    /// that has been so.
+    /// Ends a query that makes no progress. `idle` is the result of the last poll: the number of parkings, and for how
+    /// many polls that number has stayed.
     ///
-    /// A thread that computes, or waits for a drive, is not parked. When all are, only a task of theirs, a read of a spill file or a node
-    /// could wake one: nodes have deadlines of their own, and reads take less than a minute.
+    /// A thread that computes, or waits for a drive, is not parked. When all threads are parked, only one of their
+    /// tasks, a read of a spill file or a node could wake one: nodes have deadlines of their own, and reads take less
+    /// than a minute.
     fn check_progress(&self, idle: &mut Option<(u64, u32)>) -> Result<()> {
         self.shared.spills.check()?;
         let threads = self.shared.job.budget().threads();
-        let is_elsewhere = self.shared.near.get().is_some_and(|near| near.strong_count() > 0);
-        let parked = self.turns.all_parked(threads).filter(|_| !is_elsewhere);
+        let is_elsewhere = self.shared.remote.get().is_some_and(|remote| remote.strong_count() > 0);
+        let parked = self.parks.all_parked(threads).filter(|_| !is_elsewhere);
         *idle = parked.map(|parked| match *idle {
             Some((before, looks)) if before == parked => (parked, looks + 1),
             _ => (parked, 1),
         });
         match idle {
-            Some((_, looks)) if *looks > self.looks_max => Err(Error::Internal(
-                "all its threads wait for each other, which is a fault of the query library (DataFusion 55.2); with --threads 1 there is \
-                 nothing to wait for"
+            Some((_, looks)) if *looks > self.idle_polls_max => Err(Error::Internal(
+                "all its threads wait for each other, a fault of DataFusion 55.2; with --threads 1 \
+                 the query does not wait"
                     .to_string(),
             )),
             _ => Ok(()),
@@ -448,25 +455,26 @@ impl Running {
     }
 }
 
-/// The library asserts some of what it is given: what a node says of a half of an aggregate, too. Then the query fails, and nothing else.
-fn unpanicked<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+/// Turns a panic into an error. DataFusion asserts some of its inputs, among them the partial aggregates that nodes
+/// send; then the query fails, and the process goes on.
+fn catch_panics<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let text = match panic::catch_unwind(AssertUnwindSafe(work)) {
-        // The panic of another thread.
+        // Another thread panicked.
         Ok(Err(Error::Internal(text))) if text.contains(OVERFLOW) => text,
         Ok(done) => return done,
         Err(panicked) => {
             let text = panicked.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panicked.downcast_ref::<&str>().map(|text| text.to_string()));
-            text.unwrap_or_else(|| "it does not say why".to_string())
+            text.unwrap_or_else(|| "the panic has no text".to_string())
         }
     };
-    tracing::error!(text, "the query library panicked");
+    tracing::error!(text, "DataFusion panicked");
     Err(match text.contains(OVERFLOW) {
         true => Error::Query(
-            "the query makes more than 2 GiB of texts or elements of one batch of rows, and no batch may have more".to_string(),
+            "one batch of the query's rows has more than 2 GiB of text or 2^31 list elements, the limit of a batch".to_string(),
         ),
         false => Error::Internal(
-            "the query library met something that it does not expect; write the query in another way".to_string(),
+            "DataFusion met a state that it does not expect; write the query in another way".to_string(),
         ),
     })
 }
@@ -476,18 +484,18 @@ async fn plan(
     text: &str,
     tables: &Tables,
     shared: &Shared,
-    caution: Caution,
+    mode: PlanMode,
 ) -> Result<SendableRecordBatchStream> {
     let (threads, memory_bytes) = (job.budget().threads(), job.budget().memory_bytes());
-    let partitions = match caution {
-        Caution::Alone => 1,
+    let partitions = match mode {
+        PlanMode::OnePartition => 1,
         _ => threads.min((memory_bytes / PART_BYTES_MIN) as usize).max(1),
     };
-    // In one part nothing would be grouped by halves.
+    // With one partition, DataFusion would make no partial aggregates.
     let partitions = if tables.elsewhere().is_some() { partitions.max(2) } else { partitions };
-    let planning = Planning { partitions, memory_bytes, is_bold: caution == Caution::Bold };
-    let near = tables.elsewhere().map(|elsewhere| {
-        Arc::new(Near {
+    let planning = Planning { partitions, memory_bytes, is_bold: mode == PlanMode::BroadcastSmallSides };
+    let remote = tables.elsewhere().map(|elsewhere| {
+        Arc::new(RemoteTables {
             job: job.clone(),
             elsewhere: elsewhere.clone(),
             sql: text.to_string(),
@@ -496,16 +504,16 @@ async fn plan(
             answers: OnceLock::new(),
         })
     });
-    if let Some(near) = &near {
-        shared.near.set(Arc::downgrade(near)).expect("set once");
+    if let Some(remote) = &remote {
+        shared.remote.set(Arc::downgrade(remote)).expect("set once");
     }
     let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> = Vec::new();
-    rules.extend(near.clone().map(|near| Arc::new(CutOut(near)) as _));
-    rules.push(Arc::new(Replace(shared.clone())));
+    rules.extend(remote.clone().map(|remote| Arc::new(PushDownFragments(remote)) as _));
+    rules.push(Arc::new(ReplaceOperators(shared.clone())));
     let context = context(job, shared, planning, rules)?;
     let mut all_known = BTreeMap::new();
     let find = |name: &str, is_whole: bool| {
-        // generate_series and others like it are called, not found.
+        // Table functions such as generate_series are called, not looked up.
         if !tables.has(name) && context.state().table_functions().contains_key(name) {
             return Ok(None);
         }
@@ -514,8 +522,8 @@ async fn plan(
         Ok(Some(table))
     };
     let plan = logical_plan(&context, text, memory_bytes, find).await?;
-    if let Some(near) = near {
-        near.tables.set(all_known).expect("set once");
+    if let Some(remote) = remote {
+        remote.tables.set(all_known).expect("set once");
     }
     let frame = context.execute_logical_plan(plan).await?;
     let context = Arc::new(frame.task_ctx());
@@ -524,17 +532,19 @@ async fn plan(
     check_subqueries(&plan)?;
     let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     job.start_phase("query", "bytes", bytes_read(&plan));
-    // Planning runs through most of a large library, and what follows through little of it.
+    // Planning touches most of a large library, and execution little of it.
     release_code();
     Ok(execute_stream(traced(plan)?, context)?)
 }
 
-/// What is planned for of the job's memory: no more than the job has, and no more than its client's, with whom plans have to agree.
+/// Returns the memory that plans are made for: at most that of the job, and at most that of the client, whose plan has
+/// to be the same.
 fn memory_of(job: &Job, planning: &Planning) -> u64 {
     planning.memory_bytes.min(job.budget().memory_bytes())
 }
 
-/// Parses a query and finds its tables, of which `find` is also told whether all columns may be asked for, whatever they are. Its plan is not too large for so much memory.
+/// Parses a query, finds its tables, and makes a plan that is not too large for `memory_bytes`. `find` also learns
+/// whether the query has a wildcard, so that all columns may be needed.
 async fn logical_plan(
     context: &SessionContext,
     text: &str,
@@ -544,9 +554,9 @@ async fn logical_plan(
     let state = context.state();
     let dialect = state.config().options().sql_parser.dialect;
     let mut statement = state.sql_to_statement(text, &dialect)?;
-    check_asks(&statement)?;
+    check_is_query(&statement)?;
     check_statement(&statement)?;
-    mend_statement(&mut statement)?;
+    correct_statement(&mut statement)?;
     let is_whole = has_wildcard(&statement);
     for reference in state.resolve_table_references(&statement)? {
         if let TableReference::Bare { table } = &reference
@@ -561,19 +571,21 @@ async fn logical_plan(
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     only_reading.verify_plan(&plan).map_err(|error| {
         Error::Query(format!(
-            "only questions are answered (SELECT, EXPLAIN, VALUES): {}",
+            "only queries are answered (SELECT, EXPLAIN, VALUES): {}",
             error.strip_backtrace()
         ))
     })?;
-    Ok(with_own_types(distinct_as_groups(mend_plan(plan)?)?)?)
+    Ok(restore_library_functions(distinct_as_groups(correct_plan(plan)?)?)?)
 }
 
-/// Runs a [`Fragment`] of somebody's query over files that are here, which have the columns of its table: says what it will read of them before it
-/// asks for the first, and gives its rows to `each`.
+/// Runs a [`Fragment`] of a client's query over files of this machine.
+///
+/// The files have the columns of the fragment's table. `needed` is called with the byte ranges that will be read before
+/// the first file is asked for, and `each` with every batch of rows.
 ///
 /// # Errors
-/// As [`Query::start`] and [`Query::next_batch`]; [`Error::Query`] too where the plan that is made here is another one; what
-/// `each` gives.
+/// The errors are those of [`Query::start`] and [`Query::next_batch`], [`Error::Query`] where this machine makes
+/// another plan than the client, and the errors of `each`.
 pub fn run_fragment(
     job: &Job,
     fragment: &Fragment,
@@ -583,10 +595,11 @@ pub fn run_fragment(
 ) -> Result<Report> {
     check_budget(job.budget())?;
     fragment.check()?;
-    unpanicked(|| on_large_stack(|| run_fragment_here(job, fragment, feed, needed, each)))
+    catch_panics(|| on_large_stack(|| run_fragment_here(job, fragment, feed, needed, each)))
 }
 
-/// Does what walks through a plan: a query of many terms is a deep tree, and is taken down as deep.
+/// Runs a function that walks through plans on a large stack: a query of many terms is a deep tree, which is walked and
+/// dropped recursively.
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     thread::scope(|scope| {
         let builder = thread::Builder::new().name("planner".to_string()).stack_size(PLANNER_STACK_BYTES);
@@ -618,7 +631,7 @@ fn run_fragment_here(
         let plan = frame.create_physical_plan().await?;
         let plan = fragment.of_plan(job, plan, feed, has_whole_rows)?;
         let options = context.state().config().options().clone();
-        let plan = Replace(shared.clone()).optimize(plan, &options)?;
+        let plan = ReplaceOperators(shared.clone()).optimize(plan, &options)?;
         job.start_phase("query", "bytes", bytes_read(&plan));
         if let Some(scan) = scan_of(&plan) {
             needed(scan.needed());
@@ -634,27 +647,27 @@ fn run_fragment_here(
     Ok(Report { rows, operators: running.shared.ran() })
 }
 
-/// Refuses what changes something.
-fn check_asks(statement: &Statement) -> Result<()> {
+/// Refuses statements that would change data.
+fn check_is_query(statement: &Statement) -> Result<()> {
     match statement {
         Statement::Statement(inner) if matches!(**inner, Asked::Query(_) | Asked::ExplainTable { .. }) => {
             Ok(())
         }
-        Statement::Explain(explain) => check_asks(&explain.statement),
+        Statement::Explain(explain) => check_is_query(&explain.statement),
         other => {
             let text = other.to_string();
             let shown: String = text.chars().take(40).collect();
-            Err(Error::Query(format!("only questions are answered (SELECT, EXPLAIN, VALUES), not {shown}")))
+            Err(Error::Query(format!("only queries are answered (SELECT, EXPLAIN, VALUES), not {shown}")))
         }
     }
 }
 
-/// What reads the table of a fragment.
+/// Finds the scan of a fragment's table.
 fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&Scan> {
     plan.downcast_ref::<Scan>().or_else(|| plan.children().into_iter().find_map(scan_of))
 }
 
-/// Bytes of all files that a plan reads.
+/// Sums the bytes of all files that a plan reads.
 fn bytes_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let below: u64 = plan.children().into_iter().map(bytes_read).sum();
     below + plan.downcast_ref::<Scan>().map_or(0, Scan::bytes)
@@ -676,7 +689,7 @@ fn context(
         .with_batch_size(BATCH_ROWS)
         .with_information_schema(true);
     let options = config.options_mut();
-    // Rows that are given to all threads at once must be few, since no sort takes over there.
+    // A join side that all threads get whole must be small, since no sort takes over there.
     let (bytes, rows) = match planning.is_bold {
         true => ((planning.memory_bytes / 64) as usize, 200_000),
         false => (0, 0),
@@ -687,12 +700,12 @@ fn context(
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     options.execution.max_spill_file_size_bytes = ConfigNonZeroUsize::try_new(spills::FILE_BYTES_MAX)?;
-    // One stream of a merge may hold so much without asking.
+    // One stream of a merge may hold this much without asking.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);
-    let mends = Mends { memory_bytes: memory_of(job, &planning) };
-    state.expr_planners().get_or_insert_default().insert(0, Arc::new(Literals(mends)));
+    let corrections = Corrections { memory_bytes: memory_of(job, &planning) };
+    state.expr_planners().get_or_insert_default().insert(0, Arc::new(CheckedLiterals(corrections)));
     let equal_floats = Arc::new(EqualFloats::default());
     state = state.with_analyzer_rule(equal_floats.clone()).with_optimizer_rule(equal_floats);
     state = state.with_analyzer_rule(Arc::new(CheckedNumbers));
@@ -704,7 +717,7 @@ fn context(
     let scalar = context.state().scalar_functions().clone();
     scalar
         .values()
-        .filter_map(|function| mends.mended(function))
+        .filter_map(|function| corrections.corrected(function))
         .for_each(|function| context.register_udf(function));
     context.register_udf(literals::FUNCTION.as_ref().clone());
     if let Some(original) = scalar.get("nullif") {
@@ -748,30 +761,30 @@ mod tests {
             let pending =
                 Box::pin(RecordBatchStreamAdapter::new(schema, stream::pending::<LibraryResult<_>>()));
             let mut running = Running::of(&job, Limits::default(), async |_| Ok(pending as _)).unwrap();
-            running.looks_max = 2;
+            running.idle_polls_max = 2;
             let error = running.next(&job).unwrap_err().to_string();
             assert!(error.contains("all its threads wait for each other"), "{error}");
         }
     }
 
-    /// A thread that works is not waited for in vain, however long it takes.
+    /// A thread that works is waited for, however long it takes.
     #[test]
     fn a_query_that_computes_for_long_goes_on() {
         let (_folder, job) = job(24 << 20, 2);
         let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
         let batch = RecordBatch::new_empty(schema.clone());
         let slow = stream::once(async move {
-            thread::sleep(PATIENCE * 6);
+            thread::sleep(POLL_INTERVAL * 6);
             LibraryResult::Ok(batch)
         });
         let slow = Box::pin(RecordBatchStreamAdapter::new(schema, slow));
         let mut running = Running::of(&job, Limits::default(), async |_| Ok(slow as _)).unwrap();
-        running.looks_max = 2;
+        running.idle_polls_max = 2;
         assert!(running.next(&job).unwrap().is_some());
     }
 
-    /// Each batch goes through a file, since there is no memory for any: several inputs write at once, and readers wait for them.
-    /// INSHORE_SPILLING asks for that many rounds.
+    /// Each batch goes through a file, since there is no memory for any: several inputs write at once, and readers wait
+    /// for them. INSHORE_SPILLING sets the number of rounds.
     #[test]
     fn an_exchange_whose_batches_all_go_to_flash_ends() {
         let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(6, |rounds| rounds.parse().unwrap());
