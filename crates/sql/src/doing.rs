@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_is_told_and_of_the_own_thread_first() {
+    fn the_innermost_operator_of_the_own_thread_comes_first() {
         let outer = StageGuard::begin("outer".into());
         thread::scope(|scope| {
             scope.spawn(|| {

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_gives_what_was_written_and_goes() {
+    fn a_spill_file_returns_its_bytes_and_is_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("store")).unwrap();
         let job = store.job(Budget::new(24 << 20, 1), Cancel::default()).unwrap();
@@ -175,7 +175,7 @@ mod tests {
 
     /// DataFusion leaves a reader waiting for a file whose write failed.
     #[test]
-    fn a_write_that_fails_is_told_to_who_waits_for_the_query() {
+    fn a_failed_write_ends_the_query_with_its_error() {
         let full = PathBuf::from("/dev/full");
         let Ok(file) = File::options().write(true).open(&full) else {
             println!("skipped: no /dev/full");

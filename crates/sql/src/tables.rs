@@ -168,7 +168,7 @@ impl Tables {
             }
             let mut files = Files::open(job, exact.unwrap_or(inputs), &self.as_text)?;
             files.has_whole_rows = is_whole;
-            files.tells_rows_alone = self.elsewhere.is_some();
+            files.has_only_row_counts = self.elsewhere.is_some();
             let rows = files.rows();
             Ok((Arc::new(files), rows))
         };

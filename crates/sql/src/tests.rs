@@ -266,7 +266,7 @@ fn some_rows(count: usize) -> Vec<(Option<i64>, u8, i32)> {
 }
 
 #[test]
-fn queries_answer_as_the_library_does_in_memory() {
+fn queries_answer_as_datafusion_does() {
     let rows = some_rows(6_000);
     let others: Vec<(Option<i64>, u8)> = some_rows(400).iter().map(|row| (row.0, row.1)).collect();
     let tables = tables(&rows, &others);
@@ -279,7 +279,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn any_rows_are_answered_as_the_library_does_in_memory(
+    fn queries_over_random_rows_answer_as_datafusion_does(
         rows in prop::collection::vec((prop::option::of(-4i64..9), any::<u8>(), any::<i16>()), 0..300),
         others in prop::collection::vec((prop::option::of(-4i64..9), any::<u8>()), 0..40),
         query in 0..QUERIES.len(),
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn operators_tell_how_they_went() {
+fn operators_report_the_ways_they_ran() {
     let tables = tables(&some_rows(6_000), &[(Some(1), 3)]);
     let ways = |text: &str, limits: Limits| -> Vec<Vec<&'static str>> {
         found(text, &tables, 2, limits).unwrap().1.into_iter().map(|ran| ran.ways).collect()
@@ -308,7 +308,7 @@ fn operators_tell_how_they_went() {
 }
 
 #[test]
-fn a_sum_that_is_too_large_is_an_error_and_never_another_number() {
+fn a_sum_that_overflows_is_an_error() {
     let big = |count: usize, value: i64| {
         let columns: Vec<(&str, ArrayRef)> = vec![
             ("k", Arc::new(Int64Array::from_iter_values((0..count as i64).map(|row| row % 3)))),
@@ -339,7 +339,7 @@ fn a_sum_that_is_too_large_is_an_error_and_never_another_number() {
 
 /// DataFusion's answers depend on the order of rows, or are wrong.
 #[test]
-fn extremes_of_fractions_are_those_of_their_order() {
+fn min_and_max_of_fractions_do_not_depend_on_the_order_of_rows() {
     let (nan, infinite) = (f64::NAN, f64::INFINITY);
     let rows: Vec<(i64, f64)> =
         vec![(1, 1.0), (1, nan), (2, nan), (2, 1.0), (3, nan), (4, infinite), (5, -infinite), (6, 0.0)];
@@ -423,7 +423,7 @@ fn write_parquet(path: &std::path::Path, batch: &RecordBatch) {
 
 /// Statistics of files give many bounds, and the query computes values beyond some of them.
 #[test]
-fn statistics_of_files_are_believed_as_far_as_they_go() {
+fn statistics_of_files_choose_the_sort_and_never_change_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     let rows = 40_000i64;
     let decimals = |values: &mut dyn Iterator<Item = Option<i128>>| -> ArrayRef {
@@ -484,7 +484,7 @@ fn statistics_of_files_are_believed_as_far_as_they_go() {
 }
 
 #[test]
-fn what_is_no_question_is_refused() {
+fn statements_other_than_queries_are_refused() {
     let tables = tables(&some_rows(10), &[]);
     for text in [
         "DROP TABLE t",
@@ -629,7 +629,7 @@ fn joins_of_everything_with_everything_are_stopped_between_batches() {
 }
 
 #[test]
-fn functions_give_what_the_library_gives() {
+fn functions_answer_as_datafusion_does() {
     let tables = tables(&some_rows(6_000), &[]);
     for text in [
         "SELECT repeat('=', 40), lpad('x', 10, '0'), rpad('x', 3), repeat('x', 100000)",
@@ -669,7 +669,7 @@ fn functions_give_what_the_library_gives() {
 }
 
 #[test]
-fn columns_of_functions_are_called_as_the_library_calls_them() {
+fn columns_of_functions_have_the_names_of_datafusion() {
     let tables = tables(&some_rows(10), &[]);
     let text = "SELECT s || 'x' || k, repeat(s, 2), concat(s, 'x'), [k, 1], list_repeat(k, 2), length(s || s) > 1, s LIKE s, s NOT ILIKE s, s ~ s, s !~* s, s SIMILAR TO s FROM t";
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -689,7 +689,7 @@ fn columns_of_functions_are_called_as_the_library_calls_them() {
 
 /// DataFusion takes a negative length for an unsigned number, and reserves that much memory.
 #[test]
-fn padding_to_less_than_nothing_gives_nothing() {
+fn padding_to_a_negative_length_gives_an_empty_text() {
     let tables = tables(&some_rows(50), &[]);
     let text = "SELECT count(*) FROM t WHERE lpad(s, -1 - abs(k), 'é') = '' AND rpad(s, -1 - abs(k)) = ''";
     let expected = expected("SELECT count(*) FROM t WHERE s IS NOT NULL AND k IS NOT NULL", &tables).unwrap();
@@ -698,7 +698,7 @@ fn padding_to_less_than_nothing_gives_nothing() {
 
 /// A name that DataFusion no longer has would correct nothing.
 #[test]
-fn corrected_functions_exist_in_the_library() {
+fn corrected_functions_exist_in_datafusion() {
     let state = SessionContext::new().state();
     let corrected = |name: &&String| crate::rules::scalar_functions::Correction::of(name).is_some();
     let found: Vec<&String> = state.scalar_functions().keys().filter(corrected).collect();
@@ -706,7 +706,7 @@ fn corrected_functions_exist_in_the_library() {
 }
 
 #[test]
-fn withs_that_double_are_refused_at_once_and_many_unions_are_not() {
+fn doubling_withs_are_refused_at_once_and_many_unions_are_not() {
     let tables = tables(&some_rows(50), &[]);
     let doubling = chain("SELECT k, v FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
     let joining = chain("SELECT k FROM t", "SELECT a.k FROM before a JOIN before b ON a.k = b.k");
@@ -734,7 +734,7 @@ fn withs_that_double_are_refused_at_once_and_many_unions_are_not() {
 
 /// Conditions are pushed below the expressions that they name, and grow by them.
 #[test]
-fn what_doubles_while_a_plan_is_made_is_refused() {
+fn expressions_that_double_while_planning_are_refused() {
     let tables = tables(&some_rows(50), &[]);
     let doubling = chain("SELECT v AS x, k AS y FROM t", "SELECT x + x AS x, y FROM before");
     for text in [
@@ -770,7 +770,7 @@ fn a_type_whose_values_are_too_large_is_refused() {
 }
 
 #[test]
-fn a_digest_of_percentiles_has_so_much_room_and_no_more() {
+fn a_digest_of_percentiles_has_a_largest_capacity() {
     let tables = tables(&some_rows(50), &[]);
     for text in [
         "SELECT approx_percentile_cont(f, 0.5, 4000000000000) FROM t",
@@ -918,7 +918,7 @@ fn spread(folder: &Path, name: &str, batch: &RecordBatch, machines: usize, endin
 }
 
 #[test]
-fn queries_about_tables_elsewhere_give_what_they_give_here() {
+fn queries_over_remote_tables_answer_as_over_local_ones() {
     let rows = 3_000i64;
     let town = StringArray::from_iter(
         (0..rows).map(|row| (row % 11 != 3).then(|| ["Ulm", "Kiel", "Jena"][row as usize % 3])),
@@ -998,7 +998,7 @@ fn queries_about_tables_elsewhere_give_what_they_give_here() {
 }
 
 #[test]
-fn what_a_fragment_needs_are_its_columns_and_row_groups() {
+fn a_fragment_needs_its_columns_and_row_groups_alone() {
     let rows = 40_000i64;
     let noise =
         |row: i64| format!("{:x}", (row as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
@@ -1076,7 +1076,7 @@ fn a_fragment_of_another_plan_is_refused() {
 
 /// DataFusion does not check all states of aggregates that a node sends.
 #[test]
-fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
+fn an_invalid_partial_aggregate_of_a_node_fails_the_query_alone() {
     /// Replaces the columns of a batch whose names end so.
     fn with(batch: &RecordBatch, ending: &str, column: impl Fn(&ArrayRef) -> ArrayRef) -> RecordBatch {
         let place = batch.schema().fields().iter().position(|field| field.name().ends_with(ending)).unwrap();
@@ -1521,7 +1521,7 @@ fn a_query_is_begun_again_where_later_rows_contradict_what_the_first_ones_sugges
 }
 
 #[test]
-fn who_can_take_rows_back_begins_again_with_columns_that_fit() {
+fn a_caller_that_can_take_rows_back_begins_again_with_fitting_columns() {
     let folder = tempfile::tempdir().unwrap();
     let rows: String = (0..30_000).map(|row| format!("{row}\n")).collect();
     let path = folder.path().join("late.csv");
@@ -1545,7 +1545,7 @@ fn who_can_take_rows_back_begins_again_with_columns_that_fit() {
 }
 
 #[test]
-fn a_late_member_fails_no_query_that_does_not_ask_for_it() {
+fn a_late_member_fails_no_query_that_does_not_name_it() {
     let folder = tempfile::tempdir().unwrap();
     let text = "{\"c\":7}\n".repeat(1000) + "{\"c\":7,\"note\":\"rare\"}\n";
     std::fs::write(folder.path().join("late.jsonl"), text).unwrap();
@@ -1595,7 +1595,7 @@ fn a_late_member_is_found_wherever_a_query_names_it() {
 }
 
 #[test]
-fn what_a_library_says_of_itself_reaches_nobody() {
+fn requests_to_report_a_bug_are_cut_off_messages() {
     let folder = tempfile::tempdir().unwrap();
     for text in ["SELECT FROM WHERE", "SELECT 'a", "SELECT sum(arrow_cast('a', 'Utf8'))"] {
         let error = asked(folder.path(), text).unwrap_err().to_string();
@@ -1607,7 +1607,7 @@ fn what_a_library_says_of_itself_reaches_nobody() {
 
 /// DataFusion 55.2 answers each of these wrongly.
 #[test]
-fn what_the_library_answers_wrongly_is_asked_in_another_way() {
+fn wrong_answers_of_datafusion_are_corrected() {
     let tables = tables(&some_rows(3), &[]);
     let found = |text: &str| found(text, &tables, 2, Limits::default()).unwrap().0;
     let t = "(VALUES (1),(2),(3),(4),(NULL)) t(x)";
@@ -1661,7 +1661,7 @@ fn what_the_library_answers_wrongly_is_asked_in_another_way() {
 }
 
 #[test]
-fn what_the_library_answers_wrongly_in_every_way_is_refused() {
+fn wrong_answers_that_cannot_be_corrected_are_refused() {
     for (text, expected) in [
         ("SELECT 1 WHERE 3 NOT IN (SELECT y FROM (VALUES (NULL)) b(y))", "NOT IN of a constant"),
         (
@@ -1683,7 +1683,7 @@ fn what_the_library_answers_wrongly_in_every_way_is_refused() {
 
 /// Clocks in Goose Bay were set back by an hour at one minute past midnight.
 #[test]
-fn truncated_times_of_a_zone_are_ordered_by_themselves() {
+fn truncated_times_with_a_zone_are_sorted() {
     let times: Vec<String> = (0..40).map(|step| format!("({}::bigint)", 562_125_660 + step * 300)).collect();
     let times = format!(
         "SELECT arrow_cast(column1, 'Timestamp(Second, Some(\"America/Goose_Bay\"))') AS ts FROM (VALUES {}) ORDER BY ts LIMIT 30",

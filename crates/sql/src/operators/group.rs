@@ -532,16 +532,16 @@ impl PartitionGrouping {
             Some(StateSort::Rows(sort)) => {
                 let StatesAsRows { codec, rows, .. } = *sort;
                 let sorted = rows.finish().map_err(Error::from)?;
-                self.counters.went("sort-reduce", self.rows_in);
-                self.counters.sorted(&sorted.stats());
+                self.counters.add_way("sort-reduce", self.rows_in);
+                self.counters.add_row_sort(&sorted.stats());
                 let merging = MergedStates::new(self.plan.clone(), codec, sorted)?;
                 self.results_left = Some(GroupResults::Sorted(Box::new(merging)));
             }
             Some(StateSort::Numbers(sort)) => {
                 let StatesAsNumbers { groups, null_group } = *sort;
                 let sorted = groups.finish().map_err(Error::from)?;
-                self.counters.went("sort-reduce of numbers", self.rows_in);
-                self.counters.reduced(&sorted.stats());
+                self.counters.add_way("sort-reduce of numbers", self.rows_in);
+                self.counters.add_sort_reduce(&sorted.stats());
                 let functions = self.plan.accumulators()?;
                 let numbered = CombinedGroups {
                     plan: self.plan.clone(),
@@ -553,7 +553,7 @@ impl PartitionGrouping {
                 self.results_left = Some(GroupResults::Numbers(Box::new(numbered)));
             }
             None => {
-                self.counters.went("in memory", self.rows_in);
+                self.counters.add_way("in memory", self.rows_in);
                 if let Some(table) = self.table.take() {
                     self.results_left = Some(GroupResults::Memory(table.results(&self.plan)?, 0));
                 }

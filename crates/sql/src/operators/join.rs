@@ -183,7 +183,7 @@ impl LeftSide {
             }
         }
         self.claim.drop_floor();
-        self.counters.went("hash join", rows);
+        self.counters.add_way("hash join", rows);
         self.hash(gathered, held)
     }
 
@@ -219,8 +219,8 @@ impl LeftSide {
             let (part, counters) = (part.clone(), counters.clone());
             let memory = move || Ok(part.part(share, 1, "sorting one side of a join")?);
             sorted(&self.shared, rows, keys, None, memory, move |sorted, rows| {
-                counters.went("sort-merge join", rows);
-                counters.sorted(&sorted.stats());
+                counters.add_way("sort-merge join", rows);
+                counters.add_row_sort(&sorted.stats());
             })
         };
         let left_schema = self.left.schema();

@@ -65,13 +65,13 @@ impl NumberOrdering {
     pub fn run(self) -> SendableRecordBatchStream {
         let schema = self.schema.clone();
         let state = (self, None::<SortedPart>);
-        let batches = stream::try_unfold(state, |(mut ordering, giving)| async move {
-            let mut giving = match giving {
-                Some(giving) => giving,
+        let batches = stream::try_unfold(state, |(mut ordering, part)| async move {
+            let mut part = match part {
+                Some(part) => part,
                 None => ordering.sort().await?,
             };
-            let batch = ordering.give(&mut giving)?;
-            Ok(batch.map(|batch| (batch, (ordering, Some(giving)))))
+            let batch = ordering.next_batch(&mut part)?;
+            Ok(batch.map(|batch| (batch, (ordering, Some(part)))))
         });
         Box::pin(RecordBatchStreamAdapter::new(schema, batches))
     }
@@ -105,18 +105,18 @@ impl NumberOrdering {
             sink.into_inner().expect("no panic under this lock").finish().map_err(Error::from)?;
         }
         let sorted = sort.finish().map_err(Error::from)?;
-        self.counters.went("sort-reduce of numbers", rows);
-        self.counters.reduced(&sorted.stats());
+        self.counters.add_way("sort-reduce of numbers", rows);
+        self.counters.add_sort_reduce(&sorted.stats());
         Ok(Some((sorted, part)))
     }
 
-    fn give(&mut self, giving: &mut SortedPart) -> Result<Option<RecordBatch>> {
+    fn next_batch(&mut self, part: &mut SortedPart) -> Result<Option<RecordBatch>> {
         self.shared.job.check_cancelled().map_err(Error::from)?;
         let rows = BATCH_ROWS.min(self.left);
         if rows == 0 {
             return Ok(None);
         }
-        let Some((sorted, _part)) = giving else { return Ok(None) };
+        let Some((sorted, _part)) = part else { return Ok(None) };
         let Some(sorted) = sorted.next_columns(rows).map_err(Error::from)? else { return Ok(None) };
         let mut columns: Vec<(usize, ArrayRef)> = self.numbers.places.iter().copied().zip(sorted).collect();
         columns.sort_unstable_by_key(|(place, _)| *place);

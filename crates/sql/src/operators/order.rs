@@ -126,8 +126,8 @@ impl Order {
         let (claim, counters) = (self.claim.clone(), self.counters.clone());
         let memory = move || claim.take("sorting");
         Ok(sorted(&self.shared, input, &self.keys, self.fetch, memory, move |sorted, rows| {
-            counters.went(if sorted.stats().runs > 0 { "sort-reduce" } else { "in memory" }, rows);
-            counters.sorted(&sorted.stats());
+            counters.add_way(if sorted.stats().runs > 0 { "sort-reduce" } else { "in memory" }, rows);
+            counters.add_row_sort(&sorted.stats());
         }))
     }
 }

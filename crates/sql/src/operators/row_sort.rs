@@ -86,15 +86,15 @@ impl SortKeys {
     }
 }
 
-/// Sorts the rows of `input` and returns the first `fetch`. `memory` gives a part of the budget when the first rows
-/// come, and `tell` gets the sorted rows with the number of rows that came in.
+/// Sorts the rows of `input` and returns the first `fetch`. `take_memory` gives a part of the budget when the first rows
+/// come, and `on_sorted` gets the sorted rows with the number of rows that came in.
 pub(crate) fn sorted(
     shared: &Shared,
     input: SendableRecordBatchStream,
     keys: &Arc<SortKeys>,
     fetch: Option<usize>,
-    memory: impl FnOnce() -> inshore_store::Result<Budget> + Send + 'static,
-    tell: impl FnOnce(&SortedRows<FramedRows, KeepAll>, u64) + Send + 'static,
+    take_memory: impl FnOnce() -> inshore_store::Result<Budget> + Send + 'static,
+    on_sorted: impl FnOnce(&SortedRows<FramedRows, KeepAll>, u64) + Send + 'static,
 ) -> SendableRecordBatchStream {
     let schema = input.schema();
     let sorting = PartitionSort {
@@ -104,8 +104,8 @@ pub(crate) fn sorted(
         limits: shared.limits,
         keys: keys.clone(),
         left: fetch.unwrap_or(usize::MAX),
-        memory: Some(Box::new(memory)),
-        tell: Some(Box::new(tell)),
+        take_memory: Some(Box::new(take_memory)),
+        on_sorted: Some(Box::new(on_sorted)),
         sort: None,
         sorted: None,
         batch_left: None,
@@ -118,7 +118,7 @@ pub(crate) fn sorted(
     Box::pin(RecordBatchStreamAdapter::new(schema, batches))
 }
 
-type Tell = dyn FnOnce(&SortedRows<FramedRows, KeepAll>, u64) + Send;
+type OnSorted = dyn FnOnce(&SortedRows<FramedRows, KeepAll>, u64) + Send;
 
 /// A partition that sorts its rows.
 struct PartitionSort {
@@ -129,8 +129,8 @@ struct PartitionSort {
     keys: Arc<SortKeys>,
     /// The number of rows still to be returned.
     left: usize,
-    memory: Option<Box<dyn FnOnce() -> inshore_store::Result<Budget> + Send>>,
-    tell: Option<Box<Tell>>,
+    take_memory: Option<Box<dyn FnOnce() -> inshore_store::Result<Budget> + Send>>,
+    on_sorted: Option<Box<OnSorted>>,
     sort: Option<(RowCodec, RowSort<FramedRows, KeepAll>)>,
     sorted: Option<(RowCodec, SortedRows<FramedRows, KeepAll>)>,
     /// A batch, and the number of its rows that were returned.
@@ -179,8 +179,8 @@ impl PartitionSort {
     }
 
     fn add(&mut self, batch: &RecordBatch) -> Result<()> {
-        if let Some(memory) = self.memory.take() {
-            let part = memory().map_err(Error::from)?;
+        if let Some(take_memory) = self.take_memory.take() {
+            let part = take_memory().map_err(Error::from)?;
             let codec = RowCodec::new("ORDER BY", &self.keys.schema, &self.keys.keys).map_err(Error::from)?;
             let memory_bytes = part.memory_bytes();
             let arena_bytes = self.limits.arena_bytes;
@@ -204,8 +204,8 @@ impl PartitionSort {
     fn finish(&mut self) -> Result<()> {
         let Some((codec, sort)) = self.sort.take() else { return Ok(()) };
         let sorted = sort.finish().map_err(Error::from)?;
-        if let Some(tell) = self.tell.take() {
-            tell(&sorted, self.rows_in);
+        if let Some(on_sorted) = self.on_sorted.take() {
+            on_sorted(&sorted, self.rows_in);
         }
         self.sorted = Some((codec, sorted));
         Ok(())

@@ -45,7 +45,7 @@ impl Display for Ran {
 pub(crate) struct Counters(Mutex<Ran>);
 
 impl Counters {
-    pub fn went(&self, way: &'static str, rows_in: u64) {
+    pub fn add_way(&self, way: &'static str, rows_in: u64) {
         let mut ran = self.0.lock().expect("no panic under this lock");
         if !ran.ways.contains(&way) {
             ran.ways.push(way);
@@ -53,15 +53,15 @@ impl Counters {
         ran.rows_in += rows_in;
     }
 
-    pub fn sorted(&self, stats: &RowStats) {
-        self.wrote(stats.rows_in, stats.runs, stats.bytes_spilled);
+    pub fn add_row_sort(&self, stats: &RowStats) {
+        self.add_sort(stats.rows_in, stats.runs, stats.bytes_spilled);
     }
 
-    pub fn reduced(&self, stats: &Stats) {
-        self.wrote(stats.records_in, stats.runs, stats.bytes_spilled);
+    pub fn add_sort_reduce(&self, stats: &Stats) {
+        self.add_sort(stats.records_in, stats.runs, stats.bytes_spilled);
     }
 
-    fn wrote(&self, rows: u64, runs: u64, bytes_spilled: u64) {
+    fn add_sort(&self, rows: u64, runs: u64, bytes_spilled: u64) {
         let mut ran = self.0.lock().expect("no panic under this lock");
         ran.rows_sorted += rows;
         ran.runs += runs;

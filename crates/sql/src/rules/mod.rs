@@ -1,8 +1,8 @@
 //! Checks and rewrites of a query, from its text to its logical plan.
 //!
 //! - Size: [`plan_size`] refuses queries whose plan would be too large to walk through.
-//! - Answers: [`corrections`], [`overflow`], [`floats`], [`literals`], [`nullif`], [`aggregates`] and [`scalar_functions`] replace what
-//!   DataFusion answers wrongly, or refuse it.
+//! - Answers: [`corrections`], [`overflow`], [`floats`], [`literals`], [`nullif`], [`aggregates`] and
+//!   [`scalar_functions`] replace expressions that DataFusion answers wrongly, or refuse them.
 //! - Memory: [`distinct`] turns DISTINCT in aggregate functions into groups.
 //! - Names: [`column_names`] gives each column of a result a name of its own.
 

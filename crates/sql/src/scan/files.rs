@@ -29,7 +29,7 @@ pub(crate) struct Files {
     /// A query that reads all columns needs all members of JSON lines, also those that the first rows do not show.
     pub has_whole_rows: bool,
     /// The planner gets row counts alone. Tables on other machines have no more, and client and node must plan alike.
-    pub tells_rows_alone: bool,
+    pub has_only_row_counts: bool,
 }
 
 impl Files {
@@ -43,7 +43,7 @@ impl Files {
             rows: Some(0),
             has_groups: true,
             has_whole_rows: false,
-            tells_rows_alone: false,
+            has_only_row_counts: false,
         };
         let mut first: Option<SchemaRef> = None;
         for input in &files.inputs {
@@ -87,7 +87,7 @@ impl Files {
             rows: None,
             has_groups: false,
             has_whole_rows: false,
-            tells_rows_alone: true,
+            has_only_row_counts: true,
         }
     }
 
@@ -116,7 +116,7 @@ impl Files {
         let schema =
             self.schema.project(&self.places(columns)).map_err(|error| Error::Query(error.to_string()))?;
         let mut statistics = row_statistics(&schema, self.rows);
-        if columns.is_empty() || self.rows.is_none() || self.tells_rows_alone {
+        if columns.is_empty() || self.rows.is_none() || self.has_only_row_counts {
             return Ok(statistics);
         }
         let mut known: Vec<ColumnFacts> = Vec::new();
