@@ -53,7 +53,7 @@ def test_rows_come_as_a_file_or_a_stream(store: inshore.Store, table: pa.Table, 
 def test_what_cannot_be_answered_is_told(store: inshore.Store, tmp_path: Path) -> None:
     with pytest.raises(inshore.InputError, match="there is no table called nothing"):
         store.sql("SELECT * FROM nothing", memory="32MiB").table()
-    with pytest.raises(inshore.InputError, match="only questions"):
+    with pytest.raises(inshore.InputError, match="only queries"):
         store.sql("CREATE TABLE t AS SELECT 1", memory="32MiB").table()
     with pytest.raises(inshore.BudgetError, match="24 MiB"):
         store.sql("SELECT 1", memory="8MiB").table()

@@ -118,11 +118,11 @@ fn what_cannot_be_asked_is_refused_by_name() {
     for (query, expected) in [
         ("SELECT * FROM sales", "there is no table called sales"),
         ("SELECT * FROM 'missing.csv'", "missing.csv: cannot open it"),
-        ("SELECT * FROM 'no*.csv'", "no*.csv: no file is called so"),
+        ("SELECT * FROM 'no*.csv'", "no*.csv: no file matches"),
         ("SELECT price FROM 'sales.csv'", "price"),
         ("SELEC 1", "SELEC"),
-        ("CREATE TABLE x AS SELECT 1", "only questions are answered"),
-        ("COPY (SELECT 1) TO 'x.csv'", "only questions are answered"),
+        ("CREATE TABLE x AS SELECT 1", "only queries are answered"),
+        ("COPY (SELECT 1) TO 'x.csv'", "only queries are answered"),
         ("SELECT 1; SELECT 2", "single SQL statement"),
         ("SELECT amount / 0 FROM 'sales.csv'", "zero"),
     ] {

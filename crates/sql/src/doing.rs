@@ -1,12 +1,13 @@
-//! What queries of this process do now: for whoever ends the process, since it takes too much memory, and says where that was.
+//! The operator that each thread of this process runs now, for the message of a process that reaches its memory limit.
 //!
 //! ```text
-//!   threads   [ FilterExec: k > 5 | - | SortReduceGroup: GROUP BY town ]     each in a place of its own
-//!                ▲ put there when a stream of that operator is asked for rows, and taken away behind it
+//!   threads   [ FilterExec: k > 5 | - | SortReduceGroup: GROUP BY town ]     one slot for each thread
+//!                ▲ set while a stream of that operator computes rows
 //! ```
 //!
-//! An operator that asks another one for rows does so on the same thread, so the place of a thread tells the innermost. It costs about
-//! 50 ns for each operator and batch. The nodes of a plan are wrapped when all is planned: no rule sees a [`Traced`].
+//! An operator that asks another one for rows does so on the same thread, so the slot of a thread names the innermost
+//! operator. The cost is about 50 ns for each operator and batch. The nodes of a plan are wrapped after planning: no
+//! rule sees a [`Traced`].
 
 use std::{
     cell::RefCell,
@@ -33,60 +34,63 @@ use datafusion::{
 };
 use futures::Stream;
 
-/// Characters of the name of an operator.
+/// The greatest length of an operator's name in characters.
 const NAME_CHARS: usize = 100;
 
-/// What a thread does.
-type Place = Mutex<Option<Arc<str>>>;
+/// The slot of a thread: the name of the operator that runs.
+type Slot = Mutex<Option<Arc<str>>>;
 
-/// The places of all threads that ever worked on a query; those that ended are taken out by the next that comes.
-static PLACES: Mutex<Vec<Weak<Place>>> = Mutex::new(Vec::new());
+/// The slots of all threads that ever worked on a query. A new thread removes the slots of threads that have ended.
+static SLOTS: Mutex<Vec<Weak<Slot>>> = Mutex::new(Vec::new());
 
 thread_local! {
-    static MINE: RefCell<Option<Arc<Place>>> = const { RefCell::new(None) };
+    static OWN_SLOT: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
 }
 
-/// What queries in this process do at the moment, as far as that can be told without waiting: the operator that the calling thread is
-/// in, else one that another thread is in, as EXPLAIN calls it; "planning"; or nothing.
+/// Names the operator that queries of this process run at the moment: that of the calling thread, else that of any
+/// other thread.
+///
+/// The name is that of EXPLAIN, or "planning". The function never waits: a slot that is locked counts as empty, and
+/// without a name the answer is `None`.
 pub fn doing() -> Option<String> {
-    let of = |place: &Place| place.try_lock().ok()?.as_deref().map(str::to_string);
-    let mine = MINE.try_with(|mine| mine.try_borrow().ok()?.as_deref().and_then(of));
-    let any = || PLACES.try_lock().ok()?.iter().find_map(|place| of(&*place.upgrade()?));
+    let of = |slot: &Slot| slot.try_lock().ok()?.as_deref().map(str::to_string);
+    let mine = OWN_SLOT.try_with(|mine| mine.try_borrow().ok()?.as_deref().and_then(of));
+    let any = || SLOTS.try_lock().ok()?.iter().find_map(|slot| of(&*slot.upgrade()?));
     mine.ok().flatten().or_else(any)
 }
 
-/// As long as it lives, the thread does this.
-pub(crate) struct Doing(Option<Arc<str>>);
+/// Names the stage of the thread until the guard is dropped.
+pub(crate) struct StageGuard(Option<Arc<str>>);
 
-impl Doing {
-    pub fn begin(what: Arc<str>) -> Doing {
-        Doing(put(Some(what)))
+impl StageGuard {
+    pub fn begin(what: Arc<str>) -> StageGuard {
+        StageGuard(swap_name(Some(what)))
     }
 }
 
-impl Drop for Doing {
+impl Drop for StageGuard {
     fn drop(&mut self) {
-        put(self.0.take());
+        swap_name(self.0.take());
     }
 }
 
-/// Puts something in the place of this thread, and gives what was there.
-fn put(what: Option<Arc<str>>) -> Option<Arc<str>> {
-    let put =
-        |place: &Place| std::mem::replace(&mut *place.lock().unwrap_or_else(PoisonError::into_inner), what);
-    // A thread that ends has no place any more.
-    MINE.try_with(|mine| put(mine.borrow_mut().get_or_insert_with(new_place))).ok().flatten()
+/// Puts a name into the slot of this thread, and returns the name before.
+fn swap_name(what: Option<Arc<str>>) -> Option<Arc<str>> {
+    let swap =
+        |slot: &Slot| std::mem::replace(&mut *slot.lock().unwrap_or_else(PoisonError::into_inner), what);
+    // A thread that ends has no slot any more.
+    OWN_SLOT.try_with(|mine| swap(mine.borrow_mut().get_or_insert_with(new_slot))).ok().flatten()
 }
 
-fn new_place() -> Arc<Place> {
-    let place = Arc::new(Place::default());
-    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    places.retain(|place| place.strong_count() > 0);
-    places.push(Arc::downgrade(&place));
-    place
+fn new_slot() -> Arc<Slot> {
+    let slot = Arc::new(Slot::default());
+    let mut slots = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
+    slots.retain(|slot| slot.strong_count() > 0);
+    slots.push(Arc::downgrade(&slot));
+    slot
 }
 
-/// A plan whose operators tell what is done in them.
+/// Wraps every operator of a plan so that its thread's slot names the operator while rows are computed.
 pub(crate) fn traced(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     let wrapped = plan.transform_up(|node| {
         let name = short_name(&*node);
@@ -95,7 +99,7 @@ pub(crate) fn traced(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPl
     Ok(wrapped.data)
 }
 
-/// An operator as EXPLAIN shows it, without what is beyond [`NAME_CHARS`].
+/// Formats an operator as EXPLAIN shows it, cut off after [`NAME_CHARS`].
 fn short_name(node: &dyn ExecutionPlan) -> Arc<str> {
     struct Whole<'a>(&'a dyn ExecutionPlan);
     impl Display for Whole<'_> {
@@ -123,7 +127,7 @@ fn short_name(node: &dyn ExecutionPlan) -> Arc<str> {
     short.text.into()
 }
 
-/// An operator in whose streams it is told what is done; all else is left to it.
+/// An operator whose streams put its name into the thread's slot; all other calls are passed on.
 #[derive(Debug)]
 struct Traced {
     node: Arc<dyn ExecutionPlan>,
@@ -202,7 +206,7 @@ impl ExecutionPlan for Traced {
     }
 
     fn repartitioned(&self, _: usize, _: &ConfigOptions) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        // All is planned.
+        // Planning is finished.
         Ok(None)
     }
 
@@ -216,7 +220,7 @@ impl ExecutionPlan for Traced {
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let _doing = Doing::begin(self.name.clone());
+        let _guard = StageGuard::begin(self.name.clone());
         let rows = self.node.execute(partition, context)?;
         Ok(Box::pin(TracedRows { rows, name: self.name.clone() }))
     }
@@ -231,7 +235,7 @@ impl Stream for TracedRows {
     type Item = Result<RecordBatch>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let _doing = Doing::begin(self.name.clone());
+        let _guard = StageGuard::begin(self.name.clone());
         self.rows.as_mut().poll_next(context)
     }
 
@@ -253,17 +257,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_is_told_and_of_the_own_thread_first() {
-        let outer = Doing::begin("outer".into());
+    fn the_innermost_operator_of_the_own_thread_comes_first() {
+        let outer = StageGuard::begin("outer".into());
         thread::scope(|scope| {
             scope.spawn(|| {
                 assert!(doing().is_some(), "what another thread does");
-                let inner = Doing::begin("elsewhere".into());
+                let inner = StageGuard::begin("elsewhere".into());
                 assert_eq!(doing().as_deref(), Some("elsewhere"));
                 drop(inner);
             });
         });
-        let inner = Doing::begin("inner".into());
+        let inner = StageGuard::begin("inner".into());
         assert_eq!(doing().as_deref(), Some("inner"));
         drop(inner);
         assert_eq!(doing().as_deref(), Some("outer"));

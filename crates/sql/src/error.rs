@@ -1,4 +1,4 @@
-//! What can go wrong with a query.
+//! Errors of queries, and the conversion to and from errors of DataFusion.
 
 use datafusion::{common::SchemaError, error::DataFusionError, sql::sqlparser::parser::ParserError};
 
@@ -21,22 +21,22 @@ pub enum Error {
     /// The query names a column that its tables do not have.
     #[error("{0}")]
     NoColumn(String),
-    /// An operator that cannot go on elsewhere needs more memory than there is.
+    /// An operator that cannot continue on flash needs more memory than there is.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
-    /// What computes elsewhere was lost after some of its rows were taken: the query can be run again.
+    /// A node was lost after some rows of its fragment were taken: the query can be run again.
     #[error("{0}")]
     Interrupted(String),
-    /// What computes elsewhere cannot.
+    /// Nodes cannot answer the query.
     #[error("{0}")]
     Elsewhere(String),
-    /// The library failed in a way that is not the query's fault.
+    /// DataFusion failed in a way that is not the query's fault.
     #[error("the query failed: {0}")]
     Internal(String),
 }
 
 impl Error {
-    /// Whether somebody asked the job to stop.
+    /// Returns whether the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         match self {
             Error::Store(error) => error.is_cancelled(),
@@ -45,7 +45,7 @@ impl Error {
         }
     }
 
-    /// Whether a plan that divides the memory among fewer may do.
+    /// Returns whether a plan with fewer partitions, and so more memory for each, may succeed.
     pub(crate) fn is_of_memory(&self) -> bool {
         match self {
             Error::Memory(_) => true,
@@ -91,7 +91,7 @@ impl From<inshore_sortreduce::Error> for Error {
     }
 }
 
-/// Our own errors travel through the library and come out as they were.
+/// Errors of this crate travel through DataFusion and come out unchanged.
 impl From<Error> for DataFusionError {
     fn from(error: Error) -> Self {
         DataFusionError::External(Box::new(error))
@@ -114,9 +114,9 @@ impl From<DataFusionError> for Error {
             DataFusionError::SchemaError(ref what, _)
                 if matches!(**what, SchemaError::FieldNotFound { .. }) =>
             {
-                Error::NoColumn(told(&error))
+                Error::NoColumn(short_message(&error))
             }
-            DataFusionError::SchemaError(ref what, _) if let Some(name) = doubled(what) => {
+            DataFusionError::SchemaError(ref what, _) if let Some(name) = repeated_name(what) => {
                 Error::Query(format!(
                     "two columns are called {name}: give one of them another name, as in SELECT {name} AS other"
                 ))
@@ -127,16 +127,17 @@ impl From<DataFusionError> for Error {
             | DataFusionError::NotImplemented(_)
             | DataFusionError::Configuration(_)
             | DataFusionError::ArrowError(..)
-            | DataFusionError::Execution(_)) => Error::Query(told(&error)),
-            other => Error::Internal(told(&other)),
+            | DataFusionError::Execution(_)) => Error::Query(short_message(&error)),
+            other => Error::Internal(short_message(&other)),
         }
     }
 }
 
-/// The name that two columns have of what is selected, where that is the error.
-fn doubled(error: &SchemaError) -> Option<&str> {
+/// Returns the column name that appears twice, where that is the error.
+fn repeated_name(error: &SchemaError) -> Option<&str> {
     match error {
-        // Of a field without a table it is told that a name in the query may mean two columns.
+        // Without a table in the field, the error means a name in the query that is ambiguous, not two columns of one
+        // name.
         SchemaError::AmbiguousReference { field } if field.relation.is_some() => Some(&field.name),
         SchemaError::DuplicateQualifiedField { name, .. }
         | SchemaError::DuplicateUnqualifiedField { name } => Some(name),
@@ -144,8 +145,8 @@ fn doubled(error: &SchemaError) -> Option<&str> {
     }
 }
 
-/// The library's message without its prefixes.
-fn told(error: &DataFusionError) -> String {
+/// Returns DataFusion's message without its prefixes.
+fn short_message(error: &DataFusionError) -> String {
     if let DataFusionError::SQL(error, _) = error {
         return match &**error {
             ParserError::TokenizerError(what) | ParserError::ParserError(what) => {
@@ -155,7 +156,7 @@ fn told(error: &DataFusionError) -> String {
         };
     }
     let text = error.strip_backtrace();
-    // Whom to tell of a fault of the library is not the user's question.
+    // The request to report a bug of DataFusion does not help the user.
     let text = match text.split_once("This issue was likely caused by a bug") {
         Some((text, _)) => text.trim_end().trim_end_matches('.').to_string(),
         None => text,
@@ -163,7 +164,8 @@ fn told(error: &DataFusionError) -> String {
     wrong_argument(&text).unwrap_or(text)
 }
 
-/// The message for an argument of a wrong type, where the library lists every type that it accepts.
+/// Shortens the message for an argument of a wrong type, in which DataFusion lists every type that the function
+/// accepts.
 fn wrong_argument(text: &str) -> Option<String> {
     let (before, tried) = text.split_once(" failed to match any signature")?;
     let function = before.rsplit("Function ").next()?;
@@ -171,12 +173,12 @@ fn wrong_argument(text: &str) -> Option<String> {
     Some(format!("the function {function} does not take {kind}"))
 }
 
-/// An error that several streams share cannot be taken apart; what it says is kept, and its kind.
+/// Copies an error that several streams share, so that its kind and its text survive.
 fn from_shared(error: &DataFusionError) -> Error {
     let DataFusionError::External(source) = error.find_root() else {
         return match error.find_root() {
             DataFusionError::ResourcesExhausted(what) => Error::Memory(what.clone()),
-            other => Error::Query(told(other)),
+            other => Error::Query(short_message(other)),
         };
     };
     match source.downcast_ref::<Error>() {

@@ -1,12 +1,12 @@
 //! SQL over files and datasets, finished by sort-reduce where memory is short.
 //!
-//! DataFusion parses, plans and computes; this crate gives it three things that it has not: tables that are read within a
-//! budget (their files), a memory pool that is the job's budget, and operators that go on where memory ends. The nouns:
+//! DataFusion parses, plans and computes; this crate gives DataFusion tables whose files are read within a budget, a
+//! memory pool that is the job's budget, and operators that continue on flash where memory ends. The nouns:
 //!
-//! - [`Tables`]: what names in a query mean: files by their paths, and names that were given.
-//! - [`Query`]: a query that runs; an iterator of record batches.
+//! - [`Tables`]: the meaning of names in a query: files by their paths, and names that were given.
+//! - [`Query`]: a running query; an iterator of record batches.
 //! - [`Elsewhere`]: tables on other machines, where [fragments](Fragment) of a query run ([`run_fragment`]).
-//! - [`Ran`]: what an operator did: how it grouped, sorted or joined, and what it wrote to flash.
+//! - [`Ran`]: the counters of an operator: how rows were grouped, sorted or joined, and how much was written to flash.
 //!
 //! ```text
 //!   GROUP BY, DISTINCT   a table in memory; full, its states go to a sort of rows and meet again there   (group.rs)
@@ -14,13 +14,14 @@
 //!   equi-join            a table of one side; where it does not fit, both sides are sorted and merged    (join.rs)
 //! ```
 //!
-//! Which way an operator goes is decided while it runs, by what comes in and what is free: an estimate of the planner may
-//! be wrong by a factor of a thousand, and nothing fails because of it.
+//! An operator decides between memory and flash while it runs, by the rows that come in and the memory that is free: an
+//! estimate of the planner may be wrong by a factor of a thousand, and nothing fails because of the estimate.
 //!
-//! All of it runs in the process of the caller. Operators count what they hold against the budget; the memory that functions of the library take
-//! while they compute is neither counted nor foreseen, and no stop is heard within one call. So whoever runs queries of others, or wants a limit
-//! that holds whatever is asked, runs the whole query in a process with a limit of its own, as the command, Python and nodes do
-//! (docs/decisions/0031, 0033, 0034). [`doing()`] tells such a process what it was at when it reached the limit.
+//! The whole query runs in the process of the caller. Operators count their memory against the budget; the memory that
+//! functions of DataFusion take while they compute is neither counted nor foreseen, and a cancellation is not noticed
+//! within one call. So a program that runs queries of others, or needs a limit that always holds, runs the whole query
+//! in a process with a limit of its own, as the command, Python and nodes do (docs/decisions/0031, 0033, 0034).
+//! [`doing()`] tells such a process which operator ran when the limit was reached.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -45,30 +46,13 @@
 //! ```
 #![warn(missing_docs)]
 
-mod checked;
-mod distinct;
 mod doing;
-mod elsewhere;
 mod error;
-mod faults;
-mod feed;
-mod files;
-mod floats;
-mod functions;
-mod group;
-mod join;
-mod literals;
 mod memory;
-mod mended;
-mod names;
-mod nullif;
-mod number_order;
-mod numbers;
-mod once;
-mod operator;
-mod order;
-mod plan_size;
+mod operators;
 mod query;
+mod remote;
+mod rules;
 mod scan;
 mod spills;
 mod tables;
@@ -76,11 +60,13 @@ mod tables;
 mod tests;
 
 pub use doing::doing;
-pub use elsewhere::{Elsewhere, Fragment, FragmentRows};
 pub use error::{Error, Result};
-pub use feed::Feed;
 pub use inshore_tables::Known;
-pub use operator::Ran;
+pub use operators::Ran;
 pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes};
-pub use scan::Needed;
+pub use remote::{Elsewhere, Fragment, FragmentRows};
+pub use scan::{Feed, Needed};
 pub use tables::Tables;
+
+/// The number of rows of a batch that is read, made or handed on.
+const BATCH_ROWS: usize = 8 << 10;

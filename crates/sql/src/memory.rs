@@ -1,14 +1,15 @@
-//! The job's budget as the memory pool of a query, and how it is divided among operators.
+//! The memory pool of a query: the job's budget, divided among operators.
 //!
 //! ```text
-//!   budget  [ in flight | held by the library, as it asks | parts: one for each operator of ours that started | free ]
-//!                                                                                  ▲ at least the floors of those to come
+//!   budget  [ in flight | held by DataFusion | parts: one for each operator of ours that started | free ]
+//!                                                                     ▲ at least the floors of operators that have not begun
 //! ```
 //!
-//! An operator of ours takes a part of the budget when its first rows arrive, and works in it whatever comes: half of what
-//! is free then, as long as others have not begun (all but an eighth, if none is left). For those to come a floor is held
-//! back, which suffices to sort. The library's own operators ask piece by piece and are refused where a floor would be
-//! touched; those that can hand on what they have (partial aggregates) are refused early.
+//! An operator of ours takes a part of the budget when its first rows arrive, and stays within that part: half of the
+//! free memory as long as other operators have not begun (all but an eighth, if none is left). A floor that suffices to
+//! sort is held back for each operator that has not begun. DataFusion's own operators ask piece by piece and are
+//! refused where a floor would be touched; operators that can hand on their rows (partial aggregates) are refused
+//! early.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -25,48 +26,49 @@ use datafusion::{
 use inshore_sortreduce::rows::smallest_row_memory_bytes;
 use inshore_store::{Budget, Reservation, format_bytes};
 
-/// Where operators get their memory from.
+/// The memory pool of a query.
 #[derive(Debug)]
 pub(crate) struct Memory {
     budget: Budget,
-    state: Mutex<State>,
-    /// The most that one partial aggregate may hold.
+    state: Mutex<PoolState>,
+    /// The greatest memory of one partial aggregate.
     partial_bytes: u64,
-    /// What each sort of an operator of ours may count on.
+    /// The floor for each sort of an operator of ours.
     floor_bytes: u64,
 }
 
 #[derive(Debug)]
-struct State {
-    /// What the library holds.
+struct PoolState {
+    /// The memory that DataFusion holds.
     held: Reservation,
-    /// What the library holds beyond what could be reserved: it cannot be refused everywhere.
+    /// The memory that DataFusion holds beyond the reservation: some of its requests cannot be refused.
     owed: u64,
-    /// What operators that did not begin may count on.
+    /// The sum of the floors of operators that have not begun.
     floors: u64,
-    /// How many these are.
+    /// The number of operators that have not begun.
     waiting: usize,
-    /// Operators begin again and again, as those of a recursive query do: what they may count on stays theirs.
+    /// Operators begin again and again, as those of a recursive query do, so their floors stay held back.
     are_again: bool,
 }
 
-/// Memory that is held back from the start for batches on their way between operators.
+/// Returns the memory that is held back from the start for batches on their way between operators.
 fn in_flight_bytes(budget: &Budget) -> u64 {
     budget.memory_bytes() / 8
 }
 
 impl Memory {
-    /// Divides what is free of `budget`.
+    /// Divides the free memory of `budget`.
     pub fn new(budget: &Budget) -> inshore_store::Result<Memory> {
         let held = budget.reserve(0, "a query")?;
-        // Half of what a group gets is for its sort.
+        // Half of a group's part is for its sort.
         let floor_bytes = (budget.memory_bytes() / 32).clamp(2 * smallest_row_memory_bytes(1), 4 << 20);
-        let state = State { held, owed: in_flight_bytes(budget), floors: 0, waiting: 0, are_again: false };
+        let state =
+            PoolState { held, owed: in_flight_bytes(budget), floors: 0, waiting: 0, are_again: false };
         let partial_bytes = budget.memory_bytes() / 8 / budget.threads() as u64;
         Ok(Memory { budget: budget.clone(), state: Mutex::new(state), partial_bytes, floor_bytes })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().expect("no panic under this lock")
     }
 
@@ -76,7 +78,8 @@ impl Memory {
         let mut state = self.state();
         state.floors += floor;
         state.waiting += 1;
-        let (memory, taken, is_waiting) = (self.clone(), Mutex::new(Taken::Nothing), AtomicBool::new(true));
+        let (memory, taken, is_waiting) =
+            (self.clone(), Mutex::new(ClaimState::Nothing), AtomicBool::new(true));
         Arc::new(Claim { memory, floor, partitions, taken, is_waiting })
     }
 
@@ -85,90 +88,90 @@ impl Memory {
         self.state().are_again = true;
     }
 
-    /// What is held back: never more than half, since not all operators of a large plan run at once.
-    fn held_back(&self, state: &State) -> u64 {
+    /// Returns the memory that is held back: at most half, since not all operators of a large plan run at once.
+    fn held_back(&self, state: &PoolState) -> u64 {
         state.floors.min(self.budget.memory_bytes() / 2) + state.owed
     }
 
-    /// Whether the library, or an operator that gathers one side of a join, may hold `bytes` more now.
-    fn may_hold(&self, state: &State, bytes: u64) -> bool {
+    /// Returns whether DataFusion, or an operator that gathers one side of a join, may hold `bytes` more now.
+    fn may_hold(&self, state: &PoolState, bytes: u64) -> bool {
         bytes.saturating_add(self.held_back(state)) <= self.budget.free_bytes()
     }
 
-    /// Reserves `bytes` more in `held`, unless those to come would not have enough.
+    /// Reserves `bytes` more in `held`, unless that would touch the floors of operators that have not begun.
     pub fn hold(&self, held: &mut Reservation, bytes: u64) -> bool {
         let state = self.state();
         self.may_hold(&state, bytes) && held.resize(held.bytes() + bytes).is_ok()
     }
 
-    /// An empty reservation.
+    /// Makes an empty reservation.
     pub fn nothing(&self, what: &'static str) -> inshore_store::Result<Reservation> {
         Ok(self.budget.reserve(0, what)?)
     }
 }
 
-/// What one operator of a plan is promised.
+/// The promise of memory to one operator of a plan.
 #[derive(Debug)]
 pub(crate) struct Claim {
     memory: Arc<Memory>,
     floor: u64,
     partitions: usize,
-    taken: Mutex<Taken>,
-    /// Its floor is held back.
+    taken: Mutex<ClaimState>,
+    /// The floor of the operator is held back.
     is_waiting: AtomicBool,
 }
 
 #[derive(Debug)]
-enum Taken {
+enum ClaimState {
     Nothing,
-    /// What each partition gets, and what is reserved for those that did not begin.
+    /// The bytes for each partition, and the reservation for partitions that have not begun.
     Share(u64, Reservation),
-    /// It needs nothing.
+    /// The operator needs no memory.
     Dropped,
 }
 
 impl Claim {
-    /// A part of the budget for one partition, to be called once for each.
+    /// Takes a part of the budget for one partition; each partition calls this once.
     pub fn take(&self, what: &'static str) -> inshore_store::Result<Budget> {
         let mut taken = self.taken.lock().expect("no panic under this lock");
         let memory = &*self.memory;
-        if matches!(*taken, Taken::Nothing) {
+        if matches!(*taken, ClaimState::Nothing) {
             let mut state = memory.state();
             self.begin(&mut state);
             let free = memory.budget.free_bytes().saturating_sub(memory.held_back(&state));
             let wanted = if state.waiting == 0 { free - free / 8 } else { free / 2 };
             let share = wanted.max(self.floor) / self.partitions as u64;
             let all = memory.budget.reserve(share * self.partitions as u64, what)?;
-            *taken = Taken::Share(share, all);
+            *taken = ClaimState::Share(share, all);
         }
         let _state = memory.state();
         match &mut *taken {
-            Taken::Share(share, all) if all.bytes() >= *share => {
+            ClaimState::Share(share, all) if all.bytes() >= *share => {
                 all.resize(all.bytes() - *share)?;
                 Ok(memory.budget.part(*share, 1, what)?)
             }
-            // Run once more: with the least that does.
+            // A partition that runs once more gets the floor.
             _ => Ok(memory.budget.part(self.floor / self.partitions as u64, 1, what)?),
         }
     }
 
-    /// Gives back what was held back: the operator goes its way without.
+    /// Gives back the floor of an operator that needs no part of the budget.
     pub fn drop_floor(&self) {
         let mut taken = self.taken.lock().expect("no panic under this lock");
-        if matches!(*taken, Taken::Nothing) {
+        if matches!(*taken, ClaimState::Nothing) {
             self.begin(&mut self.memory.state());
-            *taken = Taken::Dropped;
+            *taken = ClaimState::Dropped;
         }
     }
 
-    /// The operator has its memory, or needs none: its floor is for others, unless it may begin again.
-    fn begin(&self, state: &mut State) {
+    /// Releases the floor of an operator that has its memory or needs none, unless the operator may begin again.
+    fn begin(&self, state: &mut PoolState) {
         if !state.are_again {
             self.end(state);
         }
     }
 
-    fn end(&self, state: &mut State) {
+    fn end(&self, state: &mut PoolState) {
         if self.is_waiting.swap(false, Ordering::Relaxed) {
             state.floors -= self.floor;
             state.waiting -= 1;
@@ -239,9 +242,9 @@ impl MemoryPool for Memory {
 }
 
 impl Memory {
-    fn refused(&self, state: &State, consumer: &str, size: u64) -> DataFusionError {
+    fn refused(&self, state: &PoolState, consumer: &str, size: u64) -> DataFusionError {
         let free = self.budget.free_bytes().saturating_sub(self.held_back(state));
         let (size, free) = (format_bytes(size), format_bytes(free));
-        DataFusionError::ResourcesExhausted(format!("{consumer} wants {size}, and {free} are free"))
+        DataFusionError::ResourcesExhausted(format!("{consumer} needs {size}, and {free} are free"))
     }
 }

@@ -1,17 +1,19 @@
-//! Files of the batches that the library's own operators write to flash where the budget refuses them memory.
+//! Spill files of DataFusion's own operators, for batches that the budget has no memory for.
 //!
-//! An exchange (`RepartitionExec`) whose output is refused memory writes a batch to a file, sends a marker in its place, and the reader of
-//! the marker waits for the oldest file of its output. In DataFusion 55.2 (its issue 24883) that wait has no end where two inputs
-//! write at the same time: each has a file of its own, the batch of the marker may lie in the newer one, the reader waits for
-//! the older one, and its writer waits until some reader takes a marker. With one input at a time, or with quick writes, there
-//! is one file, so that one thread, or one drive that is never slow, hide the fault.
+//! An exchange (`RepartitionExec`) whose output is refused memory writes a batch to a file and sends a marker in its
+//! place, and the reader of the marker waits for the oldest file of its output. In DataFusion 55.2 (its issue 24883)
+//! that wait has no end where two inputs write at the same time: each has a file of its own, the batch of the marker
+//! may lie in the newer file, the reader waits for the older one, and the writer of the older file waits until some
+//! reader takes a marker. One input at a time, or quick writes, make one file only, so that one thread, or a drive that
+//! is never slow, hides the fault.
 //!
-//! Here a file has one batch. It is written and ended within one call that waits for no reader, so whoever waits for the oldest file
-//! waits for a writer that is at work: the cycle has lost an edge. Two things follow from many small files:
+//! Here a file has one batch. The file is written and ended within one call that waits for no reader, so a reader of
+//! the oldest file waits for a writer that makes progress: the cycle has lost an edge. Many small files have two
+//! consequences:
 //!
-//! - A file holds no descriptor between its writer and its reader: of a slow reader there may be thousands.
-//! - A write that fails leaves a file that never ends, and a reader of it without an answer. So the first failure is kept beside the
-//!   error that travels through the plan, and [`Spills::check`] gives it to whoever waits for the query.
+//! - A file holds no descriptor between its writer and its reader, since a slow reader may have thousands of files.
+//! - A failed write leaves a file that never ends, and a reader without an answer. So the first failure is kept beside
+//!   the error that travels through the plan, and the query asks [`Spills::check`] while waiting.
 
 use std::{
     fs::{self, File},
@@ -34,12 +36,12 @@ use inshore_store::Job;
 
 use crate::Error;
 
-/// The option `max_spill_file_size_bytes` of the library with which a file ends with its first batch.
+/// DataFusion's option `max_spill_file_size_bytes`: with this value a file ends after its first batch.
 pub(crate) const FILE_BYTES_MAX: usize = 1;
-/// Bytes of a file that are read at once.
+/// The number of bytes of a file that are read at once.
 const PIECE_BYTES: usize = 128 << 10;
 
-/// Where spill files lie, and the first that could not be written.
+/// The folder of a query's spill files, and the first write that failed.
 #[derive(Debug)]
 pub(crate) struct Spills {
     folder: PathBuf,
@@ -48,16 +50,16 @@ pub(crate) struct Spills {
 }
 
 impl Spills {
-    /// Files in the scratch folder of a job. The folder is made with the first of them.
+    /// Names the scratch folder of a job; the folder is made with the first file.
     pub fn of(job: &Job) -> Spills {
         let folder = job.scratch_path(&job.scratch_name("sql"));
         Spills { folder, names: AtomicU64::new(0), failed: Arc::default() }
     }
 
-    /// Gives the first failure of a write.
+    /// Returns the first failed write as an error.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] with the file.
+    /// [`inshore_store::Error::Io`] names the file.
     pub fn check(&self) -> crate::Result<()> {
         let Some((path, kind, what)) = self.failed.get() else { return Ok(()) };
         Err(failed("write", path, io::Error::new(*kind, what.clone())))
@@ -77,7 +79,7 @@ impl TempFileFactory for Spills {
     }
 }
 
-/// A file by its path alone, removed on drop.
+/// A spill file, known by its path alone and removed on drop.
 struct Spilled {
     path: PathBuf,
     failed: Arc<OnceLock<(PathBuf, io::ErrorKind, String)>>,
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_gives_what_was_written_and_goes() {
+    fn a_spill_file_returns_its_bytes_and_is_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("store")).unwrap();
         let job = store.job(Budget::new(24 << 20, 1), Cancel::default()).unwrap();
@@ -171,9 +173,9 @@ mod tests {
         spills.check().unwrap();
     }
 
-    /// The library leaves a reader waiting for a file whose write failed.
+    /// DataFusion leaves a reader waiting for a file whose write failed.
     #[test]
-    fn a_write_that_fails_is_told_to_who_waits_for_the_query() {
+    fn a_failed_write_ends_the_query_with_its_error() {
         let full = PathBuf::from("/dev/full");
         let Ok(file) = File::options().write(true).open(&full) else {
             println!("skipped: no /dev/full");

@@ -1,4 +1,4 @@
-//! What the names in a query mean.
+//! The tables that names in a query stand for.
 
 use std::{
     collections::HashMap,
@@ -18,95 +18,95 @@ use inshore_tables::{Header, Input, Known, exact_columns};
 
 use crate::{
     Elsewhere, Error, Result,
-    elsewhere::{AbsentTable, Planning},
-    files::Files,
+    remote::{Planning, RemoteTable},
+    scan::Files,
 };
 
-/// The tables of a query: a name that was given, or a path in quotes.
+/// The tables of a query: names that were given, and paths in quotes.
 ///
 /// `store:NAME` is a dataset of the job's store. A path may be a folder (all tables in it, which must have the same columns)
 /// or have `*` in its last part.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
-    named: HashMap<String, Named>,
+    named: HashMap<String, TableSource>,
     as_text: Vec<String>,
     header: Header,
     elsewhere: Option<Arc<dyn Elsewhere>>,
-    /// True where types of CSV and JSON lines come from all rows, false where they come from the first rows.
+    /// True where types of CSV and JSON lines come from all rows, false where only the first rows are looked at.
     is_exact: bool,
-    /// Whether columns of a table that was found are guessed.
+    /// A table was found whose columns are guessed from its first rows.
     is_guessed: Arc<AtomicBool>,
-    /// Whether a table that was found is JSON lines whose later rows may have members beyond the guessed columns.
+    /// A table was found that is JSON lines, so that later rows may have members beyond the guessed columns.
     may_have_more: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Debug)]
-enum Named {
+enum TableSource {
     Files(Vec<PathBuf>),
     Batches(SchemaRef, Vec<RecordBatch>),
 }
 
 impl Tables {
-    /// The same, and files as the table `name`.
+    /// Adds files as the table `name`.
     pub fn with_files(mut self, name: &str, paths: &[PathBuf]) -> Tables {
-        self.named.insert(name.to_string(), Named::Files(paths.to_vec()));
+        self.named.insert(name.to_string(), TableSource::Files(paths.to_vec()));
         self
     }
 
-    /// The same, and batches that are in memory as the table `name`. They are not counted in the budget.
+    /// Adds batches in memory as the table `name`. The budget does not count their memory.
     pub fn with_batches(mut self, name: &str, schema: SchemaRef, batches: Vec<RecordBatch>) -> Tables {
-        self.named.insert(name.to_string(), Named::Batches(schema, batches));
+        self.named.insert(name.to_string(), TableSource::Batches(schema, batches));
         self
     }
 
-    /// The same, and columns of CSV and JSON lines that are text, whatever their values look like.
+    /// Reads these columns of CSV and JSON lines as text, even where all values look like numbers.
     pub fn with_text(mut self, columns: &[String]) -> Tables {
         self.as_text = columns.to_vec();
         self
     }
 
-    /// The same, and what is known of the first lines of CSV.
+    /// Says whether the first line of CSV files is a header.
     pub fn with_header(mut self, header: Header) -> Tables {
         self.header = header;
         self
     }
 
-    /// Whether columns of a table that was found are guessed from its first rows.
+    /// Returns whether columns of a table that was found are guessed from its first rows.
     pub(crate) fn are_guessed(&self) -> bool {
         !self.is_exact && self.is_guessed.load(Ordering::Relaxed)
     }
 
-    /// Whether a table that was found may have columns that its first rows do not show.
+    /// Returns whether a table that was found may have columns that its first rows do not show.
     pub(crate) fn may_have_more_columns(&self) -> bool {
         self.are_guessed() && self.may_have_more.load(Ordering::Relaxed)
     }
 
-    /// Looks at all rows of CSV and JSON lines from now on to know their columns.
+    /// Makes later look-ups read all rows of CSV and JSON lines to find their columns.
     pub(crate) fn look_at_all_rows(&mut self) {
         self.is_exact = true;
     }
 
-    /// The same, and tables that are on other machines, to which names lead that it knows.
+    /// Adds tables on other machines; names are looked up there first.
     pub fn with_elsewhere(mut self, elsewhere: Arc<dyn Elsewhere>) -> Tables {
         self.elsewhere = Some(elsewhere);
         self
     }
 
-    /// Where tables are that are not here.
+    /// Returns the tables on other machines.
     pub(crate) fn elsewhere(&self) -> Option<&Arc<dyn Elsewhere>> {
         self.elsewhere.as_ref()
     }
 
-    /// The same, and every table in a folder by its name without the ending.
+    /// Adds every table of a folder, named by the file without its ending.
     ///
     /// # Errors
-    /// [`Error::Query`] where the folder cannot be read, or two files have one name.
+    /// [`Error::Query`] is returned where the folder cannot be read, or two files have one name.
     pub fn with_folder(mut self, folder: &Path) -> Result<Tables> {
         for path in tables_in(folder)? {
             let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let name = file.split('.').next().unwrap_or_default().to_string();
-            if let Some(Named::Files(before)) =
-                self.named.insert(name.clone(), Named::Files(vec![path.clone()]))
+            if let Some(TableSource::Files(before)) =
+                self.named.insert(name.clone(), TableSource::Files(vec![path.clone()]))
             {
                 let (one, other) = (before[0].display(), path.display());
                 return Err(Error::Query(format!("two tables are called {name}: {one} and {other}")));
@@ -115,12 +115,12 @@ impl Tables {
         Ok(self)
     }
 
-    /// Whether a table was given this name.
+    /// Returns whether a table was given this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.named.contains_key(name)
     }
 
-    /// What the query calls `name`, and what is known of it where other machines make plans of it too.
+    /// Finds the table that a query calls `name`, with its known columns and rows where nodes plan the query too.
     pub(crate) fn find(
         &self,
         job: &Job,
@@ -130,17 +130,17 @@ impl Tables {
     ) -> Result<(Arc<dyn TableProvider>, Option<Known>)> {
         if let Some(elsewhere) = &self.elsewhere {
             let path = match self.named.get(name) {
-                Some(Named::Files(paths)) if paths.len() == 1 => paths[0].to_str().unwrap_or(name),
+                Some(TableSource::Files(paths)) if paths.len() == 1 => paths[0].to_str().unwrap_or(name),
                 _ => name,
             };
-            // Whoever asks nodes waits, which threads of the query must not.
+            // Asking nodes blocks, and threads of the query must not block.
             let described = thread::scope(|scope| {
                 let asking = scope.spawn(|| elsewhere.describe(job, path, &self.as_text));
                 asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
             if let Some(known) = described? {
-                // Fragments tell the nodes' side which table they are about.
-                let table = AbsentTable::new(name, known.clone(), planning.partitions);
+                // Fragments name their table to the nodes.
+                let table = RemoteTable::new(name, known.clone(), planning.partitions);
                 return Ok((Arc::new(table), Some(known)));
             }
             let (table, rows) = self.find_here(job, name, is_whole)?;
@@ -150,7 +150,7 @@ impl Tables {
         Ok((self.find_here(job, name, is_whole)?.0, None))
     }
 
-    /// A table that is here, and its rows where it says so.
+    /// Finds a table on this machine, and its row count where the files say so.
     fn find_here(
         &self,
         job: &Job,
@@ -168,13 +168,13 @@ impl Tables {
             }
             let mut files = Files::open(job, exact.unwrap_or(inputs), &self.as_text)?;
             files.has_whole_rows = is_whole;
-            files.tells_rows_alone = self.elsewhere.is_some();
+            files.has_only_row_counts = self.elsewhere.is_some();
             let rows = files.rows();
             Ok((Arc::new(files), rows))
         };
         match self.named.get(name) {
-            Some(Named::Files(paths)) => files(paths),
-            Some(Named::Batches(schema, batches)) => {
+            Some(TableSource::Files(paths)) => files(paths),
+            Some(TableSource::Batches(schema, batches)) => {
                 let table = MemTable::try_new(schema.clone(), vec![batches.clone()]).map_err(Error::from)?;
                 let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
                 Ok((Arc::new(table), Some(rows)))
@@ -198,7 +198,7 @@ impl Tables {
     }
 }
 
-/// What a path stands for: files, or those of a dataset.
+/// Returns the files that a path stands for, or those of a dataset.
 fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
     if let Some(dataset) = path.to_str().and_then(|path| path.strip_prefix("store:")) {
         return Ok(Input::stored(job, dataset)?);
@@ -206,7 +206,7 @@ fn inputs(job: &Job, path: &Path) -> Result<Vec<Input>> {
     Ok(expanded(path)?.into_iter().map(|path| Input::new(path).stopped_by(job.cancel())).collect())
 }
 
-/// The files that a path means.
+/// Returns the files that a path stands for: itself, those of a folder, or those that match a `*`.
 fn expanded(path: &Path) -> Result<Vec<PathBuf>> {
     let last = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     if last.contains('*') && !path.exists() {
@@ -217,7 +217,7 @@ fn expanded(path: &Path) -> Result<Vec<PathBuf>> {
             .collect();
         found.sort();
         return match found.is_empty() {
-            true => Err(Error::Query(format!("{}: no file is called so", path.display()))),
+            true => Err(Error::Query(format!("{}: no file matches", path.display()))),
             false => Ok(found),
         };
     }
@@ -232,12 +232,14 @@ fn expanded(path: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn listed(folder: &Path) -> Result<Vec<PathBuf>> {
-    let fail = |error: std::io::Error| Error::Query(format!("{}: cannot list it: {error}", folder.display()));
+    let fail = |error: std::io::Error| {
+        Error::Query(format!("{}: cannot list the folder: {error}", folder.display()))
+    };
     let entries = fs::read_dir(folder).map_err(fail)?;
     entries.map(|entry| entry.map(|entry| entry.path()).map_err(fail)).collect()
 }
 
-/// The files of a folder that can be tables, by name.
+/// Lists the files of a folder that can be tables, by name.
 fn tables_in(folder: &Path) -> Result<Vec<PathBuf>> {
     const TABLES: [&str; 7] = ["parquet", "csv", "tsv", "jsonl", "ndjson", "json", "arrow"];
     let is_table = |path: &PathBuf| {
@@ -249,7 +251,7 @@ fn tables_in(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a name is that of the pattern, in which `*` stands for any characters.
+/// Returns whether a name matches a pattern, in which `*` stands for any characters.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

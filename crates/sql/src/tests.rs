@@ -1,5 +1,5 @@
-//! Queries held against the library alone, which keeps everything in memory: in memory here too, with tables of a few bytes,
-//! and with runs of a few rows.
+//! Queries compared with DataFusion alone, which keeps everything in memory. They run here in memory too, with tables
+//! of a few bytes, and with runs of a few rows.
 
 use std::{
     collections::VecDeque,
@@ -32,8 +32,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::{
-    Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Query, Ran, Tables, files::Files,
-    operator::Limits, run_fragment, smallest_memory_bytes,
+    Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Query, Ran, Tables, operators::Limits,
+    run_fragment, scan::Files, smallest_memory_bytes,
 };
 
 mod names;
@@ -53,7 +53,7 @@ fn job_within(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Job) {
     (folder, job)
 }
 
-/// Rows as text, numbers rounded: sums of fractions depend on the order of their terms.
+/// Formats rows as text with rounded numbers, since sums of fractions depend on the order of their terms.
 fn lines(batches: &[RecordBatch]) -> Vec<String> {
     let options = FormatOptions::new().with_null("null");
     let mut lines = Vec::new();
@@ -76,7 +76,7 @@ fn lines(batches: &[RecordBatch]) -> Vec<String> {
 
 type Table = (&'static str, Vec<RecordBatch>);
 
-/// What the library says, with as much memory as it likes.
+/// Returns the answer of DataFusion with unlimited memory.
 fn expected(text: &str, tables: &[Table]) -> Result<Vec<String>, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
@@ -125,13 +125,13 @@ fn found_within(
 const SMALL: Limits = Limits { table_bytes: Some(1), arena_bytes: None };
 const RUNS: Limits = Limits { table_bytes: Some(1), arena_bytes: Some(64 << 10) };
 
-/// Whether ORDER BY stands outside of all parentheses.
+/// Returns whether ORDER BY stands outside of all parentheses.
 fn is_ordered(text: &str) -> bool {
     let depth = |before: &str| before.matches('(').count() - before.matches(')').count();
     text.match_indices("ORDER BY").any(|(place, _)| depth(&text[..place]) == 0)
 }
 
-/// With rows in any order: what has no total order is compared sorted.
+/// Compares a query's answer with the library's, sorted where the query has no total order.
 fn check(text: &str, tables: &[Table]) {
     let mut expected = expected(text, tables).unwrap();
     let is_ordered = is_ordered(text);
@@ -159,7 +159,7 @@ fn check(text: &str, tables: &[Table]) {
     }
 }
 
-/// Two tables with nulls, equal keys, texts that are prefixes of each other, and numbers on both sides of zero.
+/// Makes two tables with nulls, equal keys, texts that are prefixes of each other, and numbers on both sides of zero.
 fn tables(rows: &[(Option<i64>, u8, i32)], others: &[(Option<i64>, u8)]) -> Vec<Table> {
     let text = |&number: &u8| {
         (number % 11 != 0).then(|| "ab".repeat(number as usize % 5) + &(number % 7).to_string())
@@ -266,7 +266,7 @@ fn some_rows(count: usize) -> Vec<(Option<i64>, u8, i32)> {
 }
 
 #[test]
-fn queries_answer_as_the_library_does_in_memory() {
+fn queries_answer_as_datafusion_does() {
     let rows = some_rows(6_000);
     let others: Vec<(Option<i64>, u8)> = some_rows(400).iter().map(|row| (row.0, row.1)).collect();
     let tables = tables(&rows, &others);
@@ -279,7 +279,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn any_rows_are_answered_as_the_library_does_in_memory(
+    fn queries_over_random_rows_answer_as_datafusion_does(
         rows in prop::collection::vec((prop::option::of(-4i64..9), any::<u8>(), any::<i16>()), 0..300),
         others in prop::collection::vec((prop::option::of(-4i64..9), any::<u8>()), 0..40),
         query in 0..QUERIES.len(),
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn operators_tell_how_they_went() {
+fn operators_report_the_ways_they_ran() {
     let tables = tables(&some_rows(6_000), &[(Some(1), 3)]);
     let ways = |text: &str, limits: Limits| -> Vec<Vec<&'static str>> {
         found(text, &tables, 2, limits).unwrap().1.into_iter().map(|ran| ran.ways).collect()
@@ -308,7 +308,7 @@ fn operators_tell_how_they_went() {
 }
 
 #[test]
-fn a_sum_that_is_too_large_is_an_error_and_never_another_number() {
+fn a_sum_that_overflows_is_an_error() {
     let big = |count: usize, value: i64| {
         let columns: Vec<(&str, ArrayRef)> = vec![
             ("k", Arc::new(Int64Array::from_iter_values((0..count as i64).map(|row| row % 3)))),
@@ -337,9 +337,9 @@ fn a_sum_that_is_too_large_is_an_error_and_never_another_number() {
     assert_eq!(lines, ["36893488147419103228"]);
 }
 
-/// Where the library's answer depends on the order of rows, or is another.
+/// DataFusion's answers depend on the order of rows, or are wrong.
 #[test]
-fn extremes_of_fractions_are_those_of_their_order() {
+fn min_and_max_of_fractions_do_not_depend_on_the_order_of_rows() {
     let (nan, infinite) = (f64::NAN, f64::INFINITY);
     let rows: Vec<(i64, f64)> =
         vec![(1, 1.0), (1, nan), (2, nan), (2, 1.0), (3, nan), (4, infinite), (5, -infinite), (6, 0.0)];
@@ -357,7 +357,7 @@ fn extremes_of_fractions_are_those_of_their_order() {
     }
 }
 
-/// A file of numbers: its statistics say that they fit 64 bits together.
+/// The statistics of a file of numbers show that 64 bits hold each row.
 #[test]
 fn rows_of_numbers_are_sorted_as_numbers() {
     let folder = tempfile::tempdir().unwrap();
@@ -421,9 +421,9 @@ fn write_parquet(path: &std::path::Path, batch: &RecordBatch) {
     writer.finish().unwrap();
 }
 
-/// Files whose statistics say much, some of it not what a query makes of it.
+/// Statistics of files give many bounds, and the query computes values beyond some of them.
 #[test]
-fn statistics_of_files_are_believed_as_far_as_they_go() {
+fn statistics_of_files_choose_the_sort_and_never_change_an_answer() {
     let folder = tempfile::tempdir().unwrap();
     let rows = 40_000i64;
     let decimals = |values: &mut dyn Iterator<Item = Option<i128>>| -> ArrayRef {
@@ -468,7 +468,7 @@ fn statistics_of_files_are_believed_as_far_as_they_go() {
             found.sort();
             assert!(found == expected, "{text} with {threads} threads and {limits:?}");
             if limits.table_bytes.is_some() {
-                // Sums of w need more than 64 bits, and what is computed may.
+                // Sums of w need more than 64 bits, and computed values may.
                 let way = if text.contains("sum(w)") || text.contains("m * 2") {
                     "sort-reduce"
                 } else {
@@ -484,7 +484,7 @@ fn statistics_of_files_are_believed_as_far_as_they_go() {
 }
 
 #[test]
-fn what_is_no_question_is_refused() {
+fn statements_other_than_queries_are_refused() {
     let tables = tables(&some_rows(10), &[]);
     for text in [
         "DROP TABLE t",
@@ -506,7 +506,7 @@ fn what_is_no_question_is_refused() {
     assert!(error.contains("FROM") || error.contains("WHERE"), "{error}");
 }
 
-/// A WITH of forty, each of which makes `step` of the one before; the last is called z.
+/// Makes a WITH of forty, each of which makes `step` of the one before; the last is called z.
 fn chain(first: &str, step: &str) -> String {
     chain_of(40, first, step)
 }
@@ -517,7 +517,7 @@ fn chain_of(links: usize, first: &str, step: &str) -> String {
     format!("WITH x0 AS ({first}){}, z AS (SELECT * FROM x{})", each.collect::<String>(), links - 1)
 }
 
-/// What a query that is refused says, soon and in any memory.
+/// Returns the message of a query that is refused, quickly and in any memory.
 fn refused(text: &str, tables: &[Table]) -> String {
     let mut said = String::new();
     for memory_bytes in [smallest_memory_bytes(), 64 << 20] {
@@ -530,17 +530,17 @@ fn refused(text: &str, tables: &[Table]) -> String {
     said
 }
 
-/// A second or two, and more where the machine does much else; what is not refused takes hours.
+/// A refusal takes a second or two, and longer on a busy machine; an accepted query of this kind takes hours.
 const SOON: Duration = Duration::from_secs(900);
 
-/// What is small in a text and large in a plan.
+/// These texts are small and their plans are large.
 #[test]
 fn queries_that_would_take_long_to_plan_are_refused() {
     let tables = tables(&some_rows(50), &[]);
     let terms = |count: usize, between: &str| vec!["v"; count].join(between);
     let many: Vec<String> = (0..20_000).map(|number| number.to_string()).collect();
     let many = many.join(", ");
-    let expression = "expressions in each other";
+    let expression = "nests more than 1000 expressions";
     let withs = (1..40).map(|number| {
         let before = number - 1;
         format!("É{number} AS (SELECT * FROM \"É{before}\" UNION ALL SELECT * FROM \"É{before}\")")
@@ -582,7 +582,7 @@ fn queries_that_would_take_long_to_plan_are_refused() {
         ),
         ("SELECT CAST([NULL] AS BIGINT[2000000000][])".to_string(), "each element of a type"),
         ("SELECT CAST(array_repeat(NULL, 1000000) AS BIGINT[8000][])".to_string(), "each element of a type"),
-        (format!("SELECT count(arrow_cast(v, '{deep}Int64{ends}')) FROM t"), "64 in each other"),
+        (format!("SELECT count(arrow_cast(v, '{deep}Int64{ends}')) FROM t"), "more than 64 levels"),
     ] {
         let said = refused(&text, &tables);
         assert!(said.contains(expected), "{text:.200}: {said:.500}");
@@ -629,7 +629,7 @@ fn joins_of_everything_with_everything_are_stopped_between_batches() {
 }
 
 #[test]
-fn functions_give_what_the_library_gives() {
+fn functions_answer_as_datafusion_does() {
     let tables = tables(&some_rows(6_000), &[]);
     for text in [
         "SELECT repeat('=', 40), lpad('x', 10, '0'), rpad('x', 3), repeat('x', 100000)",
@@ -669,7 +669,7 @@ fn functions_give_what_the_library_gives() {
 }
 
 #[test]
-fn columns_of_functions_are_called_as_the_library_calls_them() {
+fn columns_of_functions_have_the_names_of_datafusion() {
     let tables = tables(&some_rows(10), &[]);
     let text = "SELECT s || 'x' || k, repeat(s, 2), concat(s, 'x'), [k, 1], list_repeat(k, 2), length(s || s) > 1, s LIKE s, s NOT ILIKE s, s ~ s, s !~* s, s SIMILAR TO s FROM t";
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -687,26 +687,26 @@ fn columns_of_functions_are_called_as_the_library_calls_them() {
     assert_eq!(found, expected);
 }
 
-/// The library reserves memory for it as for a number without sign.
+/// DataFusion takes a negative length for an unsigned number, and reserves that much memory.
 #[test]
-fn padding_to_less_than_nothing_gives_nothing() {
+fn padding_to_a_negative_length_gives_an_empty_text() {
     let tables = tables(&some_rows(50), &[]);
     let text = "SELECT count(*) FROM t WHERE lpad(s, -1 - abs(k), 'é') = '' AND rpad(s, -1 - abs(k)) = ''";
     let expected = expected("SELECT count(*) FROM t WHERE s IS NOT NULL AND k IS NOT NULL", &tables).unwrap();
     assert_eq!(found(text, &tables, 2, Limits::default()).unwrap().0, expected);
 }
 
-/// A name that the library no longer has would mend nothing.
+/// A name that DataFusion no longer has would correct nothing.
 #[test]
-fn the_functions_that_are_mended_are_those_of_the_library() {
+fn corrected_functions_exist_in_datafusion() {
     let state = SessionContext::new().state();
-    let mended = |name: &&String| crate::mended::Mend::of(name).is_some();
-    let found: Vec<&String> = state.scalar_functions().keys().filter(mended).collect();
+    let corrected = |name: &&String| crate::rules::scalar_functions::Correction::of(name).is_some();
+    let found: Vec<&String> = state.scalar_functions().keys().filter(corrected).collect();
     assert_eq!(found.len(), 11, "{found:?}");
 }
 
 #[test]
-fn withs_that_double_are_refused_at_once_and_many_unions_are_not() {
+fn doubling_withs_are_refused_at_once_and_many_unions_are_not() {
     let tables = tables(&some_rows(50), &[]);
     let doubling = chain("SELECT k, v FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
     let joining = chain("SELECT k FROM t", "SELECT a.k FROM before a JOIN before b ON a.k = b.k");
@@ -732,9 +732,9 @@ fn withs_that_double_are_refused_at_once_and_many_unions_are_not() {
     assert_eq!(found(&text, &tables, 2, Limits::default()).unwrap().0, [(50 << 6).to_string()]);
 }
 
-/// Conditions are put below what they are about, with all of that in the place of its name.
+/// Conditions are pushed below the expressions that they name, and grow by them.
 #[test]
-fn what_doubles_while_a_plan_is_made_is_refused() {
+fn expressions_that_double_while_planning_are_refused() {
     let tables = tables(&some_rows(50), &[]);
     let doubling = chain("SELECT v AS x, k AS y FROM t", "SELECT x + x AS x, y FROM before");
     for text in [
@@ -770,7 +770,7 @@ fn a_type_whose_values_are_too_large_is_refused() {
 }
 
 #[test]
-fn a_digest_of_percentiles_has_so_much_room_and_no_more() {
+fn a_digest_of_percentiles_has_a_largest_capacity() {
     let tables = tables(&some_rows(50), &[]);
     for text in [
         "SELECT approx_percentile_cont(f, 0.5, 4000000000000) FROM t",
@@ -792,17 +792,17 @@ fn a_digest_of_percentiles_has_so_much_room_and_no_more() {
     );
 }
 
-/// Tables of files on machines that are pretended, one after the other.
+/// Tables of files on simulated machines, which run one after the other.
 #[derive(Debug)]
 struct Pretended {
     /// For each table the files of each machine.
     tables: Vec<(&'static str, Vec<Vec<Input>>)>,
-    /// So many fragments are lost in their middle.
+    /// The number of fragments that are lost half way.
     losses: AtomicUsize,
     fragments: AtomicUsize,
-    /// Bytes that machines read who have nothing but what is needed.
+    /// The bytes read by machines that hold only the needed ranges.
     needed_bytes: Arc<AtomicUsize>,
-    /// What becomes of the rows on their way.
+    /// A change of the rows in transit.
     changed: Option<Change>,
 }
 
@@ -832,14 +832,14 @@ impl Elsewhere for Pretended {
 
     fn run(&self, _: &Job, fragment: Fragment) -> crate::Result<Box<dyn FragmentRows>> {
         self.fragments.fetch_add(1, Ordering::Relaxed);
-        // As it travels.
+        // The fragment travels as JSON.
         let text = serde_json::to_string(&fragment).unwrap();
         let fragment: Fragment = serde_json::from_str(&text).unwrap();
         let mut batches = Vec::new();
         for (number, inputs) in self.machines(fragment.path()).unwrap().iter().enumerate() {
             let (_folder, job) = job(1 + number % 3);
             let (tell, told) = mpsc::channel();
-            // Every other machine has only those bytes that are needed.
+            // Every other machine holds only the needed bytes.
             let feed =
                 if number % 2 == 0 { feed(inputs) } else { needed_of(inputs, told, &self.needed_bytes) };
             let needed = move |needed| drop(tell.send(needed));
@@ -864,7 +864,7 @@ fn feed(inputs: &[Input]) -> Feed {
     Feed::new(inputs.into_iter().map(Ok), None)
 }
 
-/// The same inputs, of which Parquet has nothing but its footer and what is needed.
+/// Makes inputs that have only the footer and the needed ranges of Parquet files.
 fn needed_of(inputs: &[Input], told: mpsc::Receiver<Needed>, all: &Arc<AtomicUsize>) -> Feed {
     let (inputs, all, mut needed) = (inputs.to_vec(), all.clone(), None);
     let inputs = inputs.into_iter().map(move |input| {
@@ -902,7 +902,7 @@ impl FragmentRows for PretendedRows {
     }
 }
 
-/// Some rows as files of so many machines, of which one may have none.
+/// Writes rows as files of so many machines, of which one may have none.
 fn spread(folder: &Path, name: &str, batch: &RecordBatch, machines: usize, ending: &str) -> Vec<Vec<Input>> {
     let budget = Budget::new(64 << 20, 1);
     let each = batch.num_rows().div_ceil(2 * machines).max(1);
@@ -918,7 +918,7 @@ fn spread(folder: &Path, name: &str, batch: &RecordBatch, machines: usize, endin
 }
 
 #[test]
-fn queries_about_tables_elsewhere_give_what_they_give_here() {
+fn queries_over_remote_tables_answer_as_over_local_ones() {
     let rows = 3_000i64;
     let town = StringArray::from_iter(
         (0..rows).map(|row| (row % 11 != 3).then(|| ["Ulm", "Kiel", "Jena"][row as usize % 3])),
@@ -998,7 +998,7 @@ fn queries_about_tables_elsewhere_give_what_they_give_here() {
 }
 
 #[test]
-fn what_a_fragment_needs_are_its_columns_and_row_groups() {
+fn a_fragment_needs_its_columns_and_row_groups_alone() {
     let rows = 40_000i64;
     let noise =
         |row: i64| format!("{:x}", (row as u128 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835));
@@ -1009,7 +1009,7 @@ fn what_a_fragment_needs_are_its_columns_and_row_groups() {
     ];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    // Four files in the order of k, of which the second machine has the second and the last.
+    // Four files are in the order of k, of which the second machine has the second and the last.
     let machines = spread(folder.path(), "t", &batch, 2, "parquet");
     let size = std::fs::metadata(machines[1][0].path().unwrap()).unwrap().len() as usize;
     let pretended = Arc::new(Pretended {
@@ -1055,14 +1055,14 @@ fn a_fragment_of_another_plan_is_refused() {
     let refused = |fragment: Fragment| {
         run_fragment(&job, &fragment, feed(&inputs), |_| {}, |_| Ok(())).unwrap_err().to_string()
     };
-    let another = "another plan";
+    let another = "plans the query differently";
     assert!(refused(fragment("SELECT sum(amount) FROM t", "AggregateExec", 0)).contains(another));
     assert!(refused(fragment("SELECT sum(amount) FROM t", "", 7)).contains(another));
-    assert!(refused(fragment("DROP TABLE t", "", 0)).contains("only questions"));
-    assert!(refused(fragment("COPY t TO '/tmp/x'", "", 0)).contains("only questions"));
+    assert!(refused(fragment("DROP TABLE t", "", 0)).contains("only queries"));
+    assert!(refused(fragment("COPY t TO '/tmp/x'", "", 0)).contains("only queries"));
     assert!(refused(fragment("nonsense", "", 0)).contains("Expected"));
     assert!(refused(fragment("SELECT * FROM '/etc/passwd'", "", 0)).contains("not found"));
-    // What would not end, before the plans are compared.
+    // A plan that would never end is refused before the plans are compared.
     let begun = Instant::now();
     let doubling = chain("SELECT amount FROM t", "SELECT * FROM before UNION ALL SELECT * FROM before");
     assert!(
@@ -1074,10 +1074,10 @@ fn a_fragment_of_another_plan_is_refused() {
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
-/// What a node says of an aggregate is not always looked at by the library.
+/// DataFusion does not check all states of aggregates that a node sends.
 #[test]
-fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
-    /// A batch with another column where a name ends so.
+fn an_invalid_partial_aggregate_of_a_node_fails_the_query_alone() {
+    /// Replaces the columns of a batch whose names end so.
     fn with(batch: &RecordBatch, ending: &str, column: impl Fn(&ArrayRef) -> ArrayRef) -> RecordBatch {
         let place = batch.schema().fields().iter().position(|field| field.name().ends_with(ending)).unwrap();
         let mut columns = batch.columns().to_vec();
@@ -1095,8 +1095,8 @@ fn a_state_of_an_aggregate_that_is_none_fails_the_query_and_nothing_else() {
     };
     let changes: [(Option<Change>, Option<&str>); 3] = [
         (None, None),
-        (Some(greatest_first), Some("the query library met something that it does not expect")),
-        (Some(large), Some("larger than any")),
+        (Some(greatest_first), Some("DataFusion met a state that it does not expect")),
+        (Some(large), Some("a digest of more than 65536 centroids")),
     ];
     for (changed, expected) in changes {
         let pretended = Arc::new(Pretended {
@@ -1159,7 +1159,7 @@ fn every_nan_is_one_value_and_zero_has_no_sign() {
     assert_eq!(lines, ["-0.000", "0.000"]);
 }
 
-/// In memory, and in files whose statistics have a zero of either sign and no NaN.
+/// The values lie in memory, and in files whose statistics have a zero of either sign and no NaN.
 #[test]
 fn comparisons_take_every_nan_for_one_value_and_zero_without_its_sign() {
     let nan = f64::NAN;
@@ -1259,7 +1259,7 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
         "SELECT sum(v) FROM t GROUP BY k",
         "SELECT sum(DISTINCT v) FROM t",
         "SELECT sum(DISTINCT v) FROM t GROUP BY k",
-        // These the library does not turn into groups.
+        // DataFusion does not turn these into groups.
         "SELECT s FROM (SELECT sum(DISTINCT v) AS s, array_agg(k) AS l FROM t) WHERE cardinality(l) > 0",
         "SELECT s FROM (SELECT sum(DISTINCT v) AS s, array_agg(k) AS l FROM t GROUP BY k) WHERE cardinality(l) > 0",
         "SELECT DISTINCT sum(v) OVER () FROM t",
@@ -1306,7 +1306,7 @@ fn a_sum_of_decimals_beyond_38_digits_is_an_error_in_sql() {
     );
 }
 
-/// Held against whole numbers.
+/// The results are compared with those of whole numbers.
 #[test]
 fn sums_and_means_of_different_decimals_are_exact() {
     let values: Vec<(i64, i128)> = (0..3_000i64)
@@ -1323,7 +1323,7 @@ fn sums_and_means_of_different_decimals_are_exact() {
         different.sort_unstable();
         different.dedup();
         let (sum, count) = (different.iter().sum::<i128>(), different.len() as i128);
-        // A mean has four more digits, and others are cut off.
+        // A mean has four more digits, and later ones are cut off.
         let (whole, rest) = (sum / count, sum % count * 10_000 / count);
         let mean = whole * 10_000 + rest;
         let text = |number: i128, scale: u32| {
@@ -1487,7 +1487,7 @@ fn a_whole_number_that_does_not_fit_is_an_error() {
     }
 }
 
-/// Files of a folder, and what a query about one of them gives.
+/// Returns the answer of a query about files of a folder.
 fn asked(folder: &Path, text: &str) -> Result<Vec<String>, Error> {
     let (_store, job) = job(2);
     let text = text.replace("FOLDER", folder.to_str().unwrap());
@@ -1521,7 +1521,7 @@ fn a_query_is_begun_again_where_later_rows_contradict_what_the_first_ones_sugges
 }
 
 #[test]
-fn who_can_take_rows_back_begins_again_with_columns_that_fit() {
+fn a_caller_that_can_take_rows_back_begins_again_with_fitting_columns() {
     let folder = tempfile::tempdir().unwrap();
     let rows: String = (0..30_000).map(|row| format!("{row}\n")).collect();
     let path = folder.path().join("late.csv");
@@ -1545,14 +1545,14 @@ fn who_can_take_rows_back_begins_again_with_columns_that_fit() {
 }
 
 #[test]
-fn a_late_member_fails_no_query_that_does_not_ask_for_it() {
+fn a_late_member_fails_no_query_that_does_not_name_it() {
     let folder = tempfile::tempdir().unwrap();
     let text = "{\"c\":7}\n".repeat(1000) + "{\"c\":7,\"note\":\"rare\"}\n";
     std::fs::write(folder.path().join("late.jsonl"), text).unwrap();
     let ask = |text: &str| asked(folder.path(), text).unwrap();
     assert_eq!(ask("SELECT count(*) FROM 'FOLDER/late.jsonl'"), ["1001"]);
     assert_eq!(ask("SELECT c FROM 'FOLDER/late.jsonl'").len(), 1001);
-    // All columns are all of them.
+    // A wildcard gives all columns.
     assert_eq!(ask("SELECT * FROM 'FOLDER/late.jsonl'")[1000], "7 rare");
 }
 
@@ -1582,7 +1582,7 @@ fn a_late_member_is_found_wherever_a_query_names_it() {
     ] {
         assert_eq!(asked(folder.path(), text).unwrap(), expected, "{text}");
     }
-    // A name that is in no row is an error as before, and CSV says in its first line which columns it has.
+    // A name that is in no row stays an error, and CSV names its columns in the first line.
     for table in ["late.jsonl", "t.csv"] {
         let error =
             asked(folder.path(), &format!("SELECT c FROM 'FOLDER/{table}' ORDER BY nothing")).unwrap_err();
@@ -1595,7 +1595,7 @@ fn a_late_member_is_found_wherever_a_query_names_it() {
 }
 
 #[test]
-fn what_a_library_says_of_itself_reaches_nobody() {
+fn requests_to_report_a_bug_are_cut_off_messages() {
     let folder = tempfile::tempdir().unwrap();
     for text in ["SELECT FROM WHERE", "SELECT 'a", "SELECT sum(arrow_cast('a', 'Utf8'))"] {
         let error = asked(folder.path(), text).unwrap_err().to_string();
@@ -1605,9 +1605,9 @@ fn what_a_library_says_of_itself_reaches_nobody() {
     }
 }
 
-/// Each was answered wrongly by the library (DataFusion 55.2).
+/// DataFusion 55.2 answers each of these wrongly.
 #[test]
-fn what_the_library_answers_wrongly_is_asked_in_another_way() {
+fn wrong_answers_of_datafusion_are_corrected() {
     let tables = tables(&some_rows(3), &[]);
     let found = |text: &str| found(text, &tables, 2, Limits::default()).unwrap().0;
     let t = "(VALUES (1),(2),(3),(4),(NULL)) t(x)";
@@ -1661,7 +1661,7 @@ fn what_the_library_answers_wrongly_is_asked_in_another_way() {
 }
 
 #[test]
-fn what_the_library_answers_wrongly_in_every_way_is_refused() {
+fn wrong_answers_that_cannot_be_corrected_are_refused() {
     for (text, expected) in [
         ("SELECT 1 WHERE 3 NOT IN (SELECT y FROM (VALUES (NULL)) b(y))", "NOT IN of a constant"),
         (
@@ -1683,7 +1683,7 @@ fn what_the_library_answers_wrongly_in_every_way_is_refused() {
 
 /// Clocks in Goose Bay were set back by an hour at one minute past midnight.
 #[test]
-fn truncated_times_of_a_zone_are_ordered_by_themselves() {
+fn truncated_times_with_a_zone_are_sorted() {
     let times: Vec<String> = (0..40).map(|step| format!("({}::bigint)", 562_125_660 + step * 300)).collect();
     let times = format!(
         "SELECT arrow_cast(column1, 'Timestamp(Second, Some(\"America/Goose_Bay\"))') AS ts FROM (VALUES {}) ORDER BY ts LIMIT 30",
@@ -1727,7 +1727,8 @@ fn distinct_values_of_several_columns_are_counted_in_any_memory() {
     assert!(ran.iter().any(|ran| ran.runs > 0), "{ran:?}");
 }
 
-/// Queries that put on flash what they do, with threads that wait for each other. INSHORE_SPILLING asks for that many of each kind.
+/// Queries with threads that wait for each other write their data to flash. INSHORE_SPILLING sets the number of each
+/// kind.
 #[test]
 fn queries_that_spill_end() {
     let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(2, |rounds| rounds.parse().unwrap());
@@ -1773,7 +1774,7 @@ fn queries_that_spill_end() {
     }
 }
 
-/// Whichever thread is first.
+/// The answer does not depend on which thread is first.
 #[test]
 fn few_rows_and_wide_rows_are_answered_in_the_least_memory_with_many_threads() {
     let tables = tables(&some_rows(3), &[(Some(1), 3), (Some(2), 5), (None, 7)]);

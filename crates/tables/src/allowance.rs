@@ -1,29 +1,29 @@
-//! What a decoder holds beyond its callers' knowledge, and when it is counted.
+//! Memory of decoders that callers cannot count, and the part of it that the budget pays for.
 //!
-//! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as it
-//! is small. A file that makes it large (a zstd window of 128 MiB, Parquet pages of 100 MiB) makes the rest come
-//! out of the budget, reserved before it is allocated, and is refused where the budget has not that much left.
+//! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as the state
+//! is small. A file that makes the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB) needs memory of the
+//! budget for the rest, reserved before the allocation, and is refused where the budget has too little left.
 
 use inshore_store::{Budget, Reservation};
 
 use crate::Result;
 
-/// Bytes of decoder state of one input that are not counted: half a dozen Parquet columns with pages and
-/// dictionaries of the usual 1 MiB, or the window of `zstd -19`. A few inputs at once stay below 64 MiB.
+/// Bytes of decoder state of one input that are not counted: half a dozen Parquet columns with pages and dictionaries
+/// of the usual 1 MiB, or the window of `zstd -19`. A few inputs at once stay below 64 MiB.
 pub(crate) const UNCOUNTED_BYTES: u64 = 8 << 20;
 
-/// What the memory of a Parquet reader is for.
+/// The purpose of a Parquet reader's memory, for messages of the budget.
 pub(crate) const PAGES: &str = "reading Parquet";
 
-/// The part of the budget that an indivisible piece of a file may have: a quarter.
+/// The share of the budget for an indivisible piece of a file: a quarter.
 pub(crate) const PIECE_SHARE: u64 = 4;
 
-/// The largest indivisible piece of a file that is accepted.
+/// Returns the largest indivisible piece of a file that is accepted, in bytes.
 pub(crate) fn piece_limit(budget: &Budget) -> u64 {
     budget.memory_bytes() / PIECE_SHARE
 }
 
-/// Bytes held by one decoder, of which all above [`UNCOUNTED_BYTES`] are reserved.
+/// The memory of one decoder; all bytes above [`UNCOUNTED_BYTES`] are reserved.
 #[derive(Debug)]
 pub(crate) struct Allowance(Reservation);
 
@@ -32,12 +32,12 @@ impl Allowance {
         Ok(Allowance(budget.reserve(0, what)?))
     }
 
-    /// The bytes that are reserved now.
+    /// Returns the bytes that are reserved now.
     pub fn reserved_bytes(&self) -> u64 {
         self.0.bytes()
     }
 
-    /// The decoder is about to hold `bytes` in all.
+    /// Reserves memory for a decoder that is about to hold `bytes` in all.
     pub fn hold(&mut self, bytes: u64) -> Result<()> {
         let counted = bytes.saturating_sub(UNCOUNTED_BYTES);
         if counted != self.0.bytes() {
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_large_comes_out_of_the_budget() {
+    fn only_large_decoder_states_are_taken_from_the_budget() {
         let budget = Budget::new(10 << 20, 1);
         let mut held = Allowance::new(&budget, "pages").unwrap();
         held.hold(UNCOUNTED_BYTES).unwrap();

@@ -16,7 +16,7 @@ pub(crate) const CODES: [u8; 256] = {
     codes
 };
 
-/// Whether a letter is one of a base.
+/// Returns whether a letter stands for a base.
 pub(crate) fn is_base(letter: u8) -> bool {
     CODES[usize::from(letter)] != NOT_A_BASE
 }

@@ -1,17 +1,17 @@
-//! What can go wrong with files of records.
+//! Errors of reading and writing files of records.
 
 use std::io;
 
 use arrow_schema::Field;
 use inshore_store::{format_bytes, format_bytes_up, url_hint};
 
-/// The longest line that any reader of lines accepts, whatever its budget.
+/// The longest line that any reader of lines accepts, in any budget.
 pub const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// The result of reading or writing a table.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of files of records. A message says which file, where in it, what was found and what was expected.
+/// Errors of files of records. A message names the file, the place in it, the value found and the value expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -26,7 +26,7 @@ pub enum Error {
     NoRoom {
         /// The store or the folder of the result.
         place: String,
-        /// How much, for what.
+        /// The amount and its purpose.
         what: String,
         /// Bytes that are free.
         free: u64,
@@ -36,19 +36,19 @@ pub enum Error {
     Io {
         /// The file, or "standard input" or "standard output".
         file: String,
-        /// What was tried, as a verb phrase ("open it").
+        /// The operation, as a verb phrase ("open it").
         what: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A line, row or field that does not say what it should.
+    /// A line, row or field that does not have the expected form.
     #[error("{place}: expected {expected}, got {found}")]
     BadValue {
         /// File and place in it: "edges.txt:1042", or "edges.parquet: row 17, column 'src'" (rows from 0).
         place: String,
-        /// What should stand there.
+        /// The expected form.
         expected: String,
-        /// The value there.
+        /// The value at that place.
         found: String,
     },
     /// A value of a text file (CSV, JSON lines) that contradicts what the first rows suggest of its column.
@@ -56,17 +56,17 @@ pub enum Error {
     Contradiction {
         /// File and line.
         place: String,
-        /// What values of the column were taken for, and what to do.
+        /// The guessed type of the column, and advice.
         expected: String,
-        /// The value there.
+        /// The value at that place.
         found: String,
     },
-    /// The bytes of the file are truncated, corrupt or not what its name says.
+    /// The bytes of the file are truncated, corrupt, or in another format than the name says.
     #[error("{file}: {what}")]
     Damaged {
         /// The file.
         file: String,
-        /// What is wrong, and where as far as it is known.
+        /// The fault, with its place as far as that is known.
         what: String,
     },
     /// A piece of the file that cannot be divided is larger than the budget allows.
@@ -79,7 +79,7 @@ pub enum Error {
         place: String,
         /// The piece ("a Parquet page", "a zstd window", "a line").
         what: &'static str,
-        /// Its size as far as it is known: for lines and CSV records the size at which reading stopped.
+        /// Its size as far as that is known: for lines and CSV records the size at which reading stopped.
         bytes: u64,
         /// The most that is accepted.
         limit: u64,
@@ -87,7 +87,7 @@ pub enum Error {
         enough: Option<u64>,
     },
     /// The ending of a file name is not one that can be read or written.
-    #[error("{file}: the ending {ending:?} is none that can be {what}: expected {expected}")]
+    #[error("{file}: files with the ending {ending:?} cannot be {what}: expected {expected}")]
     UnknownEnding {
         /// The file.
         file: String,
@@ -98,24 +98,24 @@ pub enum Error {
         /// The endings that work.
         expected: &'static str,
     },
-    /// A column that was asked for is not in the file, or is there twice.
+    /// A requested column is not in the file, or is there twice.
     #[error("{file}: {}", no_column(column, *found, columns))]
     NoColumn {
         /// The file.
         file: String,
-        /// The column that was asked for.
+        /// The requested column.
         column: String,
-        /// How many columns have that name.
+        /// The number of columns of that name.
         found: usize,
         /// The columns of the file.
         columns: Vec<String>,
     },
-    /// The file is sound but uses something that is not read or written here.
+    /// The file is sound but uses a feature that is not supported.
     #[error("{file}: {what}")]
     Unsupported {
         /// The file.
         file: String,
-        /// What it uses, and what to do instead.
+        /// The feature, and advice.
         what: String,
     },
 }
@@ -136,24 +136,25 @@ impl From<inshore_sortreduce::Error> for Error {
 }
 
 impl Error {
-    /// Whether somebody asked the job to stop.
+    /// Returns whether the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Store(error) if error.is_cancelled())
     }
 
-    /// An [`Error::BadValue`] in a line of text: "edges.txt:1042: expected two vertex ids, got 'foo'". `found` is
-    /// the text itself; it is quoted, and cut after 60 characters.
+    /// Makes an [`Error::BadValue`] for a line of text: "edges.txt:1042: expected two vertex ids, got 'foo'". `found`
+    /// is the text itself, which is quoted and cut after 60 characters.
     pub fn bad_line(file: &str, line: u64, expected: impl Into<String>, found: &[u8]) -> Self {
         Error::BadValue { place: format!("{file}:{line}"), expected: expected.into(), found: quote(found) }
     }
 
-    /// Whether a text file is to be read again with the types that all its rows have: see
+    /// Returns whether a text file should be read again with column types that fit all its rows: see
     /// [`exact_columns`](crate::exact_columns).
     pub fn is_contradiction(&self) -> bool {
         matches!(self, Error::Contradiction { .. })
     }
 
-    /// A value on a line that contradicts what other rows suggest: the first ones, or all where that `is_known`.
+    /// Makes an error for a value that contradicts the type of its column: a type guessed from the first rows, or one
+    /// that fits all rows where `is_known`.
     pub(crate) fn contradiction(
         file: &str,
         line: u64,
@@ -171,7 +172,7 @@ impl Error {
         }
     }
 
-    /// Refuses a column whose type is [not read](crate::is_readable).
+    /// Makes the error for a column whose type is [not read](crate::is_readable).
     pub fn unread_type(file: &str, column: &Field) -> Error {
         let (name, kind) = (column.name(), column.data_type());
         let holds = if kind.is_nested() {
@@ -199,7 +200,7 @@ impl Error {
         Error::Unsupported { file: file.into(), what: what.into() }
     }
 
-    /// Takes our own error back out of an [`io::Error`] that carried it through a library.
+    /// Takes an error of this crate back out of an [`io::Error`] that carried it through a library.
     pub(crate) fn from_read(file: &str, source: io::Error) -> Self {
         match source.downcast::<Error>() {
             Ok(error) => error,
@@ -208,7 +209,7 @@ impl Error {
     }
 }
 
-/// Says how a piece of the file can be read that is too large.
+/// Describes how a piece of a file that is too large can be read.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
         Some(enough) => format!(": a budget of {} is enough for that", format_bytes_up(enough)),
@@ -217,7 +218,7 @@ fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     }
 }
 
-/// Says that a table has not exactly one column of a name, and which it has.
+/// Describes a column name that is missing or repeated, and lists the columns there are.
 fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     let all =
         if columns.is_empty() { String::new() } else { format!("; the columns are {}", columns.join(", ")) };
@@ -230,7 +231,7 @@ fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     }
 }
 
-/// The name that is most like another, if it is so at all: a quarter of its letters, and one more, may differ.
+/// Returns the most similar name, if at most a quarter of its letters and one more differ.
 fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     let lower = wanted.to_lowercase();
     let is_short = |name: &&'a String| name.len().max(wanted.len()) <= NAME_BYTES_MAX;
@@ -239,8 +240,8 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     (edits <= 1 + wanted.chars().count() / 4).then_some(name)
 }
 
-/// Letters that have to be put in, taken out or replaced to make one word another. Here, since a library that does it would be one more
-/// package of every build.
+/// Counts the insertions, deletions and replacements that turn one word into another. A library for this would be one
+/// more package of every build.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -256,10 +257,10 @@ fn edits(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// Longer names are not compared, which takes their lengths multiplied.
+/// Longer names are not compared, since the time is the product of their lengths.
 const NAME_BYTES_MAX: usize = 100;
 
-/// A piece of somebody else's text, fit for one line of a message.
+/// Quotes a piece of foreign text for one line of a message.
 pub(crate) fn quote(text: &[u8]) -> String {
     const SHOWN: usize = 60;
     let text = String::from_utf8_lossy(&text[..text.len().min(4 * SHOWN)]);
@@ -272,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_column_that_is_missing_is_told_with_the_one_that_may_be_meant() {
+    fn a_missing_column_is_refused_with_the_most_similar_name() {
         let told = |column: &str, found, columns: &[&str]| {
             let columns = columns.iter().map(|name| name.to_string()).collect();
             Error::NoColumn { file: "f".into(), column: column.into(), found, columns }.to_string()

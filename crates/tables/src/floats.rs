@@ -1,4 +1,4 @@
-//! Fractions that are one value to who groups, joins or compares, and several patterns of bits.
+//! Normal forms of fractions, for grouping, joins and comparisons by bits.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use arrow_array::{
 };
 use arrow_schema::DataType;
 
-/// The same values, but every NaN is the greatest of all numbers, as in SQL, and not the least where its sign says so. Zeros keep their signs.
+/// Replaces every NaN by one that is greater than all numbers, as in SQL, also where its sign made it the least. Zeros
+/// keep their signs.
 pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float64 => {
@@ -24,8 +25,8 @@ pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// The same values with one pattern of bits for each: every NaN becomes the one that is positive and quiet, and -0.0 becomes 0.0.
-/// Columns of other types come back as they are. Copies a column of fractions, at the speed of memory.
+/// Gives equal fractions equal bits: every NaN becomes the positive quiet one, and -0.0 becomes 0.0. Columns of other
+/// types are returned unchanged. Copies a column of fractions, at the speed of memory.
 ///
 /// The encoding of rows, and hash tables of the libraries here, compare bits; SQL and people compare values.
 ///

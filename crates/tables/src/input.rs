@@ -1,7 +1,7 @@
-//! Where records come from: a path, standard input, a dataset, parts of a file, or a stream; compressed or not.
+//! Sources of records: a path, standard input, a dataset, parts of a file, or a stream; compressed or not.
 //!
-//! Whether the bytes are compressed is read from the bytes themselves, never from the name: a download that was
-//! renamed, or unpacked on the way by a browser, still reads. The name alone chooses the format below.
+//! Compression is detected from the bytes themselves, never from the name: a download that was renamed, or decompressed
+//! on the way by a browser, still reads. The name alone chooses the format below.
 
 use std::{
     fmt,
@@ -33,23 +33,24 @@ use crate::{
     unpack::{Compression, Unpacked},
 };
 
-/// With a smaller budget a file is read through the page cache.
+/// The smallest budget in which a file is read past the page cache.
 const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 
-/// Whether the first line of a CSV file has the names of its columns.
+/// The meaning of the first line of a CSV file: names of columns, or a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// It has names, and is refused where it may be a row: where a field is a number, a date or a time, empty, or there twice.
+    /// The line has names, and is refused where it may be a row: where a field is a number, a date or a time, empty, or
+    /// repeated.
     #[default]
     Detected,
-    /// It has names, whatever they are.
+    /// The line has names, of any form.
     Present,
-    /// It is a row. Columns are called `column_1`, `column_2` and so on.
+    /// The line is a row. Columns are called `column_1`, `column_2` and so on.
     Absent,
 }
 
 impl From<Option<bool>> for Header {
-    /// Whether the first line has names, where that is known.
+    /// Converts a statement that the first line has names, has none, or may be either.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
             None => Header::Detected,
@@ -59,7 +60,7 @@ impl From<Option<bool>> for Header {
     }
 }
 
-/// Where records come from: a path, standard input, a file of a dataset, parts of a file, or a stream.
+/// A source of records: a path, standard input, a file of a dataset, parts of a file, or a stream.
 #[derive(Clone, Debug)]
 pub struct Input {
     place: Place,
@@ -79,14 +80,14 @@ enum Place {
     Path(PathBuf),
     Stored(Box<Stored>),
     Parts(Arc<Parts>),
-    Stream(Once),
+    Stream(SharedStream),
 }
 
-/// A stream, until somebody takes it.
+/// A stream, until one clone of the input takes it.
 #[derive(Clone)]
-struct Once(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
+struct SharedStream(Arc<Mutex<Option<Box<dyn Read + Send>>>>);
 
-impl fmt::Debug for Once {
+impl fmt::Debug for SharedStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a stream")
     }
@@ -99,7 +100,7 @@ impl Input {
         Input { place, columns, unseen, header, is_whole: false, name, ending, cancel: None, number: 0 }
     }
 
-    /// The file at `path`, or standard input for `-`. Nothing is opened yet.
+    /// Names the file at `path`, or standard input for `-`. Nothing is opened yet.
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
@@ -108,17 +109,18 @@ impl Input {
         Input::at(Place::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
-    /// The files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The ending of the dataset's name says what
-    /// a single file is, and otherwise the ending of the file's. They are read through the job, and checked on their way.
+    /// Finds the files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. A single file has the
+    /// format of the ending of the dataset's name, or else of its own. Files are read through the job, and their
+    /// checksums are compared on the way.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`].
+    /// [`inshore_store::Error::NotFound`] where there is no such dataset or file.
     pub fn stored(job: &Job, named: &str) -> Result<Vec<Input>> {
         let files = job.store().named_files(named)?;
         Ok(files.into_iter().map(|found| Input::of_stored(job, found)).collect())
     }
 
-    /// A file of a dataset that was found, as [`Input::stored`] gives it.
+    /// Makes an input of a found file of a dataset, as [`Input::stored`] does.
     pub fn of_stored(job: &Job, found: NamedFile) -> Input {
         let name = found.title();
         let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
@@ -126,75 +128,77 @@ impl Input {
         Input::at(Place::Stored(Box::new(stored)), name, Some(ending))
     }
 
-    /// A file of `len` bytes, called `name` and of the format that `ending` says, of which only some parts are here: of parts that
-    /// lie over each other the first one counts. What is read from start to end (CSV, JSON lines) is the parts, one after
-    /// the other; of Parquet the footer has to be there, and row groups that are not [held](Input::holds) cannot be read.
+    /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` stands for the file
+    /// in errors, and `ending` gives its format. Where parts overlap, the first one counts. Formats that are read from
+    /// start to end (CSV, JSON lines) give the parts one after the other; Parquet needs its footer, and row groups that
+    /// are not [held](Input::holds) cannot be read.
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
         let parts = Arc::new(Parts::new(len, parts));
         Input::at(Place::Parts(parts), name.to_string(), Some(ending.to_string()))
     }
 
-    /// What a stream gives, called `name` and of the format that `ending` says, as it is: lines and records that begin like
-    /// compressed bytes are none. It can be opened once, and its clones share it; its length is not known.
+    /// Makes an input of a stream, which is never decompressed, since lines and records may begin like compressed
+    /// bytes. `name` stands for the stream in errors, and `ending` gives its format. The stream can be opened once, and
+    /// clones share it; its length is unknown.
     pub fn stream(name: &str, ending: &str, stream: impl Read + Send + 'static) -> Input {
-        let stream = Once(Arc::new(Mutex::new(Some(Box::new(stream)))));
+        let stream = SharedStream(Arc::new(Mutex::new(Some(Box::new(stream)))));
         Input::at(Place::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
-    /// The same input, with a number that goes with its rows where they are sorted to be merged with others (0 where none is
-    /// said): see [`sorted_records`](crate::sorted_records).
+    /// Sets a number that travels with the rows where sorted rows are merged with others (0 by default): see
+    /// [`sorted_records`](crate::sorted_records).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
     }
 
-    /// The number that goes with its rows.
+    /// Returns the number that travels with the rows.
     #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// The same input, whose columns are these where a format does not say what they are (CSV, JSON lines): nothing is guessed
-    /// from the first rows.
+    /// Sets the columns of a format that does not contain them (CSV, JSON lines): nothing is guessed from the first
+    /// rows.
     pub fn with_columns(mut self, columns: SchemaRef) -> Input {
         self.columns = Some(columns);
         self
     }
 
-    /// The same with what somebody else [knows](Known) of the table.
+    /// Sets the columns, and the ones without values, from another machine's [description](Known) of the table.
     pub fn with_known(self, known: &Known) -> Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
-    /// Whether nothing is known of the values of a column, though [its type is](Input::with_columns).
+    /// Returns whether no value of a column was seen, although [its type was set](Input::with_columns).
     pub(crate) fn is_unseen(&self, column: &str) -> bool {
         self.unseen.iter().any(|unseen| unseen == column)
     }
 
-    /// The same input, with what is known of its first line if it is CSV.
+    /// Sets the meaning of the first line of CSV.
     pub fn with_header(mut self, header: Header) -> Input {
         self.header = header;
         self
     }
 
-    /// The same input, of whose rows nothing may be left out: a member of JSON lines that is no column contradicts, even where
-    /// columns are named, if these are all.
+    /// Forbids to skip members of JSON lines: a member that is no column contradicts, even where columns are named, if
+    /// these are all.
     pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
         self.is_whole = is_whole;
         self
     }
 
-    /// What is known of the first line of CSV.
+    /// Returns the meaning of the first line of CSV.
     pub(crate) fn header(&self) -> Header {
         self.header
     }
 
-    /// Whether nothing of its rows may be left out.
+    /// Returns whether members of JSON lines must not be skipped.
     pub(crate) fn has_whole_rows(&self) -> bool {
         self.is_whole
     }
 
-    /// Whether it is a file that can be read from its start as often as wanted.
+    /// Returns whether the input is a file, which can be read from its start again.
     pub(crate) fn can_be_read_again(&self) -> bool {
         match &self.place {
             Place::Stored(_) => true,
@@ -203,12 +207,12 @@ impl Input {
         }
     }
 
-    /// Whether only parts of it are here.
+    /// Returns whether this machine has only parts of the file.
     pub(crate) fn is_of_parts(&self) -> bool {
         self.parts().is_some()
     }
 
-    /// Whether it is parts or a stream, which are never unpacked.
+    /// Returns whether the input is parts or a stream, which are never decompressed.
     #[cfg(feature = "records")]
     pub(crate) fn is_as_it_lies(&self) -> bool {
         matches!(self.place, Place::Parts(_) | Place::Stream(_))
@@ -218,53 +222,54 @@ impl Input {
         if let Place::Parts(parts) = &self.place { Some(parts) } else { None }
     }
 
-    /// What its columns are, where that was [said](Input::with_columns).
+    /// Returns the columns that were [set](Input::with_columns).
     pub(crate) fn columns(&self) -> Option<&SchemaRef> {
         self.columns.as_ref()
     }
 
-    /// Whether these bytes of the file are here, in one part: always, where it is not one [of parts](Input::of_parts).
+    /// Returns whether this machine has these bytes of the file, in one part; true for all inputs but those [of
+    /// parts](Input::of_parts).
     pub fn holds(&self, range: &Range<u64>) -> bool {
         self.parts().is_none_or(|parts| parts.hold(range))
     }
 
-    /// The same input, with a name for errors and an ending that says its format instead of the path's.
+    /// Sets a name for errors, and an ending that gives the format instead of the path's.
     pub fn called(mut self, name: &str, ending: &str) -> Input {
         self.name = name.to_string();
         self.ending = Some(ending.to_string());
         self
     }
 
-    /// The same input, whose reads end with [`inshore_store::Error::Cancelled`] once `cancel` says so, even while
-    /// nothing comes out of a pipe.
+    /// Makes reads end with [`inshore_store::Error::Cancelled`] once `cancel` is set, even while an empty pipe is
+    /// waited for.
     pub fn stopped_by(mut self, cancel: &Cancel) -> Input {
         self.cancel = Some(cancel.clone());
         self
     }
 
-    /// What errors call it: the path, or "standard input".
+    /// Returns the input's name in errors: the path, or "standard input".
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The path; `None` for all that has none.
+    /// Returns the path, if the input has one.
     pub fn path(&self) -> Option<&Path> {
         if let Place::Path(path) = &self.place { Some(path) } else { None }
     }
 
-    /// Whether it is standard input.
+    /// Returns whether the input is standard input.
     pub(crate) fn is_stdin(&self) -> bool {
         matches!(self.place, Place::Stdin)
     }
 
-    /// Bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes, files that do not
-    /// know it ([`inshore_store::file_bytes`]) and files that cannot be looked at.
+    /// Returns the bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes, files
+    /// of unknown length ([`inshore_store::file_bytes`]) and files whose metadata cannot be read.
     pub fn compressed_bytes(&self) -> Option<u64> {
         match &self.place {
             Place::Stored(stored) => Some(stored.len()),
             Place::Parts(parts) => Some(parts.len),
             Place::Path(path) => {
-                // Whoever opens a pipe to look at it waits for a writer.
+                // Opening a pipe to look at its metadata would wait for a writer.
                 let is_file = std::fs::metadata(path).ok()?.is_file();
                 is_file.then(|| File::open(path).and_then(|file| file_bytes(&file)).ok())??
             }
@@ -272,7 +277,7 @@ impl Input {
         }
     }
 
-    /// Bytes that are here to be read: those of the file, or of its parts on flash.
+    /// Returns the bytes that this machine can read: those of the file, or of its parts on flash.
     #[cfg(feature = "records")]
     pub(crate) fn bytes_here(&self) -> Option<u64> {
         match self.parts() {
@@ -281,8 +286,8 @@ impl Input {
         }
     }
 
-    /// The ending of the name in lower case, looking below a compression ending: `web.TXT.gz` has `txt`. Empty
-    /// for standard input and for names without one.
+    /// Returns the ending of the name in lower case, below a compression ending: `web.TXT.gz` has `txt`. The ending is
+    /// empty for standard input and for names without one.
     ///
     /// ```
     /// use inshore_tables::Input;
@@ -297,34 +302,34 @@ impl Input {
         self.path().map(ending_of).unwrap_or_default()
     }
 
-    /// Opens it, and decompresses gzip, zstd, bzip2 and lz4 (with any number of members or frames), known by their first
-    /// bytes ([`Compression::of_head`]). Two buffers of 128 KiB and the decompressor's state are held.
+    /// Opens the input, and decompresses gzip, zstd, bzip2 and lz4 (with any number of members or frames), detected by
+    /// their first bytes ([`Compression::of_head`]). Two buffers of 128 KiB and the decompressor's state are held.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be opened or read; [`Error::Unsupported`] for a format of compression that is not
-    /// unpacked; [`Error::TooLarge`] if it is zstd with a window above a quarter of the budget; [`Error::Store`] if such a
-    /// window, or lz4's blocks (what exceeds 8 MiB of them), are no longer free in the budget. Damage further inside comes
-    /// out of [`Bytes::read`].
+    /// [`Error::Io`] if the input cannot be opened or read; [`Error::Unsupported`] for a format of compression that is
+    /// not decompressed; [`Error::TooLarge`] for zstd with a window above a quarter of the budget; [`Error::Store`] if
+    /// such a window, or lz4's blocks (their bytes beyond 8 MiB), are no longer free in the budget. [`Bytes::read`]
+    /// reports damage further inside.
     pub fn open(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
 
-    /// The same for one of many inputs that are read at a time: all of the decompressor's state is taken from the budget.
+    /// Opens one of many inputs that are read at a time: all of the decompressor's state is taken from the budget.
     ///
     /// # Errors
-    /// As [`Input::open`].
+    /// The errors are those of [`Input::open`].
     pub fn open_counted(&self, budget: &Budget) -> Result<Bytes> {
         self.unpack(self.counted()?, budget, 0)
     }
 
-    /// The same for a job that reads all of it: a file of 1 MiB or more that is not in the page cache is read past it, with
-    /// several requests on their way, which takes [`ahead_bytes`] more of the job's budget.
+    /// Opens the input for a job that reads all of it. A file of 1 MiB or more that is not in the page cache is read
+    /// past the cache, with several requests in flight, which takes [`ahead_bytes`] more of the job's budget.
     ///
     /// # Errors
-    /// As [`Input::open`].
+    /// The errors are those of [`Input::open`].
     pub fn open_ahead(&self, job: &Context) -> Result<Bytes> {
         let (mut counted, position) = self.counted()?;
-        if let (Raw::File(file), Some(path)) = (&counted.inner, self.path())
+        if let (RawBytes::File(file), Some(path)) = (&counted.inner, self.path())
             && ahead_bytes(job.budget()) > 0
             && file_bytes(file).is_ok_and(|bytes| bytes.is_some())
         {
@@ -332,7 +337,7 @@ impl Input {
             let file = PlainFile::of(file, path)?;
             if !file.is_cached() {
                 let source = FileSource::of(job, file, 0)?;
-                counted.inner = Raw::Ahead(Box::new(FileAhead { source, taken: 0 }));
+                counted.inner = RawBytes::Ahead(Box::new(FileAhead { source, taken: 0 }));
             }
         }
         self.unpack((counted, position), job.budget(), UNCOUNTED_BYTES)
@@ -348,10 +353,10 @@ impl Input {
         Ok(Bytes { name: self.name.clone(), source, position })
     }
 
-    /// Opens it and gives its bytes as they are, compressed or not.
+    /// Opens the input without decompression.
     ///
     /// # Errors
-    /// [`Error::Io`] if it cannot be opened.
+    /// [`Error::Io`] if the input cannot be opened.
     pub fn open_as_is(&self) -> Result<Bytes> {
         let (counted, position) = self.counted()?;
         Ok(Bytes { name: self.name.clone(), source: Unpacked::plain(counted), position })
@@ -360,16 +365,16 @@ impl Input {
     fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
         let position = Arc::new(AtomicU64::new(0));
         let (inner, cancel) = match &self.place {
-            Place::Stored(stored) => (Raw::Stored(Box::new(stored.stream()?)), None),
-            Place::Parts(parts) => (Raw::Parts(parts.stream()), None),
-            Place::Stream(Once(stream)) => {
+            Place::Stored(stored) => (RawBytes::Stored(Box::new(stored.stream()?)), None),
+            Place::Parts(parts) => (RawBytes::Parts(parts.stream()), None),
+            Place::Stream(SharedStream(stream)) => {
                 let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-                (Raw::Stream(stream.ok_or_else(|| self.cannot("was read already"))?), None)
+                (RawBytes::Stream(stream.ok_or_else(|| self.cannot("was read already"))?), None)
             }
             Place::Stdin | Place::Path(_) => {
                 let file = self.open_file()?;
                 let is_file = file.metadata().is_ok_and(|data| data.is_file());
-                (Raw::File(file), self.cancel.clone().filter(|_| !is_file))
+                (RawBytes::File(file), self.cancel.clone().filter(|_| !is_file))
             }
         };
         Ok((Counted { inner, position: position.clone(), cancel }, position))
@@ -379,7 +384,7 @@ impl Input {
         Error::unsupported(&self.name, format!("it {what}"))
     }
 
-    /// To be read anywhere; for what has a length.
+    /// Opens an input that has a length, for reads at any place.
     pub(crate) fn open_pieces(&self) -> Result<Pieces> {
         match &self.place {
             Place::Stored(stored) => Ok(Pieces::Stored(StoredPieces::new((**stored).clone()))),
@@ -392,7 +397,7 @@ impl Input {
         }
     }
 
-    /// The bare file, or standard input without the small buffer that the standard library puts before it.
+    /// Opens the bare file, or standard input without the small buffer of the standard library.
     fn open_file(&self) -> Result<File> {
         match self.path() {
             Some(path) => File::open(path),
@@ -402,13 +407,13 @@ impl Input {
     }
 }
 
-/// Memory that [`Input::open_ahead`] takes beside what [`Input::open`] does: nothing where the budget is small, and then
-/// nothing is read ahead.
+/// Returns the memory that [`Input::open_ahead`] takes beyond that of [`Input::open`], in bytes: 0 where the budget is
+/// small, and then nothing is read ahead.
 pub fn ahead_bytes(budget: &Budget) -> u64 {
     if budget.memory_bytes() < AHEAD_BUDGET_BYTES { 0 } else { FILE_SOURCE_BYTES }
 }
 
-/// The ending of a name in lower case, below a compression ending.
+/// Returns the ending of a name in lower case, below a compression ending.
 fn ending_of(path: &Path) -> String {
     let lower = |path: &Path| path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase());
     match lower(path) {
@@ -418,16 +423,16 @@ fn ending_of(path: &Path) -> String {
     .unwrap_or_default()
 }
 
-/// A file of which any part is read.
+/// A file that is read at any place.
 pub(crate) enum Pieces {
-    /// With where it was opened, if it has a name.
+    /// An open file with the path it was opened by, if it has one.
     File(File, Option<PathBuf>),
     Stored(StoredPieces),
     Parts(PartPieces),
 }
 
 impl Pieces {
-    /// Fills `out` with what stands from byte `start` on, which lies in the file.
+    /// Fills `out` with the bytes from `start` on, which lie in the file.
     pub fn read_exact_at(&self, name: &str, out: &mut [u8], start: u64) -> Result<()> {
         match self {
             Pieces::File(file, _) => {
@@ -438,13 +443,13 @@ impl Pieces {
         }
     }
 
-    /// The same as a file that is read past the page cache where it is not there, if it is a file with a name.
+    /// Returns a named file for reading past the page cache, if the page cache does not have it.
     pub fn plain(&self) -> Option<PlainFile> {
         let Pieces::File(file, Some(path)) = self else { return None };
         PlainFile::of(file.try_clone().ok()?, path).ok()
     }
 
-    /// How many bytes there are from byte `start` on, without one that is missing.
+    /// Returns the number of bytes from `start` on before the first missing one.
     pub fn bytes_from(&self, start: u64) -> u64 {
         match self {
             Pieces::File(..) | Pieces::Stored(_) => u64::MAX,
@@ -452,7 +457,7 @@ impl Pieces {
         }
     }
 
-    /// Lets the drive read some bytes while others are looked at: only a hint.
+    /// Asks the drive to read bytes ahead, as a hint only.
     pub fn will_read(&self, start: u64, bytes: NonZeroU64) {
         if let Pieces::File(file, _) = self {
             _ = fadvise(file, start, Some(bytes), Advice::WillNeed);
@@ -462,9 +467,8 @@ impl Pieces {
 
 /// The decompressed bytes of an [`Input`].
 ///
-/// Errors of its [`Read`] carry an [`Error`] that names the file; damage and truncation of compressed data are
-/// among them. A compressed file that was cut exactly between two members or frames cannot be told from a
-/// whole one.
+/// Errors of its [`Read`] carry an [`Error`] that names the file; damage and truncation of compressed data are among
+/// them. A compressed file that was cut exactly between two members or frames looks complete.
 pub struct Bytes {
     name: String,
     source: Unpacked<Counted>,
@@ -472,22 +476,22 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// Compressed bytes taken from the file so far, to be compared with [`Input::compressed_bytes`].
+    /// Returns the compressed bytes taken from the file so far, to be compared with [`Input::compressed_bytes`].
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// What errors call it: the path, or "standard input".
+    /// Returns the input's name in errors: the path, or "standard input".
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The format that the bytes are unpacked from; `None` for bytes that are not compressed.
+    /// Returns the format that the bytes are decompressed from; `None` for bytes that are not compressed.
     pub fn format(&self) -> Option<Compression> {
         self.source.format()
     }
 
-    /// Fills `out` as far as there are bytes; fewer than its length, 0 too, mean the end.
+    /// Fills `out` as far as there are bytes; a count below its length, also 0, means the end.
     ///
     /// # Errors
     /// [`Error::Io`]; damage and truncation of compressed data.
@@ -514,8 +518,8 @@ impl Read for Bytes {
     }
 }
 
-/// The bytes as they lie.
-enum Raw {
+/// The bytes of the source without decompression.
+enum RawBytes {
     File(File),
     Ahead(Box<FileAhead>),
     Stored(Box<StoredStream>),
@@ -523,7 +527,7 @@ enum Raw {
     Stream(Box<dyn Read + Send>),
 }
 
-/// A file that is read ahead, and how much of the present piece was taken.
+/// A file that is read ahead, and the bytes of the current piece that were taken.
 struct FileAhead {
     source: FileSource,
     taken: usize,
@@ -543,24 +547,24 @@ impl Read for FileAhead {
 }
 
 struct Counted {
-    inner: Raw,
+    inner: RawBytes,
     position: Arc<AtomicU64>,
-    /// Set where a read may wait for a writer.
+    /// The cancellation of the job, for reads that may wait for a writer.
     cancel: Option<Cancel>,
 }
 
-/// How long a stop may go unnoticed while a pipe is empty.
-const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+/// The interval at which a read of an empty pipe looks for a cancellation.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl Counted {
-    /// Waits until there is something to read, the end included.
+    /// Waits until there is something to read, or the end.
     fn wait(&self) -> io::Result<()> {
-        let (Some(cancel), Raw::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
+        let (Some(cancel), RawBytes::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
         loop {
             if cancel.is_cancelled() {
                 return Err(io::Error::other(Error::Store(inshore_store::Error::Cancelled)));
             }
-            match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&PATIENCE)) {
+            match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&POLL_INTERVAL)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}
                 Ok(_) => return Ok(()),
                 Err(error) => return Err(error.into()),
@@ -573,11 +577,11 @@ impl Read for Counted {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.wait()?;
         let read = match &mut self.inner {
-            Raw::File(file) => file.read(out)?,
-            Raw::Ahead(ahead) => ahead.read(out)?,
-            Raw::Stored(stream) => stream.read(out)?,
-            Raw::Parts(stream) => stream.read(out)?,
-            Raw::Stream(stream) => stream.read(out)?,
+            RawBytes::File(file) => file.read(out)?,
+            RawBytes::Ahead(ahead) => ahead.read(out)?,
+            RawBytes::Stored(stream) => stream.read(out)?,
+            RawBytes::Parts(stream) => stream.read(out)?,
+            RawBytes::Stream(stream) => stream.read(out)?,
         };
         self.position.fetch_add(read as u64, Ordering::Relaxed);
         Ok(read)
@@ -623,14 +627,14 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_short_files_come_back_as_they_are() {
+    fn plain_and_short_files_are_read_unchanged() {
         for text in [&b""[..], b"a", b"abc", b"abcd", b"\x1f", b"\x28\xb5\x2f", &[7; 300_000]] {
             assert_eq!(read(text, 64 << 20).unwrap(), text);
         }
     }
 
     #[test]
-    fn what_is_read_ahead_past_the_page_cache_is_the_file() {
+    fn reading_ahead_past_the_page_cache_gives_the_bytes_of_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let store = inshore_store::Store::open(folder.path()).unwrap();
         let text: Vec<u8> = (0..900_000u32).flat_map(|n| (n ^ n << 7).to_le_bytes()).collect();
@@ -666,7 +670,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_that_are_not_unpacked_are_refused_by_name() {
+    fn formats_without_a_decoder_are_refused_by_name() {
         let budget = Budget::new(64 << 20, 1);
         for (head, name) in [
             (&b"\xfd7zXZ\0\0\x04"[..], "with xz,"),
@@ -678,7 +682,7 @@ mod tests {
             let (_folder, input) = file(head);
             let error = input.open(&budget).err().unwrap().to_string();
             assert!(error.contains("data.txt.gz: it is ") && error.contains(name), "{error}");
-            // As it is, whoever wants it gets it.
+            // Without decompression the bytes come as they are.
             let mut bytes = Vec::new();
             input.open_as_is().unwrap().read_to_end(&mut bytes).unwrap();
             assert_eq!(bytes, head);
@@ -686,7 +690,7 @@ mod tests {
     }
 
     #[test]
-    fn skippable_frames_before_zstd_and_lz4_are_passed_over() {
+    fn skippable_frames_before_zstd_and_lz4_are_skipped() {
         let skippable = |bytes: &[u8]| {
             [&[0x5f, 0x2a, 0x4d, 0x18][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
         };
@@ -720,7 +724,7 @@ mod tests {
         for pack in [gzip, zstd, bzip2, lz4] {
             let (first, second) = (pack(&text), pack(b"more"));
             let packed = [&first[..], &second].concat();
-            // Below so many bytes the format cannot be known, and between the parts nothing is missing.
+            // A shorter prefix does not show the format, and a cut between the two parts leaves nothing missing.
             let known = (1..).find(|&bytes| Compression::of_head(&packed[..bytes]).is_some()).unwrap();
             for length in (known..packed.len()).filter(|&length| length != first.len()) {
                 let error = read(&packed[..length], 64 << 20).unwrap_err().to_string();

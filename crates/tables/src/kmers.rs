@@ -1,15 +1,16 @@
-//! Counts k-mers: all stretches of k bases in sequences, as many as there are bases.
+//! Counts k-mers: all stretches of k bases in sequences, about as many as there are bases.
 //!
 //! ```text
 //!   a reader ── blocks of bases ──► workers: codes of 2 bits a base ── SortReduce ──► one row for each k-mer
 //! ```
 //!
-//! A code has two bits for each base (A 0, C 1, G 2, T 3), the first base highest, so that codes compare as text does. A
-//! stretch and its reverse complement are the same piece of DNA: the smaller of both stands for them (canonical), unless
-//! the user wants the strands apart. What is no base (N) breaks a sequence.
+//! A code has two bits for each base (A 0, C 1, G 2, T 3), the first base highest, so that codes compare as text does.
+//! A stretch and its reverse complement are the same piece of DNA: the smaller code stands for both (canonical), unless
+//! the user wants the strands apart. A letter that is no base (N) breaks a sequence.
 //!
-//! What lies in pieces on several machines is counted piece by piece ([`count_kmer_pieces`]), and added up where all answers come
-//! together: those of pieces, and those of the stretches across their borders ([`KmerBorders`]). [`KmerWriter`] makes the table.
+//! Sequences in pieces on several machines are counted piece by piece ([`count_kmer_pieces`]). Where all answers come
+//! together, the counts of pieces and of the stretches across their borders ([`KmerBorders`]) are added up.
+//! [`KmerWriter`] makes the table.
 //!
 //! # Cost
 //!
@@ -54,59 +55,59 @@ use crate::{
 pub const KMER_MAX: u32 = 63;
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// What is counted.
+/// The options of counting.
 #[derive(Clone, Copy, Debug)]
 pub struct KmerOptions {
-    /// Bases in a k-mer, from 1 to [`KMER_MAX`].
+    /// The number of bases in a k-mer, from 1 to [`KMER_MAX`].
     pub k: u32,
     /// Counts a k-mer and its reverse complement as one.
     pub canonical: bool,
-    /// Writes those only that were seen so often.
+    /// Writes only k-mers that were seen this often.
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
-    /// Finished runs outlive an interruption, and those of an interrupted count like this are gone on with.
+    /// Finished runs outlive an interruption, and an interrupted count with the same options is continued.
     pub resume: bool,
 }
 
 impl Default for KmerOptions {
-    /// Canonical, 25 bases, all of them, as text.
+    /// Counts canonical k-mers of 25 bases, and writes all of them as text.
     fn default() -> Self {
         KmerOptions { k: 25, canonical: true, min_count: 1, codes: false, resume: false }
     }
 }
 
-/// What was counted.
+/// The counters of a count.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct KmerSummary {
-    /// Sequences read.
+    /// The number of sequences read.
     pub sequences: u64,
-    /// Letters in them.
+    /// The number of letters in them.
     pub bases: u64,
-    /// Stretches of k bases.
+    /// The number of stretches of k bases.
     pub kmers: u64,
-    /// Of them, stretches that an interrupted count before this one had in runs.
+    /// The stretches among `kmers` that an earlier, interrupted count had in runs.
     pub kmers_kept: u64,
-    /// Different ones.
+    /// The number of distinct k-mers.
     pub distinct: u64,
-    /// Those written: seen often enough.
+    /// The number of k-mers written, those seen often enough.
     pub written: u64,
-    /// Of the different ones, how many were seen once, twice, ...; the last number is for all above.
+    /// The number of distinct k-mers seen once, twice, ...; the last element counts all above.
     pub histogram: Vec<u64>,
     /// Runs written to the store's scratch.
     pub runs: u64,
-    /// Bytes of them.
+    /// Bytes of those runs.
     pub bytes_spilled: u64,
-    /// What each strategy was estimated to cost.
+    /// The estimated cost of each strategy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
 }
 
 impl KmerOptions {
-    /// Whether there are such k-mers.
+    /// Checks that `k` and the other options can be used together.
     ///
     /// # Errors
-    /// [`Error::Unsupported`].
+    /// [`Error::Unsupported`] names the option.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::unsupported("k-mers", what));
         if self.k == 0 || self.k > KMER_MAX {
@@ -123,8 +124,8 @@ impl KmerOptions {
 /// order of the text. A count beyond 2^32 - 1 stays there.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a k that is none; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither
-/// format; those of [`TableWriter::create`]; [`Error::Store`].
+/// [`Error::Unsupported`] for an invalid k; [`Error::BadValue`] and [`Error::Damaged`] for input that is neither FASTA
+/// nor FASTQ; the errors of [`TableWriter::create`]; [`Error::Store`].
 pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
     options.check()?;
     TableWriter::check_path(output)?;
@@ -137,9 +138,9 @@ pub fn count_kmers(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpt
 /// A file of sequences, or a piece of one that ends with a line (FASTA) or a record (FASTQ).
 #[derive(Clone, Debug)]
 pub struct KmerPiece {
-    /// Its bytes, packed or not.
+    /// The bytes of the piece, compressed or not.
     pub input: Input,
-    /// What they begin with.
+    /// The kind of place at which the bytes begin.
     pub begins: Begins,
 }
 
@@ -151,7 +152,7 @@ pub struct KmerPieces<'a> {
 }
 
 impl<'a> KmerPieces<'a> {
-    /// Those that `next` gives: `count_max` at most, of `bytes` bytes together if that is known.
+    /// Makes pieces of an iterator: at most `count_max`, with `bytes` bytes in total if that is known.
     pub fn asked(
         next: impl Iterator<Item = Result<KmerPiece>> + 'a,
         bytes: Option<u64>,
@@ -160,7 +161,7 @@ impl<'a> KmerPieces<'a> {
         KmerPieces { next: Box::new(next), bytes, count_max }
     }
 
-    /// Those that are known.
+    /// Makes pieces of a list.
     pub fn of(pieces: Vec<KmerPiece>) -> KmerPieces<'a> {
         let bytes = pieces.iter().map(|piece| piece.input.compressed_bytes()).sum();
         let count_max = pieces.len();
@@ -168,24 +169,25 @@ impl<'a> KmerPieces<'a> {
     }
 }
 
-/// What comes of pieces.
+/// A part of the answer about pieces.
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
     /// The ends of all pieces, in order, k - 1 letters each. They come first, when all is counted.
     Ends(Vec<PieceEnds>),
     /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
     Short(KmerList<'a, u64>),
-    /// Longer ones.
+    /// K-mers beyond k = 32, in the same form.
     Long(KmerList<'a, u128>),
 }
 
-/// Counts the k-mers that lie within pieces, and gives all of them to `each`. Those across the borders of pieces are for
-/// [`KmerBorders`]. Of the summary, what is known when they are written is left out: how many are different, and the histogram.
+/// Counts the k-mers that lie within pieces, and passes all of them to `each`. [`KmerBorders`] counts those across the
+/// borders of pieces. The summary lacks the numbers that only the written table gives: the distinct k-mers, and the
+/// histogram.
 ///
-/// Memory: the budget; [`KMER_BLOCK_ROWS`] codes and counts beside it.
+/// The memory is the budget, with [`KMER_BLOCK_ROWS`] codes and counts beyond it.
 ///
 /// # Errors
-/// As [`count_kmers`]; what `each` returns.
+/// The errors are those of [`count_kmers`], and of `each`.
 pub fn count_kmer_pieces(
     job: &Job,
     pieces: KmerPieces<'_>,
@@ -199,11 +201,11 @@ pub fn count_kmer_pieces(
     }
 }
 
-/// A code that is made of letters.
+/// The code of a k-mer, made of letters.
 trait Code: KmerCode {
-    /// What an answer says of such codes.
+    /// Makes an answer of a list of such codes.
     fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_>;
-    /// Gives the code of every stretch of `k` bases in a block, in pieces.
+    /// Passes the code of every stretch of `k` bases in a block on, in pieces.
     fn stretches(
         block: &[u8],
         k: u32,
@@ -251,11 +253,11 @@ macro_rules! code {
 code!(u64, KmerAnswer::Short);
 code!(u128, KmerAnswer::Long);
 
-/// Adds counts, up to the largest.
+/// Adds counts, up to the largest number.
 #[derive(Clone)]
-struct Count<K>(PhantomData<K>);
+struct AddCounts<K>(PhantomData<K>);
 
-impl<K: Key> Operation for Count<K> {
+impl<K: Key> Operation for AddCounts<K> {
     type Key = K;
     type Value = u32;
     #[inline]
@@ -264,7 +266,7 @@ impl<K: Key> Operation for Count<K> {
     }
 }
 
-/// Counts what whole files have, and writes it down.
+/// Counts the k-mers of whole files, and writes the table.
 fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
     let question = (options.k, options.canonical);
     let keep = resume::keep(options.resume, job, "count kmers of", question, inputs)?;
@@ -281,7 +283,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     Ok(summary)
 }
 
-/// Counts what pieces have, and gives it in blocks.
+/// Counts the k-mers of pieces, and gives them in blocks.
 fn answer<K: Code>(
     job: &Job,
     pieces: KmerPieces<'_>,
@@ -313,7 +315,7 @@ fn answer<K: Code>(
 
 /// K-mers with their counts, in order.
 struct Counted<K: Code> {
-    sorted: Sorted<Count<K>>,
+    sorted: Sorted<AddCounts<K>>,
     summary: KmerSummary,
     ends: Vec<PieceEnds>,
 }
@@ -330,22 +332,22 @@ impl<K: Code> Counted<K> {
             key_range: 1u64.checked_shl(2 * options.k).filter(|&range| range > 1),
             memory_bytes: sort_memory(budget, "counting k-mers", held, (15, 16), smallest)?,
             sinks: threads,
-            // About as many as there are letters; packed files have four times as many.
+            // There are about as many records as letters; compressed files have four times as many.
             expected_records: sizes,
             keep,
             name: "kmers",
             ..Config::default()
         };
         job.start_phase("counting", "bytes", sizes.unwrap_or(0));
-        let reduce = SortReduce::new(job, Count::<K>(PhantomData), &config)?;
+        let reduce = SortReduce::new(job, AddCounts::<K>(PhantomData), &config)?;
         let choice = Some(reduce.choice().clone());
         let kmers_kept = reduce.records_kept();
-        let Read { sequences, bases, ends } = push_all(job, pieces, options, threads, &reduce)?;
+        let ReadCounters { sequences, bases, ends } = push_all(job, pieces, options, threads, &reduce)?;
         let summary = KmerSummary { sequences, bases, kmers_kept, choice, ..KmerSummary::default() };
         Ok(Counted { sorted: reduce.finish()?, summary, ends })
     }
 
-    /// What it took, when all were given.
+    /// Returns the summary, when all k-mers were given.
     fn finish(self) -> KmerSummary {
         let stats = self.sorted.stats();
         let (kmers, runs, bytes_spilled) = (stats.records_in, stats.runs, stats.bytes_spilled);
@@ -353,32 +355,32 @@ impl<K: Code> Counted<K> {
     }
 }
 
-/// What was read.
-struct Read {
+/// The counters of reading.
+struct ReadCounters {
     sequences: u64,
     bases: u64,
     ends: Vec<PieceEnds>,
 }
 
-/// Reads all pieces on this thread and pushes their k-mers on as many as there are.
+/// Reads all pieces on this thread, and pushes their k-mers on all threads of the budget.
 fn push_all<K: Code>(
     job: &Job,
     pieces: KmerPieces<'_>,
     options: &KmerOptions,
     threads: usize,
-    reduce: &SortReduce<Count<K>>,
-) -> Result<Read> {
+    reduce: &SortReduce<AddCounts<K>>,
+) -> Result<ReadCounters> {
     let (send, queue) = sync_channel::<(u64, Vec<u8>)>(threads);
     let queue = Arc::new(Mutex::new(queue));
     thread::scope(|scope| {
         let work = || {
             let pushed = reduce.sink().map_err(Error::from).and_then(|sink| push(sink, &queue, options));
-            // The reader must not wait for a queue that nobody empties.
+            // The reader must not wait for a queue that no worker empties.
             pushed.inspect_err(|_| while queue.lock().expect("no panic under this lock").recv().is_ok() {})
         };
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        let read = || -> Result<Read> {
-            // A worker that failed has gone: its error is told below.
+        let read = || -> Result<ReadCounters> {
+            // A worker that failed has ended: its error is returned below.
             let stopped = || Error::Store(inshore_store::Error::Cancelled);
             let mut numbers = 0..;
             let emit = |block| {
@@ -396,18 +398,18 @@ fn push_all<K: Code>(
                 sequences.end_file(input.name())?;
             }
             let (sequences, bases) = sequences.finish()?;
-            Ok(Read { sequences, bases, ends })
+            Ok(ReadCounters { sequences, bases, ends })
         };
         let found = read();
         drop(send);
         let pushed = workers.into_iter().try_for_each(|worker| worker.join().expect("workers do not panic"));
-        // What a worker failed with comes before that it had gone.
+        // The error of a worker precedes the reader's error about the ended worker.
         pushed.and(found)
     })
 }
 
 fn push<K: Code>(
-    mut sink: Sink<Count<K>>,
+    mut sink: Sink<AddCounts<K>>,
     queue: &Mutex<Receiver<(u64, Vec<u8>)>>,
     options: &KmerOptions,
 ) -> Result<()> {
@@ -442,7 +444,7 @@ mod tests {
         text.chars().rev().map(other).collect()
     }
 
-    /// What anybody would write.
+    /// Counts the k-mers of texts with a map.
     fn naive(sequences: &[String], options: &KmerOptions) -> BTreeMap<String, u32> {
         let mut counts = BTreeMap::new();
         for sequence in sequences {
@@ -469,7 +471,7 @@ mod tests {
         let mut all: Vec<String> = (0..60)
             .map(|_| (0..below(400)).map(|_| b"ACGTacgtNU"[below(10) as usize] as char).collect())
             .collect();
-        // The same again, so that some are seen often.
+        // The sequence comes again, so that some k-mers are seen often.
         all.push("ACGT".repeat(50));
         all.push("A".repeat(200));
         all.extend(all.clone().into_iter().skip(20).step_by(3));

@@ -1,4 +1,4 @@
-//! What a request says of a table that lies on another machine, so that both make the same plan.
+//! The description of a table on another machine, from which both sides make the same plan.
 
 use std::sync::Arc;
 
@@ -7,15 +7,16 @@ use arrow_schema::{Schema, SchemaRef};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Describes a table before its rows are read: as much as a plan is made of. Columns travel as an Arrow IPC schema in base64.
+/// Describes a table before its rows are read, with all facts that plans depend on. Columns travel as an Arrow IPC
+/// schema in base64.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Known {
-    /// Its columns.
+    /// The columns of the table.
     #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
     pub schema: SchemaRef,
-    /// Its rows, where that is known.
+    /// The number of rows, where that is known.
     pub rows: Option<u64>,
-    /// Columns that have text for a type since the first rows have no values there: see [`Described::unseen`](crate::Described).
+    /// Columns of text that have no values in the first rows: see [`Described::unseen`](crate::Described).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
     /// The name of a table on nodes; empty for a table of the client.
@@ -35,7 +36,7 @@ fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<Schem
     schema_of(&bytes).map(Arc::new).ok_or_else(|| D::Error::custom("these are no columns"))
 }
 
-/// Reads the columns that a stream begins with. The library's reader allocates whatever lengths the stream claims.
+/// Reads the columns at the start of a stream. Arrow's own reader would allocate any length that the stream claims.
 fn schema_of(stream: &[u8]) -> Option<Schema> {
     let stream = stream.strip_prefix(&[0xff; 4])?;
     let (length, stream) = stream.split_first_chunk()?;

@@ -1,8 +1,8 @@
 //! Blocks of whole lines, for parallel parsing.
 //!
-//! One thread cuts the input into blocks and many parse them. Cutting looks for a line end only at the end of a
-//! block and counts the line ends in it (memchr, above 10 GB/s), so it is never the slower half. A byte order mark of UTF-8
-//! at the beginning of the input is passed over.
+//! One thread cuts the input into blocks and many parse them. Cutting looks for a line end only at the end of a block
+//! and counts the line ends in it (memchr, above 10 GB/s), so cutting is never the slower half. A byte order mark of
+//! UTF-8 at the beginning of the input is skipped.
 
 use std::io::{ErrorKind, Read};
 
@@ -34,7 +34,7 @@ pub struct LineBlock {
 }
 
 impl LineBlocks {
-    /// Blocks of at most `block_bytes` bytes (at least 1), which is also the longest line that is accepted.
+    /// Makes blocks of at most `block_bytes` bytes (at least 1), which is also the longest line that is accepted.
     pub fn new(input: Bytes, block_bytes: usize) -> LineBlocks {
         LineBlocks {
             input,
@@ -46,12 +46,12 @@ impl LineBlocks {
         }
     }
 
-    /// The next block, or `None` at the end. `recycled` is the memory for it: any vector, best one that comes
-    /// from an earlier block. Costs one copy of at most one line; holds `block_bytes` for the block and less
-    /// than that for the line that was cut.
+    /// Returns the next block, or `None` at the end. `recycled` is the memory for the block: any vector, best one from
+    /// an earlier block. Costs one copy of at most one line; holds `block_bytes` for the block and less than that for a
+    /// line that was cut.
     ///
     /// # Errors
-    /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and what reading gives.
+    /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and the errors of reading.
     pub fn next_block(&mut self, recycled: Vec<u8>) -> Result<Option<LineBlock>> {
         let mut bytes = recycled;
         if std::mem::take(&mut self.is_new) {
@@ -73,22 +73,22 @@ impl LineBlocks {
         Ok(Some(LineBlock { bytes, first_line }))
     }
 
-    /// Line ends in the blocks so far.
+    /// Returns the number of line ends in the blocks so far.
     pub fn lines(&self) -> u64 {
         self.next_line - 1
     }
 
-    /// Compressed bytes taken from the file so far.
+    /// Returns the compressed bytes taken from the file so far.
     pub fn position(&self) -> u64 {
         self.input.position()
     }
 
-    /// What errors call the input: the path, or "standard input".
+    /// Returns the input's name in errors: the path, or "standard input".
     pub fn name(&self) -> &str {
         self.input.name()
     }
 
-    /// What the input begins with is carried into the first block, unless it is a mark.
+    /// Carries the first bytes of the input into the first block, unless they are a byte order mark.
     fn pass_over_mark(&mut self) -> Result<()> {
         let mut head = [0; BYTE_ORDER_MARK.len()];
         let filled = self.input.fill(&mut head[..BYTE_ORDER_MARK.len().min(self.block_bytes)])?;
@@ -98,8 +98,8 @@ impl LineBlocks {
         Ok(())
     }
 
-    /// Makes `bytes` the carry followed by what can be read, and says how much that is: `block_bytes` unless the
-    /// input has ended.
+    /// Fills `bytes` with the carry and further input, and returns the length: `block_bytes` unless the input has
+    /// ended.
     fn fill(&mut self, bytes: &mut Vec<u8>) -> Result<usize> {
         bytes.reserve_exact(self.block_bytes.saturating_sub(bytes.len()));
         bytes.resize(self.block_bytes, 0);
@@ -110,7 +110,7 @@ impl LineBlocks {
             filled += self.input.fill(&mut bytes[filled..])?;
             self.ended = filled < self.block_bytes;
         }
-        // A last line that just fills the block is whole, which only the next read can tell.
+        // The next read tells whether a last line that just fills the block is complete.
         if filled == self.block_bytes && !self.ended && bytes[filled - 1] != b'\n' {
             self.peek_end(bytes, filled)?;
         }
@@ -128,7 +128,7 @@ impl LineBlocks {
                 Ok(())
             }
             Err(error) => Err(Error::from_read(self.input.name(), error)),
-            // One more byte belongs to the line, even if it is only its end.
+            // One more byte belongs to the line, even if only its end.
             Ok(()) => Err(self.too_long()),
         }
     }
@@ -145,7 +145,7 @@ impl LineBlocks {
 }
 
 impl LineBlock {
-    /// Each line with its number, without its `\n` or `\r\n`.
+    /// Iterates over the lines with their numbers, without `\n` or `\r\n`.
     pub fn lines(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let mut rest = &self.bytes[..];
         let mut number = self.first_line;
@@ -161,7 +161,7 @@ impl LineBlock {
     }
 }
 
-/// The first line of some lines, without its `\n` or `\r\n`, and the lines after it.
+/// Splits off the first line, without its `\n` or `\r\n`, and returns the lines after it too.
 #[inline]
 pub fn cut_line(lines: &[u8]) -> (&[u8], &[u8]) {
     let (line, after) = match memchr(b'\n', lines) {
@@ -199,7 +199,7 @@ mod tests {
         Ok(lines)
     }
 
-    /// What everybody would write who has the whole text in memory.
+    /// Numbers the lines of a text that lies in memory as a whole.
     fn naive(text: &[u8]) -> Vec<(u64, Vec<u8>)> {
         let mut lines: Vec<&[u8]> = text.split(|&byte| byte == b'\n').collect();
         if lines.last().is_some_and(|last| last.is_empty()) {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_order_mark_at_the_beginning_is_passed_over_and_no_other() {
+    fn only_a_byte_order_mark_at_the_beginning_is_skipped() {
         for (text, expected) in [
             (&b"\xef\xbb\xbf1 2\n\xef\xbb\xbf3\n"[..], &[&b"1 2"[..], b"\xef\xbb\xbf3"][..]),
             (b"\xef\xbb\xbf", &[]),

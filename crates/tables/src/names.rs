@@ -1,9 +1,9 @@
-//! Names of columns that are there twice.
+//! Unique names for columns.
 
 use std::collections::{HashMap, HashSet};
 
-/// Gives each column a name of its own, as DuckDB does: the first column keeps its name, later ones of that name get `_1`, `_2` and so
-/// on behind it. A number whose name another column has is left out.
+/// Gives each column a name of its own, as DuckDB does: the first column keeps its name, and later ones of that name
+/// get `_1`, `_2` and so on appended. A number is skipped if another column has the resulting name.
 ///
 /// ```
 /// let names = ["a", "a", "a_1", "a"].map(String::from).to_vec();

@@ -1,4 +1,4 @@
-//! The bytes of an input, piece by piece, by the fastest way there is to them.
+//! The bytes of an input in pieces, read by the fastest available way.
 
 use std::{fs::File, io::Read, path::Path};
 
@@ -8,12 +8,12 @@ use crate::{Bytes, Error, Input, Result, unpack::Compression};
 
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Calls `take` with the bytes of an input, in order, in pieces of at least one byte and at most 1 MiB; unpacked if
-/// `may_unpack` and they are compressed by their first bytes. Counts the job's progress in bytes of the file. Takes up to
-/// 4 MiB from the budget.
+/// Calls `take` with the bytes of an input, in order, in pieces of at least one byte and at most 1 MiB. The bytes are
+/// decompressed if `may_unpack` and their first bytes say that they are compressed. Counts the job's progress in bytes
+/// of the file. Takes up to 4 MiB from the budget.
 ///
 /// # Errors
-/// [`Error::Io`], [`Error::Damaged`], [`inshore_store::Error::Cancelled`], and what `take` returns.
+/// [`Error::Io`], [`Error::Damaged`], [`inshore_store::Error::Cancelled`], and the errors of `take`.
 pub(crate) fn for_each_piece(
     job: &Context,
     input: &Input,
@@ -26,10 +26,11 @@ pub(crate) fn for_each_piece(
     }
 }
 
-/// As [`for_each_piece`], for a part of a file, which is never unpacked: what it begins with may look like anything.
+/// Does as [`for_each_piece`] for a part of a file, which is never decompressed, since its first bytes may look like
+/// anything.
 ///
 /// # Errors
-/// As [`for_each_piece`].
+/// The errors are those of [`for_each_piece`].
 pub(crate) fn for_each_piece_as_is(
     job: &Context,
     input: &Input,
@@ -38,11 +39,11 @@ pub(crate) fn for_each_piece_as_is(
     of_bytes(input.open_as_is()?, job, take)
 }
 
-/// The same for who needs no byte before `start`: gives first where the pieces begin instead, at `start` or before it.
-/// The last byte is always given, if there is one.
+/// Does as [`for_each_piece`] where no byte before `start` is needed. `begin` gets the place where the pieces begin, at
+/// `start` or before it. The last byte is always given, if there is one.
 ///
 /// # Errors
-/// As [`for_each_piece`].
+/// The errors are those of [`for_each_piece`].
 pub(crate) fn for_each_piece_from(
     job: &Context,
     input: &Input,
@@ -65,7 +66,7 @@ pub(crate) fn for_each_piece_from(
     }
 }
 
-/// The path and bytes of an input that is a file and not packed.
+/// Returns the path and length of an input that is an uncompressed file.
 fn plain_file(input: &Input, may_unpack: bool) -> Result<Option<(&Path, u64)>> {
     let Some((path, bytes)) = input.path().zip(input.compressed_bytes()) else { return Ok(None) };
     Ok((!(may_unpack && is_packed(input, path)?)).then_some((path, bytes)))

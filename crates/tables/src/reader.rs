@@ -1,11 +1,11 @@
 //! Reads chosen columns of a table as Arrow record batches, in bounded memory.
 //!
-//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches
-//! as they lie in the file, and [`slices`] cuts them to size and converts them to the types that the caller asked
-//! for. CSV has no types of its own and is parsed into the wanted ones at once.
+//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches as
+//! the file has them, and [`slices`] cuts them to size and converts them to the types that the caller asked for. CSV
+//! has no types of its own and is parsed into the wanted ones directly.
 //!
-//! Why the caller names the types: a graph wants its ids as `UInt64`, whatever a file stores them as, and
-//! a value that does not fit must be refused where its row is still known.
+//! The caller names the types because a graph wants its ids as `UInt64` whatever type the file has, and a value that
+//! does not fit must be refused where its row is still known.
 
 mod csv;
 mod csv_records;
@@ -68,20 +68,21 @@ pub struct TableReader {
     first_row: u64,
     next_row: u64,
     failed: bool,
-    /// All rows are in another part.
+    /// All rows belong to another part.
     ended: bool,
 }
 
-/// What is known of a table before it is read.
+/// A table's description before its rows are read.
 #[derive(Clone, Debug)]
 pub struct Described {
     /// All columns.
     pub schema: SchemaRef,
-    /// Those of CSV and JSON lines that have text for a type since the first rows have no values there: any value contradicts.
+    /// The columns of CSV and JSON lines that have no values in the first rows: their type is text, and any value
+    /// contradicts.
     pub unseen: Vec<String>,
-    /// Rows, where the file says so (Parquet).
+    /// The number of rows, where the file states it (Parquet).
     pub rows: Option<u64>,
-    /// Row groups, where there are any (Parquet).
+    /// The number of row groups, where the format has them (Parquet).
     pub row_groups: Option<usize>,
 }
 
@@ -89,17 +90,18 @@ pub struct Described {
 #[cfg(feature = "records")]
 pub(crate) struct Carried {
     pub reader: TableReader,
-    /// How many columns it has, which come first.
+    /// The number of the table's own columns, which come first.
     pub columns: usize,
-    /// Where each key stands: among those, or behind them.
+    /// The position of each key: one of the own columns, or one behind them.
     pub keys: Vec<usize>,
 }
 
-/// How columns are read.
+/// Options for reading columns.
 #[derive(Clone, Copy, Debug)]
-struct How {
+struct ReadOptions {
     batch_rows: usize,
-    /// The number of leading columns that are read as text from CSV or JSON lines, regardless of the types that were guessed.
+    /// The number of leading columns that are read as text from CSV or JSON lines, regardless of the types that were
+    /// guessed.
     carried: usize,
     /// A member of JSON lines that is no column contradicts.
     is_strict: bool,
@@ -112,20 +114,20 @@ enum Source {
     Parquet(Box<ParquetSource>),
 }
 
-/// The names of the columns of a table, in the order of the file.
+/// Returns the names of the columns of a table, in the order of the file.
 ///
-/// Standard input is used up by this; see [`TableReader::open_with`] for a choice that looks at the names first.
+/// Standard input is used up by this call; see [`TableReader::open_with`] for a choice that looks at the names first.
 ///
 /// # Errors
-/// As [`TableReader::open`].
+/// The errors are those of [`TableReader::open`].
 pub fn column_names(input: &Input, budget: &Budget) -> Result<Vec<String>> {
     without_panic(input.name(), || Ok(Source::open(input, budget)?.names()))
 }
 
-/// Where in a Parquet file its row groups lie, which can be read one without the other.
+/// Returns the byte ranges of a Parquet file's row groups, which can be read independently.
 ///
 /// # Errors
-/// As [`TableReader::open`].
+/// The errors are those of [`TableReader::open`].
 pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     without_panic(input.name(), || {
         let source = ParquetSource::open(input, budget)?;
@@ -133,21 +135,21 @@ pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
     })
 }
 
-/// The same inputs, of which those that are CSV or JSON lines know their columns: the type of each keeps what all of its values in
-/// all rows of all these inputs say. JSON lines have all members of all lines. Reads every such input from its start to its end;
-/// `None` where one of them cannot be read twice, or knows its columns already.
+/// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. JSON lines
+/// get all members of all lines as columns. Reads every such input from its start to its end; returns `None` where one
+/// of them cannot be read twice, or has its columns already.
 ///
-/// This is for who met [`Error::Contradiction`], and begins again.
+/// A caller that met [`Error::Contradiction`] uses this before it begins again.
 ///
 /// # Errors
-/// As [`TableReader::next_batch`]; whoever stops the job stops this.
+/// The errors are those of [`TableReader::next_batch`], and cancellation of the job.
 pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
     let is_fit = |input: &&Input| !input.is_text() || input.columns().is_none() && input.can_be_read_again();
     if !inputs.iter().any(Input::is_text) || !inputs.iter().all(|input| is_fit(&input)) {
         return Ok(None);
     }
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // For each text its columns; and what they are in all files that have the same ones.
+    // The columns of each text file, and their types in all files with the same columns.
     let mut names: Vec<Vec<String>> = Vec::new();
     let mut all: Vec<(String, Seen)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
@@ -178,15 +180,15 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
         }
         let own = names.next().unwrap_or_default();
         let of_name = |name: &String| places.get(name).map(|&place| all[place].clone());
-        // Members of JSON lines may be missing in a file, columns of CSV may not.
+        // A file may lack members of JSON lines, but no columns of CSV.
         let fields = if input.is_csv() { own.iter().filter_map(of_name).collect() } else { all.clone() };
         input.clone().with_columns(Arc::new(Schema::new(fields)))
     };
     Ok(Some(inputs.iter().map(exact).collect()))
 }
 
-/// Does `work` to some inputs, and once more to [exact](exact_columns) ones where a value contradicts what was guessed of a column,
-/// or where the first rows of JSON lines lack a column that later ones may have.
+/// Runs `work` on some inputs, and once more on [exact](exact_columns) ones where a value contradicts the guessed type
+/// of a column, or where the first rows of JSON lines lack a column that later ones may have.
 #[cfg(feature = "records")]
 pub(crate) fn with_exact_columns<T>(
     job: &Context,
@@ -212,18 +214,16 @@ pub(crate) fn with_exact_columns<T>(
 impl TableReader {
     /// Opens a table to read `columns`, in that order and as those types, in batches of at most `batch_rows` rows.
     ///
-    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches come without
-    /// nulls: a null is an error (see [`TableReader::open_with`] for columns that may have some). They hold fewer
-    /// rows where strings are long (a quarter of the budget bounds a batch's strings).
-    /// Memory beyond the batches: for Parquet a page and a dictionary of each column, for Arrow one record batch,
-    /// for CSV twice a record, for JSON two blocks of lines of at most 1 MiB. What exceeds 8 MiB of pages and record batches is reserved
-    /// in `budget`.
+    /// Types may be `UInt64`, `Int64`, `UInt32`, `Int32`, `Float64`, `Float32` and `Utf8`. Batches come without nulls:
+    /// a null is an error (see [`TableReader::open_with`] for columns that may have some). Batches have fewer rows
+    /// where strings are long (a quarter of the budget bounds a batch's strings). Memory beyond the batches: for
+    /// Parquet a page and a dictionary of each column, for Arrow one record batch, for CSV twice a record, for JSON two
+    /// blocks of lines of at most 1 MiB. Pages and record batches beyond 8 MiB are reserved in `budget`.
     ///
     /// # Errors
-    /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is not there or there twice;
-    /// [`Error::Unsupported`] for a type that cannot be converted, and for Parquet that cannot be sought in
-    /// (standard input, `.gz`); [`Error::TooLarge`] for a footer or header above a quarter of the budget;
-    /// [`Error::Damaged`] and [`Error::Io`].
+    /// [`Error::UnknownEnding`]; [`Error::NoColumn`] for a column that is missing or repeated; [`Error::Unsupported`]
+    /// for a type that cannot be converted, and for Parquet without random access (standard input, `.gz`);
+    /// [`Error::TooLarge`] for a footer or header above a quarter of the budget; [`Error::Damaged`] and [`Error::Io`].
     pub fn open(
         input: &Input,
         columns: &[(&str, DataType)],
@@ -234,12 +234,12 @@ impl TableReader {
         Self::open_with(input, batch_rows, budget, |_| Ok(fields))
     }
 
-    /// As [`TableReader::open`], with columns that `choose` picks from the names in the file. So the header of
-    /// standard input can be looked at too. A column may have nulls if its field is nullable; in CSV that is a
-    /// field with nothing in it.
+    /// Opens a table as [`TableReader::open`] does, with columns that `choose` picks from the names in the file, so
+    /// that the header of standard input can be used too. A column may have nulls if its field is nullable; in CSV a
+    /// null is an empty field.
     ///
     /// # Errors
-    /// As [`TableReader::open`], and what `choose` returns.
+    /// The errors are those of [`TableReader::open`], and of `choose`.
     pub fn open_with(
         input: &Input,
         batch_rows: usize,
@@ -253,8 +253,8 @@ impl TableReader {
             Ok((source, names))
         })?;
         let fields = choose(&names)?;
-        let how = How { batch_rows, carried: fields.len(), is_strict: false };
-        Self::chosen(input, source, &names, fields, how, budget)
+        let options = ReadOptions { batch_rows, carried: fields.len(), is_strict: false };
+        Self::chosen(input, source, &names, fields, options, budget)
     }
 
     fn chosen(
@@ -262,13 +262,13 @@ impl TableReader {
         mut source: Source,
         names: &[String],
         fields: Vec<Field>,
-        how: How,
+        options: ReadOptions,
         budget: &Budget,
     ) -> Result<Self> {
         let schema = Arc::new(Schema::new(fields));
         let indices = find_columns(input.name(), names, &schema)?;
-        without_panic(input.name(), || source.choose(input.name(), &indices, &schema, how))?;
-        let batch_rows = how.batch_rows;
+        without_panic(input.name(), || source.choose(input.name(), &indices, &schema, options))?;
+        let batch_rows = options.batch_rows;
         Ok(TableReader {
             name: input.name().to_string(),
             slices: Slices::new(input.name(), schema.clone(), batch_rows, piece_limit(budget)),
@@ -282,24 +282,24 @@ impl TableReader {
         })
     }
 
-    /// Opens a table to read `columns` (none: all of them) as they are stored, in the order asked for. Columns of any
-    /// flat type can be read so: numbers, text, bytes, dates and times, decimals, truth values, with nulls. Text comes as
-    /// `Utf8` and bytes as `Binary`, however they are stored.
+    /// Opens a table to read `columns` (none: all of them) with their stored types, in the order asked for. Columns of
+    /// any flat type can be read so: numbers, text, bytes, dates and times, decimals, truth values, with nulls. Text
+    /// comes as `Utf8` and bytes as `Binary` for all ways of storing them.
     ///
-    /// CSV and JSON lines do not say what their columns are: a column has the narrowest type that keeps what its first 1,000 values
-    /// say (those of JSON in the first MiB): `Int64`, else `UInt64`, else `Decimal128(38, 0)` for whole numbers, `Float64` with
-    /// fractions among them, `Boolean` for truth values of JSON, and `Utf8` otherwise, or if the column is named in `as_text`. A
-    /// later value that is something else ends the rows with [`Error::Contradiction`]; [`exact_columns`] looks at all rows. Nothing
-    /// between two separators is null, as is a member of JSON lines that is not there.
+    /// Types of CSV and JSON lines are guessed: a column has the narrowest type that keeps the meaning of its first
+    /// 1,000 values (those of JSON in the first MiB): `Int64`, else `UInt64`, else `Decimal128(38, 0)` for whole
+    /// numbers, `Float64` with fractions among them, `Boolean` for truth values of JSON, and `Utf8` otherwise, or if
+    /// the column is named in `as_text`. A later value of another type ends the rows with [`Error::Contradiction`];
+    /// [`exact_columns`] looks at all rows. An empty field of CSV is null, as is a missing member of JSON lines.
     ///
-    /// Of a Parquet file [of parts](Input::of_parts) nothing is read before row groups are
+    /// A Parquet file [of parts](Input::of_parts) is not read before row groups are
     /// [named](TableReader::read_row_groups).
     ///
-    /// `(number, count)` picks one of `count` parts of the table, in order, so that as many threads can read it: Parquet is
-    /// divided by its row groups, others are whole in the first part.
+    /// `(number, count)` picks one of `count` parts of the table, in order, so that as many threads can read: Parquet
+    /// is divided by row groups, other formats are whole in the first part.
     ///
     /// # Errors
-    /// As [`TableReader::open`].
+    /// The errors are those of [`TableReader::open`].
     pub fn open_stored(
         input: &Input,
         columns: Option<&[String]>,
@@ -319,7 +319,7 @@ impl TableReader {
                 .map(|name| find(name).map_or_else(|| missing(name), |at| fields[at].clone()))
                 .collect();
             match &mut source {
-                // Which row groups are here is for the caller to say.
+                // The caller says which row groups this machine has.
                 Source::Parquet(source) if input.is_of_parts() => source.take_groups(0..0),
                 source => source.part(number, count),
             }
@@ -327,8 +327,8 @@ impl TableReader {
         })?;
         let is_elsewhere = number > 0 && !matches!(source, Source::Parquet(_));
         let is_strict = columns.is_none() || input.has_whole_rows() && fields.len() >= names.len();
-        let how = How { batch_rows, carried: 0, is_strict };
-        let mut reader = Self::chosen(input, source, &names, fields, how, budget)?;
+        let options = ReadOptions { batch_rows, carried: 0, is_strict };
+        let mut reader = Self::chosen(input, source, &names, fields, options, budget)?;
         reader.ended = is_elsewhere;
         if let Source::Parquet(source) = &reader.source {
             reader.next_row = source.first_row();
@@ -336,11 +336,11 @@ impl TableReader {
         Ok(reader)
     }
 
-    /// Opens CSV or JSON lines to read all columns as text, digit for digit, and behind them those of `keys` again that have another
-    /// type, as that; `None` for a table that has types of its own.
+    /// Opens CSV or JSON lines to read all columns as text, digit for digit, followed by those of `keys` once more that
+    /// have another type; `None` for a table that has types of its own.
     ///
     /// # Errors
-    /// As [`TableReader::open_stored`].
+    /// The errors are those of [`TableReader::open_stored`].
     #[cfg(feature = "records")]
     pub(crate) fn open_carried(
         input: &Input,
@@ -375,16 +375,16 @@ impl TableReader {
                 wanted.push(fields[place].clone());
             }
         }
-        let how = How { batch_rows: batch_rows.max(1), carried: columns, is_strict: true };
-        let reader = Self::chosen(input, source, &names, wanted, how, budget)?;
+        let options = ReadOptions { batch_rows: batch_rows.max(1), carried: columns, is_strict: true };
+        let reader = Self::chosen(input, source, &names, wanted, options, budget)?;
         Ok(Some(Carried { reader, columns, keys: places }))
     }
 
-    /// What a table says of itself: all its columns as [`TableReader::open_stored`] would give them, those too that it cannot
+    /// Describes a table: all columns as [`TableReader::open_stored`] would give them, also columns that cannot be
     /// read.
     ///
     /// # Errors
-    /// As [`TableReader::open`].
+    /// The errors are those of [`TableReader::open`].
     pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<Described> {
         without_panic(input.name(), || {
             let (source, names, fields) = Source::open_described(input, as_text, budget)?;
@@ -399,19 +399,19 @@ impl TableReader {
         })
     }
 
-    /// The chosen columns, in the order and with the types that were asked for.
+    /// Returns the chosen columns, in the order and with the types that were asked for.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// The next rows, at least one; `None` at the end.
+    /// Returns the next rows, at least one; `None` at the end.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or does not
-    /// fit its type; [`Error::Contradiction`] where the type was guessed; [`Error::TooLarge`] for a Parquet page, Arrow record batch or CSV record above a quarter of
-    /// the budget; [`Error::Damaged`], [`Error::Unsupported`], [`Error::Io`], and [`Error::Store`] if there is not
-    /// enough free in the budget for pages that are larger than usual. After an error there are no more rows, and
-    /// every further call is an error.
+    /// [`Error::BadValue`] with the line (CSV, JSON lines) or the row and column (others) of a value that is null or
+    /// does not fit its type; [`Error::Contradiction`] where the type was guessed; [`Error::TooLarge`] for a Parquet
+    /// page, Arrow record batch or CSV record above a quarter of the budget; [`Error::Damaged`],
+    /// [`Error::Unsupported`], [`Error::Io`], and [`Error::Store`] if the budget has too little left for pages that are
+    /// larger than usual. After an error there are no more rows, and every further call is an error.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.failed {
             return Err(Error::damaged(&self.name, "reading it has failed before"));
@@ -450,12 +450,12 @@ impl TableReader {
         }
     }
 
-    /// The row of the file (counted from 0, without a header) that is the first of the batch given last.
+    /// Returns the number of the first row of the last batch in the file (from 0, without a header).
     pub fn place(&self) -> u64 {
         self.first_row
     }
 
-    /// The rows of this part, where the file says how many there are before they are read (Parquet).
+    /// Returns the number of rows of this part, where the file states it before they are read (Parquet).
     pub fn rows(&self) -> Option<u64> {
         match &self.source {
             Source::Parquet(source) => Some(source.rows()),
@@ -463,8 +463,8 @@ impl TableReader {
         }
     }
 
-    /// The smallest and the largest value of columns of whole numbers, dates or times, where the file says so
-    /// (statistics of Parquet). Whoever wrote it may have got that wrong.
+    /// Returns the smallest and the largest value of columns of whole numbers, dates or times, where the file has them
+    /// (statistics of Parquet). The writer of the file may have got them wrong.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -476,8 +476,8 @@ impl TableReader {
         without_panic(&self.name, || source.ranges_of(&places))
     }
 
-    /// How many row groups there are, which can be read one by one in any order; `None` where a table has none (all but
-    /// Parquet).
+    /// Returns the number of row groups, which can be read one by one in any order; `None` for formats without row
+    /// groups (all but Parquet).
     pub fn row_groups(&self) -> Option<usize> {
         match &self.source {
             Source::Parquet(source) => Some(source.row_groups()),
@@ -485,7 +485,7 @@ impl TableReader {
         }
     }
 
-    /// Where in the file a row group lies; `None` where there are none.
+    /// Returns the byte range of a row group in the file; `None` for formats without row groups.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -494,7 +494,7 @@ impl TableReader {
         without_panic(&self.name, || source.bytes_of(group)).map(Some)
     }
 
-    /// Where in the file the chosen columns of a row group lie; nothing where there are no row groups.
+    /// Returns the byte ranges of the chosen columns of a row group; empty for formats without row groups.
     ///
     /// # Errors
     /// [`Error::Damaged`].
@@ -503,10 +503,10 @@ impl TableReader {
         without_panic(&self.name, || source.chunks_of(group))
     }
 
-    /// Reads only these row groups, from the start, whatever was read before.
+    /// Reads only these row groups from now on, from the start of the first.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there are no row groups; [`Error::Damaged`].
+    /// [`Error::Unsupported`] for formats without row groups; [`Error::Damaged`].
     pub fn read_row_groups(&mut self, groups: Range<usize>) -> Result<()> {
         let Source::Parquet(source) = &mut self.source else {
             return Err(Error::unsupported(&self.name, "it has no row groups"));
@@ -517,8 +517,8 @@ impl TableReader {
         Ok(())
     }
 
-    /// The smallest and the largest value and the number of nulls of columns in each row group, where the file has them
-    /// (statistics of Parquet); `None` for columns where it has none, or that have no order.
+    /// Returns the smallest and the largest value and the number of nulls of columns in each row group, where the file
+    /// has them (statistics of Parquet); `None` for columns without statistics or without an order.
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::Damaged`].
@@ -530,14 +530,15 @@ impl TableReader {
         without_panic(&self.name, || source.group_values(&places))
     }
 
-    /// Lets the drive read the chosen columns of a row group while another one is decoded: a hint, for a plain Parquet file.
+    /// Asks the drive to read the chosen columns of a row group while another one is decoded: a hint, for a plain
+    /// Parquet file.
     pub fn will_read_row_group(&self, group: usize) {
         if let Source::Parquet(source) = &self.source {
             source.will_read(group);
         }
     }
 
-    /// How far into the file reading has come, to be compared with [`Input::compressed_bytes`].
+    /// Returns the position of reading in the file, to be compared with [`Input::compressed_bytes`].
     pub fn position(&self) -> u64 {
         match &self.source {
             Source::Csv(source) => source.position(),
@@ -548,7 +549,8 @@ impl TableReader {
     }
 }
 
-/// What lies between two fields in a file with such an [ending](Input::extension); `None` where it is no CSV.
+/// Returns the separator of fields in a file with such an [ending](Input::extension); `None` for formats other than
+/// CSV.
 pub fn separator(ending: &str) -> Option<u8> {
     match ending {
         "csv" => Some(b','),
@@ -562,24 +564,24 @@ fn is_json(ending: &str) -> bool {
 }
 
 impl Input {
-    /// What lies between two fields; `None` where it is no CSV.
+    /// Returns the separator of fields; `None` for formats other than CSV.
     fn separator(&self) -> Option<u8> {
         if self.is_stdin() { Some(b',') } else { separator(&self.extension()) }
     }
 
-    /// True for tables whose first line, or whose options, say which columns they have.
+    /// Returns whether the table is CSV, whose columns come from the first line or from options.
     pub fn is_csv(&self) -> bool {
         self.separator().is_some()
     }
 
-    /// True for tables whose columns have no types: CSV and JSON lines.
+    /// Returns whether the table is CSV or JSON lines, whose columns have no types.
     pub fn is_text(&self) -> bool {
         self.is_csv() || is_json(&self.extension())
     }
 }
 
 impl Source {
-    /// Opens a table and looks at its columns: their names, and what they are.
+    /// Opens a table and finds the names and types of its columns.
     fn open_described(
         input: &Input,
         as_text: &[String],
@@ -620,7 +622,7 @@ impl Source {
         }
     }
 
-    /// All columns as they are stored, views and large offsets made plain.
+    /// Returns all columns with their stored types, without views and large offsets.
     fn stored_fields(&mut self, as_text: &[usize], input: &Input) -> Result<Vec<Field>> {
         let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), true);
         match self {
@@ -637,7 +639,7 @@ impl Source {
         }
     }
 
-    /// Whether nothing is known of the values of a column.
+    /// Returns whether no value of a column was seen.
     fn is_unseen(&self, column: usize) -> bool {
         match self {
             Source::Csv(source) => source.is_unseen(column),
@@ -652,7 +654,13 @@ impl Source {
         }
     }
 
-    fn choose(&mut self, file: &str, columns: &[usize], wanted: &SchemaRef, how: How) -> Result<()> {
+    fn choose(
+        &mut self,
+        file: &str,
+        columns: &[usize],
+        wanted: &SchemaRef,
+        options: ReadOptions,
+    ) -> Result<()> {
         let check = |schema: &Schema| {
             columns
                 .iter()
@@ -664,7 +672,7 @@ impl Source {
                 for field in wanted.fields().iter().filter(|field| !is_typed(field.data_type())) {
                     check_type(file, &Field::new(field.name(), DataType::Utf8, false), field.data_type())?;
                 }
-                source.choose(columns, wanted, how.carried);
+                source.choose(columns, wanted, options.carried);
             }
             Source::Ipc(source) => {
                 check(source.schema())?;
@@ -672,11 +680,11 @@ impl Source {
             }
             Source::Json(source) => {
                 check(source.schema())?;
-                source.choose(columns, wanted, how.carried, how.is_strict);
+                source.choose(columns, wanted, options.carried, options.is_strict);
             }
             Source::Parquet(source) => {
                 check(source.schema())?;
-                source.choose(columns, how.batch_rows)?;
+                source.choose(columns, options.batch_rows)?;
             }
         }
         Ok(())
@@ -722,12 +730,12 @@ fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error {
     Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
 }
 
-/// Whether columns of this type, as [`TableReader::describe`] tells it, are read.
+/// Returns whether columns of this type, as [`TableReader::describe`] gives it, are read.
 pub fn is_readable(kind: &DataType) -> bool {
     is_flat(kind)
 }
 
-/// A type without views and large offsets. A column of nulls alone has no type, and is text.
+/// Returns a type without views and large offsets. A column of nulls alone has no type, and becomes text.
 fn plain_type(stored: &DataType) -> DataType {
     match stored {
         DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
@@ -736,7 +744,7 @@ fn plain_type(stored: &DataType) -> DataType {
     }
 }
 
-/// Whether a column has one value in each row that is not made of others.
+/// Returns whether the values of a type have no parts.
 fn is_flat(kind: &DataType) -> bool {
     use DataType::*;
     matches!(
@@ -755,13 +763,13 @@ fn is_flat(kind: &DataType) -> bool {
         || kind.is_floating()
 }
 
-/// Runs a decoder on bytes that nobody vouches for.
+/// Runs a decoder on untrusted bytes.
 ///
-/// The libraries check most of what they read, but here and there slice, add or assert first (a negative offset in
-/// a Parquet footer is an assertion of theirs). Such a panic is damage of the file like any other. This is the one
-/// place where it is caught; the reader gives nothing more after it, so that no half-changed state is used.
+/// The libraries check most bytes that they read, but here and there slice, add or assert first (a negative offset in a
+/// Parquet footer is an assertion of theirs). Such a panic is damage of the file like any other. Only this function
+/// catches it; the reader gives nothing more after the panic, so that no half-changed state is used.
 fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    // What the panic says is about the decoder, and nothing to its user.
+    // The panic's message is about the decoder, and does not help the user.
     let depth = CATCHING.replace(CATCHING.get() + 1);
     let decoded = catch_unwind(AssertUnwindSafe(decode));
     CATCHING.set(depth);
@@ -769,12 +777,12 @@ fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T>
 }
 
 thread_local! {
-    /// How many decoders are at work on this thread, each within the one before, whose panics are caught.
+    /// The number of nested decoders on this thread whose panics are caught.
     static CATCHING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Whether a panic of this thread now would be that of a decoder on a damaged file, which becomes an error: a panic hook has nothing
-/// to tell then.
+/// Returns whether a panic of this thread now would be that of a decoder on a damaged file, which becomes an error: a
+/// panic hook should then print nothing.
 pub fn is_decoding() -> bool {
     CATCHING.get() > 0
 }

@@ -1,4 +1,4 @@
-//! Sort-reduce of records of a few words, whatever their width: what is compiled once for each is behind a trait here.
+//! Sort-reduce of records of a few words, behind a trait that hides the width of key and value.
 
 use std::sync::{
     Arc,
@@ -15,15 +15,15 @@ use crate::{
 
 /// A sort-reduce of keys of up to 64 bits with up to [`crate::words::WORDS_MAX`] words.
 pub(crate) trait Records: Send + Sync {
-    /// Where records go; as many at a time as were configured.
+    /// Makes a sink for records; as many exist at a time as were configured.
     fn sink(&self) -> Result<Box<dyn RecordSink>>;
-    /// The end; all sinks are finished.
+    /// Ends the input, once all sinks are finished.
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>>;
 }
 
 /// Takes records.
 pub(crate) trait RecordSink: Send {
-    /// As many words as keys in each column.
+    /// Pushes records: each of `words` is a column as long as `keys`.
     fn push(&mut self, keys: &[u64], words: &[Vec<u64>]) -> Result<()>;
     fn finish(self: Box<Self>) -> Result<()>;
 }
@@ -31,7 +31,7 @@ pub(crate) trait RecordSink: Send {
 /// Records in order, each key once.
 pub(crate) trait SortedRecords: Send {
     fn next_block(&mut self) -> Result<Option<RecordBlock>>;
-    /// Whether a sum did not fit its word, so that nothing is right.
+    /// Returns whether a sum did not fit its word, so that no result is right.
     fn is_overflown(&self) -> bool;
     fn stats(&self) -> Stats;
 }
@@ -65,7 +65,7 @@ where
     [u64; N]: Default,
 {
     reduce: SortReduce<Words<K, N>>,
-    /// Words of a record that are wanted.
+    /// The number of words of a record that are wanted.
     words: usize,
     overflow: Arc<AtomicBool>,
 }

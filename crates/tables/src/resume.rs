@@ -1,4 +1,4 @@
-//! Jobs that go on where an interrupted one like them ended.
+//! Jobs that continue where an interrupted one ended.
 
 use std::{
     fmt::Debug,
@@ -10,11 +10,11 @@ use inshore_store::{Job, Keep};
 
 use crate::{Error, Input, Result};
 
-/// Where a job keeps its finished runs that does `what` to files, if that `is_wanted`. It finds those of an interrupted one again that asked
-/// the same question of the same files: by path, length, and the time when they were written last.
+/// Opens the place where a job keeps its finished runs, if that `is_wanted`. The runs of an interrupted job are found
+/// again if it did the same `what` with the same question and the same files: by path, length and modification time.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for what is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
+/// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
 pub(crate) fn keep(
     is_wanted: bool,
     job: &Job,
@@ -45,12 +45,12 @@ pub(crate) fn keep(
     Ok(Some(job.store().keep(job, hash.finish(), &format!("{what} {first}{others}"))?))
 }
 
-/// Removes what was kept, since nobody needs to go on.
+/// Removes the kept runs at the end of a job.
 pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
     keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
-/// Bytes of scratch that kept runs take already.
+/// Returns the bytes of scratch that kept runs take already.
 pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
     let Some(keep) = keep else { return Ok(0) };
     Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())

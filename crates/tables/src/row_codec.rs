@@ -4,8 +4,8 @@
 //!   row     [ frame | key columns, encoded | all other columns, encoded ]
 //! ```
 //!
-//! The encoding is that of the `arrow` crate ("row format"): comparable as bytes, in either order with nulls at either
-//! end, and turned back into columns at the end.
+//! The encoding is the row format of the `arrow` crate: rows compare as bytes, ascending or descending with nulls at
+//! either end, and are decoded into columns at the end.
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow_row::{RowConverter, SortField};
@@ -14,8 +14,8 @@ use inshore_sortreduce::rows::{FramedRows, RowShape, frame};
 
 use crate::{Error, Result};
 
-/// Turns batches of a schema into framed rows that sort by chosen columns, and back. About 20 to 50 ns for each value and
-/// direction.
+/// Encodes batches of a schema as framed rows that sort by chosen columns, and decodes them. Costs about 20 to 50 ns
+/// for each value and direction.
 pub struct RowCodec {
     name: String,
     schema: SchemaRef,
@@ -29,7 +29,8 @@ impl RowCodec {
     /// The shape of the rows, for [`inshore_sortreduce::rows::RowSort`].
     pub const SHAPE: FramedRows = FramedRows { row_bytes_hint: 64 };
 
-    /// For batches of `schema`, sorted by the columns `keys` in their order. Errors call them `name`.
+    /// Makes a codec for batches of `schema`, sorted by the columns `keys` in their order. `name` stands for the rows
+    /// in errors.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for types without an order.
@@ -54,7 +55,7 @@ impl RowCodec {
     /// Appends the rows of a batch to `out`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for columns that are not those of the schema.
+    /// [`Error::Unsupported`] for a batch with other columns than those of the schema.
     pub fn encode(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
         let fail = |error: ArrowError| Error::unsupported(&self.name, error.to_string());
         let columns = |columns: &[usize]| -> Vec<ArrayRef> {
@@ -70,7 +71,7 @@ impl RowCodec {
         Ok(())
     }
 
-    /// The batch of the whole rows in `block`.
+    /// Decodes the whole rows in `block`.
     ///
     /// # Errors
     /// [`Error::Damaged`] for bytes that [`RowCodec::encode`] did not write.

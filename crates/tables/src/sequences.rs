@@ -7,64 +7,64 @@
 //!                                        (as many letters of quality)
 //! ```
 //!
-//! What comes out are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last
-//! letters of the one before (as many as were asked for), so that nothing that lies across two blocks is lost and, where
-//! one letter less is asked for than is looked at together, nothing is seen twice. A line may be as long as it likes, and ends
-//! with a line feed, a carriage return, or both. A byte order mark before the first record is passed over.
+//! The output are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last letters
+//! of the one before (as many as were asked for), so that no stretch across two blocks is lost, and none is seen twice
+//! if the overlap is one letter shorter than the stretch. A line may be of any length, and ends with a line feed, a
+//! carriage return, or both. A byte order mark before the first record is skipped.
 //!
-//! A file may come in pieces that end with lines: a piece then [begins](Begins) within a sequence or before a record, and
-//! [`PieceEnds`] tell what is needed to see what lies across its borders.
+//! A file may come in pieces that end with lines: a piece then [begins](Begins) within a sequence or before a record,
+//! and [`PieceEnds`] have the letters needed for stretches across its borders.
 
 use memchr::memchr2;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, bases::is_base};
 
-/// Stands where a sequence ends; it is no base.
+/// The separator of sequences, which is no base.
 pub(crate) const BREAK: u8 = b'\n';
 
-/// What some programs write before the first letter of UTF-8.
+/// The mark that some programs write before the first letter of UTF-8.
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// What the beginning of some bytes is.
+/// The kind of place at which some bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begins {
-    /// That of a file, whose first letter says whether it is FASTA or FASTQ.
+    /// The beginning of a file, whose first letter tells FASTA from FASTQ.
     File,
-    /// A line of FASTA, also one in the middle of a sequence.
+    /// A line of FASTA, also in the middle of a sequence.
     FastaLine,
     /// A record of FASTQ.
     FastqRecord,
 }
 
-/// What a piece of FASTA begins and ends with. Letters that are no bases are N.
+/// The letters at the beginning and the end of a piece of FASTA. Letters that are no bases are N.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceEnds {
-    /// Its first letters, up to the first header: as many as a block repeats, at most.
+    /// The first letters, up to the first header: at most as many as a block repeats.
     pub head: String,
-    /// Its last letters, from the last header on: as many at most.
+    /// The last letters, from the last header on: at most as many.
     pub tail: String,
-    /// Whether it has a header.
+    /// The piece has a header.
     pub has_header: bool,
 }
 
-/// Turns the bytes of FASTA or FASTQ files into blocks of bases.
+/// Converts the bytes of FASTA or FASTQ files to blocks of bases.
 pub(crate) struct Sequences<F> {
     block: Vec<u8>,
     block_bytes: usize,
-    /// Letters that a block repeats from the one before.
+    /// The number of letters that a block repeats from the one before.
     overlap: usize,
     state: State,
     /// The bytes so far ended with a carriage return: a line feed that follows belongs to the same line end.
     has_return: bool,
-    /// Bytes of a byte order mark that the file began with.
+    /// The number of bytes of a byte order mark at the beginning of the file.
     mark: usize,
-    /// The number of the present record in its file, from 1.
+    /// The number of the current record in its file, from 1.
     record: u64,
-    /// Letters of the present FASTQ sequence, and of its quality.
+    /// The letters of the current FASTQ sequence, and of its quality.
     letters: u64,
     qualities: u64,
-    /// The first letters of the present piece, up to its first header: as many as a block repeats, at most.
+    /// The first letters of the current piece, up to its first header: at most as many as a block repeats.
     head: Vec<u8>,
     has_header: bool,
     pub sequences: u64,
@@ -89,7 +89,7 @@ enum State {
 }
 
 impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
-    /// Gives blocks of at most `block_bytes` to `emit`.
+    /// Makes blocks of at most `block_bytes` for `emit`.
     pub fn new(block_bytes: usize, overlap: usize, emit: F) -> Self {
         assert!(block_bytes > overlap + 1);
         Sequences {
@@ -122,9 +122,9 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         self.has_header = false;
     }
 
-    /// The ends of the present piece, all of which was taken.
+    /// Returns the ends of the current piece, once all of it was taken.
     pub fn ends(&self) -> PieceEnds {
-        // A block repeats at least so many letters of the one before.
+        // A block repeats at least this many letters of the one before.
         let last = &self.block[self.block.len().saturating_sub(self.overlap)..];
         let tail = last.iter().rposition(|&letter| letter == BREAK).map_or(last, |end| &last[end + 1..]);
         let bases = |letters: &[u8]| -> String {
@@ -137,7 +137,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     /// Takes the next bytes of a file called `name`.
     ///
     /// # Errors
-    /// [`Error::BadValue`] with the number of the record where it is neither format; what `emit` returns.
+    /// [`Error::BadValue`] with the number of the record that is neither FASTA nor FASTQ; the errors of `emit`.
     pub fn take(&mut self, name: &str, mut bytes: &[u8]) -> Result<()> {
         while let Some(&first) = bytes.first() {
             if std::mem::take(&mut self.has_return) && first == b'\n' {
@@ -161,7 +161,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
                         b'>' => State::FastaLine,
                         b'@' => State::FastqBegin,
                         b'\n' | b'\r' => {
-                            // No mark comes behind a line.
+                            // No mark follows a line.
                             (used, self.mark) = (1, BYTE_ORDER_MARK.len());
                             State::Begin
                         }
@@ -217,7 +217,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     /// Ends a file.
     ///
     /// # Errors
-    /// [`Error::Damaged`] for a FASTQ record that is cut; what `emit` returns.
+    /// [`Error::Damaged`] for a FASTQ record that is cut; the errors of `emit`.
     pub fn end_file(&mut self, name: &str) -> Result<()> {
         let is_cut = match self.state {
             State::FastqQuality => self.check_quality(name).is_err(),
@@ -235,10 +235,10 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         self.put(&[BREAK])
     }
 
-    /// Gives the last block.
+    /// Emits the last block; returns the numbers of sequences and letters.
     ///
     /// # Errors
-    /// What `emit` returns.
+    /// The errors are those of `emit`.
     pub fn finish(mut self) -> Result<(u64, u64)> {
         if !self.block.is_empty() {
             (self.emit)(std::mem::take(&mut self.block))?;
@@ -302,7 +302,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
 mod tests {
     use super::*;
 
-    /// The sequences that come out, put together again.
+    /// Joins the sequences of all blocks.
     fn read(text: &[u8], piece: usize, block: usize, overlap: usize) -> Result<Vec<String>> {
         let mut all: Vec<u8> = Vec::new();
         let mut first = true;
@@ -350,12 +350,12 @@ mod tests {
             }
         }
         for text in [&b"\xef\xbb>s\nACG\n"[..], b"\n\xef\xbb\xbf>s\nACG\n", b"\xef\xbb\xbf\xef\xbb\xbf>s\n"] {
-            // A mark that is none, one behind a line, and a second one.
+            // The texts have an incomplete mark, one behind a line, and a second one.
             assert!(read(text, 100, 100, 2).is_err(), "{text:?}");
         }
     }
 
-    /// What a reader that has the whole text before it finds in FASTA.
+    /// Finds the sequences of a FASTA text that lies in memory as a whole.
     fn fasta_of(text: &str) -> Vec<String> {
         let mut sequences: Vec<String> = Vec::new();
         for line in text.split(['\n', '\r']) {
@@ -370,7 +370,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Hostile texts: the same sequences or the same refusal however the bytes are cut, and no panic.
+        /// Hostile texts give the same sequences or the same refusal for every cut, and no panic.
         #[test]
         fn any_bytes_are_read_the_same_however_they_are_cut(
             text in "[>@+ACI\r\n]{0,60}|@[AC]{0,4}\r?\n\\+\n[I@>]{0,4}\r?\n@?[ACI+\r\n]{0,20}",
@@ -381,20 +381,20 @@ mod tests {
             let cut = read(text.as_bytes(), piece, block, overlap).map_err(|error| error.to_string());
             match (whole, cut) {
                 (Ok(whole), Ok(cut)) => proptest::prop_assert_eq!(whole, cut),
-                // What was found is quoted as far as it was there.
+                // The value found is quoted as far as the cut bytes have it.
                 (whole, cut) => proptest::prop_assert_eq!(whole.is_err(), cut.is_err()),
             }
         }
 
         #[test]
-        fn fasta_is_what_a_simple_reader_finds(text in "[\r\n]{0,3}(>[a-z ]{0,5}\r?\n([ACGTN]{0,9}\r?\n){0,4}){0,5}") {
+        fn fasta_has_the_sequences_of_a_naive_reader(text in "[\r\n]{0,3}(>[a-z ]{0,5}\r?\n([ACGTN]{0,9}\r?\n){0,4}){0,5}") {
             let found = read(text.as_bytes(), 7, 16, 3).unwrap();
             proptest::prop_assert_eq!(found, fasta_of(text.trim_start_matches(['\r', '\n'])));
         }
     }
 
     #[test]
-    fn what_is_neither_format_is_told_with_its_record() {
+    fn input_of_neither_format_is_refused_with_its_record() {
         for (text, expected) in [
             (&b"ACGT\n"[..], "test.fa: record 0: expected '>' of FASTA or '@' of FASTQ, got 'ACGT'"),
             (b"@a\nAC\nGT\n", "record 1: expected '+' after one line of bases, got 'GT'"),

@@ -1,5 +1,4 @@
-//! Files of the store's datasets, as tables read them: from start to end, or piece by piece; and files of which only parts
-//! are here.
+//! Files of the store's datasets, read as a stream or at any place; and files of which this machine has only parts.
 
 use std::{
     io::{self, Read},
@@ -11,10 +10,10 @@ use inshore_store::{Buffer, CheckedFile, FileReader, Job};
 
 use crate::{Error, Result};
 
-/// Bytes that are read at once, at least: checked blocks are at most as long.
+/// The least number of bytes that are read at once: checked blocks are at most as long.
 const WINDOW_BYTES: usize = 256 << 10;
-/// Windows of one file that are kept at most: as many columns are read beside each other without reading anything twice. All
-/// together take a sixteenth of the budget.
+/// The most windows of one file, so that as many columns are read side by side without reading bytes twice. All windows
+/// take at most a sixteenth of the budget.
 const WINDOWS_MAX: usize = 32;
 
 /// A file of a dataset, and the job that reads it.
@@ -33,7 +32,7 @@ impl Stored {
         WINDOW_BYTES.max(self.file.block_bytes()).next_multiple_of(self.file.block_bytes())
     }
 
-    /// All of it, from the start.
+    /// Streams the whole file from its start.
     pub fn stream(&self) -> Result<StoredStream> {
         self.stream_of(0..self.len())
     }
@@ -44,21 +43,21 @@ impl Stored {
     }
 }
 
-/// A part of a file, which begins at byte `at` of it.
+/// A part of a file, beginning at byte `at` of the file.
 #[derive(Clone, Debug)]
 pub struct FilePart {
-    /// Bytes of the file before it.
+    /// The number of bytes of the file before the part.
     pub at: u64,
-    /// Where it is.
+    /// The bytes of the part.
     pub bytes: PartBytes,
 }
 
-/// Where a part of a file is.
+/// The place of a part's bytes.
 #[derive(Clone, Debug)]
 pub enum PartBytes {
-    /// In memory.
+    /// The bytes lie in memory.
     Memory(Arc<[u8]>),
-    /// In a file of a dataset on the store of a job.
+    /// The bytes lie in a file of a dataset on the store of a job.
     Stored(Job, CheckedFile, Range<u64>),
 }
 
@@ -72,16 +71,16 @@ impl FilePart {
     }
 }
 
-/// A file of which parts are here.
+/// A file of which this machine has some parts.
 #[derive(Clone, Debug)]
 pub(crate) struct Parts {
     pub len: u64,
-    /// In order, and none over another.
+    /// The parts in order, without overlaps.
     list: Vec<FilePart>,
 }
 
 impl Parts {
-    /// Of parts that lie over each other, the first one given counts.
+    /// Sorts the parts and removes overlaps, in which the first one given counts.
     pub fn new(len: u64, parts: Vec<FilePart>) -> Parts {
         let mut list: Vec<FilePart> = Vec::new();
         for part in parts {
@@ -98,7 +97,7 @@ impl Parts {
         Parts { len, list }
     }
 
-    /// Whether one part has all of `range`.
+    /// Returns whether one part has all of `range`.
     pub fn hold(&self, range: &Range<u64>) -> bool {
         self.list.iter().any(|part| {
             let part = part.range();
@@ -106,14 +105,14 @@ impl Parts {
         })
     }
 
-    /// Bytes of the parts that are not in memory.
+    /// Returns the bytes of the parts that are not in memory.
     #[cfg(feature = "records")]
     pub fn stored_bytes(&self) -> u64 {
         let stored = self.list.iter().filter(|part| matches!(part.bytes, PartBytes::Stored(..)));
         stored.map(|part| part.range().end - part.at).sum()
     }
 
-    /// One part after the other, as if nothing were between them.
+    /// Streams one part after the other, without gaps.
     pub fn stream(&self) -> PartsStream {
         PartsStream { parts: self.clone(), next: 0, current: None }
     }
@@ -147,7 +146,7 @@ impl Read for PartsStream {
             }
             let Some(part) = self.parts.list.get(self.next) else { return Ok(0) };
             self.next += 1;
-            // Memory of the one before goes first.
+            // The part before gives back its memory first.
             self.current = None;
             self.current = Some(match &part.bytes {
                 PartBytes::Memory(bytes) => Box::new(io::Cursor::new(bytes.clone())),
@@ -160,26 +159,26 @@ impl Read for PartsStream {
     }
 }
 
-/// The parts of a file, of which any byte is read.
+/// The parts of a file, for reads at any place.
 pub(crate) struct PartPieces {
     parts: Parts,
     stored: Vec<Option<StoredPieces>>,
 }
 
 impl PartPieces {
-    /// How many bytes of the part that has byte `start` are behind it, with it. No limit where no part has it: reading says so.
+    /// Returns the bytes from `start` to the end of its part. Without such a part there is no limit, and reading fails.
     pub fn bytes_from(&self, start: u64) -> u64 {
         let mut parts = self.parts.list.iter().map(FilePart::range);
         parts.find(|part| part.contains(&start)).map_or(u64::MAX, |part| part.end - start)
     }
 
-    /// Fills `out` with what stands from byte `start` of the file on.
+    /// Fills `out` with the bytes of the file from `start` on.
     pub fn read_exact_at(&self, name: &str, mut out: &mut [u8], mut start: u64) -> Result<()> {
         while !out.is_empty() {
             let found = self.parts.list.iter().position(|part| part.range().contains(&start));
             let place = found.ok_or_else(|| {
                 let end = start + out.len() as u64;
-                Error::damaged(name, format!("bytes {start} to {end} are not here"))
+                Error::damaged(name, format!("bytes {start} to {end} are not on this machine"))
             })?;
             let part = &self.parts.list[place];
             let range = part.range();
@@ -204,7 +203,7 @@ impl PartPieces {
 /// A file as a stream of bytes.
 pub(crate) struct StoredStream {
     reader: FileReader,
-    /// Bytes of the current piece that were given.
+    /// The number of bytes of the current piece that were given.
     given: usize,
 }
 
@@ -225,21 +224,21 @@ impl Read for StoredStream {
     }
 }
 
-/// A file of which any part is read, through a few windows: pages of a column follow each other.
+/// A file that is read at any place through a few windows, since pages of a column follow each other.
 pub(crate) struct StoredPieces {
     stored: Stored,
-    windows: Mutex<Vec<Window>>,
+    windows: Mutex<Vec<StoredWindow>>,
 }
 
-/// Part of a file in memory.
-struct Window {
+/// A part of a file in memory.
+struct StoredWindow {
     range: Range<u64>,
-    /// Where in the buffer it lies.
+    /// The window's position in the buffer.
     start: usize,
     buffer: Buffer,
 }
 
-impl Window {
+impl StoredWindow {
     fn bytes(&self, from: u64) -> &[u8] {
         let len = (self.range.end - self.range.start) as usize;
         &self.buffer[self.start..self.start + len][(from - self.range.start) as usize..]
@@ -251,7 +250,7 @@ impl StoredPieces {
         StoredPieces { stored, windows: Mutex::default() }
     }
 
-    /// Fills `out` with what stands from byte `start` on, which lies in the file.
+    /// Fills `out` with the bytes from `start` on, which lie in the file.
     pub fn read_exact_at(&self, mut out: &mut [u8], mut start: u64) -> Result<()> {
         let mut windows = self.windows.lock().unwrap_or_else(PoisonError::into_inner);
         while !out.is_empty() {
@@ -259,7 +258,7 @@ impl StoredPieces {
                 Some(at) => at,
                 None => self.load(&mut windows, start)?,
             };
-            // The one that was used last stands last.
+            // The last window is the one used last.
             let window = windows.remove(at);
             let bytes = window.bytes(start);
             let len = bytes.len().min(out.len());
@@ -271,13 +270,13 @@ impl StoredPieces {
         Ok(())
     }
 
-    /// Reads the window around `start`; gives its place. Where the budget has no more, an older one is read over.
-    fn load(&self, windows: &mut Vec<Window>, start: u64) -> Result<usize> {
+    /// Reads the window around `start`, and returns its index. Without further budget an older window is replaced.
+    fn load(&self, windows: &mut Vec<StoredWindow>, start: u64) -> Result<usize> {
         let Stored { job, file } = &self.stored;
         let window_bytes = self.stored.window_bytes();
         let first = start / window_bytes as u64 * window_bytes as u64;
         let range = first..(first + window_bytes as u64).min(file.len());
-        let oldest = |windows: &mut Vec<Window>| windows.remove(0).buffer;
+        let oldest = |windows: &mut Vec<StoredWindow>| windows.remove(0).buffer;
         let share = job.budget().memory_bytes() / 16 / job.budget().threads() as u64;
         let most = (share as usize / window_bytes).clamp(1, WINDOWS_MAX);
         let buffer = match windows.len() < most {
@@ -288,7 +287,7 @@ impl StoredPieces {
             },
         };
         let (buffer, place) = file.submit_read(job, range.clone(), buffer)?.wait()?;
-        windows.push(Window { range, start: place.start, buffer });
+        windows.push(StoredWindow { range, start: place.start, buffer });
         Ok(windows.len() - 1)
     }
 }

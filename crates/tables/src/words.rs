@@ -1,4 +1,4 @@
-//! Columns of numbers as words of 64 bits, and how sort-reduce combines these.
+//! Columns of numbers as words of 64 bits, and the operations by which sort-reduce combines them.
 
 use std::{
     marker::PhantomData,
@@ -19,10 +19,10 @@ use inshore_sortreduce::{Key, Operation};
 
 use crate::{Error, Result};
 
-/// Words of a record at most: more would be as slow as rows are.
+/// The most words of a record: with more, records would be as slow as rows.
 pub(crate) const WORDS_MAX: usize = 4;
 
-/// How two words of one group become one.
+/// The operation that combines two words of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Combine {
     #[default]
@@ -32,23 +32,23 @@ pub(crate) enum Combine {
     AddFloat,
     Min,
     Max,
-    /// Of bits.
+    /// A union of bits.
     Or,
 }
 
 impl Combine {
-    /// What changes no other word on its right.
+    /// Returns the word that changes no other word when it is combined with it.
     fn neutral(self) -> u64 {
         match self {
             Combine::Min => u64::MAX,
-            // Of fractions 0 would make -0 its like.
+            // With 0.0 a sum of -0.0 would become 0.0.
             Combine::AddFloat => (-0.0f64).to_bits(),
             Combine::Count | Combine::AddSigned | Combine::AddUnsigned | Combine::Max | Combine::Or => 0,
         }
     }
 }
 
-/// Which words of keys there are: `first` and as many as `last` after it. Records have what is above the first.
+/// The range of words that keys have: `first` and up to `last` more. Records store the difference from the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     pub first: u64,
@@ -60,7 +60,7 @@ impl Keys {
         Keys { first: 0, last: if is_narrow(kind) { u32::MAX.into() } else { u64::MAX } }
     }
 
-    /// From the smallest to the largest value of a type.
+    /// Returns the range from the smallest to the largest value of a type.
     pub fn between(kind: &DataType, (min, max): (i128, i128)) -> Option<Keys> {
         let word = |value: i128| match (kind.is_unsigned_integer(), is_narrow(kind)) {
             (true, _) => u64::try_from(value).ok(),
@@ -71,30 +71,30 @@ impl Keys {
         Some(Keys { first, last: last.checked_sub(first)? })
     }
 
-    /// Whether records need no more than 32 bits for it.
+    /// Returns whether 32 bits hold the keys of records.
     pub fn is_narrow(self) -> bool {
         self.last <= u32::MAX.into()
     }
 
-    /// Keys as they stand in records; `None` where one lies outside.
+    /// Converts keys to those of records; `None` where one lies outside of the range.
     pub fn of_records<K: Key>(self, keys: &[u64]) -> Option<Vec<K>> {
         let above_first = |&key: &u64| key.wrapping_sub(self.first);
         let inside = keys.iter().map(above_first).fold(0, u64::max) <= self.last;
         inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
     }
 
-    /// For sort-reduce, which takes keys for spread over their range: where it is so wide that most of it must be empty,
-    /// it had better look at the keys.
+    /// Returns the range for sort-reduce, which assumes keys evenly spread over it; `None` for a range that must be
+    /// mostly empty, where sort-reduce should sample the keys.
     pub fn range(self, rows: Option<u64>) -> Option<u64> {
         let range = self.last.checked_add(1)?;
         (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
     }
 }
 
-/// A range of keys with fewer rows than one for so many is not worth knowing.
+/// The most keys of a range for each row: a wider range is not worth passing on.
 pub(crate) const KEYS_PER_ROW_MAX: u64 = 64;
 
-/// Whether a column is a whole number behind its name.
+/// Returns whether a column of this type consists of whole numbers.
 pub(crate) fn is_key(kind: &DataType) -> bool {
     kind.is_integer() || matches!(kind, DataType::Date32 | DataType::Date64 | DataType::Timestamp(..))
 }
@@ -103,9 +103,9 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
     matches!(kind.primitive_width(), Some(1 | 2 | 4))
 }
 
-/// Combines words of records with the key `K`. Where it is known beforehand that all are added and 64 bits hold every sum, there
-/// are only `SUMS`: without a question of each word the compiler adds them side by side, and needs no branch on whether two keys
-/// are equal.
+/// Combines words of records with the key `K`. With `SUMS` all words are added, and 64 bits are known to hold every
+/// sum: without a test of each word the compiler adds them side by side, and needs no branch on whether two keys are
+/// equal.
 #[derive(Clone)]
 pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
     combine: [Combine; N],
@@ -115,7 +115,8 @@ pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
 }
 
 impl<K, const N: usize, const SUMS: bool> Words<K, N, SUMS> {
-    /// Words beyond those that are combined count for nothing. A sum that 64 bits do not hold is noted in `overflow`.
+    /// Makes the operation. Words beyond those in `combine` are ignored. A sum that 64 bits do not hold sets
+    /// `overflow`.
     pub fn new(combine: &[Combine], short: Option<Short<N>>, overflow: &Arc<AtomicBool>) -> Self {
         let combine = std::array::from_fn(|i| combine.get(i).copied().unwrap_or_default());
         Words { combine, short, overflow: overflow.clone(), of: PhantomData }
@@ -160,23 +161,23 @@ where
     }
 }
 
-/// Words of one record in few bits, as they are before they are combined: each is what it has above the least, the bits of
-/// all side by side.
+/// A compact form of the words of one record before they are combined: the differences from the least words, packed
+/// side by side.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short<const N: usize> {
     least: [u64; N],
-    /// How far up each one's bits stand, below 32, and which bits those are before they are there.
+    /// The position of each word's bits, below 32, and the mask of those bits before the shift.
     shift: [u32; N],
     mask: [u32; N],
     bits: u32,
 }
 
-/// More bits of a value do not fit beside those of a key.
+/// The most bits of values that fit beside those of a key.
 const SHORT_BITS_MAX: u32 = 24;
 
 impl<const N: usize> Short<N> {
-    /// For words that are `first` and up to `span` more; there are no others where there are fewer than N. None where
-    /// that are too many bits.
+    /// Makes the form for words that are `first` and up to `span` more; with fewer than N ranges, the other words are
+    /// empty. `None` means too many bits.
     pub fn new(ranges: &[(u64, u64)]) -> Option<Short<N>> {
         let mut short = Short { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
         for (i, &(first, span)) in ranges.iter().enumerate() {
@@ -230,12 +231,12 @@ pub(crate) fn combine_words(combine: Combine, a: u64, b: u64, overflow: &AtomicB
 
 pub(crate) const SIGN: u64 = 1 << 63;
 
-/// A fraction as a number in the same order: NaN is the greatest, as in SQL.
+/// Converts a fraction to a number of the same order: NaN is the greatest, as in SQL.
 pub(crate) fn ordered(value: f64) -> u64 {
     total(if value.is_nan() { f64::NAN } else { value })
 }
 
-/// A fraction as a number in the total order of IEEE 754, in which negative NaN is the least.
+/// Converts a fraction to a number in the total order of IEEE 754, in which negative NaN is the least.
 pub(crate) fn total(value: f64) -> u64 {
     let bits = value.to_bits();
     if bits & SIGN != 0 { !bits } else { bits | SIGN }
@@ -245,7 +246,7 @@ pub(crate) fn unordered(bits: u64) -> f64 {
     f64::from_bits(if bits & SIGN != 0 { bits & !SIGN } else { !bits })
 }
 
-/// A column as words.
+/// Converts a column to words.
 pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result<Vec<u64>> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let kind = array.data_type();
@@ -277,7 +278,7 @@ pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result
     Ok(array.as_primitive::<Int64Type>().values().iter().map(|&value| word(value)).collect())
 }
 
-/// Words as a column of a type that [`words_of`] took.
+/// Converts words to a column of a type that [`words_of`] took.
 pub(crate) fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file: &str) -> Result<ArrayRef> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let is_ordered = matches!(combine, Combine::Min | Combine::Max);
@@ -297,14 +298,14 @@ pub(crate) fn column_of(words: Vec<u64>, combine: Combine, kind: &DataType, file
     cast(&array, kind).map_err(fail)
 }
 
-/// Keys as unsigned numbers in the same order.
+/// Converts keys to unsigned numbers of the same order.
 pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
     let kind = array.data_type();
     if kind.is_unsigned_integer() {
         return words_of(array, Combine::Min, file);
     }
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
-    // Dates and times are whole numbers beneath: 32 bits go by way of their own width.
+    // Dates and times are whole numbers: those of 32 bits are cast by way of their own width.
     let narrow = is_narrow(kind);
     let array = match kind {
         DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,
@@ -316,7 +317,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
     Ok(array.as_primitive::<Int64Type>().values().iter().map(flip).collect())
 }
 
-/// Keys of records as a column.
+/// Converts keys of records to a column.
 pub(crate) fn key_column<K: Key>(keys: &[K], first: u64, kind: &DataType, file: &str) -> Result<ArrayRef> {
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
     let word = |key: &K| key.to_u64().wrapping_add(first);

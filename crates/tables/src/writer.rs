@@ -1,8 +1,8 @@
 //! Writes record batches as Parquet, Arrow or CSV.
 //!
-//! The ending of the name chooses the format. The same rows give the same bytes, however they were cut into
-//! batches and whatever the budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of
-//! [`ROW_GROUP_ROWS`], and only where finished pages wait depends on memory (see [`pages`]).
+//! The ending of the name chooses the format. The same rows give the same bytes, for every division into batches and
+//! every budget: rows are regrouped into batches of [`BATCH_ROWS`] and row groups of [`ROW_GROUP_ROWS`], and only the
+//! place where finished pages wait depends on memory (see [`pages`]).
 
 #[cfg(feature = "records")]
 mod background;
@@ -34,13 +34,14 @@ use crate::{Error, Result};
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
 
 /// Rows handed to a format at once, and rows of a Parquet page. Under a budget of 8 MiB a Parquet writer of three
-/// columns of 8 bytes then holds 1.5 MiB, 0.5 of them reserved, and zstd about 1 MiB more; 16 Ki rows cost 0.8 MiB
-/// more and made the file 0.3 % smaller.
+/// columns of 8 bytes then holds 1.5 MiB, 0.5 of them reserved, and zstd about 1 MiB more; 16 Ki rows cost 0.8 MiB more
+/// and made the file 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
 /// Rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each, so a table of
 /// 10^10 rows costs 5 MB a column at the end, and readers keep as much.
 const ROW_GROUP_ROWS: usize = 1 << 20;
-/// From this budget on, columns of Parquet are encoded on several threads: some batches more are in memory then.
+/// The smallest budget in which columns of Parquet are encoded on several threads, since more batches are in memory
+/// then.
 const THREADS_BUDGET_BYTES: u64 = 32 << 20;
 
 /// Writes record batches to a file that appears whole, or not at all.
@@ -68,15 +69,15 @@ enum Kind {
 }
 
 impl TableWriter {
-    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output. A device or pipe
-    /// whose name says no format (`/dev/null`) gets CSV too.
+    /// Begins a table at `path`: `.parquet`, `.arrow` (IPC file) or `.csv`; `-` writes CSV to standard output. A device
+    /// or pipe whose name has no known ending (`/dev/null`) gets CSV too.
     ///
     /// The file has no name before [`TableWriter::finish`]; until then an existing file stays as it is. Takes a sixteenth of `budget` if that is free (for Parquet);
     /// beyond it about 2 MiB for three numeric columns (3 MiB with several threads, which Parquet uses from a budget of 32 MiB on), and for Parquet scratch space in the folder for one row group.
     ///
     /// # Errors
-    /// As [`TableWriter::check_path`]; those of [`NewFile::create`]; [`inshore_store::Error::BadOutput`] if the format cannot
-    /// hold the schema.
+    /// The errors are those of [`TableWriter::check_path`] and [`NewFile::create`], and
+    /// [`inshore_store::Error::BadOutput`] if the format cannot hold the schema.
     pub fn create(path: impl AsRef<Path>, schema: SchemaRef, budget: &Budget) -> Result<TableWriter> {
         let path = path.as_ref();
         let kind = kind_of(path)?;
@@ -128,12 +129,12 @@ impl TableWriter {
     /// Adds rows. They are copied, so the memory of `batch` is not kept.
     ///
     /// # Errors
-    /// Those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. The table
+    /// The errors are those of [`NewFile::error`]: a full disk, or columns that are not those of the schema. The table
     /// can then not be finished in a useful way; drop it.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
             .map_err(|error| self.target.error(error))?;
-        // Piece by piece, since regrouping a large batch at once would copy all of it.
+        // The batch is copied piece by piece, since regrouping a large batch at once would copy all of it.
         for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
             let piece = batch.slice(start, BATCH_ROWS.min(batch.num_rows() - start));
             self.batches.push_batch(piece).map_err(|error| self.target.error(error))?;
@@ -155,11 +156,11 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Writes what is left, makes the file durable and gives it its name. Returns the number of rows.
+    /// Writes the remaining rows, makes the file durable and gives the file its name. Returns the number of rows.
     ///
     /// # Errors
-    /// Those of [`NewFile::publish`]; the temporary file is then removed, and what was at the path before is still there, except
-    /// where the very last step, making the new name durable, is the one that failed.
+    /// The errors are those of [`NewFile::publish`]; the temporary file is then removed, and an earlier file at the
+    /// path is still there, unless the very last step, making the new name durable, is the one that failed.
     pub fn finish(mut self) -> Result<u64> {
         self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
         self.write_completed()?;
@@ -173,23 +174,23 @@ impl TableWriter {
         Ok(self.rows)
     }
 
-    /// Whether a table that is written to `path` is CSV.
+    /// Returns whether a table that is written to `path` is CSV.
     pub fn writes_csv(path: &Path) -> bool {
         matches!(kind_of(path), Ok(Kind::Csv))
     }
 
-    /// Whether a table can be written to `path`: its ending, and that a file can be made in its folder (one is,
-    /// and removed). To be called before hours of work.
+    /// Checks that a table can be written to `path`: its ending is known, and a file can be made in its folder (one is,
+    /// and removed). Jobs call this before hours of work.
     ///
     /// # Errors
-    /// As [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
+    /// The errors are those of [`TableWriter::create`]; [`Error::UnknownEnding`] lists the endings that work.
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
         Ok(NewFile::check(path)?)
     }
 }
 
-/// Whether Parquet's own types do not say what a column is: a time zone other than UTC, a duration.
+/// Returns whether Parquet's own types lack a part of the column's type: a time zone other than UTC, a duration.
 fn needs_words(field: &Field) -> bool {
     match field.data_type() {
         DataType::Timestamp(_, Some(zone)) => &**zone != "UTC",
@@ -215,10 +216,10 @@ fn kind_of(path: &Path) -> Result<Kind> {
     }
 }
 
-/// Whole numbers are stored as differences, since ids come sorted: 0.33 bytes a value with zstd behind it, where
-/// plain values take 1.04 with zstd and 4.01 with Snappy; unsorted ones lose nothing to speak of. Level 1 of zstd
-/// was as fast as Snappy here (4 Mi rows of an id, a component and a rank in 0.35 s) and a tenth smaller. Fractions
-/// stay plain: BYTE_STREAM_SPLIT would save a sixth of them, but not every reader knows it.
+/// Chooses encodings. Whole numbers are stored as differences, since ids come sorted: 0.33 bytes a value with zstd
+/// behind it, where plain values take 1.04 with zstd and 4.01 with Snappy; unsorted ones lose nothing to speak of.
+/// Level 1 of zstd was as fast as Snappy here (4 Mi rows of an id, a component and a rank in 0.35 s) and a tenth
+/// smaller. Fractions stay plain: BYTE_STREAM_SPLIT would save a sixth of them, but not every reader supports it.
 fn parquet_properties(schema: &Schema) -> WriterProperties {
     let mut properties = WriterProperties::builder()
         .set_created_by(concat!("inshore ", env!("CARGO_PKG_VERSION")).to_string())

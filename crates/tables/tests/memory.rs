@@ -1,6 +1,6 @@
-//! Memory of readers and writers, measured by an allocator that counts.
+//! Measures the memory of readers and writers, with an allocator that counts.
 //!
-//! One test, since the count is of the whole process. What zstd allocates in C is not seen.
+//! All cases are one test, since the count is of the whole process. Allocations of zstd in C are not counted.
 #![allow(missing_docs)]
 
 use std::{
@@ -36,7 +36,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: every call goes on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let held = HELD.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most bytes held at one moment of `work`, beyond those held before.
+/// Returns the most bytes held at one moment of `work`, beyond those held before.
 fn peak_bytes<T>(work: impl FnOnce() -> T) -> (usize, T) {
     let before = HELD.load(Relaxed);
     PEAK.store(before, Relaxed);
@@ -92,7 +92,7 @@ fn arrow_stream(batch: &RecordBatch) -> Vec<u8> {
     writer.into_inner().unwrap()
 }
 
-/// Reads all that can be read.
+/// Reads all rows of a table.
 fn read(path: &Path) -> inshore_tables::Result<()> {
     let mut reader = TableReader::open(&Input::new(path), &COLUMNS, 1024, &Budget::new(BUDGET, 1))?;
     while reader.next_batch()?.is_some() {}
@@ -118,7 +118,7 @@ fn writers_hold_little_under_a_small_budget(folder: &Path) {
             writer.finish().unwrap()
         });
         assert_eq!(rows, 3_000_000);
-        // One MiB of it is room that the library asks for and hardly touches, for each column of whole numbers.
+        // The library reserves one MiB for each column of whole numbers, and hardly touches it.
         assert!(peak < 5 << 19, "{name}: {peak} bytes");
     }
 }
@@ -142,7 +142,7 @@ fn pages_that_are_too_large_are_refused_before_they_are_allocated(folder: &Path)
     }
 }
 
-/// The library walks a schema by recursion, so this would end the process by a stack overflow.
+/// The library walks a schema by recursion, so this file would end the process by a stack overflow.
 fn schemas_nested_without_end_are_refused_before_they_are_walked(folder: &Path) {
     let path = folder.join("deep.parquet");
     let levels = 100_000u32;
@@ -183,7 +183,7 @@ fn damaged_tables_neither_panic_nor_take_memory(folder: &Path) {
         }
         (name, bytes)
     });
-    // A panic that the reader catches would otherwise load the debug information to print where it was.
+    // A panic that the reader catches would otherwise load the debug information to print its place.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let config = ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() };

@@ -1,4 +1,4 @@
-//! NULLIF.
+//! Tests of NULLIF.
 
 use super::*;
 

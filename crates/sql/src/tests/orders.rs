@@ -1,8 +1,8 @@
-//! Orders of fractions.
+//! Tests of the order of fractions.
 
 use super::*;
 
-/// Zeros and NaN of both signs, with a second key that is in no order.
+/// Makes zeros and NaN of both signs, with a second key that is in no order.
 fn fractions() -> Vec<Table> {
     let values = [0.0, -0.0, 0.0, -f64::NAN, 1.0, f64::NAN, -1.0, -f64::NAN];
     let batch = RecordBatch::try_from_iter([
@@ -60,7 +60,7 @@ fn orders_take_zeros_of_both_signs_for_one_value_and_every_nan_for_the_greatest(
             "{order}"
         );
     }
-    // What comes out has the bits that went in.
+    // The result has the bits of the input.
     let (found, _) =
         found("SELECT 1 / x FROM t WHERE x = 0 ORDER BY x, k", &tables, 1, Limits::default()).unwrap();
     assert_eq!(found, ["inf", "-inf", "inf"]);

@@ -1,4 +1,4 @@
-//! Subqueries that the library cannot run.
+//! Tests of subqueries that DataFusion cannot run.
 
 use super::*;
 

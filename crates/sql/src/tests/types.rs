@@ -1,4 +1,4 @@
-//! Columns of types that are not read.
+//! Tests of columns whose types are not read.
 
 use arrow::{
     array::{ArrayRef, Decimal32Array, Int32Array, IntervalDayTimeArray, ListViewArray, UnionArray},

@@ -1,14 +1,14 @@
 //! Lists of k-mers in the order of their codes, added up to one.
 //!
-//! Two lists at a time, in a tree: a step takes the smaller code of both, and both counts where codes are equal, without a branch
-//! that could be guessed wrongly. Some 2 ns a row and level of the tree.
+//! Two lists at a time are merged, in a tree. A step takes the smaller code of both, and both counts where codes are
+//! equal, without a branch that could be mispredicted. A row costs some 2 ns for each level of the tree.
 
 use super::KmerCode;
 
 /// Codes that rise, and their counts.
 pub type KmerList<'a, C> = (&'a [C], &'a [u32]);
 
-/// Adds lists up; it keeps its memory for the next time.
+/// Adds lists up, and keeps its memory for the next time.
 #[derive(Debug)]
 pub struct KmerSums<C> {
     free: Vec<(Vec<C>, Vec<u32>)>,
@@ -21,50 +21,50 @@ impl<C> Default for KmerSums<C> {
     }
 }
 
-/// A list that somebody has, or one that was made here.
-enum Held<'a, C> {
+/// A list of the caller, or one that was made here.
+enum SumList<'a, C> {
     Lent(KmerList<'a, C>),
     Made(Vec<C>, Vec<u32>),
 }
 
-impl<C> Held<'_, C> {
+impl<C> SumList<'_, C> {
     fn list(&self) -> KmerList<'_, C> {
         match self {
-            Held::Lent(list) => *list,
-            Held::Made(codes, counts) => (codes, counts),
+            SumList::Lent(list) => *list,
+            SumList::Made(codes, counts) => (codes, counts),
         }
     }
 }
 
 impl<C: KmerCode> KmerSums<C> {
-    /// Adds lists up: each code once, with the sum of its counts, which stays at 2^32 - 1.
+    /// Adds lists up: each code once, with the sum of its counts, at most 2^32 - 1.
     ///
-    /// Memory: twice that of the lists, which is used again the next time.
+    /// The memory is twice that of the lists, and is used again the next time.
     pub fn of<'a>(&'a mut self, lists: &[KmerList<'a, C>]) -> KmerList<'a, C> {
         self.free.extend(self.last.take());
         let made = match self.add(lists) {
-            Held::Lent(list) => return list,
-            Held::Made(codes, counts) => (codes, counts),
+            SumList::Lent(list) => return list,
+            SumList::Made(codes, counts) => (codes, counts),
         };
         let (codes, counts) = self.last.insert(made);
         (codes, counts)
     }
 
-    fn add<'a>(&mut self, lists: &[KmerList<'a, C>]) -> Held<'a, C> {
+    fn add<'a>(&mut self, lists: &[KmerList<'a, C>]) -> SumList<'a, C> {
         match lists {
-            [] => Held::Lent((&[], &[])),
-            [one] => Held::Lent(*one),
+            [] => SumList::Lent((&[], &[])),
+            [one] => SumList::Lent(*one),
             _ => {
                 let (some, others) = lists.split_at(lists.len() / 2);
                 let (some, others) = (self.add(some), self.add(others));
                 let (mut codes, mut counts) = self.free.pop().unwrap_or_default();
                 add_two(some.list(), others.list(), &mut codes, &mut counts);
                 for held in [some, others] {
-                    if let Held::Made(codes, counts) = held {
+                    if let SumList::Made(codes, counts) = held {
                         self.free.push((codes, counts));
                     }
                 }
-                Held::Made(codes, counts)
+                SumList::Made(codes, counts)
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The table of k-mers and counts, whoever counted them.
+//! The table of k-mers and counts.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,32 +10,33 @@ use inshore_store::Context;
 use super::{KmerCode, KmerOptions, KmerSummary};
 use crate::{Result, writer::BackgroundWriter};
 
-/// Places of the histogram.
+/// The length of the histogram.
 const HISTOGRAM: usize = 256;
-/// K-mers that become rows at once, at most.
+/// The most k-mers that become rows at once.
 const BATCH_ROWS: usize = 8 << 10;
 
-/// Writes the table of k-mers that it is given in the order of their codes.
+/// Writes a table of k-mers, which are given in the order of their codes.
 pub struct KmerWriter {
     job: Context,
-    rows: Rows,
+    rows: RowBuilder,
     writer: BackgroundWriter,
     histogram: Vec<u64>,
     distinct: u64,
 }
 
 impl KmerWriter {
-    /// Begins the table at `output`, as [`crate::TableWriter::create`] does; what that fails with is told later.
+    /// Begins the table at `output`, as [`crate::TableWriter::create`] does; an error of that is returned by a later
+    /// call.
     pub fn create(job: &Context, output: &Path, options: &KmerOptions) -> KmerWriter {
-        let rows = Rows::new(options);
+        let rows = RowBuilder::new(options);
         let writer = BackgroundWriter::create(output, rows.schema.clone(), job.budget());
         KmerWriter { job: job.clone(), rows, writer, histogram: vec![0; HISTOGRAM], distinct: 0 }
     }
 
-    /// Adds different k-mers in order, behind all others, each with its count.
+    /// Adds distinct k-mers in order, behind all others, each with its count.
     ///
     /// # Errors
-    /// As [`crate::TableWriter::write`]; [`inshore_store::Error::Cancelled`].
+    /// The errors are those of [`crate::TableWriter::write`], and [`inshore_store::Error::Cancelled`].
     pub fn add<K: KmerCode>(&mut self, codes: &[K], counts: &[u32]) -> Result<()> {
         codes.chunks(BATCH_ROWS).zip(counts.chunks(BATCH_ROWS)).try_for_each(|(codes, counts)| {
             self.job.check_cancelled()?;
@@ -55,10 +56,10 @@ impl KmerWriter {
         }
     }
 
-    /// Ends the table, which then has its name, and completes the summary of counting.
+    /// Ends the table, which then gets its name, and completes the summary of counting.
     ///
     /// # Errors
-    /// As [`crate::TableWriter::finish`].
+    /// The errors are those of [`crate::TableWriter::finish`].
     pub fn finish(self, counted: KmerSummary) -> Result<KmerSummary> {
         let KmerWriter { writer, mut histogram, distinct, .. } = self;
         let written = writer.finish()?;
@@ -67,23 +68,23 @@ impl KmerWriter {
     }
 }
 
-/// Makes rows of codes and counts.
-struct Rows {
+/// Converts codes and counts to rows.
+struct RowBuilder {
     schema: SchemaRef,
     k: usize,
     min_count: u32,
     codes: bool,
 }
 
-impl Rows {
-    fn new(options: &KmerOptions) -> Rows {
+impl RowBuilder {
+    fn new(options: &KmerOptions) -> RowBuilder {
         let kind = if options.codes { DataType::UInt64 } else { DataType::Utf8 };
         let fields = vec![Field::new("kmer", kind, false), Field::new("count", DataType::UInt32, false)];
         let schema = Arc::new(Schema::new(fields));
-        Rows { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
+        RowBuilder { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
     }
 
-    /// The rows of those k-mers that were seen often enough, if there are any.
+    /// Makes rows of the k-mers that were seen often enough, if there are any.
     fn batch<K: KmerCode>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
         let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
         let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };
@@ -98,7 +99,7 @@ impl Rows {
                 spell(key.wide(), text);
             }
             let offsets = OffsetBuffer::from_lengths(std::iter::repeat_n(self.k, rows));
-            // Letters of ours.
+            // The text consists of the letters of bases.
             Arc::new(StringArray::new(offsets, Buffer::from_vec(text), None))
         };
         let counts: ArrayRef = Arc::new(UInt32Array::from_iter_values(kept().map(|(_, &count)| count)));
@@ -107,7 +108,7 @@ impl Rows {
     }
 }
 
-/// The letters of four bases.
+/// The letters of four bases, for each byte of a code.
 const SPELLED: [[u8; 4]; 256] = {
     let mut all = [[0; 4]; 256];
     let mut code = 0;
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_counted_and_written_where_it_was_seen_often_enough() {
+    fn added_kmers_are_counted_and_frequent_ones_written() {
         let folder = tempfile::tempdir().unwrap();
         let output = folder.path().join("kmers.csv");
         let job = Context::new(Budget::new(8 << 20, 1), Cancel::default());
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!((summary.histogram[..2].to_vec(), summary.histogram[255]), (vec![1, 1], 2));
         let text = std::fs::read_to_string(&output).unwrap();
         assert_eq!(text, "kmer,count\nAAC,2\nAAG,4294967295\nTTT,301\n");
-        // One that is not finished leaves nothing.
+        // A writer that is not finished leaves nothing.
         let mut writer = KmerWriter::create(&job, &folder.path().join("none.csv"), &options);
         writer.add(&[0u64], &[2]).unwrap();
         drop(writer);

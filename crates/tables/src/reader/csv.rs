@@ -1,7 +1,7 @@
 //! A CSV file as a source of batches. Values are parsed straight into columns of the wanted types.
 //!
-//! The first record has the names of columns, unless [`Header`] says otherwise. What a column is can be guessed from the first
-//! rows ([`super::seen`]): these are kept, and come first.
+//! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be guessed from the
+//! first rows ([`super::seen`]), which are kept and returned first.
 
 use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
 use arrow_schema::{Field, SchemaRef};
@@ -14,25 +14,25 @@ use super::{
 };
 use crate::{Error, Header, Input, Result, allowance::piece_limit, unique_names};
 
-/// Rows that are looked at to guess what a column is.
+/// The number of rows from which types are guessed.
 const SAMPLE_ROWS: usize = 1_000;
 
 pub(super) struct CsvSource {
     name: String,
     names: Vec<String>,
-    /// Somebody said whether the first record has the names.
+    /// The caller said whether the first record has the names.
     is_named: bool,
     records: Records,
     /// The first record is a row, which was not given yet.
     has_row: bool,
     text_bytes_max: u64,
-    /// Where each wanted column stands in a record, and where its type comes from.
+    /// The position of each wanted column in a record, and the origin of its type.
     columns: Vec<(usize, Origin)>,
     wanted: Option<SchemaRef>,
     sample: Option<Sample>,
-    /// Where the types come from that each column of the file has by itself.
+    /// The origin of the type of each column of the file.
     origins: Vec<Origin>,
-    /// The types are known of all rows, or from somebody else.
+    /// The types are those of all rows, or were set by the caller.
     is_known: bool,
 }
 
@@ -72,7 +72,7 @@ impl CsvSource {
         self.records.position()
     }
 
-    /// Reads these columns as those types. The first `carried` of them are text, whatever their values are.
+    /// Chooses columns and their types. The first `carried` of them are text, for all values.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize) {
         let origin = |(place, &column): (usize, &usize)| match place < carried {
             true => (column, Origin::Asked),
@@ -82,12 +82,12 @@ impl CsvSource {
         self.wanted = Some(wanted.clone());
     }
 
-    /// Whether a column's type says nothing about its values.
+    /// Returns whether no value of a column was seen.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == Origin::Unseen
     }
 
-    /// All columns with the types that the first rows suggest; those in `as_text` are text.
+    /// Returns all columns with the types that the first rows suggest; columns in `as_text` are text.
     ///
     /// A first record that may be a row is refused, since its values would silently become column names.
     pub fn inferred_fields(&mut self, as_text: &[usize]) -> Result<Vec<Field>> {
@@ -112,7 +112,7 @@ impl CsvSource {
         Ok(fields)
     }
 
-    /// What all values of each column are.
+    /// Classifies all values of each column.
     pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
         let mut all = vec![Seen::NOTHING; self.names.len()];
         let mut rows = 0u64;
@@ -149,7 +149,7 @@ impl CsvSource {
         Ok(Sample { columns: columns.iter_mut().map(StringBuilder::finish).collect(), lines })
     }
 
-    /// All columns, as they are known to be.
+    /// Returns all columns with their known types.
     pub fn known_fields(&mut self, columns: &SchemaRef, input: &Input) -> Result<Vec<Field>> {
         let names = columns.fields().iter().map(|field| field.name());
         if !names.eq(&self.names) {
@@ -195,7 +195,7 @@ impl CsvSource {
         self.check_returns()
     }
 
-    /// Refuses lines that end with a carriage return alone: all of them would be one.
+    /// Refuses lines that end with a carriage return alone: the whole file would be one line.
     fn check_returns(&self) -> Result<()> {
         let is_joined = |&index: &usize| {
             !self.records.is_quoted(index) && memchr::memchr(b'\r', self.records.field(index)).is_some()
@@ -211,7 +211,7 @@ impl CsvSource {
         }
     }
 
-    /// Refuses a first row that may be no header: it would be lost.
+    /// Refuses a first row that may be no header: the row would be lost.
     fn check_names(&self) -> Result<()> {
         if self.is_named {
             return Ok(());
@@ -238,7 +238,7 @@ impl CsvSource {
         })
     }
 
-    /// The next rows: at most `batch_rows`, and fewer where strings are long; first those that were looked at.
+    /// Returns the next rows, the sample's first: at most `batch_rows`, and fewer where strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let wanted = self.wanted.clone().expect("columns are chosen before batches are read");
         let mut columns: Vec<Column> = wanted
@@ -286,7 +286,7 @@ impl CsvSource {
         Ok(rows)
     }
 
-    /// Goes on to the next row; false at the end.
+    /// Moves to the next row; returns false at the end.
     fn next_row(&mut self) -> Result<bool> {
         if !std::mem::take(&mut self.has_row) && !self.records.next_record()? {
             return Ok(false);

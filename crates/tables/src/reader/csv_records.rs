@@ -1,13 +1,15 @@
 //! Cuts the bytes of a CSV file into records, and these into fields.
 //!
-//! A field that begins with a quote ends with the quote that closes; a quote anywhere else is a letter. A record ends with a
-//! line feed, or with a carriage return before one. Empty lines are no records.
+//! A field that begins with a quote ends with the closing quote; a quote anywhere else is a letter. A record ends with
+//! a line feed, or with a carriage return before one. Empty lines are no records.
 //!
-//! A record lies in the buffer as a whole before it is looked at, so that its fields are slices of it; only a quoted field with
-//! quotes in it is copied. The buffer grows up to the longest record that is accepted, which bounds an open quote too.
+//! A record lies in the buffer as a whole before it is parsed, so that its fields are slices of the buffer; only a
+//! quoted field with quotes inside is copied. The buffer grows up to the longest record that is accepted, which bounds
+//! an open quote too.
 //!
-//! Why not the `csv` crate: it takes the end of the file for the end of an open quote, text behind a closed quote for a part
-//! of the field, and does not say whether a carriage return stood in quotes. Each of these loses rows or letters silently.
+//! The `csv` crate is not used: it takes the end of the file for the end of an open quote, text behind a closed quote
+//! for a part of the field, and does not tell whether a carriage return stood in quotes. Each of these loses rows or
+//! letters silently.
 
 use std::ops::Range;
 
@@ -25,30 +27,30 @@ pub(super) struct Records {
     /// The longest record that is accepted.
     limit: u64,
     buffer: Vec<u8>,
-    /// What of the buffer is read and not yet given.
+    /// The bytes of the buffer that were read and not given yet.
     unread: Range<usize>,
     has_ended: bool,
-    /// The line on which what is not yet given begins, from 1.
+    /// The line on which the unread bytes begin, from 1.
     line: u64,
-    /// The present record: where it begins, and its fields.
+    /// The first line of the current record, and its fields.
     record_line: u64,
     fields: Vec<Field>,
-    /// Quoted fields with quotes in them, without those that double them.
+    /// Quoted fields with quotes inside, without the doubling.
     copied: Vec<u8>,
 }
 
-/// A field: where it stands in the buffer, or among what was copied.
+/// A field: its range in the buffer, or in the copied bytes.
 struct Field {
     place: Range<usize>,
     is_copied: bool,
     is_quoted: bool,
 }
 
-/// What a look at a record gives.
-enum Look {
-    /// It has so many bytes, its end included, and so many line feeds.
+/// The result of parsing a record.
+enum Parsed {
+    /// The record is complete, with so many bytes, its end included, and so many line feeds.
     Whole(usize, u64),
-    /// Its end is not there yet.
+    /// The end of the record is not in the buffer yet.
     Open,
 }
 
@@ -77,12 +79,12 @@ impl Records {
         self.input.position()
     }
 
-    /// The line on which the present record begins.
+    /// Returns the line on which the current record begins.
     pub fn record_line(&self) -> u64 {
         self.record_line
     }
 
-    /// Fields of the present record.
+    /// Returns the number of fields of the current record.
     pub fn len(&self) -> usize {
         self.fields.len()
     }
@@ -92,17 +94,17 @@ impl Records {
         if *is_copied { &self.copied[place.clone()] } else { &self.buffer[place.clone()] }
     }
 
-    /// Whether a field of the present record stands in quotes.
+    /// Returns whether a field of the current record stands in quotes.
     pub fn is_quoted(&self, index: usize) -> bool {
         self.fields[index].is_quoted
     }
 
-    /// Whether all of the file was read, and given.
+    /// Returns whether all of the file was read and given.
     pub fn is_at_end(&self) -> bool {
         self.has_ended && self.unread.is_empty()
     }
 
-    /// Goes on to the next record; false at the end.
+    /// Moves to the next record; returns false at the end.
     pub fn next_record(&mut self) -> Result<bool> {
         self.skip_empty_lines()?;
         self.record_line = self.line;
@@ -110,7 +112,7 @@ impl Records {
             return Ok(false);
         }
         loop {
-            if let Look::Whole(bytes, feeds) = self.look()? {
+            if let Parsed::Whole(bytes, feeds) = self.parse_record()? {
                 if bytes as u64 > self.limit {
                     return Err(self.too_large());
                 }
@@ -143,7 +145,7 @@ impl Records {
         self.line += 1;
     }
 
-    /// Reads more behind what is not yet given.
+    /// Reads more bytes into the buffer.
     fn fill(&mut self) -> Result<()> {
         let kept = self.unread.len();
         self.buffer.copy_within(self.unread.clone(), 0);
@@ -157,8 +159,8 @@ impl Records {
         Ok(())
     }
 
-    /// Cuts the record that begins with what is not yet given into fields.
-    fn look(&mut self) -> Result<Look> {
+    /// Splits the record at the beginning of the unread bytes into fields.
+    fn parse_record(&mut self) -> Result<Parsed> {
         self.fields.clear();
         self.copied.clear();
         let (mut at, end) = (self.unread.start, self.unread.end);
@@ -169,19 +171,19 @@ impl Records {
                 true => self.quoted_field(at, &mut feeds)?,
                 false => self.plain_field(at),
             };
-            // The place of what ended the field; of the end of the file where that did.
-            let Some(behind) = behind else { return Ok(Look::Open) };
+            // The position behind the separator or line end; that of the end of the file for the last field.
+            let Some(behind) = behind else { return Ok(Parsed::Open) };
             match self.buffer[..end].get(behind) {
                 Some(&byte) if byte == self.separator => at = behind + 1,
                 last => {
                     let ending = last.map_or(0, |&byte| if byte == b'\r' { 2 } else { 1 });
-                    return Ok(Look::Whole(end.min(behind + ending) - self.unread.start, feeds + 1));
+                    return Ok(Parsed::Whole(end.min(behind + ending) - self.unread.start, feeds + 1));
                 }
             }
         }
     }
 
-    /// Takes a field without quotes; gives the place behind it, `None` where its end is not there yet.
+    /// Parses a field without quotes; returns the position behind it, or `None` where its end is not in the buffer yet.
     fn plain_field(&mut self, start: usize) -> Option<usize> {
         let rest = &self.buffer[start..self.unread.end];
         let length = memchr2(self.separator, b'\n', rest).or(self.has_ended.then_some(rest.len()))?;
@@ -193,7 +195,7 @@ impl Records {
         Some(start + length)
     }
 
-    /// The same for one that begins with a quote.
+    /// Parses a field that begins with a quote, in the same way.
     fn quoted_field(&mut self, start: usize, feeds: &mut u64) -> Result<Option<usize>> {
         let (copied_before, mut from, mut feeds_inside) = (self.copied.len(), start + 1, 0);
         let closed = loop {

@@ -1,4 +1,5 @@
-//! How long the strings of a Parquet page are that codes their lengths as differences (DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY).
+//! The lengths of strings in Parquet pages that encode lengths as differences (DELTA_LENGTH_BYTE_ARRAY,
+//! DELTA_BYTE_ARRAY).
 //!
 //! ```text
 //!   lengths             [ values in a block | miniblocks in a block | values | first value ] block ...
@@ -7,20 +8,19 @@
 //!   DELTA_BYTE_ARRAY    lengths of what each shares with the one before, then the rest of each as DELTA_LENGTH
 //! ```
 //!
-//! A few bytes can say that millions of strings follow, or that each has a million bytes of the one before. So the lengths are added
-//! up before the decoder allocates anything.
+//! A few bytes can claim millions of strings, each with a million bytes of the one before. So the lengths are added up
+//! before the decoder allocates anything.
 
 use parquet::basic::Encoding;
 
-/// The strings of a page: how many the page codes, and their bytes in all.
+/// The number of strings of a page, and their bytes in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Coded {
     pub strings: u64,
     pub bytes: u64,
 }
 
-/// Adds up the lengths of strings in `values`, of which there are `strings_max` at most; `None` where they are not coded so, or more
-/// are.
+/// Adds up the lengths of strings in `values`; `None` for another encoding, or for more strings than `strings_max`.
 pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Option<Coded> {
     let (shared, rest) = match encoding {
         Encoding::DELTA_BYTE_ARRAY => lengths(values, strings_max)?,
@@ -33,7 +33,7 @@ pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Opti
     (is_whole && are_paired).then_some(all)
 }
 
-/// The sum of numbers that are not negative, and what comes behind them.
+/// Adds up numbers that are not negative; also returns the bytes behind them.
 fn lengths(bytes: &[u8], count_max: u64) -> Option<(Coded, &[u8])> {
     let mut rest = bytes;
     let block_values = number(&mut rest)?;
@@ -71,7 +71,7 @@ fn lengths(bytes: &[u8], count_max: u64) -> Option<(Coded, &[u8])> {
     Some((Coded { strings, bytes: sum }, rest))
 }
 
-/// The number at a place among those of so many bits, the lowest first.
+/// Returns the number at an index among packed numbers of `width` bits, lowest bits first.
 fn unpacked(packed: &[u8], index: u64, width: u8) -> Option<u64> {
     if width == 0 {
         return Some(0);
@@ -85,7 +85,7 @@ fn unpacked(packed: &[u8], index: u64, width: u8) -> Option<u64> {
     Some((u128::from_le_bytes(word) >> shift) as u64 & mask)
 }
 
-/// A number of 7 bits a byte, the lowest first.
+/// Reads a number of 7 bits a byte, lowest bits first.
 fn number(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
@@ -99,7 +99,7 @@ fn number(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// The same for a signed one, whose sign is the lowest bit.
+/// Reads a signed number, whose sign is the lowest bit.
 fn signed(bytes: &mut &[u8]) -> Option<i64> {
     let number = number(bytes)?;
     Some((number >> 1) as i64 ^ -((number & 1) as i64))
@@ -109,7 +109,7 @@ fn signed(bytes: &mut &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    /// Lengths in blocks of 128 values with 4 miniblocks of 32, each of `width` bits.
+    /// Encodes lengths in blocks of 128 values with 4 miniblocks of 32, each of `width` bits.
     fn coded_lengths(all: &[u64], width: u8) -> Vec<u8> {
         let mut bytes = vec![0x80, 1, 4];
         let put = |mut number: u64, bytes: &mut Vec<u8>| loop {
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn hostile_lengths_are_refused() {
         let delta = Encoding::DELTA_LENGTH_BYTE_ARRAY;
-        // No miniblocks; a width beyond 64 bits; a negative length; lengths whose sum is above 2^64.
+        // The cases: no miniblocks; a width beyond 64 bits; a negative length; lengths whose sum is above 2^64.
         for bytes in [
             &[0x80, 1, 0, 2, 0, 0, 0, 0][..],
             &[0x80, 1, 4, 2, 0, 0, 65, 0, 0, 0],

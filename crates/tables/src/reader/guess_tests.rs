@@ -1,4 +1,4 @@
-//! What text files are taken for, and what happens when a later row says something else.
+//! Tests of the types that text files get, and of later rows that contradict.
 
 use std::fs;
 
@@ -48,7 +48,7 @@ impl Place {
         Ok(batches)
     }
 
-    /// All values of all columns as text, with the types of the columns.
+    /// Returns all values of all columns as text, with the types of the columns.
     fn values(&self, input: &Input) -> Result<(Vec<DataType>, Vec<String>)> {
         let batches = self.read(input, None)?;
         let schema = batches[0].schema();
@@ -69,7 +69,7 @@ impl Place {
     }
 }
 
-/// A file of one column `c`, of 1,100 times `head` and then `last`.
+/// Makes a file of one column `c`: 1,100 times `head`, and then `last`.
 fn late(ending: &str, head: &str, last: &str) -> String {
     match ending {
         "csv" => format!("a,c\n{}0,{last}\n", format!("0,{head}\n").repeat(1100)),
@@ -107,7 +107,7 @@ fn a_later_value_that_contradicts_the_first_rows_is_an_error_with_its_line() {
 }
 
 #[test]
-fn all_rows_tell_which_type_keeps_every_value() {
+fn exact_columns_keep_every_value_of_all_rows() {
     let place = Place::new();
     let huge = "99999999999999999999";
     for (ending, head, last, kind, value) in [
@@ -142,7 +142,7 @@ fn all_rows_tell_which_type_keeps_every_value() {
 }
 
 #[test]
-fn files_together_have_the_type_that_keeps_the_values_of_all() {
+fn several_files_get_types_that_keep_the_values_of_all() {
     let place = Place::new();
     let inputs = [place.write("a.csv", "x,y\n1,2\n"), place.write("b.csv", "x,y\n1.5,z\n")];
     let exact = exact_columns(&place.job, &inputs, &[]).unwrap().unwrap();
@@ -169,7 +169,7 @@ fn big_whole_numbers_stay_apart() {
 }
 
 #[test]
-fn a_first_row_that_may_be_none_of_names_is_refused_unless_it_is_said_what_it_is() {
+fn a_first_row_that_may_be_no_header_is_refused_without_the_header_option() {
     let place = Place::new();
     for (text, why) in [
         ("1,2\n3,4\n", "'1' (a number)"),
@@ -198,13 +198,13 @@ fn a_first_row_that_may_be_none_of_names_is_refused_unless_it_is_said_what_it_is
     for text in ["2020-Q1,v1.2.3\n1,2\n", "a-1,b/2\n1,2\n", "-,/\n1,2\n"] {
         assert_eq!(place.read(&place.write("n.csv", text), None).unwrap()[0].num_rows(), 1, "{text}");
     }
-    // No row is lost where there is but one.
+    // A file of one row loses no row.
     let one = place.write("one.csv", "1,2").with_header(Header::Absent);
     assert_eq!(place.values(&one).unwrap().1, ["1", "2"]);
 }
 
 #[test]
-fn names_that_are_there_twice_get_numbers_where_the_first_line_is_said_to_have_names() {
+fn repeated_names_get_numbers_with_the_header_option() {
     let place = Place::new();
     let input = place.write("n.csv", "a,a,a_1,a\n1,2,3,x\n").with_header(Header::Present);
     let batch = &place.read(&input, None).unwrap()[0];
@@ -212,13 +212,13 @@ fn names_that_are_there_twice_get_numbers_where_the_first_line_is_said_to_have_n
     assert_eq!(names, ["a", "a_2", "a_1", "a_3"]);
     let batch = &place.read(&input, Some(&["a_2"])).unwrap()[0];
     assert_eq!(batch.column(0).as_primitive::<Int64Type>().values(), &[2]);
-    // The same names where the types are those of all rows.
+    // The names are the same where the types are those of all rows.
     let exact = exact_columns(&place.job, &[input], &[]).unwrap().unwrap();
     assert_eq!(place.values(&exact[0]).unwrap().1, ["1", "2", "3", "x"]);
 }
 
 #[test]
-fn an_open_quote_is_told_with_the_line_on_which_it_opens() {
+fn an_open_quote_is_refused_with_the_line_on_which_it_opens() {
     let place = Place::new();
     for (text, line) in [
         ("a,b\n3,z\n1,\"cut here\n2,y\n", 3),
@@ -241,7 +241,7 @@ fn returns_end_lines_before_a_feed_alone() {
     let place = Place::new();
     let error = place.refusal("cr.csv", "a,b\r3,4\r1,2\r");
     assert!(error.contains("cr.csv:1: expected lines that end with a line feed"), "{error}");
-    // In quotes they are letters, at the end of the last field too.
+    // In quotes carriage returns are letters, at the end of the last field too.
     let input = place.write("cr.csv", "a,b\r\n1,\"x\r\"\r\n2,\"y\r\n\"\n3,\"z\"\r\n4,w\r\n5,\"v\"\r");
     let batch = &place.read(&input, None).unwrap()[0];
     let values: Vec<&str> = batch.column(1).as_string::<i32>().iter().flatten().collect();
@@ -250,7 +250,7 @@ fn returns_end_lines_before_a_feed_alone() {
 }
 
 #[test]
-fn quoted_fields_of_any_length_come_as_they_are() {
+fn quoted_fields_of_any_length_are_read_unchanged() {
     let place = Place::new();
     let long = "x\"\"y\n".repeat(60_000);
     let text = format!("a,b\n\"{long}\",1\n\"\",2\n\"p\"\"q\",3\n5\" pipe,4\n");
@@ -279,7 +279,7 @@ fn surrogate_pairs_of_every_plane_are_read() {
 }
 
 #[test]
-fn a_late_member_fails_only_who_asks_for_all() {
+fn a_late_member_fails_only_readers_of_all_columns() {
     let place = Place::new();
     let text = format!("{}{{\"c\":8,\"note\":\"rare\"}}\n", "{\"c\":7}\n".repeat(1000));
     let input = place.write("late.jsonl", text);
@@ -324,7 +324,7 @@ fn json_of_any_shape_is_read_or_refused_with_its_line() {
 }
 
 #[test]
-fn who_names_types_gets_them_or_an_error() {
+fn named_types_are_returned_or_an_error() {
     let place = Place::new();
     let input = place.write("j.jsonl", "{\"id\":\"7\"}\n{\"id\":8}\n");
     let columns = [("id", DataType::UInt64)];

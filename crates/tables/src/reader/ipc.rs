@@ -1,15 +1,16 @@
 //! An Arrow IPC file or stream as a source of batches.
 //!
-//! Both are read as a stream: the file format is the stream between two magics, followed by a footer for those
-//! who want to seek. So it also reads from a pipe and below gzip.
+//! Both are read as a stream: the file format is the stream between two magics, followed by a footer for readers that
+//! seek. So an Arrow file also reads from a pipe and below gzip.
 //!
 //! ```text
 //! ["ARROW1" padding] message ... end of stream [footer, its length, "ARROW1"]
 //! message: ffffffff | length | header (flatbuffer), says how long the body is | body
 //! ```
 //!
-//! The lengths are read and compared with the budget before anything is allocated for them. Dictionaries of chosen columns are kept
-//! as long as the file is open; the columns come out as their values, texts as views into the dictionary.
+//! The lengths are read and compared with the budget before anything is allocated for them. Dictionaries of chosen
+//! columns are kept as long as the file is open; the columns are returned as their values, texts as views into the
+//! dictionary.
 
 use std::{
     collections::HashMap,
@@ -37,7 +38,7 @@ use crate::{
 
 const FILE_MAGIC: &[u8; 8] = b"ARROW1\0\0";
 const CONTINUATION: [u8; 4] = [0xff; 4];
-/// Before a compressed buffer stands its unpacked length, -1 if it is not compressed after all.
+/// The bytes before a compressed buffer: its uncompressed length, or -1 if the buffer is not compressed after all.
 const LENGTH_BYTES: u64 = 8;
 const BATCH: &str = "an Arrow record batch";
 const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
@@ -45,15 +46,15 @@ const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
 pub(super) struct IpcSource {
     input: Bytes,
     is_file: bool,
-    /// As the file has it, and without dictionaries.
+    /// The schema of the file, and the same without dictionaries.
     stored: SchemaRef,
     plain: SchemaRef,
-    /// Dictionaries by their ids, and what each takes.
+    /// Dictionaries by their ids, and the memory of each.
     dictionaries: HashMap<i64, ArrayRef>,
     dictionary_bytes: HashMap<i64, u64>,
     /// Chosen columns in the order of the file.
     projection: Vec<usize>,
-    /// Where each chosen column stands among those.
+    /// The position of each chosen column among those.
     order: Vec<usize>,
     piece_limit: u64,
     allowance: Allowance,
@@ -132,7 +133,7 @@ impl IpcSource {
         self.skip(body_bytes)
     }
 
-    /// The magic is padded to the alignment of the writer, up to 64 bytes.
+    /// Reads the first header; the magic before it is padded to the alignment of the writer, up to 64 bytes.
     fn header_after_magic(&mut self) -> Result<Option<Vec<u8>>> {
         let mut word = [0; 4];
         for _ in 0..64 / 4 {
@@ -168,7 +169,7 @@ impl IpcSource {
         Ok(None)
     }
 
-    /// Reads a dictionary, or more of one, where a chosen column needs it.
+    /// Reads a dictionary, or an extension of one, where a chosen column needs it.
     fn read_dictionary(&mut self, message: &Message, body_bytes: u64) -> Result<()> {
         let no_dictionary = "no dictionary";
         let header = message.header_as_dictionary_batch();
@@ -180,7 +181,7 @@ impl IpcSource {
         }
         let data = header.data().ok_or_else(|| self.damaged(no_dictionary.to_string()))?;
         let (body, bytes) = self.read_body(&data, body_bytes, "an Arrow dictionary")?;
-        // More of one is put behind what is there.
+        // An extension is appended to the existing dictionary.
         let before = self.dictionary_bytes.get(&header.id()).copied().unwrap_or(0);
         let bytes = if header.isDelta() { bytes + before } else { bytes };
         self.dictionary_bytes.insert(header.id(), bytes);
@@ -189,7 +190,7 @@ impl IpcSource {
         read.map_err(|error| self.damaged(error.to_string()))
     }
 
-    /// Reads the body of a message; gives what it takes with what is unpacked of it, too.
+    /// Reads the body of a message; also returns its memory, with the decompressed buffers.
     fn read_body(
         &mut self,
         header: &arrow_ipc::RecordBatch,
@@ -232,7 +233,7 @@ impl IpcSource {
         Ok(batch)
     }
 
-    /// The decoder asserts that all buffers lie in the body.
+    /// Checks that all buffers lie in the body, which the decoder asserts.
     fn check_buffers(&self, header: &arrow_ipc::RecordBatch, body_bytes: u64) -> Result<()> {
         for buffer in header.buffers().iter().flatten() {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
@@ -244,7 +245,7 @@ impl IpcSource {
         Ok(())
     }
 
-    /// What the buffers of a compressed batch say that they unpack to.
+    /// Returns the decompressed size that the buffers of a compressed batch claim.
     fn unpacked_bytes(&self, header: &arrow_ipc::RecordBatch, body: &[u8]) -> Result<u64> {
         let mut sum = 0u64;
         for buffer in header.buffers().iter().flatten() {
@@ -262,7 +263,7 @@ impl IpcSource {
         Ok(sum)
     }
 
-    /// The header of the next message, or `None` at the end of the stream.
+    /// Returns the header of the next message, or `None` at the end of the stream.
     fn next_header(&mut self) -> Result<Option<Vec<u8>>> {
         let mut start = [0; 4];
         if !self.read_exact_or_end(&mut start)? {
@@ -288,7 +289,7 @@ impl IpcSource {
     }
 
     fn parse<'a>(&self, header: &'a [u8]) -> Result<Message<'a>> {
-        root_as_message(header).map_err(|error| self.damaged(format!("a message that is none: {error}")))
+        root_as_message(header).map_err(|error| self.damaged(format!("invalid message: {error}")))
     }
 
     fn body_bytes(&self, message: &Message) -> Result<u64> {
@@ -364,8 +365,8 @@ impl IpcSource {
     }
 }
 
-/// Columns that are coded by a dictionary as their values. Texts point into it: a short dictionary of long texts can else become
-/// a batch of gigabytes.
+/// Replaces dictionary columns by their values. Texts point into the dictionary: otherwise a short dictionary of long
+/// texts could become a batch of gigabytes.
 fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, ArrowError> {
     let plain = |column: &ArrayRef| {
         let Some(coded) = column.as_any_dictionary_opt() else { return Ok(column.clone()) };
@@ -374,7 +375,7 @@ fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, 
             DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
             other => other.clone(),
         };
-        // Not by one cast (arrow 59.3), which takes a null in the dictionary for an empty text.
+        // One cast (arrow 59.3) would take a null in the dictionary for an empty text.
         take(&cast(coded.values(), &kind)?, coded.keys(), None)
     };
     let columns = batch.columns().iter().map(plain).collect::<std::result::Result<Vec<_>, _>>()?;

@@ -1,14 +1,14 @@
 //! A file of JSON lines as a source of batches: one object in each line, its members are columns.
 //!
-//! The columns are the members of the first lines. A member that a line does not have is null. One that a later line has beyond
-//! them is passed over where columns are named, and contradicts where all columns are read. A member that stands twice in an
-//! object has the last of its values.
+//! The columns are the members of the first lines. A member that a line does not have is null. Further members of later
+//! lines are skipped where columns are named, and contradict where all columns are read. A member that stands twice in
+//! an object has the last of its values.
 //!
-//! A line is walked through once; values of wanted members are taken as they are written, so that a number is parsed as the
-//! column's type and none is cut to fit.
+//! Each line is parsed once; values of wanted members are kept as text, so that a number is parsed as the column's type
+//! and none is cut to fit.
 //!
-//! Why not the `arrow-json` crate (59.3): it cuts fractions to whole numbers where a column is of these, reads numbers in quotes as
-//! numbers, and turns half of the escaped surrogate pairs into other characters.
+//! The `arrow-json` crate (59.3) is not used: it cuts fractions to whole numbers in columns of these, reads numbers in
+//! quotes as numbers, and turns half of the escaped surrogate pairs into other characters.
 
 use std::{
     collections::HashMap,
@@ -30,19 +30,19 @@ use super::{
 use crate::{Error, Input, LineBlock, LineBlocks, Result, allowance::piece_limit};
 
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Lines that are looked at to guess what a column is.
+/// The number of lines from which types are guessed.
 const SAMPLE_LINES: usize = 1_000;
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
 pub(super) struct JsonSource {
     blocks: LineBlocks,
     block: LineBlock,
-    /// Bytes and lines of the block that were read.
+    /// The bytes and lines of the block that were read.
     read: (usize, u64),
     schema: Schema,
     /// The number of each column, by its name.
     places: HashMap<String, usize>,
-    /// Where the type of each column comes from.
+    /// The origin of the type of each column.
     origins: Vec<Origin>,
     is_known: bool,
     wanted: Wanted,
@@ -52,9 +52,9 @@ pub(super) struct JsonSource {
 /// The columns that are read.
 struct Wanted {
     schema: SchemaRef,
-    /// For each column the member that it is made of, and where its type comes from.
+    /// For each column its member, and the origin of its type.
     columns: Vec<(usize, Origin)>,
-    /// Whether a member that is no column contradicts.
+    /// A member that is no column contradicts.
     is_strict: bool,
 }
 
@@ -102,12 +102,12 @@ impl JsonSource {
         self.blocks.position()
     }
 
-    /// Whether a column's type says nothing about its values.
+    /// Returns whether no value of a column was seen.
     pub fn is_unseen(&self, column: usize) -> bool {
         self.origins[column] == Origin::Unseen
     }
 
-    /// Columns named in `as_text` are text from now on.
+    /// Makes columns named in `as_text` text.
     pub fn take_as_text(&mut self, as_text: &[usize]) {
         let fields =
             self.schema.fields().iter().enumerate().map(|(index, field)| match as_text.contains(&index) {
@@ -118,8 +118,8 @@ impl JsonSource {
         as_text.iter().for_each(|&index| self.origins[index] = Origin::Asked);
     }
 
-    /// Reads these columns as those types. The first `carried` of them are text, whatever their values are; with `is_strict` no
-    /// member may be left out.
+    /// Chooses columns and their types. The first `carried` of them are text, for all values; with `is_strict` no
+    /// member may be skipped.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize, is_strict: bool) {
         let origin = |(place, &column): (usize, &usize)| {
             let is_own = wanted.field(place).data_type() == self.schema.field(column).data_type();
@@ -132,7 +132,8 @@ impl JsonSource {
         self.wanted = Wanted { schema: wanted.clone(), columns, is_strict };
     }
 
-    /// Takes for columns the members of the first lines, in the order in which they come, with types that fit all their values.
+    /// Finds columns: the members of the first lines, in the order in which they come, with types that fit all their
+    /// values.
     fn infer(&mut self) -> Result<()> {
         let (mut all, mut lines) = (Members::default(), 0);
         let mut rest = &self.block.bytes[self.read.0..];
@@ -156,7 +157,7 @@ impl JsonSource {
         Ok(())
     }
 
-    /// Adds the members of a line to what is known of all.
+    /// Adds the members of a line to those of all lines.
     fn look(&self, line: &[u8], number: u64, all: &mut Members) -> Result<()> {
         if line.trim_ascii().is_empty() {
             return Ok(());
@@ -176,7 +177,7 @@ impl JsonSource {
         }
     }
 
-    /// What all values of each member are.
+    /// Classifies all values of each member.
     pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
         let mut all = Members::default();
         loop {
@@ -202,7 +203,7 @@ impl JsonSource {
         Ok(true)
     }
 
-    /// The next rows: at most `batch_rows`, and fewer where strings are long.
+    /// Returns the next rows: at most `batch_rows`, and fewer where strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
         let Wanted { schema, columns, .. } = &self.wanted;
         let column = |(field, &(_, origin)): (&Arc<Field>, &(usize, Origin))| Column::new(field, origin);
@@ -222,7 +223,7 @@ impl JsonSource {
         Ok(Some(RecordBatch::try_new(schema, arrays).expect("columns of equal length and the wanted types")))
     }
 
-    /// Adds rows of the present block; gives how much of it is read then.
+    /// Adds rows of the current block; returns how much of the block is read then.
     fn rows_of_block(
         &self,
         columns: &mut [Column],
@@ -241,7 +242,7 @@ impl JsonSource {
                 continue;
             }
             values.fill(None);
-            let mut row = Row { columns: schema, places, next: 0, values: &mut values, other: None };
+            let mut row = LineValues { columns: schema, places, next: 0, values: &mut values, other: None };
             let mut decoder = serde_json::Deserializer::from_slice(line);
             let walked = decoder.deserialize_map(&mut row).and_then(|()| decoder.end());
             walked.map_err(|error| self.bad_line(number, line, &error))?;
@@ -287,14 +288,14 @@ impl JsonSource {
     }
 
     fn bad_line(&self, number: u64, line: &[u8], why: &serde_json::Error) -> Error {
-        // Without the place that the library gives, which is one in the line.
+        // The library's own position is cut off, since it is one within the line.
         let why = why.to_string();
         let why = why.split(" at line ").next().unwrap_or_default();
         Error::bad_line(self.blocks.name(), number, format!("an object in a line ({why})"), line)
     }
 }
 
-/// The first line of some bytes, and what comes after it.
+/// Splits off the first line of some bytes, and returns the rest too.
 fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     match memchr(b'\n', bytes) {
         Some(end) => (&bytes[..end], &bytes[end + 1..]),
@@ -302,16 +303,16 @@ fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The members that objects have, in the order in which they came first, and what their values are.
+/// The members of objects in the order of their first appearance, with the classes of their values.
 #[derive(Default)]
 struct Members {
     found: Vec<(String, Seen)>,
     places: HashMap<String, usize>,
-    /// Memory that all members take, about.
+    /// The estimated memory of all members.
     bytes: u64,
 }
 
-/// Bytes of memory that a member takes beside two copies of its name.
+/// The memory of a member beyond two copies of its name, in bytes.
 const MEMBER_BYTES: u64 = 128;
 
 impl<'de> Visitor<'de> for &mut Members {
@@ -324,7 +325,7 @@ impl<'de> Visitor<'de> for &mut Members {
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> std::result::Result<(), A::Error> {
         let mut next = 0;
         loop {
-            let Some(place) = object.next_key_seed(&mut Name { of: &mut *self, next })? else {
+            let Some(place) = object.next_key_seed(&mut MemberName { of: &mut *self, next })? else {
                 return Ok(());
             };
             let value: &RawValue = object.next_value()?;
@@ -345,12 +346,12 @@ fn seen(value: &str) -> Seen {
 }
 
 /// Finds a name among the members, or adds it; most objects have the same members in the same order.
-struct Name<'a> {
+struct MemberName<'a> {
     of: &'a mut Members,
     next: usize,
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Name<'_> {
+impl<'de> DeserializeSeed<'de> for &mut MemberName<'_> {
     type Value = usize;
 
     fn deserialize<D: Deserializer<'de>>(self, name: D) -> std::result::Result<usize, D::Error> {
@@ -358,7 +359,7 @@ impl<'de> DeserializeSeed<'de> for &mut Name<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Name<'_> {
+impl<'de> Visitor<'de> for &mut MemberName<'_> {
     type Value = usize;
 
     fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
@@ -381,7 +382,7 @@ impl<'de> Visitor<'de> for &mut Name<'_> {
 }
 
 /// The values of a line.
-struct Row<'a, 'de> {
+struct LineValues<'a, 'de> {
     columns: &'a Schema,
     places: &'a HashMap<String, usize>,
     next: usize,
@@ -390,7 +391,7 @@ struct Row<'a, 'de> {
     other: Option<String>,
 }
 
-impl<'de> Visitor<'de> for &mut Row<'_, 'de> {
+impl<'de> Visitor<'de> for &mut LineValues<'_, 'de> {
     type Value = ();
 
     fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
@@ -411,11 +412,11 @@ impl<'de> Visitor<'de> for &mut Row<'_, 'de> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Row<'_, 'de> {
+impl<'de> DeserializeSeed<'de> for &mut LineValues<'_, 'de> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, name: D) -> std::result::Result<Option<usize>, D::Error> {
-        struct Find<'b, 'a, 'de>(&'b mut Row<'a, 'de>);
+        struct Find<'b, 'a, 'de>(&'b mut LineValues<'a, 'de>);
         impl<'de> Visitor<'de> for Find<'_, '_, '_> {
             type Value = Option<usize>;
 

@@ -1,4 +1,5 @@
-//! JSON lines in a build without the feature `json`: a file of them is refused by name. Nothing of this type exists.
+//! A stand-in for JSON lines in a build without the feature `json`: a file of them is refused by name. No value of this
+//! type exists.
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};

@@ -1,8 +1,7 @@
 //! A Parquet file as a source of batches.
 //!
-//! The library's batch reader is used with pages of our own ([`super::parquet_pages`]), so that every page passes
-//! a guard. Strings are read as views into their pages: a short dictionary can then not become a batch of
-//! gigabytes.
+//! The library's batch reader gets pages of this crate ([`super::parquet_pages`]), so that every page passes a guard.
+//! Strings are read as views into their pages: otherwise a short dictionary could become a batch of gigabytes.
 
 use std::{ops::Range, sync::Arc};
 
@@ -44,16 +43,16 @@ pub(super) struct ParquetSource {
     metadata: Arc<ParquetMetaData>,
     schema: Schema,
     reader: Option<ParquetRecordBatchReader>,
-    /// Which columns are read, in the order of the file, and how many rows of them at once.
+    /// The columns that are read, in the order of the file, and the number of rows at once.
     chosen: (Vec<usize>, usize),
-    /// Where each chosen column stands among those that are read, which come in the order of the file.
+    /// The position of each chosen column among those that are read, which come in the order of the file.
     order: Vec<usize>,
     rows_left: u64,
     /// The row groups that are read.
     groups: Range<usize>,
 }
 
-/// Nothing of the footer that is not needed.
+/// Returns options that skip the unneeded parts of the footer.
 fn options() -> ArrowReaderOptions {
     ArrowReaderOptions::new()
         .with_skip_arrow_metadata(true)
@@ -67,7 +66,7 @@ impl ParquetSource {
         let seekable = "Parquet is read from its end, so it must be a plain file, not standard input, a pipe or \
             compressed as a whole";
         let Some(bytes) = input.compressed_bytes() else {
-            // A path that is not there should say so.
+            // The error should name a path that does not exist.
             input.open_pieces()?;
             return Err(Error::unsupported(input.name(), seekable));
         };
@@ -78,7 +77,7 @@ impl ParquetSource {
             let packed = input.path().is_some_and(|path| {
                 path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gz") || ending == "zst")
             });
-            // As much again is for the rest of the job.
+            // The second half is for the rest of the job.
             let held = |bytes| 2 * METADATA_BYTES_PER_FOOTER_BYTE * bytes;
             let needs = |bytes| Needs { piece_bytes: bytes, held_bytes: held(bytes) };
             match packed {
@@ -109,8 +108,8 @@ impl ParquetSource {
         &self.schema
     }
 
-    /// The smallest and the largest value of columns of whole numbers, as the statistics of all row groups have them;
-    /// `None` where they do not. Whoever wrote the file may have got them wrong.
+    /// Returns the smallest and the largest value of columns of whole numbers in the statistics of all row groups;
+    /// `None` without such statistics. The writer of the file may have got them wrong.
     pub fn ranges_of(&self, columns: &[Option<usize>]) -> Result<Vec<Option<(i128, i128)>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaf = |column: usize| {
@@ -134,7 +133,7 @@ impl ParquetSource {
         self.schema.fields().iter().map(|field| field.name().clone()).collect()
     }
 
-    /// What the statistics of each row group say about columns.
+    /// Returns the statistics of each row group for some columns.
     pub fn group_values(&self, columns: &[Option<usize>]) -> Result<Vec<Option<GroupValues>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaf = |column: usize| {
@@ -161,7 +160,7 @@ impl ParquetSource {
         groups: &[RowGroupMetaData],
     ) -> Result<Option<GroupValues>> {
         let field = self.schema.field(column);
-        // Written when nobody knew how all types compare.
+        // The writer used the statistics of old, before the order of all types was defined.
         let is_old = |group: &RowGroupMetaData| {
             group.column(leaf).statistics().is_some_and(Statistics::is_min_max_deprecated)
         };
@@ -189,7 +188,7 @@ impl ParquetSource {
         self.file.position()
     }
 
-    /// Reads one of `count` parts only: row groups whose bytes begin in it.
+    /// Restricts reading to one of `count` parts: row groups whose bytes begin in it.
     pub fn take_part(&mut self, number: usize, count: usize) {
         let groups = self.metadata.row_groups();
         let bytes = |group: &RowGroupMetaData| group.compressed_size().max(0) as u64;
@@ -210,7 +209,7 @@ impl ParquetSource {
         self.take_groups(border(number)..end);
     }
 
-    /// Reads these alone.
+    /// Restricts reading to these row groups.
     pub fn take_groups(&mut self, groups: Range<usize>) {
         let rows = |group: &RowGroupMetaData| group.num_rows().max(0) as u64;
         self.rows_left =
@@ -218,7 +217,7 @@ impl ParquetSource {
         self.groups = groups;
     }
 
-    /// From the first byte of its first page to the last one of its last.
+    /// Returns the byte range from the first page to the last of a row group.
     pub fn bytes_of(&self, group: usize) -> Result<Range<u64>> {
         let mut all: Option<Range<u64>> = None;
         for chunk in self.metadata.row_group(group).columns() {
@@ -228,7 +227,7 @@ impl ParquetSource {
         Ok(all.unwrap_or_default())
     }
 
-    /// The pages of each chosen column of a row group.
+    /// Returns the byte range of each chosen column of a row group.
     pub fn chunks_of(&self, group: usize) -> Result<Vec<Range<u64>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaves = self.metadata.row_group(group).columns().iter().enumerate();
@@ -250,13 +249,14 @@ impl ParquetSource {
         self.metadata.row_groups().len()
     }
 
-    /// Begins to read `groups`, the columns that were chosen before.
+    /// Begins to read `groups`, with the columns that were chosen before.
     pub fn restart(&mut self, groups: Range<usize>) -> Result<()> {
         self.take_groups(groups);
         self.start()
     }
 
-    /// Lets the drive read the chosen columns of a row group while others are decoded, in all a quarter of the budget.
+    /// Asks the drive to read the chosen columns of a row group while others are decoded, in total a quarter of the
+    /// budget.
     pub fn will_read(&self, group: usize) {
         let Some(group) = self.metadata.row_groups().get(group) else { return };
         let columns = &self.chosen.0;
@@ -268,12 +268,12 @@ impl ParquetSource {
         }
     }
 
-    /// The rows that are left of the part.
+    /// Returns the number of rows that are left of the part.
     pub fn rows(&self) -> u64 {
         self.rows_left
     }
 
-    /// The first row of the part in the file.
+    /// Returns the number of the part's first row in the file.
     pub fn first_row(&self) -> u64 {
         let before = &self.metadata.row_groups()[..self.groups.start];
         before.iter().map(|group| group.num_rows().max(0) as u64).fold(0, u64::saturating_add)
@@ -307,15 +307,18 @@ impl ParquetSource {
         self.file.set_columns((0..leaves).map(is_text));
         let text_leaves: Vec<usize> = (0..leaves).filter(|&leaf| is_text(leaf)).collect();
         let batch_rows = (*batch_rows).min(self.text_rows(&text_leaves));
-        let groups =
-            Groups { file: self.file.clone(), metadata: self.metadata.clone(), range: self.groups.clone() };
+        let groups = RowGroupPages {
+            file: self.file.clone(),
+            metadata: self.metadata.clone(),
+            range: self.groups.clone(),
+        };
         let reader = ParquetRecordBatchReader::try_new_with_row_groups(&levels, &groups, batch_rows, None)
             .map_err(|reported| self.file.error(reported))?;
         self.reader = Some(reader);
         Ok(())
     }
 
-    /// Rows whose strings of average length take half of the largest piece.
+    /// Returns the number of rows whose strings of average length take half of the largest piece.
     fn text_rows(&self, leaves: &[usize]) -> usize {
         let groups = || self.metadata.row_groups().iter();
         let bytes = |group: &RowGroupMetaData| {
@@ -326,7 +329,8 @@ impl ParquetSource {
         (self.file.piece_limit / 2 / row_bytes.max(1)).max(1) as usize
     }
 
-    /// The error behind what the library reports, with a budget in which the chosen columns of all row groups can be read.
+    /// Returns the error behind a report of the library, with a budget in which the chosen columns of all row groups
+    /// can be read.
     fn refusal(&self, reported: impl ToString) -> Error {
         let needs = |bytes| {
             let descriptor = self.metadata.file_metadata().schema_descr();
@@ -355,11 +359,11 @@ impl ParquetSource {
     }
 }
 
-/// The columns of a file, with what Parquet itself does not say of times: zones, and that whole numbers are durations, as the program
-/// that wrote it says beside (`ARROW:schema`).
+/// Adds facts about times that Parquet itself lacks: zones, and durations stored as whole numbers, which the writer of
+/// the file records beside (`ARROW:schema`).
 ///
-/// Times of 96 bits have microseconds: nanoseconds (the library's choice, parquet 59.3) end in 2262, and what lies behind would come out
-/// as some other time.
+/// Times of 96 bits get microseconds: nanoseconds (the library's choice, parquet 59.3) end in 2262, and later times
+/// would wrap around.
 fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     let descriptor = metadata.schema_descr();
     let said = parquet_to_arrow_schema(descriptor, metadata.key_value_metadata()).ok();
@@ -387,17 +391,17 @@ fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     Schema::new(schema.fields().iter().enumerate().map(field).collect::<Vec<_>>())
 }
 
-/// What a file says about a column, one value for each row group; null where it says nothing. Whoever wrote it may have
-/// got that wrong.
+/// The statistics of a column, one value for each row group; null without statistics. The writer of the file may have
+/// got them wrong.
 #[derive(Clone, Debug)]
 pub struct GroupValues {
-    /// The smallest value, or one that is smaller.
+    /// The smallest value, or a smaller bound.
     pub smallest: ArrayRef,
-    /// The largest value, or one that is larger.
+    /// The largest value, or a larger bound.
     pub largest: ArrayRef,
-    /// How many nulls there are; null where the file does not say.
+    /// The number of nulls; null where the file does not have it.
     pub nulls: UInt64Array,
-    /// How many rows there are.
+    /// The number of rows.
     pub rows: Vec<u64>,
 }
 
@@ -412,19 +416,19 @@ fn text_as_views(fields: &Fields) -> Fields {
 }
 
 /// Row groups of a file, whose columns are read through [`Pages`].
-struct Groups {
+struct RowGroupPages {
     file: Arc<ParquetFile>,
     metadata: Arc<ParquetMetaData>,
     range: Range<usize>,
 }
 
-impl Groups {
+impl RowGroupPages {
     fn chosen(&self) -> &[RowGroupMetaData] {
         &self.metadata.row_groups()[self.range.clone()]
     }
 }
 
-impl RowGroups for Groups {
+impl RowGroups for RowGroupPages {
     fn num_rows(&self) -> usize {
         self.chosen().iter().map(|group| group.num_rows().max(0) as usize).fold(0, usize::saturating_add)
     }
@@ -469,12 +473,12 @@ impl Iterator for Chunks {
 
 impl PageIterator for Chunks {}
 
-/// The smallest and the largest value of a column of whole numbers, as the statistics of all row groups have them.
+/// Returns the smallest and the largest value of a column of whole numbers in the statistics of all row groups.
 fn range_in(metadata: &ParquetMetaData, leaf: usize, is_unsigned: bool) -> Option<(i128, i128)> {
     let mut all: Option<(i128, i128)> = None;
     for group in metadata.row_groups().iter().filter(|group| group.num_rows() > 0) {
         let (min, max) = match group.column(leaf).statistics()? {
-            // Written when nobody knew how unsigned numbers compare.
+            // The writer used the statistics of old, before the order of unsigned numbers was defined.
             old if is_unsigned && old.is_min_max_deprecated() => return None,
             Statistics::Int32(found) => {
                 let wide = |&value: &i32| if is_unsigned { value as u32 as i128 } else { value as i128 };

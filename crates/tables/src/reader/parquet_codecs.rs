@@ -1,17 +1,19 @@
-//! Codecs of Parquet pages that are unpacked here. The library unpacks gzip and Brotli to wherever their streams end, and so knows no
-//! bound; and of LZ4 in Hadoop's frames it passes over those that are shorter than the ones before them (parquet 59.3).
+//! Codecs of Parquet pages that this crate decompresses. The library decompresses gzip and Brotli to the end of their
+//! streams, without a bound; and of LZ4 in Hadoop's frames it skips frames that are shorter than the ones before them
+//! (parquet 59.3).
 //!
 //! ```text
 //!   LZ4 of Hadoop   [ bytes of a block, unpacked | bytes of a part, packed | LZ4 | bytes of a part | LZ4 ... ] [ ... ]
 //! ```
 //!
-//! Both lengths are big endian, of 32 bits. Files of some other programs have one LZ4 block without lengths, under the same name.
+//! Both lengths are big endian, of 32 bits. Files of some other programs have one LZ4 block without lengths, under the
+//! same name.
 
 use std::io::{self, Read};
 
 use parquet::basic::Compression;
 
-/// How a page is packed.
+/// The compression of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Codec {
     Gzip,
@@ -21,7 +23,7 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// `None` for what the library unpacks.
+    /// Returns the codec; `None` for those that the library decompresses.
     pub fn of(compression: Compression) -> Option<Codec> {
         match compression {
             Compression::GZIP(_) => Some(Codec::Gzip),
@@ -32,21 +34,21 @@ impl Codec {
         }
     }
 
-    /// Memory for what was unpacked last, beside the result.
+    /// Returns the memory of the decoder's window, beyond the result.
     #[cfg_attr(not(feature = "records"), allow(unused_variables))]
     pub fn window_bytes(self, packed: &[u8]) -> u64 {
         match self {
             Codec::Gzip | Codec::Lz4 => 0,
-            // It grows by being copied into one of twice the size.
+            // The window grows by being copied into one of twice the size.
             #[cfg(feature = "records")]
             Codec::Brotli => (1u64 << brotli_window_bits(packed)) / 2 * 3,
         }
     }
 
-    /// Adds what is packed to `unpacked`: `bytes` if it is sound, and no more than one more.
+    /// Appends the decompressed bytes to `unpacked`: `bytes` if the page is sound, and at most one more.
     ///
     /// # Errors
-    /// Packed bytes that are not sound give the decoder's error.
+    /// Damaged bytes give the decoder's error.
     pub fn unpack(self, packed: &[u8], bytes: usize, unpacked: &mut Vec<u8>) -> io::Result<()> {
         let most = bytes as u64 + 1;
         match self {
@@ -65,7 +67,7 @@ impl Codec {
             #[cfg(feature = "records")]
             Codec::Brotli => {
                 let mut decoder = brotli_decompressor::Decompressor::new(packed, BROTLI_BLOCK_BYTES);
-                // Windows of up to 1 GiB, which are no Brotli of RFC 7932.
+                // Windows of up to 1 GiB are not part of Brotli as in RFC 7932.
                 decoder.set_parameter(BrotliDecoderParameter::BROTLI_DECODER_PARAM_LARGE_WINDOW, 0);
                 decoder.take(most).read_to_end(unpacked)?;
             }
@@ -74,7 +76,7 @@ impl Codec {
     }
 }
 
-/// Unpacks LZ4 with Hadoop's lengths; `false` where it is something else, or has another length than `out`.
+/// Decompresses LZ4 with Hadoop's lengths; `false` for another form, or another length than `out`.
 fn unframe(packed: &[u8], out: &mut [u8]) -> bool {
     let length = |bytes: &mut &[u8]| {
         let (length, rest) = bytes.split_first_chunk()?;
@@ -103,14 +105,14 @@ use brotli_decompressor::BrotliDecoderParameter;
 #[cfg(feature = "records")]
 const BROTLI_BLOCK_BYTES: usize = 4 << 10;
 
-/// How large a window a stream asks for, as a power of two (RFC 7932, 9.1).
+/// Returns the window that a stream asks for, as a power of two (RFC 7932, 9.1).
 #[cfg(feature = "records")]
 fn brotli_window_bits(packed: &[u8]) -> u32 {
     let first = u32::from(packed.first().copied().unwrap_or(0));
     match (first & 1, first >> 1 & 7, first >> 4 & 7) {
         (0, ..) => 16,
         (_, 0, 0) => 17,
-        // A large window, which is refused.
+        // A large window is refused later.
         (_, 0, 1) => 0,
         (_, 0, bits) => 8 + bits,
         (_, bits, _) => 17 + bits,
@@ -173,7 +175,7 @@ mod tests {
         for length in 0..packed.len() {
             assert!(unpacked(&packed[..length], text.len()).is_err(), "{length}");
         }
-        // A length of 4 GiB.
+        // The first length is 4 GiB.
         assert!(unpacked(&[255; 40], text.len()).is_err());
     }
 

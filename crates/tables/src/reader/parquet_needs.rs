@@ -1,10 +1,12 @@
-//! What a budget has to have for a Parquet file whose pages did not fit: a refusal names it, so that a user tries once.
+//! The budget that a Parquet file needs whose pages did not fit: a refusal names it, so that a user has to try once
+//! only.
 //!
-//! The reader that was refused has seen some pages. So the headers of all pages of the columns that are read are looked at, which
-//! reads some KiB for each page, and only then.
+//! The reader that was refused has seen some pages. Only then the headers of all pages of the chosen columns are read,
+//! some KiB for each page.
 //!
-//! The pages at hand have to fit what others leave of the budget. Jobs take shares of it, not sums: what was free for this reader is
-//! taken to grow in proportion to the budget. Shares are rounded to powers of two here and there, so a quarter is added.
+//! The pages held at a time have to fit the memory that other parts of the job leave. Jobs take shares of the budget,
+//! not sums: the memory that was free for this reader is assumed to grow in proportion to the budget. Shares are
+//! rounded to powers of two here and there, so a quarter is added.
 
 use inshore_store::Budget;
 use parquet::{
@@ -18,22 +20,23 @@ use crate::{
     allowance::{PAGES, PIECE_SHARE, UNCOUNTED_BYTES},
 };
 
-/// Headers of pages that are looked at. Files with more pages than that have small ones.
+/// The most page headers that are read. Files with more pages have small ones.
 const HEADERS_MAX: usize = 10_000;
-/// The window of Brotli that its encoders take by themselves, and half of it while it grows.
+/// The default window of Brotli's encoders, and half of it while it grows.
 const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
 
-/// Memory for the pages of a file.
+/// The memory for the pages of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Needs {
-    /// The largest page, packed or unpacked.
+    /// The largest page, compressed or not.
     pub piece_bytes: u64,
-    /// What is held of all columns at once, at most.
+    /// The most memory for all columns at a time.
     pub held_bytes: u64,
 }
 
 impl Needs {
-    /// For these leaf columns of all row groups, in batches of so many rows, and a piece of `bytes` that was found to be too large.
+    /// Reads the headers of these leaf columns in all row groups, for batches of `batch_rows` rows, and a piece of
+    /// `bytes` that was too large.
     pub fn of(
         file: &ParquetFile,
         metadata: &ParquetMetaData,
@@ -47,14 +50,14 @@ impl Needs {
         for group in metadata.row_groups() {
             for (&leaf, (dictionary, page)) in leaves.iter().zip(&mut columns) {
                 let chunk = group.column(leaf);
-                let found = Pages::of(file, chunk, &mut left);
+                let found = LargestPages::of(file, chunk, &mut left);
                 needs.piece_bytes = needs.piece_bytes.max(found.largest);
                 *dictionary = found.dictionary.max(*dictionary);
                 *page = found.held(chunk, group.num_rows().max(1) as u64, batch_rows as u64).max(*page);
             }
         }
         let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
-        // Bytes beyond those of all pages are made of one page, and held beside it.
+        // Bytes beyond those of all pages come from decoding one page, and are held beside it.
         let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
         Needs { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
     }
@@ -62,16 +65,16 @@ impl Needs {
 
 /// The largest pages of a column chunk.
 #[derive(Default)]
-struct Pages {
+struct LargestPages {
     largest: u64,
     dictionary: u64,
     packed: u64,
     unpacked: u64,
 }
 
-impl Pages {
-    fn of(file: &ParquetFile, chunk: &ColumnChunkMetaData, left: &mut usize) -> Pages {
-        let mut pages = Pages::default();
+impl LargestPages {
+    fn of(file: &ParquetFile, chunk: &ColumnChunkMetaData, left: &mut usize) -> LargestPages {
+        let mut pages = LargestPages::default();
         let mut start = u64::try_from(start_of(chunk)).unwrap_or(u64::MAX);
         let end = start.saturating_add(u64::try_from(chunk.compressed_size()).unwrap_or(0));
         while start < end && *left > 0 {
@@ -80,7 +83,7 @@ impl Pages {
             let [Ok(packed), Ok(unpacked)] = sizes else { break };
             pages.largest = pages.largest.max(packed).max(unpacked);
             if header.is_dictionary {
-                // The page and what is decoded from it.
+                // The memory holds the page and the values decoded from it.
                 pages.dictionary = pages.dictionary.max(2 * unpacked);
             } else {
                 (pages.packed, pages.unpacked) = (pages.packed.max(packed), pages.unpacked.max(unpacked));
@@ -91,7 +94,7 @@ impl Pages {
         pages
     }
 
-    /// What is held of data pages at once.
+    /// Returns the memory of data pages that are held at a time.
     fn held(&self, chunk: &ColumnChunkMetaData, rows: u64, batch_rows: u64) -> u64 {
         let window = match chunk.compression() {
             Compression::BROTLI(_) => BROTLI_WINDOW_BYTES,
@@ -110,8 +113,8 @@ impl Pages {
     }
 }
 
-/// A refusal for want of memory, with a budget that is enough: a larger one than `budget`, of which this reader has `reserved_bytes`.
-/// `needs` is asked with the bytes of what was found to be too large.
+/// Adds a sufficient budget to a refusal for lack of memory: a larger one than `budget`, of which this reader has
+/// `reserved_bytes`. `needs` is called with the size of the piece that was too large.
 pub(super) fn enough(
     error: Error,
     needs: impl FnOnce(u64) -> Needs,

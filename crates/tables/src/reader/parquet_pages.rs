@@ -1,9 +1,9 @@
 //! Reads the pages of a Parquet file, each only after its size is known to fit.
 //!
-//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, believes the
-//! sizes in it, and allocates. [`ColumnChunk`] parses that header first and refuses there. [`Pages`] looks at each
-//! decoded page for the rest of what a decoder would believe: the number of values of a dictionary, and the lengths of strings
-//! that are coded as differences ([`delta`]).
+//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, believes the sizes
+//! in the header, and allocates. [`ColumnChunk`] parses that header first and refuses there. [`Pages`] checks the
+//! further claims of each decoded page: the number of values of a dictionary, and the lengths of strings that are
+//! encoded as differences ([`delta`]).
 
 use std::{
     io::Cursor,
@@ -36,28 +36,28 @@ use super::{
 };
 use crate::{Error, allowance::Allowance, input::Pieces};
 
-/// A page header is some 30 bytes and the statistics of the page; strings make them long.
+/// The longest page header: some 30 bytes and the statistics of the page; strings make them long.
 const HEADER_BYTES_MAX: usize = 1 << 20;
 const HEADER_BYTES_FIRST: usize = 4 << 10;
-/// Bytes of parsed metadata for a byte of the footer, a guess from above for flat schemas without statistics.
+/// Bytes of parsed metadata for a byte of the footer, an upper estimate for flat schemas without statistics.
 pub(super) const METADATA_BYTES_PER_FOOTER_BYTE: u64 = 8;
-/// Bytes of memory that the decoder keeps for each string beside its text: two lengths.
+/// Bytes of memory that the decoder keeps for each string beyond its text: two lengths.
 const LENGTH_BYTES: u64 = 8;
 
-/// The system reads ahead by itself within a longer chunk.
+/// The longest hint for a chunk: within a longer one the system reads ahead by itself.
 const READ_AHEAD_BYTES_MAX: u64 = 8 << 20;
 const READ_AHEAD_STEP_BYTES: usize = 512 << 10;
 
-/// One open Parquet file, and what is shared by the readers of its columns.
+/// One open Parquet file, and the state that the readers of its columns share.
 pub(super) struct ParquetFile {
     pub name: String,
     pub bytes: u64,
     pub piece_limit: u64,
     pieces: Pieces,
-    /// Known when columns are chosen: see [`ParquetFile::set_windows`].
+    /// The windows, set when columns are chosen: see [`ParquetFile::set_windows`].
     windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
-    /// Our own error, kept because the library turns errors into text on the way back.
+    /// An error of this crate, kept because the library turns errors into text on the way back.
     refusal: Mutex<Option<Error>>,
     held: Mutex<Held>,
 }
@@ -72,7 +72,7 @@ struct Held {
 struct HeldColumn {
     dictionary_bytes: u64,
     page_bytes: u64,
-    /// Strings of a batch point into their pages, which therefore live as long as the batch.
+    /// The column has strings, which point into their pages: these live as long as the batch.
     is_text: bool,
 }
 
@@ -90,12 +90,12 @@ impl ParquetFile {
         }
     }
 
-    /// The end of the last read, which follows the row groups through the file.
+    /// Returns the end of the last read, which follows the row groups through the file.
     pub fn position(&self) -> u64 {
         self.position.load(Ordering::Relaxed)
     }
 
-    /// The error behind what the library reports: ours if there was one, damage otherwise.
+    /// Returns the error behind a report of the library: one of this crate if there is one, damage otherwise.
     pub fn error(&self, reported: impl ToString) -> Error {
         let refusal = lock(&self.refusal).take();
         refusal.unwrap_or_else(|| {
@@ -108,7 +108,7 @@ impl ParquetFile {
             is_text.map(|is_text| HeldColumn { is_text, ..Default::default() }).collect();
     }
 
-    /// The batch before is gone, and with it the pages that its strings pointed into.
+    /// Frees the pages that the strings of the previous batch pointed into.
     pub fn next_batch(&self) {
         let mut held = lock(&self.held);
         for column in held.columns.iter_mut().filter(|column| column.is_text) {
@@ -147,7 +147,7 @@ impl ParquetFile {
         Ok(buffer.into())
     }
 
-    /// Bytes that are about to be read.
+    /// Checks a range of bytes that is about to be read.
     fn check_range(&self, start: u64, length: usize) -> Result<()> {
         let end = start.checked_add(length as u64).filter(|&end| end <= self.bytes).ok_or_else(|| {
             let bytes = self.bytes;
@@ -159,7 +159,8 @@ impl ParquetFile {
         Ok(())
     }
 
-    /// Lets the drive read the first bytes of a column chunk, at most `limit`, while others are decoded: only a hint.
+    /// Asks the drive to read the first bytes of a column chunk, at most `limit`, while others are decoded, as a hint
+    /// only.
     pub fn will_read(&self, chunk: &ColumnChunkMetaData, limit: u64) {
         if let (Some(windows), Ok(start)) = (self.windows(), u64::try_from(start_of(chunk))) {
             let length = u64::try_from(chunk.compressed_size()).unwrap_or(0);
@@ -175,12 +176,12 @@ impl ParquetFile {
         }
     }
 
-    /// Bytes that are reserved for the pages now.
+    /// Returns the bytes that are reserved for pages now.
     pub fn reserved_bytes(&self) -> u64 {
         lock(&self.held).allowance.reserved_bytes()
     }
 
-    /// The page header at `start`, to look at and not to read on from.
+    /// Reads the page header at `start`, without an effect on later reads.
     pub fn header_at(&self, start: u64) -> Option<PageHeader> {
         let here = self.bytes.saturating_sub(start).min(self.pieces.bytes_from(start));
         [HEADER_BYTES_FIRST, HEADER_BYTES_MAX].into_iter().find_map(|most| {
@@ -204,7 +205,8 @@ impl ParquetFile {
         self.hold(|held| {
             let column = &mut held.columns[column];
             match (header.is_dictionary, column.is_text) {
-                // The page and what is decoded from it; strings may still point into the one before.
+                // The memory holds the page and the values decoded from it; strings may still point into the page
+                // before.
                 (true, is_text) => {
                     column.page_bytes = if is_text { column.page_bytes + column.dictionary_bytes } else { 0 };
                     column.dictionary_bytes = 2 * unpacked;
@@ -216,8 +218,8 @@ impl ParquetFile {
     }
 }
 
-/// Where a column chunk begins, by what its file says. Some writers give 0 where there is no dictionary; the first bytes of a file are no
-/// page.
+/// Returns the beginning of a column chunk, as its file states it. Some writers give 0 where there is no dictionary;
+/// the first bytes of a file are no page.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())
 }
@@ -238,7 +240,7 @@ impl Length for Footer<'_> {
 impl ChunkReader for Footer<'_> {
     type T = Cursor<Bytes>;
 
-    /// Asked for only to read the last 8 bytes.
+    /// The library asks for a stream only to read the last 8 bytes.
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let length = self.0.bytes.saturating_sub(start).min(64);
         Ok(Cursor::new(self.0.read_at(start, length as usize)?))
@@ -267,11 +269,11 @@ pub(super) struct ColumnChunk {
     /// The leaf column, counted over the whole file.
     column: usize,
     column_name: String,
-    /// How pages are packed that are unpacked here: the library is told that the chunk is not compressed.
+    /// The codec of pages that this crate decompresses: the library is told that the chunk is not compressed.
     codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,
-    /// The byte behind the chunk, by what its file says.
+    /// The byte behind the chunk, as its file states it.
     end: u64,
     window: Mutex<Window>,
 }
@@ -292,9 +294,9 @@ impl ColumnChunk {
         self.file.read_at(start, length)
     }
 
-    /// The bytes of the page header at `start`, and what they say.
+    /// Reads the page header at `start`; returns its bytes and its fields.
     fn read_header(&self, start: u64) -> Result<(Bytes, PageHeader)> {
-        // Of a file of parts the next row group may be elsewhere.
+        // In a file of parts the next row group may be on another machine.
         let here = self.file.bytes.saturating_sub(start).min(self.file.pieces.bytes_from(start));
         let available = here.min(HEADER_BYTES_MAX as u64) as usize;
         let mut length = HEADER_BYTES_FIRST.min(available);
@@ -363,7 +365,7 @@ impl Length for ColumnChunk {
 impl ChunkReader for ColumnChunk {
     type T = Cursor<Bytes>;
 
-    /// Asked for only where a page header stands.
+    /// The library asks for a stream only at a page header.
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let (bytes, header) = self.read_header(start)?;
         self.check_size(start, &header)?;
@@ -387,7 +389,7 @@ pub(super) struct Pages {
     column_name: String,
     /// The largest levels of repetition and of definition.
     levels_max: (i16, i16),
-    /// The least bytes that a value of a dictionary takes; 0 if the type has no dictionaries.
+    /// The least bytes of a value of a dictionary; 0 if the type has no dictionaries.
     value_bytes_min: usize,
     chunk: Arc<ColumnChunk>,
     inner: SerializedPageReader<ColumnChunk>,
@@ -447,7 +449,8 @@ impl Pages {
         })
     }
 
-    /// Unpacks a page where the library does not: its checksum, which the library has compared by now, is that of the packed bytes.
+    /// Decompresses a page where the library does not. Its checksum, which the library has compared by now, is that of
+    /// the compressed bytes.
     fn unpack(&self, mut page: Page) -> Result<Page> {
         if let Some(codec) = self.chunk.codec {
             let (Page::DataPage { buf, .. }
@@ -474,13 +477,14 @@ impl Pages {
         Ok(())
     }
 
-    /// Refuses strings whose lengths, coded as differences, say that they do not fit.
+    /// Refuses strings whose lengths, encoded as differences, do not fit.
     fn check_strings(&self, page: &Page, place: String) -> Result<()> {
         let strings_max = u64::from(page.num_values());
         let coded =
             self.values_of(page).and_then(|values| delta::coded(page.encoding(), values, strings_max));
         let Some(Coded { strings, bytes }) = coded else {
-            let what = format!("damaged Parquet: strings that are not coded as {}", page.encoding());
+            let what =
+                format!("damaged Parquet: the strings of a page are not encoded as {}", page.encoding());
             return Err(self.file.refuse(Error::damaged(place, what)));
         };
         let bytes = bytes.saturating_add(strings.saturating_mul(LENGTH_BYTES));
@@ -490,7 +494,7 @@ impl Pages {
         self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
-    /// The values of a page, behind the levels that say which are null; `None` where these are coded in a way of old.
+    /// Returns the values of a page, behind the levels that mark nulls; `None` for the deprecated encoding of levels.
     fn values_of<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
         match page {
             Page::DataPage { buf, def_level_encoding, rep_level_encoding, .. } => {

@@ -1,9 +1,9 @@
 //! Windows: pieces of column chunks that are read past the page cache.
 //!
-//! Of a file that is not in the page cache, each column chunk is read a window at a time. Pages are slices of windows and are not
-//! copied. While one window is looked at, a thread reads the next one of the chunk, or the first of the column's next chunk. A page
-//! that lies across the end of a window is put together again: the next one was read behind some room, where what is there
-//! already of the page goes.
+//! If a file is not in the page cache, each column chunk is read a window at a time. Pages are slices of windows and
+//! are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the first
+//! of the column's next chunk. A page that lies across the end of a window is joined: the next window was read behind
+//! some room, into which the first part of the page is copied.
 //!
 //! ```text
 //!   chunk    [ page | page | pa|ge | page | page ]
@@ -11,11 +11,12 @@
 //!                   [ room | pa ge | page | page ]
 //! ```
 //!
-//! The obvious other way, reading through the page cache with a hint of what comes next, costs a sixth of the processor's time of
-//! `inshore reduce` by popular keys (8.1 s of both cores, 9.5 through the cache): the system copies every byte once more.
+//! Reading through the page cache with a hint of the next bytes would be simpler. It costs a sixth of the processor's
+//! time of `inshore reduce` by popular keys (8.1 s of both cores, 9.5 through the cache): the system copies every byte
+//! once more.
 //!
-//! Windows come out of the budget, where it has room for them: a 32nd of it for each reader. Where it has not, and for pages larger
-//! than a window, bytes come through the page cache as before.
+//! Windows are taken from the budget, where it has room for them: a 32nd for each reader. Without room, and for pages
+//! larger than a window, bytes come through the page cache.
 
 use std::{
     ops::Range,
@@ -32,27 +33,27 @@ use inshore_store::{Budget, Buffer, PAGE_BYTES, PlainFile, RuntimeError};
 use crate::Result;
 
 const WINDOW_BYTES_MAX: u64 = 2 << 20;
-/// Smaller requests read slower than the page cache does: with windows of 512 KiB groups of 250 million rows in 256 MiB took 3.3 s until
-/// the last row was read, 1.8 s with 1 MiB.
+/// The smallest window: smaller requests read slower than the page cache does. With windows of 512 KiB groups of 250
+/// million rows in 256 MiB took 3.3 s until the last row was read, 1.8 s with 1 MiB.
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
-/// What a reader takes of the budget at most.
+/// The share of the budget for one reader's windows.
 const BUDGET_SHARE: u64 = 32;
 /// The part of a window that is left as room for a page that began in the one before.
 const ROOM_SHARE: usize = 4;
 
-/// What the windows of one reader have in common.
+/// The state that the windows of one reader share.
 pub(super) struct Windows {
     file: PlainFile,
     window_bytes: usize,
-    spare: Spare,
-    /// Those that are being read, the oldest first.
-    ahead: Mutex<Vec<Ahead>>,
-    /// `None` while it is dropped.
-    requests: Option<Sender<Request>>,
+    spare: FreeBuffers,
+    /// The windows that are being read, the oldest first.
+    ahead: Mutex<Vec<PendingWindow>>,
+    /// The queue of requests; `None` while it is dropped.
+    requests: Option<Sender<WindowRequest>>,
     reader: Option<JoinHandle<()>>,
 }
 
-/// A part of a file.
+/// A part of a file in memory.
 #[derive(Default)]
 pub(super) struct Window {
     start: u64,
@@ -60,38 +61,38 @@ pub(super) struct Window {
 }
 
 /// A window that is being read.
-struct Ahead {
+struct PendingWindow {
     start: u64,
     answer: Receiver<(Buffer, std::result::Result<usize, RuntimeError>)>,
 }
 
-/// To fill a range of a buffer with what stands at `start`.
-struct Request {
+/// A request to fill a range of a buffer with the bytes at `start`.
+struct WindowRequest {
     start: u64,
     range: Range<usize>,
     buffer: Buffer,
     answer: SyncSender<(Buffer, std::result::Result<usize, RuntimeError>)>,
 }
 
-/// Buffers that nobody uses.
+/// The unused buffers.
 #[derive(Clone)]
-struct Spare(Arc<Mutex<Vec<Buffer>>>);
+struct FreeBuffers(Arc<Mutex<Vec<Buffer>>>);
 
-impl Spare {
+impl FreeBuffers {
     fn take(&self) -> Option<Buffer> {
         lock(&self.0).pop()
     }
 
-    /// A buffer as bytes; it comes back with the last slice of them.
+    /// Lends a buffer as bytes; it comes back with the last slice of them.
     fn lend(&self, buffer: Buffer) -> Bytes {
         Bytes::from_owner(Borrowed { buffer: Some(buffer), spare: self.clone() })
     }
 }
 
 struct Borrowed {
-    /// `None` while it is dropped.
+    /// The buffer; `None` while it is dropped.
     buffer: Option<Buffer>,
-    spare: Spare,
+    spare: FreeBuffers,
 }
 
 impl AsRef<[u8]> for Borrowed {
@@ -114,14 +115,15 @@ fn page_of(place: u64) -> u64 {
     place / PAGE_BYTES as u64 * PAGE_BYTES as u64
 }
 
-/// How many windows there are for so many columns: two for each, one that is being looked at and one that is being read, one
-/// for a page that is asked for meanwhile, and one whose last page is still in use.
+/// Returns the number of windows for so many columns: two for each, one in use and one being read, one for a page that
+/// is asked for meanwhile, and one whose last page is still in use.
 fn count(columns: usize) -> usize {
     2 * columns + 2
 }
 
 impl Windows {
-    /// For so many columns that are read side by side; `None` where the page cache has the file, or the budget has no room.
+    /// Makes windows for so many columns that are read side by side; `None` where the page cache has the file, or the
+    /// budget has no room.
     pub fn new(file: PlainFile, columns: usize, budget: &Budget) -> Option<Windows> {
         let count = count(columns);
         let bytes = (budget.memory_bytes() / BUDGET_SHARE / count as u64).min(WINDOW_BYTES_MAX);
@@ -130,13 +132,13 @@ impl Windows {
         }
         let window_bytes = 1 << bytes.ilog2();
         let region = Buffer::zeroed(budget, window_bytes * count, "windows of a Parquet file").ok()?;
-        let spare = Spare(Arc::new(Mutex::new(region.split(window_bytes))));
-        let (requests, queue) = channel::<Request>();
+        let spare = FreeBuffers(Arc::new(Mutex::new(region.split(window_bytes))));
+        let (requests, queue) = channel::<WindowRequest>();
         let read_from = file.clone();
         let read_all = move || {
-            for Request { start, range, mut buffer, answer } in queue {
+            for WindowRequest { start, range, mut buffer, answer } in queue {
                 let read = read_from.read(start, &mut buffer[range]);
-                // Nobody may want it any more.
+                // The requester may have gone.
                 _ = answer.send((buffer, read));
             }
         };
@@ -149,7 +151,7 @@ impl Windows {
         self.window_bytes / ROOM_SHARE
     }
 
-    /// Begins to read a window at `start` of a column chunk that ends at `chunk_end`, if there is one to read it into.
+    /// Begins to read a window at `start` of a column chunk that ends at `chunk_end`, if there is a free buffer.
     pub fn will_read(&self, start: u64, chunk_end: u64) {
         let (start, end) = (page_of(start), chunk_end.min(self.file.len()));
         let mut ahead = lock(&self.ahead);
@@ -161,17 +163,17 @@ impl Windows {
         let len =
             (end - start).next_multiple_of(PAGE_BYTES as u64).min((self.window_bytes - room) as u64) as usize;
         let (answer, coming) = sync_channel(1);
-        let request = Request { start, range: room..room + len, buffer, answer };
+        let request = WindowRequest { start, range: room..room + len, buffer, answer };
         if self.requests.as_ref().is_some_and(|requests| requests.send(request).is_ok()) {
-            ahead.push(Ahead { start, answer: coming });
+            ahead.push(PendingWindow { start, answer: coming });
         }
     }
 
-    /// `len` bytes at `start`, which the file has, of a column chunk that ends at `chunk_end`; by way of `window`, which goes on
-    /// with the chunk. `None` where there is no window for them.
+    /// Returns `len` bytes at `start` of a column chunk that ends at `chunk_end`, by way of `window`, which moves on
+    /// through the chunk. Returns `None` where no window is free.
     ///
     /// # Errors
-    /// [`crate::Error::Store`]: what the drive says.
+    /// [`crate::Error::Store`] carries an error of the drive.
     pub fn read(&self, window: &mut Window, start: u64, len: usize, chunk_end: u64) -> Result<Option<Bytes>> {
         if let Some(bytes) = window.slice(start, len) {
             return Ok(Some(bytes));
@@ -184,7 +186,8 @@ impl Windows {
         Ok(window.slice(start, len))
     }
 
-    /// Takes the window that was read ahead from where `start` lies, or from where `window` ends if that is in it.
+    /// Takes the window that was read ahead at the memory page of `start`, or behind the end of `window` if that has
+    /// the page.
     fn go_on(&self, window: &mut Window, start: u64) -> Result<bool> {
         let page = page_of(start);
         let there = window.slice_from(page);
@@ -206,14 +209,15 @@ impl Windows {
         Ok(true)
     }
 
-    /// Reads a window that has the bytes, now; `false` where there is none for so many.
+    /// Reads a window that has the bytes, and waits for it; `false` where no buffer is free, or a buffer would be too
+    /// small.
     fn fill(&self, window: &mut Window, start: u64, len: usize, chunk_end: u64) -> Result<bool> {
         let (base, page_bytes) = (page_of(start), PAGE_BYTES as u64);
         let needed = (start + len as u64).next_multiple_of(page_bytes) - base;
         if needed > self.window_bytes as u64 {
             return Ok(false);
         }
-        let Some(mut buffer) = self.spare.take().or_else(|| self.give_up_oldest()) else { return Ok(false) };
+        let Some(mut buffer) = self.spare.take().or_else(|| self.take_oldest()) else { return Ok(false) };
         let wanted = chunk_end.saturating_sub(base).next_multiple_of(page_bytes).max(needed);
         let wanted = wanted.min(self.window_bytes as u64) as usize;
         let there = window.slice_from(base);
@@ -224,8 +228,9 @@ impl Windows {
         Ok(true)
     }
 
-    /// The buffer of what was read ahead and nobody asked for, of a chunk that was skipped perhaps.
-    fn give_up_oldest(&self) -> Option<Buffer> {
+    /// Takes the buffer of the oldest window that was read ahead and not asked for, perhaps of a chunk that was
+    /// skipped.
+    fn take_oldest(&self) -> Option<Buffer> {
         let mut ahead = lock(&self.ahead);
         let oldest = if ahead.is_empty() { None } else { Some(ahead.remove(0)) };
         drop(ahead);
@@ -236,7 +241,7 @@ impl Windows {
 impl Drop for Windows {
     fn drop(&mut self) {
         self.requests = None;
-        // What it holds of the budget is free when this ends.
+        // The memory of the windows is back in the budget when this ends.
         let ended = self.reader.take().map(JoinHandle::join);
         debug_assert!(ended.is_none_or(|ended| ended.is_ok()));
     }
@@ -253,7 +258,8 @@ impl Window {
         (to <= self.bytes.len()).then(|| self.bytes.slice(from..to))
     }
 
-    /// What there is from `start` on, which is a page's; whole pages only.
+    /// Returns the bytes from `start` on, which begins a memory page; empty if the window does not end with a whole
+    /// one.
     fn slice_from(&self, start: u64) -> Bytes {
         let end = self.end();
         if !(self.start..end).contains(&start) || !end.is_multiple_of(PAGE_BYTES as u64) {
@@ -285,7 +291,7 @@ mod tests {
         let budget = Budget::new(budget_mib << 20, 1);
         let windows = Windows::new(plain, columns, &budget)?;
         assert!(budget.reserved_bytes() <= budget.memory_bytes() / BUDGET_SHARE + (2 << 20));
-        // A chunk that is skipped.
+        // This chunk is skipped.
         windows.will_read(8_000_000, bytes.len() as u64);
         let (mut window, mut start, mut without) = (Window::default(), 5, 0);
         let mut held = Vec::new();
@@ -317,9 +323,9 @@ mod tests {
         }
         assert_eq!(check(1024, 2, |page| 1 + page * 7919 % 300_000), Some(0));
         assert_eq!(check(256, 1, |page| 1 + page * 7919 % 900_000), Some(0));
-        // Some are larger than a window.
+        // Some pages are larger than a window.
         assert!(check(256, 3, |page| 1 + page * 77_777 % 1_500_000).unwrap() > 0);
-        // Too little memory for windows that pay.
+        // The budget has too little memory for windows that pay.
         assert_eq!(check(64, 2, |_| 100_000), None);
     }
 }

@@ -1,7 +1,7 @@
-//! What the values of a column in a text file (CSV, JSON lines) are, and so which type fits them all.
+//! Classifies the values of a column in a text file (CSV, JSON lines), to find the type that fits them all.
 //!
-//! A column's type is guessed from the first rows. Each value adds what it is to a set of facts ([`Seen`]); the set names the
-//! narrowest type in which every value keeps what it says:
+//! A column's type is guessed from the first rows. Each value adds its class to a set ([`Seen`]); the set determines
+//! the narrowest type in which every value keeps its meaning:
 //!
 //! ```text
 //!   whole numbers   Int64, else UInt64, else Decimal128(38, 0)
@@ -18,21 +18,21 @@ pub(super) const WIDE: DataType = DataType::Decimal128(WIDE_DIGITS, 0);
 const WIDE_DIGITS: u8 = 38;
 /// The least number that needs more digits.
 const WIDE_END: u128 = 10u128.pow(WIDE_DIGITS as u32);
-/// Whole numbers of fewer digits are below 2^53, and `f64` holds them.
+/// A whole number of fewer digits is below 2^53, so that `f64` holds it.
 const EXACT_DIGITS: usize = 16;
 
-/// A set of facts about the values of a column.
+/// A set of classes of the values of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Seen(u8);
 
 impl Seen {
-    /// Neither a value nor a fact: nothing but nulls.
+    /// The empty set: the column has only nulls.
     pub const NOTHING: Seen = Seen(0);
     const WHOLE: Seen = Seen(1);
     const NEGATIVE: Seen = Seen(1 << 1);
-    /// Above 2^63-1.
+    /// A number above 2^63-1.
     const LARGE: Seen = Seen(1 << 2);
-    /// Above 2^64-1 or below -2^63.
+    /// A number above 2^64-1 or below -2^63.
     const HUGE: Seen = Seen(1 << 3);
     const FRACTION: Seen = Seen(1 << 4);
     pub const TEXT: Seen = Seen(1 << 5);
@@ -84,8 +84,8 @@ impl Seen {
         self.0 & other.0 != 0
     }
 
-    /// The type in which all values keep what they say. Nothing but nulls is text; values made of others have a type that no
-    /// column is read as, so that a question for them is refused by name.
+    /// Returns the type in which all values keep their meaning. A column of nulls is text; nested values get a type
+    /// that no column is read as, so that a query for them is refused by name.
     pub fn data_type(self) -> DataType {
         if self.has(Seen::NESTED) {
             return DataType::Struct(Fields::empty());
@@ -112,21 +112,22 @@ impl BitOrAssign for Seen {
     }
 }
 
-/// The digits of a whole number, without its sign.
+/// Returns the digits of a whole number, without its sign.
 fn digits(value: &str) -> Option<&str> {
     let digits = value.strip_prefix(['-', '+']).unwrap_or(value);
     let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     is_whole.then_some(digits)
 }
 
-/// A number as `f64`; `None` for text, and for numbers whose magnitude it does not hold.
+/// Parses a number as `f64`; `None` for text, and for numbers beyond the range of `f64`.
 pub(super) fn fraction(value: &str) -> Option<f64> {
     let number: f64 = value.parse().ok()?;
     let is_too_large = number.is_infinite() && value.bytes().any(|byte| byte.is_ascii_digit());
     (!is_too_large).then_some(number)
 }
 
-/// True for what reads like a date, a time or both: groups of digits, with the signs of dates and times between them.
+/// Returns whether a text reads like a date, a time or both: groups of digits, with the signs of dates and times
+/// between them.
 pub(super) fn is_time(value: &str) -> bool {
     let is_sign = |byte: u8| matches!(byte, b'-' | b'/' | b':' | b'.' | b'+' | b' ' | b'T' | b'Z');
     let groups = value.split(|sign: char| !sign.is_ascii_digit()).filter(|digits| !digits.is_empty());
@@ -135,7 +136,8 @@ pub(super) fn is_time(value: &str) -> bool {
         && value.bytes().all(|byte| byte.is_ascii_digit() || is_sign(byte))
 }
 
-/// As [`fraction`], but `None` too for a whole number that `f64` holds only nearly: two ids would become one.
+/// Parses a number as [`fraction`] does; `None` too for a whole number that `f64` holds only approximately, since two
+/// ids would become one.
 pub(super) fn exact_fraction(value: &str) -> Option<f64> {
     let number = fraction(value)?;
     if value.len() < EXACT_DIGITS {
@@ -144,14 +146,14 @@ pub(super) fn exact_fraction(value: &str) -> Option<f64> {
     let Some(digits) = digits(value) else { return Some(number) };
     let digits = digits.trim_start_matches('0');
     let magnitude = number.abs();
-    // All digits of it, or the shortest that mean it: what programs print.
+    // The text has all digits of the number, or is the shortest form, which programs print.
     let is_held = digits.len() < EXACT_DIGITS
         || digits == format!("{magnitude:.0}")
         || digits == format!("{magnitude}");
     is_held.then_some(number)
 }
 
-/// A whole number of at most 38 digits.
+/// Parses a whole number of at most 38 digits.
 pub(super) fn wide(value: &str) -> Option<i128> {
     value.parse::<i128>().ok().filter(|value| value.unsigned_abs() < WIDE_END)
 }

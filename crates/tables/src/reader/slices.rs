@@ -1,9 +1,9 @@
 //! Cuts decoded batches into batches of bounded size and of the wanted types.
 //!
-//! What a file stores as any kind of number comes out as the kind that was asked for, checked value by value: a
-//! negative id, an id above 2^32 where 32 bits were wanted, text that is no number and a null are errors that
-//! name file, row and column. A fraction where whole numbers are wanted is refused by the type of the column,
-//! since a fraction that is cut off would be a wrong answer.
+//! Numbers of any stored kind are converted to the kind that was asked for, checked value by value: a negative id, an
+//! id above 2^32 where 32 bits were wanted, text that is no number and a null are errors that name file, row and
+//! column. A fraction where whole numbers are wanted is refused by the type of the column, since a fraction that is cut
+//! off would be a wrong answer.
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};
@@ -11,7 +11,7 @@ use arrow_schema::{DataType, SchemaRef};
 
 use crate::{Error, Result};
 
-/// Whether a column of type `stored` can be read as `wanted`.
+/// Returns whether a column of type `stored` can be read as `wanted`.
 pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
     let is_text = matches!(stored, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let is_whole = stored.is_integer()
@@ -37,7 +37,7 @@ pub(super) struct Slices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The most bytes of strings in one piece, as long as it has more than one row.
+    /// The most bytes of strings in one piece of more than one row.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,
@@ -52,12 +52,12 @@ impl Slices {
         (self.batch, self.next) = (Some(batch), 0);
     }
 
-    /// Drops what was not handed out yet.
+    /// Drops the rows that were not handed out yet.
     pub fn forget(&mut self) {
         self.batch = None;
     }
 
-    /// The next piece, whose first row is row `first_row` of the file; `None` when the batch is used up.
+    /// Returns the next piece, whose first row is row `first_row` of the file; `None` when the batch is used up.
     pub fn next_slice(&mut self, first_row: u64) -> Result<Option<RecordBatch>> {
         let Some(batch) = self.batch.take_if(|batch| self.next < batch.num_rows()) else {
             self.batch = None;
@@ -114,7 +114,7 @@ impl Slices {
         if stored.data_type() == wanted {
             return Ok(stored.clone());
         }
-        // What cannot be converted becomes null, so that the first such row can be named.
+        // A value that cannot be converted becomes null, so that the first such row can be named.
         let options = CastOptions { safe: true, ..CastOptions::default() };
         let converted = cast_with_options(stored, wanted, &options)
             .map_err(|error| Error::damaged(&self.name, error.to_string()))?;

@@ -152,7 +152,7 @@ fn parquet_of_every_codec_version_and_coding_is_read() {
     }
 }
 
-/// The files are of another writer, since that of the library would bring an encoder: see test_data/README.md.
+/// Another writer made the files, since that of the library would need an encoder: see test_data/README.md.
 #[test]
 fn parquet_that_is_packed_by_brotli_is_read_or_refused_by_name() {
     let files: [&[u8]; 2] = [
@@ -167,7 +167,7 @@ fn parquet_that_is_packed_by_brotli_is_read_or_refused_by_name() {
             continue;
         }
         check_edges(&found.unwrap(), 500);
-        // Damage is an error, and nothing else.
+        // Damage is an error, and never anything else.
         for place in (0..bytes.len()).step_by(3) {
             for flip in [1, 0xff] {
                 let mut damaged = bytes.to_vec();
@@ -264,7 +264,7 @@ fn columns_that_are_missing_double_or_of_another_kind_are_refused_by_name() {
 }
 
 #[test]
-fn columns_coded_by_a_dictionary_are_read_as_their_values() {
+fn dictionary_columns_are_read_as_their_values() {
     let coded: DictionaryArray<Int32Type> = (0..3000).map(|row| ["a", "bc", "def"][row % 3]).collect();
     let numbers = Int64Array::from_iter_values(0..3);
     let places = Int32Array::from_iter_values((0..3000).map(|row| row % 3));
@@ -291,7 +291,7 @@ fn columns_coded_by_a_dictionary_are_read_as_their_values() {
         assert_eq!(found.column(1).as_string::<i32>().value(2999), "def");
         assert_eq!(found.column(2).as_primitive::<Int64Type>().value(2998), 1);
         assert_eq!((found.column(3).data_type(), found.column(3).null_count()), (&DataType::Utf8, 3000));
-        // Those that nobody asks for are passed over.
+        // Nested columns that are not chosen are skipped.
         assert_eq!(read("e.arrow", &bytes, &[("id", DataType::UInt64)]).unwrap().num_rows(), 3000);
         assert_eq!(read("e.arrow", &bytes, &[("name", DataType::Utf8)]).unwrap().num_rows(), 3000);
     }
@@ -306,7 +306,7 @@ fn columns_coded_by_a_dictionary_are_read_as_their_values() {
     let found = reader.next_batch().unwrap().unwrap();
     let found: Vec<Option<&str>> = found.column(0).as_string::<i32>().iter().collect();
     assert_eq!(found, [Some("a"), None, None]);
-    // A dictionary above a quarter of the budget is refused by its size, and only where it is asked for.
+    // A dictionary above a quarter of the budget is refused by its size, and only where its column is chosen.
     let long: DictionaryArray<Int32Type> = ["x".repeat(3 << 20).as_str()].into_iter().collect();
     let whole = batch([("id", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("name", Arc::new(long))]);
     let bytes = arrow_stream(&whole);
@@ -331,7 +331,7 @@ fn times_keep_their_zones_and_durations_are_no_numbers() {
     let bytes = parquet(&whole, WriterProperties::default());
     let (folder, input) = file("e.parquet", &bytes);
     let budget = Budget::new(SMALL, 1);
-    // The writer keeps them too.
+    // The writer keeps the zones and durations too.
     let copy = folder.path().join("copy.parquet");
     let mut writer = crate::TableWriter::create(&copy, whole.schema(), &budget).unwrap();
     writer.write(&whole).unwrap();
@@ -411,7 +411,7 @@ fn files_that_are_not_what_their_name_says_are_refused() {
             assert!(refusal(name, bytes, &id).contains(name));
         }
     }
-    assert!(refusal("e.xlsx", b"", &id).contains("the ending \"xlsx\" is none that can be read"));
+    assert!(refusal("e.xlsx", b"", &id).contains("files with the ending \"xlsx\" cannot be read"));
     let packed = gzip(&parquet(&edges(10), WriterProperties::default()));
     assert!(refusal("e.parquet.gz", &packed, &id).contains("must be a plain file"));
     let missing = TableReader::open(&Input::new("none.parquet"), &id, 10, &Budget::new(SMALL, 1));
@@ -437,7 +437,8 @@ fn parquet_pages_above_a_quarter_of_the_budget_are_refused_by_name_and_size() {
     }
 }
 
-/// Three numbers, 1000001 to 1000003, in a page with a checksum, as pyarrow 26.0.1 writes them (`write_page_checksum=True`).
+/// The file has three numbers, 1000001 to 1000003, in a page with a checksum, as pyarrow 26.0.1 writes them
+/// (`write_page_checksum=True`).
 const WITH_CHECKSUM: &str = "\
     5041523115001524152415b3a2838d0b1c15061500150615061c00000002000000060141420f0042420f0043420f001504192c35\
     001806736368656d6115020015022502180161001606191c191c26001c1502192506001918016115001606165616562608491c15\
@@ -464,16 +465,16 @@ fn a_flipped_bit_in_a_parquet_page_with_a_checksum_is_an_error() {
 
 /// Dremio writes such files.
 #[test]
-fn a_parquet_dictionary_at_offset_0_is_none() {
+fn a_parquet_dictionary_at_offset_0_is_ignored() {
     let (offset, footer) = ("2608491c", "7a00000050415231");
     assert!(WITH_CHECKSUM.contains(offset) && WITH_CHECKSUM.ends_with(footer));
-    // Field 11 of the column's metadata, two bytes.
+    // Field 11 of the column's metadata has two bytes.
     let digits = WITH_CHECKSUM.replace(offset, "26082600291c").replace(footer, "7c00000050415231");
     let found = read("d.parquet", &bytes_of(&digits), &[("a", DataType::Int32)]).unwrap();
     assert_eq!(found.column(0).as_primitive::<Int32Type>().values(), &[1_000_001, 1_000_002, 1_000_003]);
 }
 
-/// The checksum of a page is that of its packed bytes; see test_data/README.md.
+/// The checksum of a page is that of its compressed bytes; see test_data/README.md.
 #[test]
 fn checksums_of_packed_parquet_pages_are_compared_before_unpacking() {
     let files: [&[u8]; 4] = [
@@ -502,7 +503,7 @@ fn checksums_of_packed_parquet_pages_are_compared_before_unpacking() {
 }
 
 #[test]
-fn arrow_of_a_version_to_come_is_refused() {
+fn arrow_of_a_future_version_is_refused() {
     let mut bytes = arrow_stream(&edges(10));
     let version = |bytes: &[u8]| arrow_ipc::root_as_message(&bytes[8..]).map(|message| message.version());
     assert_eq!(version(&bytes), Ok(MetadataVersion::V5));
@@ -591,7 +592,7 @@ fn strings_whose_lengths_are_differences_are_read_as_far_as_they_fit() {
             assert_eq!(concat_batches(reader.schema(), &batches).unwrap().columns(), nulls.columns());
         }
     }
-    // A page of a few kilobytes says that there are 30 MB.
+    // A page of a few kilobytes claims 30 MB.
     let same = "x".repeat(100_000);
     let whole = batch([("name", Arc::new(StringArray::from(vec![&same[..]; 300])) as ArrayRef)]);
     let bytes = coded(Encoding::DELTA_BYTE_ARRAY, WriterVersion::PARQUET_2_0, &whole);
@@ -640,7 +641,7 @@ fn inputs_and_tables_can_move_to_other_threads() {
 }
 
 #[test]
-fn of_a_file_of_parts_what_is_here_is_read() {
+fn only_the_present_parts_of_a_file_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let store = inshore_store::Store::open(folder.path().join("store")).unwrap();
     let job = store.job(Budget::new(SMALL, 1), inshore_store::Cancel::default()).unwrap();
@@ -654,7 +655,7 @@ fn of_a_file_of_parts_what_is_here_is_read() {
         bytes: PartBytes::Memory(bytes[range.start as usize..range.end as usize].into()),
     };
     let footer = groups[4].end..bytes.len() as u64;
-    // The second and third group, and the last one in two parts.
+    // The parts are the second and third group, and the last one in two parts.
     let middle = (groups[4].start + groups[4].end) / 2;
     let parts = [groups[1].start..groups[2].end, groups[4].start..middle, middle..groups[4].end, footer];
     let input = Input::of_parts("far", "parquet", bytes.len() as u64, parts.map(part).to_vec());
@@ -675,11 +676,11 @@ fn of_a_file_of_parts_what_is_here_is_read() {
         assert!(far.next_batch().unwrap().is_none());
     }
     let missing = far.read_row_groups(0..1).and_then(|()| far.next_batch()).unwrap_err().to_string();
-    assert!(missing.contains("far") && missing.contains("not here"), "{missing}");
+    assert!(missing.contains("far") && missing.contains("not on this machine"), "{missing}");
 }
 
 #[test]
-fn texts_of_parts_have_the_columns_that_they_are_known_to_have() {
+fn text_in_parts_has_the_columns_that_were_set() {
     let folder = tempfile::tempdir().unwrap();
     let store = inshore_store::Store::open(folder.path().join("store")).unwrap();
     let job = store.job(Budget::new(SMALL, 1), inshore_store::Cancel::default()).unwrap();
@@ -729,7 +730,7 @@ fn times_of_96_bits_reach_beyond_2262() {
         schema::parser::parse_message_type,
     };
     const DAY: i64 = 86_400_000_000;
-    // Days since 1970, whose own count begins with 2440588.
+    // The days count from 1970; the file's own count has 2440588 there.
     let days = [2_932_896i64, 0, -719_162];
     let schema = Arc::new(parse_message_type("message m { required int96 t; }").unwrap());
     let mut writer = SerializedFileWriter::new(Vec::new(), schema, Default::default()).unwrap();

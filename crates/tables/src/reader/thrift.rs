@@ -1,15 +1,15 @@
-//! As much of Thrift's compact protocol as it takes to look at a Parquet file before the library does.
+//! The part of Thrift's compact protocol that is needed to check a Parquet file before the library reads it.
 //!
-//! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion,
-//! as deep as the file says. So two structures are read here first: the header of a page, for its sizes, and the
-//! schema in the footer, for its depth. Everything else is skipped, with a bound on nesting.
+//! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion, as
+//! deep as the file says. So two structures are read here first: the header of a page, for its sizes, and the schema in
+//! the footer, for its depth. All other fields are skipped, with a bound on nesting.
 //!
 //! ```text
 //! struct: (delta of field id << 4 | type) value ... 00     integers: zigzag, 7 bits a byte, low bits first
 //! list:   (length << 4 | type) values ...                  binary: length, bytes
 //! ```
 
-/// Nesting that is followed; the library itself skips no deeper.
+/// The deepest nesting that is followed; the library itself skips no deeper.
 const DEPTH_MAX: usize = 64;
 
 const BOOL_TRUE: u8 = 1;
@@ -17,7 +17,7 @@ const BOOL_FALSE: u8 = 2;
 const LIST: u8 = 9;
 const STRUCT: u8 = 12;
 
-/// What a page says of itself (`PageHeader` and `DataPageHeaderV2` in parquet.thrift).
+/// The sizes in a page header (`PageHeader` and `DataPageHeaderV2` in parquet.thrift).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct PageHeader {
     /// Bytes of this header in the file.
@@ -25,7 +25,7 @@ pub(super) struct PageHeader {
     pub is_dictionary: bool,
     pub uncompressed_bytes: i32,
     pub compressed_bytes: i32,
-    /// Bytes of levels before the values; they are never compressed. Only in pages of version 2.
+    /// Bytes of levels before the values; they are never compressed. Only pages of version 2 have them.
     pub levels_bytes: i64,
     pub values_are_compressed: bool,
 }
@@ -37,7 +37,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut seen = 0u32;
     let mut last = 0;
     while let Some((id, kind)) = input.field(last)? {
-        // A field that came twice could mean one thing here and another to the library.
+        // A field that came twice could mean one value here and another to the library.
         if id <= last {
             return None;
         }
@@ -55,7 +55,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     (seen & 0b1110 == 0b1110).then_some(header)
 }
 
-/// How deep the schema in a footer (`FileMetaData` in parquet.thrift) is nested, the root being 1. `None` if it
+/// Returns how deep the schema in a footer (`FileMetaData` in parquet.thrift) is nested, the root being 1; `None` if it
 /// is malformed.
 pub(super) fn schema_depth(footer: &[u8]) -> Option<usize> {
     let mut input = Compact { bytes: footer, at: 0 };
@@ -103,7 +103,7 @@ impl Compact<'_> {
         Some((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    /// The id and type of the next field of a struct; `Some(None)` at its end.
+    /// Reads the id and type of the next field of a struct; `Some(None)` at its end.
     fn field(&mut self, last: i64) -> Option<Option<(i64, u8)>> {
         let byte = self.byte()?;
         match (byte >> 4, byte & 15) {
@@ -153,7 +153,7 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// In a list a truth value takes a byte; as a field it sits in the type.
+    /// Skips an element of a list, where a truth value takes a byte; in a field the value is in the type.
     fn skip_element(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, BOOL_TRUE | BOOL_FALSE) { self.advance(1) } else { self.skip(kind, depth) }
     }
@@ -182,13 +182,13 @@ impl Compact<'_> {
         Some(())
     }
 
-    /// The depth of the tree that a list of `SchemaElement` flattens, each with the count of its children.
+    /// Returns the depth of the tree that a list of `SchemaElement` flattens, each with the count of its children.
     fn schema_depth(&mut self) -> Option<usize> {
         let (length, kind) = self.list()?;
         if kind != STRUCT {
             return None;
         }
-        // Children that are still to come, at every level above.
+        // The children that are still to come, at every level above.
         let mut open: Vec<u64> = Vec::new();
         let mut deepest = 0;
         for _ in 0..length {
@@ -235,7 +235,7 @@ mod tests {
         bytes
     }
 
-    /// type, uncompressed and compressed size, and a v1 data page header with statistics.
+    /// Encodes type, uncompressed and compressed size, and a v1 data page header with statistics.
     fn header(uncompressed: i32, compressed: i32) -> Vec<u8> {
         let zigzag = |value: i32| varint(((value << 1) ^ (value >> 31)) as u32 as u64);
         let parts: [&[u8]; 9] = [

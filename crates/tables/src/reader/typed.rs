@@ -1,4 +1,4 @@
-//! Columns of chosen types, made of the values of a text file (CSV, JSON lines) one by one.
+//! Columns of chosen types, filled with the values of a text file (CSV, JSON lines) one by one.
 
 #[cfg(feature = "json")]
 use std::borrow::Cow;
@@ -13,39 +13,39 @@ use arrow_schema::{DataType, Field};
 
 use super::seen::{WIDE, exact_fraction, fraction, wide};
 
-/// Where the type of a column comes from.
+/// The origin of a column's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// Somebody asked for it: a value that can be read so is.
+    /// The caller asked for the type: any value that can be parsed so is accepted.
     Asked,
-    /// Values have it: one that says something else, or more than the type holds, contradicts.
+    /// The type was guessed from values: a value of another kind, or beyond the type's range, contradicts.
     Guessed,
     /// The first rows had no value: any value contradicts.
     Unseen,
 }
 
-/// Values of a column, as they come.
+/// The values of a column so far.
 pub(super) struct Column {
     values: Values,
     origin: Origin,
-    /// Which rows have a value; only where null is allowed.
+    /// The rows that have a value; only where null is allowed.
     valid: Option<Vec<bool>>,
 }
 
 impl Column {
-    /// An empty column of a type that [`is_typed`] allows.
+    /// Makes an empty column of a type that [`is_typed`] allows.
     pub fn new(field: &Field, origin: Origin) -> Self {
         Column { values: Values::new(field.data_type()), origin, valid: field.is_nullable().then(Vec::new) }
     }
 
-    /// Adds a null; `None` where there may be none.
+    /// Adds a null; `None` where none is allowed.
     pub fn push_null(&mut self) -> Option<u64> {
         self.valid.as_mut()?.push(false);
         self.values.push_default();
         Some(0)
     }
 
-    /// Adds a field of CSV and says how many bytes of text it took; `None` if it is not of the type.
+    /// Adds a field of CSV and returns the bytes of text that it took; `None` if it is not of the type.
     pub fn push_text(&mut self, field: &[u8]) -> Option<u64> {
         if field.is_empty() && self.valid.is_some() {
             return self.push_null();
@@ -93,7 +93,7 @@ impl Column {
         }
     }
 
-    /// What a value has to be.
+    /// Describes the values that the column accepts.
     pub fn expected(&self) -> &'static str {
         match self.origin {
             Origin::Unseen => "nothing",
@@ -109,7 +109,7 @@ impl Column {
     }
 }
 
-/// A string of JSON without its quotes and escapes; `None` where it is no Unicode (half a surrogate pair).
+/// Parses a string of JSON; `None` where it is not Unicode (half a surrogate pair).
 #[cfg(feature = "json")]
 fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     let inner = value.strip_prefix('"')?.strip_suffix('"')?;
@@ -119,7 +119,7 @@ fn unquoted(value: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether values of a text file can become a column of this type.
+/// Returns whether values of a text file can become a column of this type.
 pub(super) fn is_typed(kind: &DataType) -> bool {
     use DataType::*;
     matches!(kind, UInt64 | Int64 | UInt32 | Int32 | Float64 | Float32 | Utf8 | Boolean) || *kind == WIDE
@@ -153,7 +153,7 @@ impl Values {
         }
     }
 
-    /// Adds the value that a text means and says how many bytes of text it took; `None` if it is not of the type.
+    /// Adds the value of a text and returns the bytes of text that it took; `None` if it is not of the type.
     fn push(&mut self, text: &str, origin: Origin) -> Option<u64> {
         fn parse<T: std::str::FromStr>(values: &mut Vec<T>, text: &str) -> Option<u64> {
             values.push(text.trim().parse().ok()?);
@@ -182,7 +182,7 @@ impl Values {
         }
     }
 
-    /// Adds something where there is no value.
+    /// Adds a placeholder where there is no value.
     fn push_default(&mut self) {
         match self {
             Values::UInt64(values) => values.push(0),

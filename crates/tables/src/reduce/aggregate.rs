@@ -1,4 +1,4 @@
-//! What can be computed of a group.
+//! Aggregate functions, and the columns that they are applied to.
 
 use arrow_schema::DataType;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub enum Function {
 }
 
 impl Function {
-    /// The name, as in the name of a result's column.
+    /// Returns the function's name, as in the name of a result's column.
     pub fn name(self) -> &'static str {
         match self {
             Function::Count => "count",
@@ -62,52 +62,52 @@ impl Function {
 }
 
 impl Aggregate {
-    /// The number of rows.
+    /// Counts rows.
     pub fn count() -> Aggregate {
         Aggregate { function: Function::Count, column: None }
     }
 
-    /// The number of values of a column that are not null.
+    /// Counts the values of a column that are not null.
     pub fn count_of(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Count, column)
     }
 
-    /// The sum of a column's values.
+    /// Sums a column's values.
     pub fn sum(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Sum, column)
     }
 
-    /// The mean of a column's values.
+    /// Takes the mean of a column's values.
     pub fn mean(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Mean, column)
     }
 
-    /// The smallest value of a column.
+    /// Takes the smallest value of a column.
     pub fn min(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Min, column)
     }
 
-    /// The greatest value of a column.
+    /// Takes the greatest value of a column.
     pub fn max(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Max, column)
     }
 
-    /// The value of a column in the first row of the group that has one, in the order of the input.
+    /// Takes the value of a column in the first row of the group that has one, in the order of the input.
     pub fn first(column: impl Into<String>) -> Aggregate {
         Self::of(Function::First, column)
     }
 
-    /// The value of a column in the last row of the group that has one.
+    /// Takes the value of a column in the last row of the group that has one.
     pub fn last(column: impl Into<String>) -> Aggregate {
         Self::of(Function::Last, column)
     }
 
-    /// A function of a column.
+    /// Applies a function to a column.
     pub fn of(function: Function, column: impl Into<String>) -> Aggregate {
         Aggregate { function, column: Some(column.into()) }
     }
 
-    /// The name of the result's column: "count", "sum_price".
+    /// Returns the name of the result's column: "count", "sum_price".
     pub fn name(&self) -> String {
         match &self.column {
             Some(column) => format!("{}_{column}", self.function.name()),

@@ -1,4 +1,5 @@
-//! Groups of one key of whole numbers with states that are numbers, for who has the rows already: a query.
+//! Groups of one key of whole numbers with states that are numbers, for callers that have the rows already, such as a
+//! query.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
@@ -13,7 +14,7 @@ use crate::{
     words::{Combine, Keys, WORDS_MAX, column_of, is_key, key_column, key_words, words_of},
 };
 
-/// What is made of the numbers of a group.
+/// The operation that combines the numbers of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fold {
     /// Their sum.
@@ -24,14 +25,15 @@ pub enum Fold {
     Max,
 }
 
-/// A column of numbers of which a group has one.
+/// A column of numbers that are combined within each group.
 #[derive(Clone, Debug)]
 pub struct NumberState {
-    /// Whole numbers or fractions of up to 64 bits; or decimals of 128, of which no value and no sum needs more than 64.
+    /// The type: whole numbers or fractions of up to 64 bits; or decimals of 128 bits, if 64 hold every value and every
+    /// sum.
     pub kind: DataType,
-    /// What becomes of them.
+    /// The operation that combines the numbers.
     pub fold: Fold,
-    /// Whether there may be nulls, which are passed over; a group of nulls alone has a null.
+    /// The column may have nulls, which are ignored; a group of nulls alone has a null.
     pub has_nulls: bool,
 }
 
@@ -50,40 +52,40 @@ impl NumberState {
     }
 }
 
-/// In what [`NumberGroups`] are made.
+/// The expected rows and the memory of [`NumberGroups`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberConfig {
-    /// All keys are known to lie between these, both included: records are narrower then.
+    /// All keys are known to lie between these, both included, which makes records narrower.
     pub range: Option<(i128, i128)>,
-    /// About how many rows there will be.
+    /// An estimate of the number of rows.
     pub rows: Option<u64>,
     /// Bytes of the job's budget.
     pub memory_bytes: u64,
-    /// As [`Config::chunk_bytes`].
+    /// A limit on chunks, as in [`Config::chunk_bytes`].
     pub chunk_bytes: Option<usize>,
 }
 
-/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory; it takes
-/// and gives columns. An order of magnitude faster than rows.
+/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory. It takes
+/// and gives columns, and is an order of magnitude faster than a sort of rows.
 pub struct NumberGroups {
     name: String,
-    shape: Shape,
+    shape: StateWords,
     sink: Box<dyn RecordSink>,
     records: Box<dyn Records>,
 }
 
 /// The columns, and the words of a record that stand for them.
 #[derive(Clone)]
-struct Shape {
+struct StateWords {
     key_type: DataType,
     keys: Keys,
     states: Vec<NumberState>,
-    /// One for each state, and one of bits that say which of them are not null, where some may be.
+    /// One operation for each state, and one for the bits that mark states that are not null, where some may be.
     combine: Vec<Combine>,
 }
 
-impl Shape {
-    fn new(key: &DataType, range: Option<(i128, i128)>, states: &[NumberState]) -> Option<Shape> {
+impl StateWords {
+    fn new(key: &DataType, range: Option<(i128, i128)>, states: &[NumberState]) -> Option<StateWords> {
         is_key(key).then_some(())?;
         let mut combine = states.iter().map(NumberState::combine).collect::<Option<Vec<_>>>()?;
         if states.iter().any(|state| state.has_nulls) {
@@ -91,7 +93,7 @@ impl Shape {
         }
         let keys = range.and_then(|range| Keys::between(key, range)).unwrap_or(Keys::all(key));
         let fits = combine.len() <= WORDS_MAX;
-        fits.then(|| Shape { key_type: key.clone(), keys, states: states.to_vec(), combine })
+        fits.then(|| StateWords { key_type: key.clone(), keys, states: states.to_vec(), combine })
     }
 
     fn has_bits(&self) -> bool {
@@ -100,20 +102,21 @@ impl Shape {
 }
 
 impl NumberGroups {
-    /// Whether there can be such groups.
+    /// Returns whether keys and states of these types can be grouped.
     pub fn is_possible(key: &DataType, states: &[NumberState]) -> bool {
-        Shape::new(key, None, states).is_some()
+        StateWords::new(key, None, states).is_some()
     }
 
-    /// The least that [`NumberGroups::new`] takes.
+    /// Returns the least memory that [`NumberGroups::new`] takes, in bytes.
     pub fn smallest_memory_bytes() -> u64 {
         smallest_memory_bytes(1, 8 + 8 * WORDS_MAX)
     }
 
-    /// Groups that one thread makes. `name` stands for the rows in errors.
+    /// Begins groups that one thread makes. `name` stands for the rows in errors.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::SortReduce::new`]; [`Error::Unsupported`] where [`NumberGroups::is_possible`] says no.
+    /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
+    /// [`NumberGroups::is_possible`] is false.
     pub fn new(
         job: &Job,
         name: &str,
@@ -121,7 +124,7 @@ impl NumberGroups {
         states: &[NumberState],
         asked: &NumberConfig,
     ) -> Result<NumberGroups> {
-        let shape = Shape::new(key, asked.range, states)
+        let shape = StateWords::new(key, asked.range, states)
             .ok_or_else(|| Error::unsupported(name, "groups of other columns than numbers".to_string()))?;
         let config = Config {
             memory_bytes: asked.memory_bytes,
@@ -138,7 +141,8 @@ impl NumberGroups {
     /// Adds rows: a key without nulls, and a column for each state.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::Sink::push_many`]; [`Error::Damaged`] for a key out of the range, or a null where there should be none.
+    /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a key out of the
+    /// range, or an unexpected null.
     pub fn add(&mut self, key: &ArrayRef, states: &[ArrayRef]) -> Result<()> {
         let shape = &self.shape;
         let wrong = |what: &str| Error::damaged(&self.name, format!("wrong statistics of a file: {what}"));
@@ -151,7 +155,7 @@ impl NumberGroups {
                 None => bits.iter_mut().for_each(|bits| *bits |= 1 << number),
                 Some(_) if !state.has_nulls => return Err(wrong("there is a null where it counts none")),
                 Some(nulls) => {
-                    // What changes nothing. A sum of -0.0 and such a one is 0.0, and equal.
+                    // A null gets the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {
@@ -173,10 +177,10 @@ impl NumberGroups {
         self.sink.push(&keys, &words)
     }
 
-    /// The groups in ascending order.
+    /// Returns the groups in ascending order.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::SortReduce::finish`].
+    /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
     pub fn finish(self) -> Result<SortedGroups> {
         self.sink.finish()?;
         let sorted = self.records.finish()?;
@@ -187,15 +191,16 @@ impl NumberGroups {
 /// Groups with all their rows, in the order of the key.
 pub struct SortedGroups {
     name: String,
-    shape: Shape,
+    shape: StateWords,
     sorted: Box<dyn SortedRecords>,
 }
 
 impl SortedGroups {
-    /// The next groups, some 1,000: a column of keys, and one for each state; `None` at the end.
+    /// Returns the next groups, some 1,000: a column of keys, and one for each state; `None` at the end.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::Sorted::next_block`]; [`Error::Unsupported`] for a sum that 64 bits do not hold.
+    /// The errors are those of [`inshore_sortreduce::Sorted::next_block`], and [`Error::Unsupported`] for a sum that 64
+    /// bits do not hold.
     pub fn next_columns(&mut self) -> Result<Option<Vec<ArrayRef>>> {
         let block = self.sorted.next_block()?;
         if self.sorted.is_overflown() {
@@ -218,7 +223,7 @@ impl SortedGroups {
         Ok(Some(columns))
     }
 
-    /// What it did.
+    /// Returns the counters of the sort-reduce.
     pub fn stats(&self) -> Stats {
         self.sorted.stats()
     }

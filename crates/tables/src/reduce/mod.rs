@@ -8,9 +8,9 @@
 //!
 //! Both give the same answer: the first is an order of magnitude faster. Where the first meets a null, it starts again
 //! as the second (input that can be read only once takes the second from the start). Where all inputs are Parquet with
-//! statistics, the range of keys and values is known: records are narrower then, a small range is an array in memory, and a
-//! larger one goes to bins as words of 32 bits for each row, key and value together, where that many do (`Short`). If a key or
-//! a value lies outside of it all the same, the first starts again without.
+//! statistics, the range of keys and values is known: records are narrower then, a small range is an array in memory,
+//! and a larger one goes to bins as words of 32 bits for each row, key and value together, where 32 bits suffice
+//! (`Short`). If a key or a value lies outside of the range all the same, the first starts again without.
 
 mod aggregate;
 mod groups;
@@ -37,25 +37,25 @@ use crate::{
     sort::{different, no_column, sort_memory},
 };
 
-/// Rows of a batch that is read.
+/// The number of rows of a batch that is read.
 const BATCH_ROWS: usize = 8 << 10;
 
-/// What a reduce is asked for.
+/// The options of a reduce.
 #[derive(Clone, Debug, Default)]
 pub struct ReduceOptions {
-    /// The columns whose values make a group; without any, all rows are one.
+    /// The columns whose values make a group; without any, all rows are one group.
     pub by: Vec<String>,
-    /// What is computed of each group, in the order of the result's columns.
+    /// The functions of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
-    /// Columns of CSV that are text, whatever they look like.
+    /// Columns of CSV that are read as text, also where their values look like numbers.
     pub as_text: Vec<String>,
     /// Takes the general way even where the fast one is possible, for tests.
     pub general: bool,
-    /// Finished runs outlive an interruption, and those of an interrupted reduce like this are gone on with.
+    /// Finished runs outlive an interruption, and an interrupted reduce with the same options is continued.
     pub resume: bool,
 }
 
-/// What a reduce did.
+/// The counters of a reduce.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReduceSummary {
     /// Rows read.
@@ -64,45 +64,46 @@ pub struct ReduceSummary {
     pub groups: u64,
     /// "numbers" or "rows".
     pub way: &'static str,
-    /// How groups were brought together: a strategy of sort-reduce, or "rows".
+    /// The way of combining groups: a strategy of sort-reduce, or "rows".
     pub strategy: String,
     /// Runs written.
     pub runs: u64,
     /// Bytes of runs written.
     pub bytes_spilled: u64,
-    /// Rows that an interrupted reduce before this one had in runs.
+    /// Rows that an earlier, interrupted reduce had in runs.
     pub rows_kept: u64,
-    /// What each strategy was estimated to cost; absent where there was no choice.
+    /// The estimated cost of each strategy; absent where there was no choice.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Choice>,
 }
 
 /// Groups the rows of all inputs by some columns and writes one row for each group to `output`: the columns of the
-/// group, ascending and nulls last, then the aggregates. Aggregates pass over nulls, as SQL has it; nulls in the columns
-/// of the group make a group of their own, as does every NaN; -0.0 is in the group of 0.0.
+/// group, ascending and nulls last, then the aggregates. Aggregates ignore nulls, as in SQL; nulls in the columns of
+/// the group make a group of their own, as does every NaN; -0.0 is in the group of 0.0.
 ///
-/// What CSV and JSON lines have as columns is guessed from the first rows, and looked for in all rows if a later one contradicts.
+/// Columns of CSV and JSON lines are guessed from the first rows, and found by reading all rows if a later one
+/// contradicts.
 ///
 /// Sums of whole numbers are whole numbers of 64 bits, and one that needs more is an error, never a wrong sum. A sum or
 /// mean of n fractions may differ by a relative `n * f64::EPSILON` of the sum of their magnitudes from one computed in
-/// another order; everything else is the same at every budget and number of threads.
+/// another order; all other results are the same at every budget and number of threads.
 ///
 /// # Errors
-/// Those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`]; [`Error::Unsupported`] for
-/// an aggregate that a column has not, and for a sum beyond 64 bits.
+/// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`], [`Error::NoColumn`], and
+/// [`Error::Unsupported`] for an aggregate that a column does not have, and for a sum beyond 64 bits.
 pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOptions) -> Result<ReduceSummary> {
     TableWriter::check_path(output)?;
     let work = |inputs: &[Input]| reduce_known(&Asked { job, inputs, output, options });
     with_exact_columns(job, inputs, &options.as_text, work)
 }
 
-/// The same, with columns that are taken for what the inputs say or suggest.
+/// Groups inputs with the columns that they state or suggest.
 fn reduce_known(asked: &Asked<'_>) -> Result<ReduceSummary> {
     let Asked { inputs, options, .. } = *asked;
     let is_stream = inputs.iter().any(|input| input.compressed_bytes().is_none());
     if !is_stream && !options.general {
         let schema = asked.schema(&inputs[0])?;
-        if let Some(plan) = numbers::Plan::new(asked, &schema) {
+        if let Some(plan) = numbers::RecordPlan::new(asked, &schema) {
             let outcome = match numbers::reduce(asked, &plan)? {
                 Outcome::OutOfRange => numbers::reduce(asked, &plan.without_range())?,
                 outcome => outcome,
@@ -115,10 +116,10 @@ fn reduce_known(asked: &Asked<'_>) -> Result<ReduceSummary> {
     rows::reduce(asked)
 }
 
-/// The part of the budget that sorting may use: the rest is for pages, batches and the writer.
+/// The part of the budget that sorting may use; the rest is for pages, batches and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 
-/// A reduce with all that it was asked.
+/// A reduce with its inputs and options.
 struct Asked<'a> {
     job: &'a Job,
     inputs: &'a [Input],
@@ -127,7 +128,7 @@ struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The columns that are read: those of the group, then each that is aggregated once.
+    /// Returns the columns that are read: those of the group, then each aggregated one once.
     fn columns(&self) -> Vec<String> {
         let mut columns = self.options.by.clone();
         for column in self.options.aggregates.iter().filter_map(|aggregate| aggregate.column.as_ref()) {
@@ -144,7 +145,7 @@ impl Asked<'_> {
         let mut columns = self.columns();
         let (text, budget) = (&self.options.as_text, self.job.budget());
         if columns.is_empty() {
-            // Only rows are counted: any column tells how many there are.
+            // For counting rows alone, any column will do.
             let all = TableReader::open_stored(&input, None, text, BATCH_ROWS, budget, part)?;
             if input.is_stdin() {
                 return Ok(all);
@@ -184,7 +185,7 @@ impl Asked<'_> {
         if expected == found { Ok(()) } else { Err(different(input, expected, found)) }
     }
 
-    /// The columns of the result.
+    /// Returns the columns of the result.
     fn result_schema(&self, schema: &Schema) -> SchemaRef {
         let kind =
             |column: &String| schema.field_with_name(column).expect("checked before").data_type().clone();
@@ -196,15 +197,15 @@ impl Asked<'_> {
         Schema::new(by.chain(aggregates).collect::<Vec<_>>()).into()
     }
 
-    /// Where finished runs are kept, if that is asked for; `way`, with what it depends on, and the columns tell them from those of
-    /// another.
+    /// Opens the place of finished runs, if the options ask for it; `way`, with its parameters, and the columns tell
+    /// the runs from those of another reduce.
     fn keep(&self, way: impl std::fmt::Debug, schema: &Schema) -> Result<Option<Keep>> {
         let ReduceOptions { by, aggregates, as_text, .. } = self.options;
         let question = (way, by, aggregates, as_text, schema.fields());
         resume::keep(self.options.resume, self.job, "reduce", question, self.inputs)
     }
 
-    /// A sum that 64 bits do not hold.
+    /// Makes the error for a sum that 64 bits do not hold.
     fn overflow(&self) -> Error {
         let sums = self.options.aggregates.iter().filter(|aggregate| aggregate.function == Function::Sum);
         let names: Vec<String> = sums.map(Aggregate::name).collect();
@@ -215,7 +216,7 @@ impl Asked<'_> {
         Error::unsupported(self.inputs[0].name(), what)
     }
 
-    /// Bytes of the budget that sorting may use.
+    /// Returns the bytes of the budget that sorting may use.
     fn memory_bytes(&self, smallest: u64) -> Result<u64> {
         sort_memory(self.job.budget(), "grouping", 0, MEMORY_PART, smallest)
     }

@@ -1,7 +1,7 @@
 //! The fast way: one key of whole numbers, aggregates that are words of 64 bits, no nulls.
 //!
 //! Each row becomes a key of 32 or 64 bits and a word or a few; signed numbers and fractions become unsigned ones in
-//! the same order. As many threads as the job has read parts of the input and push, so nothing here may depend on the
+//! the same order. As many threads as the job has read parts of the input and push, so no result here may depend on the
 //! order of rows (first and last take the other way).
 
 use std::sync::{
@@ -27,63 +27,63 @@ use crate::{
 
 pub(super) enum Outcome {
     Done(ReduceSummary),
-    /// There is a null: nothing was written.
+    /// The input has a null: nothing was written.
     SawNull,
-    /// A key, a value or the number of rows lies outside of what the files say: nothing was written.
+    /// A key, a value or the number of rows lies outside of the statistics of the files: nothing was written.
     OutOfRange,
 }
 
-/// Where a word comes from.
+/// The origin of a word.
 #[derive(Clone, Copy, Debug)]
-struct Word {
+struct WordSource {
     combine: Combine,
-    /// The column of the input; none for the number of rows.
+    /// The column of the input; `None` for the number of rows.
     column: Option<usize>,
-    /// The least such word and how far above it the others go, as the files say.
+    /// The least such word, and the greatest difference from it, by the statistics of the files.
     range: Option<(u64, u64)>,
-    /// Whether 64 bits hold the sum of all of them.
+    /// The sum of all these words fits 64 bits.
     is_bounded: bool,
 }
 
-impl Word {
-    fn new(combine: Combine, column: Option<usize>) -> Word {
+impl WordSource {
+    fn new(combine: Combine, column: Option<usize>) -> WordSource {
         let is_count = combine == Combine::Count;
-        Word { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
+        WordSource { combine, column, range: is_count.then_some((1, 0)), is_bounded: is_count }
     }
 
-    /// With what the files say of a column of whole numbers.
-    fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> Word {
+    /// Adds the range of a column of whole numbers, by the statistics of the files.
+    fn between(self, kind: &DataType, (min, max): (i128, i128), rows: u64) -> WordSource {
         let is_ordered = matches!(self.combine, Combine::Min | Combine::Max);
         let flip = if is_ordered && !kind.is_unsigned_integer() { SIGN } else { 0 };
         let range = u64::try_from(max - min).ok().map(|span| (min as u64 ^ flip, span));
         let largest = min.unsigned_abs().max(max.unsigned_abs());
         let is_bounded = largest.checked_mul(rows.into()).is_some_and(|sum| sum < SIGN.into());
-        Word { range, is_bounded: is_bounded && !is_ordered, ..self }
+        WordSource { range, is_bounded: is_bounded && !is_ordered, ..self }
     }
 
-    /// Whether all of some words are what the files say.
+    /// Returns whether all of some words lie in the range.
     fn has(self, words: &[u64]) -> bool {
         let Some((first, span)) = self.range.filter(|_| self.column.is_some()) else { return true };
         words.iter().map(|word| word.wrapping_sub(first)).fold(0, u64::max) <= span
     }
 }
 
-/// How the rows of a table become records.
-pub(super) struct Plan {
+/// The conversion of a table's rows to records.
+pub(super) struct RecordPlan {
     schema: SchemaRef,
     result: SchemaRef,
     key_type: DataType,
-    words: Vec<Word>,
-    /// Rows of all inputs, where their files say so.
+    words: Vec<WordSource>,
+    /// The row count of all inputs, where each file states its own.
     rows: Option<u64>,
     /// The fewest row groups that an input has.
     row_groups: usize,
     keys: Keys,
 }
 
-impl Plan {
-    /// `None` where this way is none.
-    pub fn new(asked: &Asked<'_>, schema: &SchemaRef) -> Option<Plan> {
+impl RecordPlan {
+    /// Returns the conversion; `None` where rows do not become records of numbers.
+    pub fn new(asked: &Asked<'_>, schema: &SchemaRef) -> Option<RecordPlan> {
         let [by] = &asked.options.by[..] else { return None };
         let key_type = schema.field_with_name(by).ok()?.data_type().clone();
         is_key(&key_type).then_some(())?;
@@ -92,7 +92,7 @@ impl Plan {
             let column =
                 aggregate.column.as_ref().map(|column| schema.index_of(column).ok()).transpose_some()?;
             let kind = column.map(|column| schema.field(column).data_type());
-            let word = |combine| Word::new(combine, column);
+            let word = |combine| WordSource::new(combine, column);
             let add = || match kind {
                 Some(kind) if kind.is_unsigned_integer() => Some(Combine::AddUnsigned),
                 Some(kind) if kind.is_integer() => Some(Combine::AddSigned),
@@ -101,11 +101,11 @@ impl Plan {
             };
             let ordered = kind.is_some_and(|kind| kind.is_integer() || kind.is_floating());
             match aggregate.function {
-                Function::Count => words.push(Word::new(Combine::Count, None)),
+                Function::Count => words.push(WordSource::new(Combine::Count, None)),
                 Function::Sum => words.push(word(add()?)),
-                // The sum of whole numbers may need more than 64 bits, which a mean can do without.
+                // The sum of whole numbers may need more than 64 bits, and a mean must not fail for that.
                 Function::Mean if add()? == Combine::AddFloat => {
-                    words.extend([word(Combine::AddFloat), Word::new(Combine::Count, None)]);
+                    words.extend([word(Combine::AddFloat), WordSource::new(Combine::Count, None)]);
                 }
                 Function::Min if ordered => words.push(word(Combine::Min)),
                 Function::Max if ordered => words.push(word(Combine::Max)),
@@ -117,7 +117,7 @@ impl Plan {
         let readers: Vec<_> = asked.inputs.iter().map(|input| asked.open(input, (0, 1)).ok()).collect();
         let rows = readers.iter().map(|reader| reader.as_ref()?.rows()).sum();
         let row_groups = readers.iter().flatten().map(|reader| reader.row_groups().unwrap_or(1)).min();
-        // Of the key, and of what each word is made of: the end of each file is read once.
+        // The ranges of the key and of each word's column are read together, so that the end of each file is read once.
         let mut columns = vec![&**by];
         columns.extend(words.iter().filter_map(|word| Some(&**schema.field(word.column?).name())));
         let of_reader = |reader: &Option<TableReader>| reader.as_ref()?.ranges_of(&columns).ok();
@@ -135,7 +135,7 @@ impl Plan {
             }
         }
         let keys = keys.unwrap_or(Keys::all(&key_type));
-        fits.then(|| Plan {
+        fits.then(|| RecordPlan {
             schema: schema.clone(),
             result,
             key_type,
@@ -146,21 +146,21 @@ impl Plan {
         })
     }
 
-    /// The same for any keys and words.
-    pub fn without_range(self) -> Plan {
-        let words = self.words.iter().map(|word| Word::new(word.combine, word.column)).collect();
-        Plan { keys: Keys::all(&self.key_type), words, rows: None, ..self }
+    /// Returns the conversion for any keys and words.
+    pub fn without_range(self) -> RecordPlan {
+        let words = self.words.iter().map(|word| WordSource::new(word.combine, word.column)).collect();
+        RecordPlan { keys: Keys::all(&self.key_type), words, rows: None, ..self }
     }
 }
 
-impl Plan {
-    /// Most rows that one of some threads reads: row groups are divided among them.
+impl RecordPlan {
+    /// Returns the most rows that one of some threads reads: row groups are divided among them.
     fn rows_of_thread(&self, threads: usize) -> Option<u64> {
         let groups = self.row_groups.max(1);
         Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
     }
 
-    /// An error of sort-reduce, which tells the budget that is enough where there were too many runs for this one.
+    /// Adds a sufficient budget to an error of sort-reduce about too many runs.
     fn tell_enough<K: Key, V: Value>(&self, error: Error, asked: &Asked<'_>, memory_bytes: u64) -> Error {
         let budget = asked.job.budget();
         match (error, self.rows_of_thread(budget.threads())) {
@@ -175,14 +175,14 @@ impl Plan {
         }
     }
 
-    /// How the words of a record fit few bits; none where that is not known.
+    /// Returns the compact form of a record's words; `None` where no range is known.
     fn short<const N: usize>(&self) -> Option<Short<N>> {
         Short::new(&self.words.iter().map(|word| word.range).collect::<Option<Vec<_>>>()?)
     }
 }
 
 trait TransposeSome<T> {
-    /// `None` becomes `Some(None)`.
+    /// Turns `None` into `Some(None)`.
     fn transpose_some(self) -> Option<Option<T>>;
 }
 
@@ -196,8 +196,8 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
     }
 }
 
-pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
-    // Few shapes, since each is compiled with all of sort-reduce: what is not needed of a record counts for nothing.
+pub(super) fn reduce(asked: &Asked<'_>, plan: &RecordPlan) -> Result<Outcome> {
+    // There are few shapes, since each is compiled with all of sort-reduce: unneeded words of a record are ignored.
     let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
         (true, 1) if is_sum => run::<u32, 1, true>(asked, plan),
@@ -211,7 +211,7 @@ pub(super) fn reduce(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome> {
     }
 }
 
-fn run<K: Key, const N: usize, const SUMS: bool>(asked: &Asked<'_>, plan: &Plan) -> Result<Outcome>
+fn run<K: Key, const N: usize, const SUMS: bool>(asked: &Asked<'_>, plan: &RecordPlan) -> Result<Outcome>
 where
     [u64; N]: Default,
 {
@@ -220,7 +220,7 @@ where
     let operation = Words::<K, N, SUMS>::new(&combine, plan.short(), &overflow);
     let job = asked.job;
     let threads = job.budget().threads();
-    // Which rows a thread reads depends on how many there are.
+    // The rows that a thread reads depend on the number of threads.
     let keep = asked.keep(("numbers", threads, plan.keys), &plan.schema)?;
     let memory_bytes = asked.memory_bytes(smallest_memory_bytes(threads, size_of::<K>() + 8 * N))?;
     let config = Config {
@@ -234,8 +234,9 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Bins of wide records take up to twice as long as runs, since most of the work is left to the one thread that reads the
-    // result, beside the one that writes the file: the range is for the array then, and for bins of short records.
+    // Bins of wide records take up to twice as long as runs, since most of the work is left to the one thread that
+    // reads the result, beside the one that writes the file: the range is for the array then, and for bins of short
+    // records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;
@@ -267,7 +268,7 @@ where
     let tell = |error| plan.tell_enough::<K, [u64; N]>(error, asked, memory_bytes);
     results.into_iter().collect::<Result<()>>().map_err(tell)?;
     let mut sorted = reduce.finish().map_err(|error| tell(error.into()))?;
-    // Whether sums fit was told by how many rows the files say they have.
+    // The check that sums fit relied on the row counts of the files.
     if plan.rows.is_some_and(|rows| sorted.stats().records_in > rows) {
         resume::finish(keep)?;
         return Ok(Outcome::OutOfRange);
@@ -302,14 +303,14 @@ fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
 }
 
-/// A closure for a thread that borrows the work and owns its number.
+/// Makes a closure for a thread that borrows the work and owns its number.
 fn move_ref<'a, R>(work: &'a (impl Fn(usize) -> R + Sync), number: usize) -> impl FnOnce() -> R + 'a {
     move || work(number)
 }
 
 fn push<K: Key, const N: usize, const SUMS: bool>(
     asked: &Asked<'_>,
-    plan: &Plan,
+    plan: &RecordPlan,
     input: &Input,
     part: (usize, usize),
     sink: &mut inshore_sortreduce::Sink<Words<K, N, SUMS>>,
@@ -351,7 +352,7 @@ where
 }
 
 fn batch<K: Key, const N: usize>(
-    plan: &Plan,
+    plan: &RecordPlan,
     asked: &Asked<'_>,
     keys: &[K],
     values: &[[u64; N]],

@@ -43,9 +43,9 @@ use crate::{
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 56 };
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// How a state is kept and combined.
+/// The form of a state, and the operation that combines two of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum AggregateState {
     Count,
     SumWhole,
     SumFloat,
@@ -55,32 +55,32 @@ enum State {
     Last,
 }
 
-impl State {
-    fn of(function: Function, kind: Option<&DataType>) -> State {
+impl AggregateState {
+    fn of(function: Function, kind: Option<&DataType>) -> AggregateState {
         let is_float = kind.is_some_and(DataType::is_floating);
         match function {
-            Function::Count => State::Count,
-            Function::Sum | Function::Mean if is_float => State::SumFloat,
-            Function::Sum | Function::Mean => State::SumWhole,
-            Function::Min => State::Min,
-            Function::Max => State::Max,
-            Function::First => State::First,
-            Function::Last => State::Last,
+            Function::Count => AggregateState::Count,
+            Function::Sum | Function::Mean if is_float => AggregateState::SumFloat,
+            Function::Sum | Function::Mean => AggregateState::SumWhole,
+            Function::Min => AggregateState::Min,
+            Function::Max => AggregateState::Max,
+            Function::First => AggregateState::First,
+            Function::Last => AggregateState::Last,
         }
     }
 
-    /// Bytes of the state that begins with `bytes`.
+    /// Returns the length of the state at the beginning of `bytes`.
     fn len(self, bytes: &[u8]) -> usize {
         match self {
-            State::Count => 8,
-            State::SumWhole => 24,
-            State::SumFloat => 16,
+            AggregateState::Count => 8,
+            AggregateState::SumWhole => 24,
+            AggregateState::SumFloat => 16,
             _ => 4 + u32::from_le_bytes(word(bytes)) as usize,
         }
     }
 
     fn is_fixed(self) -> bool {
-        matches!(self, State::Count | State::SumWhole | State::SumFloat)
+        matches!(self, AggregateState::Count | AggregateState::SumWhole | AggregateState::SumFloat)
     }
 }
 
@@ -90,18 +90,18 @@ fn word<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 /// Combines the states behind equal keys.
 #[derive(Clone)]
-struct Combine {
-    states: Arc<[State]>,
+struct CombineStates {
+    states: Arc<[AggregateState]>,
     overflow: Arc<AtomicBool>,
 }
 
-impl Combine {
+impl CombineStates {
     /// Combines two states of a fixed size in place.
-    fn add(&self, state: State, first: &mut [u8], next: &[u8]) {
+    fn add(&self, state: AggregateState, first: &mut [u8], next: &[u8]) {
         let count = u64::from_le_bytes(word(first)) + u64::from_le_bytes(word(next));
         first[..8].copy_from_slice(&count.to_le_bytes());
         match state {
-            State::SumWhole => {
+            AggregateState::SumWhole => {
                 let (a, b) = (i128::from_le_bytes(word(&first[8..])), i128::from_le_bytes(word(&next[8..])));
                 let (sum, over) = a.overflowing_add(b);
                 if over {
@@ -109,7 +109,7 @@ impl Combine {
                 }
                 first[8..24].copy_from_slice(&sum.to_le_bytes());
             }
-            State::SumFloat => {
+            AggregateState::SumFloat => {
                 let sum = f64::from_le_bytes(word(&first[8..])) + f64::from_le_bytes(word(&next[8..]));
                 first[8..16].copy_from_slice(&sum.to_le_bytes());
             }
@@ -118,21 +118,21 @@ impl Combine {
     }
 }
 
-/// Whether the second of two encoded values takes the place of the first.
-fn takes_place(state: State, first: &[u8], next: &[u8]) -> bool {
+/// Returns whether the second of two encoded values replaces the first.
+fn takes_place(state: AggregateState, first: &[u8], next: &[u8]) -> bool {
     match (first.is_empty(), next.is_empty()) {
         (_, true) => false,
         (true, false) => true,
         (false, false) => match state {
-            State::Min => next.cmp(first) == Ordering::Less,
-            State::Max => next.cmp(first) == Ordering::Greater,
-            State::Last => true,
+            AggregateState::Min => next.cmp(first) == Ordering::Less,
+            AggregateState::Max => next.cmp(first) == Ordering::Greater,
+            AggregateState::Last => true,
             _ => false,
         },
     }
 }
 
-impl RowOperation for Combine {
+impl RowOperation for CombineStates {
     const COMBINES: bool = true;
 
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]) {
@@ -170,9 +170,9 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
     if is_file {
         asked.schema(first)?;
     }
-    let mut codec = Codec::new(asked, &schema)?;
+    let mut codec = GroupCodec::new(asked, &schema)?;
     let overflow = Arc::new(AtomicBool::new(false));
-    let operation = Combine { states: codec.states.clone().into(), overflow: overflow.clone() };
+    let operation = CombineStates { states: codec.states.clone().into(), overflow: overflow.clone() };
     let threads = job.budget().threads();
     let memory_bytes = asked.memory_bytes(smallest_row_memory_bytes(threads))?;
     let keep = asked.keep("rows", &schema)?;
@@ -237,24 +237,24 @@ pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
     })
 }
 
-/// Turns columns into rows, and rows into results.
-struct Codec {
+/// Encodes columns as rows, and decodes rows to results.
+struct GroupCodec {
     name: String,
     result: SchemaRef,
     keys: RowConverter,
     by: usize,
-    states: Vec<State>,
+    states: Vec<AggregateState>,
     /// The column of the input of each aggregate.
     columns: Vec<Option<usize>>,
     kinds: Vec<Option<DataType>>,
-    /// Encodes the values of those that keep one.
+    /// The encoders of the functions that keep a value.
     values: Vec<Option<RowConverter>>,
-    /// What null is in that encoding.
+    /// The encoding of null in each of them.
     nulls: Vec<Vec<u8>>,
 }
 
 /// The values of a batch that become states.
-enum Values {
+enum StateValues {
     /// Each row counts.
     Ones,
     /// Each value counts.
@@ -264,8 +264,8 @@ enum Values {
     Encoded(Option<NullBuffer>, Rows),
 }
 
-impl Codec {
-    fn new(asked: &Asked<'_>, schema: &Schema) -> Result<Codec> {
+impl GroupCodec {
+    fn new(asked: &Asked<'_>, schema: &Schema) -> Result<GroupCodec> {
         let name = asked.inputs[0].name().to_string();
         let fail = |error: ArrowError| Error::unsupported(&name, error.to_string());
         let kind = |column: usize| schema.field(column).data_type();
@@ -278,7 +278,7 @@ impl Codec {
         let (mut kinds, mut nulls) = (Vec::new(), Vec::new());
         for aggregate in &asked.options.aggregates {
             let column = aggregate.column.as_ref().map(index).transpose()?;
-            let state = State::of(aggregate.function, column.map(kind));
+            let state = AggregateState::of(aggregate.function, column.map(kind));
             let field =
                 column.filter(|_| !state.is_fixed()).map(|column| SortField::new(kind(column).clone()));
             let converter = field.map(|field| RowConverter::new(vec![field])).transpose().map_err(fail)?;
@@ -295,7 +295,7 @@ impl Codec {
             columns.push(column);
         }
         let result = asked.result_schema(schema);
-        Ok(Codec { result, keys, by, states, columns, kinds, values, nulls, name })
+        Ok(GroupCodec { result, keys, by, states, columns, kinds, values, nulls, name })
     }
 
     fn encode(&mut self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
@@ -312,23 +312,23 @@ impl Codec {
         for (number, &state) in self.states.iter().enumerate() {
             let column = self.columns[number].map(|column| batch.column(column).clone());
             all.push(match (state, column) {
-                (_, None) => Values::Ones,
-                (State::Count, Some(column)) => Values::Present(column.logical_nulls()),
-                (State::SumFloat, Some(column)) => {
+                (_, None) => StateValues::Ones,
+                (AggregateState::Count, Some(column)) => StateValues::Present(column.logical_nulls()),
+                (AggregateState::SumFloat, Some(column)) => {
                     let column = cast(&column, &DataType::Float64).map_err(fail)?;
-                    Values::Float(column.as_primitive::<Float64Type>().clone())
+                    StateValues::Float(column.as_primitive::<Float64Type>().clone())
                 }
-                (State::SumWhole, Some(column)) => {
-                    Values::Whole(whole_numbers(&column).map_err(fail)?, column.logical_nulls())
+                (AggregateState::SumWhole, Some(column)) => {
+                    StateValues::Whole(whole_numbers(&column).map_err(fail)?, column.logical_nulls())
                 }
                 (_, Some(column)) => {
                     let converter = self.values[number].as_mut().expect("made for such states");
                     let ordered = match state {
-                        State::Min | State::Max => one_nan(&column),
+                        AggregateState::Min | AggregateState::Max => one_nan(&column),
                         _ => column.clone(),
                     };
                     let rows = converter.convert_columns(&[ordered]).map_err(fail)?;
-                    Values::Encoded(column.logical_nulls(), rows)
+                    StateValues::Encoded(column.logical_nulls(), rows)
                 }
             });
         }
@@ -380,20 +380,20 @@ impl Codec {
             _ => 1.0,
         };
         Ok(match self.states[number] {
-            State::Count => Arc::new(UInt64Array::from_iter_values(found.iter().map(count))),
-            State::SumWhole if is_mean => {
+            AggregateState::Count => Arc::new(UInt64Array::from_iter_values(found.iter().map(count))),
+            AggregateState::SumWhole if is_mean => {
                 let mean = |state| some(state).then(|| whole(state) as f64 / scale / count(state) as f64);
                 Arc::new(Float64Array::from_iter(found.iter().map(mean)))
             }
-            State::SumFloat if is_mean => {
+            AggregateState::SumFloat if is_mean => {
                 let mean = |state| some(state).then(|| float(state) / count(state) as f64);
                 Arc::new(Float64Array::from_iter(found.iter().map(mean)))
             }
-            State::SumFloat => {
+            AggregateState::SumFloat => {
                 let sum = |state| some(state).then(|| float(state));
                 Arc::new(Float64Array::from_iter(found.iter().map(sum)))
             }
-            State::SumWhole => self.whole_sums(asked, kind, found)?,
+            AggregateState::SumWhole => self.whole_sums(asked, kind, found)?,
             _ => {
                 let converter = self.values[number].as_ref().expect("made for such states");
                 let parser = converter.parser();
@@ -407,7 +407,7 @@ impl Codec {
         })
     }
 
-    /// Sums of whole numbers and decimals.
+    /// Decodes sums of whole numbers and decimals.
     fn whole_sums(&self, asked: &Asked<'_>, kind: &DataType, found: &[&[u8]]) -> Result<ArrayRef> {
         let sum = |state: &&[u8]| {
             let sum = i128::from_le_bytes(word(&state[8..]));
@@ -427,7 +427,7 @@ impl Codec {
             DataType::Decimal128(precision, scale) => {
                 let array: Decimal128Array = sums.collect();
                 let array = array.with_precision_and_scale(*precision, *scale).ok();
-                // 128 bits hold more than 38 digits.
+                // The 128 bits hold more than 38 digits.
                 array
                     .filter(|array| array.validate_decimal_precision(*precision).is_ok())
                     .map(|array| Arc::new(array) as _)
@@ -437,7 +437,7 @@ impl Codec {
         array.ok_or_else(|| asked.overflow())
     }
 
-    /// The result where there is one group and no row in it.
+    /// Makes the result of one group without rows.
     fn of_no_rows(&self, asked: &Asked<'_>) -> Result<RecordBatch> {
         let states: Vec<u8> = self.states.iter().flat_map(|state| vec![0; state.len(&[0; 4])]).collect();
         let mut block = Vec::new();
@@ -446,24 +446,24 @@ impl Codec {
     }
 }
 
-impl Values {
+impl StateValues {
     /// Appends the state of one row.
     fn append(&self, row: usize, out: &mut Vec<u8>) {
         let is_valid = |nulls: &Option<NullBuffer>| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
         match self {
-            Values::Ones => out.extend_from_slice(&1u64.to_le_bytes()),
-            Values::Present(nulls) => out.extend_from_slice(&u64::from(is_valid(nulls)).to_le_bytes()),
-            Values::Whole(values, nulls) => {
+            StateValues::Ones => out.extend_from_slice(&1u64.to_le_bytes()),
+            StateValues::Present(nulls) => out.extend_from_slice(&u64::from(is_valid(nulls)).to_le_bytes()),
+            StateValues::Whole(values, nulls) => {
                 let value = if is_valid(nulls) { values[row] } else { 0 };
                 out.extend_from_slice(&u64::from(is_valid(nulls)).to_le_bytes());
                 out.extend_from_slice(&value.to_le_bytes());
             }
-            Values::Float(values) => {
+            StateValues::Float(values) => {
                 let value = if values.is_valid(row) { values.value(row) } else { 0.0 };
                 out.extend_from_slice(&u64::from(values.is_valid(row)).to_le_bytes());
                 out.extend_from_slice(&value.to_le_bytes());
             }
-            Values::Encoded(nulls, rows) => {
+            StateValues::Encoded(nulls, rows) => {
                 let row = rows.row(row);
                 let bytes = if is_valid(nulls) { row.data() } else { &[] };
                 out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
@@ -473,7 +473,7 @@ impl Values {
     }
 }
 
-/// Whole numbers and decimals as the widest of them; what is under a null is anything.
+/// Converts whole numbers and decimals to 128 bits; a value under a null is arbitrary.
 fn whole_numbers(array: &ArrayRef) -> std::result::Result<Vec<i128>, ArrowError> {
     let kind = array.data_type();
     Ok(match kind {

@@ -1,4 +1,4 @@
-//! Both ways of grouping against a map, in much and in little memory.
+//! Compares both ways of grouping with a map, in much and in little memory.
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc};
 
@@ -40,7 +40,7 @@ impl Place {
     }
 }
 
-/// A table whose column q has nulls, if that is wanted.
+/// Makes a table whose column q has nulls, if that is wanted.
 fn table(place: &Place, rows: i64, with_nulls: bool) -> Input {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("k", Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| (i * 7919 % 40_000) as u64)))),
@@ -102,7 +102,7 @@ fn both_ways_give_the_same_in_any_memory() {
     }
 }
 
-/// A table with one column of keys and a column v.
+/// Makes a table with one column of keys and a column v.
 fn keyed(place: &Place, keys: ArrayRef) -> Input {
     let values: ArrayRef = Arc::new(Int64Array::from_iter_values((0..keys.len() as i64).map(|i| i % 7)));
     let batch = RecordBatch::try_from_iter([("key", keys), ("v", values)]).unwrap();
@@ -173,7 +173,7 @@ fn tell(path: &std::path::Path, largest: i64, told: i64) {
 }
 
 #[test]
-fn statistics_that_lie_cost_time_and_not_the_answer() {
+fn wrong_statistics_cost_time_and_never_the_answer() {
     let place = Place { folder: tempfile::tempdir().unwrap() };
     let (largest, told) = (0x1234_5678_9abci64, 70_000i64);
     let mut keys: Vec<i64> = (0..50_000).collect();
@@ -183,7 +183,7 @@ fn statistics_that_lie_cost_time_and_not_the_answer() {
     let reader = TableReader::open_stored(&input, None, &[], 8192, &Budget::new(8 << 20, 1), (0, 1)).unwrap();
     assert_eq!(reader.ranges_of(&["key", "v"]).unwrap(), [Some((0, told as i128)), Some((0, 6))]);
     check_both_ways(&place, input);
-    // The same of values.
+    // A value may lie outside of the statistics too.
     let values: Vec<i64> = (0..50_000).map(|i| if i == 49_000 { largest } else { i % 1000 }).collect();
     let input = valued(&place, Arc::new(Int64Array::from(values)));
     tell(input.path().unwrap(), largest, 1000);
@@ -197,7 +197,7 @@ fn sums_of_v() -> Vec<Aggregate> {
     vec![Aggregate::sum("v"), Aggregate::count()]
 }
 
-/// A table with keys all over a range of millions and these values.
+/// Makes a table with keys all over a range of millions and these values.
 fn valued(place: &Place, values: ArrayRef) -> Input {
     let key = |i: u64| ((i * i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 5_000_000;
     let keys: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..values.len() as u64).map(key)));
@@ -223,11 +223,11 @@ fn values_of_few_bits_go_to_bins_beside_their_keys_and_come_back_as_they_were() 
     for (values, strategy) in [
         (signed(-100, 200), "partition"),
         (signed(42, 1), "partition"),
-        // All of 64 bits are needed for the sum of few of these.
+        // The sum of few of these needs all of 64 bits.
         (signed(i64::MAX - 999, 1000), "overflow"),
         (signed(i64::MIN / 2_000_000, 16), "partition"),
         (unsigned(7), "partition"),
-        // More bits than have room beside a key.
+        // The values have more bits than fit beside a key.
         (signed(0, 1 << 40), "merge"),
     ] {
         let input = valued(&place, values);
@@ -273,7 +273,7 @@ fn sums_of_groups_are_those_of_a_map() {
 }
 
 #[test]
-fn nulls_make_the_fast_way_start_again_as_the_other() {
+fn nulls_restart_the_fast_way_as_the_general_one() {
     let place = Place { folder: tempfile::tempdir().unwrap() };
     let inputs = [table(&place, 10_000, true)];
     let (summary, found) = place
@@ -315,7 +315,7 @@ fn first_and_last_go_by_the_order_of_the_input() {
 }
 
 #[test]
-fn what_has_no_answer_is_an_error() {
+fn aggregates_without_an_answer_are_errors() {
     let place = Place { folder: tempfile::tempdir().unwrap() };
     fs::write(place.path("a.csv"), format!("k,v,s\n1,{},x\n1,{},y\n", i64::MAX, 1)).unwrap();
     let inputs = [Input::new(place.path("a.csv"))];
@@ -333,7 +333,7 @@ fn what_has_no_answer_is_an_error() {
     assert!(!place.path("out.parquet").exists());
 }
 
-/// A file of one column of fractions `v`.
+/// Makes a file of one column of fractions `v`.
 fn fractions(place: &Place, values: &[f64]) -> Input {
     let path = place.path("v.parquet");
     let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
@@ -383,7 +383,7 @@ fn columns_of_csv_that_later_rows_contradict_are_read_again() {
         arrow_cast::display::array_value_to_string(found.column(column), row).unwrap()
     };
     assert_eq!((value(0, 1), value(1, 1)), ("0.5".to_string(), u64::MAX.to_string()));
-    // Two files, of which each suggests something else.
+    // Each of two files suggests another type.
     let other = place.path("other.csv");
     fs::write(&other, "k,v\n1.25,2\n").unwrap();
     let (summary, _) = place.reduce(&[Input::new(&other), Input::new(&path)], &asked, 16 << 20).unwrap();

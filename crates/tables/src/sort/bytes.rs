@@ -1,4 +1,4 @@
-//! Sorting lines and records: rows that are copied as they are.
+//! Sorts lines and records, whose bytes are copied unchanged.
 
 use std::{
     fmt::Debug,
@@ -22,38 +22,38 @@ use crate::{
     unpack::Compression,
 };
 
-/// How rows are sorted.
+/// The options of a sort.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SortOptions {
-    /// The greatest first; equal rows keep the order of the input.
+    /// The greatest row comes first; equal rows keep the order of the input.
     pub descending: bool,
-    /// Of rows with equal keys only the first stays.
+    /// Only the first of rows with equal keys stays.
     pub unique: bool,
-    /// Finished runs outlive an interruption, and those of an interrupted sort like this are gone on with
+    /// Finished runs outlive an interruption, and an interrupted sort with the same options is continued
     /// ([`inshore_store::Store::kept`]).
     pub resume: bool,
 }
 
-/// What a sort did.
+/// The counters of a sort.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SortSummary {
     /// Rows written.
     pub rows: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Bytes of scratch that were foreseen before the work began; absent where the size of the input is not known.
+    /// Bytes of scratch that were expected before the work began; absent where the size of the input is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
-    /// How it went.
+    /// The counters of the sort of rows.
     #[serde(flatten)]
     pub stats: RowStats,
 }
 
-/// Bytes of the budget beside the sort: what a file is read with, and later written.
+/// Bytes of the budget beyond those of the sort, for reading a file and later for writing.
 const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 
 /// Sorts the lines of all inputs together, by their bytes, as `LC_ALL=C sort` does, and writes them to `output` (`-`:
-/// standard output). A last line without an end gets one. gzip, zstd, bzip2 and lz4 are unpacked.
+/// standard output). A last line without an end gets one. gzip, zstd, bzip2 and lz4 are decompressed.
 ///
 /// Moves the bytes four times (in, run, run, out), or twice where they fit the budget.
 ///
@@ -61,14 +61,15 @@ const FILE_BYTES: u64 = (4 << 20) + (256 << 10);
 /// [`Error::TooLarge`] for a line that does not fit the budget; [`Error::NoRoom`] before the work begins;
 /// [`Error::Io`], [`Error::Damaged`], [`Error::Store`].
 pub fn sort_lines(job: &Job, inputs: &[Input], output: &Path, options: SortOptions) -> Result<SortSummary> {
-    let (inputs, target) = (Inputs::files(inputs), Target::file(output)?);
+    let (inputs, target) = (Inputs::files(inputs), RowTarget::file(output)?);
     sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
 }
 
-/// The same, but gives the lines to `each`, in blocks of whole lines: `block_bytes` and at most one line more.
+/// Sorts as [`sort_lines`] does, and passes the lines to `each` in blocks of whole lines: `block_bytes` and at most one
+/// line more.
 ///
 /// # Errors
-/// As [`sort_lines`], and what `each` returns.
+/// The errors are those of [`sort_lines`], and of `each`.
 pub fn sorted_lines(
     job: &Job,
     inputs: Inputs<'_>,
@@ -76,7 +77,7 @@ pub fn sorted_lines(
     block_bytes: usize,
     each: &mut dyn FnMut(&[u8]) -> Result<()>,
 ) -> Result<SortSummary> {
-    let target = Target::Blocks(block_bytes, each);
+    let target = RowTarget::Blocks(block_bytes, each);
     sort(job, inputs, target, options, Lines, LINE, |input, sink| read_lines(job, input, sink))
 }
 
@@ -92,11 +93,12 @@ fn read_lines(job: &Job, input: &Input, sink: &mut dyn TakesRows) -> Result<()> 
     if last == b'\n' { Ok(()) } else { sink.write(b"\n") }
 }
 
-/// Sorts records of a fixed number of bytes by some of their bytes; records with equal keys keep the order of the input.
-/// Files whose names end as those of compressed files do (`.gz`, `.zst`) are unpacked.
+/// Sorts records of a fixed number of bytes by some of their bytes; records with equal keys keep the order of the
+/// input. Files with endings of compressed files (`.gz`, `.zst`) are decompressed.
 ///
 /// # Errors
-/// As [`sort_lines`]; [`Error::Damaged`] for a file that is no whole number of records.
+/// The errors are those of [`sort_lines`], and [`Error::Damaged`] for a file whose length is not a multiple of the
+/// record's.
 pub fn sort_records(
     job: &Job,
     inputs: &[Input],
@@ -109,7 +111,7 @@ pub fn sort_records(
     for input in inputs.iter().filter(|input| !is_packed(input)) {
         input.compressed_bytes().map_or(Ok(()), |bytes| check_records(input, bytes, row_bytes))?;
     }
-    let (inputs, target) = (Inputs::files(inputs), Target::file(output)?);
+    let (inputs, target) = (Inputs::files(inputs), RowTarget::file(output)?);
     sort(job, inputs, target, options, shape, RECORD, |input, sink| {
         let before = sink.bytes();
         pieces(job, input, is_packed(input), sink, |piece, sink| sink.write(piece))?;
@@ -117,16 +119,16 @@ pub fn sort_records(
     })
 }
 
-/// Sorts records of `record_bytes` bytes by those of them that `key` says, as [`sort_records`] does, but gives them to `each`, in
-/// blocks of whole records: `block_bytes` and at most one record more. Behind each record stands the
-/// [number](Input::numbered) of its input, 4 bytes, big endian: whoever merges records with others that were sorted elsewhere
-/// knows by it which of two with equal keys comes first.
+/// Sorts records of `record_bytes` bytes by the bytes in `key`, as [`sort_records`] does, and passes them to `each` in
+/// blocks of whole records: `block_bytes` and at most one record more. Each record is followed by the
+/// [number](Input::numbered) of its input, 4 bytes, big endian: a merge with records that were sorted elsewhere orders
+/// equal keys by that number.
 ///
 /// # Panics
-/// Where the key is not inside the record, or the record has no bytes.
+/// The function panics where the key is not inside the record, or the record has no bytes.
 ///
 /// # Errors
-/// As [`sort_records`], and what `each` returns.
+/// The errors are those of [`sort_records`], and of `each`.
 pub fn sorted_records(
     job: &Job,
     inputs: Inputs<'_>,
@@ -140,7 +142,7 @@ pub fn sorted_records(
         return sorted_by_number(job, inputs, (record_bytes, key), options, block_bytes, each);
     }
     let shape = FixedRows::new(record_bytes + NUMBER_BYTES, key);
-    let target = Target::Blocks(block_bytes, each);
+    let target = RowTarget::Blocks(block_bytes, each);
     sort(job, inputs, target, options, shape, RECORD, |input, sink| {
         let number = input.number().to_be_bytes();
         let mut read = 0;
@@ -161,7 +163,7 @@ pub fn sorted_records(
     })
 }
 
-/// The same of inputs that come in any order: before a record stand its key and its number, by which it is sorted.
+/// Sorts inputs that come in any order: key and number stand before each record, which is sorted by both.
 fn sorted_by_number(
     job: &Job,
     inputs: Inputs<'_>,
@@ -172,7 +174,7 @@ fn sorted_by_number(
 ) -> Result<SortSummary> {
     let before = key.len() + NUMBER_BYTES;
     let shape = FixedRows::new(before + record_bytes, 0..before);
-    // The first input comes first, whatever the order of keys is.
+    // The first input comes first for ascending and descending keys.
     let turned = |number: u32| if options.descending { !number } else { number };
     let mut found = Vec::new();
     let mut give = |block: &[u8]| {
@@ -185,7 +187,7 @@ fn sorted_by_number(
         }
         each(&found)
     };
-    let target = Target::Blocks(block_bytes, &mut give);
+    let target = RowTarget::Blocks(block_bytes, &mut give);
     sort(job, inputs, target, options, shape, RECORD, |input, sink| {
         let number = turned(input.number()).to_be_bytes();
         let (mut record, mut read) = (Vec::with_capacity(record_bytes), 0);
@@ -208,7 +210,7 @@ fn sorted_by_number(
     })
 }
 
-/// Bytes of the number behind a record.
+/// The bytes of the number behind a record.
 const NUMBER_BYTES: usize = size_of::<u32>();
 
 fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
@@ -222,7 +224,7 @@ fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
     }
 }
 
-/// Calls `take` with the bytes of an input that the sink has not passed over.
+/// Calls `take` with the bytes of an input that the sink has not skipped.
 fn pieces(
     job: &Job,
     input: &Input,
@@ -239,7 +241,7 @@ fn pieces(
     for_each_piece_from(job, input, may_unpack, start, begin, |piece| take(piece, *sink.borrow_mut()))
 }
 
-/// Whether a file of records is unpacked, by the ending of its name: any bytes may begin a record.
+/// Returns whether a file of records is decompressed, by the ending of its name, since any bytes may begin a record.
 pub fn is_packed_by_name(path: &Path) -> bool {
     path.extension().and_then(|ending| ending.to_str()).is_some_and(Compression::is_ending)
 }
@@ -267,29 +269,29 @@ impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
     }
 }
 
-/// Where sorted rows go.
-enum Target<'a> {
+/// The destination of sorted rows.
+enum RowTarget<'a> {
     /// A file, or standard output.
     File(&'a Path, NewFile),
     /// Blocks of whole rows, of so many bytes and at most one row more.
     Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
 }
 
-impl<'a> Target<'a> {
-    fn file(path: &'a Path) -> Result<Target<'a>> {
+impl<'a> RowTarget<'a> {
+    fn file(path: &'a Path) -> Result<RowTarget<'a>> {
         let new = if path == Path::new("-") { NewFile::stdout()? } else { NewFile::create(path)? };
-        Ok(Target::File(path, new))
+        Ok(RowTarget::File(path, new))
     }
 
-    /// The file that has to find room.
+    /// Returns the file that must have room.
     fn path(&self) -> Option<&Path> {
         match self {
-            Target::File(path, _) => Some(*path).filter(|path| !NewFile::is_in_place(path)),
-            Target::Blocks(..) => None,
+            RowTarget::File(path, _) => Some(*path).filter(|path| !NewFile::is_in_place(path)),
+            RowTarget::Blocks(..) => None,
         }
     }
 
-    /// In how many parts rows can be taken at the same time.
+    /// Returns the number of parts in which rows can be taken at the same time.
     fn parts_max(&self, threads: usize) -> usize {
         if self.path().is_some() { threads } else { 1 }
     }
@@ -298,7 +300,7 @@ impl<'a> Target<'a> {
 fn sort<S: RowShape + Debug>(
     job: &Job,
     inputs: Inputs<'_>,
-    target: Target<'_>,
+    target: RowTarget<'_>,
     options: SortOptions,
     shape: S,
     what: &'static str,
@@ -311,7 +313,7 @@ fn sort<S: RowShape + Debug>(
 struct Sorting<'a, 't> {
     job: &'a Job,
     inputs: Inputs<'a>,
-    target: Target<'t>,
+    target: RowTarget<'t>,
     options: SortOptions,
     what: &'static str,
 }
@@ -361,7 +363,7 @@ impl Sorting<'_, '_> {
         let mut parts = sort.finish_in_parts(parts).map_err(|error| name_row(what, error.into(), first))?;
         self.job.start_phase("merging", "bytes", bytes_in);
         let (bytes, new) = match self.target {
-            Target::File(path, new) => {
+            RowTarget::File(path, new) => {
                 let bytes = match &mut parts[..] {
                     [SortedPart { rows, .. }] => {
                         write(self.job, path, &new, rows, (!O::COMBINES).then_some(bytes_in))?
@@ -370,7 +372,7 @@ impl Sorting<'_, '_> {
                 };
                 (bytes, Some(new))
             }
-            Target::Blocks(block_bytes, each) => {
+            RowTarget::Blocks(block_bytes, each) => {
                 (give(self.job, block_bytes, &mut parts[0].rows, each)?, None)
             }
         };
@@ -383,7 +385,7 @@ impl Sorting<'_, '_> {
     }
 }
 
-/// A row that is too long is told with the input's name; there may be inputs before it.
+/// Adds the input's name to the error about a row that is too long; there may be inputs before it.
 fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) -> Error {
     use inshore_sortreduce::Error::RowTooLong;
     let place = if is_only { input.to_string() } else { format!("{input} or before it") };
@@ -395,7 +397,8 @@ fn name_row(what: &'static str, error: Error, (input, is_only): (&str, bool)) ->
     }
 }
 
-/// Writes rows to a file that is not published yet; gives its bytes. With how long it will be, if anyone knows.
+/// Writes rows to a file that is not published yet, with its expected length if that is known; returns the bytes
+/// written.
 fn write<S: RowShape, O: RowOperation>(
     job: &Job,
     path: &Path,
@@ -412,8 +415,8 @@ fn write<S: RowShape, O: RowOperation>(
     Ok(out.finish()?)
 }
 
-/// Writes parts at the same time, each by a thread, to a file that is not published yet and will have `bytes` bytes, as the input
-/// had.
+/// Writes parts at the same time, each by a thread, to a file that is not published yet and will have `bytes` bytes, as
+/// the input had.
 fn write_parts<S: RowShape, O: RowOperation>(
     job: &Job,
     path: &Path,
@@ -426,7 +429,7 @@ fn write_parts<S: RowShape, O: RowOperation>(
     let sinks = FileSink::in_parts(job, new.file()?, &name, bytes, &starts)?;
     let has_failed = AtomicBool::new(false);
     let write_part = |part: &mut SortedPart<S, O>, mut out: FileSink| -> Result<FileEdges> {
-        // Where one fails, the others need not go on.
+        // After one part failed, the others stop.
         loop {
             if has_failed.load(Ordering::Relaxed) || !fill(job, &mut part.rows, &mut out)? {
                 return Ok(out.finish_part()?);
@@ -450,7 +453,7 @@ fn write_parts<S: RowShape, O: RowOperation>(
     Ok(bytes)
 }
 
-/// Writes as much as there is room for; whether there may be more.
+/// Writes as much as there is room for, and returns whether there may be more.
 fn fill<S: RowShape, O: RowOperation>(
     job: &Job,
     sorted: &mut SortedRows<S, O>,
@@ -463,7 +466,7 @@ fn fill<S: RowShape, O: RowOperation>(
     Ok(filled == room)
 }
 
-/// Gives rows in blocks; says how many bytes they were.
+/// Passes rows on in blocks, and returns the number of bytes.
 fn give<S: RowShape, O: RowOperation>(
     job: &Job,
     block_bytes: usize,

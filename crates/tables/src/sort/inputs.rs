@@ -1,16 +1,16 @@
-//! What is sorted: files, or whatever somebody names when the one before was read.
+//! The inputs of a sort: a list of files, or an iterator that names the next one while the sort runs.
 
 use crate::{Input, Result};
 
 /// Inputs that are sorted together, in this order. The next one is asked for when all of the one before was read.
 pub struct Inputs<'a> {
-    /// All of them, where they are known.
+    /// All files, where they are known.
     pub(super) files: &'a [Input],
     bytes: Option<u64>,
     next: Box<dyn Iterator<Item = Result<Input>> + 'a>,
-    /// What errors that are about all of them name.
+    /// The name for errors that concern all inputs.
     first: Option<String>,
-    /// They may come in another order than that of their numbers.
+    /// The inputs may come in another order than that of their numbers.
     pub(super) in_any_order: bool,
 }
 
@@ -21,20 +21,20 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first: None, in_any_order: false }
     }
 
-    /// Those that `next` gives, of `bytes` bytes together if that is known: room for scratch is looked for before the work
-    /// begins then.
+    /// Makes inputs of an iterator, with `bytes` bytes in total if that is known: then room for scratch is checked
+    /// before the work begins.
     pub fn asked(next: impl Iterator<Item = Result<Input>> + 'a, bytes: Option<u64>) -> Inputs<'a> {
         Inputs { files: &[], bytes, next: Box::new(next), first: None, in_any_order: false }
     }
 
-    /// They come in any order: rows with equal keys have that of the [numbers](Input::numbered) of their inputs, and where only the first
-    /// of them would stay, the first of each input does.
+    /// Lets the inputs come in any order. Rows with equal keys are ordered by the [numbers](Input::numbered) of their
+    /// inputs, and where only the first of them would stay, the first of each input does.
     #[must_use]
     pub fn in_any_order(self) -> Inputs<'a> {
         Inputs { in_any_order: true, ..self }
     }
 
-    /// The same, each of them changed.
+    /// Applies a change to each input.
     #[must_use]
     pub fn changed(self, mut change: impl FnMut(Input) -> Input + 'a) -> Inputs<'a> {
         let Inputs { files, bytes, next, first, in_any_order } = self;
@@ -42,12 +42,12 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first, in_any_order }
     }
 
-    /// Bytes of all, where that is known.
+    /// Returns the bytes of all inputs, where that is known.
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 
-    /// What errors about all of them call them.
+    /// Returns the name for errors that concern all inputs.
     pub(super) fn name(&self) -> &str {
         self.first.as_deref().unwrap_or_default()
     }

@@ -1,11 +1,11 @@
-//! Rows of numbers that together fit 64 bits, sorted as one number each, with how often it came.
+//! Sorts rows of numbers that together fit 64 bits, as one number each with a count.
 //!
 //! ```text
 //!   row  k = 7, v = null, d = 12      ranges of the columns: 0..=99, 0..=1000 or null, 10..=13
 //!   key  [ 7 | null | 2 ]             7 + 10 + 2 bits, in the order of the columns
 //! ```
 //!
-//! Rows with equal keys are the same row. Columns that nothing is sorted by stand behind those that something is.
+//! Rows with equal keys are the same row. Columns that are no sort keys stand behind those that are.
 
 use arrow_array::{Array, ArrayRef, make_array};
 use arrow_buffer::NullBuffer;
@@ -19,47 +19,47 @@ use crate::{
     words::{Combine, Keys, column_of, is_key, key_column, key_words, total, words_of},
 };
 
-/// A column of numbers, and how rows are sorted by it.
+/// A column of numbers, and the order of rows by it.
 #[derive(Clone, Debug)]
 pub struct NumberColumn {
-    /// Whole numbers, dates, times, or fractions of up to 64 bits.
+    /// The type: whole numbers, dates, times, or fractions of up to 64 bits.
     pub kind: DataType,
     /// All numbers are known to lie between these, both included.
     pub range: Option<(i128, i128)>,
-    /// Whether there may be nulls.
+    /// The column may have nulls.
     pub has_nulls: bool,
-    /// Up or down, and where nulls stand.
+    /// The direction, and the place of nulls.
     pub order: SortOptions,
 }
 
-/// In what [`NumberSort`] works.
+/// The expected rows and the memory of a [`NumberSort`].
 #[derive(Clone, Copy, Debug)]
 pub struct NumberSortConfig {
-    /// Sinks that push at the same time.
+    /// The number of sinks that push at the same time.
     pub sinks: usize,
-    /// About how many rows there will be.
+    /// An estimate of the number of rows.
     pub rows: Option<u64>,
     /// Bytes of the job's budget.
     pub memory_bytes: u64,
-    /// As [`Config::chunk_bytes`].
+    /// A limit on chunks, as in [`Config::chunk_bytes`].
     pub chunk_bytes: Option<usize>,
 }
 
 /// Sorts rows of numbers, larger than memory; see the module.
 pub struct NumberSort {
-    shape: Shape,
+    shape: KeyLayout,
     records: Box<dyn Records>,
 }
 
-/// Takes rows.
+/// Takes the rows of one thread.
 pub struct NumberSink {
-    shape: Shape,
+    shape: KeyLayout,
     sink: Box<dyn RecordSink>,
 }
 
 /// All rows, in order.
 pub struct SortedNumbers {
-    shape: Shape,
+    shape: KeyLayout,
     sorted: Box<dyn SortedRecords>,
     keys: Vec<u64>,
     counts: Vec<u64>,
@@ -67,27 +67,27 @@ pub struct SortedNumbers {
     at: (usize, u64),
 }
 
-/// Where the columns stand in a key.
+/// The positions of the columns in a key.
 #[derive(Clone)]
-struct Shape {
+struct KeyLayout {
     name: String,
-    columns: Vec<Part>,
+    columns: Vec<KeyPart>,
     bits: u32,
 }
 
 #[derive(Clone)]
-struct Part {
+struct KeyPart {
     column: NumberColumn,
     keys: Keys,
-    /// What stands for null.
+    /// The code of null.
     null: Option<u64>,
-    /// Bits behind it, and bits of it.
+    /// The number of bits behind the column in a key, and of its own bits.
     shift: u32,
     bits: u32,
 }
 
-impl Shape {
-    fn new(name: &str, columns: &[NumberColumn]) -> Option<Shape> {
+impl KeyLayout {
+    fn new(name: &str, columns: &[NumberColumn]) -> Option<KeyLayout> {
         let mut parts = Vec::new();
         for column in columns {
             let kind = &column.kind;
@@ -99,11 +99,11 @@ impl Shape {
                     None if is_fraction => Keys { first: 0, last: u64::MAX },
                     None => return None,
                 };
-            // With nulls there is one more: the first or the last.
+            // Nulls take one more code: the first or the last.
             let last = if column.has_nulls { keys.last.checked_add(1)? } else { keys.last };
             let null = column.has_nulls.then_some(if column.order.nulls_first { 0 } else { last });
             let bits = u64::BITS - last.leading_zeros();
-            parts.push(Part { column: column.clone(), keys, null, shift: 0, bits });
+            parts.push(KeyPart { column: column.clone(), keys, null, shift: 0, bits });
         }
         let bits: u32 = parts.iter().map(|part| part.bits).sum();
         let mut left = bits;
@@ -111,7 +111,7 @@ impl Shape {
             left -= part.bits;
             part.shift = left;
         }
-        (bits <= u64::BITS).then(|| Shape { name: name.to_string(), columns: parts, bits })
+        (bits <= u64::BITS).then(|| KeyLayout { name: name.to_string(), columns: parts, bits })
     }
 
     fn keys(&self, columns: &[ArrayRef]) -> Result<Vec<u64>> {
@@ -127,15 +127,15 @@ impl Shape {
     }
 }
 
-impl Part {
+impl KeyPart {
     fn is_fraction(&self) -> bool {
         self.column.kind.is_floating()
     }
 
-    /// Puts a column into the keys.
+    /// Adds a column to the keys.
     fn add_to(&self, keys: &mut [u64], column: &ArrayRef, name: &str) -> Result<()> {
         let words = match self.is_fraction() {
-            // All other sorts have the total order too.
+            // All other sorts use the total order too.
             true => words_of(column, Combine::AddFloat, name)?
                 .into_iter()
                 .map(f64::from_bits)
@@ -184,7 +184,7 @@ impl Part {
         let valid = self.null.map(|null| codes().map(|code| code != null).collect::<NullBuffer>());
         let valid = valid.filter(|valid| valid.null_count() > 0);
         let words = match &valid {
-            // What stands below a null has to fit the type.
+            // A value under a null has to fit the type.
             Some(valid) => words
                 .iter()
                 .enumerate()
@@ -200,19 +200,19 @@ impl Part {
     }
 }
 
-/// A column some of whose values are null.
+/// Copies a column, with nulls at some values.
 pub(crate) fn with_nulls(column: &ArrayRef, valid: NullBuffer) -> ArrayRef {
     let data = column.to_data().into_builder().nulls(Some(valid));
     make_array(data.build().expect("as many bits as values"))
 }
 
 impl NumberSort {
-    /// Whether rows of such columns fit.
+    /// Returns whether rows of such columns fit 64 bits.
     pub fn is_possible(columns: &[NumberColumn]) -> bool {
-        Shape::new("", columns).is_some()
+        KeyLayout::new("", columns).is_some()
     }
 
-    /// The least that [`NumberSort::new`] takes.
+    /// Returns the least memory that [`NumberSort::new`] takes, in bytes.
     pub fn smallest_memory_bytes(sinks: usize) -> u64 {
         smallest_memory_bytes(sinks, 16)
     }
@@ -220,14 +220,15 @@ impl NumberSort {
     /// Begins to sort rows by their columns, the first one first. `name` stands for the rows in errors.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::SortReduce::new`]; [`Error::Unsupported`] where [`NumberSort::is_possible`] says no.
+    /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
+    /// [`NumberSort::is_possible`] is false.
     pub fn new(
         job: &Job,
         name: &str,
         columns: &[NumberColumn],
         asked: &NumberSortConfig,
     ) -> Result<NumberSort> {
-        let shape = Shape::new(name, columns)
+        let shape = KeyLayout::new(name, columns)
             .ok_or_else(|| Error::unsupported(name, "a sort of other columns than numbers".to_string()))?;
         let keys = Keys { first: 0, last: u64::MAX.checked_shr(u64::BITS - shape.bits).unwrap_or(0) };
         let config = Config {
@@ -243,18 +244,18 @@ impl NumberSort {
         Ok(NumberSort { shape, records })
     }
 
-    /// Where rows go, for one thread.
+    /// Makes a sink for one thread.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::SortReduce::sink`].
+    /// The errors are those of [`inshore_sortreduce::SortReduce::sink`].
     pub fn sink(&self) -> Result<NumberSink> {
         Ok(NumberSink { shape: self.shape.clone(), sink: self.records.sink()? })
     }
 
-    /// The rows in order; all sinks are finished.
+    /// Returns the rows in order, once all sinks are finished.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::SortReduce::finish`].
+    /// The errors are those of [`inshore_sortreduce::SortReduce::finish`].
     pub fn finish(self) -> Result<SortedNumbers> {
         let sorted = self.records.finish()?;
         Ok(SortedNumbers { shape: self.shape, sorted, keys: Vec::new(), counts: Vec::new(), at: (0, 0) })
@@ -265,28 +266,28 @@ impl NumberSink {
     /// Adds rows.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::Sink::push_many`]; [`Error::Damaged`] for a number out of its range, or a null where there should
-    /// be none.
+    /// The errors are those of [`inshore_sortreduce::Sink::push_many`], and [`Error::Damaged`] for a number out of its
+    /// range, or an unexpected null.
     pub fn add(&mut self, columns: &[ArrayRef]) -> Result<()> {
         let keys = self.shape.keys(columns)?;
         let counts = vec![1; keys.len()];
         self.sink.push(&keys, &[counts])
     }
 
-    /// No more rows come.
+    /// Ends the rows of this sink.
     ///
     /// # Errors
-    /// As [`NumberSink::add`].
+    /// The errors are those of [`NumberSink::add`].
     pub fn finish(self) -> Result<()> {
         self.sink.finish()
     }
 }
 
 impl SortedNumbers {
-    /// The next rows, at most `rows`: its columns; `None` at the end.
+    /// Returns the columns of the next rows, at most `rows`; `None` at the end.
     ///
     /// # Errors
-    /// As [`inshore_sortreduce::Sorted::next_block`].
+    /// The errors are those of [`inshore_sortreduce::Sorted::next_block`].
     pub fn next_columns(&mut self, rows: usize) -> Result<Option<Vec<ArrayRef>>> {
         let mut keys = Vec::with_capacity(rows);
         while keys.len() < rows {
@@ -305,7 +306,7 @@ impl SortedNumbers {
         if keys.is_empty() { Ok(None) } else { self.shape.columns(&keys).map(Some) }
     }
 
-    /// What it did.
+    /// Returns the counters of the sort-reduce.
     pub fn stats(&self) -> Stats {
         self.sorted.stats()
     }
@@ -323,7 +324,7 @@ mod tests {
 
     use super::*;
 
-    /// Sorted here and by arrow, which has the same order.
+    /// Sorts here and with arrow, which has the same order.
     fn check(
         columns: &[(ArrayRef, Option<(i128, i128)>)],
         orders: &[SortOptions],
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_told_before_and_while_rows_come() {
+    fn rows_that_do_not_fit_are_refused_before_and_while_they_come() {
         let column = |kind: DataType, range| NumberColumn {
             kind,
             range,
@@ -432,7 +433,7 @@ mod tests {
         assert!(!NumberSort::is_possible(&[NumberColumn { has_nulls: true, ..long.clone() }]));
         assert!(!NumberSort::is_possible(&[column(DataType::Utf8, None)]));
         assert!(NumberSort::is_possible(&[column(DataType::Int64, Some((0, 1 << 40))), byte.clone()]));
-        let shape = Shape::new("rows", &[byte]).unwrap();
+        let shape = KeyLayout::new("rows", &[byte]).unwrap();
         let outside: ArrayRef = Arc::new(arrow_array::UInt8Array::from(vec![3, 5]));
         assert!(matches!(shape.keys(&[outside]), Err(Error::Damaged { .. })));
         let null: ArrayRef = Arc::new(arrow_array::UInt8Array::from(vec![Some(3), None]));

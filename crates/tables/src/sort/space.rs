@@ -1,4 +1,4 @@
-//! Whether memory and disk have room for a job, asked before it begins.
+//! Checks that memory and disk have room for a job, before it begins.
 
 use std::{os::unix::fs::MetadataExt, path::Path};
 
@@ -7,10 +7,10 @@ use inshore_store::{Budget, Job, format_bytes};
 
 use crate::{Error, NewFile, Result};
 
-/// Of what is free of a budget, `share` (numerator and denominator) of all but `beside` bytes.
+/// Returns a share of the free memory of a budget: `share` (numerator and denominator) of all but `beside` bytes.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`] where that is less than `smallest`, with the budget that would do.
+/// [`inshore_store::Error::BudgetTooSmall`] where that is less than `smallest`; the error names a sufficient budget.
 pub(crate) fn sort_memory(
     budget: &Budget,
     what: &str,
@@ -28,11 +28,11 @@ pub(crate) fn sort_memory(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Refuses rows of which there are too many to be sorted in `memory_bytes`, a part (numerator and denominator) of the budget:
-/// a sort that keeps all its rows would find out after most of its work.
+/// Refuses more rows than can be sorted in `memory_bytes`, a part (numerator and denominator) of the budget: a sort
+/// that keeps all its rows would fail only after most of its work.
 ///
 /// # Errors
-/// [`inshore_store::Error::BudgetTooSmall`], with the budget that would do.
+/// [`inshore_store::Error::BudgetTooSmall`], with a sufficient budget.
 pub(crate) fn check_rows(
     budget: &Budget,
     memory_bytes: u64,
@@ -49,11 +49,12 @@ pub(crate) fn check_rows(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Makes sure that the job's store can hold `scratch_bytes` for a while, and the file system of `output` another
+/// Checks that the job's store can hold `scratch_bytes` for a while, and the file system of `output` another
 /// `output_bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] where it cannot: nothing was written then. What cannot be found out is no error: the job will see.
+/// [`Error::NoRoom`] where one of them cannot: nothing was written then. An unknown free space is no error: the job
+/// will find out.
 pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_bytes: u64) -> Result<()> {
     let store = job.store();
     let usage = store.usage()?;
@@ -83,10 +84,10 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
     }
 }
 
-/// Makes sure that the file system of `output` can hold `bytes`.
+/// Checks that the file system of `output` can hold `bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] where it cannot: nothing was written then. What cannot be found out is no error.
+/// [`Error::NoRoom`] where it cannot: nothing was written then. An unknown free space is no error.
 pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
     let folder = folder_of(output);
     match free_bytes(folder) {

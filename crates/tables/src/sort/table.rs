@@ -1,7 +1,7 @@
-//! Sorting tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
+//! Sorts tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
 //!
-//! Where text becomes CSV, all its columns are carried as they are written, and keys that are numbers stand behind them once more
-//! as numbers ([`TableLayout`]).
+//! Where text becomes CSV, all columns are carried as text, and keys that are numbers stand behind them once more as
+//! numbers ([`TableLayout`]).
 
 use std::{path::Path, sync::Arc};
 
@@ -25,29 +25,30 @@ use crate::{
 /// A column that rows are sorted by.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SortKey {
-    /// Its name.
+    /// The column's name.
     pub column: String,
-    /// The greatest first.
+    /// The greatest value comes first.
     pub descending: bool,
 }
 
-/// What of the budget sorting may use: the rest is for pages, batches on their way and the writer.
+/// The part of the budget that sorting may use; the rest is for pages, batches on their way and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 const BATCH_ROWS: usize = 8 << 10;
-/// Bytes of encoded rows that become one batch.
+/// The bytes of encoded rows that become one batch.
 const BLOCK_BYTES: usize = 1 << 20;
 
 /// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) with the same columns by some of them, and writes them to
 /// `output`, whose ending chooses the format. Nulls come last. Rows with equal keys keep the order of the input; with
-/// [`SortOptions::unique`] the first of them stays (-0.0 equals 0.0 and every NaN then). [`SortOptions::descending`] turns every key
-/// around. Columns of CSV named in `as_text` are text.
+/// [`SortOptions::unique`] the first of them stays (-0.0 equals 0.0 and every NaN is equal then).
+/// [`SortOptions::descending`] turns every key around. Columns of CSV named in `as_text` are text.
 ///
-/// What CSV and JSON lines have as columns is guessed from the first rows, and looked for in all rows if a later one contradicts.
-/// Where the result is CSV too, values keep their digits.
+/// Columns of CSV and JSON lines are guessed from the first rows, and found by reading all rows if a later one
+/// contradicts. Where the result is CSV too, values keep their digits.
 ///
 /// # Errors
-/// Those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`]; [`Error::NoRoom`];
-/// [`Error::Unsupported`] for tables whose columns differ; [`Error::TooLarge`] for a row that does not fit the budget.
+/// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`];
+/// [`Error::NoRoom`]; [`Error::Unsupported`] for tables whose columns differ; [`Error::TooLarge`] for a row that does
+/// not fit the budget.
 pub fn sort_table(
     job: &Job,
     inputs: &[Input],
@@ -60,16 +61,17 @@ pub fn sort_table(
     let is_carried = TableWriter::writes_csv(output) && inputs.iter().all(Input::is_text);
     let table = Table { job, keys, as_text, options, is_carried };
     with_exact_columns(job, inputs, as_text, |inputs| {
-        sort(&table, Inputs::files(inputs), Target::File(output))
+        sort(&table, Inputs::files(inputs), TableTarget::File(output))
     })
 }
 
-/// The same, but gives the rows to `each` in batches of about `block_bytes` bytes. Their last column, beside those of the tables,
-/// has the type `UInt32`: the [number](Input::numbered) of the input that the row is of. Of Parquet [of parts](Input::of_parts)
-/// the row groups are read that are here. With `is_carried` the columns are those of [`TableLayout::carried`].
+/// Sorts as [`sort_table`] does, and passes the rows to `each` in batches of about `block_bytes` bytes. An additional
+/// last column of type `UInt32` has the [number](Input::numbered) of the row's input. For Parquet [of
+/// parts](Input::of_parts), the row groups on this machine are read. With `is_carried` the columns are those of
+/// [`TableLayout::carried`].
 ///
 /// # Errors
-/// As [`sort_table`], and what `each` returns.
+/// The errors are those of [`sort_table`], and of `each`.
 pub fn sorted_table(
     job: &Job,
     inputs: Inputs<'_>,
@@ -79,18 +81,18 @@ pub fn sorted_table(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<SortSummary> {
     let table = Table { job, keys, as_text: &[], options, is_carried };
-    sort(&table, inputs, Target::Batches(block_bytes, each))
+    sort(&table, inputs, TableTarget::Batches(block_bytes, each))
 }
 
-fn sort(table: &Table<'_>, inputs: Inputs<'_>, target: Target<'_>) -> Result<SortSummary> {
+fn sort(table: &Table<'_>, inputs: Inputs<'_>, target: TableTarget<'_>) -> Result<SortSummary> {
     match table.options.unique {
         true => table.sort(KeepFirst, inputs, target),
         false => table.sort(KeepAll, inputs, target),
     }
 }
 
-/// Where sorted rows go.
-enum Target<'a> {
+/// The destination of sorted rows.
+enum TableTarget<'a> {
     /// A file, or standard output.
     File(&'a Path),
     /// Batches of about so many bytes, with the number of each row's input.
@@ -102,26 +104,26 @@ struct Table<'a> {
     keys: &'a [SortKey],
     as_text: &'a [String],
     options: SortOptions,
-    /// Columns of text stay as they are written.
+    /// Columns of text keep their bytes.
     is_carried: bool,
 }
 
-/// Which columns are read of a table that is sorted.
+/// The columns that are read of a table to be sorted.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
     /// The columns of the table; then keys once more, as numbers, where those are text.
     pub read: SchemaRef,
-    /// How many of them are the table's.
+    /// The number of the table's own columns.
     pub columns: usize,
     /// The keys, and the order of each.
     pub keys: Vec<(usize, ColumnOrder)>,
 }
 
 impl TableLayout {
-    /// The layout of a table whose columns keep their types. `name` is the table's name in errors.
+    /// Makes the layout of a table whose columns keep their types. `name` is the table's name in errors.
     ///
     /// # Errors
-    /// As [`sort_columns`].
+    /// The errors are those of [`sort_columns`].
     pub fn plain(
         name: &str,
         read: &SchemaRef,
@@ -132,10 +134,10 @@ impl TableLayout {
         Ok(TableLayout { columns, keys: sort_columns(name, &read, keys, options)?, read })
     }
 
-    /// The layout of a text table with known columns, whose values keep their bytes.
+    /// Makes the layout of a text table with known columns, whose values keep their bytes.
     ///
     /// # Errors
-    /// As [`sort_columns`].
+    /// The errors are those of [`sort_columns`].
     pub fn carried(name: &str, known: &Known, keys: &[SortKey], options: SortOptions) -> Result<TableLayout> {
         let Known { schema: known, unseen, .. } = known;
         let mut read: Vec<Field> =
@@ -152,7 +154,7 @@ impl TableLayout {
         Ok(TableLayout { read: Arc::new(Schema::new(read)), columns, keys: places })
     }
 
-    /// The columns of the table.
+    /// Returns the columns of the table.
     pub fn shown(&self) -> SchemaRef {
         Arc::new(Schema::new(self.read.fields()[..self.columns].to_vec()))
     }
@@ -193,7 +195,7 @@ impl Encoded {
         Encoded { schema: Arc::new(Schema::new(fields)), layout, normal, keys, has_number }
     }
 
-    /// What is encoded of a batch that was read.
+    /// Converts a batch that was read to the columns that are encoded.
     fn of_read(&self, batch: &RecordBatch, input: &Input) -> Result<RecordBatch> {
         let mut all = batch.columns().to_vec();
         all.extend(self.normal.iter().map(|&place| normal_floats(batch.column(place))));
@@ -204,7 +206,7 @@ impl Encoded {
         whole.map_err(|error| Error::unsupported(input.name(), error.to_string()))
     }
 
-    /// The columns of the result.
+    /// Returns the columns of the result.
     fn given(&self) -> SchemaRef {
         if !self.has_number {
             return self.layout.shown();
@@ -213,7 +215,7 @@ impl Encoded {
         Arc::new(Schema::new(self.layout.read.fields().iter().cloned().chain(number).collect::<Vec<_>>()))
     }
 
-    /// What of decoded rows is given.
+    /// Converts decoded rows to the columns of the result.
     fn of_decoded(&self, batch: &RecordBatch) -> std::result::Result<RecordBatch, ArrowError> {
         let last = batch.num_columns() - 1;
         let columns: Vec<ArrayRef> = match self.has_number {
@@ -232,14 +234,14 @@ impl Table<'_> {
         &self,
         operation: O,
         mut inputs: Inputs<'_>,
-        target: Target<'_>,
+        target: TableTarget<'_>,
     ) -> Result<SortSummary> {
         let budget = self.job.budget();
         let (sizes, files) = (inputs.bytes(), inputs.files);
         let Some(first) = inputs.next().transpose()? else { return Ok(SortSummary::default()) };
         let (opened, layout) = self.open(&first)?;
         let schema = layout.read.clone();
-        let has_number = matches!(target, Target::Batches(..));
+        let has_number = matches!(target, TableTarget::Batches(..));
         let encoded = Encoded::new(layout, self.options.unique, has_number, inputs.in_any_order);
         let codec = RowCodec::new(first.name(), &encoded.schema, &encoded.keys)?;
         let smallest = smallest_row_memory_bytes(budget.threads());
@@ -289,7 +291,7 @@ impl Table<'_> {
                     }
                 }
             }
-            // Their memory is free before the next one is begun.
+            // Their memory is free before the next input is opened.
             drop((reader, input));
             next = inputs.next().transpose()?;
         }
@@ -298,14 +300,14 @@ impl Table<'_> {
         let sorted = sort.finish().map_err(|error| too_long(error, inputs.name()))?;
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
         let (bytes, stats) = match target {
-            Target::File(path) => {
+            TableTarget::File(path) => {
                 let mut writer = BackgroundWriter::create(path, encoded.given(), budget);
                 let decoder = (&codec, &encoded);
                 let stats = self.give(sorted, decoder, BLOCK_BYTES, &mut |batch| writer.write(batch))?;
                 writer.finish()?;
                 (std::fs::metadata(path).map_or(0, |written| written.len()), stats)
             }
-            Target::Batches(block_bytes, each) => {
+            TableTarget::Batches(block_bytes, each) => {
                 (0, self.give(sorted, (&codec, &encoded), block_bytes, each)?)
             }
         };
@@ -332,10 +334,11 @@ impl Table<'_> {
         Ok((reader, layout))
     }
 
-    /// Refuses what has no room; gives the bytes of runs, if so many bytes of rows come. `kept` bytes of them are there.
+    /// Refuses a sort without room for its runs; returns their bytes, if the input has so many bytes of rows. `kept`
+    /// bytes of runs exist already.
     fn foresee(
         &self,
-        target: &Target<'_>,
+        target: &TableTarget<'_>,
         all: Option<u64>,
         sizes: Option<u64>,
         memory: u64,
@@ -344,14 +347,14 @@ impl Table<'_> {
         let (Some(all), Some(bytes)) = (all, sizes) else { return Ok(None) };
         let scratch = if all > memory / 4 * 3 { all } else { 0 };
         let output = match target {
-            Target::File(path) => Some(*path).filter(|path| *path != Path::new("-")),
-            Target::Batches(..) => None,
+            TableTarget::File(path) => Some(*path).filter(|path| *path != Path::new("-")),
+            TableTarget::Batches(..) => None,
         };
         check_space(self.job, scratch.saturating_sub(kept), output, bytes)?;
         Ok(Some(scratch))
     }
 
-    /// Gives rows in batches of about `block_bytes` bytes.
+    /// Returns rows in batches of about `block_bytes` bytes.
     fn give<O: RowOperation>(
         &self,
         mut sorted: SortedRows<FramedRows, O>,
@@ -374,7 +377,8 @@ impl Table<'_> {
     }
 }
 
-/// What of a table is read one after the other, and what part of all bytes that is: all of it, or those row groups that are here.
+/// Divides a table into units that are read one after the other, with the share of all bytes in each: the whole table,
+/// or those row groups that this machine has.
 fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<(Option<usize>, f64)>> {
     let Some(groups) = reader.row_groups().filter(|_| input.is_of_parts()) else {
         return Ok(vec![(None, share_of(input, sizes))]);
@@ -390,7 +394,8 @@ fn units(reader: &TableReader, input: &Input, sizes: Option<u64>) -> Result<Vec<
     Ok(here)
 }
 
-/// The columns that rows are sorted by, and in which order: nulls come last. Errors call the table `name`.
+/// Finds the columns that rows are sorted by, and the order of each: nulls come last. `name` stands for the table in
+/// errors.
 ///
 /// # Errors
 /// [`Error::NoColumn`]; [`Error::Unsupported`] where no column is named.
@@ -418,7 +423,7 @@ fn key_orders(name: &str, keys: &[SortKey], options: SortOptions) -> Result<Vec<
     Ok(keys.iter().map(order).collect())
 }
 
-/// What part of all bytes lies in one input.
+/// Returns the share of all bytes that lies in one input.
 fn share_of(input: &Input, sizes: Option<u64>) -> f64 {
     match (input.bytes_here(), sizes) {
         (Some(bytes), Some(all)) if all > 0 => bytes as f64 / all as f64,
@@ -437,7 +442,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
         fields.collect::<Vec<_>>().join(", ")
     };
     let (all_expected, all_found) = (list(expected), list(found));
-    // Types were guessed.
+    // The types were guessed.
     if input.is_text() && input.columns().is_none() {
         return Error::Contradiction {
             place: input.name().to_string(),
@@ -450,7 +455,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
     Error::unsupported(input.name(), what)
 }
 
-/// A row that does not fit, told with a name.
+/// Adds a name to the error about a row that does not fit.
 pub(crate) fn too_long(error: inshore_sortreduce::Error, place: &str) -> Error {
     match error {
         inshore_sortreduce::Error::RowTooLong { bytes, limit, .. } => Error::TooLarge {

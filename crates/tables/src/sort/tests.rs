@@ -1,4 +1,4 @@
-//! Files sorted in a small budget against the standard library.
+//! Compares sorts of files in a small budget with those of the standard library.
 
 use std::{fs, io::Write, path::PathBuf};
 
@@ -57,7 +57,7 @@ fn lines_of_all_inputs_are_sorted_together_in_little_memory() {
     let (first, second) = lines.split_at(100_000);
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all((second.join("\n") + "\n").as_bytes()).unwrap();
-    // The last line of the first has no end.
+    // The last line of the first file has no line end.
     let inputs = [
         place.write("a.txt", first.join("\n").as_bytes()),
         place.write("b.txt.gz", &packed.finish().unwrap()),
@@ -101,7 +101,7 @@ fn records_are_sorted_and_a_part_of_one_is_refused() {
 }
 
 #[test]
-fn a_line_too_long_is_told_with_its_file_and_nothing_is_made() {
+fn a_line_that_is_too_long_is_refused_with_its_file_and_leaves_no_output() {
     let place = Place::new();
     let inputs = [place.write("long.txt", &[b'x'; 3_000_000])];
     let output = place.path("out.txt");
@@ -177,7 +177,7 @@ fn csv_that_looks_like_numbers_can_be_text() {
 #[test]
 fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_numbers() {
     let place = Place::new();
-    // Few keys, in the second byte, and what says which record it is.
+    // There are few keys, in the second byte; the other bytes identify the record.
     let part = |part: u32| -> Vec<u8> {
         let record = |i: u32| [9, (i * 7 % 5) as u8].into_iter().chain((part << 16 | i).to_be_bytes());
         (0..2000).flat_map(record).collect()
@@ -221,7 +221,7 @@ fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_num
                 assert_eq!(records([1, 2, 0], true), records([0, 1, 2], false), "{options:?}");
                 assert_eq!(rows([2, 0, 1], true), rows([0, 1, 2], false), "{options:?}");
             }
-            // The first record of each key in each input, of which the first is that of all.
+            // The first record of each key in each input stays; the first of these is the first of all.
             true => {
                 let (all, first) = (records([1, 2, 0], true), records([0, 1, 2], false));
                 assert_eq!((all.len(), first.len()), (15 * 10, 5 * 10));
@@ -263,7 +263,7 @@ fn values_of_csv_keep_their_digits_where_the_result_is_csv_too() {
 }
 
 #[test]
-fn keys_that_later_rows_show_to_be_others_are_sorted_as_what_they_are() {
+fn keys_whose_guessed_type_later_rows_contradict_are_sorted_by_the_right_type() {
     let place = Place::new();
     let mut rows: Vec<String> = (0..20_000).map(|row| format!("{},x", (row * 7919) % 20_000)).collect();
     rows.push("0.5,y".to_string());

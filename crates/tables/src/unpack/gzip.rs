@@ -1,21 +1,21 @@
 //! Members of gzip one after the other, with zeros between and behind them.
 //!
-//! Tapes and some filesystems pad a file to whole blocks with zeros, which gzip passes over without a word. flate2's
-//! decoder of several members (1.1.10) takes them for the header of another one.
+//! Tapes and some file systems pad a file to whole blocks with zeros, which gzip skips silently. flate2's decoder of
+//! several members (1.1.10) takes them for the header of another one.
 
 use std::io::{self, BufRead, Read};
 
 use flate2::bufread::GzDecoder;
 
-/// The bytes of all members. A member is followed by another one, by zeros, or by the end of the file.
+/// The bytes of all members. Another member, zeros, or the end of the file follows each member.
 pub struct GzipMembers<R> {
-    /// Before the first member.
+    /// The source before the first member.
     source: Option<R>,
-    decoder: Option<GzDecoder<Slot<R>>>,
+    decoder: Option<GzDecoder<Reusable<R>>>,
 }
 
 impl<R: BufRead> GzipMembers<R> {
-    /// Decodes what `source` gives. Nothing is read before the first [`Read::read`].
+    /// Decodes a source. Nothing is read before the first [`Read::read`].
     pub fn new(source: R) -> GzipMembers<R> {
         GzipMembers { source: Some(source), decoder: None }
     }
@@ -30,14 +30,14 @@ impl<R: BufRead> Read for GzipMembers<R> {
                     self.source = Some(source);
                     return follows.map(|_| 0);
                 }
-                self.decoder = Some(GzDecoder::new(Slot(Some(source))));
+                self.decoder = Some(GzDecoder::new(Reusable(Some(source))));
             }
             let decoder = self.decoder.as_mut().expect("made above");
             let read = decoder.read(out)?;
             if read > 0 || out.is_empty() {
                 return Ok(read);
             }
-            // The decoder stops right behind a member. It is used again, since small members are common (bgzip).
+            // The decoder stops right behind a member, and is used again, since small members are common (bgzip).
             if !follows(decoder.get_mut())? {
                 return Ok(0);
             }
@@ -47,7 +47,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
     }
 }
 
-/// Passes over zeros, and says whether there is something else before the end.
+/// Skips zeros, and returns whether other bytes follow before the end.
 fn follows(source: &mut impl BufRead) -> io::Result<bool> {
     loop {
         let bytes = match source.fill_buf() {
@@ -67,23 +67,23 @@ fn follows(source: &mut impl BufRead) -> io::Result<bool> {
 }
 
 /// A source that can be taken out of a decoder and put back.
-struct Slot<R>(Option<R>);
+struct Reusable<R>(Option<R>);
 
-impl<R> Default for Slot<R> {
+impl<R> Default for Reusable<R> {
     fn default() -> Self {
-        Slot(None)
+        Reusable(None)
     }
 }
 
 const FULL: &str = "a source that is read is in its decoder";
 
-impl<R: BufRead> Read for Slot<R> {
+impl<R: BufRead> Read for Reusable<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.0.as_mut().expect(FULL).read(out)
     }
 }
 
-impl<R: BufRead> BufRead for Slot<R> {
+impl<R: BufRead> BufRead for Reusable<R> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         self.0.as_mut().expect(FULL).fill_buf()
     }
@@ -112,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn zeros_between_and_behind_members_are_passed_over() {
+    fn zeros_between_and_behind_members_are_skipped() {
         let parts = [&packed(b"one ")[..], &[0; 3], &packed(b""), &packed(b"two"), &[0; 600]];
         let bytes = parts.concat();
         for buffer_bytes in [1, 2, 64, 10_000] {
             assert_eq!(unpacked(&bytes, buffer_bytes).unwrap(), b"one two", "{buffer_bytes}");
-            // As gzip's own: zeros, but then something that is no member.
+            // After zeros, bytes that are no member are an error, as in gzip.
             assert!(unpacked(&[&bytes[..], b"x"].concat(), buffer_bytes).is_err());
         }
         assert!(unpacked(&bytes[..bytes.len() - 601], 64).is_err(), "a member is cut");

@@ -1,5 +1,5 @@
-//! Frames of lz4 one after the other, with skippable frames before, between and behind them. The decoder of lz4_flex (0.14)
-//! stops behind the first, refuses skippable ones, and takes the end of its input for the end of a frame wherever that comes.
+//! Frames of lz4 one after the other, with skippable frames before, between and behind them. The decoder of lz4_flex
+//! (0.14) stops behind the first, refuses skippable ones, and takes any end of its input for the end of a frame.
 
 use std::io::{self, BufRead, Cursor, Read};
 
@@ -7,20 +7,20 @@ use lz4_flex::frame::FrameDecoder;
 
 use super::{is_skippable, skip_exact};
 
-/// Memory of a decoder: two blocks unpacked, of the largest kind (of what kind the frames behind the first are is not known), and
-/// one packed, which takes less: a block that does not become smaller is stored as it is. A sort leaves room for what of it is
-/// counted, and for a piece of 1 MiB.
+/// The memory of a decoder: two uncompressed blocks of the largest kind (the kind in later frames is not known) and one
+/// compressed block, which is smaller, since a block that would not shrink is stored uncompressed. A sort leaves room
+/// for the counted part of this, and for a piece of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
 /// The bytes of all frames. A frame that is cut is an error.
 pub struct Lz4Frames<R: Read> {
-    /// Between frames.
+    /// The source between frames.
     source: Option<R>,
-    decoder: Option<FrameDecoder<Ending<R>>>,
+    decoder: Option<FrameDecoder<PrefixedSource<R>>>,
 }
 
 impl<R: BufRead> Lz4Frames<R> {
-    /// Decodes what `source` gives. Nothing is read before the first [`Read::read`].
+    /// Decodes a source. Nothing is read before the first [`Read::read`].
     pub fn new(source: R) -> Lz4Frames<R> {
         Lz4Frames { source: Some(source), decoder: None }
     }
@@ -34,24 +34,27 @@ impl<R: BufRead> Read for Lz4Frames<R> {
                 if read > 0 || out.is_empty() {
                     return Ok(read);
                 }
-                let Ending { inner, has_ended, .. } =
+                let PrefixedSource { inner, has_ended, .. } =
                     self.decoder.take().expect("looked at above").into_inner();
                 self.source = Some(inner);
                 if has_ended {
-                    // Whoever is at the end of a frame has read that, and no further.
+                    // A decoder at the end of a frame has read exactly that frame.
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame ends in the middle"));
                 }
             }
             let Some(source) = &mut self.source else { return Ok(0) };
             let Some(magic) = next_frame(source)? else { return Ok(0) };
             let inner = self.source.take().expect("looked at above");
-            self.decoder =
-                Some(FrameDecoder::new(Ending { magic: Cursor::new(magic), inner, has_ended: false }));
+            self.decoder = Some(FrameDecoder::new(PrefixedSource {
+                magic: Cursor::new(magic),
+                inner,
+                has_ended: false,
+            }));
         }
     }
 }
 
-/// The first bytes of the next frame that is not skippable; `None` at the end.
+/// Returns the first bytes of the next frame that is not skippable; `None` at the end.
 fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     loop {
         let mut magic = Vec::with_capacity(4);
@@ -68,14 +71,14 @@ fn next_frame(source: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Something that is read behind bytes that were taken from it, and whether its end was met.
-struct Ending<R> {
+/// A source with bytes put back in front of it, and a flag for its end.
+struct PrefixedSource<R> {
     magic: Cursor<Vec<u8>>,
     inner: R,
     has_ended: bool,
 }
 
-impl<R: Read> Read for Ending<R> {
+impl<R: Read> Read for PrefixedSource<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = match self.magic.read(out)? {
             0 => self.inner.read(out)?,
@@ -101,12 +104,12 @@ mod tests {
 
     #[test]
     fn all_frames_are_read_and_one_that_is_cut_anywhere_is_an_error() {
-        // Frames to be passed over, of 0 and of 3 bytes.
+        // Skippable frames of 0 and of 3 bytes.
         let skippable = |bytes: &[u8]| {
             [&[0x5c, 0x2a, 0x4d, 0x18][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
         };
         let mut packed = skippable(b"");
-        // Where a frame ends, and how many bytes there are up to there.
+        // The end of each frame, and the number of decoded bytes up to there.
         let mut ends = vec![(0, 0), (packed.len(), 0)];
         for (mode, checksum) in [(BlockMode::Linked, false), (BlockMode::Independent, true)] {
             let info = FrameInfo::new().block_mode(mode).content_checksum(checksum);

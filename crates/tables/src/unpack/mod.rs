@@ -1,7 +1,7 @@
-//! Compressed input: which format the first bytes of a file belong to, and what is done with each.
+//! Compressed input: the detection of a format by its first bytes, and the decoder of each.
 //!
-//! Every command asks [`Compression::of_head`], so that the same file is unpacked, or refused by its format's name,
-//! wherever it is read. Bytes that no one unpacks never pass for text.
+//! Every command asks [`Compression::of_head`], so that the same file is decompressed, or refused by its format's name,
+//! in every command. Compressed bytes without a decoder never pass for text.
 //!
 //! | format | here |
 //! |---|---|
@@ -9,7 +9,7 @@
 //! | xz, lzma, compress (.Z), pack (.z), lzip, lzop, snappy, legacy lz4 | refused by name |
 //! | zip, 7z, rar | refused by name: archives, which have any number of files in them |
 //!
-//! Not known by first bytes, and taken for what they look like: brotli and zlib, which have no magic number.
+//! Brotli and zlib have no magic number, so they are not detected, and are read as text or records.
 
 mod gzip;
 mod lz4;
@@ -29,7 +29,7 @@ use crate::{Error, Result};
 
 const BUFFER_BYTES: usize = 128 << 10;
 
-/// Memory of a bzip2 decoder: a block of 900 KB as numbers of 32 bits, and tables.
+/// The memory of a bzip2 decoder: a block of 900 KB as numbers of 32 bits, and tables.
 const BZIP2_BYTES: u64 = 4 << 20;
 
 /// A skippable frame begins with one of 16 magic numbers, which zstd and lz4 share.
@@ -72,14 +72,14 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// So many first bytes of a file suffice to know its format.
+    /// The number of first bytes of a file that suffice to detect its format.
     pub const HEAD_BYTES: usize = 16;
 
-    /// The format of a file that begins with `head`, its first [`HEAD_BYTES`](Self::HEAD_BYTES) bytes, or all that it
-    /// has. `None` for what is not compressed in a format with a magic number. No text begins as any of them do:
-    /// where the magic number alone is letters, the bytes behind it are looked at too.
+    /// Detects the format of a file by `head`, its first [`HEAD_BYTES`](Self::HEAD_BYTES) bytes, or the whole file if
+    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. No text begins as any
+    /// format does: where a magic number consists of letters, the bytes behind it are checked too.
     ///
-    /// A skippable frame is taken for zstd; lz4 may follow it.
+    /// A skippable frame counts as zstd, although lz4 may follow.
     ///
     /// ```
     /// use inshore_tables::Compression;
@@ -92,7 +92,7 @@ impl Compression {
             [0x1f, 0x8b, ..] => Gzip,
             [0x1f, 0x9d, ..] => Compress,
             [0x1f, 0x1e, ..] => Pack,
-            // The header, then the magic number of a block, or of the end.
+            // The header comes first, then the magic number of a block, or of the end.
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, 0x53, 0x59, ..] => Bzip2,
             [b'B', b'Z', b'h', b'1'..=b'9', 0x17, 0x72, 0x45, 0x38, 0x50, 0x90, ..] => Bzip2,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Zstd,
@@ -111,17 +111,17 @@ impl Compression {
         })
     }
 
-    /// Whether [`Input::open`](crate::Input::open) unpacks it.
+    /// Returns whether [`Input::open`](crate::Input::open) decompresses the format.
     pub fn is_unpacked(self) -> bool {
         matches!(self, Compression::Gzip | Compression::Zstd | Compression::Bzip2 | Compression::Lz4)
     }
 
-    /// True for archives, which hold several files.
+    /// Returns whether the format is an archive, which holds several files.
     pub fn is_archive(self) -> bool {
         matches!(self, Compression::Zip | Compression::SevenZip | Compression::Rar)
     }
 
-    /// The error of meeting this format where it is not unpacked.
+    /// Makes the error for this format where it is not decompressed.
     pub(crate) fn refuse(self, name: &str) -> Error {
         let what = match self.is_archive() {
             true => format!("it is a {self} archive, which is not read: extract the files in it first"),
@@ -133,14 +133,14 @@ impl Compression {
         Error::unsupported(name, what)
     }
 
-    /// The endings of files that may be compressed. The ending decides nothing by itself, but where any bytes may begin
-    /// a record, only a file with such an ending is looked at.
+    /// The endings of files that may be compressed. The ending alone decides nothing, but where any bytes may begin a
+    /// record, only files with such an ending are checked for compression.
     const ENDINGS: [&'static str; 17] = [
         "gz", "zst", "zstd", "bz2", "lz4", "xz", "lzma", "Z", "z", "lz", "lzo", "sz", "snappy", "zip", "7z",
         "rar", "tgz",
     ];
 
-    /// Whether a name ends as those of compressed files do.
+    /// Returns whether an ending is one of compressed files.
     pub(crate) fn is_ending(ending: &str) -> bool {
         Self::ENDINGS.iter().any(|known| known.eq_ignore_ascii_case(ending))
     }
@@ -168,8 +168,9 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Properties (nearly always `5d`), the size of the dictionary, 4 bytes, and that of the content, 8 bytes, which is
-/// all ones where it is not known. As liblzma does, only dictionaries of 2^n and 2^n + 2^(n-1) bytes are believed.
+/// Checks an LZMA header: properties (nearly always `5d`), the size of the dictionary, 4 bytes, and that of the
+/// content, 8 bytes, which is all ones where it is not known. As liblzma does, only dictionaries of 2^n and 2^n +
+/// 2^(n-1) bytes are believed.
 fn is_lzma(head: &[u8]) -> bool {
     let Some((&[0x5d, a, b, c, d], rest)) = head.split_first_chunk() else { return false };
     let dictionary = u32::from_le_bytes([a, b, c, d]);
@@ -182,7 +183,7 @@ fn is_lzma(head: &[u8]) -> bool {
 
 pub(crate) type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
-/// The bytes of a source: as they are, or unpacked.
+/// The bytes of a source, decompressed where it is compressed.
 pub(crate) enum Unpacked<R: Read> {
     Plain(Whole<R>),
     Gzip(Box<GzipMembers<BufReader<Whole<R>>>>),
@@ -197,8 +198,9 @@ impl<R: Read> Unpacked<R> {
         Unpacked::Plain(Cursor::new(Vec::new()).chain(source))
     }
 
-    /// Looks at the first bytes of a source called `name`, and unpacks it where they say so. Of the state of the decoders of bzip2
-    /// and lz4, `uncounted` bytes are not taken from the budget. (gzip holds little; what zstd does is in [`crate::allowance::UNCOUNTED_BYTES`].)
+    /// Detects the format of a source called `name`, and decompresses it. The budget does not pay for `uncounted` bytes
+    /// of the state of the decoders of bzip2 and lz4. (gzip holds little; the state of zstd is in
+    /// [`crate::allowance::UNCOUNTED_BYTES`].)
     pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<Unpacked<R>> {
         let failed = |source| Error::from_read(name, source);
         let mut head = read_head(&mut source).map_err(failed)?;
@@ -218,7 +220,7 @@ impl<R: Read> Unpacked<R> {
                 let what = "damaged zstd or lz4 data: expected a frame behind a skippable one, or the end";
                 return Err(Error::damaged(name, what));
             }
-            // Nothing but skippable frames is an empty file of zstd.
+            // A file of skippable frames alone is an empty file of zstd.
             format = format.or(first);
         }
         let buffered = |whole| BufReader::with_capacity(BUFFER_BYTES, whole);
@@ -239,7 +241,7 @@ impl<R: Read> Unpacked<R> {
         })
     }
 
-    /// The name of the format, if it is unpacked.
+    /// Returns the format, if the source is decompressed.
     pub fn format(&self) -> Option<Compression> {
         match self {
             Unpacked::Plain(_) => None,
@@ -250,11 +252,11 @@ impl<R: Read> Unpacked<R> {
         }
     }
 
-    /// Reads unpacked bytes. Errors that the decoder found carry an [`Error`] that names the file.
+    /// Reads decompressed bytes. Errors that the decoder found carry an [`Error`] that names the file.
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> io::Result<usize> {
         let read = match self {
             Unpacked::Plain(source) => return source.read(out),
-            // Its errors are our own.
+            // The errors of this decoder are of this crate.
             Unpacked::Zstd(source) => return source.read(out),
             Unpacked::Gzip(source) => source.read(out),
             Unpacked::Bzip2 { decoder, .. } => decoder.read(out),
@@ -287,7 +289,7 @@ fn is_skippable(head: &[u8]) -> bool {
     head.first_chunk().is_some_and(|magic| u32::from_le_bytes(*magic) & !15 == SKIPPABLE_MAGIC)
 }
 
-/// Passes over skippable frames (magic number, length in 4 bytes, so many bytes) and gives the first bytes behind them.
+/// Skips skippable frames (magic number, length in 4 bytes, that many bytes), and returns the first bytes behind them.
 fn behind_skippable<R: Read>(mut whole: Whole<R>) -> io::Result<(Vec<u8>, Whole<R>)> {
     loop {
         let mut header = [0; 8];
@@ -296,7 +298,7 @@ fn behind_skippable<R: Read>(mut whole: Whole<R>) -> io::Result<(Vec<u8>, Whole<
         skip_exact(&mut whole, u32::from_le_bytes(length).into())?;
         let head = read_head(&mut whole)?;
         let (peeked, rest) = whole.into_inner();
-        // Bytes of the first look that lie behind those of the second.
+        // The rest of the first peek lies behind the bytes of the second.
         let left = &peeked.get_ref()[peeked.position() as usize..];
         let is_more = is_skippable(&head);
         whole = Cursor::new([&head[..], left].concat()).chain(rest);
@@ -306,7 +308,7 @@ fn behind_skippable<R: Read>(mut whole: Whole<R>) -> io::Result<(Vec<u8>, Whole<
     }
 }
 
-/// Passes over `bytes` bytes, which have to be there.
+/// Skips `bytes` bytes, and fails where the source has fewer.
 fn skip_exact(source: &mut impl Read, bytes: u64) -> io::Result<()> {
     match io::copy(&mut source.take(bytes), &mut io::sink())? {
         passed if passed == bytes => Ok(()),
@@ -340,7 +342,7 @@ mod tests {
         for text in texts {
             assert_eq!(Compression::of_head(text.as_bytes()), None, "{text}");
         }
-        // A dictionary of no size that liblzma writes.
+        // The dictionary has a size that liblzma never writes.
         assert_eq!(
             Compression::of_head(&[0x5d, 0, 0, 0x81, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
             None

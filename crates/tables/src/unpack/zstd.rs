@@ -89,7 +89,7 @@ impl<R: Read> ZstdFrames<R> {
         Ok(0)
     }
 
-    /// Reads the next frame header, or says that the stream ends here.
+    /// Reads the next frame header; returns false at the end of the stream.
     fn begin_frame(&mut self) -> Result<bool> {
         while self.end - self.start < HEADER_BYTES_MAX && self.fill()? {}
         let head = &self.buffer[self.start..self.end];
@@ -190,7 +190,7 @@ enum Header {
     Skippable { bytes: u64 },
 }
 
-/// The header at the start of `head`; `None` if these bytes begin no frame.
+/// Parses the header at the start of `head`; `None` if these bytes begin no frame.
 fn frame_header(head: &[u8]) -> Option<Header> {
     let magic = u32::from_le_bytes(*head.first_chunk()?);
     if magic & !15 == SKIPPABLE_MAGIC {
@@ -223,7 +223,7 @@ mod tests {
 
     use super::*;
 
-    /// Frames as the library writes them, with every window and content size field.
+    /// The library writes frames with every window and content size field.
     #[test]
     fn frame_headers_give_the_window_that_the_encoder_chose() {
         for log in 10..=24 {

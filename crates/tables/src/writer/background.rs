@@ -1,4 +1,4 @@
-//! Writes a table on a thread of its own, so that encoding and compressing do not wait for what makes the rows.
+//! Writes a table on a thread of its own, so that the source of the rows does not wait for encoding and compression.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ pub(crate) struct BackgroundWriter {
 }
 
 impl BackgroundWriter {
-    /// As [`TableWriter::create`]; what that fails with is told by the first write or the end.
+    /// Begins a table as [`TableWriter::create`] does; an error of that is returned by the first write or the end.
     pub fn create(path: &Path, schema: SchemaRef, budget: &Budget) -> BackgroundWriter {
         let (batches, queue) = sync_channel(2);
         let (path, budget) = (path.to_path_buf(), budget.clone());
@@ -31,20 +31,20 @@ impl BackgroundWriter {
     /// Hands a batch over.
     ///
     /// # Errors
-    /// What the writer failed with.
+    /// The errors are those of the writer.
     pub fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let queue = self.batches.as_ref().expect("open until the end");
         match queue.send(batch) {
             Ok(()) => Ok(()),
-            // The writer has gone, which it does with an error only.
+            // The writer's thread has ended, which only an error causes.
             Err(_) => self.join().map(|_| ()),
         }
     }
 
-    /// As [`TableWriter::finish`].
+    /// Ends the table as [`TableWriter::finish`] does.
     pub fn finish(mut self) -> Result<u64> {
         if let Some(queue) = self.batches.take() {
-            // The end of the queue alone would be taken for a job that failed.
+            // A closed queue alone would look like a job that failed.
             let end = RecordBatch::new_empty(arrow_schema::Schema::empty().into());
             let _ = queue.send(end);
         }
@@ -70,13 +70,13 @@ fn write_all(
         }
         writer.write(&batch)?;
     }
-    // Whoever made the rows failed: the table is dropped and leaves nothing.
+    // The source of the rows failed: the table is dropped and leaves nothing.
     Ok(0)
 }
 
 impl Drop for BackgroundWriter {
     fn drop(&mut self) {
-        // What it failed with was told, or something else was before.
+        // The writer's error was returned, or another error came first.
         let _ = self.join();
     }
 }

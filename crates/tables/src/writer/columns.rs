@@ -5,7 +5,7 @@
 //!             └──► thread 1: columns 1, 3, ...  ┴─ at the end of a row group: all columns, in order ──► file
 //! ```
 //!
-//! Columns do not know of each other, so the bytes are those that one thread writes.
+//! Columns are independent, so the bytes are those that one thread writes.
 
 use std::{
     sync::mpsc::{SyncSender, sync_channel},
@@ -26,7 +26,7 @@ use parquet::{
 
 use super::ROW_GROUP_ROWS;
 
-/// Batches that wait for a thread.
+/// The number of batches that wait for a thread.
 const QUEUE: usize = 2;
 
 /// Writes a Parquet table column by column.
@@ -35,14 +35,14 @@ pub(super) struct ColumnsWriter {
     factory: ArrowRowGroupWriterFactory,
     schema: SchemaRef,
     threads: usize,
-    /// The row group that is being written: its number, its rows, and the threads at work on it.
+    /// The current row group: its number, its rows, and the threads that encode it.
     group: usize,
     rows: usize,
-    encoders: Vec<Running>,
+    encoders: Vec<EncoderThread>,
 }
 
 impl ColumnsWriter {
-    /// Goes on with a writer that has written nothing.
+    /// Continues with a writer that has written nothing.
     pub fn new(
         writer: ArrowWriter<NewFileWriter>,
         schema: SchemaRef,
@@ -52,20 +52,20 @@ impl ColumnsWriter {
         Ok(ColumnsWriter { file, factory, schema, threads, group: 0, rows: 0, encoders: Vec::new() })
     }
 
-    /// Adds rows: so many that row groups end where a batch does.
+    /// Adds rows; row groups must end where a batch ends.
     pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         if self.encoders.is_empty() {
             self.begin_group()?;
         }
         if self.encoders.iter().any(|encoder| !encoder.send(batch)) {
-            // The reason is what the thread ended with.
+            // The thread's result has the reason.
             return self.end_group();
         }
         self.rows += batch.num_rows();
         if self.rows >= ROW_GROUP_ROWS { self.end_group() } else { Ok(()) }
     }
 
-    /// Writes what is left, and the metadata.
+    /// Writes the remaining rows, and the metadata.
     pub fn finish(mut self) -> Result<()> {
         if !self.encoders.is_empty() {
             self.end_group()?;
@@ -77,14 +77,14 @@ impl ColumnsWriter {
         let mut encoders: Vec<_> = (0..self.threads).map(|_| Encoder::new(&self.schema)).collect();
         for (leaf, writer) in self.factory.create_column_writers(self.group)?.into_iter().enumerate() {
             let field = self.file.schema_descr().get_column_root_idx(leaf);
-            encoders[field % self.threads].columns.push(Column { leaf, field, writer });
+            encoders[field % self.threads].columns.push(LeafColumn { leaf, field, writer });
         }
-        self.encoders = encoders.into_iter().map(Running::start).collect();
+        self.encoders = encoders.into_iter().map(EncoderThread::start).collect();
         Ok(())
     }
 
     fn end_group(&mut self) -> Result<()> {
-        let ended: Vec<_> = self.encoders.drain(..).map(Running::end).collect();
+        let ended: Vec<_> = self.encoders.drain(..).map(EncoderThread::end).collect();
         let mut chunks = Vec::new();
         for result in ended {
             chunks.extend(result?);
@@ -102,7 +102,7 @@ impl ColumnsWriter {
 
 impl Drop for ColumnsWriter {
     fn drop(&mut self) {
-        // No thread outlives the table; what it ends with belongs to a table that nobody wants.
+        // No thread outlives the table; their results belong to a table that is dropped.
         self.encoders.drain(..).for_each(|encoder| _ = encoder.end());
     }
 }
@@ -110,13 +110,13 @@ impl Drop for ColumnsWriter {
 type Chunks = Vec<(usize, ArrowColumnChunk)>;
 
 /// A thread that encodes some columns of a row group.
-struct Running {
+struct EncoderThread {
     batches: SyncSender<RecordBatch>,
     thread: JoinHandle<Result<Chunks>>,
 }
 
-impl Running {
-    fn start(mut encoder: Encoder) -> Running {
+impl EncoderThread {
+    fn start(mut encoder: Encoder) -> EncoderThread {
         let (batches, queue) = sync_channel::<RecordBatch>(QUEUE);
         let work = move || {
             for batch in queue {
@@ -124,10 +124,10 @@ impl Running {
             }
             encoder.close()
         };
-        Running { batches, thread: thread::spawn(work) }
+        EncoderThread { batches, thread: thread::spawn(work) }
     }
 
-    /// `false` where the thread failed.
+    /// Sends a batch; returns `false` where the thread failed.
     fn send(&self, batch: &RecordBatch) -> bool {
         self.batches.send(batch.clone()).is_ok()
     }
@@ -141,11 +141,11 @@ impl Running {
 
 struct Encoder {
     schema: SchemaRef,
-    columns: Vec<Column>,
+    columns: Vec<LeafColumn>,
 }
 
-/// A leaf of the schema, and the field in which it is.
-struct Column {
+/// A leaf of the schema, and the field that contains it.
+struct LeafColumn {
     leaf: usize,
     field: usize,
     writer: ArrowColumnWriter,

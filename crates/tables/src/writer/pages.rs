@@ -1,10 +1,10 @@
 //! Finished Parquet pages that wait for their row group to end.
 //!
-//! In a row group all pages of a column lie together, but rows come with all columns at once, so every page waits
-//! until its row group is complete. Row groups do not depend on the budget (a file has the same bytes under every
-//! budget), so the waiting does: pages wait in memory as far as the writer could reserve some, and beyond that in
-//! a file without a name beside the table. They are written there and read back once, mostly out of the page
-//! cache, since a row group is some 10 MB.
+//! In a row group all pages of a column lie together, but rows come with all columns at once, so every page waits until
+//! its row group is complete. Row groups do not depend on the budget (a file has the same bytes under every budget), so
+//! the waiting does: pages wait in memory as far as the writer could reserve some, and beyond that in a file without a
+//! name beside the table. That file is written and read once, mostly through the page cache, since a row group is some
+//! 10 MB.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use parquet::{
     errors::{ParquetError, Result},
 };
 
-/// Where the pages of all columns of one writer wait.
+/// The waiting pages of all columns of one writer.
 #[derive(Debug)]
 pub(super) struct WaitingPages(Arc<Mutex<Waiting>>);
 
@@ -30,12 +30,13 @@ struct Waiting {
     folder: PathBuf,
     file: Option<File>,
     file_end: u64,
-    /// Pages in the file; when the last one leaves, its space is used again from the start.
+    /// The pages in the file; after the last one leaves, its space is used again from the start.
     pages_in_file: u64,
 }
 
 impl WaitingPages {
-    /// At most `memory_bytes` wait in memory, the rest in an unnamed file in `folder`, made when it is needed.
+    /// Makes room for `memory_bytes` of pages in memory; the rest goes to an unnamed file in `folder`, made when it is
+    /// needed.
     pub fn new(memory_bytes: u64, folder: PathBuf) -> Self {
         let waiting =
             Waiting { memory_bytes_left: memory_bytes, folder, file: None, file_end: 0, pages_in_file: 0 };
@@ -84,7 +85,7 @@ impl Waiting {
         let bytes = page.len();
         if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
             self.memory_bytes_left = left;
-            // The library makes a page in as much memory as it takes unpacked, and would keep all of it.
+            // The library's buffer has the size of the uncompressed page, and a reference would keep all of it.
             return Ok(Page::InMemory(Bytes::copy_from_slice(&page)));
         }
         if self.file.is_none() {

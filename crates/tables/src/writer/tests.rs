@@ -102,7 +102,7 @@ fn a_table_of_several_row_groups_comes_back_whole_under_a_tiny_and_a_large_budge
 }
 
 #[test]
-fn columns_of_columns_are_encoded_side_by_side() {
+fn nested_columns_are_encoded_side_by_side() {
     let rows = ROW_GROUP_ROWS / 8;
     let flat = table(rows);
     let pair: ArrayRef = Arc::new(StructArray::from(vec![
@@ -154,7 +154,7 @@ fn a_writer_dropped_before_finish_leaves_the_old_file_and_nothing_else() {
         let batch = table(50_000);
         let mut writer = TableWriter::create(&path, batch.schema(), &Budget::new(8 << 20, 1)).unwrap();
         writer.write(&batch).unwrap();
-        // Where the file system knows files without names, a kill at this point leaves nothing either.
+        // On a file system with unnamed files, a kill at this point leaves nothing either.
         assert!(entries(&folder) <= 2);
         assert_eq!(fs::read(&path).unwrap(), b"old");
         drop(writer);
@@ -203,7 +203,7 @@ fn endings_and_folders_are_checked_before_the_work() {
     }
     let device = folder.path().join("null.csv");
     std::os::unix::fs::symlink("/dev/null", &device).unwrap();
-    // A character device is written in place, and stays what it is.
+    // A character device is written in place, and stays a device.
     TableWriter::check_path(&device).unwrap();
     TableWriter::create(&device, table(1).schema(), &Budget::new(8 << 20, 1)).unwrap().finish().unwrap();
     assert!(std::fs::symlink_metadata(&device).unwrap().is_symlink());

@@ -1,19 +1,19 @@
-//! Queries about tables that lie on other machines.
+//! Remote table scans: fragments of a query run on the nodes that hold a table.
 //!
 //! ```text
-//!   client: plan ─► fragments: what can be done to the rows of one table where they lie ─► rows of fragments ─► the rest
-//!                     │ the query's text, what is known of its tables, which fragment               ▲
-//!                     ▼                                                                             │
-//!   node:   plan ─► the same fragment, over the rows that are here ─────────────────────────────────┘
+//!   client: plan ─► fragments: parts of the plan over one table ─► rows of fragments ─► rest of the plan
+//!                     │ text of the query, descriptions of tables,      ▲
+//!                     ▼ number of the fragment                          │
+//!   node:   plan ─► the same fragment, over the node's files ───────────┘
 //! ```
 //!
-//! A fragment is a filter, a projection, the first half of a GROUP BY (states of groups, which the client puts together), or
-//! the first rows of an ORDER BY with a LIMIT, directly over one table. No plan travels: both sides make the same plan of the same
-//! text, by the same numbers, and compare the fragment in words before it runs. So nothing has to be written down and read
-//! again in a form of its own, and states of any aggregate function can be put together.
+//! A fragment is a filter, a projection, the partial half of a GROUP BY (states of groups, which the client merges), or
+//! the first rows of an ORDER BY with a LIMIT, directly over one table. No plan travels: client and node plan the same
+//! text with the same numbers, and compare the fragment's text before it runs. So plans need no serialized form, and
+//! partial states of any aggregate function can be merged.
 //!
-//! What is not the same on both sides is not in a fragment: what random() gives, and results of subqueries. A query whose plan
-//! differs (two versions of the program, now() in a filter) is refused by the node.
+//! Expressions whose value differs between machines stay out of fragments: random() and results of subqueries. A node
+//! refuses a query whose plan differs (two versions of the program, now() in a filter).
 //!
 //! Paper: in-store processing, 2014 thesis chapter 5; host and drives together, 2019 thesis 4.2.
 
@@ -65,104 +65,103 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use crate::{
-    Error, Feed,
-    files::{self, Files},
-    once::properties,
-    plan_size::{CENTROIDS_MAX, of_every_type},
-    scan::Scan,
+    Error,
+    rules::plan_size::{CENTROIDS_MAX, of_every_type},
+    scan::{Feed, Files, Scan, check_readable, predicate, properties, row_statistics},
 };
 
-/// The numbers of which a plan is made, beside its text and its tables.
+/// The numbers that planning depends on, beside the text and the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Planning {
-    /// Into how many parts rows are divided.
+    /// The number of partitions that rows are divided into.
     pub partitions: usize,
-    /// The memory that is planned for.
+    /// The memory that the plan is made for.
     pub memory_bytes: u64,
-    /// Whether small sides of joins are given to all threads as they are.
+    /// All threads get small sides of joins whole.
     pub is_bold: bool,
 }
 
-/// A part of a query that is about one table.
+/// A part of a query over one table, which nodes run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Fragment {
-    /// The table, as the query calls it.
+    /// The table's name in the query.
     table: String,
     sql: String,
     tables: BTreeMap<String, Known>,
     planning: Planning,
-    /// Which of the plan's fragments, in its order.
+    /// The fragment's position among all of the plan, from above.
     number: usize,
-    /// The fragment in words.
+    /// The fragment's plan as text.
     plan: String,
 }
 
-/// Where tables are that are not here.
+/// Tables on other machines, and a way to run fragments there.
 pub trait Elsewhere: Debug + Send + Sync {
-    /// What is known of the table that a query calls `name`, of which columns in `as_text` are text; `None` where it is none
-    /// of those that are elsewhere. Called in a thread that may wait.
+    /// Describes the table that a query calls `name`, with the columns in `as_text` as text; `None` for a name that is
+    /// no remote table. The calling thread may block.
     ///
     /// # Errors
-    /// What keeps it from being read.
+    /// The implementation returns an error for a table that exists and cannot be read.
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<Known>>;
 
-    /// Memory for the answers of a fragment that are on their way.
+    /// Returns the memory for the answers of a fragment that are on their way, in bytes.
     fn answer_bytes(&self) -> u64;
 
-    /// Memory to do a part of a fragment here, where so many bytes may be taken for that: all of them, less, or none.
+    /// Returns the memory that the client uses for its own share of a fragment, at most `_may_be_taken`; 0 for none.
     fn help_bytes(&self, _may_be_taken: u64) -> u64 {
         0
     }
 
-    /// Begins to run a fragment; the job has [`Self::answer_bytes`], what was asked for by [`Self::help_bytes`], and no more. Called in a thread that may wait.
+    /// Begins to run a fragment, in a job with [`Self::answer_bytes`] and the memory of [`Self::help_bytes`]. The
+    /// calling thread may block.
     ///
     /// # Errors
-    /// What keeps it from being begun.
+    /// The implementation returns an error where the fragment cannot begin.
     fn run(&self, job: &Job, fragment: Fragment) -> crate::Result<Box<dyn FragmentRows>>;
 }
 
 /// The rows of a fragment.
 pub trait FragmentRows: Send {
-    /// The next ones, if they come within `wait`: `None` where nothing came, `Some(None)` at the end.
+    /// Returns the next rows if they come within `wait`: `None` after `wait` without rows, `Some(None)` at the end.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] where the fragment can be run again, from the start.
+    /// [`Error::Interrupted`] means that the fragment can be run again from the start.
     fn next_within(&mut self, wait: Duration) -> crate::Result<Option<Option<RecordBatch>>>;
 }
 
-/// How long it may go unnoticed that nobody wants more rows.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// The interval at which a fragment's thread notices that its receiver is gone.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What the fragments of a query share.
+/// The state that the fragments of a query share.
 #[derive(Debug)]
-pub(crate) struct Near {
+pub(crate) struct RemoteTables {
     pub job: Job,
     pub elsewhere: Arc<dyn Elsewhere>,
     pub sql: String,
     pub planning: Planning,
-    /// All tables of the query, once they are known.
+    /// All tables of the query, set once they are known.
     pub tables: OnceLock<BTreeMap<String, Known>>,
-    /// Memory for the answers of all fragments and for the help with them, once these are known, and how much of it each has: operators
-    /// take what is free when they begin.
+    /// The memory for the answers of all fragments and the client's own share, and the bytes of each fragment. The
+    /// memory is reserved while planning, since operators take all free memory when they begin.
     pub answers: OnceLock<(Reservation, u64)>,
 }
 
-/// A table that is not here, for plans.
+/// A table provider for a table on other machines.
 #[derive(Debug)]
-pub(crate) struct AbsentTable {
+pub(crate) struct RemoteTable {
     name: String,
     known: Known,
     partitions: usize,
 }
 
-impl AbsentTable {
-    pub fn new(name: &str, known: Known, partitions: usize) -> AbsentTable {
-        AbsentTable { name: name.to_string(), known, partitions }
+impl RemoteTable {
+    pub fn new(name: &str, known: Known, partitions: usize) -> RemoteTable {
+        RemoteTable { name: name.to_string(), known, partitions }
     }
 }
 
 #[async_trait]
-impl TableProvider for AbsentTable {
+impl TableProvider for RemoteTable {
     fn schema(&self) -> SchemaRef {
         self.known.schema.clone()
     }
@@ -184,14 +183,14 @@ impl TableProvider for AbsentTable {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let all = &self.known.schema;
         let chosen = projection.cloned().unwrap_or_else(|| (0..all.fields().len()).collect());
-        files::check_readable(all, &chosen, &self.name)?;
-        let predicate = files::predicate(state, all, filters)?;
+        check_readable(all, &chosen, &self.name)?;
+        let predicate = predicate(state, all, filters)?;
         let schema = Arc::new(all.project(&chosen)?);
-        Ok(Arc::new(AbsentScan {
+        Ok(Arc::new(RemoteTableScan {
             table: self.name.clone(),
             is_clients: self.known.path.is_empty(),
             columns: schema.fields().iter().map(|field| field.name().clone()).collect(),
-            statistics: Arc::new(files::row_statistics(&schema, self.known.rows)),
+            statistics: Arc::new(row_statistics(&schema, self.known.rows)),
             properties: properties(schema.clone(), self.partitions),
             schema,
             predicate,
@@ -199,11 +198,11 @@ impl TableProvider for AbsentTable {
     }
 }
 
-/// Reads a table that is not here: a place in a plan, which fragments are cut out around.
+/// The scan of a remote table: a placeholder in a plan, around which fragments are cut out.
 #[derive(Debug)]
-struct AbsentScan {
+struct RemoteTableScan {
     table: String,
-    /// Whether it lies with the client, and this is a node's plan.
+    /// The table lies with the client, and this is a node's plan.
     is_clients: bool,
     columns: Vec<String>,
     schema: SchemaRef,
@@ -212,14 +211,14 @@ struct AbsentScan {
     properties: Arc<PlanProperties>,
 }
 
-impl DisplayAs for AbsentScan {
+impl DisplayAs for RemoteTableScan {
     fn fmt_as(&self, _: DisplayFormatType, text: &mut Formatter<'_>) -> fmt::Result {
         write!(text, "Scan: {}, columns=[{}]", self.table, self.columns.join(", "))?;
         self.predicate.iter().try_for_each(|predicate| write!(text, ", row groups where {predicate}"))
     }
 }
 
-impl ExecutionPlan for AbsentScan {
+impl ExecutionPlan for RemoteTableScan {
     fn name(&self) -> &str {
         "Scan"
     }
@@ -251,11 +250,11 @@ impl ExecutionPlan for AbsentScan {
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        Err(Error::Internal(format!("{} is not read where it lies", self.table)).into())
+        Err(Error::Internal(format!("the scan of the remote table {} is in no fragment", self.table)).into())
     }
 }
 
-/// Whether an expression gives the same wherever it is computed.
+/// Returns whether an expression has the same value on every machine.
 fn is_portable(expression: &Arc<dyn PhysicalExpr>) -> Result<bool> {
     expression
         .exists(|part| Ok(part.is_volatile_node() || part.is::<ScalarSubqueryExpr>()))
@@ -271,32 +270,34 @@ fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(all)
 }
 
-/// Whether a repartitioning only shares rows out.
-fn is_sharing(node: &Arc<dyn ExecutionPlan>) -> bool {
+/// Returns whether a repartitioning only deals rows out round robin.
+fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
     let shares = |node: &RepartitionExec| matches!(node.partitioning(), Partitioning::RoundRobinBatch(_));
     node.downcast_ref::<RepartitionExec>().is_some_and(shares)
 }
 
-/// The table whose rows a plan filters and projects, where it does nothing else.
+/// Returns the table of a plan that only filters and projects the rows of that table.
 fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
-    if let Some(scan) = node.downcast_ref::<AbsentScan>() {
-        // A table that lies with the client is none of a fragment, on neither side. What a scan leaves out is looked at again above.
+    if let Some(scan) = node.downcast_ref::<RemoteTableScan>() {
+        // A client's own table is in no fragment, on neither side. The filters above a scan test the rows that a scan
+        // leaves in.
         return Ok((!scan.is_clients).then(|| scan.table.clone()));
     }
     let is_simple = node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>();
-    if !(is_simple || is_sharing(node)) || !has_portable_expressions(node)? {
+    if !(is_simple || is_round_robin(node)) || !has_portable_expressions(node)? {
         return Ok(None);
     }
     rows_of(node.children()[0])
 }
 
-/// Whether rows travel as they are. Those with dictionaries do not: what a message says would hang on others before it.
-fn travels(node: &Arc<dyn ExecutionPlan>) -> bool {
+/// Returns whether rows can be sent. Rows with dictionaries cannot: a message would depend on dictionaries in earlier
+/// ones.
+fn is_sendable(node: &Arc<dyn ExecutionPlan>) -> bool {
     let mut is_whole = |kind: &DataType, _: usize| !matches!(kind, DataType::Dictionary(..));
     node.schema().fields().iter().all(|field| of_every_type(field.data_type(), 0, &mut is_whole))
 }
 
-/// The table of which a plan is a fragment, where it is one.
+/// Returns the table of a plan that is a fragment.
 fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if let Some(aggregate) = node.downcast_ref::<AggregateExec>()
         && aggregate.mode().output_mode() == AggregateOutputMode::Partial
@@ -307,17 +308,17 @@ fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node)
 }
 
-/// Finds the fragments of a plan, in its order from above, and gives the plan with what `replace` puts in their places.
-fn cut(
+/// Finds the fragments of a plan, numbered from above, and replaces each by the result of `replace`.
+fn replace_fragments(
     plan: Arc<dyn ExecutionPlan>,
     mut replace: impl FnMut(usize, &str, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let mut number = 0;
-    let cut = plan.transform_down(|node| {
-        // The first rows of each node, of which the first ones are taken here.
+    let replaced = plan.transform_down(|node| {
+        // Each node sends its first rows, and the client sorts those again.
         if let Some(sort) = node.downcast_ref::<SortExec>()
             && sort.fetch().is_some()
-            && travels(&node)
+            && is_sendable(&node)
             && has_portable_expressions(&node)?
             && let Some(table) = rows_of(sort.input())?
         {
@@ -326,49 +327,49 @@ fn cut(
             let node = replace_children_if_necessary(node, vec![below])?;
             return Ok(Transformed::new(node, true, TreeNodeRecursion::Jump));
         }
-        let table = if travels(&node) { fragment_of(&node)? } else { None };
+        let table = if is_sendable(&node) { fragment_of(&node)? } else { None };
         let Some(table) = table else { return Ok(Transformed::no(node)) };
         let rows = replace(number, &table, &node)?;
         number += 1;
         Ok(Transformed::new(rows, true, TreeNodeRecursion::Jump))
     })?;
-    Ok(cut.data)
+    Ok(replaced.data)
 }
 
-fn words(plan: &Arc<dyn ExecutionPlan>) -> String {
+fn plan_text(plan: &Arc<dyn ExecutionPlan>) -> String {
     displayable(plan.as_ref()).indent(false).to_string()
 }
 
-/// Puts rows that come from elsewhere in the place of fragments.
+/// The optimizer rule that replaces fragments by scans of their remote rows.
 #[derive(Debug)]
-pub(crate) struct CutOut(pub Arc<Near>);
+pub(crate) struct PushDownFragments(pub Arc<RemoteTables>);
 
-impl PhysicalOptimizerRule for CutOut {
+impl PhysicalOptimizerRule for PushDownFragments {
     fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
-        let near = &self.0;
+        let remote = &self.0;
         let mut fragments = 0;
-        let plan = cut(plan, |number, table, node| {
+        let plan = replace_fragments(plan, |number, table, node| {
             fragments += 1;
             let fragment = Fragment {
                 table: table.to_string(),
-                sql: near.sql.clone(),
-                tables: near.tables.get().cloned().unwrap_or_default(),
-                planning: near.planning,
+                sql: remote.sql.clone(),
+                tables: remote.tables.get().cloned().unwrap_or_default(),
+                planning: remote.planning,
                 number,
-                plan: words(node),
+                plan: plan_text(node),
             };
             let schema = node.schema();
             let properties = properties(schema.clone(), 1);
-            Ok(Arc::new(NearRows { near: near.clone(), fragment, schema, properties }))
+            Ok(Arc::new(RemoteScan { remote: remote.clone(), fragment, schema, properties }))
         })?;
-        // A plan that is made twice (EXPLAIN ANALYZE) has as many.
-        if near.answers.get().is_none() {
-            let (budget, answer_bytes) = (near.job.budget(), near.elsewhere.answer_bytes());
+        // A plan that is made twice (EXPLAIN ANALYZE) has the same fragments.
+        if remote.answers.get().is_none() {
+            let (budget, answer_bytes) = (remote.job.budget(), remote.elsewhere.answer_bytes());
             let may_be_taken = budget.free_bytes().saturating_sub(fragments * answer_bytes) / 4;
-            let help_bytes = near.elsewhere.help_bytes(may_be_taken / fragments.max(1));
+            let help_bytes = remote.elsewhere.help_bytes(may_be_taken / fragments.max(1));
             let each = answer_bytes + help_bytes.min(may_be_taken);
             let answers = budget.reserve(fragments * each, "answers of nodes on their way");
-            let _ = near.answers.set((answers.map_err(Error::from)?, each));
+            let _ = remote.answers.set((answers.map_err(Error::from)?, each));
         }
         Ok(plan)
     }
@@ -382,28 +383,28 @@ impl PhysicalOptimizerRule for CutOut {
     }
 }
 
-/// The rows of a fragment.
-struct NearRows {
-    near: Arc<Near>,
+/// A plan node that gives the rows of a fragment.
+struct RemoteScan {
+    remote: Arc<RemoteTables>,
     fragment: Fragment,
     schema: SchemaRef,
     properties: Arc<PlanProperties>,
 }
 
-impl Debug for NearRows {
+impl Debug for RemoteScan {
     fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
-        text.debug_struct("NearRows").field("fragment", &self.fragment).finish_non_exhaustive()
+        text.debug_struct("RemoteScan").field("fragment", &self.fragment).finish_non_exhaustive()
     }
 }
 
-impl DisplayAs for NearRows {
+impl DisplayAs for RemoteScan {
     fn fmt_as(&self, _: DisplayFormatType, text: &mut Formatter<'_>) -> fmt::Result {
         let steps: Vec<&str> = self.fragment.plan.lines().map(str::trim).collect();
         write!(text, "NearData: {}", steps.join(" <- "))
     }
 }
 
-impl ExecutionPlan for NearRows {
+impl ExecutionPlan for RemoteScan {
     fn name(&self) -> &str {
         "NearData"
     }
@@ -427,19 +428,19 @@ impl ExecutionPlan for NearRows {
         Ok(self)
     }
 
-    /// Asks when rows are wanted and not before: who asks for all tables of a query at once takes all places of a node for rows
-    /// that wait.
+    /// Runs the fragment when its first rows are wanted: a query that asked for all tables at once would occupy all
+    /// places of a node with rows that wait.
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let begin = Some((self.near.clone(), self.fragment.clone(), self.schema.clone()));
+        let begin = Some((self.remote.clone(), self.fragment.clone(), self.schema.clone()));
         let batches = stream::unfold((begin, None), |(begin, rows)| async move {
             let mut rows = match (begin, rows) {
-                (Some((near, fragment, schema)), _) => match ask(near, fragment, schema) {
+                (Some((remote, fragment, schema)), _) => match start_fragment(remote, fragment, schema) {
                     Ok(rows) => rows,
                     Err(error) => return Some((Err(error.into()), (None, None))),
                 },
                 (None, rows) => rows?,
             };
-            let ended_early = || Err(Error::Internal("what asks nodes ended early".to_string()));
+            let ended_early = || Err(Error::Internal("the thread that asks nodes ended early".to_string()));
             let batch = rows.recv().await.unwrap_or_else(ended_early).transpose()?;
             Some((batch.map_err(DataFusionError::from), (None, Some(rows))))
         });
@@ -447,22 +448,26 @@ impl ExecutionPlan for NearRows {
     }
 }
 
-/// Batches, and `None` at their end.
-type Told = crate::Result<Option<RecordBatch>>;
+/// A batch of rows, and `None` at the end.
+type BatchResult = crate::Result<Option<RecordBatch>>;
 
-/// Runs a fragment, in a thread of its own: whoever asks nodes waits, which threads of the query must not.
-fn ask(near: Arc<Near>, fragment: Fragment, schema: SchemaRef) -> crate::Result<mpsc::Receiver<Told>> {
-    let (out, rows) = mpsc::channel::<Told>(2);
+/// Runs a fragment in a thread of its own, since asking nodes blocks, and threads of the query must not block.
+fn start_fragment(
+    remote: Arc<RemoteTables>,
+    fragment: Fragment,
+    schema: SchemaRef,
+) -> crate::Result<mpsc::Receiver<BatchResult>> {
+    let (out, rows) = mpsc::channel::<BatchResult>(2);
     let started = std::thread::Builder::new().name("near".to_string()).spawn(move || {
-        let bytes = near.answers.get().map_or_else(|| near.elsewhere.answer_bytes(), |(_, each)| *each);
-        let answers = Budget::new(bytes, near.job.budget().threads());
-        let ran = near.elsewhere.run(&near.job.within(answers), fragment).and_then(|mut rows| {
+        let bytes = remote.answers.get().map_or_else(|| remote.elsewhere.answer_bytes(), |(_, each)| *each);
+        let answers = Budget::new(bytes, remote.job.budget().threads());
+        let ran = remote.elsewhere.run(&remote.job.within(answers), fragment).and_then(|mut rows| {
             while !out.is_closed() {
-                match rows.next_within(PATIENCE)? {
+                match rows.next_within(POLL_INTERVAL)? {
                     None => {}
                     Some(None) => break,
-                    // Where nobody wants it, the loop ends.
-                    Some(Some(batch)) => drop(out.blocking_send(as_planned(&batch, &schema).map(Some))),
+                    // A send that fails is ignored: the loop ends when the receiver is gone.
+                    Some(Some(batch)) => drop(out.blocking_send(check_columns(&batch, &schema).map(Some))),
                 }
             }
             Ok(None)
@@ -473,33 +478,34 @@ fn ask(near: Arc<Near>, fragment: Fragment, schema: SchemaRef) -> crate::Result<
     Ok(rows)
 }
 
-/// A batch with the columns of the plan, whatever its fields are called.
-fn as_planned(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<RecordBatch> {
+/// Checks that a batch has the column types of the plan, and gives its columns the plan's names.
+fn check_columns(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<RecordBatch> {
     let kinds = |schema: &Schema| -> Vec<_> {
         schema.fields().iter().map(|field| field.data_type().clone()).collect()
     };
     if kinds(&batch.schema()) != kinds(schema) {
         let (expected, found) = (kinds(schema), kinds(&batch.schema()));
-        return Err(Error::Internal(format!("a node answers columns {found:?}, expected {expected:?}")));
+        return Err(Error::Internal(format!("a node sent columns {found:?}, expected {expected:?}")));
     }
-    // A state of percentiles says how much room its digest is to have.
+    // A state of percentiles contains the capacity of its digest.
     let digests =
         schema.fields().iter().zip(batch.columns()).filter(|(field, _)| field.name().ends_with("[max_size]"));
     let sizes = digests.filter_map(|(_, column)| column.as_primitive_opt::<UInt64Type>());
     if sizes.filter_map(max).any(|size| size > CENTROIDS_MAX as u64) {
-        return Err(Error::Internal("a node answers a digest that is larger than any".to_string()));
+        let text = format!("a node sent a digest of more than {CENTROIDS_MAX} centroids");
+        return Err(Error::Internal(text));
     }
     let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     let batch = RecordBatch::try_new_with_options(schema.clone(), batch.columns().to_vec(), &options);
-    batch.map_err(|error| Error::Internal(format!("a node answers rows that are none: {error}")))
+    batch.map_err(|error| Error::Internal(format!("a node sent an invalid batch: {error}")))
 }
 
-/// The longest text of a query, and the most parts of its rows, that a node plans for.
+/// The limits of a fragment that a node plans: bytes of the query's text, and partitions.
 const SQL_BYTES_MAX: usize = 256 << 10;
 const PARTITIONS_MAX: usize = 4096;
 
 impl Fragment {
-    /// Refuses what no client should ask for.
+    /// Refuses fragments beyond the limits of text and partitions.
     pub(crate) fn check(&self) -> crate::Result<()> {
         let (bytes, partitions) = (self.sql.len(), self.planning.partitions);
         if bytes > SQL_BYTES_MAX || !(1..=PARTITIONS_MAX).contains(&partitions) {
@@ -518,31 +524,32 @@ impl Fragment {
         self.planning
     }
 
-    /// What is known of the table that the query calls `name`.
-    pub(crate) fn table_of(&self, name: &str) -> Option<AbsentTable> {
+    /// Returns the table that the query calls `name`, as the fragment describes it.
+    pub(crate) fn table_of(&self, name: &str) -> Option<RemoteTable> {
         let known = self.tables.get(name)?;
-        Some(AbsentTable::new(name, known.clone(), self.planning.partitions))
+        Some(RemoteTable::new(name, known.clone(), self.planning.partitions))
     }
 
-    /// What [`Elsewhere::describe`] called its table.
+    /// Returns the path that [`Elsewhere::describe`] gave the fragment's table.
     pub fn path(&self) -> &str {
         self.tables.get(&self.table).map_or("", |known| &known.path)
     }
 
-    /// The columns and rows of its table, as far as they are known.
+    /// Returns the columns and rows of the fragment's table, as far as they are known.
     pub fn known(&self) -> Option<&Known> {
         self.tables.get(&self.table)
     }
 
-    /// The columns of its table.
+    /// Returns the columns of the fragment's table.
     pub fn schema(&self) -> Option<&SchemaRef> {
         self.known().map(|known| &known.schema)
     }
 
-    /// The fragment out of a plan of its query, over files that are here; see [`Files::has_whole_rows`].
+    /// Finds the fragment in this machine's plan of the query, and puts local files into it; see
+    /// [`Files::has_whole_rows`].
     ///
     /// # Errors
-    /// Where the plan is not the client's.
+    /// [`Error::Query`] is returned where the plan differs from the client's.
     pub(crate) fn of_plan(
         &self,
         job: &Job,
@@ -551,30 +558,32 @@ impl Fragment {
         has_whole_rows: bool,
     ) -> crate::Result<Arc<dyn ExecutionPlan>> {
         let mut found = None;
-        cut(plan, |number, table, node| {
+        replace_fragments(plan, |number, table, node| {
             if number == self.number && table == self.table {
                 found = Some(node.clone());
             }
             Ok(node.clone())
         })?;
-        let found = found.filter(|node| words(node) == self.plan).ok_or_else(|| {
-            let what = "this node makes another plan of the query than the client: their versions differ, or the query asks \
+        let found = found.filter(|node| plan_text(node) == self.plan).ok_or_else(|| {
+            let what = "this node plans the query differently than the client: their versions differ, or the query asks \
                 for the time";
             Error::Query(what.to_string())
         })?;
-        let schema = self.schema().ok_or_else(|| Error::Query("a fragment of no table".to_string()))?;
+        let schema = self
+            .schema()
+            .ok_or_else(|| Error::Query("the fragment does not describe its table".to_string()))?;
         let mut files = Files::fed(job, schema, feed);
         files.has_whole_rows = has_whole_rows;
         let threads = job.budget().threads();
         let here = found.transform_up(|node| {
-            if let Some(scan) = node.downcast_ref::<AbsentScan>() {
+            if let Some(scan) = node.downcast_ref::<RemoteTableScan>() {
                 let statistics = Statistics::new_unknown(&scan.schema);
                 let (schema, columns) = (scan.schema.as_ref().clone(), scan.columns.clone());
                 let predicate = scan.predicate.clone();
                 let scan = Scan::new(files.again(), schema, columns, predicate, statistics, threads);
                 return Ok(Transformed::yes(Arc::new(scan) as Arc<dyn ExecutionPlan>));
             }
-            if is_sharing(&node) {
+            if is_round_robin(&node) {
                 return Ok(Transformed::yes(node.children()[0].clone()));
             }
             if let Some(sort) = node.downcast_ref::<SortExec>()

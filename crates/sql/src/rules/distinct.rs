@@ -1,8 +1,8 @@
-//! DISTINCT in aggregate functions as groups, which go to flash where memory is short.
+//! Rewrites DISTINCT in aggregate functions to groups, which go to flash where memory is short.
 //!
-//! The library keeps the values of `count(DISTINCT a)` in a set of one accumulator, which can go nowhere. It asks for groups instead
-//! where all functions have the same argument and are DISTINCT, sums, minima or maxima (its rule
-//! `single_distinct_aggregation_to_group_by`). This module rewrites the other queries, so that they take one pass over the rows:
+//! DataFusion keeps the values of `count(DISTINCT a)` in a set within one accumulator, which cannot spill. Its rule
+//! `single_distinct_aggregation_to_group_by` makes groups instead where all functions have the same argument and are
+//! DISTINCT, sums, minima or maxima. This module rewrites the other queries, so that they take one pass over the rows:
 //!
 //! ```text
 //!   SELECT k, count(DISTINCT a), sum(DISTINCT b), count(*) FROM t GROUP BY k
@@ -12,8 +12,8 @@
 //!   GROUP BY k
 //! ```
 //!
-//! Functions without DISTINCT are put together from those of the first set, so that only those can stand beside it which are put together
-//! by a function whose result has the same type: others leave the plan as it is.
+//! Functions without DISTINCT are merged from their states in the first set. So a plan is left as it is if one of them
+//! cannot be merged by a function whose result has the same type.
 
 use std::sync::Arc;
 
@@ -29,19 +29,19 @@ use datafusion::{
     },
 };
 
-use crate::functions::checked_sum;
+use super::aggregates::checked_sum;
 
-/// Sets of columns beyond this take more rows than they are worth.
+/// With more sets of columns, the additional rows cost more than the rewriting saves.
 const SETS_MAX: usize = 16;
 
-/// Asks for groups where an aggregate of a plan has DISTINCT in functions of different arguments, or beside functions without.
+/// Rewrites aggregates with DISTINCT in functions of different arguments, or beside functions without DISTINCT.
 ///
 /// # Errors
-/// What the library refuses to plan.
+/// Errors of DataFusion's planner are returned.
 pub(crate) fn distinct_as_groups(plan: LogicalPlan) -> Result<LogicalPlan> {
     let grouped = plan.transform_up_with_subqueries(|node| {
         if let LogicalPlan::Aggregate(aggregate) = &node
-            && let Some(calls) = Calls::of(aggregate)?
+            && let Some(calls) = AggregateCalls::of(aggregate)?
         {
             return Ok(Transformed::yes(calls.plan(aggregate)?));
         }
@@ -51,21 +51,21 @@ pub(crate) fn distinct_as_groups(plan: LogicalPlan) -> Result<LogicalPlan> {
 }
 
 /// The functions of an aggregate.
-struct Calls<'a> {
+struct AggregateCalls<'a> {
     /// All arguments with DISTINCT, each once.
     arguments: Vec<Expr>,
-    all: Vec<Call<'a>>,
+    all: Vec<AggregateCall<'a>>,
 }
 
-enum Call<'a> {
-    /// Of the argument at this place.
+enum AggregateCall<'a> {
+    /// A function over the distinct values of the argument at this position.
     Distinct(&'a AggregateFunction, usize),
     Plain(&'a AggregateFunction),
 }
 
-impl<'a> Calls<'a> {
-    fn of(aggregate: &'a Aggregate) -> Result<Option<Calls<'a>>> {
-        let mut calls = Calls { arguments: Vec::new(), all: Vec::new() };
+impl<'a> AggregateCalls<'a> {
+    fn of(aggregate: &'a Aggregate) -> Result<Option<AggregateCalls<'a>>> {
+        let mut calls = AggregateCalls { arguments: Vec::new(), all: Vec::new() };
         if aggregate.group_expr.iter().any(|group| matches!(group, Expr::GroupingSet(_))) {
             return Ok(None);
         }
@@ -77,17 +77,17 @@ impl<'a> Calls<'a> {
                 return Ok(None);
             }
             if !distinct {
-                if !is_put_together(function, aggregate.input.schema())? {
+                if !is_mergeable(function, aggregate.input.schema())? {
                     return Ok(None);
                 }
-                calls.all.push(Call::Plain(function));
+                calls.all.push(AggregateCall::Plain(function));
                 continue;
             }
             let [argument] = &args[..] else { return Ok(None) };
             let ignores_nulls = ["count", "sum", "avg", "min", "max"].contains(&function.func.name());
             let argument = match filter {
                 None => argument.clone(),
-                // Rows that are filtered out count as nulls.
+                // A filter becomes a CASE, since these functions ignore nulls.
                 Some(filter) if ignores_nulls => Expr::Case(Case {
                     expr: None,
                     when_then_expr: vec![(filter.clone(), Box::new(argument.clone()))],
@@ -102,24 +102,24 @@ impl<'a> Calls<'a> {
                 calls.arguments.push(argument);
                 calls.arguments.len() - 1
             });
-            calls.all.push(Call::Distinct(function, place));
+            calls.all.push(AggregateCall::Distinct(function, place));
         }
-        let is_wanted = (1..=SETS_MAX).contains(&calls.arguments.len()) && !calls.are_the_librarys();
+        let is_wanted = (1..=SETS_MAX).contains(&calls.arguments.len()) && !calls.does_library_rewrite();
         Ok(is_wanted.then_some(calls))
     }
 
-    /// Whether the library asks for groups itself.
-    fn are_the_librarys(&self) -> bool {
-        let is_its = |call: &Call<'_>| match call {
-            Call::Distinct(function, _) => function.params.filter.is_none(),
-            Call::Plain(_) => false,
+    /// Returns whether DataFusion makes groups of these functions.
+    fn does_library_rewrite(&self) -> bool {
+        let is_its = |call: &AggregateCall<'_>| match call {
+            AggregateCall::Distinct(function, _) => function.params.filter.is_none(),
+            AggregateCall::Plain(_) => false,
         };
         self.arguments.len() == 1 && self.all.iter().all(is_its)
     }
 
     fn plan(&self, aggregate: &Aggregate) -> Result<LogicalPlan> {
         let (groups, sets) = (aggregate.group_expr.len(), self.arguments.len());
-        // Names of their own: the same column may be grouped by and counted.
+        // The columns get new names, since the same column may be grouped by and counted.
         let group = |number: usize| Expr::Column(Column::from_name(format!("__group_{number}")));
         let argument = |number: usize| Expr::Column(Column::from_name(format!("__distinct_{number}")));
         let state = |number: usize| Expr::Column(Column::from_name(format!("__state_{number}")));
@@ -141,14 +141,15 @@ impl<'a> Calls<'a> {
             _ => vec![Expr::GroupingSet(GroupingSet::GroupingSets((0..sets).map(of_set).collect()))],
         };
         let plain = self.all.iter().enumerate().filter_map(|(number, call)| match call {
-            Call::Plain(function) => {
+            AggregateCall::Plain(function) => {
                 Some(named(state(number), &Expr::AggregateFunction((*function).clone())))
             }
-            Call::Distinct(..) => None,
+            AggregateCall::Distinct(..) => None,
         });
         let inner = Aggregate::try_new(Arc::new(rows), by, plain.collect())?;
 
-        // Of the arguments, which are the last columns, all but that of the set are null: a bit for each.
+        // The grouping number has a bit for each argument; the arguments are the last columns, and all but that of the
+        // set are null.
         let number_of = |set: usize| ((1u64 << sets) - 1) & !(1 << (sets - 1 - set));
         let kind = Aggregate::grouping_id_type(groups + sets, 0);
         let is_set = |set: usize| -> Result<Option<Box<Expr>>> {
@@ -162,9 +163,9 @@ impl<'a> Calls<'a> {
         let mut outer = Vec::new();
         for (number, call) in self.all.iter().enumerate() {
             let (function, argument, set) = match call {
-                Call::Distinct(function, place) => (function.func.clone(), argument(*place), *place),
-                Call::Plain(function) if is_count(function) => (checked_sum(), state(number), 0),
-                Call::Plain(function) => (function.func.clone(), state(number), 0),
+                AggregateCall::Distinct(function, place) => (function.func.clone(), argument(*place), *place),
+                AggregateCall::Plain(function) if is_count(function) => (checked_sum(), state(number), 0),
+                AggregateCall::Plain(function) => (function.func.clone(), state(number), 0),
             };
             let call =
                 AggregateFunction::new_udf(function, vec![argument], false, is_set(set)?, Vec::new(), None);
@@ -179,8 +180,8 @@ impl<'a> Calls<'a> {
         let result = |number: usize| {
             let found = Expr::Column(Column::from_name(format!("__result_{number}")));
             match &self.all[number] {
-                // Of no rows.
-                Call::Plain(function) if is_count(function) => {
+                // Without rows a count is 0, and its sum is null.
+                AggregateCall::Plain(function) if is_count(function) => {
                     datafusion::functions::core::expr_fn::coalesce(vec![found, lit(0i64)])
                 }
                 _ => found,
@@ -205,12 +206,13 @@ fn is_count(function: &AggregateFunction) -> bool {
     function.func.name() == count_udaf().name()
 }
 
-/// Whether results of a function over some rows and others are put together by itself, or are counts, with the same type.
-fn is_put_together(function: &AggregateFunction, input: &DFSchema) -> Result<bool> {
+/// Returns whether partial results of a function can be merged by the function itself, or by a sum for counts, with the
+/// same type.
+fn is_mergeable(function: &AggregateFunction, input: &DFSchema) -> Result<bool> {
     Ok(match (function.func.name(), &function.params.args[..]) {
         ("count" | "min" | "max", [_]) => true,
         ("sum", [argument]) => {
-            // Sums of decimals have more digits each time.
+            // Sums of decimals get more digits with each step.
             let kind = argument.get_type(input)?;
             kind.is_integer() || matches!(kind, DataType::Float32 | DataType::Float64)
         }

@@ -1,14 +1,14 @@
-//! Functions of the library that are mended here, or whose types are looked at as soon as they are named.
+//! Scalar functions of DataFusion with a correction, or with a check of their type as soon as they are planned.
 //!
 //! ```text
-//!   lpad, rpad        2^64 bytes are reserved for a column that has a length below 0: it is 0
-//!   date_trunc        a time of a zone is not in the order of its argument, where clocks are set back: no order is known of it
-//!   struct, map, ...  types of types, which double with each WITH: refused where they are too large
-//!   arrow_cast, ...   a type of which each value may have gigabytes: refused
+//!   lpad, rpad        for a column with a negative length 2^64 bytes are reserved: the length becomes 0
+//!   date_trunc        with a time zone the result is not in the order of its argument where clocks are set back: no known order
+//!   struct, map, ...  nested types, which double with each WITH: refused if they are too large
+//!   arrow_cast, ...   a type whose every value may have gigabytes: refused
 //! ```
 //!
-//! All else of the functions is the library's: their names too, of which plans are made that are compared with those of others. None is
-//! asked how much it will take: that is limited for the whole process, by whoever started it.
+//! All other methods, and the names, are DataFusion's, since nodes compare plans by their text. Memory is not estimated
+//! by function: the process that runs the query has a limit (docs/decisions/0033).
 
 use std::{
     hash::{Hash, Hasher},
@@ -39,65 +39,65 @@ use datafusion::{
     },
 };
 
-use crate::plan_size::{check_elements, check_type};
+use super::plan_size::{check_elements, check_type};
 
-/// How a function is mended.
+/// The correction of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Mend {
-    /// Lengths below 0 are 0.
+pub(crate) enum Correction {
+    /// Lengths below 0 become 0.
     Lengths,
-    /// Times of a zone have no order.
+    /// The result is in no known order, if the argument has a time zone.
     Order,
-    /// Its type is all types of its arguments together.
+    /// The type contains the types of all arguments, and is checked.
     TypesOfTypes,
-    /// Its type is asked for.
+    /// The type is an argument, and is checked.
     TypeAskedFor,
 }
 
-impl Mend {
-    /// Of the library's function with this name; `None` where it needs none.
-    pub fn of(name: &str) -> Option<Mend> {
+impl Correction {
+    /// Returns the correction for the function of this name.
+    pub fn of(name: &str) -> Option<Correction> {
         Some(match name {
-            "lpad" | "rpad" => Mend::Lengths,
-            "date_trunc" => Mend::Order,
-            "named_struct" | "struct" | "map" | "arrays_zip" => Mend::TypesOfTypes,
-            "arrow_cast" | "arrow_try_cast" | "cast_to_type" | "try_cast_to_type" => Mend::TypeAskedFor,
+            "lpad" | "rpad" => Correction::Lengths,
+            "date_trunc" => Correction::Order,
+            "named_struct" | "struct" | "map" | "arrays_zip" => Correction::TypesOfTypes,
+            "arrow_cast" | "arrow_try_cast" | "cast_to_type" | "try_cast_to_type" => Correction::TypeAskedFor,
             _ => return None,
         })
     }
 }
 
-/// Mends the functions of a query with so much memory.
+/// Corrects the functions of a query that has this memory.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mends {
+pub(crate) struct Corrections {
     pub memory_bytes: u64,
 }
 
-impl Mends {
-    /// The library's function in the place of which a mended one comes, if it needs that.
-    pub fn mended(self, library: &Arc<ScalarUDF>) -> Option<ScalarUDF> {
-        let mend = Mend::of(library.name())?;
-        if library.inner().is::<Mended>() {
+impl Corrections {
+    /// Wraps a function of DataFusion; `None` if the function needs no correction.
+    pub fn corrected(self, library: &Arc<ScalarUDF>) -> Option<ScalarUDF> {
+        let correction = Correction::of(library.name())?;
+        if library.inner().is::<CorrectedFunction>() {
             return None;
         }
-        Some(ScalarUDF::from(Mended { library: library.clone(), mend, mends: self }))
+        Some(ScalarUDF::from(CorrectedFunction { library: library.clone(), correction, corrections: self }))
     }
 
-    fn mend(self, library: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
-        self.mended(&library).map_or(library, Arc::new)
+    fn correct(self, library: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
+        self.corrected(&library).map_or(library, Arc::new)
     }
 }
 
-/// A plan with the library's own functions in the place of those whose types are checked by now: it knows its own by their kind.
+/// Puts DataFusion's own functions back where types were checked: its rules recognize functions by their kind.
 ///
 /// # Errors
-/// The library's, of an expression that cannot be rewritten.
-pub(crate) fn with_own_types(plan: LogicalPlan) -> Result<LogicalPlan> {
+/// Errors of DataFusion's rewriting are returned.
+pub(crate) fn restore_library_functions(plan: LogicalPlan) -> Result<LogicalPlan> {
     let own = |part: Expr| {
         Ok(match part {
-            Expr::ScalarFunction(mut call) => match call.func.inner().downcast_ref::<Mended>() {
-                Some(mended) if mended.mend == Mend::TypesOfTypes => {
-                    call.func = mended.library.clone();
+            Expr::ScalarFunction(mut call) => match call.func.inner().downcast_ref::<CorrectedFunction>() {
+                Some(corrected) if corrected.correction == Correction::TypesOfTypes => {
+                    call.func = corrected.library.clone();
                     Transformed::yes(Expr::ScalarFunction(call))
                 }
                 _ => Transformed::no(Expr::ScalarFunction(call)),
@@ -109,24 +109,24 @@ pub(crate) fn with_own_types(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan.transform_up_with_subqueries(of_node)?.data)
 }
 
-/// Puts checked functions in for signs that make types of types: `{'a': 1}`, `(1, 2)` and `MAP {1: 2}`. Types are looked through
-/// as often as they are named, while the text is still read.
+/// Plans the literals `{'a': 1}`, `(1, 2)` and `MAP {1: 2}` as checked functions. Types double with each level, so they
+/// are checked while the text is still planned.
 #[derive(Debug)]
-pub(crate) struct Literals(pub Mends);
+pub(crate) struct CheckedLiterals(pub Corrections);
 
-impl ExprPlanner for Literals {
+impl ExprPlanner for CheckedLiterals {
     fn plan_dictionary_literal(
         &self,
         expression: RawDictionaryExpr,
         _: &DFSchema,
     ) -> Result<PlannerResult<RawDictionaryExpr>> {
         let args = expression.keys.into_iter().zip(expression.values).flat_map(|(key, value)| [key, value]);
-        Ok(PlannerResult::Planned(self.0.mend(named_struct()).call(args.collect())))
+        Ok(PlannerResult::Planned(self.0.correct(named_struct()).call(args.collect())))
     }
 
     fn plan_struct_literal(&self, args: Vec<Expr>, is_named: bool) -> Result<PlannerResult<Vec<Expr>>> {
         let library = if is_named { named_struct() } else { r#struct() };
-        Ok(PlannerResult::Planned(self.0.mend(library).call(args)))
+        Ok(PlannerResult::Planned(self.0.correct(library).call(args)))
     }
 
     fn plan_make_map(&self, args: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {
@@ -138,45 +138,45 @@ impl ExprPlanner for Literals {
             if number % 2 == 0 { keys.push(arg) } else { values.push(arg) }
         }
         let entries = vec![make_array(keys), make_array(values)];
-        Ok(PlannerResult::Planned(self.0.mend(map_udf()).call(entries)))
+        Ok(PlannerResult::Planned(self.0.correct(map_udf()).call(entries)))
     }
 }
 
-/// A function of the library, mended; see the module.
+/// A function of DataFusion with its correction; see the module.
 #[derive(Debug)]
-struct Mended {
+struct CorrectedFunction {
     library: Arc<ScalarUDF>,
-    mend: Mend,
-    mends: Mends,
+    correction: Correction,
+    corrections: Corrections,
 }
 
-// All those of a query have the same memory.
-impl PartialEq for Mended {
-    fn eq(&self, other: &Mended) -> bool {
+// All functions of a query have the same memory.
+impl PartialEq for CorrectedFunction {
+    fn eq(&self, other: &CorrectedFunction) -> bool {
         self.library == other.library
     }
 }
 
-impl Eq for Mended {}
+impl Eq for CorrectedFunction {}
 
-impl Hash for Mended {
+impl Hash for CorrectedFunction {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         self.library.hash(hasher);
     }
 }
 
-impl Mended {
+impl CorrectedFunction {
     fn library(&self) -> &dyn ScalarUDFImpl {
         self.library.inner().as_ref()
     }
 }
 
-// It stands for another: whatever the library may ask of one has to be said.
+// The wrapper passes on every method, so a new one in the trait has to be added here.
 #[warn(clippy::missing_trait_methods)]
-impl ScalarUDFImpl for Mended {
+impl ScalarUDFImpl for CorrectedFunction {
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        if self.mend == Mend::Lengths {
-            // The library gives as many rows as there are, where constants have one.
+        if self.correction == Correction::Lengths {
+            // DataFusion pads all rows where constants need one row.
             if args.args.iter().all(|value| matches!(value, ColumnarValue::Scalar(_))) {
                 args.number_rows = args.number_rows.min(1);
             }
@@ -194,7 +194,7 @@ impl ScalarUDFImpl for Mended {
     }
 
     fn with_updated_config(&self, config: &ConfigOptions) -> Option<ScalarUDF> {
-        self.mends.mended(&Arc::new(self.library().with_updated_config(config)?))
+        self.corrections.corrected(&Arc::new(self.library().with_updated_config(config)?))
     }
 
     fn name(&self) -> &str {
@@ -224,8 +224,8 @@ impl ScalarUDFImpl for Mended {
 
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let field = self.library().return_field_from_args(args)?;
-        check_type(field.data_type(), self.mends.memory_bytes)?;
-        if self.mend == Mend::TypeAskedFor {
+        check_type(field.data_type(), self.corrections.memory_bytes)?;
+        if self.correction == Correction::TypeAskedFor {
             check_elements(field.data_type())?;
         }
         Ok(field)
@@ -267,7 +267,7 @@ impl ScalarUDFImpl for Mended {
     fn output_ordering(&self, inputs: &[ExprProperties]) -> Result<SortProperties> {
         let has_no_zone =
             |input: &ExprProperties| matches!(input.range.data_type(), DataType::Timestamp(_, None));
-        if self.mend == Mend::Order && !inputs.get(1).is_some_and(has_no_zone) {
+        if self.correction == Correction::Order && !inputs.get(1).is_some_and(has_no_zone) {
             return Ok(SortProperties::Unordered);
         }
         self.library().output_ordering(inputs)

@@ -1,13 +1,13 @@
-//! Aggregate functions that give the right answer, or none, where the library's give another.
+//! Aggregate functions that replace DataFusion's where those give wrong answers.
 //!
-//! - SUM of whole numbers stops with an error where 64 bits do not hold it, and SUM of decimals where the digits of its type (38 for
-//!   most) do not, also with DISTINCT and in windows; the library's wrap around.
-//! - AVG of decimals is refused where their type has so many digits that 256 bits may not hold the sum of 10^9 of them; the library's
-//!   wraps around.
-//! - MIN and MAX of fractions of a group: NaN is greater than all others, whatever comes first, and infinity is a number
-//!   like others; the library's depend on the order of rows, and give the largest finite number for infinity.
+//! - SUM of whole numbers is an error where 64 bits do not hold the sum, and SUM of decimals where the digits of their
+//!   type (38 for most) do not, also with DISTINCT and in windows; DataFusion's sums wrap around.
+//! - AVG of decimals is refused where their type has so many digits that 256 bits may not hold the sum of 10^9 values;
+//!   DataFusion's sum wraps around.
+//! - MIN and MAX of fractions by group take NaN for the greatest value, regardless of the order of rows, and infinity
+//!   for a number; DataFusion's results depend on the order of rows, and are the largest finite number for infinity.
 //!
-//! All else of them is the library's.
+//! All other methods are passed on to DataFusion's functions.
 
 use std::{
     collections::HashMap,
@@ -43,7 +43,7 @@ use datafusion::{
 };
 use datafusion_functions_aggregate_common::aggregate::groups_accumulator::prim_op::PrimitiveGroupsAccumulator;
 
-/// All of them, to be put in the place of those with their names.
+/// Returns all functions of this module, for registration in the place of DataFusion's with the same names.
 pub(crate) fn functions() -> [AggregateUDF; 4] {
     [
         AggregateUDF::from(CheckedAvg::default()),
@@ -53,12 +53,13 @@ pub(crate) fn functions() -> [AggregateUDF; 4] {
     ]
 }
 
-/// The sum among them.
+/// Returns the SUM of this module.
 pub(crate) fn checked_sum() -> Arc<AggregateUDF> {
     Arc::new(AggregateUDF::from(CheckedSum::default()))
 }
 
-/// What is as in the library's function. A sum of `x + 1` is not rewritten to that of `x`: one may fit where the other does not.
+/// Passes these methods on to DataFusion's function. A sum of `x + 1` is not rewritten to the sum of `x`, since one may
+/// fit where the other does not.
 macro_rules! as_in_the_library {
     () => {
         fn name(&self) -> &str {
@@ -115,11 +116,12 @@ macro_rules! as_in_the_library {
     };
 }
 
-/// AVG; see the module.
+/// AVG with a check of its argument's type; see the module.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedAvg(Avg);
 
-/// Decimals of so many digits are summed up in 76: 13 more, of which 4 are those that a mean has more behind its point.
+/// The most digits of decimals whose AVG is computed, in 76 digits: 9 more for 10^9 values, and 4 for the additional
+/// digits of a mean.
 const MEAN_DIGITS_MAX: u8 = 63;
 
 impl CheckedAvg {
@@ -155,7 +157,7 @@ impl AggregateUDFImpl for CheckedAvg {
     }
 }
 
-/// SUM; see the module.
+/// SUM with a check for overflow; see the module.
 #[derive(Debug, Default, PartialEq, Eq, Hash)]
 struct CheckedSum(Sum);
 
@@ -170,7 +172,7 @@ fn overflow(kind: &DataType) -> DataFusionError {
 }
 
 impl CheckedSum {
-    /// Where sums may be too large in earnest.
+    /// Makes an accumulator of this module, for types whose sums may overflow.
     fn accumulator_of(args: &AccumulatorArgs<'_>) -> Option<Box<dyn Accumulator>> {
         let kind = args.return_field.data_type();
         Some(match (kind, args.is_distinct) {
@@ -235,7 +237,7 @@ impl AggregateUDFImpl for CheckedSum {
     }
 }
 
-/// Whole numbers of a column that are not null.
+/// Iterates over the whole numbers of a column that are not null.
 fn whole(values: &ArrayRef) -> Box<dyn Iterator<Item = i128> + '_> {
     match values.data_type() {
         DataType::UInt64 => Box::new(values.as_primitive::<UInt64Type>().iter().flatten().map(i128::from)),
@@ -243,7 +245,7 @@ fn whole(values: &ArrayRef) -> Box<dyn Iterator<Item = i128> + '_> {
     }
 }
 
-/// A number as a value of a type.
+/// Converts a number to a value of a type, or returns an overflow.
 fn fitting(sum: i256, kind: &DataType) -> Result<ScalarValue> {
     let narrow = || sum.to_i128();
     let fits = |precision| Decimal256Type::is_valid_decimal_precision(sum, precision);
@@ -267,7 +269,8 @@ fn fitting(sum: i256, kind: &DataType) -> Result<ScalarValue> {
     value.ok_or_else(|| overflow(kind))
 }
 
-/// One sum, of which values can be taken back: as wide as 2^64 values need, so that only what is asked for has to fit.
+/// A sum from which values can be retracted. The 128 bits hold 2^64 values, so only results that are asked for have to
+/// fit the type.
 #[derive(Debug)]
 struct Total {
     kind: DataType,
@@ -318,7 +321,7 @@ impl Accumulator for Total {
     }
 }
 
-/// One sum of decimals, in 256 bits: of up to 128 bits, 2^128 values fit them.
+/// A sum of decimals in 256 bits, which hold 2^128 values of up to 128 bits.
 struct DecimalTotal<T: DecimalType> {
     kind: DataType,
     wide: fn(T::Native) -> i256,
@@ -331,7 +334,7 @@ impl<T: DecimalType> DecimalTotal<T> {
         Box::new(DecimalTotal::<T> { kind: kind.clone(), wide, sum: i256::ZERO, values: 0 })
     }
 
-    /// Puts every value together with the sum.
+    /// Adds every value to the sum, or subtracts it.
     fn change(&mut self, values: &ArrayRef, change: fn(i256, i256) -> Option<i256>) -> Result<()> {
         for value in values.as_primitive::<T>().iter().flatten() {
             self.sum = change(self.sum, (self.wide)(value)).ok_or_else(|| overflow(&self.kind))?;
@@ -378,7 +381,8 @@ impl<T: DecimalType> Accumulator for DecimalTotal<T> {
     }
 }
 
-/// The sum of different values, each with how often it is there. Its state is a list of them, as the library's is.
+/// The sum of distinct values, with a count of each for retraction. Its state is a list of the values, as in
+/// DataFusion.
 struct DistinctTotal<T: ArrowPrimitiveType> {
     kind: DataType,
     wide: fn(T::Native) -> i256,
@@ -442,7 +446,7 @@ impl<T: ArrowPrimitiveType<Native: Eq + Hash>> Accumulator for DistinctTotal<T> 
     }
 }
 
-/// The sums of many groups, and whether one of them was too large on its way.
+/// The sums of many groups, and a flag for an overflow of any of them.
 struct Totals {
     kind: DataType,
     sums: Box<dyn GroupsAccumulator>,
@@ -511,7 +515,7 @@ impl GroupsAccumulator for Totals {
     }
 }
 
-/// MIN or MAX; see the module.
+/// MIN or MAX with one NaN; see the module.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Extreme<F>(F);
 
@@ -540,7 +544,7 @@ impl<F: AggregateUDFImpl + Debug + Eq + Hash> AggregateUDFImpl for Extreme<F> {
     }
 }
 
-/// The smallest or largest fraction of each group, beginning with what all others are smaller or larger than.
+/// Makes an accumulator for the smallest or largest fraction of each group; the start value is beyond all others.
 fn extremes<T: ArrowPrimitiveType + Debug + Send>(
     is_max: bool,
     greatest: T::Native,

@@ -1,16 +1,16 @@
-//! Groups, joins and comparisons of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
+//! Equality of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
 //!
-//! The library groups and joins by bits (DataFusion 55.2). It compares every NaN by its sign, and zeros of both signs as one in some
-//! places and as two in others (lists of many values, CASE). So where fractions make groups, are counted as different ones,
-//! divide a window, are compared, ordered by or joined on, the plan has them in their [normal form](normal_floats). In results they
-//! keep their bits.
+//! DataFusion 55.2 groups and joins by bits. Comparisons order NaN by their signs, and take zeros of both signs for one
+//! value in some places and for two in others (lists of many values, CASE). So plans have the [normal
+//! form](normal_floats) of fractions wherever these are grouped, counted as distinct, compared, ordered or joined by,
+//! or divide a window. Results keep their bits.
 //!
-//! Comparisons of the query get the normal form before the library computes constants and simplifies ([`AnalyzerRule`]: `x = 0.0
-//! AND x = -0.0` would be false for it). Groups, keys of joins, and comparisons that the library makes of subqueries get the normal
-//! form when the plan is finished ([`OptimizerRule`]).
+//! Comparisons of the query get the normal form before DataFusion computes constants and simplifies ([`AnalyzerRule`];
+//! otherwise `x = 0.0 AND x = -0.0` would become false). Groups, keys of joins, and comparisons that DataFusion makes
+//! of subqueries get the normal form when the plan is finished ([`OptimizerRule`]).
 //!
-//! Statistics of files still leave out row groups: [`of_statistics`] compares columns as they are, with a smallest value in its
-//! normal form and no largest value, since Parquet does not say whether there is a NaN.
+//! Statistics of files still rule out row groups: [`of_statistics`] compares columns without the function, with the
+//! smallest value in its normal form and no largest value, since Parquet does not record whether there is a NaN.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ use datafusion::{
 };
 use inshore_tables::normal_floats;
 
-/// Puts fractions that are compared with each other into their normal form; see the module.
+/// The rule that puts the normal form of fractions into comparisons, groups, orders and joins; see the module.
 #[derive(Clone, Debug)]
 pub(crate) struct EqualFloats(Arc<ScalarUDF>);
 
@@ -75,9 +75,9 @@ impl AnalyzerRule for EqualFloats {
 }
 
 impl EqualFloats {
-    /// A node whose expressions compare fractions in their normal form.
+    /// Puts the normal form of fractions into the comparisons of a node.
     fn comparisons(&self, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
-        // Its filters leave out row groups alone, and are made of those of other nodes.
+        // The filters of a scan only rule out row groups, and are copies of other nodes' filters.
         if matches!(node, LogicalPlan::TableScan(_)) {
             return Ok(Transformed::no(node));
         }
@@ -90,7 +90,7 @@ impl EqualFloats {
         })
     }
 
-    /// An expression that compares, with fractions in their normal form.
+    /// Puts the normal form of fractions into one comparison.
     fn comparison(&self, mut expr: Expr, input: &DFSchema) -> Result<Transformed<Expr>> {
         let mut is_changed = false;
         let mut compare = |value: &mut Expr| -> Result<()> {
@@ -179,7 +179,7 @@ impl EqualFloats {
         Ok(Transformed::new_transformed(LogicalPlan::Sort(sort), is_changed))
     }
 
-    /// Makes keys of an order normal; says whether there were some.
+    /// Puts the normal form into the keys of an order, and returns whether a key changed.
     fn order(&self, keys: &mut [SortKey], input: &DFSchema) -> Result<bool> {
         let mut is_changed = false;
         for key in keys {
@@ -190,7 +190,7 @@ impl EqualFloats {
         Ok(is_changed)
     }
 
-    /// A fraction in its normal form; `None` for what is none, or has that form.
+    /// Returns the normal form of a fraction; `None` for values that are no fractions, or have the form already.
     fn normal(&self, value: &Expr, input: &DFSchema) -> Result<Option<Expr>> {
         match value {
             Expr::ScalarFunction(call) if call.func == self.0 => return Ok(None),
@@ -207,7 +207,7 @@ impl EqualFloats {
         Ok(value.get_type(input)?.is_floating().then(|| self.0.call(vec![value.clone()])))
     }
 
-    /// A key of groups in its normal form, under the same name.
+    /// Puts the normal form into a key of groups, under the same name.
     fn named(&self, key: &Expr, input: &DFSchema, is_changed: &mut bool) -> Result<Expr> {
         let value = if let Expr::Alias(alias) = key { &alias.expr } else { key };
         let Some(normal) = self.normal(value, input)? else { return Ok(key.clone()) };
@@ -216,7 +216,7 @@ impl EqualFloats {
         Ok(normal.alias_qualified(relation, name))
     }
 
-    /// A function of different values, of which each counts once, or of values in an order.
+    /// Puts the normal form into the arguments of a function with DISTINCT, and into the keys of its order.
     fn function(&self, function: &Expr, input: &DFSchema, is_changed: &mut bool) -> Result<Expr> {
         let called = if let Expr::Alias(alias) = function { &alias.expr } else { function };
         let Expr::AggregateFunction(call) = called else { return Ok(function.clone()) };
@@ -237,7 +237,7 @@ impl EqualFloats {
     }
 }
 
-/// The column of which a key of a physical plan is the normal form, if it is that of one.
+/// Returns the column whose normal form a physical expression is.
 pub(crate) fn normal_column(key: &dyn PhysicalExpr) -> Option<&Column> {
     let call = key.downcast_ref::<ScalarFunctionExpr>()?;
     let [column] = call.args() else { return None };
@@ -249,9 +249,9 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// A filter for what statistics say of columns: [`least`] and [`most`] stand for their normal form.
+/// Rewrites a filter for statistics of row groups, whose bounds [`least`] and [`most`] convert.
 ///
-/// Only columns themselves are compared so. Of `-x`, say, the largest value would be that of a NaN.
+/// Only the normal form of a plain column is removed: the largest value of `-x`, say, could be that of a NaN.
 pub(crate) fn of_statistics(filter: Expr) -> Result<Expr> {
     let plain = filter.transform_up(|part| match part {
         Expr::ScalarFunction(mut call)
@@ -264,12 +264,12 @@ pub(crate) fn of_statistics(filter: Expr) -> Result<Expr> {
     Ok(plain.data)
 }
 
-/// What no value of a column in its normal form is smaller than, of the smallest values of its row groups.
+/// Returns lower bounds for a column in its normal form, from the smallest values of its row groups.
 pub(crate) fn least(smallest: &ArrayRef) -> ArrayRef {
     normal_floats(smallest)
 }
 
-/// What no value of a column in its normal form is larger than: of fractions, among which a NaN may be, nothing is known.
+/// Returns upper bounds for a column in its normal form: none for fractions, among which a NaN may be.
 pub(crate) fn most(largest: &ArrayRef) -> ArrayRef {
     match largest.data_type() {
         kind if kind.is_floating() => new_null_array(kind, largest.len()),
@@ -277,7 +277,7 @@ pub(crate) fn most(largest: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// The function that gives the normal form.
+/// The SQL function that returns the normal form.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct NormalFloat(Signature);
 

@@ -1,23 +1,20 @@
-//! A plan node whose rows are a stream that is there already.
+//! A plan node over an existing stream of rows.
 
 use std::{
     fmt::{self, Debug, Formatter},
     sync::{Arc, Mutex},
 };
 
-use arrow::datatypes::SchemaRef;
 use datafusion::{
     common::tree_node::TreeNodeRecursion,
     error::{DataFusionError, Result},
     execution::{SendableRecordBatchStream, TaskContext},
-    physical_expr::EquivalenceProperties,
-    physical_plan::{
-        DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PhysicalExpr, PlanProperties,
-        execution_plan::{Boundedness, EmissionType},
-    },
+    physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PhysicalExpr, PlanProperties},
 };
 
-/// One partition, to be run once.
+use crate::scan::properties;
+
+/// A plan node with one partition, which can run once.
 pub(crate) struct Once {
     stream: Mutex<Option<SendableRecordBatchStream>>,
     properties: Arc<PlanProperties>,
@@ -28,16 +25,6 @@ impl Once {
         let properties = properties(stream.schema(), 1);
         Arc::new(Once { stream: Mutex::new(Some(stream)), properties })
     }
-}
-
-/// Of rows in no order.
-pub(crate) fn properties(schema: SchemaRef, partitions: usize) -> Arc<PlanProperties> {
-    Arc::new(PlanProperties::new(
-        EquivalenceProperties::new(schema),
-        Partitioning::UnknownPartitioning(partitions),
-        EmissionType::Incremental,
-        Boundedness::Bounded,
-    ))
 }
 
 impl Debug for Once {
@@ -78,6 +65,6 @@ impl ExecutionPlan for Once {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let stream = self.stream.lock().expect("no panic under this lock").take();
-        stream.ok_or_else(|| DataFusionError::Internal("a stream that is read twice".to_string()))
+        stream.ok_or_else(|| DataFusionError::Internal("a stream was read twice".to_string()))
     }
 }

@@ -33,81 +33,83 @@ use datafusion::{
 use futures::{StreamExt, TryStreamExt, stream};
 use inshore_store::Reservation;
 
-use crate::{
-    Error,
-    memory::Claim,
+use super::{
     once::Once,
-    operator::{Notes, Shared, stands_for_original},
-    order::{Keys, sorted},
+    row_sort::{SortKeys, sorted},
+    shared::{Counters, Shared},
+    stand_in::stands_for_original,
 };
+use crate::{Error, memory::Claim};
 
-/// What the library's table takes of memory for each row of the left side, beyond the rows.
+/// The memory that DataFusion's hash table takes for each row of the left side, beyond the rows.
 const TABLE_BYTES_A_ROW: u64 = 40;
 
-/// Joins; see the module.
+/// The plan node that joins; see the module.
 #[derive(Debug)]
 pub(crate) struct Join {
     original: Arc<dyn ExecutionPlan>,
     shared: Shared,
     claim: Arc<Claim>,
-    notes: Arc<Notes>,
-    sides: Arc<Sides>,
+    counters: Arc<Counters>,
+    orders: Arc<SortOrders>,
 }
 
 stands_for_original!(Join, "SortReduceJoin");
 
-/// What both sides are sorted by, and in which order the result is expected.
+/// The sort keys of both sides, and the order that the result must have.
 #[derive(Debug)]
-struct Sides {
-    left: Arc<Keys>,
-    right: Arc<Keys>,
+struct SortOrders {
+    left: Arc<SortKeys>,
+    right: Arc<SortKeys>,
     options: Vec<SortOptions>,
-    result: Option<Arc<Keys>>,
+    result: Option<Arc<SortKeys>>,
     partitions: usize,
 }
 
-impl Sides {
-    /// Sorts of one partition.
+impl SortOrders {
+    /// Returns the number of sorts of one partition.
     fn sorts(&self) -> usize {
         if self.result.is_some() { 3 } else { 2 }
     }
 }
 
 impl Join {
-    /// What stands in the place of a node of the library's, if it can.
+    /// Makes the node that replaces a hash join of DataFusion; `None` where the hash join stays.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Join>> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();
         let (left, right) = (partitions(join.left()), partitions(join.right()));
-        // Where one left side serves all of the right one it is small, and NOT IN looks at nulls of both sides at once.
+        // A left side that serves all partitions of the right one is small, and NOT IN looks at nulls of both sides at
+        // once.
         if left != right
             || (*join.partition_mode() != PartitionMode::Partitioned && left != 1)
             || join.null_aware
         {
             return Ok(None);
         }
-        let keys =
-            |side: &Arc<dyn ExecutionPlan>, keys: Vec<Arc<dyn PhysicalExpr>>| -> Result<Option<Arc<Keys>>> {
-                let order =
-                    keys.into_iter().map(|expr| PhysicalSortExpr { expr, options: SortOptions::default() });
-                let Some(order) = LexOrdering::new(order) else { return Ok(None) };
-                let keys = Keys::new(&side.schema(), &order)?;
-                Ok(keys.is_sortable().then(|| Arc::new(keys)))
-            };
+        let keys = |side: &Arc<dyn ExecutionPlan>,
+                    keys: Vec<Arc<dyn PhysicalExpr>>|
+         -> Result<Option<Arc<SortKeys>>> {
+            let order =
+                keys.into_iter().map(|expr| PhysicalSortExpr { expr, options: SortOptions::default() });
+            let Some(order) = LexOrdering::new(order) else { return Ok(None) };
+            let keys = SortKeys::new(&side.schema(), &order)?;
+            Ok(keys.is_sortable().then(|| Arc::new(keys)))
+        };
         let (on_left, on_right) = join.on().iter().cloned().unzip();
         let (Some(by_left), Some(by_right)) = (keys(join.left(), on_left)?, keys(join.right(), on_right)?)
         else {
             return Ok(None);
         };
         let result = match node.properties().output_ordering() {
-            Some(order) => Some(Arc::new(Keys::new(&node.schema(), order)?)),
+            Some(order) => Some(Arc::new(SortKeys::new(&node.schema(), order)?)),
             None => None,
         };
         if result.as_ref().is_some_and(|result| !result.is_sortable()) {
             return Ok(None);
         }
         let on: Vec<String> = join.on().iter().map(|(left, right)| format!("{left} = {right}")).collect();
-        let sides = Sides {
+        let orders = SortOrders {
             left: by_left,
             right: by_right,
             options: vec![SortOptions::default(); join.on().len()],
@@ -117,9 +119,9 @@ impl Join {
         Ok(Some(Join {
             original: node.clone(),
             shared: shared.clone(),
-            claim: shared.memory.expect(left, sides.sorts()),
-            notes: shared.notes(format!("{} JOIN ON {}", join.join_type(), on.join(" AND "))),
-            sides: Arc::new(sides),
+            claim: shared.memory.expect(left, orders.sorts()),
+            counters: shared.counters(format!("{} JOIN ON {}", join.join_type(), on.join(" AND "))),
+            orders: Arc::new(orders),
         }))
     }
 
@@ -129,40 +131,40 @@ impl Join {
 
     fn run(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let schema = self.original.schema();
-        let gathering = Gathering {
+        let left_side = LeftSide {
             left: self.join().left().execute(partition, context.clone())?,
             right: self.join().right().execute(partition, context.clone())?,
             original: self.original.clone(),
             shared: self.shared.clone(),
             claim: self.claim.clone(),
-            notes: self.notes.clone(),
-            sides: self.sides.clone(),
+            counters: self.counters.clone(),
+            orders: self.orders.clone(),
             context,
             schema: schema.clone(),
         };
-        let joined = stream::once(gathering.join()).try_flatten();
+        let joined = stream::once(left_side.join()).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(schema, joined)))
     }
 }
 
-/// One partition that gathers its left side.
-struct Gathering {
+/// A partition that gathers its left side.
+struct LeftSide {
     left: SendableRecordBatchStream,
     right: SendableRecordBatchStream,
     original: Arc<dyn ExecutionPlan>,
     shared: Shared,
     claim: Arc<Claim>,
-    notes: Arc<Notes>,
-    sides: Arc<Sides>,
+    counters: Arc<Counters>,
+    orders: Arc<SortOrders>,
     context: Arc<TaskContext>,
     schema: SchemaRef,
 }
 
-impl Gathering {
+impl LeftSide {
     async fn join(mut self) -> Result<SendableRecordBatchStream> {
         let memory = self.claim.memory().clone();
         let mut held = memory.nothing("one side of a join").map_err(Error::from)?;
-        let most = self.shared.job.budget().memory_bytes() / 2 / self.sides.partitions as u64;
+        let most = self.shared.job.budget().memory_bytes() / 2 / self.orders.partitions as u64;
         let most = most.min(self.shared.limits.table_bytes.unwrap_or(u64::MAX));
         let mut gathered: Vec<RecordBatch> = Vec::new();
         let mut rows = 0;
@@ -172,7 +174,7 @@ impl Gathering {
                 continue;
             }
             rows += batch.num_rows() as u64;
-            // It is copied into one piece before it is used.
+            // The hash join copies each batch into one piece first.
             let bytes = 2 * get_record_batch_memory_size(&batch) as u64;
             let bytes = bytes + TABLE_BYTES_A_ROW * batch.num_rows() as u64;
             gathered.push(batch);
@@ -181,11 +183,11 @@ impl Gathering {
             }
         }
         self.claim.drop_floor();
-        self.notes.went("hash join", rows);
+        self.counters.add_way("hash join", rows);
         self.hash(gathered, held)
     }
 
-    /// The library's hash join, with the left side from memory.
+    /// Runs DataFusion's hash join with the left side from memory.
     fn hash(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
         let left_schema = self.left.schema();
         drop(self.left);
@@ -198,7 +200,7 @@ impl Gathering {
             .reset_state()
             .recompute_properties()
             .build()?;
-        // What it takes is reserved already.
+        // The memory of the hash join is reserved already.
         let runtime = RuntimeEnvBuilder::from_runtime_env(&self.context.runtime_env())
             .with_memory_pool(Arc::new(UnboundedMemoryPool::default()))
             .build_arc()?;
@@ -211,27 +213,27 @@ impl Gathering {
         drop(held);
         let join = self.original.downcast_ref::<HashJoinExec>().expect("looked at when it was replaced");
         let part = self.claim.take("sorting both sides of a join").map_err(Error::from)?;
-        let share = part.memory_bytes() / self.sides.sorts() as u64;
-        let notes = self.notes.clone();
-        let sort = |rows: SendableRecordBatchStream, keys: &Arc<Keys>| {
-            let (part, notes) = (part.clone(), notes.clone());
+        let share = part.memory_bytes() / self.orders.sorts() as u64;
+        let counters = self.counters.clone();
+        let sort = |rows: SendableRecordBatchStream, keys: &Arc<SortKeys>| {
+            let (part, counters) = (part.clone(), counters.clone());
             let memory = move || Ok(part.part(share, 1, "sorting one side of a join")?);
             sorted(&self.shared, rows, keys, None, memory, move |sorted, rows| {
-                notes.went("sort-merge join", rows);
-                notes.sorted(&sorted.stats());
+                counters.add_way("sort-merge join", rows);
+                counters.add_row_sort(&sorted.stats());
             })
         };
         let left_schema = self.left.schema();
         let left = stream::iter(gathered.into_iter().map(Ok)).chain(self.left);
-        let left = sort(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)), &self.sides.left);
-        let right = sort(self.right, &self.sides.right);
+        let left = sort(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)), &self.orders.left);
+        let right = sort(self.right, &self.orders.right);
         let merged = SortMergeJoinExec::try_new(
             Once::plan(left),
             Once::plan(right),
             join.on().to_vec(),
             join.filter().map(left_first).transpose()?,
             *join.join_type(),
-            self.sides.options.clone(),
+            self.orders.options.clone(),
             join.null_equality(),
         )?;
         let merged = merged.execute(0, self.context.clone())?;
@@ -248,7 +250,7 @@ impl Gathering {
         let merged = merged.map(move |batch| batch.and_then(&project));
         let merged: SendableRecordBatchStream =
             Box::pin(RecordBatchStreamAdapter::new(self.schema.clone(), merged));
-        let merged = match &self.sides.result {
+        let merged = match &self.orders.result {
             Some(order) => sort(merged, order),
             None => merged,
         };
@@ -256,8 +258,8 @@ impl Gathering {
     }
 }
 
-/// The same filter, with the columns of the left side before those of the right. The library's merge join takes them to be so
-/// (`get_filter_columns` in DataFusion 55.2), and they are not where its planner changed the sides.
+/// Puts the columns of the left side before those of the right. DataFusion's merge join assumes that order
+/// (`get_filter_columns` in DataFusion 55.2), and the planner breaks it where it swaps the sides.
 fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
     let indices = filter.column_indices();
     let mut order: Vec<usize> = (0..indices.len()).collect();
@@ -273,7 +275,7 @@ fn left_first(filter: &JoinFilter) -> Result<JoinFilter> {
     Ok(JoinFilter::new(expression, indices, schema))
 }
 
-/// The same, with another pool of memory.
+/// Copies a context with another memory pool.
 fn with_runtime(context: &TaskContext, runtime: Arc<RuntimeEnv>) -> TaskContext {
     TaskContext::new(
         context.task_id(),
@@ -287,7 +289,7 @@ fn with_runtime(context: &TaskContext, runtime: Arc<RuntimeEnv>) -> TaskContext 
     )
 }
 
-/// The same rows; `held` is given back after the last one.
+/// Passes rows on, and gives back `held` after the last one.
 fn keeping(
     schema: SchemaRef,
     rows: SendableRecordBatchStream,
@@ -299,7 +301,7 @@ fn keeping(
     Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
-/// The first `fetch` rows.
+/// Passes the first `fetch` rows on.
 fn limited(
     schema: SchemaRef,
     rows: SendableRecordBatchStream,

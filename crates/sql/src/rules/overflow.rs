@@ -1,6 +1,6 @@
-//! Sums, differences and products of whole numbers and decimals: an error where their type does not hold them.
+//! Overflow checks for `+`, `-` and `*` of whole numbers and decimals.
 //!
-//! The library gives the low bits of whole numbers (DataFusion 55.2: `9223372036854775807 + 1` is negative there), and decimals of more
+//! DataFusion 55.2 returns the low bits of whole numbers (`9223372036854775807 + 1` is negative), and decimals of more
 //! digits than their type has, as long as 128 bits hold them.
 
 use std::sync::{Arc, LazyLock};
@@ -27,7 +27,8 @@ use datafusion::{
 
 use crate::Error;
 
-/// Puts checked functions in for signs between whole numbers of one type, once types are known; see the module.
+/// The rule that replaces operators between whole numbers of one type by checked functions, once types are known; see
+/// the module.
 #[derive(Debug)]
 pub(crate) struct CheckedNumbers;
 
@@ -39,7 +40,7 @@ impl AnalyzerRule for CheckedNumbers {
     fn analyze(&self, plan: LogicalPlan, _: &ConfigOptions) -> Result<LogicalPlan> {
         let checked = plan.transform_up_with_subqueries(|node| {
             let mut schema = merge_schema(&node.inputs());
-            // A table's own filters and columns have no plan below them.
+            // The filters and columns of a scan have no plan below them.
             if let LogicalPlan::TableScan(scan) = &node {
                 schema.merge(&DFSchema::try_from_qualified_schema(
                     scan.table_name.clone(),
@@ -70,10 +71,10 @@ fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             let checked = function.map(|function| function.call(vec![*left.clone(), *right.clone()]));
             Ok(checked.map_or(Transformed::no(expr), Transformed::yes))
         }
-        // A type with fewer digits than there may be was made wide enough for the result.
+        // A type with fewer than 38 digits was made wide enough for the result.
         (first, second) if first.is_decimal() || second.is_decimal() => match expr.get_type(schema)? {
             DataType::Decimal128(DECIMAL128_MAX_PRECISION, _) => {
-                Ok(Transformed::yes(DIGITS.call(vec![expr])))
+                Ok(Transformed::yes(CHECKED_DIGITS.call(vec![expr])))
             }
             _ => Ok(Transformed::no(expr)),
         },
@@ -84,20 +85,20 @@ fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
 static PLUS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Plus));
 static MINUS: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Minus));
 static TIMES: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| function(Operator::Multiply));
-static DIGITS: LazyLock<Arc<ScalarUDF>> =
-    LazyLock::new(|| Arc::new(ScalarUDF::from(Digits(Signature::any(1, Volatility::Immutable)))));
+static CHECKED_DIGITS: LazyLock<Arc<ScalarUDF>> =
+    LazyLock::new(|| Arc::new(ScalarUDF::from(CheckedDigits(Signature::any(1, Volatility::Immutable)))));
 
 fn function(op: Operator) -> Arc<ScalarUDF> {
-    Arc::new(ScalarUDF::from(Checked { op, signature: Signature::any(2, Volatility::Immutable) }))
+    Arc::new(ScalarUDF::from(CheckedOperator { op, signature: Signature::any(2, Volatility::Immutable) }))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Checked {
+struct CheckedOperator {
     op: Operator,
     signature: Signature,
 }
 
-impl ScalarUDFImpl for Checked {
+impl ScalarUDFImpl for CheckedOperator {
     fn name(&self) -> &str {
         match self.op {
             Operator::Plus => "checked_plus",
@@ -106,7 +107,7 @@ impl ScalarUDFImpl for Checked {
         }
     }
 
-    /// Columns are called as without the check.
+    /// Returns the column's name without the check.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         Ok(format!("{} {} {}", args[0].schema_name(), self.op, args[1].schema_name()))
     }
@@ -152,16 +153,16 @@ impl ScalarUDFImpl for Checked {
     }
 }
 
-/// Gives decimals as they are, if their type has as many digits as they have.
+/// The function that returns decimals unchanged, or an error if they have more digits than their type.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Digits(Signature);
+struct CheckedDigits(Signature);
 
-impl ScalarUDFImpl for Digits {
+impl ScalarUDFImpl for CheckedDigits {
     fn name(&self) -> &str {
         "checked_digits"
     }
 
-    /// Columns are called as without the check.
+    /// Returns the column's name without the check.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         Ok(args[0].schema_name().to_string())
     }

@@ -1,8 +1,9 @@
-//! Numbers with a fraction, or of more than 64 bits, that stand in a query and are compared with decimals.
+//! Exact comparison of decimals with literals that have a fraction or more than 64 bits.
 //!
-//! The library takes them for fractions of 64 bits, and compares these with decimals by 15 digits behind the point
-//! (DataFusion 55.2): `price = 432863.16` finds no row, and an id of 65 bits finds another one. So a number in a comparison
-//! keeps its text until types are known: beside a decimal it is a decimal, digit for digit, and elsewhere a fraction as before.
+//! DataFusion 55.2 reads such literals as doubles, and compares these with decimals by 15 digits behind the point:
+//! `price = 432863.16` finds no row, and an id of 65 bits finds another one. So a literal in a comparison keeps its
+//! text until types are known. Beside a decimal it becomes a decimal, digit for digit, and elsewhere a double as
+//! before.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,7 +27,7 @@ use datafusion::{
     },
 };
 
-/// Keeps the text of numbers in a comparison, in what the parser gives.
+/// Replaces literals in a comparison by calls that keep their text, in the parser's tree.
 pub(crate) fn keep_digits(expr: &mut ast::Expr) {
     use ast::Expr::{Between, BinaryOp, Case, Cast, InList, IsDistinctFrom, IsNotDistinctFrom};
     match expr {
@@ -69,7 +70,7 @@ fn keep_in<'a>(sides: impl IntoIterator<Item = &'a mut ast::Expr>) {
     sides.into_iter().for_each(keep);
 }
 
-/// Numbers, and sums, differences and products of them.
+/// Replaces literals in an expression, also in sums, differences and products of literals.
 fn keep(expr: &mut ast::Expr) {
     match expr {
         ast::Expr::Value(value) => {
@@ -97,12 +98,12 @@ fn keep(expr: &mut ast::Expr) {
     }
 }
 
-/// False for a whole number of 64 bits, and for one with an exponent, which is a fraction by its form.
+/// Returns false for a whole number of 64 bits, and for a literal with an exponent, which denotes a double.
 fn has_digits_to_lose(text: &str) -> bool {
     text.parse::<u64>().is_err() && !text.contains(['e', 'E', '_'])
 }
 
-/// A call of the function that stands for a number.
+/// Makes a call of the function that stands for a literal.
 fn call(text: String) -> ast::Expr {
     let text = ast::Expr::Value(Value::SingleQuotedString(text).into());
     ast::Expr::Function(Function {
@@ -136,21 +137,21 @@ fn is_constant(expr: &ast::Expr) -> bool {
     }
 }
 
-/// Puts the numbers in whose text was kept: decimals where they are compared with decimals, whole numbers or each other, fractions
+/// Replaces the calls by literals: decimals where they are compared with decimals, whole numbers or each other, doubles
 /// elsewhere.
 pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expr.transform_down(|part| match part {
         Expr::BinaryExpr(BinaryExpr { left, op, right }) if compares(op) => {
-            let [left, right] = alike([*left, *right], schema)?;
+            let [left, right] = match_types([*left, *right], schema)?;
             Ok(Transformed::yes(Expr::BinaryExpr(BinaryExpr::new(Box::new(left), op, Box::new(right)))))
         }
         Expr::Between(Between { expr, negated, low, high }) => {
-            let [expr, low, high] = alike([*expr, *low, *high], schema)?.map(Box::new);
+            let [expr, low, high] = match_types([*expr, *low, *high], schema)?.map(Box::new);
             Ok(Transformed::yes(Expr::Between(Between { expr, negated, low, high })))
         }
         Expr::InList(InList { expr, mut list, negated }) => {
             list.push(*expr);
-            let mut list = alike(list, schema)?;
+            let mut list = match_types(list, schema)?;
             let expr = Box::new(list.pop().expect("the value that is looked for"));
             Ok(Transformed::yes(Expr::InList(InList { expr, list, negated })))
         }
@@ -158,7 +159,7 @@ pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<
             let (mut sides, results): (Vec<Expr>, Vec<Box<Expr>>) =
                 when_then_expr.into_iter().map(|(when, then)| (*when, then)).unzip();
             sides.push(*expr);
-            let mut sides = alike(sides, schema)?;
+            let mut sides = match_types(sides, schema)?;
             let expr = sides.pop().map(Box::new);
             let when_then_expr = sides.into_iter().map(Box::new).zip(results).collect();
             Ok(Transformed::yes(Expr::Case(Case { expr, when_then_expr, else_expr })))
@@ -172,10 +173,10 @@ pub(crate) fn with_numbers(expr: Expr, schema: &DFSchema) -> Result<Transformed<
             Ok(Transformed::yes(Expr::TryCast(cast)))
         }
         Expr::ScalarFunction(ScalarFunction { func, args }) if func.name() == "nullif" => {
-            let args = alike(args, schema)?;
+            let args = match_types(args, schema)?;
             Ok(Transformed::yes(Expr::ScalarFunction(ScalarFunction { func, args })))
         }
-        // What is compared with nothing.
+        // The literal is in no comparison.
         Expr::ScalarFunction(call) if is_number(&call) => Ok(Transformed::yes(number(&call, false)?)),
         other => Ok(Transformed::no(other)),
     })
@@ -186,8 +187,8 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Sides of a comparison, with the numbers among them of a kind that the others have.
-fn alike<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Sides> {
+/// Gives the literals on all sides of a comparison a type that suits the other sides.
+fn match_types<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Sides> {
     let all = sides.as_mut();
     if !all.iter().any(is_of_numbers) {
         return Ok(sides);
@@ -202,7 +203,7 @@ fn alike<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Si
     Ok(sides)
 }
 
-/// True for an expression of numbers whose text was kept, and of other constants.
+/// Returns whether an expression consists of kept literals and other constants.
 fn is_of_numbers(expr: &Expr) -> bool {
     match expr {
         Expr::ScalarFunction(call) => is_number(call),
@@ -226,7 +227,7 @@ fn is_number(call: &ScalarFunction) -> bool {
     call.func == *FUNCTION
 }
 
-/// A number from its text: a decimal if it is to be exact and 38 digits hold it, else a fraction.
+/// Parses a literal: a decimal if `is_exact` and 38 digits hold the number, else a double.
 fn number(call: &ScalarFunction, is_exact: bool) -> Result<Expr> {
     let [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] = &call.args[..] else {
         return plan_err!("{NUMBER} takes a number in quotes");
@@ -249,22 +250,22 @@ fn decimal(text: &str) -> Option<ScalarValue> {
         .then(|| ScalarValue::Decimal128(Some(value), precision, fraction.len() as i8))
 }
 
-/// The name of the function that stands for a number whose text is kept.
+/// The name of the function that stands for a literal.
 const NUMBER: &str = "__number";
 
-/// The function that stands for a number; no plan that runs has it.
+/// The function that stands for a literal; no plan that runs contains a call.
 pub(crate) static FUNCTION: LazyLock<Arc<ScalarUDF>> =
-    LazyLock::new(|| Arc::new(ScalarUDF::from(Number(Signature::any(1, Volatility::Immutable)))));
+    LazyLock::new(|| Arc::new(ScalarUDF::from(KeptLiteral(Signature::any(1, Volatility::Immutable)))));
 
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Number(Signature);
+struct KeptLiteral(Signature);
 
-impl ScalarUDFImpl for Number {
+impl ScalarUDFImpl for KeptLiteral {
     fn name(&self) -> &str {
         NUMBER
     }
 
-    /// A column is called as if the number had been read at once.
+    /// Names a column as if the literal had been parsed at once.
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
         match args {
             [Expr::Literal(ScalarValue::Utf8(Some(text)), _)] => match text.parse::<f64>() {

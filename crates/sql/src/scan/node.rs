@@ -1,4 +1,4 @@
-//! Reading files of a table: partitions take row groups, or whole files, as they get to them.
+//! The plan node that reads files: partitions claim row groups, or whole files, one after the other.
 
 use std::{
     fmt::{self, Formatter},
@@ -25,9 +25,10 @@ use datafusion::{
 use futures::stream;
 use inshore_tables::{GroupValues, Input, TableReader};
 
-use crate::{Error, files::Files, floats, once::properties};
+use super::{files::Files, properties};
+use crate::{Error, rules::floats};
 
-/// Reads a table.
+/// The plan node that reads a table.
 #[derive(Debug)]
 pub(crate) struct Scan {
     files: Arc<Files>,
@@ -36,10 +37,10 @@ pub(crate) struct Scan {
     statistics: Arc<Statistics>,
     properties: Arc<PlanProperties>,
     partitions: usize,
-    work: Arc<Mutex<Work>>,
+    unclaimed: Arc<Mutex<UnclaimedUnits>>,
 }
 
-/// What of a table is read: these columns, of row groups that can have rows for which the predicate is true.
+/// The part of a table that is read: some columns, of the row groups in which the predicate may be true.
 #[derive(Debug)]
 struct Selection {
     columns: Vec<String>,
@@ -47,13 +48,13 @@ struct Selection {
 }
 
 impl Selection {
-    /// A reader of a file. Where nothing but the number of rows is wanted, of a column that tells.
+    /// Opens a file. A scan that needs only the number of rows reads the first column.
     fn reader(&self, files: &Files, input: &Input) -> crate::Result<TableReader> {
         let any = [files.schema.field(0).name().clone()];
         files.reader(input, if self.columns.is_empty() { &any } else { &self.columns })
     }
 
-    /// The row groups of a file of Parquet that are read.
+    /// Returns the row groups of a Parquet file that are read.
     fn groups(&self, files: &Files, reader: &TableReader) -> Result<Vec<usize>> {
         let groups = reader.row_groups().unwrap_or(0);
         let all = || (0..groups).collect();
@@ -64,12 +65,12 @@ impl Selection {
         let names: Vec<String> =
             collect_columns(predicate).iter().map(|column| column.name().to_string()).collect();
         let values = reader.group_values(&names).map_err(Error::from)?;
-        let chosen = pruning.prune(&Facts { names, values, groups })?;
+        let chosen = pruning.prune(&RowGroupBounds { names, values, groups })?;
         Ok((0..groups).filter(|&group| chosen[group]).collect())
     }
 }
 
-/// What a fragment reads of the files of its table.
+/// The part of a table's files that a fragment reads.
 #[derive(Clone, Debug)]
 pub struct Needed {
     files: Arc<Files>,
@@ -77,11 +78,11 @@ pub struct Needed {
 }
 
 impl Needed {
-    /// Those bytes of a part of a file that will be read, in order, of an input that has at least its footer: columns and row groups of
-    /// Parquet, and all bytes of other files.
+    /// Returns the byte ranges within `part` that will be read, in order: columns and row groups of Parquet, all bytes
+    /// of other files. `input` needs at least the footer of the file.
     ///
     /// # Errors
-    /// Where the footer is damaged.
+    /// An error is returned for a damaged footer.
     pub fn ranges(&self, input: &Input, part: &Range<u64>) -> crate::Result<Vec<Range<u64>>> {
         if input.extension() != "parquet" {
             return Ok(vec![part.clone()]);
@@ -98,31 +99,31 @@ impl Needed {
     }
 }
 
-/// What is left to be read.
+/// The files and row groups that no partition has claimed yet.
 #[derive(Debug, Default)]
-struct Work {
-    /// The file that comes next.
+struct UnclaimedUnits {
+    /// The number of the next file.
     file: usize,
-    /// Of that, or of the one before it: the row groups that nobody took, the last one first.
-    groups: Vec<Unit>,
+    /// The unclaimed row groups of the file before, the last one first.
+    groups: Vec<ScanUnit>,
 }
 
-impl Work {
-    /// The row group of a file that is taken next.
+impl UnclaimedUnits {
+    /// Returns the row group of a file that is claimed next.
     fn next_group(&self, file: usize) -> Option<usize> {
         let unit = self.groups.last().filter(|unit| unit.file == file)?;
         Some(unit.groups.as_ref()?.start)
     }
 }
 
-/// What one partition reads at once.
+/// The part of a file that one partition reads at a time.
 #[derive(Clone, Debug)]
-struct Unit {
+struct ScanUnit {
     file: usize,
     input: Input,
-    /// None where a file is read as a whole.
+    /// A range of row groups; `None` means the whole file.
     groups: Option<Range<usize>>,
-    /// Bytes of the file that it stands for.
+    /// The bytes of the file that count as done after this unit.
     bytes: u64,
 }
 
@@ -143,25 +144,26 @@ impl Scan {
             schema,
             statistics: Arc::new(statistics),
             partitions,
-            work: Arc::default(),
+            unclaimed: Arc::default(),
         }
     }
 }
 
 impl Scan {
-    /// What files say of their columns.
+    /// Returns the statistics that the files contain.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// Bytes of the files.
+    /// Returns the bytes of the files.
     pub fn bytes(&self) -> u64 {
         self.files.bytes()
     }
 
-    /// What is read of them.
+    /// Describes the byte ranges that the scan will read.
     pub fn needed(&self) -> Needed {
-        // Without what gives files: who gives them may hold this, and would never be told that nobody wants more.
+        // The copy has no feed: the source of the files may hold the copy, and would otherwise never see that the scan
+        // is gone.
         let mut files = self.files.again();
         files.feed = None;
         Needed { files: Arc::new(files), selection: self.selection.clone() }
@@ -204,7 +206,7 @@ impl ExecutionPlan for Scan {
         self.selection.predicate.as_ref().map_or(Ok(TreeNodeRecursion::Continue), visit)
     }
 
-    /// To be read from the start, as a plan that runs again asks for.
+    /// Makes a scan that reads from the start, for a plan that runs again.
     fn with_new_children(self: Arc<Self>, _: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         Ok(Arc::new(Scan {
             files: self.files.clone(),
@@ -213,7 +215,7 @@ impl ExecutionPlan for Scan {
             statistics: self.statistics.clone(),
             properties: self.properties.clone(),
             partitions: self.partitions,
-            work: Arc::default(),
+            unclaimed: Arc::default(),
         }))
     }
 
@@ -225,11 +227,11 @@ impl ExecutionPlan for Scan {
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let reading = Reading {
+        let reading = PartitionReader {
             files: self.files.clone(),
             selection: self.selection.clone(),
             schema: self.schema.clone(),
-            work: self.work.clone(),
+            unclaimed: self.unclaimed.clone(),
             open: None,
             unit: None,
         };
@@ -240,18 +242,18 @@ impl ExecutionPlan for Scan {
     }
 }
 
-/// One partition that reads.
-struct Reading {
+/// A partition that reads.
+struct PartitionReader {
     files: Arc<Files>,
     selection: Arc<Selection>,
     schema: SchemaRef,
-    work: Arc<Mutex<Work>>,
+    unclaimed: Arc<Mutex<UnclaimedUnits>>,
     /// The file that was opened last.
     open: Option<(usize, TableReader)>,
-    unit: Option<Unit>,
+    unit: Option<ScanUnit>,
 }
 
-impl Reading {
+impl PartitionReader {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
         let job = self.files.job.clone();
         loop {
@@ -267,7 +269,7 @@ impl Reading {
             }
             let (_, reader) = self.open.as_mut().expect("opened with the unit");
             match reader.next_batch().map_err(Error::from)? {
-                Some(batch) => return Ok(Some(self.shaped(&batch)?)),
+                Some(batch) => return Ok(Some(self.select_columns(&batch)?)),
                 None => {
                     let unit = self.unit.take().expect("looked at above");
                     job.progress().add(unit.bytes);
@@ -276,16 +278,16 @@ impl Reading {
         }
     }
 
-    /// The chosen columns; the number of rows where none is.
-    fn shaped(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+    /// Selects the chosen columns; a batch without columns keeps its number of rows.
+    fn select_columns(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let columns = batch.columns()[..self.schema.fields().len()].to_vec();
         Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
     }
 
-    fn begin(&mut self, unit: &Unit) -> Result<()> {
+    fn begin(&mut self, unit: &ScanUnit) -> Result<()> {
         if self.open.as_ref().is_none_or(|(file, _)| *file != unit.file) {
-            // Memory of the one before goes first.
+            // The file before gives back its memory first.
             self.open = None;
             let reader = self.selection.reader(&self.files, &unit.input)?;
             self.open = Some((unit.file, reader));
@@ -293,7 +295,7 @@ impl Reading {
         let (_, reader) = self.open.as_mut().expect("set above");
         if let Some(groups) = &unit.groups {
             reader.will_read_row_group(groups.start);
-            let next = self.work.lock().expect("no panic under this lock").next_group(unit.file);
+            let next = self.unclaimed.lock().expect("no panic under this lock").next_group(unit.file);
             if let Some(next) = next {
                 reader.will_read_row_group(next);
             }
@@ -302,41 +304,46 @@ impl Reading {
         Ok(())
     }
 
-    /// What nobody took yet.
-    fn claim(&mut self) -> Result<Option<Unit>> {
-        let work = self.work.clone();
-        let mut work = work.lock().expect("no panic under this lock");
+    /// Claims the next unclaimed part of a file.
+    fn claim(&mut self) -> Result<Option<ScanUnit>> {
+        let unclaimed = self.unclaimed.clone();
+        let mut unclaimed = unclaimed.lock().expect("no panic under this lock");
         loop {
-            if let Some(unit) = work.groups.pop() {
+            if let Some(unit) = unclaimed.groups.pop() {
                 return Ok(Some(unit));
             }
             if self.files.feed.is_some() {
-                // It may be in memory, which goes before there is more.
+                // The file before may lie in memory, which has to be freed before the feed gives more.
                 self.open = None;
             }
-            let file = work.file;
+            let file = unclaimed.file;
             let Some(input) = self.files.file(file)? else { return Ok(None) };
-            work.file += 1;
-            work.groups = self.units(file, input)?;
+            unclaimed.file += 1;
+            unclaimed.groups = self.units(file, input)?;
         }
     }
 
-    /// The parts of a file that may hold rows that are looked for, the last one first.
-    fn units(&mut self, file: usize, input: Input) -> Result<Vec<Unit>> {
+    /// Splits a file into parts that may have matching rows, the last one first.
+    fn units(&mut self, file: usize, input: Input) -> Result<Vec<ScanUnit>> {
         let bytes = input.compressed_bytes().unwrap_or(0);
-        // CSV knows its columns from what it read: it is opened once, where it is read.
+        // CSV finds its columns by reading: the file is opened once, by the partition that reads it.
         if input.extension() != "parquet" {
-            return Ok(vec![Unit { file, input, groups: None, bytes }]);
+            return Ok(vec![ScanUnit { file, input, groups: None, bytes }]);
         }
         let reader = self.selection.reader(&self.files, &input)?;
         let groups = self.selection.groups(&self.files, &reader)?;
         let share = bytes / reader.row_groups().unwrap_or(0).max(1) as u64;
         let mut units = Vec::new();
         for group in groups.into_iter().rev() {
-            // Of a file of which only parts are here, others have the rest.
+            // Row groups that are not on this machine are read by others.
             let chunks = reader.row_group_chunks(group).map_err(Error::from)?;
             if chunks.iter().all(|chunk| input.holds(chunk)) {
-                units.push(Unit { file, input: input.clone(), groups: Some(group..group + 1), bytes: share });
+                units.push(ScanUnit {
+                    file,
+                    input: input.clone(),
+                    groups: Some(group..group + 1),
+                    bytes: share,
+                });
             }
         }
         self.open = Some((file, reader));
@@ -344,21 +351,21 @@ impl Reading {
     }
 }
 
-/// What the row groups of a file say about columns.
-struct Facts {
+/// The statistics of a file's row groups, as DataFusion's pruning asks for them.
+struct RowGroupBounds {
     names: Vec<String>,
     values: Vec<Option<GroupValues>>,
     groups: usize,
 }
 
-impl Facts {
+impl RowGroupBounds {
     fn of(&self, column: &Column) -> Option<&GroupValues> {
         let place = self.names.iter().position(|name| name == column.name())?;
         self.values[place].as_ref()
     }
 }
 
-impl PruningStatistics for Facts {
+impl PruningStatistics for RowGroupBounds {
     fn min_values(&self, column: &Column) -> Option<ArrayRef> {
         self.of(column).map(|values| floats::least(&values.smallest))
     }

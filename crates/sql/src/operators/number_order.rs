@@ -1,4 +1,4 @@
-//! ORDER BY of rows of numbers: each becomes one number, and all partitions push into one sort-reduce.
+//! ORDER BY for rows of numbers: each row becomes one number, and all partitions push into one sort-reduce.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,74 +13,72 @@ use futures::{StreamExt, stream};
 use inshore_store::Budget;
 use inshore_tables::{NumberSink, NumberSort, NumberSortConfig, SortedNumbers, one_nan};
 
-use crate::{
-    Error,
-    files::BATCH_ROWS,
-    memory::Claim,
+use super::{
     numbers::NumberRows,
-    operator::{Notes, Shared},
+    shared::{Counters, Shared},
 };
+use crate::{BATCH_ROWS, Error, memory::Claim};
 
-/// Fewer rows are sorted as any others.
+/// Fewer rows than this are sorted as rows.
 const MANY_ROWS: u64 = 1 << 20;
 
-/// A sort at work.
+/// A sort of the rows of all inputs.
 pub(crate) struct NumberOrdering {
     pub inputs: Vec<SendableRecordBatchStream>,
     pub schema: SchemaRef,
     pub shared: Shared,
     pub claim: Arc<Claim>,
-    pub notes: Arc<Notes>,
+    pub counters: Arc<Counters>,
     pub numbers: Arc<NumberRows>,
-    /// What errors call it.
+    /// The operator's name in errors.
     pub name: String,
-    /// Rows to be given.
+    /// The number of rows still to be returned.
     pub left: usize,
 }
 
-/// What is sorted, in its part of the budget; nothing where no rows came.
-type Giving = Option<(SortedNumbers, Budget)>;
+/// The sorted rows and the part of the budget that they lie in; `None` without rows.
+type SortedPart = Option<(SortedNumbers, Budget)>;
 
-/// What all readers push into, from the first row on.
-struct Gathering {
+/// The sort that all readers push into, begun with the first row.
+struct SharedSort {
     shared: Shared,
     claim: Arc<Claim>,
     numbers: Arc<NumberRows>,
     name: String,
     readers: usize,
-    begun: Mutex<Option<Begun>>,
+    begun: Mutex<Option<BegunSort>>,
 }
 
-struct Begun {
+struct BegunSort {
     sort: NumberSort,
     sinks: Vec<Arc<Mutex<NumberSink>>>,
     part: Budget,
 }
 
-/// Whether it is worth it.
+/// Returns whether a sort of numbers pays.
 pub(crate) fn are_many(numbers: &NumberRows, shared: &Shared) -> bool {
     shared.limits.table_bytes.is_some() || numbers.rows.is_some_and(|rows| rows >= MANY_ROWS)
 }
 
 impl NumberOrdering {
-    /// The rows of all inputs, in order.
+    /// Returns the rows of all inputs, in order.
     pub fn run(self) -> SendableRecordBatchStream {
         let schema = self.schema.clone();
-        let state = (self, None::<Giving>);
-        let batches = stream::try_unfold(state, |(mut ordering, giving)| async move {
-            let mut giving = match giving {
-                Some(giving) => giving,
+        let state = (self, None::<SortedPart>);
+        let batches = stream::try_unfold(state, |(mut ordering, part)| async move {
+            let mut part = match part {
+                Some(part) => part,
                 None => ordering.sort().await?,
             };
-            let batch = ordering.give(&mut giving)?;
-            Ok(batch.map(|batch| (batch, (ordering, Some(giving)))))
+            let batch = ordering.next_batch(&mut part)?;
+            Ok(batch.map(|batch| (batch, (ordering, Some(part)))))
         });
         Box::pin(RecordBatchStreamAdapter::new(schema, batches))
     }
 
-    /// Reads all inputs side by side.
-    async fn sort(&mut self) -> Result<Giving> {
-        let gathering = Arc::new(Gathering {
+    /// Reads all inputs concurrently.
+    async fn sort(&mut self) -> Result<SortedPart> {
+        let shared_sort = Arc::new(SharedSort {
             shared: self.shared.clone(),
             claim: self.claim.clone(),
             numbers: self.numbers.clone(),
@@ -90,15 +88,15 @@ impl NumberOrdering {
         });
         let mut readers = JoinSet::new();
         for (number, input) in self.inputs.drain(..).enumerate() {
-            let gathering = gathering.clone();
-            readers.spawn(async move { gathering.push_all(input, number).await });
+            let shared_sort = shared_sort.clone();
+            readers.spawn(async move { shared_sort.push_all(input, number).await });
         }
         let mut rows = 0;
         while let Some(done) = readers.join_next().await {
             rows += done.map_err(|error| DataFusionError::Execution(error.to_string()))??;
         }
-        let begun = gathering.begun.lock().expect("no panic under this lock").take();
-        let Some(Begun { sort, sinks, part }) = begun else {
+        let begun = shared_sort.begun.lock().expect("no panic under this lock").take();
+        let Some(BegunSort { sort, sinks, part }) = begun else {
             self.claim.drop_floor();
             return Ok(None);
         };
@@ -107,18 +105,18 @@ impl NumberOrdering {
             sink.into_inner().expect("no panic under this lock").finish().map_err(Error::from)?;
         }
         let sorted = sort.finish().map_err(Error::from)?;
-        self.notes.went("sort-reduce of numbers", rows);
-        self.notes.reduced(&sorted.stats());
+        self.counters.add_way("sort-reduce of numbers", rows);
+        self.counters.add_sort_reduce(&sorted.stats());
         Ok(Some((sorted, part)))
     }
 
-    fn give(&mut self, giving: &mut Giving) -> Result<Option<RecordBatch>> {
+    fn next_batch(&mut self, part: &mut SortedPart) -> Result<Option<RecordBatch>> {
         self.shared.job.check_cancelled().map_err(Error::from)?;
         let rows = BATCH_ROWS.min(self.left);
         if rows == 0 {
             return Ok(None);
         }
-        let Some((sorted, _part)) = giving else { return Ok(None) };
+        let Some((sorted, _part)) = part else { return Ok(None) };
         let Some(sorted) = sorted.next_columns(rows).map_err(Error::from)? else { return Ok(None) };
         let mut columns: Vec<(usize, ArrayRef)> = self.numbers.places.iter().copied().zip(sorted).collect();
         columns.sort_unstable_by_key(|(place, _)| *place);
@@ -129,8 +127,8 @@ impl NumberOrdering {
     }
 }
 
-impl Gathering {
-    /// Where a reader pushes. The first one that has rows takes the memory.
+impl SharedSort {
+    /// Returns the sink of a reader. The first reader with rows takes the memory.
     fn sink(&self, reader: usize) -> inshore_tables::Result<Arc<Mutex<NumberSink>>> {
         let mut begun = self.begun.lock().expect("no panic under this lock");
         if begun.is_none() {
@@ -140,7 +138,7 @@ impl Gathering {
         Ok(sinks[reader % sinks.len()].clone())
     }
 
-    fn begin(&self) -> inshore_tables::Result<Begun> {
+    fn begin(&self) -> inshore_tables::Result<BegunSort> {
         let part = self.claim.take("sorting")?;
         let memory_bytes = part.memory_bytes();
         let most = (memory_bytes / NumberSort::smallest_memory_bytes(1)).max(1) as usize;
@@ -154,10 +152,10 @@ impl Gathering {
         let sort = NumberSort::new(&job, &self.name, &self.numbers.columns, &config)?;
         let sinks = (0..config.sinks).map(|_| Ok(Arc::new(Mutex::new(sort.sink()?))));
         let sinks = sinks.collect::<inshore_tables::Result<_>>()?;
-        Ok(Begun { sort, sinks, part })
+        Ok(BegunSort { sort, sinks, part })
     }
 
-    /// Pushes the rows of one input; gives their number.
+    /// Pushes the rows of one input, and returns their number.
     async fn push_all(&self, mut input: SendableRecordBatchStream, reader: usize) -> Result<u64> {
         let mut sink = None;
         let mut rows = 0;

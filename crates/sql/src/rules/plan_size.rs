@@ -1,13 +1,13 @@
-//! Plans that are too large are refused before anything walks through them.
+//! Refuses queries whose plan would be too large to walk through.
 //!
-//! A short text can stand for a plan without end. A WITH that names another one twice, forty times one behind the other, has 2^40
-//! nodes, though the library keeps each but once; whatever walks through it, and each rule of the planner does, never comes
-//! back, and nobody can stop it. So:
+//! A short text can stand for an endless plan. Forty WITH, of which each names the one before twice, make 2^40 nodes,
+//! although DataFusion stores each node once. Every rule of the planner walks through all nodes and cannot be stopped.
+//! So:
 //!
-//! - [`check_statement`] counts on the text, before it is planned: planning looks into subqueries;
-//! - [`check_plan`] counts on the plan, before it is made better, and stops counting where it is too large. It looks for what would
-//!   grow later too: filters, which are put below what they are about and become as large as all of that
-//!   together; types in types; values of a type that are large whatever they are.
+//! - [`check_statement`] counts on the text before planning, since planning looks into subqueries;
+//! - [`check_plan`] counts on the plan before optimization, and stops counting at the limit. It also looks for parts
+//!   that would grow later: filters, which grow when they are pushed below the expressions that they name; nested
+//!   types; and types whose every value is large.
 
 use std::{collections::HashMap, ops::ControlFlow, sync::Arc};
 
@@ -28,59 +28,60 @@ use datafusion::{
 };
 use inshore_store::format_bytes;
 
-use crate::{Error, files::BATCH_ROWS};
+use crate::{BATCH_ROWS, Error};
 
-/// Nodes of a plan: about a second of planning (6,000 nodes took 0.8 s in a build for tests), in which nobody can stop it.
+/// The most nodes of a plan: about a second of planning (6,000 nodes took 0.8 s in a debug build), in which nothing can
+/// stop it.
 pub(crate) const NODES_MAX: usize = 10_000;
-/// Expressions in expressions of a text: the planner's steps grow with the third power of them, and its stack with them.
+/// The greatest depth of nested expressions in a text: planning time grows with its third power, and the stack
+/// linearly.
 const DEPTH_MAX: usize = 1000;
-/// Expressions of a text, with all WITH written out.
+/// The most expressions of a text, with all WITH expanded.
 const PARTS_MAX: usize = 200_000;
-/// Joins of a plan: so many take some seconds to plan, and twice as many eight times as long.
+/// The most joins of a plan: 128 take some seconds to plan, and twice as many eight times as long.
 const JOINS_MAX: usize = 128;
-/// Sets that an aggregate groups by.
+/// The most grouping sets of an aggregate.
 const SETS_MAX: usize = 256;
-/// Parts of a column with all that it is computed from written out; parts that all conditions have more where they are put below what they are about.
+/// The most parts of a column with all expressions below it expanded; also the most parts that all conditions gain when
+/// they are pushed down.
 const MORE_PARTS_MAX: u64 = 100_000;
-/// Types that a type is made of, one in another, and bytes of their names.
+/// The limits of a type: types within it, their depth, and bytes of field names.
 const TYPES_MAX: usize = 10_000;
 const TYPE_DEPTH_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 1 << 20;
-/// Centroids of a digest of percentiles, which has 16 bytes for each; 100 are what it has unless it is said.
+/// The most centroids of a digest of percentiles, of 16 bytes each; the default is 100.
 pub(crate) const CENTROIDS_MAX: i64 = 65_536;
-/// A value that every row has, whatever it is, may be as large as this in any memory.
+/// The size of a fixed-size value that is allowed in any memory.
 const VALUE_BYTES: u64 = 16 << 10;
-/// The same for each element of a list, of which a row has any number, where a type is asked for.
+/// The size of a fixed-size list element that is allowed in a requested type, since a row has any number of elements.
 const ELEMENT_BYTES: u64 = 1 << 10;
 
-fn refused(what: String) -> DataFusionError {
+fn too_large(what: String) -> DataFusionError {
     Error::Query(what).into()
 }
 
 fn too_many_nodes() -> DataFusionError {
-    refused(format!(
-        "the query makes a plan of more than {NODES_MAX} nodes, which is more than is planned for"
-    ))
+    too_large(format!("the query needs a plan of more than {NODES_MAX} nodes, the most that are planned"))
 }
 
-/// Refuses a statement whose plan would be too large with all its WITH written out.
+/// Refuses a statement whose plan would be too large with all its WITH expanded.
 ///
 /// # Errors
-/// [`Error::Query`] for more than [`NODES_MAX`] nodes, or too many expressions.
+/// [`Error::Query`] is returned for more than [`NODES_MAX`] nodes, or too many expressions.
 pub(crate) fn check_statement(statement: &Statement) -> Result<()> {
     let statement = match statement {
         Statement::Statement(statement) => statement,
         Statement::Explain(explain) => return check_statement(&explain.statement),
         _ => return Ok(()),
     };
-    let mut count = Count { open: vec![Open::default()], named: HashMap::new(), depth: 0 };
+    let mut count = SizeCounter { open: vec![OpenQuery::default()], named: HashMap::new(), depth: 0 };
     match statement.visit(&mut count) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
 }
 
-/// Whether a query asks for all columns of something, whatever they are (`*`, or a table without SELECT).
+/// Returns whether a query asks for all columns of a table (`*`, or a table without SELECT).
 pub(crate) fn has_wildcard(statement: &Statement) -> bool {
     match statement {
         Statement::Statement(statement) => statement.visit(&mut Wildcard).is_break(),
@@ -112,33 +113,33 @@ impl Visitor for Wildcard {
     }
 }
 
-/// Counts queries and the tables that they name.
-struct Count {
-    /// The queries around this place, from the outside.
-    open: Vec<Open>,
-    /// Queries in a WITH, by where they lie, with their names.
+/// A visitor that counts queries and the tables that they name.
+struct SizeCounter {
+    /// The queries around the current node, from the outside.
+    open: Vec<OpenQuery>,
+    /// The names of queries in a WITH, by address.
     named: HashMap<*const Query, String>,
-    /// Expressions around this place.
+    /// The number of expressions around the current node.
     depth: usize,
 }
 
 #[derive(Default)]
-struct Open {
-    size: Size,
-    /// What the names in its WITH stand for.
-    sizes: HashMap<String, Size>,
+struct OpenQuery {
+    size: QuerySize,
+    /// The sizes of the queries in its WITH, by name.
+    sizes: HashMap<String, QuerySize>,
 }
 
 /// The size of a query.
 #[derive(Clone, Copy, Default)]
-struct Size {
+struct QuerySize {
     nodes: usize,
-    /// Its expressions.
+    /// The number of expressions.
     parts: usize,
 }
 
-impl Count {
-    fn add(&mut self, size: Size) -> ControlFlow<DataFusionError> {
+impl SizeCounter {
+    fn add(&mut self, size: QuerySize) -> ControlFlow<DataFusionError> {
         let own = &mut self.open.last_mut().expect("the statement is around all of it").size;
         own.nodes = own.nodes.saturating_add(size.nodes);
         own.parts = own.parts.saturating_add(size.parts);
@@ -146,30 +147,30 @@ impl Count {
             return ControlFlow::Break(too_many_nodes());
         }
         if own.parts > PARTS_MAX {
-            return ControlFlow::Break(refused(format!(
-                "the query has more than {PARTS_MAX} expressions with its WITH written out, which is more than is planned for"
+            return ControlFlow::Break(too_large(format!(
+                "the query has more than {PARTS_MAX} expressions with its WITH expanded, the most that are planned"
             )));
         }
         ControlFlow::Continue(())
     }
 }
 
-/// A name as the library compares it.
-pub(crate) fn normal(name: &Ident) -> String {
+/// Normalizes a name as DataFusion compares it.
+pub(crate) fn normal_name(name: &Ident) -> String {
     if name.quote_style.is_some() { name.value.clone() } else { name.value.to_ascii_lowercase() }
 }
 
-impl Visitor for Count {
+impl Visitor for SizeCounter {
     type Break = DataFusionError;
 
     fn pre_visit_expr(&mut self, _: &Asked) -> ControlFlow<DataFusionError> {
         self.depth += 1;
         if self.depth > DEPTH_MAX {
-            return ControlFlow::Break(refused(format!(
-                "the query has more than {DEPTH_MAX} expressions in each other, as a + b + ... and a OR b OR ... have: IN takes more"
+            return ControlFlow::Break(too_large(format!(
+                "the query nests more than {DEPTH_MAX} expressions, as a + b + ... and a OR b OR ... do: IN takes longer lists"
             )));
         }
-        self.add(Size { nodes: 0, parts: 1 })
+        self.add(QuerySize { nodes: 0, parts: 1 })
     }
 
     fn post_visit_expr(&mut self, _: &Asked) -> ControlFlow<DataFusionError> {
@@ -178,9 +179,9 @@ impl Visitor for Count {
     }
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<DataFusionError> {
-        self.open.push(Open { size: Size { nodes: 1, parts: 0 }, sizes: HashMap::new() });
+        self.open.push(OpenQuery { size: QuerySize { nodes: 1, parts: 0 }, sizes: HashMap::new() });
         for named in query.with.iter().flat_map(|with| &with.cte_tables) {
-            self.named.insert(&raw const *named.query, normal(&named.alias.name));
+            self.named.insert(&raw const *named.query, normal_name(&named.alias.name));
         }
         ControlFlow::Continue(())
     }
@@ -188,7 +189,7 @@ impl Visitor for Count {
     fn post_visit_query(&mut self, query: &Query) -> ControlFlow<DataFusionError> {
         let size = self.open.pop().expect("it was opened").size;
         match self.named.remove(&(&raw const *query)) {
-            // It counts where it is named.
+            // A query in a WITH counts where its name is used.
             Some(name) => {
                 self.open.last_mut().expect("a WITH is in a query").sizes.insert(name, size);
                 ControlFlow::Continue(())
@@ -199,19 +200,19 @@ impl Visitor for Count {
 
     fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<DataFusionError> {
         let name = match &relation.0[..] {
-            [part] => part.as_ident().map(normal),
+            [part] => part.as_ident().map(normal_name),
             _ => None,
         };
         let size =
             name.and_then(|name| self.open.iter().rev().find_map(|open| open.sizes.get(&name).copied()));
-        self.add(size.unwrap_or(Size { nodes: 1, parts: 0 }))
+        self.add(size.unwrap_or(QuerySize { nodes: 1, parts: 0 }))
     }
 }
 
-/// Refuses a plan that is too large, or would be.
+/// Refuses a plan that is too large, or would become so.
 ///
 /// # Errors
-/// [`Error::Query`] that names the number.
+/// [`Error::Query`] names the number, [`Error::Memory`] the size of a type's values.
 pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
     let (mut nodes, mut joins) = (0, 0);
     plan.apply_with_subqueries(|node| {
@@ -224,16 +225,16 @@ pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
     }
     if joins > JOINS_MAX {
         let what = format!(
-            "the query has {joins} joins (EXCEPT and INTERSECT are some): {JOINS_MAX} are planned for"
+            "the query has {joins} joins (EXCEPT and INTERSECT count as joins), and at most {JOINS_MAX} are planned"
         );
-        return Err(refused(what));
+        return Err(too_large(what));
     }
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::Aggregate(aggregate) = node {
             let sets = aggregate.group_expr.iter().map(sets_of).fold(1, usize::saturating_mul);
             if sets > SETS_MAX {
-                return Err(refused(format!(
-                    "the query groups by {sets} sets of columns, and {SETS_MAX} are allowed"
+                return Err(too_large(format!(
+                    "the query groups by {sets} sets of columns, and at most {SETS_MAX} are allowed"
                 )));
             }
         }
@@ -253,13 +254,13 @@ pub(crate) fn check_plan(plan: &LogicalPlan, memory_bytes: u64) -> Result<()> {
             })
         })
     })?;
-    let mut written = Written::default();
+    let mut written = ExpandedSizes::default();
     plan.visit(&mut written)?;
     plan.apply_with_subqueries(|node| node.apply_subqueries(|subquery| subquery.visit(&mut written)))?;
     Ok(())
 }
 
-/// How many sets of columns an expression groups by.
+/// Returns the number of grouping sets of an expression.
 fn sets_of(group: &Expr) -> usize {
     match group {
         Expr::GroupingSet(GroupingSet::Cube(columns)) => u32::try_from(columns.len())
@@ -272,10 +273,10 @@ fn sets_of(group: &Expr) -> usize {
     }
 }
 
-/// Refuses a digest of percentiles that has room for too many centroids from the start.
+/// Refuses a digest of percentiles with capacity for too many centroids.
 ///
 /// # Errors
-/// [`Error::Query`] that says so.
+/// [`Error::Query`] names the limit.
 fn check_digest(function: &str, args: &[Expr]) -> Result<()> {
     let centroids = match function {
         "approx_percentile_cont" => args.get(2),
@@ -292,15 +293,15 @@ fn check_digest(function: &str, args: &[Expr]) -> Result<()> {
         Some(other) => {
             let what =
                 format!("{function} takes a number of centroids from 1 to {CENTROIDS_MAX}, not {other}");
-            Err(refused(what))
+            Err(too_large(what))
         }
     }
 }
 
-/// Refuses a type of too many types, and one of which each value is too large whatever it is.
+/// Refuses a type that is nested too far, or whose every value is too large.
 ///
 /// # Errors
-/// [`Error::Query`] or [`Error::Memory`] that says so.
+/// [`Error::Query`] is returned for the nesting, [`Error::Memory`] for the size.
 pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
     let (mut types, mut name_bytes) = (0, 0);
     let mut is_one_more = |kind: &DataType, depth: usize| {
@@ -312,20 +313,21 @@ pub(crate) fn check_type(kind: &DataType, memory_bytes: u64) -> Result<()> {
         types <= TYPES_MAX && depth <= TYPE_DEPTH_MAX && name_bytes <= NAME_BYTES_MAX
     };
     if !of_every_type(kind, 0, &mut is_one_more) {
-        return Err(refused(format!(
-            "a column of the query has a type of more than {TYPES_MAX} types, {TYPE_DEPTH_MAX} in each other, or a MiB of names"
+        return Err(too_large(format!(
+            "a column of the query has a type of more than {TYPES_MAX} types, more than {TYPE_DEPTH_MAX} levels, or more than 1 MiB of names"
         )));
     }
     let (bytes, allowed) = (fixed_bytes(kind), VALUE_BYTES.max(memory_bytes / BATCH_ROWS as u64));
     if bytes > allowed {
         let (bytes, allowed) = (format_bytes(bytes), format_bytes(allowed));
-        let what = format!("each value of a type of the query has {bytes}, and {allowed} are allowed");
+        let what =
+            format!("each value of a type of the query takes {bytes}, and at most {allowed} are allowed");
         return Err(Error::Memory(what).into());
     }
     Ok(())
 }
 
-/// The bytes that each value of a type has, whatever it is: also null, and where nothing else is known of it.
+/// Returns the bytes that every value of a type takes, also null.
 fn fixed_bytes(kind: &DataType) -> u64 {
     match kind {
         DataType::FixedSizeBinary(size) => u64::try_from(*size).unwrap_or(0),
@@ -339,10 +341,10 @@ fn fixed_bytes(kind: &DataType) -> u64 {
     }
 }
 
-/// Refuses a type that is asked for of whose lists each element is large whatever it is.
+/// Refuses a requested type with list elements that are all too large.
 ///
 /// # Errors
-/// [`Error::Memory`] that says so.
+/// [`Error::Memory`] names the size of an element and the limit.
 pub(crate) fn check_elements(kind: &DataType) -> Result<()> {
     let mut largest = 0;
     of_every_type(kind, 0, &mut |list, _| {
@@ -358,13 +360,14 @@ pub(crate) fn check_elements(kind: &DataType) -> Result<()> {
     });
     if largest > ELEMENT_BYTES {
         let [bytes, allowed] = [largest, ELEMENT_BYTES].map(format_bytes);
-        let what = format!("each element of a type of the query has {bytes}, and {allowed} are allowed");
+        let what =
+            format!("each element of a type of the query takes {bytes}, and at most {allowed} are allowed");
         return Err(Error::Memory(what).into());
     }
     Ok(())
 }
 
-/// Whether `holds` of a type and of all that it is made of, each with how many are around it; asks no further where it does not.
+/// Returns whether `holds` is true of a type at its depth and of all types within it; stops at the first that is false.
 pub(crate) fn of_every_type(
     kind: &DataType,
     depth: usize,
@@ -395,16 +398,16 @@ pub(crate) fn of_every_type(
         }
 }
 
-/// How many parts each column of a plan has, with all that it is computed from written out.
+/// A visitor that counts the parts of each column with all expressions below it expanded.
 #[derive(Default)]
-struct Written {
-    /// For the inputs that were walked through and not used yet.
+struct ExpandedSizes {
+    /// The counts of visited inputs whose parent was not visited yet.
     inputs: Vec<Vec<u64>>,
-    /// Parts that the conditions so far have more.
+    /// The parts that all conditions so far would gain.
     more: u64,
 }
 
-impl<'n> TreeNodeVisitor<'n> for Written {
+impl<'n> TreeNodeVisitor<'n> for ExpandedSizes {
     type Node = LogicalPlan;
 
     fn f_up(&mut self, node: &'n LogicalPlan) -> Result<TreeNodeRecursion> {
@@ -424,7 +427,7 @@ impl<'n> TreeNodeVisitor<'n> for Written {
                 let sides = [(join.left.schema(), &inputs[0]), (join.right.schema(), &inputs[1])];
                 let on = join.on.iter().flat_map(|(left, right)| [left, right]);
                 on.chain(&join.filter).try_for_each(|expression| self.check_filter(expression, &sides))?;
-                joined(join, &inputs)
+                join_columns(join, &inputs)
             }
             LogicalPlan::Aggregate(aggregate) => {
                 let of = |expression| parts_of(expression, &[(aggregate.input.schema(), &inputs[0])]);
@@ -442,19 +445,19 @@ impl<'n> TreeNodeVisitor<'n> for Written {
             _ => vec![largest; columns],
         };
         if let Some(written) = parts.iter().find(|parts| **parts > MORE_PARTS_MAX) {
-            return Err(refused(format!(
-                "a column of the query has {written} parts with the columns that it is computed from written out, which is more than \
-                 is planned for"
+            return Err(too_large(format!(
+                "a column of the query has {written} parts with the columns that it is computed from expanded, and at most \
+                 {MORE_PARTS_MAX} are planned"
             )));
         }
-        // Aggregates and windows are computed, and nothing is put below them.
+        // Results of aggregates and windows are computed first, and nothing is pushed below them.
         parts.resize(columns, 1);
         self.inputs.push(parts);
         Ok(TreeNodeRecursion::Continue)
     }
 }
 
-fn joined(join: &Join, inputs: &[Vec<u64>]) -> Vec<u64> {
+fn join_columns(join: &Join, inputs: &[Vec<u64>]) -> Vec<u64> {
     match join.join_type {
         JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => inputs[1].clone(),
         JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => inputs[0].clone(),
@@ -462,12 +465,12 @@ fn joined(join: &Join, inputs: &[Vec<u64>]) -> Vec<u64> {
     }
 }
 
-/// An input: its columns, and how many parts each of them has.
-type Side<'a> = (&'a Arc<DFSchema>, &'a Vec<u64>);
+/// An input: its columns, and the number of parts of each.
+type JoinSide<'a> = (&'a Arc<DFSchema>, &'a Vec<u64>);
 
-fn parts_of(expression: &Expr, sides: &[Side<'_>]) -> Result<u64> {
+fn parts_of(expression: &Expr, sides: &[JoinSide<'_>]) -> Result<u64> {
     let of_column = |column: &Column| {
-        let find = |(schema, parts): &Side<'_>| {
+        let find = |(schema, parts): &JoinSide<'_>| {
             schema.maybe_index_of_column(column).and_then(|index| parts.get(index).copied())
         };
         sides.iter().find_map(find).unwrap_or(1)
@@ -481,14 +484,14 @@ fn parts_of(expression: &Expr, sides: &[Side<'_>]) -> Result<u64> {
     Ok(parts)
 }
 
-impl Written {
-    fn check_filter(&mut self, expression: &Expr, sides: &[Side<'_>]) -> Result<()> {
+impl ExpandedSizes {
+    fn check_filter(&mut self, expression: &Expr, sides: &[JoinSide<'_>]) -> Result<()> {
         let (written, own) = (parts_of(expression, sides)?, parts_of(expression, &[])?);
         self.more = self.more.saturating_add(written.saturating_sub(own));
         if self.more > MORE_PARTS_MAX {
-            return Err(refused(format!(
-                "the conditions of the query have {} parts more with their columns written out, which is more than is planned for \
-                 (conditions nearer to the tables help)",
+            return Err(too_large(format!(
+                "the conditions of the query gain {} parts with their columns expanded, and at most {MORE_PARTS_MAX} are planned \
+                 (move conditions into subqueries over the tables)",
                 self.more
             )));
         }

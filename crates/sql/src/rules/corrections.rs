@@ -1,20 +1,21 @@
-//! Questions that the query library answers wrongly (DataFusion 55.2): asked in another way, or refused.
+//! Corrections for queries that DataFusion 55.2 answers wrongly: they are rewritten, or refused.
 //!
 //! ```text
-//!   x IN (1, NULL)                           sets of lists are united and cut as if NULL were a value: (x IN (1)) OR NULL
-//!   EXISTS (SELECT count(*) ...)             one row whatever it counts: true, not the rows that there are
-//!   x IN (SELECT count(*) ... WHERE outer)   one row: x = (SELECT count(*) ...)
-//!   1 NOT IN (SELECT ...), and correlated    a null among the rows is lost: refused
-//!   EXCEPT ALL, INTERSECT ALL                all copies of a row go or stay: refused
-//!   (x IN (SELECT ...)) IS NULL, NOT IN under OR   a null among the rows is lost in all places but conditions of WHERE that stand
-//!                                            alone or under AND and OR: x = ANY (SELECT ...)
-//!   x > ANY (SELECT x FROM t)                x is taken for that of the subquery: its column gets a name of its own
-//!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument: no order is known of it (mended.rs)
-//!   FROM t                                   no columns: SELECT * FROM t
-//!   SELECT a, a                              an error: SELECT a, a AS a_1 (names.rs)
-//!   price = 432863.16                        compared by 15 digits behind the point (literals.rs)
-//!   9223372036854775807 + 1                  wraps: an error (checked.rs)
-//!   NULLIF(1, 2.5)                           a fraction: of the type of 1 (nullif.rs)
+//!   query                                    fault                                          correction
+//!   x IN (1, NULL)                           lists are combined as if NULL were a value     (x IN (1)) OR NULL
+//!   EXISTS (SELECT count(*) ...)             depends on the rows, not on the one result     true
+//!   x IN (SELECT count(*) ... WHERE outer)   the same                                       x = (SELECT count(*) ...)
+//!   1 NOT IN (SELECT ...), and correlated    a null among the rows is lost                  refused
+//!   EXCEPT ALL, INTERSECT ALL                all copies of a row go or stay                 refused
+//!   (x IN (SELECT ...)) IS NULL,             a null among the rows is lost, except in       x = ANY (SELECT ...)
+//!     NOT IN under OR                        WHERE alone or under AND and OR
+//!   x > ANY (SELECT x FROM t)                both x are taken for the subquery's            a new name for its column
+//!   ORDER BY date_trunc(zoned time)          taken to be in the order of its argument       no known order (scalar_functions.rs)
+//!   FROM t                                   no columns                                     SELECT * FROM t
+//!   SELECT a, a                              an error                                       SELECT a, a AS a_1 (column_names.rs)
+//!   price = 432863.16                        compared by 15 digits behind the point         exact (literals.rs)
+//!   9223372036854775807 + 1                  wraps around                                   an error (overflow.rs)
+//!   NULLIF(1, 2.5)                           a fraction                                     the type of 1 (nullif.rs)
 //! ```
 
 use std::{ops::ControlFlow, sync::Arc};
@@ -42,35 +43,35 @@ use datafusion::{
     },
 };
 
-use crate::{
-    Error,
+use super::{
+    column_names::rename_repeats,
     literals::{keep_digits, with_numbers},
-    names::rename_repeats,
 };
+use crate::Error;
 
 fn refused(what: &str, instead: &str) -> DataFusionError {
     Error::Query(format!("{what} is refused, since DataFusion 55.2 answers it wrongly: {instead}")).into()
 }
 
-/// Asks a statement so that the library understands it.
+/// Rewrites a statement that DataFusion would misunderstand.
 ///
 /// # Errors
-/// [`Error::Query`] for EXCEPT ALL and INTERSECT ALL.
-pub(crate) fn mend_statement(statement: &mut Statement) -> Result<()> {
+/// [`Error::Query`] is returned for EXCEPT ALL and INTERSECT ALL.
+pub(crate) fn correct_statement(statement: &mut Statement) -> Result<()> {
     let asked = match statement {
         Statement::Statement(asked) => asked,
-        Statement::Explain(explain) => return mend_statement(&mut explain.statement),
+        Statement::Explain(explain) => return correct_statement(&mut explain.statement),
         _ => return Ok(()),
     };
-    match VisitMut::visit(asked.as_mut(), &mut Mend) {
+    match VisitMut::visit(asked.as_mut(), &mut CorrectionVisitor) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
 }
 
-struct Mend;
+struct CorrectionVisitor;
 
-impl VisitorMut for Mend {
+impl VisitorMut for CorrectionVisitor {
     type Break = DataFusionError;
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<DataFusionError> {
@@ -101,36 +102,37 @@ impl VisitorMut for Mend {
     }
 }
 
-/// Asks a plan so that the library answers it rightly, before it is optimized.
+/// Rewrites a plan that DataFusion would answer wrongly, before the plan is optimized.
 ///
 /// # Errors
-/// [`Error::Query`] for `NOT IN` of a constant, or over a subquery that names columns from outside of it.
-pub(crate) fn mend_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let mended = plan.transform_up_with_subqueries(|node| {
+/// [`Error::Query`] is returned for `NOT IN` of a constant, or over a correlated subquery.
+pub(crate) fn correct_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let corrected = plan.transform_up_with_subqueries(|node| {
         let names = NamePreserver::new(&node);
         let schema = merge_schema(&node.inputs());
-        let mended = node.map_expressions(|expr| {
+        let corrected = node.map_expressions(|expr| {
             let name = names.save(&expr);
-            let mended = with_numbers(expr, &schema)?.transform_data(|expr| expr.transform_up(mend_expr))?;
-            Ok(mended.update_data(|expr| name.restore(expr)))
+            let corrected =
+                with_numbers(expr, &schema)?.transform_data(|expr| expr.transform_up(correct_expr))?;
+            Ok(corrected.update_data(|expr| name.restore(expr)))
         })?;
-        mended.map_data(|node| match node {
+        corrected.map_data(|node| match node {
             LogicalPlan::Filter(mut filter) => {
                 let schema = filter.input.schema().clone();
-                filter.predicate = mend_condition(filter.predicate, Place::Top, &schema)?;
+                filter.predicate = correct_condition(filter.predicate, ConditionPlace::Top, &schema)?;
                 Ok(LogicalPlan::Filter(filter))
             }
             other => other.recompute_schema(),
         })
     })?;
-    Ok(mended.data)
+    Ok(corrected.data)
 }
 
-/// Refuses what is left of subqueries that name columns from outside of them, once a plan is optimized: the library makes joins of
-/// the others, and runs none as they are.
+/// Refuses correlated subqueries that are left after optimization: DataFusion turns the others into joins, and cannot
+/// run these.
 ///
 /// # Errors
-/// [`Error::Query`] with what the subquery computes, and the columns from outside of it.
+/// [`Error::Query`] names the subquery's result, and the outer columns.
 pub(crate) fn check_subqueries(plan: &LogicalPlan) -> Result<()> {
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {
@@ -161,7 +163,7 @@ pub(crate) fn check_subqueries(plan: &LogicalPlan) -> Result<()> {
     Ok(())
 }
 
-/// A column from outside, as people call it.
+/// Formats a column of an outer query.
 fn outer_name(expr: &Expr) -> String {
     match expr {
         Expr::OuterReferenceColumn(_, column) => column.flat_name(),
@@ -169,9 +171,9 @@ fn outer_name(expr: &Expr) -> String {
     }
 }
 
-fn mend_expr(expr: Expr) -> Result<Transformed<Expr>> {
+fn correct_expr(expr: Expr) -> Result<Transformed<Expr>> {
     match expr {
-        Expr::InList(list) => Ok(mend_list(list)),
+        Expr::InList(list) => Ok(correct_list(list)),
         Expr::Exists(Exists { subquery, negated }) if has_one_row(&subquery.subquery) => {
             Ok(Transformed::yes(lit(!negated)))
         }
@@ -199,30 +201,30 @@ fn mend_expr(expr: Expr) -> Result<Transformed<Expr>> {
     }
 }
 
-/// Where in the condition of a WHERE an expression stands.
+/// The place of an expression in the condition of a WHERE.
 #[derive(Clone, Copy)]
-enum Place {
-    /// Alone, or under AND: false and unknown are the same, and NOT IN looks at nulls.
+enum ConditionPlace {
+    /// The expression stands alone, or under AND: false and unknown have the same effect, and NOT IN looks at nulls.
     Top,
-    /// Under AND and OR: false and unknown are the same.
+    /// The expression stands under AND and OR: false and unknown have the same effect.
     Under,
 }
 
-/// Asks for `x = ANY (...)` where the library would take an unknown `x IN (...)` for false, and that matters.
-fn mend_condition(expr: Expr, place: Place, schema: &DFSchema) -> Result<Expr> {
+/// Writes `x = ANY (...)` where DataFusion would take an unknown `x IN (...)` for false, and the difference matters.
+fn correct_condition(expr: Expr, place: ConditionPlace, schema: &DFSchema) -> Result<Expr> {
     let is_in = |expr: &Expr| matches!(expr, Expr::InSubquery(InSubquery { negated: false, .. }));
     match (expr, place) {
         (Expr::BinaryExpr(BinaryExpr { left, op: op @ (Operator::And | Operator::Or), right }), _) => {
-            let place = if op == Operator::And { place } else { Place::Under };
-            let left = Box::new(mend_condition(*left, place, schema)?);
-            let right = Box::new(mend_condition(*right, place, schema)?);
+            let place = if op == Operator::And { place } else { ConditionPlace::Under };
+            let left = Box::new(correct_condition(*left, place, schema)?);
+            let right = Box::new(correct_condition(*right, place, schema)?);
             Ok(Expr::BinaryExpr(BinaryExpr { left, op, right }))
         }
         (expr, _) if is_in(&expr) => Ok(expr),
-        (expr @ Expr::InSubquery(_), Place::Top) => Ok(expr),
-        (Expr::Not(inner), Place::Top) if is_in(&inner) => Ok(Expr::Not(inner)),
+        (expr @ Expr::InSubquery(_), ConditionPlace::Top) => Ok(expr),
+        (Expr::Not(inner), ConditionPlace::Top) if is_in(&inner) => Ok(Expr::Not(inner)),
         (expr, _) => {
-            let mended = expr.transform_up(|part| {
+            let corrected = expr.transform_up(|part| {
                 let Expr::InSubquery(InSubquery { expr, subquery, negated }) = part else {
                     return Ok(Transformed::no(part));
                 };
@@ -238,12 +240,12 @@ fn mend_condition(expr: Expr, place: Place, schema: &DFSchema) -> Result<Expr> {
                     Expr::SetComparison(SetComparison { expr, subquery, op, quantifier: SetQuantifier::Any });
                 Ok(Transformed::yes(if negated { Expr::Not(Box::new(any)) } else { any }))
             })?;
-            Ok(mended.data)
+            Ok(corrected.data)
         }
     }
 }
 
-/// A subquery whose column is not called as one around it.
+/// Renames a subquery's column, so that no outer column has the same name.
 fn with_own_name(subquery: Subquery) -> Result<Subquery> {
     let column = Column::from(subquery.subquery.schema().qualified_field(0));
     let rows = LogicalPlanBuilder::from(subquery.subquery.as_ref().clone())
@@ -253,8 +255,8 @@ fn with_own_name(subquery: Subquery) -> Result<Subquery> {
     Ok(Subquery { subquery: Arc::new(rows), ..subquery })
 }
 
-/// Takes the nulls out of a list: a value that is not among the others is unknown then.
-fn mend_list(mut list: InList) -> Transformed<Expr> {
+/// Removes the nulls from a list: a value that equals no other element is unknown then.
+fn correct_list(mut list: InList) -> Transformed<Expr> {
     let all = list.list.len();
     list.list.retain(|value| !is_null(value));
     if list.list.len() == all {
@@ -281,7 +283,7 @@ fn is_correlated(subquery: &Subquery) -> bool {
     !subquery.outer_ref_columns.is_empty()
 }
 
-/// True for a plan that always gives exactly one row: an aggregate without GROUP BY and HAVING.
+/// Returns whether a plan always gives exactly one row: an aggregate without GROUP BY and HAVING.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_one_row(&projection.input),

@@ -1,7 +1,8 @@
-//! Columns of a result that have one name: the second `a` is `a_1`, as in DuckDB.
+//! Unique names for the columns of a result: the second `a` is `a_1`, as in DuckDB.
 //!
-//! The library refuses a SELECT that names a column twice, so [`rename_repeats`] gives later ones a name in the text. Columns of several
-//! tables may have one name in a plan (`t.id, u.id`, `*` of a join): [`result_schema`] renames those when rows come out.
+//! DataFusion refuses a SELECT that names a column twice, so [`rename_repeats`] adds names for the later columns to the
+//! text. Columns of several tables may have one name in a plan (`t.id, u.id`, `*` of a join): [`result_schema`] renames
+//! those when rows are returned.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,9 +13,9 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::sql::sqlparser::ast::{Expr, Ident, SelectItem, WildcardAdditionalOptions};
 use inshore_tables::unique_names;
 
-use crate::plan_size::normal;
+use super::plan_size::normal_name;
 
-/// The columns of a result, each with a name of its own.
+/// Gives each column of a result a name of its own.
 pub(crate) fn result_schema(schema: &SchemaRef) -> SchemaRef {
     let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
     let unique = unique_names(names.clone());
@@ -26,13 +27,13 @@ pub(crate) fn result_schema(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
 }
 
-/// Names those items of a SELECT that are called as one before them, and columns beside a `*`, which has them too.
+/// Names those items of a SELECT that repeat an earlier name, and columns beside a `*` that contains them.
 pub(crate) fn rename_repeats(items: &mut [SelectItem]) {
-    let names: Vec<Option<Name>> = items.iter().map(Name::of).collect();
+    let names: Vec<Option<ColumnName>> = items.iter().map(ColumnName::of).collect();
     let has_all = items.iter().any(|item| matches!(item, SelectItem::Wildcard(options) if is_plain(options)));
     let mut taken: HashSet<String> = names.iter().flatten().map(|name| name.last.clone()).collect();
-    // For each name the first columns of it, one for each table; and the last number behind it.
-    let mut seen: HashMap<&str, (Vec<&Name>, usize)> = HashMap::new();
+    // For each name: its first columns, one for each table, and the last number that was appended.
+    let mut seen: HashMap<&str, (Vec<&ColumnName>, usize)> = HashMap::new();
     for (name, item) in names.iter().zip(items) {
         let Some(name) = name else { continue };
         let (firsts, number) = seen.entry(&name.last).or_default();
@@ -60,7 +61,7 @@ pub(crate) fn rename_repeats(items: &mut [SelectItem]) {
     }
 }
 
-/// A `*` for all columns under their names.
+/// Returns whether a `*` stands for all columns under their own names.
 fn is_plain(options: &WildcardAdditionalOptions) -> bool {
     let WildcardAdditionalOptions {
         wildcard_token: _,
@@ -79,31 +80,31 @@ fn is_plain(options: &WildcardAdditionalOptions) -> bool {
         && opt_alias.is_none()
 }
 
-/// What a column of a result is called.
-struct Name {
-    /// The table that it is said to be of.
+/// The name of a column of a result.
+struct ColumnName {
+    /// The table in front of the column's name.
     table: Option<String>,
     last: String,
-    /// It is a column as it is, without a name for it.
+    /// The item is a column without an alias.
     is_column: bool,
 }
 
-impl Name {
-    fn of(item: &SelectItem) -> Option<Name> {
-        let plain = |last: String| Name { table: None, last, is_column: false };
+impl ColumnName {
+    fn of(item: &SelectItem) -> Option<ColumnName> {
+        let plain = |last: String| ColumnName { table: None, last, is_column: false };
         match item {
-            SelectItem::ExprWithAlias { alias, .. } => Some(plain(normal(alias))),
+            SelectItem::ExprWithAlias { alias, .. } => Some(plain(normal_name(alias))),
             SelectItem::UnnamedExpr(expr) => {
                 let mut expr = expr;
                 while let Expr::Nested(inner) = expr {
                     expr = inner;
                 }
                 Some(match expr {
-                    Expr::Identifier(name) => Name { is_column: true, ..plain(normal(name)) },
+                    Expr::Identifier(name) => ColumnName { is_column: true, ..plain(normal_name(name)) },
                     Expr::CompoundIdentifier(parts) => {
                         let (last, before) = parts.split_last()?;
-                        let table = before.iter().map(normal).collect::<Vec<_>>().join(".");
-                        Name { table: Some(table), last: normal(last), is_column: true }
+                        let table = before.iter().map(normal_name).collect::<Vec<_>>().join(".");
+                        ColumnName { table: Some(table), last: normal_name(last), is_column: true }
                     }
                     other => plain(lower(&other.to_string())),
                 })
@@ -112,14 +113,14 @@ impl Name {
         }
     }
 
-    /// Columns of different tables may have one name within a plan.
-    fn is_same(&self, other: &Name) -> bool {
+    /// Returns whether two names collide. Columns of different tables may have one name within a plan.
+    fn is_same(&self, other: &ColumnName) -> bool {
         let are_apart = matches!((&self.table, &other.table), (Some(one), Some(other)) if one != other);
         self.last == other.last && !are_apart
     }
 }
 
-/// SQL in small letters but for what stands in quotes.
+/// Converts SQL to lower case, except for text in quotes.
 fn lower(text: &str) -> String {
     let mut quote = None;
     let letter = |letter: char| {

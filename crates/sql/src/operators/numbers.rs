@@ -1,4 +1,4 @@
-//! Which groups and rows are of numbers alone, so that they are sorted as records of a few words.
+//! Finds groups and rows that consist of numbers alone, which are sorted as records of a few words.
 
 use std::sync::Arc;
 
@@ -24,28 +24,28 @@ use datafusion::{
 };
 use inshore_tables::{Fold, NumberColumn, NumberGroups, NumberSort, NumberState};
 
-use crate::{floats::normal_column, scan::Scan};
+use crate::{rules::floats::normal_column, scan::Scan};
 
-/// The key and the states of groups of numbers, and what tables tell of them.
+/// The key and the states of groups of numbers, with the known bounds of their table.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     pub key: DataType,
-    /// All keys lie between these.
+    /// The smallest and the largest possible key.
     pub range: Option<(i128, i128)>,
     pub states: Vec<NumberState>,
-    /// About how many rows come in, all partitions together.
+    /// An estimate of the rows that come in, of all partitions together.
     pub rows: Option<u64>,
 }
 
 impl Numbers {
-    /// `None` where a key or a state is something else. `states` are the types of all functions' states, one after the
-    /// other.
+    /// Describes an aggregate by its key type and the types of all functions' states, in order. `None` means that a key
+    /// or a state is no number.
     pub fn of(aggregate: &AggregateExec, key: &[DataType], states: &[DataType]) -> Result<Option<Numbers>> {
         let [key] = key else { return Ok(None) };
         let Some(folds) = aggregate.aggr_expr().iter().map(folds).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
-        // Where it is not found, nothing is known.
+        // Without the first stage no bounds are known.
         let first = first_stage(aggregate);
         let mut described = Vec::new();
         let mut kinds = states.iter();
@@ -70,21 +70,21 @@ impl Numbers {
     }
 }
 
-/// Rows of numbers alone, and how they are sorted.
+/// Rows that consist of numbers alone, and their order.
 #[derive(Debug)]
 pub(crate) struct NumberRows {
-    /// The columns in which order counts, then the others.
+    /// The sort columns in their order, then the others.
     pub columns: Vec<NumberColumn>,
-    /// Where each of them stands in a row.
+    /// The position in a row of each of `columns`.
     pub places: Vec<usize>,
-    /// About how many rows come in.
+    /// An estimate of the rows that come in.
     pub rows: Option<u64>,
-    /// Every NaN is one value, the greatest; else NaN are ordered by their bits.
+    /// Every NaN is one value, the greatest; otherwise NaN are ordered by their bits.
     pub has_one_nan: bool,
 }
 
 impl NumberRows {
-    /// `None` where a column is something else, or all together are too wide.
+    /// Describes rows with these sort keys; `None` where a column is no number, or the columns together are too wide.
     pub fn of(input: &Arc<dyn ExecutionPlan>, keys: &[(usize, SortOptions)]) -> Result<Option<NumberRows>> {
         let schema = input.schema();
         let others = (0..schema.fields().len()).filter(|place| keys.iter().all(|(key, _)| key != place));
@@ -110,8 +110,8 @@ impl NumberRows {
 }
 
 impl NumberRows {
-    /// Rows of one fraction each, sorted by its normal form. Nothing comes behind a zero that could tell in which order those of both
-    /// signs have to be, so that the column itself is sorted.
+    /// Describes rows of one fraction each, sorted by the normal form. No second key follows that could show the order
+    /// of zeros of both signs, so the column itself is sorted.
     pub fn of_fractions(input: &Arc<dyn ExecutionPlan>, order: &LexOrdering) -> Result<Option<NumberRows>> {
         let [PhysicalSortExpr { expr, options }] = &order[..] else { return Ok(None) };
         if input.schema().fields().len() != 1 || normal_column(&**expr).is_none() {
@@ -122,13 +122,13 @@ impl NumberRows {
     }
 }
 
-/// About how many rows a plan gives.
+/// Estimates the number of rows of a plan.
 fn rows_of(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<u64>> {
     let statistics = StatisticsContext::new().compute(&**plan, &StatisticsArgs::new())?;
     Ok(statistics.num_rows.get_value().map(|&rows| rows as u64))
 }
 
-/// How each column of a function's state is put together, and whether it is a count, which is never null.
+/// Returns how each column of a function's state is combined, and whether the column is a count, which is never null.
 fn folds(function: &Arc<AggregateFunctionExpr>) -> Option<&'static [(Fold, bool)]> {
     let name = function.fun().name();
     match name {
@@ -143,7 +143,7 @@ fn folds(function: &Arc<AggregateFunctionExpr>) -> Option<&'static [(Fold, bool)
     }
 }
 
-/// The stage that sees the rows: where there are two, they come through an exchange.
+/// Returns the stage that sees the rows: with two stages, the second gets its input through an exchange.
 fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     if aggregate.mode().input_mode() == AggregateInputMode::Raw {
         return Some(aggregate);
@@ -155,8 +155,8 @@ fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     below.downcast_ref().filter(|first: &&AggregateExec| first.mode().input_mode() == AggregateInputMode::Raw)
 }
 
-/// What files say of a column, where all rows are rows of files, some of them left out: what is true there is true here. The
-/// library's own statistics of a plan are estimates.
+/// Returns a column's statistics from the files, where every row of the plan is a row of the files. The filters of the
+/// plan only remove rows, so the bounds hold; DataFusion's own statistics of a plan are estimates.
 fn of_file<'a>(
     column: &Column,
     mut plan: &'a Arc<dyn ExecutionPlan>,
@@ -180,7 +180,7 @@ fn of_file<'a>(
     }
 }
 
-/// Whether a function of the stage that sees the rows may meet nulls.
+/// Returns whether a function of the first stage may meet nulls.
 fn may_be_null(first: &AggregateExec, number: usize) -> bool {
     let (input, function) = (first.input(), &first.aggr_expr()[number]);
     let schema = input.schema();
@@ -193,7 +193,7 @@ fn may_be_null(first: &AggregateExec, number: usize) -> bool {
     first.filter_expr()[number].is_some() || !function.expressions().iter().all(meets_none)
 }
 
-/// Whether 64 bits hold the decimals of a function of the stage that sees the rows, and all sums of some of them.
+/// Returns whether 64 bits hold the decimals of a function of the first stage, and every sum of some of them.
 fn is_narrow(first: &AggregateExec, number: usize, fold: Fold) -> bool {
     let arguments = first.aggr_expr()[number].expressions();
     let known = || {
@@ -209,7 +209,7 @@ fn range(column: &ColumnStatistics) -> Option<(i128, i128)> {
     Some((whole(column.min_value.get_value()?)?, whole(column.max_value.get_value()?)?))
 }
 
-/// A whole number, or the digits of a decimal.
+/// Returns a whole number, or the digits of a decimal.
 fn whole(value: &ScalarValue) -> Option<i128> {
     match value {
         ScalarValue::Int8(value) => value.map(i128::from),

@@ -10,18 +10,17 @@
 //!            sort-reduce of records ──────────────────────────────────────────► results
 //! ```
 //!
-//! Groups and their states are the library's (any aggregate function works); where they do not fit, a state goes to the sort
-//! as a row and meets the other states of its key there, in order. Where a full table has shortened little, nothing
-//! is gained by one, and rows go to the sort at once.
+//! DataFusion keeps groups and their states in memory (any aggregate function works). When a table is full, each state
+//! goes to the sort as a row and meets the other states of its key there, in order. Where a full table has shortened
+//! its input little, another table would gain nothing, and later rows go to the sort directly.
 
 use std::sync::Arc;
 
 use arrow::{
     array::{Array, ArrayRef, AsArray, BooleanArray, UInt32Array, new_null_array},
     compute::{SortOptions, concat, filter_record_batch, is_not_null, is_null, take},
-    datatypes::{DataType, Field, Schema, SchemaRef},
+    datatypes::{Field, Schema, SchemaRef},
     record_batch::RecordBatch,
-    row::{RowConverter, SortField},
 };
 use datafusion::{
     error::Result,
@@ -44,63 +43,50 @@ use inshore_sortreduce::rows::{FramedRows, KeepAll, RowConfig, RowShape, RowSort
 use inshore_store::{Budget, Job};
 use inshore_tables::{NumberConfig, NumberGroups, RowCodec, SortedGroups};
 
-use crate::{
-    Error,
-    files::BATCH_ROWS,
-    memory::Claim,
+use super::{
     numbers::Numbers,
-    operator::{Limits, Notes, Shared, stands_for_original},
+    row_sort::{BLOCK_BYTES, FEW_ROWS, is_sortable},
+    shared::{Counters, Limits, Shared},
+    stand_in::stands_for_original,
 };
+use crate::{BATCH_ROWS, Error, memory::Claim};
 
-/// Groups that are so few that the library's own way of keeping the first ones is used.
-pub(crate) const FEW_ROWS: usize = 20_000;
-/// Bytes of sorted rows that are turned into columns at once.
-pub(crate) const BLOCK_BYTES: usize = 512 << 10;
-/// A table of so many bytes lies in a cache.
+/// A table of this many bytes fits a processor cache.
 const CACHED_BYTES: u64 = 8 << 20;
-/// From this share of distinct keys in a full table on, the next rows go to the sort directly.
+/// The share of distinct keys in a full table from which the next rows go to the sort directly.
 const HARDLY_SHORTER: f64 = 0.7;
-/// The same for records of numbers, which are sorted and put together faster than they are found in a table.
+/// The same share for records of numbers, which are sorted and combined faster than a table finds them.
 const HARDLY_SHORTER_NUMBERS: f64 = 0.05;
 
-/// Groups rows; see the module.
+/// The plan node that groups rows; see the module.
 #[derive(Debug)]
 pub(crate) struct Group {
     original: Arc<dyn ExecutionPlan>,
     shared: Shared,
     claim: Arc<Claim>,
-    notes: Arc<Notes>,
-    plan: Arc<Plan>,
+    counters: Arc<Counters>,
+    plan: Arc<GroupPlan>,
 }
 
 stands_for_original!(Group, "SortReduceGroup");
 
-/// What is the same for all partitions.
+/// The parts of an aggregate that are the same for all partitions.
 #[derive(Debug)]
-struct Plan {
+struct GroupPlan {
     aggregate: AggregateExec,
     arguments: Vec<Vec<Arc<dyn PhysicalExpr>>>,
     is_raw: bool,
     group_schema: SchemaRef,
     /// Keys, then the states of all functions.
     state_schema: SchemaRef,
-    /// How many columns each function's state has.
+    /// The number of columns of each function's state.
     state_columns: Vec<usize>,
     numbers: Option<Numbers>,
     schema: SchemaRef,
 }
 
-/// Whether rows with such columns can be turned into bytes and back.
-pub(crate) fn is_sortable(schema: &Schema) -> bool {
-    schema.fields().iter().all(|field| {
-        let kind = field.data_type();
-        let is_changed = matches!(kind, DataType::Dictionary(..) | DataType::RunEndEncoded(..));
-        !is_changed && RowConverter::supports_fields(&[SortField::new(kind.clone())])
-    })
-}
-
 impl Group {
-    /// What stands in the place of a node of the library's, if it can.
+    /// Makes the node that replaces an aggregate of DataFusion; `None` where the aggregate stays.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Group>> {
         let Some(aggregate) = node.downcast_ref::<AggregateExec>() else { return Ok(None) };
         let is_limited = aggregate.limit_options().is_some_and(|limit| limit.limit() <= FEW_ROWS);
@@ -111,33 +97,33 @@ impl Group {
         {
             return Ok(None);
         }
-        let Some(plan) = Plan::new(aggregate)? else { return Ok(None) };
+        let Some(plan) = GroupPlan::new(aggregate)? else { return Ok(None) };
         let operator = plan.name();
         let partitions = aggregate.input().properties().partitioning.partition_count();
         Ok(Some(Group {
             original: node.clone(),
             shared: shared.clone(),
             claim: shared.memory.expect(partitions, 1),
-            notes: shared.notes(operator),
+            counters: shared.counters(operator),
             plan: Arc::new(plan),
         }))
     }
 
     fn run(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.plan.aggregate.input().execute(partition, context)?;
-        let grouping = Grouping {
+        let grouping = PartitionGrouping {
             input: Some(input),
             plan: self.plan.clone(),
             claim: self.claim.clone(),
             job: self.shared.job.clone(),
             limits: self.shared.limits,
-            notes: self.notes.clone(),
+            counters: self.counters.clone(),
             part: None,
             table: None,
             sort: None,
             is_direct: false,
             rows_in: 0,
-            giving: None,
+            results_left: None,
         };
         let batches = stream::try_unfold(grouping, |mut grouping| async move {
             Ok(grouping.next().await?.map(|batch| (batch, grouping)))
@@ -146,8 +132,8 @@ impl Group {
     }
 }
 
-impl Plan {
-    fn new(aggregate: &AggregateExec) -> Result<Option<Plan>> {
+impl GroupPlan {
+    fn new(aggregate: &AggregateExec) -> Result<Option<GroupPlan>> {
         let mode: &AggregateMode = aggregate.mode();
         let is_raw = mode.input_mode() == AggregateInputMode::Raw;
         let input = aggregate.input().schema();
@@ -162,7 +148,7 @@ impl Plan {
             state_columns.push(state.len());
             fields.extend(state);
         }
-        // Rows know nulls, whatever a field says of itself.
+        // Encoded rows have nulls in every column, regardless of the field's own statement.
         let fields: Vec<Field> = fields
             .iter()
             .enumerate()
@@ -177,7 +163,7 @@ impl Plan {
         let kinds: Vec<_> = state_schema.fields().iter().map(|field| field.data_type().clone()).collect();
         let numbers = Numbers::of(aggregate, &kinds[..keys], &kinds[keys..])?;
         let aggregate = aggregate.clone();
-        Ok(Some(Plan {
+        Ok(Some(GroupPlan {
             aggregate,
             arguments,
             is_raw,
@@ -204,7 +190,7 @@ impl Plan {
         self.functions().iter().map(make).collect()
     }
 
-    /// What people call it.
+    /// Names the operator for reports.
     fn name(&self) -> String {
         let names = self.group_schema.fields().iter().map(|field| field.name().as_str());
         format!("GROUP BY {}", names.collect::<Vec<_>>().join(", "))
@@ -214,7 +200,7 @@ impl Plan {
         self.group_schema.fields().len()
     }
 
-    /// The results of groups whose states were added to the functions, after their keys.
+    /// Evaluates the functions for groups whose states were added, and puts the results behind the keys.
     fn results(
         &self,
         mut columns: Vec<ArrayRef>,
@@ -227,7 +213,7 @@ impl Plan {
         Ok(RecordBatch::try_new(self.schema.clone(), columns)?)
     }
 
-    /// Adds states, of which each belongs to the group at its place, to the functions.
+    /// Adds states to the functions; `places` has the group of each state.
     fn merge(
         &self,
         functions: &mut [Box<dyn GroupsAccumulator>],
@@ -243,8 +229,8 @@ impl Plan {
         Ok(())
     }
 
-    /// For each grouping set the keys of all rows, then the arguments of all functions, then their filters.
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Evaluated> {
+    /// Evaluates the keys of all rows for each grouping set, the arguments of all functions, and their filters.
+    fn evaluate(&self, batch: &RecordBatch) -> Result<EvaluatedRows> {
         let keys = evaluate_group_by(self.aggregate.group_expr(), batch)?;
         let arguments = evaluate_many(&self.arguments, batch)?;
         let filter = |filter: &Option<Arc<dyn PhysicalExpr>>| match filter {
@@ -255,31 +241,31 @@ impl Plan {
             _ => Ok(None),
         };
         let filters = self.aggregate.filter_expr().iter().map(filter).collect::<Result<_>>()?;
-        Ok(Evaluated { keys, arguments, filters })
+        Ok(EvaluatedRows { keys, arguments, filters })
     }
 }
 
-struct Evaluated {
+struct EvaluatedRows {
     keys: Vec<Vec<ArrayRef>>,
     arguments: Vec<Vec<ArrayRef>>,
     filters: Vec<Option<BooleanArray>>,
 }
 
-/// Groups in memory.
-struct Table {
+/// A table of groups in memory.
+struct GroupTable {
     keys: Box<dyn GroupValues>,
     functions: Vec<Box<dyn GroupsAccumulator>>,
     places: Vec<usize>,
     rows: u64,
 }
 
-impl Table {
-    fn new(plan: &Plan) -> Result<Table> {
+impl GroupTable {
+    fn new(plan: &GroupPlan) -> Result<GroupTable> {
         let keys = new_group_values(plan.group_schema.clone(), &GroupOrdering::None)?;
-        Ok(Table { keys, functions: plan.accumulators()?, places: Vec::new(), rows: 0 })
+        Ok(GroupTable { keys, functions: plan.accumulators()?, places: Vec::new(), rows: 0 })
     }
 
-    fn add(&mut self, plan: &Plan, rows: &Evaluated) -> Result<()> {
+    fn add(&mut self, plan: &GroupPlan, rows: &EvaluatedRows) -> Result<()> {
         for keys in &rows.keys {
             self.keys.intern(keys, &mut self.places)?;
             self.rows += self.places.len() as u64;
@@ -301,13 +287,13 @@ impl Table {
         self.keys.size() + functions + self.places.capacity() * 8
     }
 
-    fn is_hardly_shorter(&self, plan: &Plan) -> bool {
+    fn is_hardly_shorter(&self, plan: &GroupPlan) -> bool {
         let hardly = if plan.numbers.is_some() { HARDLY_SHORTER_NUMBERS } else { HARDLY_SHORTER };
         self.keys.len() as f64 > hardly * self.rows as f64
     }
 
-    /// All groups with their states; the table is empty then.
-    fn take_states(&mut self, plan: &Plan) -> Result<RecordBatch> {
+    /// Takes all groups with their states out of the table.
+    fn take_states(&mut self, plan: &GroupPlan) -> Result<RecordBatch> {
         let mut columns = self.keys.emit(EmitTo::All)?;
         for function in &mut self.functions {
             columns.extend(function.state(EmitTo::All)?);
@@ -316,31 +302,31 @@ impl Table {
         Ok(RecordBatch::try_new(plan.state_schema.clone(), columns)?)
     }
 
-    fn results(mut self, plan: &Plan) -> Result<RecordBatch> {
+    fn results(mut self, plan: &GroupPlan) -> Result<RecordBatch> {
         let columns = self.keys.emit(EmitTo::All)?;
         plan.results(columns, &mut self.functions, EmitTo::All)
     }
 }
 
-/// One partition at work.
-struct Grouping {
+/// A partition that groups its rows.
+struct PartitionGrouping {
     input: Option<SendableRecordBatchStream>,
-    plan: Arc<Plan>,
+    plan: Arc<GroupPlan>,
     claim: Arc<Claim>,
     job: Job,
     limits: Limits,
-    notes: Arc<Notes>,
+    counters: Arc<Counters>,
     part: Option<Budget>,
-    table: Option<Table>,
-    sort: Option<Sort>,
-    /// Rows go past the table.
+    table: Option<GroupTable>,
+    sort: Option<StateSort>,
+    /// Rows skip the table.
     is_direct: bool,
     rows_in: u64,
-    giving: Option<Giving>,
+    results_left: Option<GroupResults>,
 }
 
-/// States on their way into a sort.
-enum Sort {
+/// The sort that states of groups go to.
+enum StateSort {
     Rows(Box<StatesAsRows>),
     Numbers(Box<StatesAsNumbers>),
 }
@@ -353,20 +339,20 @@ struct StatesAsRows {
 
 struct StatesAsNumbers {
     groups: NumberGroups,
-    of_null: OfNull,
+    null_group: NullGroup,
 }
 
-impl Sort {
+impl StateSort {
     /// Adds some states.
-    fn add(&mut self, plan: &Plan, states: &RecordBatch) -> Result<()> {
+    fn add(&mut self, plan: &GroupPlan, states: &RecordBatch) -> Result<()> {
         match self {
-            Sort::Rows(sort) => {
+            StateSort::Rows(sort) => {
                 sort.block.clear();
                 sort.codec.encode(states, &mut sort.block).map_err(Error::from)?;
                 sort.rows.write(&sort.block).map_err(Error::from)?;
             }
-            Sort::Numbers(sort) => {
-                let states = sort.of_null.take(plan, states)?;
+            StateSort::Numbers(sort) => {
+                let states = sort.null_group.take(plan, states)?;
                 sort.groups.add(states.column(0), &states.columns()[1..]).map_err(Error::from)?;
             }
         }
@@ -374,13 +360,13 @@ impl Sort {
     }
 }
 
-/// The group whose key is null: a record cannot say so.
+/// The group whose key is null, which a record cannot express.
 #[derive(Default)]
-struct OfNull(Option<Vec<Box<dyn GroupsAccumulator>>>);
+struct NullGroup(Option<Vec<Box<dyn GroupsAccumulator>>>);
 
-impl OfNull {
-    /// Takes what has no key; gives the other rows.
-    fn take(&mut self, plan: &Plan, states: &RecordBatch) -> Result<RecordBatch> {
+impl NullGroup {
+    /// Takes the states without a key, and returns the others.
+    fn take(&mut self, plan: &GroupPlan, states: &RecordBatch) -> Result<RecordBatch> {
         let key = states.column(0);
         if key.null_count() == 0 {
             return Ok(states.clone());
@@ -394,22 +380,22 @@ impl OfNull {
         Ok(filter_record_batch(states, &is_not_null(key)?)?)
     }
 
-    /// Its result, once.
-    fn result(&mut self, plan: &Plan) -> Result<Option<RecordBatch>> {
+    /// Returns the group's result, once.
+    fn result(&mut self, plan: &GroupPlan) -> Result<Option<RecordBatch>> {
         let Some(mut functions) = self.0.take() else { return Ok(None) };
         let key = new_null_array(plan.group_schema.field(0).data_type(), 1);
         plan.results(vec![key], &mut functions, EmitTo::All).map(Some)
     }
 }
 
-enum Giving {
-    /// Results that were made at once, and how many were given.
+enum GroupResults {
+    /// Results in memory, and the number of rows that were returned.
     Memory(RecordBatch, usize),
-    Sorted(Box<Merging>),
-    Numbers(Box<Numbered>),
+    Sorted(Box<MergedStates>),
+    Numbers(Box<CombinedGroups>),
 }
 
-impl Grouping {
+impl PartitionGrouping {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         while let Some(input) = &mut self.input {
             match input.next().await.transpose()? {
@@ -421,18 +407,18 @@ impl Grouping {
                 }
             }
         }
-        let batch = match &mut self.giving {
+        let batch = match &mut self.results_left {
             None => None,
-            Some(Giving::Memory(all, given)) => {
+            Some(GroupResults::Memory(all, given)) => {
                 let rows = BATCH_ROWS.min(all.num_rows() - *given);
                 *given += rows;
                 (rows > 0).then(|| all.slice(*given - rows, rows))
             }
-            Some(Giving::Sorted(merging)) => merging.next()?,
-            Some(Giving::Numbers(numbered)) => numbered.next()?,
+            Some(GroupResults::Sorted(merging)) => merging.next()?,
+            Some(GroupResults::Numbers(numbered)) => numbered.next()?,
         };
         if batch.is_none() {
-            (self.giving, self.part) = (None, None);
+            (self.results_left, self.part) = (None, None);
         }
         Ok(batch)
     }
@@ -454,13 +440,14 @@ impl Grouping {
             return self.sort_rows(&rows);
         }
         if self.table.is_none() {
-            self.table = Some(Table::new(&plan)?);
+            self.table = Some(GroupTable::new(&plan)?);
         }
         let table = self.table.as_mut().expect("set above");
         table.add(&plan, &rows)?;
         let bytes = table.bytes() as u64;
         let is_hardly_shorter = table.is_hardly_shorter(&plan);
-        // Numbers are sorted faster than they are found in a table that no cache holds, if it shortens them little.
+        // Sorting is faster than a table that no cache holds, where keys are numbers and the table shortens them
+        // little.
         let limit = if plan.numbers.is_some() && is_hardly_shorter { limit.min(CACHED_BYTES) } else { limit };
         if bytes <= limit {
             return Ok(());
@@ -477,8 +464,8 @@ impl Grouping {
         self.sort_states(&states)
     }
 
-    /// Rows that did not go through a table, as states of one row each.
-    fn sort_rows(&mut self, rows: &Evaluated) -> Result<()> {
+    /// Sorts rows directly, as states of one row each.
+    fn sort_rows(&mut self, rows: &EvaluatedRows) -> Result<()> {
         for keys in &rows.keys {
             let mut columns = keys.clone();
             if self.plan.is_raw {
@@ -505,7 +492,7 @@ impl Grouping {
         Ok(())
     }
 
-    fn new_sort(&mut self) -> Result<Sort> {
+    fn new_sort(&mut self) -> Result<StateSort> {
         let part = self.part()?;
         let memory_bytes = part.memory_bytes() / 2;
         let job = self.job.within(part);
@@ -523,7 +510,10 @@ impl Grouping {
             let name = plan.name();
             let groups = NumberGroups::new(&job, &name, &numbers.key, &numbers.states, &config);
             let groups = groups.map_err(Error::from)?;
-            return Ok(Sort::Numbers(Box::new(StatesAsNumbers { groups, of_null: OfNull::default() })));
+            return Ok(StateSort::Numbers(Box::new(StatesAsNumbers {
+                groups,
+                null_group: NullGroup::default(),
+            })));
         }
         let keys: Vec<_> = (0..plan.key_count()).map(|column| (column, SortOptions::default())).collect();
         let codec = RowCodec::new("GROUP BY", &plan.state_schema, &keys).map_err(Error::from)?;
@@ -531,7 +521,7 @@ impl Grouping {
         let config =
             RowConfig { memory_bytes, threads: 1, arena_bytes, name: "group", ..RowConfig::default() };
         let rows = RowSort::new(&job, RowCodec::SHAPE, KeepAll, &config).map_err(Error::from)?;
-        Ok(Sort::Rows(Box::new(StatesAsRows { codec, rows, block: Vec::new() })))
+        Ok(StateSort::Rows(Box::new(StatesAsRows { codec, rows, block: Vec::new() })))
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -539,27 +529,33 @@ impl Grouping {
             self.sort_table()?;
         }
         match self.sort.take() {
-            Some(Sort::Rows(sort)) => {
+            Some(StateSort::Rows(sort)) => {
                 let StatesAsRows { codec, rows, .. } = *sort;
                 let sorted = rows.finish().map_err(Error::from)?;
-                self.notes.went("sort-reduce", self.rows_in);
-                self.notes.sorted(&sorted.stats());
-                let merging = Merging::new(self.plan.clone(), codec, sorted)?;
-                self.giving = Some(Giving::Sorted(Box::new(merging)));
+                self.counters.add_way("sort-reduce", self.rows_in);
+                self.counters.add_row_sort(&sorted.stats());
+                let merging = MergedStates::new(self.plan.clone(), codec, sorted)?;
+                self.results_left = Some(GroupResults::Sorted(Box::new(merging)));
             }
-            Some(Sort::Numbers(sort)) => {
-                let StatesAsNumbers { groups, of_null } = *sort;
+            Some(StateSort::Numbers(sort)) => {
+                let StatesAsNumbers { groups, null_group } = *sort;
                 let sorted = groups.finish().map_err(Error::from)?;
-                self.notes.went("sort-reduce of numbers", self.rows_in);
-                self.notes.reduced(&sorted.stats());
+                self.counters.add_way("sort-reduce of numbers", self.rows_in);
+                self.counters.add_sort_reduce(&sorted.stats());
                 let functions = self.plan.accumulators()?;
-                let numbered = Numbered { plan: self.plan.clone(), sorted, functions, of_null, giving: None };
-                self.giving = Some(Giving::Numbers(Box::new(numbered)));
+                let numbered = CombinedGroups {
+                    plan: self.plan.clone(),
+                    sorted,
+                    functions,
+                    null_group,
+                    results_left: None,
+                };
+                self.results_left = Some(GroupResults::Numbers(Box::new(numbered)));
             }
             None => {
-                self.notes.went("in memory", self.rows_in);
+                self.counters.add_way("in memory", self.rows_in);
                 if let Some(table) = self.table.take() {
-                    self.giving = Some(Giving::Memory(table.results(&self.plan)?, 0));
+                    self.results_left = Some(GroupResults::Memory(table.results(&self.plan)?, 0));
                 }
             }
         }
@@ -567,20 +563,20 @@ impl Grouping {
     }
 }
 
-/// Groups that sort-reduce has put together already.
-struct Numbered {
-    plan: Arc<Plan>,
+/// Groups whose states sort-reduce has combined already.
+struct CombinedGroups {
+    plan: Arc<GroupPlan>,
     sorted: SortedGroups,
     functions: Vec<Box<dyn GroupsAccumulator>>,
-    of_null: OfNull,
-    /// A batch of which so many rows were given.
-    giving: Option<(RecordBatch, usize)>,
+    null_group: NullGroup,
+    /// A batch, and the number of its rows that were returned.
+    results_left: Option<(RecordBatch, usize)>,
 }
 
-impl Numbered {
+impl CombinedGroups {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some((batch, given)) = &mut self.giving {
+            if let Some((batch, given)) = &mut self.results_left {
                 let rows = BATCH_ROWS.min(batch.num_rows() - *given);
                 if rows > 0 {
                     *given += rows;
@@ -588,34 +584,38 @@ impl Numbered {
                 }
             }
             let Some(mut columns) = self.sorted.next_columns().map_err(Error::from)? else {
-                self.giving = None;
-                return self.of_null.result(&self.plan);
+                self.results_left = None;
+                return self.null_group.result(&self.plan);
             };
             let states = columns.split_off(1);
             let places: Vec<usize> = (0..columns[0].len()).collect();
             self.plan.merge(&mut self.functions, &states, &places, places.len())?;
             let batch = self.plan.results(columns, &mut self.functions, EmitTo::All)?;
-            self.giving = Some((batch, 0));
+            self.results_left = Some((batch, 0));
         }
     }
 }
 
-/// Sorted states, of which those with equal keys are put together.
-struct Merging {
-    plan: Arc<Plan>,
+/// Sorted states; states with equal keys are merged.
+struct MergedStates {
+    plan: Arc<GroupPlan>,
     codec: RowCodec,
     sorted: SortedRows<FramedRows, KeepAll>,
     functions: Vec<Box<dyn GroupsAccumulator>>,
     block: Vec<u8>,
-    /// The key of the last row, as bytes and as columns of one row: more of it may come.
+    /// The key of the last row, as bytes and as columns of one row. The next block may have more states of the key.
     open: Option<(Vec<u8>, Vec<ArrayRef>)>,
     ended: bool,
 }
 
-impl Merging {
-    fn new(plan: Arc<Plan>, codec: RowCodec, sorted: SortedRows<FramedRows, KeepAll>) -> Result<Merging> {
+impl MergedStates {
+    fn new(
+        plan: Arc<GroupPlan>,
+        codec: RowCodec,
+        sorted: SortedRows<FramedRows, KeepAll>,
+    ) -> Result<MergedStates> {
         let functions = plan.accumulators()?;
-        Ok(Merging { plan, codec, sorted, functions, block: Vec::new(), open: None, ended: false })
+        Ok(MergedStates { plan, codec, sorted, functions, block: Vec::new(), open: None, ended: false })
     }
 
     fn next(&mut self) -> Result<Option<RecordBatch>> {
@@ -630,14 +630,14 @@ impl Merging {
         Ok(None)
     }
 
-    /// The last group.
+    /// Returns the last group.
     fn close(&mut self) -> Result<Option<RecordBatch>> {
         self.ended = true;
         let Some((_, keys)) = self.open.take() else { return Ok(None) };
         self.plan.results(keys, &mut self.functions, EmitTo::All).map(Some)
     }
 
-    /// Adds a block; gives the groups that end in it.
+    /// Adds a block, and returns the groups that end in it.
     fn merge(&mut self) -> Result<Option<RecordBatch>> {
         let rows = self.codec.decode(&self.block).map_err(Error::from)?;
         let mut places = Vec::with_capacity(rows.num_rows());
@@ -672,7 +672,7 @@ impl Merging {
             }
         };
         let ended = groups - 1;
-        // A copy of its own: a slice would keep the block's columns.
+        // The row is copied: a slice would keep the block's columns.
         let last_row = UInt32Array::from(vec![ended as u32]);
         let open =
             keys.iter().map(|keys| Ok(take(keys, &last_row, None)?)).collect::<Result<Vec<ArrayRef>>>()?;

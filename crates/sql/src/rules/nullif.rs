@@ -1,8 +1,9 @@
-//! `NULLIF(a, b)` with the type of `a`.
+//! A `NULLIF(a, b)` whose result has the type of `a`.
 //!
-//! The library's has the type in which `a` and `b` are compared (DataFusion 55.2): `NULLIF(1, 2.5)` is a fraction there. Here both are
-//! compared in that type, fractions in their [normal form](normal_floats), and `a` stays as it is. A `CASE` would do too, but
-//! has `a` twice: a NULLIF of a NULLIF of a NULLIF would double at each step.
+//! In DataFusion 55.2 the result has the type in which `a` and `b` are compared: `NULLIF(1, 2.5)` is a fraction. Here
+//! both are compared in that type, fractions in their [normal form](normal_floats), and `a` keeps its own. A `CASE`
+//! would give the same result, but contains `a` twice, so that the expression would double with each NULLIF in a
+//! NULLIF.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use datafusion::{
 };
 use inshore_tables::normal_floats;
 
-/// The function, around the library's.
+/// Makes the function, around DataFusion's.
 pub(crate) fn nullif(original: Arc<ScalarUDF>) -> ScalarUDF {
     ScalarUDF::from(NullIf { original, signature: Signature::any(2, Volatility::Immutable) })
 }
@@ -32,7 +33,7 @@ struct NullIf {
     signature: Signature,
 }
 
-/// The type in which two values are compared.
+/// Returns the type in which two values are compared.
 fn common_type(one: &DataType, other: &DataType) -> Result<DataType> {
     match comparison_coercion(one, other) {
         Some(kind) => Ok(kind),
@@ -74,7 +75,7 @@ impl ScalarUDFImpl for NullIf {
             return_field: field,
             config_options: args.config_options.clone(),
         })?;
-        // What the comparison took away.
+        // A value was equal where the comparison made it null.
         let is_equal = and(&is_null(&compared.to_array(rows)?)?, &is_not_null(&value)?)?;
         let left = without(&value, &is_equal)?;
         debug_assert_eq!(left.data_type(), &kind);

@@ -1,4 +1,4 @@
-//! Files that are named one after the other, as somebody gets to them.
+//! The files of a fragment, named one after the other while the scan runs.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use inshore_tables::{Input, Result};
 
-/// The files of a fragment, in no order. The next one is asked for when a thread has nothing else to read.
+/// The files of a fragment, in no order. A scan asks for the next file when a thread has nothing else to read.
 pub struct Feed {
     next: Mutex<Box<dyn Iterator<Item = Result<Input>> + Send>>,
     bytes: Option<u64>,
@@ -15,8 +15,8 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Those that `next` gives, of `bytes` bytes together if that is known. Their columns are those of the fragment's table: CSV and JSON
-    /// lines have to [say so](Input::with_columns).
+    /// Makes a feed of the files that `next` gives, with `bytes` bytes in total if that is known. The files have the
+    /// columns of the fragment's table; CSV and JSON lines are told [their columns](Input::with_columns).
     pub fn new(next: impl Iterator<Item = Result<Input>> + Send + 'static, bytes: Option<u64>) -> Feed {
         Feed { next: Mutex::new(Box::new(next)), bytes, leave: Arc::new(|| {}) }
     }

@@ -1,0 +1,80 @@
+//! Operators that continue in sort-reduce where memory ends, and the optimizer rule that puts them into a plan.
+//!
+//! - [`ReplaceOperators`]: the optimizer rule that exchanges operators of DataFusion for ours.
+//! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any memory. Each stands for an operator of
+//!   DataFusion, and keeps that operator as `original`.
+//! - [`Shared`]: the job, the memory and the limits that all operators of a query share; [`Ran`]: the counters of one
+//!   operator.
+
+mod group;
+mod join;
+mod number_order;
+mod numbers;
+mod once;
+mod order;
+mod row_sort;
+mod shared;
+mod stand_in;
+
+use std::sync::Arc;
+
+use datafusion::{
+    common::{
+        config::ConfigOptions,
+        tree_node::{Transformed, TreeNode},
+    },
+    error::Result,
+    physical_optimizer::PhysicalOptimizerRule,
+    physical_plan::{
+        ExecutionPlan,
+        coop::CooperativeExec,
+        joins::{CrossJoinExec, NestedLoopJoinExec},
+        recursive_query::RecursiveQueryExec,
+    },
+};
+
+use self::{group::Group, join::Join, order::Order};
+pub use shared::Ran;
+pub(crate) use shared::{Limits, Shared};
+
+/// The optimizer rule that replaces operators of DataFusion which would fail when memory ends.
+#[derive(Debug)]
+pub(crate) struct ReplaceOperators(pub Shared);
+
+impl PhysicalOptimizerRule for ReplaceOperators {
+    fn optimize(&self, plan: Arc<dyn ExecutionPlan>, _: &ConfigOptions) -> Result<Arc<dyn ExecutionPlan>> {
+        if plan.exists(|node| Ok(node.is::<RecursiveQueryExec>()))? {
+            self.0.memory.expect_again();
+        }
+        let replaced = plan.transform_up(|node| {
+            let ours: Arc<dyn ExecutionPlan> = if let Some(group) = Group::of(&node, &self.0)? {
+                Arc::new(group)
+            } else if let Some(order) = Order::of(&node, &self.0)? {
+                Arc::new(order)
+            } else if let Some(join) = Join::of(&node, &self.0)? {
+                Arc::new(join)
+            } else if let Some(pausing) = yielding(&node) {
+                pausing
+            } else {
+                return Ok(Transformed::no(node));
+            };
+            Ok(Transformed::yes(ours))
+        })?;
+        Ok(replaced.data)
+    }
+
+    fn name(&self) -> &str {
+        "sort-reduce"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+}
+
+/// Adds a pause after each batch of a cross or nested-loop join. One batch of input makes any number of batches, and
+/// the runtime can stop a task, and advance the timer of the deadline, only in a pause.
+fn yielding(node: &Arc<dyn ExecutionPlan>) -> Option<Arc<dyn ExecutionPlan>> {
+    let multiplies = node.is::<CrossJoinExec>() || node.is::<NestedLoopJoinExec>();
+    multiplies.then(|| Arc::new(CooperativeExec::new(node.clone())) as _)
+}

@@ -1,0 +1,119 @@
+//! The state that all operators of a query share, and the counters that they write down.
+
+use std::{
+    fmt::{self, Display, Formatter},
+    sync::{Arc, Mutex, OnceLock, Weak},
+};
+
+use inshore_sortreduce::{Stats, rows::RowStats};
+use inshore_store::{Job, format_bytes};
+use serde::Serialize;
+
+use crate::{memory::Memory, remote::RemoteTables, spills::Spills};
+
+/// The counters of one operator of a query, summed over all partitions.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Ran {
+    /// The operator: "GROUP BY town", "ORDER BY town", "JOIN a = b".
+    pub operator: String,
+    /// The ways in which partitions ran, each once: "in memory", "sort-reduce", "sort-reduce of numbers", "hash join",
+    /// "sort-merge join".
+    pub ways: Vec<&'static str>,
+    /// Rows that came in; for a join the rows of both sides, as far as they were read.
+    pub rows_in: u64,
+    /// Rows that went through a sort.
+    pub rows_sorted: u64,
+    /// Runs that were written to flash.
+    pub runs: u64,
+    /// Bytes of those runs.
+    pub bytes_spilled: u64,
+}
+
+impl Display for Ran {
+    fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
+        let ways = if self.ways.is_empty() { "not run".to_string() } else { self.ways.join(" and ") };
+        write!(text, "{ways}, {} rows", self.rows_in)?;
+        if self.runs > 0 {
+            write!(text, ", {} runs of {}", self.runs, format_bytes(self.bytes_spilled))?;
+        }
+        Ok(())
+    }
+}
+
+/// Counters of an operator, which its partitions add to.
+#[derive(Debug)]
+pub(crate) struct Counters(Mutex<Ran>);
+
+impl Counters {
+    pub fn add_way(&self, way: &'static str, rows_in: u64) {
+        let mut ran = self.0.lock().expect("no panic under this lock");
+        if !ran.ways.contains(&way) {
+            ran.ways.push(way);
+        }
+        ran.rows_in += rows_in;
+    }
+
+    pub fn add_row_sort(&self, stats: &RowStats) {
+        self.add_sort(stats.rows_in, stats.runs, stats.bytes_spilled);
+    }
+
+    pub fn add_sort_reduce(&self, stats: &Stats) {
+        self.add_sort(stats.records_in, stats.runs, stats.bytes_spilled);
+    }
+
+    fn add_sort(&self, rows: u64, runs: u64, bytes_spilled: u64) {
+        let mut ran = self.0.lock().expect("no panic under this lock");
+        ran.rows_sorted += rows;
+        ran.runs += runs;
+        ran.bytes_spilled += bytes_spilled;
+    }
+
+    pub fn ran(&self) -> Ran {
+        self.0.lock().expect("no panic under this lock").clone()
+    }
+}
+
+/// Limits on the memory of operators beside the budget: tests set them so that few rows suffice to write runs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Limits {
+    /// Bytes of a table of groups, or of a side of a join.
+    pub table_bytes: Option<u64>,
+    /// Bytes of rows that are sorted at once.
+    pub arena_bytes: Option<usize>,
+}
+
+/// The state that all operators of a query share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub job: Job,
+    pub memory: Arc<Memory>,
+    pub spills: Arc<Spills>,
+    pub limits: Limits,
+    /// The state of the query's fragments, as long as one of them runs.
+    pub remote: Arc<OnceLock<Weak<RemoteTables>>>,
+    all: Arc<Mutex<Vec<Arc<Counters>>>>,
+}
+
+impl Shared {
+    pub fn new(job: &Job, memory: Arc<Memory>, limits: Limits) -> Shared {
+        let spills = Arc::new(Spills::of(job));
+        Shared { job: job.clone(), memory, spills, limits, remote: Arc::default(), all: Arc::default() }
+    }
+
+    pub fn counters(&self, operator: String) -> Arc<Counters> {
+        let counters = Arc::new(Counters(Mutex::new(Ran { operator, ..Ran::default() })));
+        self.all.lock().expect("no panic under this lock").push(counters.clone());
+        counters
+    }
+
+    /// Removes the counters of an operator that was planned and will not run.
+    pub fn remove_counters(&self, counters: &Arc<Counters>) {
+        self.all.lock().expect("no panic under this lock").retain(|other| !Arc::ptr_eq(other, counters));
+    }
+
+    /// Returns the counters of every planned operator, in the order of the plan from below.
+    pub fn ran(&self) -> Vec<Ran> {
+        let all = self.all.lock().expect("no panic under this lock");
+        all.iter().map(|counters| counters.ran()).collect()
+    }
+}

@@ -1,0 +1,92 @@
+//! Runs a fragment of another machine's query over files of this machine.
+
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
+use datafusion::{
+    catalog::TableProvider,
+    physical_optimizer::PhysicalOptimizerRule,
+    physical_plan::{ExecutionPlan, execute_stream},
+};
+use inshore_store::{Job, release_code};
+
+use super::{
+    Report, check_budget,
+    planning::{bytes_read, context, logical_plan, memory_of},
+    running::{Running, catch_panics, on_large_stack},
+};
+use crate::{
+    Feed, Fragment, Result,
+    doing::traced,
+    operators::{Limits, ReplaceOperators, Shared},
+    scan::{Needed, Scan},
+};
+
+/// Runs a [`Fragment`] of a client's query over files of this machine.
+///
+/// The files have the columns of the fragment's table. `needed` is called with the byte ranges that will be read before
+/// the first file is asked for, and `each` with every batch of rows.
+///
+/// # Errors
+/// The errors are those of [`Query::start`](crate::Query::start) and [`Query::next_batch`](crate::Query::next_batch),
+/// [`Error::Query`](crate::Error::Query) where this machine makes another plan than the client, and the errors of
+/// `each`.
+pub fn run_fragment(
+    job: &Job,
+    fragment: &Fragment,
+    feed: Feed,
+    needed: impl FnOnce(Needed) + Send,
+    each: impl FnMut(RecordBatch) -> Result<()> + Send,
+) -> Result<Report> {
+    check_budget(job.budget())?;
+    fragment.check()?;
+    catch_panics(|| on_large_stack(|| run_fragment_here(job, fragment, feed, needed, each)))
+}
+
+fn run_fragment_here(
+    job: &Job,
+    fragment: &Fragment,
+    feed: Feed,
+    needed: impl FnOnce(Needed),
+    mut each: impl FnMut(RecordBatch) -> Result<()>,
+) -> Result<Report> {
+    let leave = feed.leave();
+    let mut running = Running::of(job, Limits::default(), async |shared: &Shared| {
+        let context = context(job, shared, fragment.planning(), Vec::new())?;
+        let memory_bytes = memory_of(job, &fragment.planning());
+        let mut has_whole_rows = false;
+        let find = |name: &str, is_whole: bool| {
+            has_whole_rows |= is_whole;
+            Ok(fragment.table_of(name).map(|table| Arc::new(table) as Arc<dyn TableProvider>))
+        };
+        let plan = logical_plan(&context, fragment.sql(), memory_bytes, find).await?;
+        let frame = context.execute_logical_plan(plan).await?;
+        let task = Arc::new(frame.task_ctx());
+        let plan = frame.create_physical_plan().await?;
+        let plan = fragment.of_plan(job, plan, feed, has_whole_rows)?;
+        let options = context.state().config().options().clone();
+        let plan = ReplaceOperators(shared.clone()).optimize(plan, &options)?;
+        job.start_phase("query", "bytes", bytes_read(&plan));
+        if let Some(scan) = scan_of(&plan) {
+            needed(scan.needed());
+        }
+        release_code();
+        Ok(execute_stream(traced(plan)?, task)?)
+    })?;
+    let mut rows = 0;
+    let mut run = || -> Result<()> {
+        while let Some(batch) = running.next(job)? {
+            rows += batch.num_rows() as u64;
+            each(batch)?;
+        }
+        Ok(())
+    };
+    // The runtime of `running` waits for all its threads when it is dropped, and one of them may wait for a file.
+    run().inspect_err(|_| leave())?;
+    Ok(Report { rows, operators: running.shared.ran() })
+}
+
+/// Finds the scan of a fragment's table.
+fn scan_of(plan: &Arc<dyn ExecutionPlan>) -> Option<&Scan> {
+    plan.downcast_ref::<Scan>().or_else(|| plan.children().into_iter().find_map(scan_of))
+}

@@ -1,0 +1,309 @@
+//! Runs a plan on a runtime of its own, while the caller waits for batches and looks for a cancellation.
+
+use std::{
+    panic::{self, AssertUnwindSafe},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::Duration,
+};
+
+use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
+use datafusion::execution::SendableRecordBatchStream;
+use futures::StreamExt;
+use inshore_store::Job;
+use tokio::runtime::Runtime;
+
+use super::planning::{PlanMode, plan};
+use crate::{
+    Error, Result, Tables,
+    doing::StageGuard,
+    memory::Memory,
+    operators::{Limits, Shared},
+    rules::column_names::result_schema,
+};
+
+/// The interval at which a waiting query looks for a cancellation.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The number of polls, [`POLL_INTERVAL`] apart, after which a query without progress is ended: one minute.
+const IDLE_POLLS_MAX: u32 = 600;
+/// The stack of a thread of a query. Deep plans use it up, and DataFusion makes many on its way; only used pages take
+/// memory.
+pub(super) const STACK_BYTES: usize = 64 << 20;
+/// The stack of the thread that plans a query.
+pub(super) const PLANNER_STACK_BYTES: usize = 256 << 20;
+
+/// DataFusion's message for texts or lists of a batch with more bytes or elements than 31 bits count.
+const OVERFLOW: &str = "offset overflow";
+
+/// A plan that runs on its own threads.
+pub(super) struct Running {
+    // The stream is dropped before its runtime. It is `None` after an error.
+    stream: Option<SendableRecordBatchStream>,
+    pub shared: Shared,
+    runtime: Runtime,
+    parks: Arc<ParkCounts>,
+    idle_polls_max: u32,
+}
+
+/// Counters of how often threads of a query became idle and were woken.
+#[derive(Default)]
+struct ParkCounts {
+    parked: AtomicU64,
+    woken: AtomicU64,
+}
+
+impl ParkCounts {
+    /// Returns the number of parkings so far, if all `threads` are parked: while the number stays, no thread did
+    /// anything.
+    fn all_parked(&self, threads: usize) -> Option<u64> {
+        let (woken, parked) = (self.woken.load(Ordering::SeqCst), self.parked.load(Ordering::SeqCst));
+        (parked - woken == threads as u64).then_some(parked)
+    }
+}
+
+impl Running {
+    /// Plans a query and begins to run it.
+    pub fn start(job: &Job, text: &str, tables: &Tables, limits: Limits, mode: PlanMode) -> Result<Running> {
+        catch_panics(|| {
+            on_large_stack(|| {
+                Running::of(job, limits, async |shared: &Shared| plan(job, text, tables, shared, mode).await)
+            })
+        })
+    }
+
+    /// Returns the columns of the result, before the first row is asked for.
+    pub fn schema(&self) -> SchemaRef {
+        result_schema(&self.stream.as_ref().expect("it was just begun").schema())
+    }
+
+    /// Runs the plan that `plan` makes.
+    pub fn of(
+        job: &Job,
+        limits: Limits,
+        plan: impl AsyncFnOnce(&Shared) -> Result<SendableRecordBatchStream>,
+    ) -> Result<Running> {
+        let threads = job.budget().threads();
+        let parks = Arc::new(ParkCounts::default());
+        let (parking, waking) = (parks.clone(), parks.clone());
+        let count = |number: &AtomicU64| {
+            number.fetch_add(1, Ordering::SeqCst);
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("query")
+            .thread_stack_size(STACK_BYTES)
+            .on_thread_park(move || count(&parking.parked))
+            .on_thread_unpark(move || count(&waking.woken))
+            .enable_time()
+            .build()
+            .map_err(|error| Error::Internal(format!("cannot start threads: {error}")))?;
+        let memory = Arc::new(Memory::new(job.budget())?);
+        let shared = Shared::new(job, memory.clone(), limits);
+        let planning = StageGuard::begin("planning".into());
+        let stream = runtime.block_on(plan(&shared))?;
+        drop(planning);
+        Ok(Running { stream: Some(stream), shared, runtime, parks, idle_polls_max: IDLE_POLLS_MAX })
+    }
+
+    /// Returns the next batch, which may have no rows; `None` at the end.
+    pub fn next(&mut self, job: &Job) -> Result<Option<RecordBatch>> {
+        let Some(mut stream) = self.stream.take() else { return Ok(None) };
+        // The task runs on a thread with a stack for deep expressions.
+        let asked = self.runtime.spawn(async move {
+            let batch = stream.next().await;
+            (stream, batch)
+        });
+        // The channel's timeout is used, since a timer of the runtime would wake threads that should sleep.
+        let (answer, answered) = mpsc::sync_channel(1);
+        self.runtime.spawn(async move { answer.send(asked.await) });
+        let mut idle = None;
+        let waited = loop {
+            job.check_cancelled()?;
+            match answered.recv_timeout(POLL_INTERVAL) {
+                Ok(waited) => break waited,
+                Err(RecvTimeoutError::Timeout) => self.check_progress(&mut idle)?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::Internal("the threads of the query have ended".to_string()));
+                }
+            }
+        };
+        match waited {
+            Ok((stream, batch)) => {
+                self.stream = Some(stream);
+                Ok(batch.transpose()?)
+            }
+            Err(panicked) => panic::resume_unwind(panicked.into_panic()),
+        }
+    }
+
+    /// Ends a query that makes no progress. `idle` is the result of the last poll: the number of parkings, and for how
+    /// many polls that number has stayed.
+    ///
+    /// A thread that computes, or waits for a drive, is not parked. When all threads are parked, only one of their
+    /// tasks, a read of a spill file or a node could wake one: nodes have deadlines of their own, and reads take less
+    /// than a minute.
+    fn check_progress(&self, idle: &mut Option<(u64, u32)>) -> Result<()> {
+        self.shared.spills.check()?;
+        let threads = self.shared.job.budget().threads();
+        let is_elsewhere = self.shared.remote.get().is_some_and(|remote| remote.strong_count() > 0);
+        let parked = self.parks.all_parked(threads).filter(|_| !is_elsewhere);
+        *idle = parked.map(|parked| match *idle {
+            Some((before, looks)) if before == parked => (parked, looks + 1),
+            _ => (parked, 1),
+        });
+        match idle {
+            Some((_, looks)) if *looks > self.idle_polls_max => Err(Error::Internal(
+                "all its threads wait for each other, a fault of DataFusion 55.2; with --threads 1 \
+                 the query does not wait"
+                    .to_string(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Turns a panic into an error. DataFusion asserts some of its inputs, among them the partial aggregates that nodes
+/// send; then the query fails, and the process goes on.
+pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let text = match panic::catch_unwind(AssertUnwindSafe(work)) {
+        // Another thread panicked.
+        Ok(Err(Error::Internal(text))) if text.contains(OVERFLOW) => text,
+        Ok(done) => return done,
+        Err(panicked) => {
+            let text = panicked.downcast_ref::<String>().cloned();
+            let text = text.or_else(|| panicked.downcast_ref::<&str>().map(|text| text.to_string()));
+            text.unwrap_or_else(|| "the panic has no text".to_string())
+        }
+    };
+    tracing::error!(text, "DataFusion panicked");
+    Err(match text.contains(OVERFLOW) {
+        true => Error::Query(
+            "one batch of the query's rows has more than 2 GiB of text or 2^31 list elements, the limit of a batch".to_string(),
+        ),
+        false => Error::Internal(
+            "DataFusion met a state that it does not expect; write the query in another way".to_string(),
+        ),
+    })
+}
+
+/// Runs a function that walks through plans on a large stack: a query of many terms is a deep tree, which is walked and
+/// dropped recursively.
+pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().name("planner".to_string()).stack_size(PLANNER_STACK_BYTES);
+        let planning = builder.spawn_scoped(scope, work);
+        let planning =
+            planning.map_err(|error| Error::Internal(format!("cannot start a thread: {error}")))?;
+        planning.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::{
+        array::Int64Array,
+        datatypes::{DataType, Field, Schema},
+    };
+    use datafusion::{
+        catalog::TableProvider,
+        datasource::MemTable,
+        error::Result as LibraryResult,
+        physical_expr::expressions::Column,
+        physical_plan::{
+            Partitioning, coalesce_partitions::CoalescePartitionsExec, execute_stream,
+            repartition::RepartitionExec, stream::RecordBatchStreamAdapter,
+        },
+    };
+    use futures::stream;
+    use inshore_store::{Budget, Cancel, Store};
+
+    use super::*;
+    use crate::{query::planning::context, remote::Planning};
+
+    fn job(memory_bytes: u64, threads: usize) -> (tempfile::TempDir, Job) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        let job = store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap();
+        (folder, job)
+    }
+
+    #[test]
+    fn a_query_whose_threads_all_wait_ends_with_an_error() {
+        for threads in [1, 3] {
+            let (_folder, job) = job(24 << 20, threads);
+            let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
+            let pending =
+                Box::pin(RecordBatchStreamAdapter::new(schema, stream::pending::<LibraryResult<_>>()));
+            let mut running = Running::of(&job, Limits::default(), async |_| Ok(pending as _)).unwrap();
+            running.idle_polls_max = 2;
+            let error = running.next(&job).unwrap_err().to_string();
+            assert!(error.contains("all its threads wait for each other"), "{error}");
+        }
+    }
+
+    /// A thread that works is waited for, however long it takes.
+    #[test]
+    fn a_query_that_computes_for_long_goes_on() {
+        let (_folder, job) = job(24 << 20, 2);
+        let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
+        let batch = RecordBatch::new_empty(schema.clone());
+        let slow = stream::once(async move {
+            thread::sleep(POLL_INTERVAL * 6);
+            LibraryResult::Ok(batch)
+        });
+        let slow = Box::pin(RecordBatchStreamAdapter::new(schema, slow));
+        let mut running = Running::of(&job, Limits::default(), async |_| Ok(slow as _)).unwrap();
+        running.idle_polls_max = 2;
+        assert!(running.next(&job).unwrap().is_some());
+    }
+
+    /// Each batch goes through a file, since there is no memory for any: several inputs write at once, and readers wait
+    /// for them. INSHORE_SPILLING sets the number of rounds.
+    #[test]
+    fn an_exchange_whose_batches_all_go_to_flash_ends() {
+        let rounds: usize = std::env::var("INSHORE_SPILLING").map_or(6, |rounds| rounds.parse().unwrap());
+        for round in 0..rounds {
+            let parts = 2 + round % 7;
+            let (folder, job) = job(24 << 20, parts);
+            let rest =
+                job.budget().reserve(job.budget().free_bytes() - (1 << 20), "what others have").unwrap();
+            let column: Vec<i64> = (0..100_000).collect();
+            let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::Int64, true)]));
+            let batch =
+                RecordBatch::try_new(schema.clone(), vec![Arc::new(Int64Array::from(column))]).unwrap();
+            let input: Vec<RecordBatch> = (0..20).map(|piece| batch.slice(piece * 5000, 5000)).collect();
+            let table = MemTable::try_new(schema, vec![input; parts]).unwrap();
+            let planning = Planning { partitions: parts, memory_bytes: 24 << 20, is_bold: false };
+            let plan = async |shared: &Shared| {
+                let context = context(&job, shared, planning, Vec::new())?;
+                let scan = table.scan(&context.state(), None, &[], None).await?;
+                let by = Partitioning::Hash(vec![Arc::new(Column::new("k", 0)) as _], parts);
+                let exchange = Arc::new(RepartitionExec::try_new(scan, by)?);
+                let all = Arc::new(CoalescePartitionsExec::new(exchange));
+                Ok(execute_stream(all, context.task_ctx())?)
+            };
+            let mut running = Running::of(&job, Limits::default(), plan).unwrap();
+            let mut rows = 0;
+            while let Some(batch) =
+                running.next(&job).unwrap_or_else(|error| panic!("{parts} parts: {error}"))
+            {
+                rows += batch.num_rows();
+            }
+            assert_eq!(rows, parts * 100_000);
+            drop(running);
+            let left = std::fs::read_dir(folder.path().join("store/scratch")).unwrap();
+            let files = left.flatten().filter_map(|owner| std::fs::read_dir(owner.path().join("sql-0")).ok());
+            assert_eq!(
+                files.map(|files| files.count()).collect::<Vec<_>>(),
+                [0],
+                "batches were spilled, and removed"
+            );
+            drop(rest);
+            assert_eq!(job.budget().reserved_bytes(), 0);
+        }
+    }
+}

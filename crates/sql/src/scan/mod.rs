@@ -1,0 +1,39 @@
+//! Scans the files of a table: [`Files`] describes them to the planner, [`Scan`] reads them in a plan.
+//!
+//! A table is a list of files with the same columns, or for a fragment a [`Feed`] that names files one after the other.
+//! Partitions of a scan take row groups (Parquet) or whole files from a shared list, and skip row groups whose
+//! statistics rule the filter out.
+
+mod feed;
+mod files;
+mod node;
+mod provider;
+mod statistics;
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::{
+    physical_expr::EquivalenceProperties,
+    physical_plan::{
+        Partitioning, PlanProperties,
+        execution_plan::{Boundedness, EmissionType},
+    },
+};
+
+pub use feed::Feed;
+pub(crate) use files::Files;
+pub use node::Needed;
+pub(crate) use node::Scan;
+pub(crate) use provider::{check_readable, predicate};
+pub(crate) use statistics::row_statistics;
+
+/// Returns the properties of a plan node whose rows are in no order.
+pub(crate) fn properties(schema: SchemaRef, partitions: usize) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(schema),
+        Partitioning::UnknownPartitioning(partitions),
+        EmissionType::Incremental,
+        Boundedness::Bounded,
+    ))
+}
