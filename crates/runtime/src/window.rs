@@ -29,8 +29,8 @@ use crate::{Error, PAGE_BYTES, Result};
 /// The largest number of windows in the process at a time.
 const WINDOWS_MAX: usize = 256;
 
-/// `Slot` is an open window as the signal handler sees it.
-struct Slot {
+/// `WindowSlot` is an open window as the signal handler sees it.
+struct WindowSlot {
     is_taken: AtomicBool,
     /// The number of the first page and the count of pages in one word, so that both are always of the same window; 0
     /// if the slot is unused.
@@ -41,8 +41,12 @@ struct Slot {
 /// The number of bits for the count of pages.
 const COUNT_BITS: u32 = 16;
 
-static SLOTS: [Slot; WINDOWS_MAX] = [const {
-    Slot { is_taken: AtomicBool::new(false), pages: AtomicU64::new(0), has_failed: AtomicBool::new(false) }
+static SLOTS: [WindowSlot; WINDOWS_MAX] = [const {
+    WindowSlot {
+        is_taken: AtomicBool::new(false),
+        pages: AtomicU64::new(0),
+        has_failed: AtomicBool::new(false),
+    }
 }; WINDOWS_MAX];
 
 /// `Window` is a memory map of a range of a file.

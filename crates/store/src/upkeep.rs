@@ -145,8 +145,8 @@ struct Verifier<'a> {
     damage: Mutex<Vec<Damage>>,
 }
 
-/// `InFlight` is an extent whose read is in flight.
-struct InFlight {
+/// `PendingExtent` is an extent whose read is in flight.
+struct PendingExtent {
     position: u64,
     reference: ExtentRef,
     has_header: bool,
@@ -157,7 +157,7 @@ impl Verifier<'_> {
     /// Takes batches of extents until none is left, with at most one extent in each buffer.
     fn work(&self, mut spare: Vec<Buffer>) -> Result<()> {
         let mut batch = VecDeque::new();
-        let mut in_flight: VecDeque<InFlight> = VecDeque::new();
+        let mut in_flight: VecDeque<PendingExtent> = VecDeque::new();
         loop {
             self.job.check_cancelled()?;
             while let Some(mut buffer) = spare.pop() {
@@ -170,14 +170,17 @@ impl Verifier<'_> {
                 };
                 let whole = self.whole(position);
                 match whole.submit(reference, buffer) {
-                    Ok(pending) => in_flight.push_back(InFlight { position, reference, has_header, pending }),
+                    Ok(pending) => {
+                        in_flight.push_back(PendingExtent { position, reference, has_header, pending })
+                    }
                     Err(buffer) => {
                         spare.push(buffer);
                         self.examine(whole, spare.last_mut().expect("just pushed"))?;
                     }
                 }
             }
-            let Some(InFlight { position, reference, has_header, pending }) = in_flight.pop_front() else {
+            let Some(PendingExtent { position, reference, has_header, pending }) = in_flight.pop_front()
+            else {
                 return Ok(());
             };
             let (mut buffer, read) = pending.wait();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::{
     CheckedFile, Dataset, DatasetRecord, EXTENT_BYTES, Edit, Error, FileRecord, FileWriter, Job, Place,
-    Redundancy, Result, Store, dataset::checked::Kept, dataset::layout::Identity, dataset::writer::Existing,
-    device::metadata_buffer, log::catalog::Run, random::random_u64, redundancy::whole::ExtentFile,
-    shared::Failed, space::extents::Extents, store::check_name,
+    Redundancy, Result, Store, dataset::checked::ExtentOwner, dataset::layout::Identity,
+    dataset::writer::Existing, device::metadata_buffer, log::catalog::Run, random::random_u64,
+    redundancy::whole::ExtentFile, shared::Failed, space::extents::Extents, store::check_name,
 };
 
 impl Store {
@@ -210,7 +210,7 @@ impl DatasetBuilder {
     pub fn add_and_open(&mut self, writer: FileWriter) -> Result<CheckedFile> {
         let (number, extents) = self.end(writer)?;
         let file = &self.record.files[number as usize];
-        Ok(self.store.open_file(&self.record, number, file, Kept::Extents(extents)))
+        Ok(self.store.open_file(&self.record, number, file, ExtentOwner::Extents(extents)))
     }
 
     fn end(&mut self, writer: FileWriter) -> Result<(u32, Vec<Arc<Extents>>)> {

@@ -76,7 +76,7 @@ struct DatasetMap {
     refs: Refs,
     headers: Mutex<Headers>,
     /// The owner of the extents, which prevents their reuse.
-    _kept: Kept,
+    _kept: ExtentOwner,
 }
 
 /// The number of an extent, the place of its first copy, and the checksums of its blocks.
@@ -126,10 +126,10 @@ enum Refs {
     Listed(CheckedFile),
 }
 
-/// `Kept` is the owner of the extents of an open file: the commit of the dataset, or, before that commit, the lease of
+/// `ExtentOwner` is the owner of the extents of an open file: the commit of the dataset, or, before that commit, the lease of
 /// the writer.
 #[derive(Clone, Debug)]
-pub(crate) enum Kept {
+pub(crate) enum ExtentOwner {
     Pin(#[allow(dead_code)] Arc<Pin>),
     Extents(#[allow(dead_code)] Vec<Arc<Extents>>),
 }
@@ -141,7 +141,7 @@ impl CheckedFile {
         record: &FileRecord,
         identity: Identity,
         redundancy: Redundancy,
-        kept: Kept,
+        kept: ExtentOwner,
     ) -> Self {
         let refs = if record.level == 0 {
             Refs::Here(record.refs.clone())

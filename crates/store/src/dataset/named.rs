@@ -4,7 +4,7 @@ use std::{iter::zip, sync::Arc};
 
 use crate::{
     CheckedFile, DatasetRecord, EXTENT_BYTES, Edit, FileRecord, Job, Place, Redundancy, Result, Store,
-    dataset::checked::Kept, dataset::layout::Identity, shared::Pin, space::extents::pieces,
+    dataset::checked::ExtentOwner, dataset::layout::Identity, shared::Pin, space::extents::pieces,
     store::check_name,
 };
 
@@ -89,7 +89,7 @@ impl Store {
 
     fn opened(&self, record: Arc<DatasetRecord>, pin: &Arc<Pin>) -> Dataset {
         let open = |(number, file): (usize, &FileRecord)| {
-            self.open_file(&record, number as u32, file, Kept::Pin(pin.clone()))
+            self.open_file(&record, number as u32, file, ExtentOwner::Pin(pin.clone()))
         };
         let files = record.files.iter().enumerate().map(open).collect();
         Dataset { record, files }
@@ -120,7 +120,7 @@ impl Store {
         record: &DatasetRecord,
         number: u32,
         file: &FileRecord,
-        kept: Kept,
+        kept: ExtentOwner,
     ) -> CheckedFile {
         let label = format!("{}/{}", record.name, file.name);
         let identity = Identity { dataset: record.id, file: number, level: 0 };

@@ -42,7 +42,7 @@ pub struct FileWriter {
     filling: Buffer,
     filled: usize,
     spare: Vec<Buffer>,
-    in_flight: VecDeque<InFlight>,
+    in_flight: VecDeque<PendingWrite>,
     headers: VecDeque<Pending>,
     offset: u64,
     /// The checksums of the whole file (scratch) or of the last extent (dataset).
@@ -51,7 +51,7 @@ pub struct FileWriter {
 }
 
 #[derive(Debug)]
-struct InFlight {
+struct PendingWrite {
     pending: Pending,
     offset: u64,
     len: usize,
@@ -217,7 +217,7 @@ impl FileWriter {
         };
         let buffer = std::mem::replace(&mut self.filling, next);
         let pending = self.job.submit(Direction::Write, parts, buffer, Some(self.extents.clone()));
-        self.in_flight.push_back(InFlight { pending, offset: self.offset, len });
+        self.in_flight.push_back(PendingWrite { pending, offset: self.offset, len });
         self.offset += self.filled as u64;
         self.filled = 0;
         Ok(())
@@ -290,7 +290,8 @@ impl FileWriter {
 
     /// Waits for the oldest write in flight and returns its buffer.
     fn wait_oldest(&mut self) -> Result<Buffer> {
-        let InFlight { pending, offset, len } = self.in_flight.pop_front().expect("something is on its way");
+        let PendingWrite { pending, offset, len } =
+            self.in_flight.pop_front().expect("something is on its way");
         let (buffer, result) = pending.wait();
         result.map_err(|error| {
             Error::io(format!("write {len} bytes at {offset}"), PathBuf::from(&self.name), error)

@@ -10,7 +10,10 @@ use std::{
     },
 };
 
-use crate::{Device, PAGE_BYTES, device::metadata_buffer};
+use crate::{
+    Device, PAGE_BYTES,
+    device::{memory::Page, metadata_buffer},
+};
 
 /// `Fault` is one failure. Reads, writes and syncs are counted from 0, each kind by itself, over all clones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +49,6 @@ pub enum Fault {
     /// The n-th discard and all after it fail with an I/O error.
     FailFromDiscard(u64),
 }
-
-type Page = Box<[u8; PAGE_BYTES]>;
 
 /// `Chance` gives random faults: each operation fails with a probability of 1 in `one_in`. The seed and the number of
 /// the operation determine the fault.
@@ -89,10 +90,10 @@ struct Before {
 
 /// `Faulty` wraps a device and makes it fail on demand. Clones share the counts.
 #[derive(Clone, Debug)]
-pub struct Faulty(Arc<State>);
+pub struct Faulty(Arc<FaultState>);
 
 #[derive(Debug)]
-struct State {
+struct FaultState {
     inner: Arc<dyn Device>,
     faults: Mutex<(Vec<Fault>, Option<Chance>)>,
     before: Mutex<Before>,
@@ -106,7 +107,7 @@ struct State {
 impl Faulty {
     /// Wraps `inner` with `faults`.
     pub fn new(inner: Arc<dyn Device>, faults: &[Fault]) -> Self {
-        Faulty(Arc::new(State {
+        Faulty(Arc::new(FaultState {
             inner,
             faults: Mutex::new((faults.to_vec(), None)),
             before: Mutex::default(),
@@ -130,7 +131,7 @@ impl Faulty {
 
     fn begin(&self, faults: Vec<Fault>, chance: Option<Chance>) {
         *self.0.faults.lock().expect("no panic under this lock") = (faults, chance);
-        let State { reads, writes, syncs, prepares, discards, .. } = &*self.0;
+        let FaultState { reads, writes, syncs, prepares, discards, .. } = &*self.0;
         for count in [reads, writes, syncs, prepares, discards] {
             count.store(0, Ordering::Relaxed);
         }

@@ -12,7 +12,8 @@ use std::{
 
 use crate::{Device, EXTENT_BYTES, PAGE_BYTES};
 
-type Page = Box<[u8; PAGE_BYTES]>;
+/// `Page` is the bytes of a page.
+pub(crate) type Page = Box<[u8; PAGE_BYTES]>;
 
 /// `Memory` holds extents in memory. Bytes that were never written are zeros.
 #[derive(Debug)]

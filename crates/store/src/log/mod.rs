@@ -439,7 +439,7 @@ pub(crate) fn spread(log: &LogPlaces) -> usize {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Header {
+struct RecordHeader {
     generation: u64,
     number: u64,
     before: u32,
@@ -449,7 +449,7 @@ struct Header {
     sum: u32,
 }
 
-impl Header {
+impl RecordHeader {
     fn encode(&self, store: &[u8; 16]) -> [u8; RECORD_HEADER_BYTES] {
         let mut out = Vec::with_capacity(RECORD_HEADER_BYTES);
         out.extend(RECORD_MAGIC);
@@ -463,7 +463,7 @@ impl Header {
         out.try_into().expect("48 bytes")
     }
 
-    fn decode(store: &[u8; 16], bytes: &[u8]) -> Option<Header> {
+    fn decode(store: &[u8; 16], bytes: &[u8]) -> Option<RecordHeader> {
         let mut header = Cursor(bytes);
         if header.take(8)? != RECORD_MAGIC {
             return None;
@@ -473,7 +473,7 @@ impl Header {
             (header.u32()? as usize, header.u32()?, header.u32()?, header.u32()?);
         let right = sum == header_sum(store, &bytes[..RECORD_HEADER_BYTES - 4])
             && [generation, number, commit].iter().all(|&count| count < COUNTER_LIMIT);
-        right.then_some(Header { generation, number, before, commit, body_len, body_sum, sum })
+        right.then_some(RecordHeader { generation, number, before, commit, body_len, body_sum, sum })
     }
 }
 
@@ -529,7 +529,7 @@ impl Log {
         let body = encode_edits(edits);
         let len = record_bytes(body.len());
         assert!(self.tail.offset + len <= self.capacity(), "a log has room for its record");
-        let header = Header {
+        let header = RecordHeader {
             generation: self.superblock.generation,
             number: self.tail.number,
             before: self.tail.before,
@@ -732,7 +732,7 @@ impl Log {
     }
 
     /// Reads the next record. The flag is true if all copies that are present have it.
-    fn next_record(&self, devices: &Devices) -> Result<Option<(Header, Vec<u8>, bool)>> {
+    fn next_record(&self, devices: &Devices) -> Result<Option<(RecordHeader, Vec<u8>, bool)>> {
         if self.tail.offset + PAGE_BYTES > self.capacity() {
             return Ok(None);
         }
@@ -757,10 +757,10 @@ impl Log {
         }
     }
 
-    fn record_of(&self, devices: &Devices, copy: &[Place]) -> Result<Option<(Header, Vec<u8>)>> {
+    fn record_of(&self, devices: &Devices, copy: &[Place]) -> Result<Option<(RecordHeader, Vec<u8>)>> {
         let mut first = metadata_buffer(PAGE_BYTES)?;
         read_log(devices, copy, self.tail.offset, &mut first)?;
-        let Some(header) = Header::decode(&self.superblock.store, &first) else { return Ok(None) };
+        let Some(header) = RecordHeader::decode(&self.superblock.store, &first) else { return Ok(None) };
         let expected = (self.superblock.generation, self.tail.number, self.tail.before);
         if (header.generation, header.number, header.before) != expected {
             return Ok(None);
@@ -785,7 +785,8 @@ impl Log {
                 // If one copy cannot be read, another one may be.
                 if read_log(devices, copy, offset, &mut extent[..len]).is_ok() {
                     let headers = extent[..len].chunks(PAGE_BYTES);
-                    let mut headers = headers.filter_map(|page| Header::decode(&self.superblock.store, page));
+                    let mut headers =
+                        headers.filter_map(|page| RecordHeader::decode(&self.superblock.store, page));
                     let later = headers.find(|header| {
                         header.generation == self.superblock.generation && header.number > self.tail.number
                     });
@@ -884,8 +885,8 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
 /// otherwise true if both are equal.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn record_header_round_trip(store: &[u8; 16], bytes: &[u8]) -> Option<bool> {
-    let header = Header::decode(store, bytes)?;
-    Some(Header::decode(store, &header.encode(store)).as_ref() == Some(&header))
+    let header = RecordHeader::decode(store, bytes)?;
+    Some(RecordHeader::decode(store, &header.encode(store)).as_ref() == Some(&header))
 }
 
 /// Returns the checksum that the header of a log record must have.
@@ -938,10 +939,17 @@ mod tests {
         assert!(!decodes(&Superblock { sequence: u64::MAX, ..whole.clone() }));
         assert!(!decodes(&Superblock { generation: u64::MAX, ..whole.clone() }));
         for (commit, is_right) in [(9, true), (u64::MAX, false)] {
-            let header =
-                Header { generation: 1, number: 0, before: 0, commit, body_len: 4, body_sum: 0, sum: 0 };
+            let header = RecordHeader {
+                generation: 1,
+                number: 0,
+                before: 0,
+                commit,
+                body_len: 4,
+                body_sum: 0,
+                sum: 0,
+            };
             let bytes = header.encode(&whole.store);
-            assert_eq!(Header::decode(&whole.store, &bytes).is_some(), is_right);
+            assert_eq!(RecordHeader::decode(&whole.store, &bytes).is_some(), is_right);
         }
     }
 }
