@@ -91,7 +91,7 @@ impl Profiles {
     /// [`Error::BadProfiles`] for no label, too many labels, or a sample without letters; [`Error::Read`];
     /// [`inshore_store::Error::OverBudget`].
     pub fn train(job: &Context, samples: Vec<(String, Vec<Source>)>, grams: usize) -> Result<Profiles> {
-        Profiles::of_samples(samples, grams, |sources| count(job, sources))
+        Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
 
     /// Makes profiles of samples whose n-grams `count` counts.
@@ -189,9 +189,9 @@ impl Profiles {
 }
 
 /// Counts the n-grams of sources.
-fn count(job: &Context, sources: Vec<Source>) -> Result<HashMap<u32, u64>> {
+fn count(job: &Context, sources: impl Iterator<Item = Source> + Send) -> Result<HashMap<u32, u64>> {
     let kernel = CountGrams;
-    let workers = run(job, &kernel, sources.into_iter(), |event: Event<'_, CountGrams>| match event.part {
+    let workers = run(job, &kernel, sources, |event: Event<'_, CountGrams>| match event.part {
         Some(Err(error)) => Err(error),
         _ => Ok(Next::Go),
     })?;

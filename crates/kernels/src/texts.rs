@@ -9,7 +9,7 @@ use std::{
 
 use encoding_rs_io::DecodeReaderBytesBuilder;
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes;
+use inshore_neardata::{Error as ReadError, Failure, TaskSource, nodes};
 use inshore_neardata::{Opened, Source};
 use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
@@ -115,6 +115,15 @@ fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
     let filled = input.open_as_is().and_then(|mut bytes| bytes.fill(&mut head)).map_err(opened)?;
     head.truncate(filled);
     Ok(head)
+}
+
+/// Returns the source of a piece, or a source that fails with the reason why the piece was not handed out.
+#[cfg(feature = "nodes")]
+pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
+    match source {
+        Ok(source) => source.source,
+        Err(failure) => Source::new("a piece", |_| Err(ReadError::Stream(failure))),
+    }
 }
 
 /// Refuses files on nodes that are compressed: a node reads pieces, which cannot be decompressed alone. Costs a

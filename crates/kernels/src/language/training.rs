@@ -21,7 +21,10 @@ use inshore_store::Context;
 use serde_json::{Value, json};
 
 use super::{COUNTED_BYTES, GRAM_BYTES, Profiles, count};
-use crate::{Error, Result, texts::refuse_compressed};
+use crate::{
+    Error, Result,
+    texts::{refuse_compressed, source_of_task},
+};
 
 const KIND: &str = "count-grams";
 /// N-grams that are given at once.
@@ -41,8 +44,7 @@ impl Work for CountsGrams {
         if task.arguments != expected {
             return Err(format!("expected a request for {expected}, got {}", task.arguments).into());
         }
-        let sources = task.sources.into_iter().map(|source| source.source).collect();
-        let counts = count(&task.job, sources)?;
+        let counts = count(&task.job, task.sources.map(source_of_task))?;
         let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
         counts.sort_unstable();
         let fields = [("gram", DataType::UInt32), ("count", DataType::UInt64)]

@@ -12,7 +12,7 @@ use std::{cmp::Ordering, thread};
 
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
 use inshore_neardata::{
-    Error as ReadError, Failure, Opened, Reply, Source, Task, TaskSource, Work,
+    Error as ReadError, Failure, Opened, Reply, Source, Task, Work,
     nodes::{
         self, Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
         stream_with_help,
@@ -22,7 +22,10 @@ use inshore_store::{Context, Job};
 use serde_json::Value;
 
 use super::{WordOptions, WordSummary, count_words, tally::Tally};
-use crate::{Error, Result, texts::refuse_compressed};
+use crate::{
+    Error, Result,
+    texts::{refuse_compressed, source_of_task},
+};
 
 const KIND: &str = "count-words";
 /// Bytes of words and counts that are given at once.
@@ -39,15 +42,7 @@ impl Work for CountsWords {
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
-        answer(&job, sources.map(opened), serde_json::from_value(arguments)?, reply)
-    }
-}
-
-/// A source, or one that says why there is none.
-fn opened(source: std::result::Result<TaskSource, Failure>) -> Source {
-    match source {
-        Ok(source) => source.source,
-        Err(failure) => Source::new("a piece", |_| Err(ReadError::Stream(failure))),
+        answer(&job, sources.map(source_of_task), serde_json::from_value(arguments)?, reply)
     }
 }
 
