@@ -99,6 +99,7 @@ impl Session {
     }
 
     /// Starts a job that reads files: a missing store is not created for files that cannot be read.
+    #[cfg(feature = "graph")]
     pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
         self.check_inputs(inputs)?;
         self.start()
