@@ -595,7 +595,7 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     };
     let error = get(json!({ "inputs": ["store:lines.txt/none"] }));
     assert!(matches!(error, Error::NoFile { ref files, .. } if files[..] == ["lines.txt"]), "{error}");
-    let error = get(json!({ "inputs": ["lines.txt"], "offset": 1 << 40 }));
+    let error = get(json!({ "inputs": ["lines.txt"], "offset": 1_u64 << 40 }));
     assert!(matches!(error, Error::BeyondEnd { .. }), "{error}");
     let device = setup.store.path().join("new");
     let error = get(json!({ "inputs": ["lines.txt"], "output": device }));
