@@ -23,8 +23,10 @@ __all__ = [
     "Writer",
     "__version__",
     "connect",
+    "features",
     "operate",
     "serve",
+    "work_apart",
 ]
 
 __version__: str
@@ -187,3 +189,5 @@ class Nodes:
 @final
 class Batch:
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[Any, Any]: ...
+
+def work_apart(limits: Sequence[str]) -> None: ...

@@ -48,6 +48,7 @@ impl Job {
     }
 
     /// The same, for what needs none.
+    #[cfg(feature = "nodes")]
     pub(crate) fn context(&self) -> PyResult<Context> {
         Ok(self.execution()?.as_ref().clone())
     }

@@ -223,8 +223,9 @@ def test_what_goes_wrong_is_an_exception_of_its_kind(
 ) -> None:
     with pytest.raises(inshore.NotFoundError, match="on none of the nodes"):
         nodes.search("x", "nothing", memory=BUDGET).table()
-    with pytest.raises(inshore.InputError):
-        nodes.search("(", "nothing", memory=BUDGET).table()
+    nodes.put(text, memory=BUDGET)
+    with pytest.raises(inshore.InputError, match="unclosed"):
+        nodes.search("(", "words.txt", memory=BUDGET).table()
     with pytest.raises(inshore.InputError, match="walk does not go with nodes"):
         nodes.search("x", "nothing", globs="*").table()
     with pytest.raises(TypeError, match="'word'"):

@@ -57,6 +57,9 @@ pub struct Search {
     pub multiline_dotall: bool,
 }
 
+/// A file that a walk found, or a path that it cannot look at.
+type Walked = std::result::Result<Candidate, inshore_neardata::Error>;
+
 type Failed<'a> = Option<&'a (dyn Fn(&Error) + Sync)>;
 
 fn tell(failed: Failed<'_>, error: impl Into<Error>) {
@@ -75,38 +78,47 @@ impl Search {
         inputs: &[PathBuf],
         failed: Failed<'a>,
     ) -> Result<impl Iterator<Item = Candidate> + Send + use<'a>> {
+        let tell = move |error| tell(failed, kernels::Error::from(error));
+        Ok(self.walked(inputs)?.filter_map(move |found| found.map_err(tell).ok()))
+    }
+
+    /// The same, with the errors of paths that cannot be looked at in their places.
+    fn walked(&self, inputs: &[PathBuf]) -> Result<impl Iterator<Item = Walked> + Send + use<>> {
         let paths: Vec<PathBuf> =
             inputs.iter().filter(|path| dataset_name(path).is_none()).cloned().collect();
         let has_files = inputs.is_empty() || !paths.is_empty();
         let walk = has_files.then(|| walk(&paths, &self.walk)).transpose()?;
-        Ok(walk
-            .into_iter()
-            .flatten()
-            .filter_map(move |found| found.map_err(|error| tell(failed, kernels::Error::from(error))).ok()))
+        Ok(walk.into_iter().flatten())
     }
 
     fn text_options(&self) -> TextOptions {
         TextOptions { unpack: self.unpack, ..TextOptions::default() }
     }
 
-    /// Files and then datasets, each with what it is called.
-    fn files<'a>(
+    /// Files that a walk found, and then datasets, each with what it is called. A path that the walk cannot look at fails in its turn.
+    fn files<W: Iterator<Item = Walked> + Send>(
         &self,
+        walked: W,
         asked: &Asked<'_>,
         job: &Execution,
-        failed: Failed<'a>,
-    ) -> Result<impl Iterator<Item = (Candidate, Source)> + Send + use<'a>> {
+    ) -> Result<impl Iterator<Item = (Candidate, Source)> + Send + use<W>> {
         let options = self.text_options();
         let mut stored = Vec::new();
         for named in asked.inputs.iter().filter_map(|path| dataset_name(path)) {
             let whole = |(path, source)| (Candidate { path, is_named: true }, source);
             stored.extend(stored_sources(asked.stored(job)?, named, options)?.into_iter().map(whole));
         }
-        let source = move |candidate: Candidate| {
-            let source = candidate.source(options);
-            (titled(candidate), source)
+        let source = move |found: Walked| match found {
+            Ok(candidate) => {
+                let source = candidate.source(options);
+                (titled(candidate), source)
+            }
+            Err(error) => {
+                let candidate = Candidate { path: PathBuf::new(), is_named: true };
+                (candidate, Source::new(error.to_string(), move |_| Err(error)))
+            }
         };
-        Ok(self.candidates(asked.inputs, failed)?.map(source).chain(stored))
+        Ok(walked.map(source).chain(stored))
     }
 
     /// The same as texts that are read as a whole.
@@ -201,7 +213,7 @@ impl Search {
         };
         match sources {
             Sources::Here => {
-                let files = self.files(asked, job, failed)?;
+                let files = self.files(self.candidates(asked.inputs, failed)?.map(Ok), asked, job)?;
                 kernel.run(job, files, |file, event| take(matches, file, event))?;
                 Ok(Done::here(summary))
             }
@@ -254,7 +266,11 @@ impl Search {
             })
         };
         let searched = match sources {
-            Sources::Here => table.run(job, self.files(asked, job, failed)?, each).map(Done::here),
+            // Rows of the files before a path that cannot be looked at come first.
+            Sources::Here => {
+                let files = self.files(self.walked(asked.inputs)?, asked, job)?;
+                table.run(job, files, each).map(Done::here)
+            }
             #[cfg(feature = "nodes")]
             Sources::Nodes(on, wholes) => table
                 .run_on_nodes(&on.nodes, job, wholes, &on.options, each)
