@@ -135,7 +135,7 @@ def _pieces(run: _native.Run) -> Generator[Any]:
     try:
         while (piece := run.next()) is not None:
             if isinstance(piece, str):
-                warnings.warn(piece, SkippedWarning, stacklevel=5)
+                warnings.warn(piece, SkippedWarning, stacklevel=4)
             elif isinstance(piece, _native.Columns):
                 yield pa.schema(cast("Any", piece))
             else:
