@@ -1,4 +1,4 @@
-"""Results: what a verb would do, and the ways to have it done and get at its rows.
+"""Results: lazy answers of verbs, and the ways to their rows.
 
 A `Result` is lazy, as a relation of DuckDB or a lazy frame of Polars is. The facts about a run are two plain
 dictionaries: the *summary* of what was found, and the *report* of what it cost.
@@ -135,7 +135,7 @@ def _pieces(run: _native.Run) -> Generator[Any]:
     try:
         while (piece := run.next()) is not None:
             if isinstance(piece, str):
-                warnings.warn(piece, SkippedWarning, stacklevel=5)
+                warnings.warn(piece, SkippedWarning, stacklevel=4)
             elif isinstance(piece, _native.Columns):
                 yield pa.schema(cast("Any", piece))
             else:
@@ -145,12 +145,12 @@ def _pieces(run: _native.Run) -> Generator[Any]:
 
 
 class Result:
-    """What a verb would do: rows that are computed when they are asked for.
+    """Rows that a verb computes when somebody asks for them.
 
     Every way to the rows runs the job, each time anew: `table`, `reader`, `write`, `to_pandas`, `to_polars`,
     iteration over batches, and ``__arrow_c_stream__``, by which pyarrow, Polars and DuckDB take a result as
-    it is. Whoever wants the rows twice keeps the table, or a file. A `pyarrow.RecordBatchReader` that was
-    handed over can be read in one run only.
+    it is. To use the rows twice, keep the table, or a file. A `pyarrow.RecordBatchReader` that was handed
+    over can be read in one run only.
 
     A run has the budget that the verb was given, and scratch files in the store until the last row was read.
     It ends with its reader: when all rows were read, or when the reader goes (``del reader``; `close` of
@@ -195,15 +195,15 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """What the last run that came to its end has found, as ``--json`` of the command line has it.
+        """Facts about the answer of the last complete run, as ``--json`` of the command line has them.
 
-        That of an algorithm on graphs is a `Summary`. `InputError` where nothing has run yet.
+        An algorithm on graphs gives a `Summary`. `InputError` where nothing has run yet.
         """
         return cast("dict[str, Any]", self._ended()["summary"])
 
     @property
     def report(self) -> Report:
-        """What the last run that came to its end has cost; `InputError` where nothing has run yet."""
+        """Cost of the last complete run; `InputError` where nothing has run yet."""
         return cast("Report", self._ended()["report"])
 
     def table(self) -> pa.Table:

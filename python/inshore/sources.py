@@ -50,12 +50,12 @@ class Inputs:
 
     @property
     def is_data(self) -> bool:
-        """Whether it is Arrow data."""
+        """Tell whether this is Arrow data."""
         return self._data is not None
 
     @property
     def has_stored(self) -> bool:
-        """Whether a dataset of the store is named."""
+        """Tell whether a dataset of the store is named."""
         return any(os.fspath(path).startswith("store:") for path in self._paths)
 
     def paths(self, job: _native.Job, name: str = "source.arrow") -> list[StrPath]:

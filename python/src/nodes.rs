@@ -43,7 +43,7 @@ pub(crate) struct Nodes {
     connection: Connection,
 }
 
-/// What a connection to nodes is made of, also in another process of ours.
+/// The parts of a connection to nodes, which another process of ours can make again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Connection {
     addresses: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Makes it.
+    /// Makes the connection.
     pub(crate) fn open(self) -> Result<OnNodes, Error> {
         let Connection { addresses, credentials, deadline, partial, node_memory_bytes } = self;
         let credentials = credentials.map(|name| read_credentials(&name.path())).transpose()?;
@@ -175,7 +175,7 @@ impl Nodes {
         Target::Nodes(self.begin())
     }
 
-    /// What another process needs to ask the same nodes.
+    /// The connection, for another process that asks the same nodes.
     #[cfg(feature = "sql")]
     pub(crate) fn connection(&self) -> Connection {
         self.connection.clone()

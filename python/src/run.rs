@@ -61,14 +61,14 @@ struct Running {
     worker: JoinHandle<()>,
 }
 
-/// What is known of a run that has come to its end.
+/// Facts about a run at its end.
 #[derive(Default)]
 struct Ended {
     facts: Value,
     written: Vec<PathBuf>,
 }
 
-/// What a run answered.
+/// The answer of a run.
 pub(crate) struct Facts {
     pub summary: Value,
     /// The counters, where they are not those of the job here.
@@ -88,7 +88,7 @@ enum Message {
     End(Result<(Facts, u64, Vec<PathBuf>), Raised>),
 }
 
-/// What Python is given.
+/// One thing that Python gets from a run.
 #[derive(IntoPyObject)]
 pub(crate) enum Piece {
     Columns(Columns),
@@ -191,7 +191,7 @@ pub(crate) fn start(
         drop(own);
         let Out { sender, writer, rows, written, .. } = out;
         drop(writer);
-        // Nobody listens any more once the run is closed.
+        // The receiver is gone once the run is closed.
         let _ = sender.send(Message::End(worked.map(|facts| (facts, rows, written))));
     });
     let worker = worker.map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
@@ -314,7 +314,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// Stops a job whose rows nobody can have any more.
+    /// Stops a job whose rows can't be read any more.
     fn drop(&mut self) {
         if let Slot::Open(running) = &*lock(&self.slot) {
             running.job.cancel().cancel();

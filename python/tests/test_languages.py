@@ -80,6 +80,9 @@ def test_what_cannot_be_told_raises_or_warns(tmp_path: Path) -> None:
     text.write_text(TEXTS[1])
     with pytest.raises(inshore.FileError, match="missing: cannot open"):
         inshore.language_identify([tmp_path / "missing", text], profiles="few").table()
+    with pytest.raises(inshore.FileError, match="missing: cannot open"):
+        inshore.language_identify([text, tmp_path / "missing"], profiles="few").write(tmp_path / "told.csv")
+    assert not (tmp_path / "told.csv").exists()
     result = inshore.language_identify([tmp_path / "missing", text], profiles="few", errors="warn")
     with pytest.warns(inshore.SkippedWarning, match="missing: cannot open"):
         told = result.table()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import re
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -161,6 +160,11 @@ def test_every_verb_gives_on_nodes_what_it_gives_here(
             theirs = ask(nodes, files[kind].name).write(tmp_path / "theirs")
             assert mine.rows == theirs.rows, what
             assert (tmp_path / "mine").read_bytes() == (tmp_path / "theirs").read_bytes(), what
+        handed = pa.table({"name": ["n1", "n2"]})
+        query = "SELECT count(*) AS n FROM t JOIN handed ON t.name = handed.name"
+        joined = nodes.sql(query, tables={"t": "store:t.csv", "handed": handed}, memory=BUDGET)
+        assert joined.table().to_pydict() == {"n": [1000]}
+        assert len(joined.summary["nodes"]) == 2
         packed = nodes.compress("words.txt", output=tmp_path / "words.gz", memory="64MiB")
         assert (packed.paths, packed.bytes_in) == ([tmp_path / "words.gz"], files["text"].stat().st_size)
         assert gzip.decompress((tmp_path / "words.gz").read_bytes()) == files["text"].read_bytes()
@@ -281,27 +285,22 @@ def test_a_lost_node_is_made_up_for_or_named(text: Path, tmp_path: Path) -> None
         assert 0 < part["count"][0].as_py() < whole["count"][0].as_py()
 
 
-# The command, where the tests of Rust have built it: Python asks nodes no SQL.
-COMMAND = Path(__file__).parents[2] / "target" / "debug" / "inshore"
-
-
-@pytest.mark.skipif(not COMMAND.exists(), reason="no command was built, which asks nodes in SQL")
 def test_a_fragment_of_a_query_that_takes_too_much_ends_alone(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = (f"{row % 2000},{'abcdefghij' * 5}{row % 1000}\n" for row in range(100_000))
     path.write_text("g,s\n" + "".join(rows))
-
-    def ask(query: str) -> subprocess.CompletedProcess[str]:
-        options = ["--table", "t=store:t.csv", "--node", agent.address, "--only-nodes", "--quiet"]
-        command = [str(COMMAND), "sql", query, *options]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
     with inshore.serve(tmp_path / "node", memory="192MiB", threads=2) as agent:
-        inshore.connect(agent.address).put(path, memory=BUDGET)
+        nodes = inshore.connect(agent.address)
+        nodes.put(path, memory=BUDGET)
+
+        def ask(query: str) -> inshore.Result:
+            return nodes.sql(query, tables={"t": "store:t.csv"}, memory="1GiB")
+
         easy = ask("SELECT count(*) AS n FROM t WHERE g < 1000")
-        assert easy.stdout == "n\n50000\n", easy.stderr
+        assert easy.table().to_pydict() == {"n": [50_000]}
         columns = ", ".join(f"repeat(substr(s, {n % 40 + 1}), {6 + n // 40})" for n in range(200))
         large = ask(f"SELECT {columns} FROM t WHERE g < 1000")
-        assert large.returncode == 2
-        assert re.search(r"at '\w+Exec.*' it wanted more memory than the \d+ MiB", large.stderr), large.stderr
-        assert ask("SELECT count(*) AS n FROM t WHERE g < 1000").stdout == easy.stdout
+        with pytest.raises(inshore.NodeError, match=r"at '\w+Exec.*' it wanted more memory than the \d+ MiB"):
+            for _ in large:
+                pass
+        assert easy.table().to_pydict() == {"n": [50_000]}

@@ -219,6 +219,9 @@ def test_a_file_that_cannot_be_read_raises_or_warns(folder: Path, tmp_path: Path
         for _ in inshore.search("fox", places, errors="warn"):
             pass
     assert [warning.category for warning in caught] == [inshore.SkippedWarning]
+    with pytest.raises(inshore.FileError, match="missing"):
+        inshore.search("fox", [folder / "a.txt", tmp_path / "missing"]).write(tmp_path / "whole.csv")
+    assert not (tmp_path / "whole.csv").exists()
     damaged = tmp_path / "damaged.gz"
     damaged.write_bytes(gzip.compress(os.urandom(5000).hex().encode())[:3000])
     with pytest.raises(inshore.InputError, match=r"damaged\.gz"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
@@ -112,6 +113,15 @@ def test_what_may_be_resumed_is_the_same(store: inshore.Store, table: pa.Table, 
         assert counts == store.count_values(table, column=by, memory="16MiB").table()
     with pytest.raises(inshore.InputError, match="expected files to resume with"):
         store.reduce(table, aggregates=["count"], resume=True, memory="16MiB")
+
+
+def test_names_of_files_may_be_of_any_bytes(store: inshore.Store, tmp_path: Path) -> None:
+    path, output = (os.fsencode(tmp_path) + name for name in (b"/\xff in.csv", b"/\xff out.csv"))
+    Path(os.fsdecode(path)).write_text("k\n2\n1\n")
+    assert store.sort(os.fsdecode(path), by="k", memory="16MiB").write(os.fsdecode(output)).rows == 2
+    query = "SELECT sum(k) AS n FROM t"
+    found = store.sql(query, tables={"t": os.fsdecode(output)}, memory="32MiB").table()
+    assert found.to_pydict() == {"n": [3]}
 
 
 def test_what_cannot_be_is_refused(store: inshore.Store, table: pa.Table, tmp_path: Path) -> None:

@@ -448,7 +448,13 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         }
         NormalForm::Rows => rows(false),
         NormalForm::SortedRows => rows(true),
-        NormalForm::Answer => Normal::Answer(answer),
+        NormalForm::Answer => {
+            let mut answer = answer;
+            let fields = answer.as_object_mut().expect("an answer is an object");
+            // These tell what nodes did.
+            fields.retain(|name, _| !["nodes", "missing", "here", "bytes_moved"].contains(&&**name));
+            Normal::Answer(answer)
+        }
         NormalForm::Common => Normal::Common(common(answer)),
     }
 }
