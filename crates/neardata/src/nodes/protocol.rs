@@ -77,9 +77,9 @@ pub struct Pulls {
 /// The identity of a running task, with its [`Pulls::key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskKey {
-    /// The task, as [`TaskPulls::task`] calls it.
+    /// The number of the task, as in [`TaskPulls::task`].
     pub task: u64,
-    /// Its key.
+    /// The key of the task.
     pub key: u64,
 }
 
