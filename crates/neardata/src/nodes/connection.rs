@@ -170,7 +170,7 @@ impl Door {
             }
             return Err(format!("{why}, and there may be no more"));
         }
-        // Otherwise the connection was closed meanwhile, or another of its requests was faster.
+        // In the other case the connection was closed meanwhile, or a parallel request was faster.
         if state.forget_new(connection.number).is_some() {
             state.admitted += 1;
             *state.admitted_of.entry(connection.address).or_default() += 1;
@@ -242,7 +242,7 @@ fn less(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
     }
 }
 
-/// Returns the unit that counts as one address.
+/// Returns the key for counting the connections of an address: for IPv6 the /64 network.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -1,4 +1,4 @@
-//! Several spread datasets of one name: their causes, and the decision which of them to drop.
+//! Decides which generations of a spread dataset are dropped if one name has several generations.
 //!
 //! A name can be removed and put again while a node is absent. When that node comes back, its shards belong to
 //! another *generation* than the shards on the other nodes, and no answer may mix the two.

@@ -59,7 +59,7 @@ const FREE_BYTES_MIN: u64 = 64 << 20;
 const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
 /// The memory for reading a shard, in addition to the bytes in flight.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// The number of batches of an answer that may wait in the queue, and below the maximum bytes of a batch.
+/// The number of batches of an answer that may wait in the queue. `BATCH_BYTES` is the maximum size of a batch.
 const BATCHES: usize = 2;
 const BATCH_BYTES: u64 = 512 << 10;
 /// The interval at which an idle thread tries to pull.

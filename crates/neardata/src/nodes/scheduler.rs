@@ -1,4 +1,4 @@
-//! Decides which puller gets which shard of a job: a state machine without I/O, threads or clock.
+//! Assigns the shards of a job to pullers: a state machine without I/O, threads or clock.
 //!
 //! ```text
 //!   events, each with its time ──► Scheduler ──► actions
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! - A *shard* is queued, out with one attempt, answered, or missing.
-//! - A *puller* is a node or a thread of the client. A node may pull the shards of which it holds a copy; the
-//!   client may pull all shards.
+//! - A *puller* is a node or a thread of the client. A node may pull the shards on its own storage; the client
+//!   may pull all shards.
 //! - An *attempt* is one stream of a puller. The attempt answers shards in the order in which they were handed
 //!   out. An attempt that ends early gives its shards back to the queue. Later messages of that attempt are
 //!   dropped because the attempt is over.
@@ -32,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-/// The number of shards that a puller may hold before it has finished reading them: one in work and one ahead.
+/// The maximum number of unfinished shards of a puller: the current shard and the next shard.
 /// The resulting tail is at most one shard of the slowest node.
 pub(super) const CREDIT: usize = 2;
 /// The total bytes up to which several small shards count as one, so that a thousand small files do not cost a
@@ -87,9 +87,9 @@ pub(super) enum Event {
     Advanced { attempt: usize, shard: usize },
     /// A shard was answered completely.
     Answered { attempt: usize, shard: usize },
-    /// An attempt has ended, and its answer covers these shards.
+    /// An attempt has ended with an answer for the given shards.
     Completed { attempt: usize, shards: Vec<usize> },
-    /// A node cannot read one of its shards.
+    /// A node cannot read a shard.
     Unreadable { attempt: usize, shard: usize, why: String },
     /// An attempt is lost, and its node too if `is_gone`.
     Failed { attempt: usize, why: String, is_gone: bool },
@@ -198,7 +198,7 @@ pub(super) struct Scheduler {
 }
 
 impl Scheduler {
-    /// Creates a scheduler for a number of nodes. Each shard has its bytes, its holders and its known problems.
+    /// Creates a scheduler for a number of nodes. Each shard is given by size, holders and known problems.
     /// The nodes in `lost` receive no requests.
     pub fn new(
         order: Order,
@@ -258,7 +258,7 @@ impl Scheduler {
         attempt
     }
 
-    /// Returns the next shard for the client, if there is one, and the actions that follow from its removal
+    /// Returns the next shard for the client, if any, and the actions that follow from removing the shard
     /// from the queues.
     pub fn pull(&mut self, now: Duration, attempt: usize) -> (Option<usize>, Vec<Action>) {
         let shard = match self.is_over(attempt) {
@@ -428,8 +428,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives up an attempt that makes no progress while its answer is awaited, if other nodes have the shards
-    /// that it has out.
+    /// Gives up an attempt that makes no progress while its answer is awaited, if other nodes hold the
+    /// outstanding shards.
     fn waited(&mut self, attempt: usize, now: Duration) {
         let own = &mut self.attempts[attempt];
         let node = own.puller.node();
@@ -459,7 +459,7 @@ impl Scheduler {
 
     /// Marks the stalled nodes of a queued shard as slow, so that other nodes take the shard: the next pull of
     /// a stalled node never comes. A node whose later answers wait for this shard is not to blame; if only such
-    /// nodes remain, one of them begins again. If all nodes are already marked as slow, only the nodes that are
+    /// nodes remain, one node begins again. If all nodes are already marked as slow, only the nodes that are
     /// stalled at present keep the mark.
     fn starved(&mut self, shard: usize, now: Duration) {
         if self.shards[shard].state != ShardState::Queued {
@@ -486,7 +486,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns true if an attempt of a node cannot take a shard because its later answers wait for that shard.
+    /// Returns true if an attempt cannot take a shard because later answers of the attempt wait for the shard.
     fn is_blocked(&self, attempt: usize, shard: usize) -> bool {
         let Attempt { state, out, .. } = &self.attempts[attempt];
         let is_later = *state == AttemptState::Ending || out.iter().any(|&out| out > shard);
@@ -739,8 +739,8 @@ impl Scheduler {
         }
     }
 
-    /// Restarts one attempt if the first unanswered shard cannot be handed out, because each of its holders has
-    /// later shards out whose answers wait for it.
+    /// Restarts one attempt if the first unanswered shard cannot be handed out: each holder of the shard has
+    /// later shards out, and the answers for the later shards wait for the first shard.
     fn unblock_head(&mut self, now: Duration) {
         let Order::Window(_) = self.order else { return };
         let head = self.head;

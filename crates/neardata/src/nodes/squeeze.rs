@@ -76,7 +76,7 @@ mod tests {
         wire: f64,
         /// The compression ratio and the compression rate in bytes per second, for each way.
         ways: [(f64, f64); 3],
-        /// The seconds that the work takes for a byte. `client` is the same for the client.
+        /// The seconds for the work on a byte. `client` is the number of seconds that the client takes for a byte.
         work: f64,
         client: f64,
     }
@@ -85,7 +85,7 @@ mod tests {
     const BATCH: u64 = 1 << 20;
 
     impl World {
-        /// Returns the seconds that a batch takes, and the part of them that its answer waits.
+        /// Returns the duration of a batch in seconds, and the waiting time of its answer in seconds.
         fn batch(&self, way: usize) -> (f64, f64) {
             let (left, rate) = self.ways[way];
             let made = self.work + 1.0 / rate;
