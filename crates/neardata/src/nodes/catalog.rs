@@ -1,4 +1,4 @@
-//! What lies where.
+//! The locations of files on nodes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,51 +17,51 @@ use super::{
     wire::json,
 };
 
-/// The datasets that a number of nodes hold together, as the nodes said when they were asked. The catalog asks for the map of a spread file when the
-/// file is named.
+/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map of
+/// a spread file when the file is named.
 #[derive(Debug)]
 pub struct Catalog {
     nodes: Nodes,
     all: AllHeld,
 }
 
-/// A file as it lies on nodes.
+/// A file with the locations of its pieces on nodes.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// What it is called: `store:NAME`, or `store:NAME/FILE`, with `NODE:` before it where others have the same name.
+    /// The title: `store:NAME` or `store:NAME/FILE`, prefixed with `NODE:` if the name is ambiguous.
     pub title: String,
-    /// The dataset.
+    /// The name of the dataset.
     pub dataset: String,
-    /// The file in it, where that is not one file that was spread.
+    /// The file in the dataset; `None` for a spread file.
     pub file: Option<String>,
     /// The kind of the dataset.
     pub kind: String,
-    /// Its pieces, in order.
+    /// The pieces, in order.
     pub pieces: Vec<Piece>,
-    /// Bytes of a record, where pieces end with one; none where they end with a line.
+    /// The bytes of a record if pieces end with a record; `None` if pieces end with a line.
     pub record_bytes: Option<u64>,
-    /// Lines of a record, where pieces end with one of so many lines.
+    /// The lines of a record if pieces end with a record of a fixed number of lines.
     pub record_lines: Option<u64>,
-    /// Whether pieces end with a row group of Parquet.
+    /// True if pieces end with a row group of Parquet.
     pub is_grouped: bool,
-    /// Why it cannot be used, where that is so.
+    /// The reason why the file cannot be used, if any.
     pub fault: Option<String>,
 }
 
 /// A part of a file that ends with a line.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Bytes of the whole before it.
+    /// The bytes of the whole file before the piece.
     pub offset: u64,
-    /// Line feeds of the whole before it; 0 where nobody counted.
+    /// The line feeds of the whole file before the piece; 0 if they were not counted.
     pub lines_before: u64,
-    /// Its length.
+    /// The length of the piece in bytes.
     pub bytes: u64,
-    /// Bytes at its beginning that are not wanted: see [`Whole::slice`].
+    /// The bytes to skip at the beginning of the piece: see [`Whole::slice`].
     pub(super) from: u64,
-    /// Who has it: the number of the node, its dataset's number, and the file there.
+    /// The holders of the piece: the index of the node, the number of its dataset, and the file on the node.
     pub(super) holders: Vec<Holder>,
-    /// Who should have it and has it not, or is not there.
+    /// The nodes that should hold the piece and do not, or are absent.
     pub(super) absent: Vec<String>,
 }
 
@@ -73,7 +73,7 @@ pub(super) struct Holder {
 }
 
 impl Whole {
-    /// A spread file of which nothing but the name is known.
+    /// Returns a spread file of which only the name is known.
     fn spread(title: String, dataset: String) -> Whole {
         Whole {
             title,
@@ -88,12 +88,12 @@ impl Whole {
         }
     }
 
-    /// Its length.
+    /// Returns the length of the file in bytes.
     pub fn bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.bytes).sum()
     }
 
-    /// Only some bytes of it, to be read as they are.
+    /// Returns a byte range of the file, to be read as raw bytes.
     pub fn slice(&self, range: Range<u64>) -> Whole {
         let cut = |piece: &Piece| {
             let from = range.start.max(piece.offset) - piece.offset;
@@ -103,12 +103,12 @@ impl Whole {
         Whole { pieces: self.pieces.iter().filter_map(cut).collect(), ..self.clone() }
     }
 
-    /// On how many nodes each piece is, at least.
+    /// Returns the number of copies of the piece with the fewest copies.
     pub fn copies(&self) -> usize {
         self.pieces.iter().map(|piece| piece.holders.len()).min().unwrap_or(0)
     }
 
-    /// The addresses of the nodes that hold some of it.
+    /// Returns the addresses of the nodes that hold parts of the file.
     pub fn nodes<'a>(&self, nodes: &'a Nodes) -> Vec<&'a str> {
         let holders = self.pieces.iter().flat_map(|piece| piece.holders.iter().map(|holder| holder.node));
         let holders: BTreeSet<usize> = holders.collect();
@@ -117,7 +117,7 @@ impl Whole {
 }
 
 impl Nodes {
-    /// Asks all nodes for what they hold.
+    /// Asks all nodes for their datasets.
     pub(super) fn held(&self) -> Result<AllHeld> {
         let mut numbers = BTreeMap::new();
         let mut lost = Vec::new();
@@ -131,7 +131,7 @@ impl Nodes {
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
                 }
-                // Nothing else is answered in time either.
+                // Other requests would not be answered in time either.
                 Err(error @ Error::Deadline { .. }) => return Err(error),
                 Err(error) => {
                     lost.push((found.address, error.to_string()));
@@ -164,22 +164,23 @@ impl Nodes {
         Ok(AllHeld { held, marks, numbers, lost })
     }
 
-    /// Asks all nodes what they hold. Those that give no answer are told in the catalog.
+    /// Asks all nodes for their datasets. The catalog lists the nodes that do not answer.
     ///
     /// # Errors
-    /// Where no node answers; [`Error::BadAnswer`].
+    /// The first error if no node answers; [`Error::BadAnswer`].
     pub fn catalog(&self) -> Result<Catalog> {
         Ok(Catalog { nodes: self.clone(), all: self.held()? })
     }
 
-    /// The files of the datasets whose names are meant. The maps of no others are asked for.
+    /// Returns the files of the datasets that `is_meant` selects. Only the maps of these datasets are
+    /// requested.
     fn wholes(&self, all: &AllHeld, is_meant: impl Fn(&str) -> bool) -> Result<Vec<Whole>> {
         let AllHeld { held, numbers, lost, .. } = all;
         let held: Vec<&(usize, Held)> = held.iter().filter(|(_, dataset)| is_meant(&dataset.name)).collect();
         let mut wholes = Vec::new();
         let mut counts: BTreeMap<&str, BTreeSet<(u128, usize)>> = BTreeMap::new();
         for (place, dataset) in held.iter().copied() {
-            // What is spread is one dataset, however many nodes have some of it.
+            // A spread dataset counts as one dataset, regardless of the number of its nodes.
             let plain = (dataset.id.into(), *place);
             let one = dataset.generation.map_or(plain, |generation| (generation.id.0, usize::MAX));
             counts.entry(&dataset.name).or_default().insert(one);
@@ -229,7 +230,7 @@ impl Nodes {
             if !is_only(name) {
                 title = format!("{}:{title}", address(on[0].0));
             }
-            // One that was just removed, or is damaged, does not keep from the others.
+            // A file that was just removed or is damaged does not hide the other files.
             let (map, unread) = match map {
                 Ok(map) => (map, None),
                 Err(why) => (Map::default(), Some(why)),
@@ -265,27 +266,27 @@ impl Nodes {
             }
             wholes.push(whole);
         }
-        // Files of one dataset in its order, those of one name by nodes.
+        // Files of one dataset keep their order; files of one name are sorted by node.
         let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);
         wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
         Ok(wholes)
     }
 
-    /// Returns the map of each spread file, or why no node gives it. One request asks a node for the maps of many files; the next node
-    /// that has the file is asked for a map that the first one does not give.
+    /// Returns the map of each spread file, or the reason why no node returns the map. One request asks a node
+    /// for the maps of many files. If a node fails to return a map, the next holder of the file is asked.
     ///
     /// # Errors
     /// [`Error::Deadline`].
     pub(super) fn maps(&self, files: &[(&str, &Known)]) -> Result<Vec<MapAnswer>> {
         let none = |(name, _): &(&str, &Known)| Err(Error::NotFound { name: name.to_string() }.to_string());
         let mut maps: Vec<MapAnswer> = files.iter().map(none).collect();
-        // For each file, the number of nodes that did not give its map.
+        // The number of nodes that did not return the map, for each file.
         let mut refused = vec![0; files.len()];
         loop {
             let mut asked: BTreeMap<usize, Vec<(usize, DatasetKey)>> = BTreeMap::new();
             for (file, (name, Known { holders, .. })) in files.iter().enumerate() {
                 if maps[file].is_err() && refused[file] < holders.len() {
-                    // The nodes share the work.
+                    // The requests are distributed over the nodes.
                     let (place, id) = holders[(file + refused[file]) % holders.len()];
                     let of_node = asked.entry(place).or_default();
                     if of_node.len() < MAPS_MAX {
@@ -306,7 +307,7 @@ impl Nodes {
                     Err(error @ Error::Deadline { .. }) => return Err(error),
                     Err(error) => vec![Err(error.to_string()); of_node.len()],
                 };
-                // The node is asked again for the maps that the answer had no room for.
+                // The node is asked again for the maps that did not fit in the answer.
                 for ((file, key), answer) in zip(of_node, answers) {
                     maps[file] = answer.and_then(|map| {
                         let is_right = map.is_sound() && map.generation == files[file].1.generation;
@@ -320,7 +321,7 @@ impl Nodes {
     }
 }
 
-/// Reads the answer of a node that was asked for so many maps.
+/// Parses the answer of a node to a request for `asked` maps.
 fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswer>> {
     let mut answers: Vec<MapAnswer> = node.read_all(&bodies.concat())?;
     if !(1..=asked).contains(&answers.len()) {
@@ -332,7 +333,7 @@ fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswe
     Ok(answers)
 }
 
-/// Why shards that were stored without a generation are not read.
+/// Returns the reason why shards without a generation are not read.
 fn of_earlier_version(name: &str) -> String {
     format!(
         "an earlier version of Inshore has spread it (maps of version 1, and this one reads {MAP_VERSION}): get it with that \
@@ -341,7 +342,7 @@ fn of_earlier_version(name: &str) -> String {
 }
 
 impl Catalog {
-    /// All files, by title. The maps of all spread files are asked for.
+    /// Returns all files, sorted by title. The maps of all spread files are requested.
     ///
     /// # Errors
     /// [`Error::Deadline`].
@@ -349,16 +350,17 @@ impl Catalog {
         self.nodes.wholes(&self.all, |_| true)
     }
 
-    /// Nodes that gave no answer, and why.
+    /// Returns the nodes that did not answer, with the reasons.
     pub fn lost(&self) -> &[(String, String)] {
         &self.all.lost
     }
 
-    /// The files that `NAME` (all of a dataset's, on all nodes) or `NAME/FILE` means. Their maps are asked for.
+    /// Returns the files with the name `NAME` (all files of a dataset, on all nodes) or `NAME/FILE`. The maps
+    /// of these files are requested.
     ///
     /// # Errors
-    /// [`Error::NotFound`], which says which nodes did not answer; [`Error::Incomplete`] for a dataset of several generations, or
-    /// whose map no node gives; [`Error::Deadline`].
+    /// [`Error::NotFound`] with a node that did not answer, if any; [`Error::Incomplete`] for a dataset of
+    /// several generations, or a dataset whose map no node returns; [`Error::Deadline`].
     pub fn named(&self, named: &str) -> Result<Vec<Whole>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;
@@ -369,7 +371,7 @@ impl Catalog {
             return Err(Error::Incomplete { name: format!("store:{dataset}"), what: what.clone() });
         }
         if file.is_some() {
-            // As it was named, also where it is all of its dataset.
+            // The title is the given name, also for the only file of a dataset.
             found.iter_mut().for_each(|whole| {
                 let file = whole.file.as_deref().unwrap_or_default();
                 let end = format!("/{file}");
@@ -388,7 +390,7 @@ impl Catalog {
         Err(Error::NotFound { name })
     }
 
-    /// Whether a node has a dataset of this name.
+    /// Returns true if a node has a dataset of this name.
     pub fn has(&self, name: &str) -> bool {
         self.all.held.iter().any(|(_, held)| held.name == name)
     }

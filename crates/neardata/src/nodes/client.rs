@@ -1,4 +1,4 @@
-//! The client's end: nodes as they were named, and one question to each.
+//! The client's side: the named nodes, and single requests to each of them.
 
 use std::{
     collections::BTreeMap,
@@ -29,37 +29,39 @@ use super::{
     wire::{MESSAGE_BYTES_MAX, pushback},
 };
 
-/// The port of an agent, where none is named.
+/// The default port of an agent.
 pub const PORT: u16 = 4710;
 
-/// Bytes of an answer that are on their way before its node waits.
+/// The bytes of an answer in flight at which its node has to wait.
 pub(super) const STREAM_BYTES: u32 = 2 << 20;
 
-/// Bytes of what is answered to a question that is no task: a catalog, with each piece of each file, is the longest.
+/// The maximum bytes of the answer to a request that is not a task. The longest answer is a catalog with each
+/// piece of each file.
 const ANSWERS_BYTES_MAX: usize = 256 << 20;
 
-/// Which nodes, and how to speak with them.
+/// The nodes to connect to, and the parameters of the connections.
 #[derive(Debug)]
 pub struct ClientConfig {
-    /// `HOST` or `HOST:PORT` of each.
+    /// The address of each node: `HOST` or `HOST:PORT`.
     pub nodes: Vec<String>,
-    /// What this client shows and checks; none for nodes on this machine that ask for none.
+    /// The credentials of this client; `None` for nodes on this machine that require none.
     pub credentials: Option<ClientCredentials>,
-    /// How long a connection may take to be made, TLS included: no longer than [`Self::silence`] either, nor than half of the time
-    /// to the deadline, so that other nodes can be asked in the other half.
+    /// The timeout for connecting, including TLS. [`Self::silence`] and half of the time to the deadline are
+    /// upper limits, so that other nodes can be asked in the other half.
     pub connect: Duration,
-    /// A node that says nothing for so long, not even that it is alive, is lost. It is asked for a sign of life when half of
-    /// this is over.
+    /// The time without any message, including keepalives, after which a node is lost. The client sends a
+    /// keepalive request after half of this time.
     pub silence: Duration,
-    /// How long an answer to a small question may take. A request that a node has no room for is sent again for so long, or until
-    /// the deadline where there is one.
+    /// The timeout for the answer to a small request. A request that a node rejects for lack of room is retried
+    /// for this time, or until the deadline if there is one.
     pub answer: Duration,
-    /// When the command has to be over; see [`Nodes::begin`].
+    /// The deadline of the command; see [`Nodes::begin`].
     pub deadline: Option<Deadline>,
 }
 
 impl ClientConfig {
-    /// These nodes; 5 s to connect, lost after 10 s of silence, 30 s for a small answer, no deadline.
+    /// Returns a configuration for these nodes: 5 s to connect, 10 s of silence, 30 s for a small answer, no
+    /// deadline.
     pub fn new(nodes: Vec<String>, credentials: Option<ClientCredentials>) -> ClientConfig {
         ClientConfig {
             nodes,
@@ -72,8 +74,8 @@ impl ClientConfig {
     }
 }
 
-/// Some nodes as one, for one command: all that is done with a value and its clones ends at one deadline, and a node that is lost
-/// is asked no more. [`Nodes::begin`] makes a value for the next command. Cheap to clone.
+/// A group of nodes for one command: all requests of a value and its clones share one deadline, and a lost node
+/// is not asked again. [`Nodes::begin`] returns a value for the next command. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct Nodes(pub(super) Arc<Inner>);
 
@@ -81,42 +83,42 @@ pub struct Nodes(pub(super) Arc<Inner>);
 pub(super) struct Inner {
     pub runtime: Arc<Runtime>,
     pub nodes: Vec<Arc<Node>>,
-    /// How long an answer to a small question may take.
+    /// The timeout for the answer to a small request.
     answer: Duration,
-    /// When the command has to be over.
+    /// The deadline of the command.
     pub deadline: Option<Deadline>,
-    /// The nodes that were lost in this command, and why.
+    /// The nodes that were lost in this command, with the reasons.
     lost: Mutex<BTreeMap<usize, String>>,
 }
 
-/// A node as it was named.
+/// A node with its address and connection.
 #[derive(Debug)]
 pub(super) struct Node {
-    /// `HOST:PORT`.
+    /// The address, `HOST:PORT`.
     pub address: String,
     channel: Channel,
     token: Option<AsciiMetadataValue>,
-    /// How long a request is sent again that the node has no room for, where there is no deadline.
+    /// The time for which a request is retried if the node has no room and there is no deadline.
     answer: Duration,
-    /// Bytes of messages that came from it and went to it.
+    /// The bytes of messages received from the node. `bytes_out` counts the bytes sent to the node.
     pub bytes_in: AtomicU64,
     pub bytes_out: AtomicU64,
 }
 
-/// A node, and how it is.
+/// The status of a node.
 #[derive(Debug)]
 pub struct NodeStatus {
-    /// As it was named.
+    /// The address of the node.
     pub address: String,
-    /// What it says, or why it says nothing.
+    /// The status, or the error if the node did not answer.
     pub status: Result<Status>,
 }
 
 impl Nodes {
-    /// Makes ready to speak with nodes. Nothing is sent before something is asked.
+    /// Prepares connections to nodes. No data is sent before the first request.
     ///
     /// # Errors
-    /// [`Error::Address`]; [`Error::Credentials`] for a node that is not on this machine, where there are none.
+    /// [`Error::Address`]; [`Error::Credentials`] for a node on another machine if there are no credentials.
     pub fn new(config: ClientConfig) -> Result<Nodes> {
         let bad = |address: &str, what: String| Error::Address { address: address.to_string(), what };
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -145,25 +147,25 @@ impl Nodes {
         Ok(Nodes(Arc::new(Inner { runtime, nodes, answer, deadline, lost })))
     }
 
-    /// The same nodes for another command, which has to be over at `deadline`. Nodes that were lost are asked again.
+    /// Returns the same nodes for another command with its own `deadline`. Lost nodes are asked again.
     pub fn begin(&self, deadline: Option<Deadline>) -> Nodes {
         let Inner { runtime, nodes, answer, .. } = &*self.0;
         let (runtime, nodes, lost) = (runtime.clone(), nodes.clone(), Mutex::default());
         Nodes(Arc::new(Inner { runtime, nodes, answer: *answer, deadline, lost }))
     }
 
-    /// The addresses of the nodes that were lost in this command, and why.
+    /// Returns the addresses of the nodes that were lost in this command, with the reasons.
     pub fn lost(&self) -> Vec<(String, String)> {
         let name = |(&node, why): (&usize, &String)| (self.0.nodes[node].address.clone(), why.clone());
         self.0.lost().iter().map(name).collect()
     }
 
-    /// The addresses of the nodes, as they were named.
+    /// Returns the addresses of the nodes.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.0.nodes.iter().map(|node| node.address.as_str())
     }
 
-    /// Asks all nodes at once how they are.
+    /// Requests the status of all nodes at once.
     pub fn status(&self) -> Vec<NodeStatus> {
         let all = self.each(|_| ("status", Bytes::new()));
         let read = |(node, answered): (&Arc<Node>, Result<Vec<Bytes>>)| NodeStatus {
@@ -181,17 +183,17 @@ impl Nodes {
         self.0.nodes.iter().zip(all).map(read).collect()
     }
 
-    /// Bytes of messages that came from all nodes so far.
+    /// Returns the bytes of messages received from all nodes so far.
     pub fn bytes_in(&self) -> u64 {
         self.0.nodes.iter().map(|node| node.bytes_in.load(Ordering::Relaxed)).sum()
     }
 
-    /// Bytes of messages that went to all nodes so far.
+    /// Returns the bytes of messages sent to all nodes so far.
     pub fn bytes_out(&self) -> u64 {
         self.0.nodes.iter().map(|node| node.bytes_out.load(Ordering::Relaxed)).sum()
     }
 
-    /// Asks each node one thing, all at once.
+    /// Sends one request to each node, all at once.
     pub(super) fn each(&self, question: impl Fn(usize) -> (&'static str, Bytes)) -> Vec<Result<Vec<Bytes>>> {
         let asked = (0..self.0.nodes.len()).map(|number| {
             let (kind, body) = question(number);
@@ -200,7 +202,7 @@ impl Nodes {
         self.0.runtime.block_on(join_all(asked))
     }
 
-    /// Asks some nodes one thing each, all at once.
+    /// Sends the given requests to nodes, all at once.
     pub(super) fn ask_some(&self, questions: Vec<(usize, &'static str, Bytes)>) -> Vec<Result<Vec<Bytes>>> {
         let asked = questions.into_iter().map(|(node, kind, body)| self.0.ask(node, kind, body));
         self.0.runtime.block_on(join_all(asked))
@@ -208,7 +210,7 @@ impl Nodes {
 }
 
 impl Inner {
-    /// Asks a node a small question, unless it was lost before.
+    /// Sends a small request to a node unless the node was lost before.
     pub async fn ask(&self, number: usize, kind: &'static str, body: Bytes) -> Result<Vec<Bytes>> {
         let node = &self.nodes[number];
         if let Some(why) = self.lost().get(&number) {
@@ -229,17 +231,17 @@ impl Inner {
         Err(node.lost(what))
     }
 
-    /// Remembers that a node is lost: it is asked no more in this command.
+    /// Records that a node is lost: the node is not asked again in this command.
     pub fn lose(&self, number: usize, why: &str) {
         self.lost().entry(number).or_insert_with(|| why.to_string());
     }
 
-    /// The nodes that were lost, and why.
+    /// Returns the lost nodes with the reasons.
     pub fn lost(&self) -> MutexGuard<'_, BTreeMap<usize, String>> {
         self.lost.lock().expect("no panic under this lock")
     }
 
-    /// Fails where the deadline is over; `undone` says then what was not done.
+    /// Fails if the deadline has passed; `undone` then describes the unfinished work.
     pub fn check(&self, undone: impl FnOnce() -> String) -> Result<()> {
         match self.deadline.filter(|deadline| deadline.is_over()) {
             None => Ok(()),
@@ -251,7 +253,7 @@ impl Inner {
 }
 
 impl Node {
-    /// Makes ready to speak with a node, within a runtime.
+    /// Prepares the connection to a node; has to be called within a runtime.
     pub fn new(host: &str, address: String, config: &ClientConfig) -> Result<Node> {
         let bad = |what: String| Error::Address { address: address.clone(), what };
         let scheme = if config.credentials.is_some() { "https" } else { "http" };
@@ -280,7 +282,7 @@ impl Node {
             let tls = ClientTlsConfig::new()
                 .ca_certificate(Certificate::from_pem(authority))
                 .domain_name(name)
-                // A node that is stopped takes the connection, and says nothing.
+                // A stopped node accepts the connection and sends no data.
                 .timeout(connect);
             endpoint =
                 endpoint.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
@@ -308,8 +310,8 @@ impl Node {
         request
     }
 
-    /// Sends a request, and again where the node has no room for it and says when there may be some: as long as `patience`, or as
-    /// for a small answer where that is not said.
+    /// Sends a request, and retries while the node has no room and sends a time to retry: for `patience`, or
+    /// for the time of a small answer with `None`.
     pub async fn send<T, F: Future<Output = std::result::Result<T, Refusal>>>(
         &self,
         patience: Option<Duration>,
@@ -319,7 +321,7 @@ impl Node {
         loop {
             let sent = send().await;
             let wait = sent.as_ref().err().and_then(pushback);
-            // The answer has to come in time, too: it says why there is no room.
+            // The answer also has to arrive in time: the answer has the reason for the lack of room.
             match wait.filter(|wait| began.elapsed() + 2 * *wait < patience) {
                 None => return sent,
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -327,7 +329,7 @@ impl Node {
         }
     }
 
-    /// Asks it one thing, whose answer may take `patience`; again for so long as `room` where the node has no room for it.
+    /// Sends a request whose answer may take `patience`; retries for `room` while the node has no room.
     pub async fn ask(
         &self,
         kind: &str,
@@ -376,14 +378,14 @@ impl Node {
         serde_json::from_slice(bytes).map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
     }
 
-    /// Reads messages that stand one after the other.
+    /// Parses concatenated messages.
     pub fn read_all<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<Vec<T>> {
         let messages = serde_json::Deserializer::from_slice(bytes).into_iter();
         let read = messages.collect::<std::result::Result<Vec<T>, _>>();
         read.map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
     }
 
-    /// What a refusal means: a node that is gone, or one that said no.
+    /// Converts a refusal to an error: either the node is lost or the node has refused the request.
     pub fn error(&self, refusal: &tonic::Status) -> Error {
         let (node, mut what) = (self.address.clone(), refusal.message().to_string());
         if let Some(source) = std::error::Error::source(refusal) {
@@ -400,14 +402,14 @@ impl Node {
         match refusal.code() {
             Code::Aborted => Error::SetAside { node },
             Code::Unavailable | Code::Unknown | Code::Cancelled => Error::Lost { node, what },
-            // Not said by the node: the connection broke, or speaks something else.
+            // The node did not send this status: the connection broke or the peer uses another protocol.
             Code::Internal if std::error::Error::source(refusal).is_some() => Error::Lost { node, what },
             _ => Error::Refused { node, what },
         }
     }
 }
 
-/// Host and address of a node that was named.
+/// Returns the host and the address of a named node.
 pub(super) fn parsed(named: &str) -> Option<(String, String)> {
     let (host, port) = match named.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port.parse().ok()?),

@@ -1,14 +1,17 @@
-//! Which connections are open, and when one that asks for nothing is closed.
+//! Tracks open connections, and closes connections that send no request.
 //!
-//! - A connection is *new* until a request came over it whose token is good (without credentials: any request). It has
-//!   [`DoorLimits::first_request`] of time for all that goes before: TLS, the greeting of HTTP/2, the request.
-//! - That request *admits* the connection where a place is free: there are so many places, and one address has so many of them at
-//!   most; of IPv6 that is a network of 64 bits, which one machine can have for itself. Where no place is free, the request is
-//!   refused, the connection stays new and has as much time again, so that its client can ask again.
-//! - As many connections may be new as there are places. One more closes the oldest new one of the address that has most of them.
+//! - A connection is *new* until a request with a valid token arrives (without credentials: any request). The
+//!   connection has [`DoorLimits::first_request`] of time for all steps before: TLS, the HTTP/2 preface, the
+//!   request.
+//! - That request *admits* the connection if a slot is free. The number of slots is limited, in total and for
+//!   each address; for IPv6 an address means a /64 network, which a single machine can own. If no slot is free,
+//!   the request is refused; the connection stays new and gets the same time again, so that its client can
+//!   retry.
+//! - There may be as many new connections as slots. One more connection closes the oldest new connection of the
+//!   address with the most new connections.
 //!
-//! So connections that say nothing, or not the right thing, lock nobody out, however many there are; and a client that comes when
-//! all places are taken gets an answer, and waits.
+//! Idle or invalid connections therefore cannot lock out other clients, however many there are. A client that
+//! arrives while all slots are in use gets an answer and waits.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,7 +37,7 @@ use tonic::transport::server::Connected;
 
 use super::protocol::Connections;
 
-/// How many connections, and how long one may take to ask for something.
+/// The limits: the number of connections, and the time to the first request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DoorLimits {
     pub connections: usize,
@@ -68,12 +71,12 @@ struct Connection {
     address: IpAddr,
     is_admitted: AtomicBool,
     is_closed: AtomicBool,
-    /// Requests that were refused since no place was free.
+    /// The number of requests that were refused because no slot was free.
     refusals: AtomicU64,
     waker: AtomicWaker,
 }
 
-/// A connection, as its requests see it.
+/// A connection as seen by its requests.
 #[derive(Clone, Debug)]
 pub(super) struct Guest {
     connection: Arc<Connection>,
@@ -81,10 +84,10 @@ pub(super) struct Guest {
 }
 
 impl Guest {
-    /// Admits the connection: a request came over it that is worth an answer.
+    /// Admits the connection because a valid request has arrived.
     ///
     /// # Errors
-    /// Why there is no place for it. There may be one soon.
+    /// The reason why no slot is free. The client may retry.
     pub fn ask(&self) -> Result<(), String> {
         match self.connection.is_admitted() {
             true => Ok(()),
@@ -120,7 +123,7 @@ impl Door {
         })
     }
 
-    /// Takes a new connection.
+    /// Accepts a new connection.
     pub fn accept(self: &Arc<Self>, stream: TcpStream) -> io::Result<Visit> {
         let connection = self.enter(peer(stream.peer_addr()?.ip()));
         let until = Box::pin(sleep(self.limits.first_request));
@@ -161,13 +164,13 @@ impl Door {
             None
         };
         if let Some((counter, why)) = refused {
-            // A client that asks again is the same one.
+            // Retries of a client count once.
             if connection.refusals.fetch_add(1, Ordering::Relaxed) == 0 {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
             return Err(format!("{why}, and there may be no more"));
         }
-        // Else the connection was closed meanwhile, or another of its requests was faster.
+        // In the other case the connection was closed meanwhile, or a parallel request was faster.
         if state.forget_new(connection.number).is_some() {
             state.admitted += 1;
             *state.admitted_of.entry(connection.address).or_default() += 1;
@@ -189,7 +192,7 @@ impl Door {
         }
     }
 
-    /// What came of connections so far.
+    /// Returns the counters of connections so far.
     pub fn counts(&self) -> Connections {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let open = {
@@ -212,7 +215,8 @@ impl Door {
 }
 
 impl State {
-    /// Closes the oldest new connection of the address that has most of them: a flood from one address closes its own.
+    /// Closes the oldest new connection of the address with the most new connections: a flood from one address
+    /// closes its own connections.
     fn close_oldest_new(&mut self) {
         let Some((&address, _)) = self.new_of.iter().max_by_key(|&(_, &count)| count) else { return };
         let oldest = self.new.values().find(|connection| connection.address == address);
@@ -220,7 +224,7 @@ impl State {
         self.forget_new(number).expect("it was found").close();
     }
 
-    /// Counts a connection as new no more, once.
+    /// Removes a connection from the new connections, once.
     fn forget_new(&mut self, number: u64) -> Option<Arc<Connection>> {
         let connection = self.new.remove(&number)?;
         less(&mut self.new_of, connection.address);
@@ -228,7 +232,7 @@ impl State {
     }
 }
 
-/// One less of an address.
+/// Decrements the count of an address.
 fn less(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
     if let Some(count) = counts.get_mut(&address) {
         *count -= 1;
@@ -238,7 +242,7 @@ fn less(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
     }
 }
 
-/// What counts as one address.
+/// Returns the key for counting the connections of an address: for IPv6 the /64 network.
 fn peer(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -249,17 +253,17 @@ fn peer(address: IpAddr) -> IpAddr {
     }
 }
 
-/// One end of a connection, whose place is free when it ends.
+/// The stream of a connection. Dropping the stream frees its slot.
 pub(super) struct Visit {
     stream: TcpStream,
     guest: Guest,
-    /// Requests that had been refused when the time began that is given now.
+    /// The number of refused requests when the current period began.
     refusals: u64,
     until: Pin<Box<Sleep>>,
 }
 
 impl Visit {
-    /// An error where the connection is to be closed.
+    /// Returns an error if the connection has to be closed.
     fn poll_closed(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let connection = &self.guest.connection;
         if connection.is_admitted() {
@@ -271,7 +275,7 @@ impl Visit {
             if refusals == self.refusals {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // Its client waits for a place, and asks again.
+            // The client waits for a slot and retries.
             self.refusals = refusals;
             self.until.as_mut().reset(Instant::now() + self.guest.door.limits.first_request);
         }
@@ -313,7 +317,7 @@ impl AsyncWrite for Visit {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        // A peer that reads nothing is not to keep its place by that.
+        // A peer that reads nothing must not keep its slot.
         self.poll_closed(context)?;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
@@ -369,7 +373,7 @@ mod tests {
         let more = enter(&door, 2);
         let closed: Vec<bool> = new.iter().map(|guest| guest.connection.is_closed()).collect();
         assert_eq!(closed.iter().filter(|&&closed| closed).count(), 1, "{closed:?}");
-        // The address that has most: it is its own oldest one.
+        // The new connection is the oldest connection of the address with the most connections.
         let own = enter(&door, 2);
         assert!(new[0].connection.is_closed() || more.connection.is_closed());
         assert!(!asked.connection.is_closed() && !own.connection.is_closed());

@@ -1,10 +1,12 @@
-//! Credentials: the right to do something on a node, and the proof that a node is one.
+//! Credentials: the rights of a client on a node, and the proof of a node's identity.
 //!
-//! An authority is two key pairs that the operator of the nodes makes once ([`Authority::create`]):
+//! An authority is two key pairs that the operator of the nodes creates once ([`Authority::create`]):
 //!
-//! - one signs the certificates of nodes, by which clients know that they speak with one of these nodes, in TLS;
-//! - one signs [tokens](Claims) of clients: a name, [rights](Right), and when the token expires. A node checks the signature and needs no
-//!   list. A node has a token too, by which other nodes know it; it has the right to relay and no other.
+//! - One key signs the certificates of nodes. In TLS, clients recognise the nodes of the operator by their
+//!   certificates.
+//! - One key signs [tokens](Claims) of clients: a name, [rights](Right) and a time of expiry. A node checks the
+//!   signature and needs no list of clients. A node also has a token that identifies the node to other nodes;
+//!   the token has only the right to relay.
 //!
 //! ```text
 //!   authority.json   stays with the operator: both keys, certificate
@@ -12,9 +14,9 @@
 //!   CLIENT.json      with the client: the authority's certificate, its token
 //! ```
 //!
-//! Keys of certificates are ECDSA P-256, which every implementation of TLS takes; browsers and gRPC (BoringSSL) refuse Ed25519.
-//! Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel inside TLS only. Each file says its version; one
-//! of another version is refused.
+//! The keys of certificates are ECDSA P-256, which every implementation of TLS accepts; browsers and gRPC
+//! (BoringSSL) refuse Ed25519. Tokens are PASETO v4.public (`tokens.rs`, docs/decisions/0032) and travel only
+//! inside TLS. Each file contains its version; files of another version are refused.
 
 mod expiry;
 mod tokens;
@@ -43,31 +45,31 @@ use self::{
 };
 use super::{Error, Result, protocol::Expires};
 
-/// The version of files of credentials. In version 1 keys were Ed25519, and one key signed certificates and tokens.
+/// The version of credential files. In version 1 keys were Ed25519, and one key signed certificates and tokens.
 const VERSION: u64 = 2;
 
-/// What a client may ask of a node.
+/// A right of a client on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Right {
-    /// List and read datasets, and ask how the node is.
+    /// List and read datasets, and request the status of the node.
     Read,
-    /// Put datasets onto it and remove them.
+    /// Put datasets onto the node and remove datasets.
     Write,
-    /// Run the kernels that are built in.
+    /// Run the built-in kernels.
     Run,
     /// Run WebAssembly that the client sends.
     RunWasm,
     /// Run commands that the operator allows.
     RunCommands,
-    /// Drain it, and see and stop what others do.
+    /// Drain the node, and see and stop the tasks of other clients.
     Administer,
-    /// Hand on to it the work that clients have asked it for: what nodes may of each other.
+    /// Pass on work that clients have requested: the only right of nodes on each other.
     Relay,
 }
 
 impl Right {
-    /// All of them, the harmless ones first.
+    /// All rights, the harmless rights first.
     pub const ALL: [Right; 7] = [
         Right::Read,
         Right::Run,
@@ -78,7 +80,7 @@ impl Right {
         Right::Relay,
     ];
 
-    /// As the command line and tokens call it.
+    /// Returns the name of the right on the command line and in tokens.
     pub fn name(self) -> &'static str {
         match self {
             Right::Read => "read",
@@ -104,7 +106,7 @@ impl std::str::FromStr for Right {
     }
 }
 
-/// The keys that make credentials.
+/// The keys that sign credentials.
 #[derive(Serialize, Deserialize)]
 pub struct Authority {
     version: u64,
@@ -115,7 +117,7 @@ pub struct Authority {
     token_key: String,
 }
 
-/// The proofs that a node shows, and the keys with which it checks others.
+/// The proofs of identity of a node, and the keys with which the node checks clients and other nodes.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct NodeCredentials {
     version: u64,
@@ -128,7 +130,7 @@ pub struct NodeCredentials {
     token: String,
 }
 
-/// The token that a client shows, and the certificate with which it checks nodes.
+/// The token of a client, and the certificate with which the client checks nodes.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ClientCredentials {
     version: u64,
@@ -136,7 +138,7 @@ pub struct ClientCredentials {
     pub(super) token: String,
 }
 
-/// Keys are never printed.
+/// Implements `Debug` without the keys, so that keys are never printed.
 macro_rules! no_secrets {
     ($($name:ident),*) => {$(
         impl std::fmt::Debug for $name {
@@ -150,10 +152,10 @@ macro_rules! no_secrets {
 no_secrets!(Authority, NodeCredentials, ClientCredentials);
 
 impl Authority {
-    /// Makes a new one; its certificate holds for ten years.
+    /// Creates a new authority. The certificate is valid for ten years.
     ///
     /// # Errors
-    /// [`Error::Credentials`] where the system gives no random numbers.
+    /// [`Error::Credentials`] if the system provides no random numbers.
     pub fn create() -> Result<Authority> {
         let mut random = [0; 8];
         getrandom::fill(&mut random).map_err(|error| bad(error.to_string()))?;
@@ -168,10 +170,10 @@ impl Authority {
         KeyPair::from_pem(&self.key).map_err(failed)
     }
 
-    /// Credentials for a node that clients reach under `addresses`: names or numbers of the network.
+    /// Creates credentials for a node that clients reach under `addresses`: host names or IP addresses.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for an address that is none.
+    /// [`Error::Credentials`] for an invalid address.
     pub fn node(&self, name: &str, addresses: &[String], lifetime: Duration) -> Result<NodeCredentials> {
         let mut params = CertificateParams::new(addresses.to_vec()).map_err(failed)?;
         params.distinguished_name = called(name);
@@ -188,10 +190,10 @@ impl Authority {
         Ok(NodeCredentials { version: VERSION, authority, certificate, key, token_key, token })
     }
 
-    /// Credentials for a client.
+    /// Creates credentials for a client.
     ///
     /// # Errors
-    /// [`Error::Credentials`] where the authority's key is none.
+    /// [`Error::Credentials`] if the authority's key is invalid.
     pub fn client(&self, name: &str, rights: &[Right], lifetime: Duration) -> Result<ClientCredentials> {
         let token = self.token(name, rights, lifetime)?;
         Ok(ClientCredentials { version: VERSION, authority: self.certificate.clone(), token })
@@ -203,8 +205,9 @@ impl Authority {
 }
 
 impl NodeCredentials {
-    /// Checks that the authority has signed a certificate for a node that is reached under `host`, and that it holds today: what TLS
-    /// would check with that node, before anything is sent to it.
+    /// Checks that the authority has signed a certificate for a node with the address `host`, and that the
+    /// certificate is valid at present. TLS makes the same check with that node; this check comes before any
+    /// data is sent to the node.
     ///
     /// # Errors
     /// [`Error::Credentials`] with the reason.
@@ -220,13 +223,13 @@ impl NodeCredentials {
         checked.map(drop).map_err(|error| bad(format!("the certificate of {}: {error}", name.to_str())))
     }
 
-    /// The credentials with which the node asks another one.
+    /// Returns the credentials that the node uses as a client of another node.
     pub fn as_client(&self) -> ClientCredentials {
         let (authority, token) = (self.authority.clone(), self.token.clone());
         ClientCredentials { version: VERSION, authority, token }
     }
 
-    /// The claims of a token, if the authority signed it and it has not expired.
+    /// Returns the claims of a token if the authority signed the token and the token has not expired.
     ///
     /// # Errors
     /// [`Error::Credentials`] with the reason.
@@ -248,10 +251,10 @@ impl NodeCredentials {
         }
     }
 
-    /// The times at which they end.
+    /// Returns the expiry times of the credentials.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for a certificate or a token that is none.
+    /// [`Error::Credentials`] for an invalid certificate or token.
     pub fn expires(&self) -> Result<Expires> {
         Ok(Expires {
             authority: certificate_expires(&of_pem(&self.authority)?)?,
@@ -260,29 +263,29 @@ impl NodeCredentials {
         })
     }
 
-    /// The command that makes them anew.
+    /// Returns the command that renews the credentials.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for a token that is none.
+    /// [`Error::Credentials`] for an invalid token.
     pub(super) fn renewal(&self) -> Result<String> {
         Ok(tokens::read_unverified(&self.token)?.renewal())
     }
 }
 
 impl ClientCredentials {
-    /// The claims of the token, which only a node can check.
+    /// Returns the claims of the token without verification; only a node can verify the signature.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for a token that is none.
+    /// [`Error::Credentials`] for an invalid token.
     pub fn claims(&self) -> Result<Claims> {
         tokens::read_unverified(&self.token)
     }
 
-    /// A sentence for the token and for the certificate of the authority, where these have ended or end within 14 days by the clock
-    /// of this machine.
+    /// Returns a sentence for each of the token and the authority's certificate that has expired or expires
+    /// within 14 days by the clock of this machine.
     ///
     /// # Errors
-    /// [`Error::Credentials`] for a token or a certificate that is none.
+    /// [`Error::Credentials`] for an invalid token or certificate.
     pub fn warnings(&self) -> Result<Vec<String>> {
         let (claims, now) = (self.claims()?, seconds_now());
         let of_token = warning(&format!("the token of {}", claims.subject), claims.expires, now);
@@ -304,7 +307,8 @@ fn of_pem(pem: &str) -> Result<CertificateDer<'static>> {
 /// Reads credentials from a file.
 ///
 /// # Errors
-/// [`Error::Credentials`] that names the file; for credentials of another version with the command that makes new ones.
+/// [`Error::Credentials`] with the name of the file; for credentials of another version also with the command
+/// that renews them.
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let fail = |what: String| bad(format!("{}: {what}", path.display()));
     let text = fs::read(path).map_err(|error| fail(error.to_string()))?;
@@ -349,10 +353,10 @@ fn check_version(file: &Value, path: &Path) -> std::result::Result<(), String> {
     })
 }
 
-/// Writes credentials to a new file that only its owner reads.
+/// Writes credentials to a new file that only its owner can read.
 ///
 /// # Errors
-/// [`Error::Credentials`] that names the file, also where it is there already.
+/// [`Error::Credentials`] with the name of the file, also if the file already exists.
 pub fn write<T: Serialize>(path: &Path, credentials: &T) -> Result<()> {
     let text = serde_json::to_string_pretty(credentials).expect("plain data");
     let written = NewFile::write_whole_private(path, format!("{text}\n").as_bytes());
@@ -364,7 +368,7 @@ pub fn write<T: Serialize>(path: &Path, credentials: &T) -> Result<()> {
     })
 }
 
-/// Whether an address is one that only this machine reaches.
+/// Returns true if an address is only reachable from this machine.
 pub fn is_loopback(host: &str) -> bool {
     let host = host.trim_start_matches('[').trim_end_matches(']');
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
@@ -385,7 +389,7 @@ fn called(name: &str) -> DistinguishedName {
     called
 }
 
-/// From an hour ago, since clocks differ.
+/// Returns a period of validity that began an hour ago, since clocks differ.
 fn validity(lifetime: Duration) -> (OffsetDateTime, OffsetDateTime) {
     let now = OffsetDateTime::now_utc();
     (now - Duration::from_secs(3600), now + lifetime.min(YEARS_100))
@@ -447,7 +451,7 @@ mod tests {
             assert!(node.check_node(host, &peer).is_err(), "{host}");
         }
         let over = authority.node("b", &hosts, Duration::ZERO).unwrap().certificate;
-        // Certificates count in seconds.
+        // Certificates have times in whole seconds.
         std::thread::sleep(Duration::from_millis(1100));
         for not_ours in
             [over, other.node("b", &hosts, DAY).unwrap().certificate, node.authority.clone(), String::new()]
@@ -514,7 +518,7 @@ mod tests {
         assert_eq!(far.expires().unwrap().each().map(|(_, at)| in_days(at)), [3650, 36_500, 36_500]);
     }
 
-    /// test_data/README.md says which program made the files.
+    /// The files come from the program that test_data/README.md names.
     #[test]
     fn files_of_version_1_are_refused_with_the_command_that_renews_them() {
         let folder = tempfile::tempdir().unwrap();
@@ -549,7 +553,8 @@ mod tests {
             assert!(error.contains(name) && error.contains("version 1 (keys of Ed25519)"), "{error}");
             assert!(error.contains(command), "{command} is not in {error}");
         }
-        // That of before nodes had tokens; that of a version to come; that of something else.
+        // The cases are: credentials from before nodes had tokens, credentials of a future version, and a
+        // different file.
         let bare =
             r#"{"authority":"-----BEGIN","certificate":"-----BEGIN","key":"-----BEGIN","token_key":"abc"}"#;
         assert!(told("node-a.json", bare).contains("--for-node NAME --address"));

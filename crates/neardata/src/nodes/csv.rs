@@ -1,26 +1,29 @@
-//! Where records of CSV end.
+//! Finds the ends of CSV records.
 //!
-//! A quote opens where a field begins, and from there on all is text up to the quote that closes it, line feeds too; two quotes in
-//! there are one letter. In a field that began with something else a quote is a letter, as the reader of tables (csv-core) has it.
-//! So the number of quotes does not tell whether one is open: `5" pipe` has one and opens none.
+//! A quote at the beginning of a field opens quoted text, which extends to the closing quote and may contain
+//! line feeds; two quotes inside stand for one quote character. In a field that began with another character, a
+//! quote is an ordinary character, as in the table reader (csv-core). The number of quotes therefore does not
+//! determine if a quote is open: `5" pipe` has one quote and opens none.
 //!
-//! Two have to know where records end: loading, which cuts a file (`load.rs`), and the crate `inshore`, which looks at the first
-//! records of a file on nodes. Both must see what the reader sees, so both ask [`CsvRecord`]; it is here since no crate that both
-//! can use lies lower and knows what a record is.
+//! Two users need the ends of records: loading, which cuts a file (`load.rs`), and the crate `inshore`, which
+//! reads the first records of a file on nodes. Both must agree with the table reader, so both use
+//! [`CsvRecord`]. The type is in this module because this is the lowest crate that both can use and that knows
+//! records.
 //!
-//! Cost: what has no quotes is passed as fast as quotes are looked for. Where there are some, 64 bytes are passed at a time by the
-//! number of their quotes, as long as each that would open one stands where it may; else quote by quote. On one core of a Xeon that was
-//! shared: 40 GB/s and more without quotes or with long texts between them, 3.6 GB/s with a word in each pair of quotes (1.0 quote by quote).
+//! Cost: text without quotes is passed at the speed of the search for quotes. Text with quotes is passed 64
+//! bytes at a time by the parity of the quotes, as long as each opening quote is at a permitted position;
+//! otherwise quote by quote. Measured on one core of a shared Xeon: 40 GB/s and more without quotes or with
+//! long texts between quotes, and 3.6 GB/s with a word in each pair of quotes (1.0 GB/s quote by quote).
 
 use memchr::{memchr, memchr_iter, memchr2};
 
-/// What a file may begin with to say that it is UTF-8, and what is no part of its first field then.
+/// The byte order mark of UTF-8 at the beginning of a file, which is no part of the first field.
 const MARK: &[u8; 3] = b"\xef\xbb\xbf";
 const MARK_BYTES: u8 = MARK.len() as u8;
-/// Bytes that are looked at together, a bit for each.
+/// The number of bytes that are processed together, with one bit for each.
 const BITS: usize = 64;
 
-/// Where in a record of CSV one stands.
+/// The position in a record of CSV.
 ///
 /// ```
 /// use inshore_neardata::nodes::CsvRecord;
@@ -36,30 +39,32 @@ pub struct CsvRecord {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// So many bytes of the mark, and nothing else but line feeds behind all of them.
+    /// The given number of bytes of the byte order mark, and after the complete mark only line feeds.
     Mark(u8),
-    /// Nothing of a record.
+    /// The start of a record.
     Start,
-    /// A carriage return, which with a line feed is an empty line.
+    /// After a carriage return, which makes an empty line with a line feed.
     Return,
-    /// The beginning of a field that is not the first.
+    /// The beginning of a field that is not the first field.
     Field,
-    /// A field that did not begin with a quote, or text behind one that closed.
+    /// A field without an opening quote, or text after a closing quote.
     Text,
-    /// An open quote.
+    /// Inside an open quote.
     Quoted,
-    /// Behind a quote that closed, or the first of two.
+    /// After a closing quote, or after the first of two quotes.
     Closed,
 }
 
 impl CsvRecord {
-    /// At the beginning of a file, with what lies between two fields: neither a quote nor a line feed.
+    /// Returns the position at the beginning of a file. `separator` is the field separator: neither a quote nor
+    /// a line feed.
     pub fn new(separator: u8) -> CsvRecord {
         CsvRecord { separator, place: Place::Mark(0) }
     }
 
-    /// Goes on to the first end of a record whose line feed is at `from` or behind it: gives the place behind that. `None` where the
-    /// bytes end before. Empty lines are no records, and belong to the one after them.
+    /// Advances to the first end of a record whose line feed is at `from` or later, and returns the position
+    /// after the line feed. Returns `None` if the bytes end before. Empty lines are not records and belong to
+    /// the next record.
     pub fn end(&mut self, bytes: &[u8], from: usize) -> Option<usize> {
         let mut at = from.min(bytes.len());
         self.pass(&bytes[..at]);
@@ -78,7 +83,7 @@ impl CsvRecord {
         }
     }
 
-    /// Goes over all of these bytes.
+    /// Advances over all of these bytes.
     pub fn pass(&mut self, mut bytes: &[u8]) {
         while let Some(quote) = memchr(b'"', bytes) {
             self.pass_plain(&bytes[..quote]);
@@ -98,11 +103,11 @@ impl CsvRecord {
         self.pass_plain(bytes);
     }
 
-    /// Goes over bytes whose quotes all open or close, so that every second one opens. Says so and does nothing where one is a
-    /// letter, or there is none.
+    /// Advances over bytes in which every quote opens or closes, so that the quotes alternate. Returns false
+    /// without any change if a quote is an ordinary character or there is no quote.
     fn pass_by_number(&mut self, bytes: &[u8; BITS]) -> bool {
         let quotes = bits_of(b'"', bytes);
-        // Whether one is open behind each byte: whether the quotes up to there are odd in number.
+        // A bit is set if a quote is open after the byte: if the number of quotes up to the byte is odd.
         let mut is_open = quotes;
         for by in [1, 2, 4, 8, 16, 32] {
             is_open ^= is_open << by;
@@ -110,7 +115,7 @@ impl CsvRecord {
         if self.place == Place::Quoted {
             is_open = !is_open;
         }
-        // Behind one that closes, it is the second of two.
+        // A quote directly after a closing quote is the second of two.
         let before = bits_of(self.separator, bytes) | bits_of(b'\n', bytes) | quotes;
         let may_open = before << 1 | u64::from(self.may_open());
         if quotes == 0 || quotes & is_open & !may_open != 0 {
@@ -131,7 +136,7 @@ impl CsvRecord {
         self.pass_plain(&bytes[at..]);
     }
 
-    /// Goes over bytes without a quote.
+    /// Advances over bytes without a quote.
     fn pass_plain(&mut self, mut bytes: &[u8]) {
         if self.place == Place::Quoted {
             return;
@@ -140,7 +145,7 @@ impl CsvRecord {
             self.step(first);
             bytes = others;
         }
-        // What lies before the last two does not matter: a line feed and a carriage return are the longest that does.
+        // Only the last two bytes matter: the longest relevant sequence is a line feed and a carriage return.
         for &byte in &bytes[bytes.len().saturating_sub(2)..] {
             self.step(byte);
         }
@@ -160,24 +165,25 @@ impl CsvRecord {
         };
     }
 
-    /// Whether a quote opens here.
+    /// Returns true if a quote at this position opens quoted text.
     fn may_open(&self) -> bool {
         matches!(self.place, Place::Mark(0 | MARK_BYTES) | Place::Start | Place::Field | Place::Closed)
     }
 
-    /// Whether a line that ended here would be no record. The reader takes a carriage return behind a mark for one.
+    /// Returns true if a line that ended at this position would be empty. The table reader counts a carriage
+    /// return after a byte order mark as a record.
     fn is_empty(&self) -> bool {
         matches!(self.place, Place::Mark(0 | MARK_BYTES) | Place::Start | Place::Return)
     }
 }
 
-/// Which bytes are this one, the first as the lowest bit.
+/// Returns a bit mask of the bytes that equal `byte`, with the first byte as the lowest bit.
 fn bits_of(byte: u8, bytes: &[u8; BITS]) -> u64 {
     const LOW: u64 = u64::from_ne_bytes([0x7f; 8]);
     let mut bits = 0;
     for (number, eight) in bytes.as_chunks::<8>().0.iter().enumerate() {
         let differs = u64::from_le_bytes(*eight) ^ u64::from_ne_bytes([byte; 8]);
-        // The highest bit of each byte in which nothing differs; multiplying brings the eight together.
+        // The highest bit of each byte without a difference; the multiplication gathers the eight bits.
         let is_same = !(((differs & LOW) + LOW) | differs | LOW);
         let eight_bits = (is_same >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56;
         bits |= eight_bits << (8 * number);
@@ -192,9 +198,9 @@ mod tests {
 
     use super::*;
 
-    /// Where records end, as the library reads them with what the reader of tables asks of it.
+    /// Returns the ends of records according to the `csv` library with the settings of the table reader.
     fn read_ends(text: &[u8], separator: u8) -> Vec<usize> {
-        // What is not over has its end behind this.
+        // An open record ends after the additional byte.
         let more = [text, b"x"].concat();
         let mut reader = ReaderBuilder::new()
             .delimiter(separator)
@@ -215,7 +221,7 @@ mod tests {
         ends
     }
 
-    /// The same, block by block.
+    /// Returns the ends of records that [`CsvRecord`] finds block by block.
     fn found_ends<'a>(blocks: impl Iterator<Item = &'a [u8]>, separator: u8) -> Vec<usize> {
         let (mut record, mut ends, mut before) = (CsvRecord::new(separator), Vec::new(), 0);
         for block in blocks {
@@ -229,7 +235,7 @@ mod tests {
         ends
     }
 
-    /// The next end from everywhere on, and that one stands where byte after byte leads to.
+    /// Checks the next end from every position, and that the final state equals the state after single steps.
     fn check_places(text: &[u8], separator: u8, ends: &[usize]) {
         for from in 0..text.len() {
             let next = ends.iter().copied().find(|&end| end > from);
@@ -269,7 +275,7 @@ mod tests {
         ]
     }
 
-    /// Text as it should be, or nearly.
+    /// Generates CSV text that is valid or nearly valid.
     fn fields() -> impl Strategy<Value = Vec<u8>> {
         const FIELDS: [&str; 10] = [
             ",\"a\"",

@@ -1,108 +1,110 @@
-//! What can go wrong between machines.
+//! The errors of nodes and of requests to nodes.
 
 use std::{fmt::Display, io};
 
-/// The result of asking nodes.
+/// The result of a request to nodes.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of nodes and of asking them. A message names the node.
+/// Errors of nodes and of requests to nodes. Each message names the node.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store here.
+    /// An error of the local store.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// Credentials that are missing, wrong or expired.
+    /// Missing, wrong or expired credentials.
     #[error("credentials: {what}")]
     Credentials {
-        /// What is wrong with them.
+        /// A description of the problem.
         what: String,
     },
-    /// An address that cannot be used.
+    /// An unusable address.
     #[error("{address}: {what}")]
     Address {
         /// The address.
         address: String,
-        /// Why.
+        /// The reason.
         what: String,
     },
-    /// A node that cannot be reached, or was lost in the middle of something.
+    /// An unreachable node, or a node that was lost during a request.
     #[error("node {node}: {what}")]
     Lost {
         /// The node.
         node: String,
-        /// What the connection said.
+        /// The error of the connection.
         what: String,
     },
-    /// A node that refused, or whose task failed.
+    /// A node that refused the request, or whose task failed.
     #[error("node {node}: {what}")]
     Refused {
         /// The node.
         node: String,
-        /// What it said.
+        /// The message of the node.
         what: String,
     },
-    /// A task that was stopped since its client took no answers while others waited. It can be asked for again.
+    /// A task that was stopped because its client took no answers while other tasks waited. The client may
+    /// request the task again.
     #[error("node {node}: the task was set aside: nobody took its answers while others waited")]
     SetAside {
         /// The node.
         node: String,
     },
-    /// A node that answers what no node should.
+    /// A node that sent an invalid answer.
     #[error("node {node}: it answers {what}")]
     BadAnswer {
         /// The node.
         node: String,
-        /// What was found.
+        /// A description of the answer.
         what: String,
     },
-    /// Data that is on no node that can be reached.
+    /// Data that no reachable node has.
     #[error("{what} (--partial answers from the rest)")]
     Missing {
-        /// What was not read, and which nodes were lost.
+        /// The parts that were not read, and the lost nodes.
         what: String,
     },
-    /// A file that cannot be worked on where it lies.
+    /// A file that cannot be processed on its nodes.
     #[error("{name}: {what}")]
     Unfit {
         /// The dataset.
         name: String,
-        /// Why, and what to do.
+        /// The reason, and a remedy.
         what: String,
     },
-    /// Something that no node has.
+    /// A dataset or file that no node has.
     #[error("{name}: on none of the nodes")]
     NotFound {
-        /// What was asked for.
+        /// The requested name.
         name: String,
     },
-    /// A file that was not loaded to its end, or only removed in part.
+    /// A file that was loaded or removed only in part.
     #[error("{name}: {what}")]
     Incomplete {
         /// The dataset.
         name: String,
-        /// What is missing.
+        /// A description of the missing part.
         what: String,
     },
-    /// A file that has no pages as they were described, a page that names none, or one that no node can give.
+    /// A file without pages of the described format, a page with an invalid pointer, or a page that no node can
+    /// return.
     #[error("{name}: {what}")]
     Pages {
         /// The file.
         name: String,
-        /// What is wrong.
+        /// A description of the problem.
         what: String,
     },
-    /// Lines asked for in a file that is cut at records.
+    /// A request for lines of a file that is cut at records.
     #[error(
         "{name}: its pieces end with records of {record_bytes} bytes, not with lines: it can only be given back whole"
     )]
     NoLines {
         /// The file.
         name: String,
-        /// Bytes of a record.
+        /// The bytes of a record.
         record_bytes: u64,
     },
-    /// Lines asked for in a file that is cut at row groups.
+    /// A request for lines of a file that is cut at row groups.
     #[error(
         "{name}: its pieces end with row groups of Parquet, not with lines: sql reads it, and store get gives it back"
     )]
@@ -110,20 +112,20 @@ pub enum Error {
         /// The file.
         name: String,
     },
-    /// Reading here what is to be loaded.
+    /// A local read error of a file to be loaded.
     #[error("{name}: {source}")]
     Input {
         /// The file.
         name: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The time that the client gave is over.
+    /// The deadline of the client has passed.
     #[error("the deadline of {seconds} s is over: {what}")]
     Deadline {
-        /// What was given.
+        /// The given time in seconds.
         seconds: f64,
-        /// What was not done by then.
+        /// The unfinished work.
         what: String,
     },
 }
@@ -135,13 +137,13 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// Whether a job was asked to stop.
+    /// Returns true if the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Store(inshore_store::Error::Cancelled))
     }
 }
 
-/// An error with what caused it: tonic's own say "transport error" alone.
+/// Returns the text of an error with its causes: tonic's own errors only say "transport error".
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -155,7 +157,7 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// The error of a server that has no thread.
+/// Returns the error of a server that cannot start a thread.
 pub(super) fn no_thread(address: &impl Display, error: &io::Error) -> Error {
     Error::Address { address: address.to_string(), what: format!("cannot start a thread: {error}") }
 }

@@ -1,4 +1,4 @@
-//! Bytes of a shard, fetched from a node that has it, for a client that works on them itself.
+//! Fetches the bytes of a shard from a node with a copy, for local work on the client.
 
 use std::{
     io::{self, Read},
@@ -18,10 +18,10 @@ use super::{
 };
 use crate::{Answer, Contents, PartRow, Portable, part_rows};
 
-/// A waiting fetch looks so often whether its bytes are still wanted.
+/// The interval at which a waiting fetch checks that its bytes are still wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Reads some ranges of a shard, one behind the other, beside the task of the node that has it.
+/// A reader of byte ranges of a shard, one after the other, that runs beside the task of the node.
 #[derive(Debug)]
 pub(super) struct Fetch {
     run: Arc<Run>,
@@ -37,10 +37,11 @@ pub(super) struct Fetch {
 }
 
 impl Fetch {
-    /// Begins to read `ranges` of the file, which are parts of the shard that `attempt` has, of which `ahead_bytes` may wait here.
+    /// Begins to read `ranges` of the file. The ranges are parts of the shard that `attempt` has. Up to
+    /// `ahead_bytes` may wait on this machine.
     ///
     /// # Errors
-    /// Where no node is left that has it.
+    /// [`Error::Incomplete`] if no remaining node has the shard.
     pub fn begin(
         run: &Arc<Run>,
         attempt: usize,
@@ -94,18 +95,18 @@ impl Fetch {
         })
     }
 
-    /// Tells whether all of it was read.
+    /// Returns true if all bytes were read.
     pub fn is_done(&self) -> bool {
         self.left == 0 && self.place == self.bytes.len()
     }
 
-    /// The node that it is read from, and what that read from its devices for it.
+    /// Returns the source node, and the bytes that the node read from its devices for this fetch.
     pub fn cost(&self) -> (usize, u64) {
         let told = self.told.lock().expect("no panic under this lock");
         (self.node, told.done.as_ref().map_or(0, |done| done.bytes_read))
     }
 
-    /// The next answer of the node; none at the end.
+    /// Returns the next answer of the node; `None` at the end.
     fn answer(&mut self) -> Result<Option<Vec<PartRow>>> {
         let address = self.run.nodes.0.nodes[self.node].address.clone();
         loop {
@@ -126,7 +127,7 @@ impl Fetch {
         }
     }
 
-    /// The next bytes; none at the end.
+    /// Returns the next bytes; empty at the end.
     fn next(&mut self) -> Result<Vec<u8>> {
         loop {
             match self.rows.next().map(|row| row.answer) {
@@ -146,14 +147,14 @@ impl Fetch {
         }
     }
 
-    /// Waits for the end of the task, which says what it cost.
+    /// Waits for the end of the task, which reports its cost.
     pub fn end(&mut self) {
         while let Ok(Some(_)) = self.answer() {}
     }
 }
 
 impl Read for Fetch {
-    /// Fills `out` as far as there are bytes: what is worked on are whole blocks.
+    /// Fills `out` as far as there are bytes, since the work proceeds in whole blocks.
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         while filled < out.len() {

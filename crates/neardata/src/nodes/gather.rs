@@ -1,4 +1,4 @@
-//! Asks nodes to work on files that are spread over them, and gathers what they answer.
+//! Runs a task on files that are spread over nodes, and gathers the answers.
 //!
 //! ```text
 //!   shards, in order:   0   1   2   3   4   5
@@ -6,16 +6,16 @@
 //!   taken:              0 from A, 1 from B, 2 from C, 3 from B ...
 //! ```
 //!
-//! A node pulls shards and answers them in that order, so the answers are merged by taking from each stream when it is its turn.
-//! Answers of a node that is ahead wait here, as far as there is memory to spare; behind that its connection's window
-//! stops it.
+//! A node pulls shards and answers them in that order. The answers are therefore merged by taking from each
+//! stream in the order of shards. Answers of a node that is ahead wait on this machine as far as memory is
+//! free; beyond that, the flow control window of the connection stops the node.
 //!
-//! Where a node is lost, what it has not answered goes back to the queue (`scheduler.rs`), the shard that was being taken from the
-//! place on up to which it was taken. So does what a node has that is there but gets on no further ([`RunOptions::stall`]). Nothing is
-//! taken twice: an answer that does not reach further than what was taken of its shard is one that no node should give, and the node
-//! counts as lost.
+//! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). The shard in work continues
+//! from the position up to which it was taken. The same happens to the shards of a node that answers but makes
+//! no progress ([`RunOptions::stall`]). No row is taken twice: an answer that reaches no further than the rows
+//! already taken of its shard is a protocol error, and the node counts as lost.
 //!
-//! The cores of this machine may pull, too (`here.rs`).
+//! The cores of this machine may pull shards, too (`here.rs`).
 
 mod streams;
 
@@ -43,19 +43,20 @@ use super::{
 };
 use crate::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
 
-/// Runs a kernel on the nodes that have the files, and gives what came of their blocks to `consume`, in the order of files
-/// and blocks, as [`crate::run`] does here.
+/// Runs a kernel on the nodes that have the files, and passes the results of their blocks to `consume`, in the
+/// order of files and blocks, as [`crate::run`] does on one machine.
 ///
-/// With [`RunOptions::help_from`] this machine does a part, where [`Portable::for_client`] has a kernel for that and it is measured to be
-/// faster.
+/// With [`RunOptions::help_from`] this machine does a part of the work, if [`Portable::for_client`] provides a
+/// kernel and measurements show a gain.
 ///
-/// Memory here: 3 MiB for each node, for answers on their way, which flow control holds; a quarter of what is free then, of at most
-/// 64 MiB a thread, for what is done here; and an eighth of what is left, of at most 64 MiB a node, for answers that wait for their
-/// turn.
+/// Memory on this machine: 3 MiB for each node for answers in flight, enforced by flow control; a quarter of
+/// the remaining memory, at most 64 MiB a thread, for local work; and an eighth of the rest, at most 64 MiB a
+/// node, for answers that wait for their turn.
 ///
 /// # Errors
-/// What `consume` gives; [`Error::Missing`] as [`crate::Error::Stream`] where a part is on no node that answers, unless
-/// [`RunOptions::partial`]; [`Error::Deadline`]; [`Error::Refused`] where a node refuses the task and no other has a copy.
+/// The errors of `consume`; [`Error::Missing`] as [`crate::Error::Stream`] if no reachable node holds a part,
+/// unless [`RunOptions::partial`]; [`Error::Deadline`]; [`Error::Refused`] if a node refuses the task and no
+/// other node has a copy.
 pub fn run_on_nodes<K: Portable>(
     nodes: &Nodes,
     job: &Context,
@@ -98,7 +99,7 @@ where
     })
 }
 
-/// Gives what comes of all pieces to `consume`, in their order.
+/// Passes the results of all pieces to `consume`, in their order.
 fn consume_all<K: Portable>(
     mut gather: Gather,
     wholes: &[Whole],
@@ -141,9 +142,9 @@ fn consume_all<K: Portable>(
     Ok(gather.finish())
 }
 
-/// The bytes of a part of a file, as many as are asked for.
+/// Reads a byte range of a file from nodes.
 ///
-/// Memory: as [`run_on_nodes`], and the bytes, which are not counted.
+/// Memory: as [`run_on_nodes`], and the bytes of the range, which are not reserved.
 ///
 /// # Errors
 /// As [`run_on_nodes`].
@@ -181,7 +182,7 @@ pub fn read_from_nodes(
     }
 }
 
-/// Refuses files whose pieces do not end with a line, for work on lines.
+/// Refuses files whose pieces do not end with a line, for kernels that work on lines.
 fn check_lines(wholes: &[Whole]) -> Result<()> {
     if let Some(whole) = wholes.iter().find(|whole| whole.is_grouped) {
         return Err(Error::RowGroups { name: whole.title.clone() });
@@ -193,7 +194,7 @@ fn check_lines(wholes: &[Whole]) -> Result<()> {
     }
 }
 
-/// An error of nodes as the error of a kernel.
+/// Converts an error of nodes to the error of a kernel.
 fn failed<E: From<crate::Error>>(error: Error) -> E {
     match error {
         Error::Store(error) => crate::Error::Store(error).into(),
@@ -202,7 +203,7 @@ fn failed<E: From<crate::Error>>(error: Error) -> E {
 }
 
 impl Nodes {
-    /// Memory here that the answers of a job on these nodes may take while they are on their way.
+    /// Returns the memory in bytes on this machine for answers in flight of a job on these nodes.
     pub fn answer_bytes(&self) -> u64 {
         self.0.nodes.len() as u64 * ANSWER_BYTES
     }
@@ -214,55 +215,58 @@ pub(super) enum Taken {
     Failed(Error),
 }
 
-/// What an attempt says.
+/// A message of an attempt.
 enum Message {
     Batch(RecordBatch),
     Done,
     Failed(Error),
 }
 
-/// Takes what a [`Run`] brings.
+/// Takes the answers of a [`Run`].
 #[derive(Debug)]
 pub(super) struct Gather {
     pub(super) run: Arc<Run>,
-    /// The threads that do a part of it on this machine.
+    /// The threads that do a part of the work on this machine.
     lanes: Option<Arc<Lanes>>,
     streams: BTreeMap<usize, Answers>,
-    /// Rows that came and were not taken, of each attempt.
+    /// The rows of each attempt that arrived and were not taken.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
     passed: BTreeMap<usize, Passed>,
-    /// The beginning of a part that comes in several rows, and the attempt that gave it.
+    /// The beginning of a part that comes in several rows. `begun_by` is the attempt that sent the rows.
     beginning: Vec<u8>,
     begun_by: usize,
-    /// For answers on their way.
+    /// The memory for answers in flight.
     memory: Reservation,
-    /// For those that wait for their turn.
+    /// The memory for answers that wait for their turn.
     ahead: Option<Reservation>,
 }
 
-/// Shards are handed out so far behind the first one that is not answered: what nodes that are faster than the slowest may be ahead.
-/// Answers take no memory for that beside what is set aside for each node.
+/// The window in bytes after the first unanswered shard within which shards are handed out: the maximum lead of
+/// a fast node over the slowest node. Answers ahead use only the memory reserved for each node.
 const WINDOW_BYTES: u64 = 4 << 30;
-/// Bytes of what comes of a block, at most: a block where everything matches, with a line for each byte, is 32 times its size.
+/// The maximum bytes of the result of a block: a block in which every byte is a matching line has a result of
+/// 32 times its size.
 const PART_BYTES_MAX: usize = 256 << 20;
-/// Answers of a node that wait for their turn, at most: what comes of a few pieces.
+/// The maximum bytes of the answers of a node that wait for their turn: the results of a few pieces.
 const AHEAD_BYTES_MAX: u64 = 64 << 20;
-/// A waiting job looks so often whether it goes on.
+/// The interval at which a waiting job checks for cancellation and the deadline.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// How far rows go that an attempt gives of a shard of which nothing more is wanted.
+/// The position in an unwanted shard up to which an attempt has sent rows.
 #[derive(Debug, Default)]
 struct Passed {
     piece: u64,
-    /// Bytes of the shard up to where they go, from where the attempt began, and whether it is at its end.
+    /// The bytes of the shard that the rows cover, from the start of the attempt. `is_over` is true at the end
+    /// of the shard.
     reach: Option<u64>,
     is_over: bool,
-    /// Bytes of a part that comes in several rows.
+    /// The bytes of a part that comes in several rows.
     beginning: usize,
 }
 
 impl Passed {
-    /// Whether a row goes further than those before, within a piece of so many bytes: what does not is without end.
+    /// Returns true if a row reaches further than the rows before, within a piece of `piece_bytes` bytes. A
+    /// stream of rows without progress could be endless.
     fn goes_on(&mut self, row: &PartRow, piece_bytes: u64) -> bool {
         if row.number != self.piece {
             let is_later = row.number > self.piece;
@@ -318,7 +322,8 @@ impl Gather {
         })
     }
 
-    /// Answers are taken in the order of shards: nodes that are ahead need room here, or they stand still. It goes without, too.
+    /// Reserves memory for answers that wait for their turn: without this memory a node that is ahead has to
+    /// pause. The job also works without the reservation.
     fn take_in_order(&mut self) {
         let mut state = self.run.state();
         let (budget, nodes) = (self.run.job.budget(), state.ahead_nodes as u64);
@@ -332,12 +337,12 @@ impl Gather {
     pub(super) fn begin_all(&mut self) -> Result<()> {
         self.run.start();
         self.check_missing()?;
-        // Arguments, connections and lookups ran through much code, which answers do not need.
+        // The code for arguments, connections and lookups is large, and answers do not need it.
         release_code();
         Ok(())
     }
 
-    /// Fails where a shard is on no node that is left, unless a partial answer will do.
+    /// Fails if no remaining node has a shard, unless a partial answer is allowed.
     fn check_missing(&self) -> Result<()> {
         let mut state = self.run.state();
         if self.run.options.partial {
@@ -347,7 +352,7 @@ impl Gather {
         if missing.is_empty() {
             return Ok(());
         }
-        // A refusal says more than that something is missing.
+        // A refusal is more specific than a missing shard.
         Err(state.refusal.take().unwrap_or_else(|| Error::Missing { what: told(&missing) }))
     }
 
@@ -360,7 +365,7 @@ impl Gather {
         Error::Lost { node: self.run.address(puller).to_string(), what }
     }
 
-    /// Drops what is left of attempts that are over.
+    /// Drops the remaining data of an attempt that is over.
     fn forget(&mut self, attempt: usize) {
         self.rows.remove(&attempt);
         self.streams.remove(&attempt);
@@ -370,15 +375,16 @@ impl Gather {
         }
     }
 
-    /// What an attempt says within some time; `None` where that is nothing.
+    /// Returns the next message of an attempt, or `None` if no message came within `wait`.
     fn receive_within(&mut self, attempt: usize, wait: Duration) -> Result<Option<Message>> {
         let run = self.run.clone();
-        // The deadline first, which says what was not done: the job is stopped by the same.
+        // The deadline comes first, since its error names the unfinished work: the deadline also cancels the
+        // job.
         run.nodes.0.check(|| self.unfinished(attempt))?;
         run.job.check_cancelled()?;
         {
             let mut state = run.state();
-            // A node that takes another's work over may answer twice at once.
+            // A node that takes over the work of another node may answer in two streams at once.
             let bytes = run.answering(&state) as u64 * ANSWER_BYTES;
             if bytes > self.memory.bytes() {
                 self.memory.resize(bytes)?;
@@ -397,7 +403,7 @@ impl Gather {
             run.tell(Happened::Waited { attempt });
             return Ok(None);
         };
-        // An attempt that was cancelled meanwhile ends early, which is no fault of its node.
+        // An attempt that was cancelled meanwhile ends early without fault of its node.
         let is_over = !matches!(answer, Some(Ok(Some(_)))) && run.state().scheduler.is_over(attempt);
         Ok(Some(match answer {
             Some(Ok(Some(batch))) => Message::Batch(batch),
@@ -421,7 +427,7 @@ impl Gather {
         }))
     }
 
-    /// What is not done while an attempt is waited for.
+    /// Describes the work that is not done while the client waits for an attempt.
     fn unfinished(&self, attempt: usize) -> String {
         let state = self.run.state();
         let puller = state.scheduler.puller(attempt);
@@ -444,7 +450,7 @@ impl Gather {
         }
     }
 
-    /// Waits until somebody has a shard that is queued.
+    /// Waits until a puller has a queued shard.
     fn wait_for_puller(&self, number: usize) -> Result<()> {
         let run = &self.run;
         run.nodes.0.check(|| {
@@ -463,7 +469,7 @@ impl Gather {
         Ok(())
     }
 
-    /// The next row of a shard; `None` where it is answered, or missing.
+    /// Returns the next row of a shard, or `None` if the shard is answered or missing.
     pub(super) fn next_row(&mut self, number: usize) -> Result<Option<Taken>> {
         loop {
             let attempt = match self.state_of(number) {
@@ -495,7 +501,7 @@ impl Gather {
         }
     }
 
-    /// Waits a moment for what an attempt says.
+    /// Waits for a short time for a message of an attempt.
     fn receive(&mut self, attempt: usize) -> Result<()> {
         let Some(message) = self.receive_within(attempt, LOOK)? else {
             // Attempts that were cancelled meanwhile hold memory.
@@ -524,7 +530,7 @@ impl Gather {
         Ok(())
     }
 
-    /// A row of a shard of which nothing more is wanted, which comes to an end all the same.
+    /// Passes over a row of a shard of which no more is wanted; such rows must also come to an end.
     fn pass_over(&mut self, attempt: usize, row: &PartRow) -> Result<()> {
         let shard = row.number as usize;
         let bytes = self.run.shards[shard].piece.bytes;
@@ -572,7 +578,7 @@ impl Gather {
             Answer::Part(bytes) => {
                 let mut part = std::mem::take(&mut self.beginning);
                 if self.begun_by != attempt {
-                    // The beginning was another attempt's.
+                    // The beginning came from another attempt.
                     part.clear();
                 }
                 if part.is_empty() {
@@ -588,7 +594,7 @@ impl Gather {
         Ok(None)
     }
 
-    /// A node cannot read a shard: it goes on with others.
+    /// Records that a node cannot read a shard: other nodes are asked.
     fn unreadable(&mut self, attempt: usize, shard: usize, what: String) -> Result<Option<Taken>> {
         let puller = self.run.state().scheduler.puller(attempt);
         if puller.node().is_none() {
@@ -605,7 +611,7 @@ impl Gather {
         Ok(Some(Taken::Failed(Error::Refused { node, what })))
     }
 
-    /// A shard was taken so far.
+    /// Records the position up to which a shard was taken.
     pub(super) fn accept(&mut self, number: usize, reach: Reach) {
         let mut state = self.run.state();
         if reach.bytes > state.reach[number].bytes {
@@ -616,7 +622,7 @@ impl Gather {
         }
     }
 
-    /// Nothing more of a shard is wanted.
+    /// Records that no more of a shard is wanted.
     fn end_of(&mut self, number: usize, is_skipped: bool) {
         self.beginning.clear();
         if is_skipped {
@@ -632,12 +638,12 @@ impl Gather {
         }
     }
 
-    /// Gives up an attempt, and its node with it: its unanswered shards go to others.
+    /// Gives up an attempt, and its node too if `is_gone`: its unanswered shards go to other pullers.
     fn lose(&mut self, attempt: usize, why: String, is_gone: bool) -> Result<()> {
         self.forget(attempt);
         let puller = {
             let mut state = self.run.state();
-            // An earlier refusal is not why something is missing now.
+            // An earlier refusal does not explain the shards that are missing at this point.
             state.refusal.take_if(|refusal| refusal.to_string() != why);
             state.scheduler.puller(attempt)
         };
@@ -654,8 +660,8 @@ impl Gather {
         self.check_missing()
     }
 
-    /// Waits for the ends of all tasks, which say what they cost. One of whose answers not all are wanted may be at work for long: it is
-    /// stopped. So is one that does not come to its end.
+    /// Waits for the ends of all tasks, which report their costs. A task with unwanted answers may run for long
+    /// and is stopped, as is a task that does not end in time.
     pub(super) fn wait_for_ends(&mut self) -> Result<()> {
         let until = Instant::now() + self.run.options.stall;
         let attempts = self.run.state().scheduler.attempts();
@@ -670,7 +676,7 @@ impl Gather {
                 match self.receive_within(attempt, LOOK) {
                     Ok(None) => {}
                     Ok(Some(Message::Batch(batch))) if batch.num_rows() == 0 => {}
-                    // All that was wanted of it is here.
+                    // All wanted rows of the task have arrived.
                     Ok(Some(_)) | Err(Error::Deadline { .. }) => break,
                     Err(error) => return Err(error),
                 }

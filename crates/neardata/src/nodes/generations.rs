@@ -1,21 +1,23 @@
-//! Several spread datasets of one name: how they come about, and which of them is dropped.
+//! Decides which generations of a spread dataset are dropped if one name has several generations.
 //!
-//! A name can be removed and put anew while a node is away. When that node comes back, its shards are of another *generation*
-//! than those on the other nodes, and no answer may join the two.
+//! A name can be removed and put again while a node is absent. When that node comes back, its shards belong to
+//! another *generation* than the shards on the other nodes, and no answer may mix the two.
 //!
 //! ```text
-//!   node 1   shard of A ── rm ──► mark: A removed, node 3 absent ── put ──► shard of B (number 2), mark ── repair ──► shard of B
-//!   node 3   shard of A ── away ──────────────────────────────────────────────────────► shard of A ──────── repair ──► nothing
+//!   node 1   shard of A ── rm ──► mark: A removed, node 3 absent ── put ──► shard of B (number 2), mark ── repair ─
+//!   node 3   shard of A ── absent ─────────────────────────────────
 //! ```
 //!
-//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number that their marks know of the name,
-//!   and takes the next one.
-//! - A [`Mark`] says that a generation was removed and which nodes have not confirmed it. The nodes that dropped their shards
-//!   keep it, in the attributes of a dataset of the kind [`REMOVED`], until a repair reaches the absent ones.
-//! - A query that meets two generations, or one that a mark names, is an error ([`fault`]). [`Nodes::repair`] drops what is
-//!   [`outdated`]; nothing is dropped by the way, since a wrong choice could not be taken back.
+//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in
+//!   their marks, and takes the next number.
+//! - A [`Mark`] records that a generation was removed and which nodes have not confirmed the removal. The nodes
+//!   that dropped their shards keep the mark, in the attributes of a dataset of the kind [`REMOVED`], until a
+//!   repair reaches the absent nodes.
+//! - A query that finds two generations, or a generation with a mark, is an error ([`fault`]).
+//!   [`Nodes::repair`] drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice
+//!   could not be undone.
 //!
-//! Only nodes that are asked together are compared: a node that is named alone answers for what it has.
+//! Only the nodes of one command are compared: a node that is named alone answers for its own data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +30,7 @@ use super::{
 };
 
 impl SpreadId {
-    /// Draws one.
+    /// Draws a random id.
     pub(super) fn random() -> SpreadId {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the system gives random numbers");
@@ -36,12 +38,12 @@ impl SpreadId {
     }
 }
 
-/// The time of this machine, in milliseconds since 1970.
+/// Returns the time of this machine, in milliseconds since 1970.
 pub(super) fn now_ms() -> u64 {
     (OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000).try_into().unwrap_or(0)
 }
 
-/// A time as people read it.
+/// Formats a time for people.
 fn utc(ms: u64) -> String {
     let time =
         i64::try_from(ms / 1000).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
@@ -52,26 +54,26 @@ fn utc(ms: u64) -> String {
     format!("{:04}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", date.year(), date.day())
 }
 
-/// The datasets that all nodes said that they hold.
+/// The datasets on all nodes, as reported by the nodes.
 #[derive(Debug)]
 pub(super) struct AllHeld {
-    /// Datasets, and the places of the nodes that have them.
+    /// The datasets, each with the index of its node.
     pub held: Vec<(usize, Held)>,
-    /// Marks of removals.
+    /// The marks of removals.
     pub marks: Vec<(usize, Held)>,
-    /// Where a node of some number is, of those that answered.
+    /// The index of each node that answered, by its number.
     pub numbers: BTreeMap<u64, usize>,
-    /// Nodes that gave no answer, and why.
+    /// The nodes that did not answer, with the reasons.
     pub lost: Vec<(String, String)>,
 }
 
-/// A generation of a name, as the nodes that answered know it.
+/// A generation of a name, as known to the nodes that answered.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub generation: Generation,
-    /// Places of the nodes that hold shards, and the numbers of their datasets.
+    /// The indexes of the nodes that hold shards, and the numbers of their datasets.
     pub holders: Vec<(usize, u64)>,
-    /// Places of the nodes that keep a mark, and the marks.
+    /// The indexes of the nodes that keep a mark, and the marks.
     marks: Vec<(usize, Mark)>,
 }
 
@@ -80,7 +82,7 @@ impl Known {
         !self.marks.is_empty()
     }
 
-    /// How errors name it.
+    /// Returns the description of the generation for errors.
     fn told(&self, address: impl Fn(usize) -> String) -> String {
         let Generation { id, put_ms, .. } = self.generation;
         let removed = self
@@ -92,7 +94,7 @@ impl Known {
     }
 }
 
-/// The generations of each name that is spread or was removed.
+/// Returns the generations of each name that is spread or was removed.
 pub(super) fn by_name(all: &AllHeld) -> BTreeMap<&str, Vec<Known>> {
     let mut known: BTreeMap<(&str, SpreadId), Known> = BTreeMap::new();
     for (place, held) in all.held.iter().chain(&all.marks) {
@@ -111,7 +113,8 @@ pub(super) fn by_name(all: &AllHeld) -> BTreeMap<&str, Vec<Known>> {
     by_name
 }
 
-/// Why shards of a name cannot be read, where that is so: they are of several generations, or of one that was removed.
+/// Returns the reason if the shards of a name cannot be read: the shards belong to several generations or to a
+/// removed generation.
 pub(super) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> String) -> Option<String> {
     let there: Vec<&Known> = known.iter().filter(|known| !known.holders.is_empty()).collect();
     let what = match &there[..] {
@@ -124,11 +127,11 @@ pub(super) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> Stri
     Some(format!("{what}: {}: `inshore store repair {name}` drops what is outdated", told.join(" and ")))
 }
 
-/// Which generations of a name are to be dropped: those that a mark or a higher number outdates. Of several that are left, `keep` says
-/// which one stays.
+/// Returns the generations of a name to drop: a mark or a higher number outdates a generation. If several
+/// generations remain, `keep` selects the generation that stays.
 ///
 /// # Errors
-/// What has to be chosen.
+/// A description of the choice that is needed.
 pub(super) fn outdated(
     known: &[Known],
     keep: Option<SpreadId>,
@@ -162,23 +165,25 @@ pub(super) fn outdated(
 /// A generation of which a repair dropped shards or ended marks.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Repaired {
-    /// The dataset's name.
+    /// The name of the dataset.
     pub name: String,
-    /// The generation.
+    /// The id of the generation.
     pub id: SpreadId,
-    /// When it was put, as its client's clock had it.
+    /// The time of the put by the clock of its client.
     pub put: String,
-    /// Nodes whose shards were dropped.
+    /// The nodes whose shards were dropped.
     pub nodes: Vec<String>,
-    /// Nodes that were not reached and may have shards still. The others keep a mark until a repair reaches these.
+    /// The unreachable nodes that may still have shards. The other nodes keep a mark until a repair reaches
+    /// these nodes.
     pub absent: Vec<String>,
 }
 
 impl Nodes {
-    /// Removes a dataset from all nodes that have some of it, and says from how many.
+    /// Removes a dataset from all nodes that hold parts of the dataset, and returns the number of nodes.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Incomplete`] where some node did not answer: then some of it may be left there.
+    /// [`Error::NotFound`]; [`Error::Incomplete`] if a node did not answer: parts of the dataset may remain on
+    /// that node.
     pub fn remove(&self, name: &str) -> Result<usize> {
         let all = self.held()?;
         let plain = all.held.iter().filter(|(_, held)| held.name == name && held.generation.is_none());
@@ -214,11 +219,13 @@ impl Nodes {
         Err(Error::Incomplete { name: name.to_string(), what })
     }
 
-    /// Drops shards that a mark or a newer generation outdates, of these names or of all, and ends marks that every node has confirmed.
-    /// Where several live generations of a name remain, `keep` is the one to keep.
+    /// Drops shards that a mark or a newer generation outdates, for the given names or all names, and ends
+    /// marks that every node has confirmed. If several live generations of a name remain, `keep` is the
+    /// generation to keep.
     ///
     /// # Errors
-    /// [`Error::NotFound`]; [`Error::Incomplete`] where a choice is needed, before anything is dropped; what nodes answer.
+    /// [`Error::NotFound`]; [`Error::Incomplete`] if a choice is needed, before anything is dropped; the errors
+    /// of nodes.
     pub fn repair(&self, names: &[String], keep: Option<SpreadId>) -> Result<Vec<Repaired>> {
         let all = self.held()?;
         let by_name = by_name(&all);
@@ -247,17 +254,18 @@ impl Nodes {
         Ok(repaired)
     }
 
-    /// Drops the shards of a generation from all nodes that answered, and gives the names of those that did not and may have some: the
-    /// others keep a mark for them.
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
+    /// that may have shards; the other nodes keep a mark for the absent nodes.
     fn drop_shards(&self, all: &AllHeld, name: &str, known: &Known) -> Result<BTreeSet<String>> {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
-            // Nobody knows who has some where no map can be read: then a node that is lost is told as such, and no mark is made.
+            // Without a readable map the holders are unknown: a lost node is then reported as lost, and no mark
+            // is made.
             [] => {
                 let maps = self.maps(&[(name, known)])?;
                 maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
             }
-            // A node that one of the marks lacks has confirmed.
+            // A node that is not in all marks has confirmed the removal.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
                     let has = |mark: &Mark| mark.absent.iter().any(|absent| absent.number == node.number);
@@ -290,7 +298,7 @@ impl Nodes {
         if failed.is_empty() {
             return Ok(absent.into_iter().map(|node| node.name).collect());
         }
-        // A node that was lost on the way is one that is away.
+        // A node that was lost meanwhile counts as absent.
         let mut absent = absent;
         for (place, _) in &failed {
             let number = all.numbers.iter().find(|(_, other)| *other == place).map(|(&number, _)| number);
@@ -308,7 +316,7 @@ impl Nodes {
         Err(Error::Incomplete { name: name.to_string(), what })
     }
 
-    /// Asks nodes to remove something, all at once.
+    /// Sends removals to nodes, all at once.
     fn remove_from(&self, asked: &[(usize, Removal)]) -> Vec<(usize, Result<()>)> {
         let questions = asked.iter().map(|(place, removal)| (*place, "remove", json(removal))).collect();
         let answers = self.ask_some(questions).into_iter().map(|answer| answer.map(drop));
@@ -349,16 +357,16 @@ mod tests {
             Ok::<_, String>(outdated.iter().map(|known| known.generation.id.0).collect::<Vec<_>>())
         };
         assert_eq!(ids(&[known(1, 1, &[0, 1], false)], None).unwrap(), []);
-        // Removed, and put anew without a node that came back.
+        // The dataset was removed and put again while one node was absent; that node came back.
         let replaced = [known(1, 1, &[2], true), known(2, 2, &[0, 1], false)];
         assert_eq!(ids(&replaced, None).unwrap(), [1]);
         assert!(ids(&replaced, Some(1)).unwrap_err().contains("none of its live generations"));
-        // The nodes with the marks are lost: the number says it too.
+        // The nodes with the marks are lost: the number alone outdates the generation.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
-        // Only a mark is left, or a removed dataset.
+        // Only a mark remains, or a removed dataset.
         assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
         assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
-        // Two that know nothing of each other.
+        // Two generations without a common history.
         let two = [known(1, 1, &[0], false), known(2, 1, &[1], false), known(3, 1, &[2], true)];
         let why = ids(&two, None).unwrap_err();
         assert!(
@@ -395,7 +403,7 @@ mod tests {
         let hex: String = attributes.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, "7766554433221100efcdab89674523010200000000000000008844709e010000");
         assert_eq!(Generation::of_attributes(&attributes), Some(known.generation));
-        // What version 1 wrote.
+        // The attributes of version 1.
         assert_eq!(Generation::of_attributes(&[1; 8]), None);
         assert_eq!(mark_name(known.generation.id), "removed-0123456789abcdef0011223344556677");
         let text = r#"{"version":2,"name":"x","generation":{"id":"0123456789abcdef0011223344556677","number":2,"put_ms":1780000000000},"removed_ms":1780000001000,"absent":[{"number":3,"name":"c:4710"}]}"#;

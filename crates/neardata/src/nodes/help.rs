@@ -1,44 +1,49 @@
-//! Decides whether the client's own threads pull shards: one pure function of what a job has observed.
+//! Decides if the client's own threads pull shards: one pure function of the measurements of a job.
 //!
-//! A client that pulls takes more than it brings where nodes and client share processors, or where the link is full: a node reads and
-//! encrypts what it does not work on, and what is fetched keeps answers waiting. Rates tell that, whatever the reason: the client tries
-//! one shard a thread, and goes on if all together are faster than the nodes were alone. Rates are those of shards from one pull of a node
-//! to another, so that sizes of shards do not round them, without shards that other threads of the node still read.
+//! A client that pulls can cost more than it contributes if nodes and client share processors or if the link is
+//! full: a node reads and encrypts data that it does not process, and the fetched data delays answers. Rates
+//! show this effect regardless of its cause: the client tries one shard on each thread, and continues if the
+//! nodes and the client together are faster than the nodes alone were. Rates are measured between two pulls of
+//! a node, so that the size of shards causes no rounding, and without shards that other threads of the node
+//! still read.
 
 use std::{collections::BTreeMap, time::Duration};
 
-/// Nodes and client together have to be so many times as fast as the nodes alone. Less is what two runs of one job differ by.
+/// The minimum speed of nodes and client together, relative to the nodes alone. Smaller gains are within the
+/// variation between two runs of one job.
 const GAIN: f64 = 1.15;
 
-/// Rates and sizes that a job has observed.
+/// The rates and sizes measured so far in a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Observed {
-    /// Bytes a second of all nodes before the client pulled; none while a node has not finished a shard.
+    /// The bytes per second of all nodes before the client pulled; `None` until every node has finished a
+    /// shard.
     pub alone: Option<f64>,
-    /// The same since then; none while a node has not finished another one.
+    /// The bytes per second of all nodes since then; `None` until every node has finished another shard.
     pub meanwhile: Option<f64>,
-    /// Bytes a second of the client, and the seconds that a shard takes it.
+    /// The bytes per second of the client, and the seconds that the client needs for a shard.
     pub client: Option<(f64, f64)>,
-    /// Shards that the client has pulled.
+    /// The number of shards that the client has pulled.
     pub pulled: usize,
-    /// Bytes that nobody has pulled.
+    /// The bytes of queued shards.
     pub queued_bytes: u64,
-    /// Bytes that nobody has finished reading.
+    /// The bytes of shards that no puller has finished reading.
     pub left_bytes: u64,
 }
 
 /// The next step of the client.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Decision {
-    /// It pulls a shard.
+    /// Pull a shard.
     Pull,
-    /// It is not known yet, for this reason.
+    /// Wait, for the given reason: the decision is still open.
     Wait(String),
-    /// It pulls no more.
+    /// Pull no more shards.
     Leave(&'static str),
 }
 
-/// Decides whether the client pulls. The client does not begin where nodes have less than `after` to do, nor before their rates are known.
+/// Decides if the client pulls. The client does not begin if the nodes have less than `after` of work left, nor
+/// before their rates are known.
 pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> Decision {
     let Observed { alone, meanwhile, client, pulled, queued_bytes, left_bytes } = *observed;
     let queued = queued_bytes as f64;
@@ -62,15 +67,15 @@ pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> De
     }
 }
 
-/// Why the client has pulled nothing.
+/// Returns the reason why the client has pulled nothing.
 pub(super) fn unneeded(after: Duration) -> String {
     format!("the nodes were not seen to have work for {} s before them", after.as_secs_f64())
 }
 
-/// Observes a job while it runs.
+/// Measures the rates of a job while the job runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// A node that has finished nothing for so long counts as one that is done with its first shard now.
+    /// The time after which a node without a finished shard counts as finishing its first shard at present.
     patience: Duration,
     nodes: BTreeMap<usize, Seen>,
     client_began: Option<Duration>,
@@ -81,15 +86,15 @@ pub(super) struct Rates {
     client_last: Duration,
 }
 
-/// The shards that an attempt of a node has finished.
+/// The progress of an attempt of a node.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     began: Duration,
     last: Duration,
     bytes: u64,
-    /// Bytes of the first shard.
+    /// The bytes of the first shard.
     first_bytes: u64,
-    /// The last time and the bytes when the client began.
+    /// The last time and the bytes when the client began pulling.
     before: Option<(Duration, u64)>,
 }
 
@@ -98,7 +103,7 @@ impl Rates {
         Rates { patience, ..Rates::default() }
     }
 
-    /// A node wants a shard, and has finished others of so many bytes.
+    /// Records that a node pulls a shard and has finished `bytes` of shards.
     pub fn pulled(&mut self, attempt: usize, now: Duration, bytes: u64) {
         let none = Seen { began: now, last: now, bytes: 0, first_bytes: 0, before: None };
         let seen = self.nodes.entry(attempt).or_insert(none);
@@ -107,14 +112,14 @@ impl Rates {
         }
     }
 
-    /// A node is handed a shard of so many bytes.
+    /// Records that a node is handed a shard of `bytes`.
     pub fn handed(&mut self, attempt: usize, bytes: u64) {
         if let Some(seen) = self.nodes.get_mut(&attempt).filter(|seen| seen.first_bytes == 0) {
             seen.first_bytes = bytes;
         }
     }
 
-    /// A node pulls no more, so that its rate says nothing of what is to come.
+    /// Removes a node that pulls no more, since its rate has no bearing on the remaining work.
     pub fn forget(&mut self, attempt: usize) {
         self.nodes.remove(&attempt);
     }
@@ -127,7 +132,7 @@ impl Rates {
         }
     }
 
-    /// The client did a shard of so many bytes, until `now`, in so many seconds.
+    /// Records a shard of `bytes` that the client finished at `now` after `seconds`.
     pub fn client_did(&mut self, now: Duration, bytes: u64, seconds: f64) {
         self.client_bytes += bytes;
         self.client_shards += 1;
@@ -135,12 +140,12 @@ impl Rates {
         self.client_last = now;
     }
 
-    /// Bytes a second from one time to another.
+    /// Returns the bytes per second between two times.
     fn rate(bytes: u64, from: Duration, to: Duration) -> f64 {
         bytes as f64 / to.saturating_sub(from).as_secs_f64().max(1e-6)
     }
 
-    /// Gives what is known at a time.
+    /// Returns the measurements at time `now`.
     pub fn observed(&self, queued_bytes: u64, left_bytes: u64, now: Duration) -> Observed {
         let alone = |seen: &Seen| {
             let before = seen.before.filter(|(_, bytes)| *bytes > 0);

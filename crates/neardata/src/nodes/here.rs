@@ -1,15 +1,17 @@
-//! The client's own cores, which pull shards as nodes do.
+//! Runs a part of a job on the client's own cores, which pull shards as nodes do.
 //!
 //! ```text
-//!   node A:  pulls 0 2 4 ...      one answer, or answers in order   ─┐
-//!   node B:  pulls 1 3 5 ...                                        ─┼─► whoever takes answers
-//!   here:    pulls 6, fetched from A beside its task, worked on here ─┘
+//!   node A:   pulls 0 2 4 ...     one answer, or answers in order   ─┐
+//!   node B:   pulls 1 3 5 ...                                       ─┼─► consumer of the answers
+//!   client:   pulls 6, fetched from A beside its task, worked on    ─┘
 //! ```
 //!
-//! One decision of what the job has observed (`help.rs`) says whether a thread pulls. Where answers are taken in the order of shards, each
-//! thread is an attempt of its own ([`Lanes`]); where each node gives one answer, this machine gives one more ([`Help`]).
+//! One decision from the measurements of the job (`help.rs`) determines if a thread pulls. If answers are taken
+//! in the order of shards, each thread is a separate attempt ([`Lanes`]). If each node gives one answer, this
+//! machine gives one more answer ([`Help`]).
 //!
-//! A failure here is no error of the job: the shards go back to the queue, and this machine pulls no more.
+//! A failure on this machine does not fail the job: the shards return to the queue, and this machine pulls no
+//! more.
 //!
 //! Papers: host and devices working together, 2019 thesis 4.2.
 
@@ -44,36 +46,37 @@ use crate::{
     Base, Failure, Opened, Portable, Reply, Source, Sources, TaskSource, answer_parts, task::failure_told,
 };
 
-/// Threads here: as many as a node lets read beside a task.
+/// The maximum number of threads on this machine: as many as a node permits to read beside a task.
 const LANES_MAX: u64 = READS_BESIDE as u64;
-/// Memory of each of them, and the least with which one works.
+/// The minimum and maximum memory of a thread.
 const LANE_BYTES: Range<u64> = 12 << 20..512 << 20;
-/// What a thread wants beside its kernel: a block, answers, and what it reads on its way.
+/// The memory of a thread in addition to its kernel: a block, answers, and data in flight.
 const READING_BYTES: u64 = 6 << 20;
-/// Less free memory is left to what merges and writes.
+/// The minimum of free memory at which this machine helps; less is left to merging and writing.
 const FREE_BYTES_MIN: u64 = 64 << 20;
-/// So much of a shard that is fetched may wait here: a 32nd of the memory that is free, where that is no less than this.
+/// The bounds of the read-ahead for a fetched shard. The read-ahead is a 32nd of the free memory, or nothing
+/// below the lower bound.
 const AHEAD_BYTES: Range<u64> = 8 << 20..64 << 20;
-/// Memory to read a shard with, beside the bytes on their way.
+/// The memory for reading a shard, in addition to the bytes in flight.
 const BLOCK_BYTES: u64 = 1 << 20;
-/// Batches of an answer that may wait, and what one takes at most.
+/// The number of batches of an answer that may wait in the queue. `BATCH_BYTES` is the maximum size of a batch.
 const BATCHES: usize = 2;
 const BATCH_BYTES: u64 = 512 << 10;
-/// An idle thread looks so often whether there is something to pull.
+/// The interval at which an idle thread tries to pull.
 const LOOK: Duration = Duration::from_millis(5);
-/// Why no more is done here, where this program is at fault.
+/// The reason why this machine stopped after a panic.
 pub(super) const PANICKED: &str = "the work here panicked: this is a fault of this program";
 
-/// How this machine helps with work of which each node gives one answer.
+/// Options for help with work of which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HelpWith {
-    /// Each thread reads a piece of its own; else one reads, and all work on what it gives them.
+    /// True if each thread reads a separate piece; false if one thread reads and all threads work on the data.
     pub by_threads: bool,
-    /// The job has nothing else to do with its memory.
+    /// True if the job needs its memory for no other purpose.
     pub takes_all_memory: bool,
 }
 
-/// The work of the threads here, and whether they go on.
+/// The state of the work on this machine.
 #[derive(Debug)]
 pub(super) struct Helps {
     after: Duration,
@@ -85,12 +88,12 @@ pub(super) struct Helps {
 struct State {
     threads: usize,
     cost: HereCost,
-    /// Bytes that nodes read for this machine.
+    /// The bytes that nodes read for this machine.
     read: BTreeMap<usize, u64>,
 }
 
 impl Helps {
-    /// With help once the nodes have so much before them.
+    /// Creates a state in which help starts when the remaining time of the nodes exceeds `after`.
     pub fn new(after: Duration) -> Helps {
         let cost = HereCost { why: unneeded(after), ..HereCost::default() };
         let state = Mutex::new(State { cost, ..State::default() });
@@ -101,7 +104,7 @@ impl Helps {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Pulls no more, for this reason. A failure that follows from that is no other reason.
+    /// Stops pulling and records the reason. Failures that follow from the stop do not replace the reason.
     pub fn give_up(&self, why: String) {
         let mut state = self.state();
         if !self.has_given_up.swap(true, Ordering::Relaxed) {
@@ -109,7 +112,7 @@ impl Helps {
         }
     }
 
-    /// A shard for an attempt of this machine, if there is one now and it is worth it.
+    /// Pulls a shard for an attempt of this machine, if a shard is available and the decision is to pull.
     fn try_pull(&self, run: &Arc<Run>, attempt: usize) -> Option<usize> {
         let observed = run.observed();
         let mut state = self.state();
@@ -132,8 +135,8 @@ impl Helps {
         None
     }
 
-    /// A shard for an attempt of this machine, once there is one; none where none will come. Where nodes give one answer each, nothing comes behind
-    /// the last shard of the queue.
+    /// Waits for a shard for an attempt of this machine; returns `None` if no more shards will come. If each
+    /// node gives one answer, an empty queue is the end.
     fn pull(&self, run: &Arc<Run>, attempt: usize, is_one_answer: bool) -> Option<usize> {
         loop {
             if self.has_given_up.load(Ordering::Relaxed) || run.is_over(attempt) {
@@ -149,7 +152,7 @@ impl Helps {
         }
     }
 
-    /// A shard was done, in so many seconds where these tell how fast this machine is.
+    /// Records a finished shard. `seconds` measures the speed of this machine.
     fn did(&self, run: &Run, shard: usize, bytes: u64, seconds: f64) {
         run.client_did(shard, seconds);
         let mut state = self.state();
@@ -163,7 +166,7 @@ impl Helps {
         *self.state().read.entry(node).or_default() += bytes;
     }
 
-    /// Adds what was done here, and what reading for it cost the nodes.
+    /// Adds the cost of the work on this machine, and the cost to the nodes of reading for this machine.
     pub fn tell_costs(&self, run: &Run, gathered: &mut Gathered) {
         let state = self.state();
         for (&node, &bytes_read) in &state.read {
@@ -177,14 +180,14 @@ impl Helps {
     }
 }
 
-/// The threads here of a job whose answers are taken in the order of shards.
+/// The threads on this machine for a job whose answers are taken in the order of shards.
 #[derive(Debug)]
 pub(super) struct Lanes {
     run: Arc<Run>,
     helps: Helps,
 }
 
-/// A kernel for which there is memory here. A panic is a reason not to help.
+/// Creates a kernel and checks that there is memory to run the kernel. A panic also counts as a failure.
 fn tried<K>(job: &Context, arguments: &Value) -> std::result::Result<K, String>
 where
     K: Portable,
@@ -207,7 +210,7 @@ impl Lanes {
         Lanes { run: run.clone(), helps: Helps::new(after) }
     }
 
-    /// Memory for the threads here, as many as the budget has room for.
+    /// Splits off memory for the threads on this machine, as many as the budget has room for.
     pub fn budgets(&self, job: &Context) -> Vec<Budget> {
         let budget = job.budget();
         let threads = (budget.threads() as u64).min(LANES_MAX);
@@ -234,7 +237,7 @@ impl Lanes {
         self.helps.tell_costs(&self.run, gathered);
     }
 
-    /// The work of one thread here, until the job is over.
+    /// Does the work of one thread on this machine until the job is over.
     pub fn work<K>(&self, budget: Budget, arguments: &Value)
     where
         K: Portable,
@@ -245,7 +248,7 @@ impl Lanes {
         let Ok(_room) = job.budget().reserve(room, "answers that wait for their turn") else { return };
         let (out, answers) = mpsc::channel((room / BATCH_BYTES).max(2) as usize);
         let attempt = self.run.begin_client(answers, Arc::default());
-        // Made when there is something to do, and tried before anything is pulled for it.
+        // The kernel is created on the first shard and tested before the shard is read.
         let mut kernel: Option<K> = None;
         while let Some(shard) = self.helps.pull(&self.run, attempt, false) {
             let made = match kernel.take() {
@@ -312,7 +315,7 @@ impl Lanes {
     }
 }
 
-/// Gives what it reads from back when it goes.
+/// A reader that returns its fetch on drop.
 struct Kept {
     fetch: Option<Fetch>,
     kept: Arc<Mutex<Option<Fetch>>>,
@@ -330,11 +333,11 @@ impl Drop for Kept {
     }
 }
 
-/// Where the answers of a shard wait for their turn.
+/// The reply of a shard, whose answers wait in a queue for their turn.
 struct Waiting<'a> {
     out: &'a mpsc::Sender<Result<Option<RecordBatch>>>,
     waited: Duration,
-    /// Why the shard could not be read.
+    /// The reason why the shard could not be read.
     failed: Option<String>,
 }
 
@@ -342,7 +345,7 @@ impl Reply for Waiting<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
         if self.failed.is_some() {
-            // The next puller of the shard answers all of it.
+            // The next puller of the shard answers the whole shard.
             return Err(inshore_store::Error::Cancelled.into());
         }
         let began = Instant::now();
@@ -360,40 +363,41 @@ pub struct Help {
     told: Arc<Mutex<Told>>,
 }
 
-/// Pulls pieces, one after the other. As many may be read at once as [`HelpWith`] says.
+/// An iterator that pulls pieces. [`HelpWith`] determines how many pieces may be read at once.
 pub struct HelpPieces {
     run: Arc<Run>,
     helps: Arc<Helps>,
     attempt: usize,
-    /// So much may wait of each that is read; the next one is fetched while one is worked on, where that is not nothing.
+    /// The bytes of read-ahead for each piece. If the number is above 0, the next piece is fetched during work
+    /// on the current piece.
     ahead_bytes: u64,
     ahead: Option<Result<HelpPiece>>,
-    /// Which bytes of a file are read, of those of a piece.
+    /// The filter for the byte ranges to read of each piece.
     only: Option<Box<Only>>,
 }
 
-/// Those bytes of a file, by its number, that are read of a part of it.
+/// A function from the number of a file and a part of that file to the ranges to read.
 type Only = dyn Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send;
 
-/// A piece that this machine does; reading it gives its bytes, or [those that are wanted](HelpPieces::only), as they come from a node that
-/// has it.
+/// A piece that this machine works on. Reading the piece returns its bytes, or [the selected
+/// ranges](HelpPieces::only), as they arrive from a node with a copy.
 pub struct HelpPiece {
-    /// Its number, as a task on a node would have it.
+    /// The number of the piece, as in a task on a node.
     pub number: u64,
-    /// The number of its file.
+    /// The number of the file.
     pub whole: u64,
-    /// The file.
+    /// The name of the file.
     pub title: String,
-    /// Where in the file it begins.
+    /// The offset of the piece in the file.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the piece in bytes.
     pub bytes: u64,
-    /// Which bytes of the file come, one behind the other.
+    /// The byte ranges of the file that are read, one after the other.
     pub ranges: Vec<Range<u64>>,
     run: Arc<Run>,
     helps: Arc<Helps>,
     fetch: Fetch,
-    /// When it was given to whoever works on it.
+    /// The time when work on the piece began.
     began: Instant,
 }
 
@@ -404,7 +408,8 @@ impl Read for HelpPiece {
 }
 
 impl Drop for HelpPiece {
-    /// It was done: the time since it was given says how fast this machine is. Or it was left in its middle.
+    /// Records the end of the work on a piece; the elapsed time measures the speed of this machine. A piece
+    /// that was not read completely ends the help.
     fn drop(&mut self) {
         if !self.fetch.is_done() {
             return self.helps.give_up("a piece was left in its middle".to_string());
@@ -416,7 +421,7 @@ impl Drop for HelpPiece {
     }
 }
 
-/// Ends the pieces when it goes.
+/// A guard that ends the pieces on drop.
 pub struct HelpEnd(Arc<Helps>);
 
 impl Drop for HelpEnd {
@@ -426,8 +431,8 @@ impl Drop for HelpEnd {
 }
 
 impl HelpPieces {
-    /// Reads only those bytes of each piece that `ranges` gives of a part of a file, which it is told by its number: parts of that part, in order. All,
-    /// where nothing is said.
+    /// Restricts reading to the byte ranges that `ranges` returns for the number of a file and a part of the
+    /// file. The ranges have to lie in that part, in order. Without a restriction the whole piece is read.
     #[must_use]
     pub fn only(
         mut self,
@@ -461,7 +466,7 @@ impl HelpPieces {
         })
     }
 
-    /// Gives what ends the pieces for another thread that waits for the next one.
+    /// Returns a guard that ends the pieces for another thread that waits for the next piece.
     pub fn end(&self) -> HelpEnd {
         HelpEnd(self.helps.clone())
     }
@@ -488,7 +493,8 @@ impl Iterator for HelpPieces {
 }
 
 impl Help {
-    /// With half of the memory that is free; none where that is too little.
+    /// Creates the help with half of the free memory (all of it with `takes_all_memory`). Returns `None` if the
+    /// memory is too small.
     pub(in crate::nodes) fn new(
         run: &Arc<Run>,
         helps: &Arc<Helps>,
@@ -526,9 +532,9 @@ impl Help {
         Some(Help { budget, pieces, out, told })
     }
 
-    /// Does it: `work` takes pieces, and when there are no more answers with all that comes of them, as a node would. It gets a job of its
-    /// own on `store`, for what has to be kept on flash, in a part of the memory; the counters of `context` count it in the end. Where it
-    /// fails, nodes do what it took; nodes do all of it where there is no store.
+    /// Runs `work`, which takes pieces and then answers with the results of all pieces, as a node would. `work`
+    /// receives a separate job on `store` for data on flash, with a part of the memory; the counters of that
+    /// job are added to `context` at the end. If the work fails or there is no store, nodes do this part.
     pub fn work(
         self,
         context: &Context,
@@ -562,12 +568,12 @@ impl Help {
                 Err(Error::Lost { node: "here".to_string(), what: failure.to_string() })
             }
         };
-        // Nobody may listen any more.
+        // The receiver may be gone already.
         let _ = answers.out.blocking_send(end);
     }
 }
 
-/// Where this machine's answer goes.
+/// The reply for this machine's answer.
 struct HelpAnswers {
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
 }

@@ -1,16 +1,17 @@
-//! From page to page, and from node to node.
+//! The messages of a traversal, and the links on which nodes exchange them.
 //!
-//! A file is cut into pages of one size, numbered from 0; each names the next one by a number that stands at the same place in
-//! all of them ([`Pointers`]). Following such a chain is one read after the other: none can begin before the one before has
-//! ended, so what counts is the time of one. Where a chain is ([`Walked`]) is 32 bytes, and travels in a [`Hop`]:
+//! A file is cut into pages of one size, numbered from 0. Each page contains the number of the next page at a
+//! fixed offset ([`Pointers`]). Following such a chain is a sequence of dependent reads: no read can begin
+//! before the previous read has ended, so latency determines the speed. The position of a chain ([`Walked`])
+//! has 32 bytes and is part of a [`Hop`]:
 //!
 //! ```text
 //!   byte 0        16     20      24     32      40       48     56           64
 //!        traversal  what   chain   page   steps   digest   hops   unheard µs        little endian; then text or a page
 //! ```
 //!
-//! A [`Link`] is one stream from a node (or a client) to a node, on which hops of all chains and traversals follow each other:
-//! a hop is a message on a connection that is open, and costs no question and answer.
+//! A [`Link`] is one stream from a node (or a client) to a node that carries the hops of all chains and
+//! traversals: a hop is a message on an open connection and needs no request and response.
 
 use std::{
     sync::{Arc, OnceLock, atomic::Ordering},
@@ -30,70 +31,70 @@ use tokio::{
 
 use super::{Error, client::Node, wire::message_bytes};
 
-/// What a page says that is the last of its chain.
+/// The pointer value that marks the last page of a chain.
 pub const LAST_PAGE: u64 = u64::MAX;
-/// Chains that are followed at once, at most.
+/// The maximum number of chains that are followed at once.
 pub const CHAINS_MAX: usize = 1024;
-/// Nodes of a traversal, at most: each is one that others connect to.
+/// The maximum number of nodes of a traversal: other nodes connect to each of them.
 pub const NODES_MAX: usize = 256;
-/// Steps of a chain, at most.
+/// The maximum number of steps of a chain.
 pub const STEPS_MAX: u64 = 1 << 40;
-/// Bytes of a page, at most.
+/// The maximum bytes of a page.
 pub const PAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// How a page names the next one.
+/// The place of the pointer to the next page within a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pointers {
-    /// Bytes of a page.
+    /// The bytes of a page.
     pub page_bytes: u64,
-    /// The byte of each page at which the number of the next one begins: 8 bytes, little endian.
+    /// The offset in each page of the number of the next page: 8 bytes, little endian.
     pub at: u64,
 }
 
 impl Default for Pointers {
-    /// 8 KiB, as the papers have them, and the number at their beginning.
+    /// Returns pages of 8 KiB, as in the papers, with the number at the beginning.
     fn default() -> Self {
         Pointers { page_bytes: 8192, at: 0 }
     }
 }
 
 impl Pointers {
-    /// Whether the number lies within the page, and a page is no larger than any may be.
+    /// Returns true if the number lies within the page and the page is no larger than [`PAGE_BYTES_MAX`].
     pub fn is_sound(&self) -> bool {
         let end = self.at.checked_add(8);
         self.page_bytes <= PAGE_BYTES_MAX && end.is_some_and(|end| end <= self.page_bytes)
     }
 
-    /// The number in a page.
+    /// Returns the number of the next page.
     ///
     /// # Panics
-    /// Where the page is none: [`Self::is_sound`] was not asked, or its length is another one.
+    /// If the page is too short: [`Self::is_sound`] was not checked, or the page has another length.
     pub fn next(&self, page: &[u8]) -> u64 {
         let at = self.at as usize;
         u64::from_le_bytes(page[at..at + 8].try_into().expect("8 bytes"))
     }
 }
 
-/// How far a chain was followed.
+/// The position of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Walked {
-    /// The page at which it is.
+    /// The current page.
     pub page: u64,
-    /// Pointers that were followed.
+    /// The number of pointers followed.
     pub steps: u64,
-    /// What came of the numbers of all pages that it came to, in their order: two walks with the same digest are the same.
+    /// A digest of the numbers of all visited pages in their order: equal digests indicate equal walks.
     pub digest: u64,
-    /// How often it went from one node to another.
+    /// The number of changes from one node to another.
     pub hops: u64,
 }
 
 impl Walked {
-    /// At the beginning of a chain.
+    /// Returns the position at the beginning of a chain.
     pub fn at(page: u64) -> Walked {
         Walked { page, ..Walked::default() }
     }
 
-    /// One step further.
+    /// Moves one step to `page`.
     pub fn step(&mut self, page: u64) {
         self.page = page;
         self.steps += 1;
@@ -101,21 +102,21 @@ impl Walked {
     }
 }
 
-/// The number of a traversal: nobody guesses it.
+/// The random id of a traversal, which other clients cannot guess.
 pub(super) type Session = [u8; 16];
 
-/// What a [`Hop`] wants or says.
+/// The kind of a [`Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     /// Follow the chain from here.
     GoOn = 1,
     /// Send this page.
     Read = 2,
-    /// The page, which follows.
+    /// The requested page, in the body.
     Page = 3,
-    /// The chain goes on at a page that this node does not have.
+    /// The chain continues at a page that this node does not hold.
     Left = 4,
-    /// It cannot be done; the reason follows.
+    /// The request failed; the reason is in the body.
     Refused = 5,
     /// The traversal has ended.
     End = 6,
@@ -128,11 +129,11 @@ pub(super) struct Hop {
     pub what: What,
     pub chain: u32,
     pub walked: Walked,
-    /// How long the client was told nothing of the chain, as far as nodes know.
+    /// The time since the last report on the chain to the client, as far as nodes know.
     pub unheard: Duration,
 }
 
-/// Bytes of a [`Hop`].
+/// The bytes of a [`Hop`].
 pub(super) const HOP_BYTES: usize = 64;
 
 impl Hop {
@@ -148,7 +149,7 @@ impl Hop {
         FlightData { app_metadata: bytes.into(), data_body: body, ..FlightData::default() }
     }
 
-    /// `None` where the bytes are none.
+    /// Decodes a hop. Returns `None` for an invalid message.
     pub fn decode(bytes: &[u8]) -> Option<Hop> {
         let bytes: &[u8; HOP_BYTES] = bytes.try_into().ok()?;
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -161,56 +162,57 @@ impl Hop {
     }
 }
 
-/// What a node has to know to take part in a traversal.
+/// The arguments of a node's task in a traversal.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Arguments {
-    /// Its number, in hexadecimal digits.
+    /// The id of the traversal, in hexadecimal digits.
     pub session: String,
     pub pointers: Pointers,
-    /// Steps of each chain.
+    /// The number of steps of each chain.
     pub steps: u64,
-    /// How many chains.
+    /// The number of chains.
     pub chains: u32,
     /// The addresses of the nodes.
     pub nodes: Vec<String>,
-    /// The certificates that they show, where they have any: a node speaks with none but those for whom its authority signed one.
+    /// The certificates that the nodes have shown, if any: a node connects only to nodes with a certificate
+    /// signed by its authority.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub certificates: Vec<Option<String>>,
-    /// Where the pieces end: pages of the file up to there.
+    /// The end of each piece, in pages of the file.
     pub ends: Vec<u64>,
-    /// Whom to hand a chain to that comes to a piece: a place in `nodes`, or none where nobody has it.
+    /// The node that receives chains for each piece: an index in `nodes`, or `None` if no node holds the piece.
     pub holders: Vec<Option<u16>>,
-    /// Whether nodes hand chains to each other, or tell the client.
+    /// True if nodes hand chains to each other, false if they return chains to the client.
     pub by_itself: bool,
 }
 
 impl Arguments {
-    /// Pages of the file.
+    /// Returns the number of pages of the file.
     pub fn pages(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The piece in which a page is, which is there.
+    /// Returns the piece that contains an existing page.
     pub fn piece(&self, page: u64) -> usize {
         self.ends.partition_point(|&end| end <= page)
     }
 
-    /// The first page of a piece.
+    /// Returns the first page of a piece.
     pub fn first_page(&self, piece: usize) -> u64 {
         piece.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 
-    /// The certificate of a node, where it has shown one.
+    /// Returns the certificate of a node, if the node has shown one.
     pub fn certificate(&self, node: u16) -> Option<&str> {
         self.certificates.get(node as usize)?.as_deref()
     }
 
-    /// Its number.
+    /// Returns the id of the traversal.
     pub fn session(&self) -> Option<Session> {
         u128::from_str_radix(&self.session, 16).ok().map(u128::to_be_bytes)
     }
 
-    /// What of it no node should be asked.
+    /// Returns the first invalid argument, if any.
     pub fn fault(&self) -> Option<&'static str> {
         let is_known =
             |holder: &Option<u16>| holder.is_none_or(|holder| (holder as usize) < self.nodes.len());
@@ -232,34 +234,34 @@ impl Arguments {
     }
 }
 
-/// What a node tells the client of a traversal.
+/// The kind of a report from a node to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// The node takes part.
+    /// The node is ready.
     Ready = 0,
-    /// The chain was there, and goes on.
+    /// The chain has reached this position and continues.
     Progress = 1,
-    /// All its steps are done.
+    /// All steps of the chain are done.
     Done = 2,
-    /// It came to its last page.
+    /// The chain has reached its last page.
     Ended = 3,
-    /// The page points nowhere.
+    /// The pointer of the page is invalid.
     Bad = 4,
     /// The page cannot be read.
     Unreadable = 5,
-    /// Nobody who is there has the page.
+    /// No available node holds the page.
     Nowhere = 6,
-    /// A node cannot be reached that has the page.
+    /// A node that holds the page is unreachable.
     Unreached = 7,
 }
 
-/// A row of what a node tells.
+/// A report from a node to the client: one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Telling {
     pub said: Said,
     pub chain: u32,
     pub walked: Walked,
-    /// The node that cannot be reached, by its place in [`Arguments::nodes`].
+    /// The unreachable node, as an index in [`Arguments::nodes`].
     pub peer: u64,
     pub text: String,
 }
@@ -278,7 +280,7 @@ impl Telling {
         RecordBatch::try_from_iter(columns).expect("columns of one length")
     }
 
-    /// What a batch tells; `None` where it is none.
+    /// Parses a batch. Returns `None` for an invalid batch.
     pub fn of_batch(batch: &RecordBatch) -> Option<Telling> {
         if batch.num_rows() != 1 {
             return None;
@@ -309,36 +311,36 @@ impl Telling {
     }
 }
 
-/// What a node did for a traversal: the summary of its task.
+/// The work of a node for a traversal: the summary of its task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Visited {
-    /// Pages that were read.
+    /// The number of pages read.
     pub reads: u64,
-    /// Time that reading them took, one after the other.
+    /// The total time in seconds of these reads.
     pub storage_seconds: f64,
-    /// Time that chains, or questions for pages, were on the node: reading and all else, from the message that brought them to the
-    /// one that took them away.
+    /// The total time in seconds that chains or page requests spent on the node, from the arrival of the
+    /// message to the departure of the reply, including reads.
     pub inside_seconds: f64,
-    /// Chains that came, or questions for pages.
+    /// The number of chains or page requests that arrived.
     pub visits: u64,
 }
 
-/// What comes back on a link.
+/// A message received on a link.
 #[derive(Debug)]
 pub(super) enum FromLink {
     Hop(Hop, Bytes),
-    /// Nothing more comes: what was sent last may not have arrived.
+    /// The link is lost: the last messages sent may not have arrived.
     Lost(Error),
 }
 
-/// Hops that wait to be sent on a link, before whoever sends has to wait.
+/// The maximum number of queued hops on a link before senders have to wait.
 const LINK_MESSAGES: usize = 64;
 
-/// A stream of hops to a node. It is closed when it is dropped.
+/// A stream of hops to a node. Dropping the link closes the stream.
 #[derive(Debug)]
 pub(super) struct Link {
     out: mpsc::Sender<FlightData>,
-    /// Why it is lost; set before that is told.
+    /// The reason for the loss; set before the loss is reported.
     lost: Arc<OnceLock<String>>,
     task: JoinHandle<()>,
 }
@@ -350,7 +352,7 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// Opens one. `hear` is told what comes back.
+    /// Opens a link. `hear` receives the messages from the node.
     pub fn open(
         runtime: &Handle,
         node: Arc<Node>,
@@ -367,23 +369,23 @@ impl Link {
         Link { out, lost, task }
     }
 
-    /// Whether what is sent, or was just now, goes nowhere.
+    /// Returns true if messages, including those just sent, are lost.
     pub fn is_closed(&self) -> bool {
         self.lost.get().is_some() || self.out.is_closed()
     }
 
-    /// Why it is closed.
+    /// Returns the reason why the link is closed.
     pub fn why(&self) -> String {
         self.lost.get().cloned().unwrap_or_else(|| "the link to it broke".to_string())
     }
 
-    /// Where messages are sent.
+    /// Returns the sender of messages.
     pub fn out(&self) -> &mpsc::Sender<FlightData> {
         &self.out
     }
 }
 
-/// Sends what is to be sent, and tells what comes back, until the link is lost: why.
+/// Sends queued messages and passes on received messages until the link is lost. Returns the reason.
 async fn listen(
     node: &Node,
     mut messages: mpsc::Receiver<FlightData>,
@@ -408,7 +410,8 @@ async fn listen(
     }
 }
 
-/// Sends from a thread, and waits while there is no room, unless `stops` says why not: `None` where nobody listens.
+/// Sends from a thread, waiting for room in the queue until `stops` returns an error. Returns `None` if the
+/// receiver is gone.
 pub(super) fn send<T>(
     runtime: &Handle,
     out: &mpsc::Sender<T>,
@@ -434,7 +437,7 @@ pub(super) fn send<T>(
     }
 }
 
-/// Whoever waits looks so often whether he should.
+/// The interval at which a waiting thread checks `stops`.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

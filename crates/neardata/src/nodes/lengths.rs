@@ -1,28 +1,32 @@
-//! What is looked at of a batch that somebody else wrote down, before a byte of it is unpacked: no length in it decides about memory here.
+//! Checks a received batch before decompression, so that no length in a message determines the memory use on
+//! this machine.
 //!
 //! ```text
-//!   header   which buffers, where in the body; compressed, or not at all
-//!   body     [ length unpacked, i64 | zstd ] [ -1 | as it is ] ...          a length for each buffer, where the batch is compressed
+//!   header   the buffers, their places in the body; compressed, or not
+//!   body     [ length unpacked, i64 | zstd ] [ -1 | plain ] ...          a length for each buffer, if the batch is compressed
 //! ```
 //!
-//! The library that unpacks makes as much room as a length says and no more, for zstd; an LZ4 frame it unpacks to wherever that ends. What is
-//! not compressed it copies where it does not lie as values have to, buffer by buffer, though they were all in the same place.
+//! For zstd, the decompressing library allocates exactly the stated length; an LZ4 frame is decompressed to its
+//! end, regardless of the stated length. The library copies an uncompressed buffer that is not aligned for its
+//! values, each buffer separately, even if all buffers share one place.
 
 use arrow_ipc::{CompressionType, MessageHeader, RecordBatch, root_as_message};
 
-/// Bytes that a batch may have.
+/// The maximum bytes of a batch.
 pub(crate) const BATCH_BYTES_MAX: u64 = 64 << 20;
-/// Where buffers lie that are never copied.
+/// The alignment of buffers that are never copied.
 const ALIGNMENT: usize = 16;
-/// What a length says of a buffer that was not worth it, and how many bytes it has.
+/// The length that marks an uncompressed buffer. `LENGTH_BYTES` is the size of the length field.
 const AS_IT_IS: i64 = -1;
 const LENGTH_BYTES: usize = size_of::<i64>();
 
-/// Bytes of memory that what a message says may keep: its body, and that of what is unpacked or copied beside it.
+/// Returns the bytes of memory that a message may occupy: its body, and the buffers that are decompressed or
+/// copied.
 ///
 /// # Errors
-/// What is wrong with it: a dictionary (answers have none, and they would stay as long as the stream), a buffer that is not in its body, buffers that overlap, a compression other than zstd (an LZ4 frame may get longer than it says), a length that
-/// is none, more than [`BATCH_BYTES_MAX`].
+/// A description of the problem: a dictionary (answers have none, and dictionaries would stay in memory as long
+/// as the stream), a buffer outside the body, overlapping buffers, a compression other than zstd (an LZ4 frame
+/// may be longer than stated), an invalid length, or more than [`BATCH_BYTES_MAX`].
 pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     let message = root_as_message(header).map_err(|error| format!("a message that is none: {error}"))?;
     if message.header_type() == MessageHeader::DictionaryBatch {
@@ -38,7 +42,7 @@ pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// The buffers of a batch, as they lie in the body.
+/// Returns the buffers of a batch in the body.
 fn buffers<'a>(
     batch: &RecordBatch<'a>,
     body: &'a [u8],
@@ -50,7 +54,7 @@ fn buffers<'a>(
     })
 }
 
-/// Bytes that may be copied of a batch that is not compressed.
+/// Returns the bytes of an uncompressed batch that may be copied.
 fn copied_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
     let (mut all, mut copied) = (0u64, 0);
     for found in buffers(batch, body) {
@@ -111,7 +115,7 @@ mod tests {
         part_schema,
     };
 
-    /// Numbers that pack well, bytes that do not, and a column that is empty.
+    /// Returns rows with numbers that compress well, bytes that do not, and an empty column.
     fn rows(count: u64) -> RecordBatch {
         let mix = |n: u64| {
             n.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
@@ -183,14 +187,14 @@ mod tests {
                 assert!(check_lengths(&message.data_header, &body).is_err(), "{length} at {place}");
             }
         }
-        // All together.
+        // The sum of all lengths is too large.
         let mut body = message.data_body.to_vec();
         let each = BATCH_BYTES_MAX as i64 / places.len() as i64 + 1;
         places.iter().for_each(|&place| body[place..place + 8].copy_from_slice(&each.to_le_bytes()));
         assert!(
             check_lengths(&message.data_header, &body).unwrap_err().contains("expected 67108864 at most")
         );
-        // Cut.
+        // Truncated bodies are refused.
         for bytes in [0, 4, places[0] + 4, message.data_body.len() / 2] {
             assert!(check_lengths(&message.data_header, &message.data_body[..bytes]).is_err(), "{bytes}");
         }
@@ -219,7 +223,7 @@ mod tests {
         let buffers: Vec<usize> =
             batch.buffers().unwrap().iter().map(|buffer| ptr::from_ref(buffer) as usize - start).collect();
         assert_eq!(buffers.len(), 4);
-        // Each is a place and a length.
+        // Each buffer has an offset and a length.
         for at in buffers {
             header[at..at + 8].copy_from_slice(&1i64.to_le_bytes());
             header[at + 8..at + 16].copy_from_slice(&all.to_le_bytes());
@@ -247,7 +251,8 @@ mod tests {
         let mut file = Vec::new();
         let mut writer = StreamWriter::try_new(&mut file, &batch.schema()).unwrap();
         writer.write(&batch).unwrap();
-        // A mark of four bytes, the length of the header, and the header: of the columns, then of the dictionary.
+        // A message begins with a marker of four bytes and the length of the header. The first header describes
+        // the columns, the second the dictionary.
         let after =
             |at: usize| at + 8 + u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap()) as usize;
         let (columns, list) = (after(0), after(after(0)));

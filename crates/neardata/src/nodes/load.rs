@@ -1,15 +1,17 @@
 //! Spreads a file over nodes.
 //!
 //! ```text
-//!   client: read ─► pieces that end with a record ─► piece n to node n mod N (and its neighbours, for copies)
+//!   client: read ─► pieces that end with a record ─► piece n to node n mod N (and the next nodes, for copies)
 //!   node:   Begin, (File, Data...)..., Received ─► answer; Commit with the map ─► answer
 //! ```
 //!
-//! Nothing can be seen before every node has all that it should; then each makes its part visible, with the map of the whole.
-//! A client that dies before leaves nothing; one that dies between the commits leaves a dataset that some nodes have and
-//! others lack, which the catalog tells and `store rm` removes.
+//! A dataset is invisible until every node has received all of its pieces. Each node then makes its part
+//! visible, with the map of the whole. A client that dies before the commits leaves no trace. A client that
+//! dies between the commits leaves a dataset that some nodes have and others lack; the catalog reports this and
+//! `store rm` removes the dataset.
 //!
-//! Cost: the file goes over the wire once for each copy; a node writes what it gets, past its page cache.
+//! Cost: the file is sent over the wire once for each copy. A node writes the data directly to flash, past its
+//! page cache.
 
 use std::{
     io::{self, Read},
@@ -36,32 +38,34 @@ use super::{
     wire::{json, message_bytes},
 };
 
-/// Bytes of what is read at once at least. HTTP/2 counts messages below 256 bytes that wait, and breaks connections with
+/// The minimum bytes of one read. HTTP/2 counts waiting messages below 256 bytes, and closes connections with
 /// thousands of them.
 const READ_BYTES: usize = 16 << 10;
 
-/// How a file is spread.
+/// Options for spreading a file.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// On how many nodes each piece is.
+    /// The number of nodes that hold each piece.
     pub copies: usize,
-    /// Bytes of a piece, about; by the length of the file where it is not said.
+    /// The approximate bytes of a piece; `None` derives the size from the length of the file.
     pub piece_bytes: Option<u64>,
-    /// Bytes of a record, where all have the same length; lines otherwise.
+    /// The bytes of a record if all records have the same length; `None` stands for lines.
     pub record_bytes: Option<u64>,
-    /// Lines of a record, where all have the same number of them and pieces are to end with one: 4 of FASTQ. Records are counted from
-    /// the beginning of the file, and lines with nothing in them between two records are in none.
+    /// The lines of a record if all records have the same number of lines and pieces have to end with a record:
+    /// 4 for FASTQ. Records are counted from the beginning of the file, and empty lines between two records
+    /// belong to no record.
     pub record_lines: Option<u64>,
-    /// Where pieces may end, in order, and nowhere else: between row groups of Parquet.
+    /// The only permitted ends of pieces, in order: the ends of row groups for Parquet.
     pub ends: Option<Vec<u64>>,
-    /// Of CSV, what lies between two fields: a line feed between quotes ends no record then. Where it is not said, every one does.
+    /// The field separator of CSV: a line feed between quotes then ends no record. With `None` every line feed
+    /// ends a record.
     pub separator: Option<u8>,
-    /// Bytes between checksums on the nodes.
+    /// The bytes between checksums on the nodes.
     pub block_bytes: u64,
 }
 
 impl Default for LoadOptions {
-    /// One copy of lines, checked in units of 64 KiB.
+    /// Returns options for one copy of lines, with checksum units of 64 KiB.
     fn default() -> Self {
         LoadOptions {
             copies: 1,
@@ -75,19 +79,19 @@ impl Default for LoadOptions {
     }
 }
 
-/// What was loaded.
+/// The result of a load.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Loaded {
-    /// Bytes of the file.
+    /// The bytes of the file.
     pub bytes: u64,
-    /// Pieces that it became.
+    /// The number of pieces.
     pub pieces: u64,
-    /// Bytes that went over the wire.
+    /// The bytes sent over the wire.
     pub bytes_moved: u64,
 }
 
-/// Reads what there is, and at least [`READ_BYTES`]; less at the end. A pipe gives as little at once as was written to it, and of short
-/// messages a connection takes few.
+/// Reads the available bytes, at least [`READ_BYTES`] unless the input ends. A pipe returns each small write
+/// separately, and a connection accepts only few short messages at a time.
 fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut all = 0;
     while all < READ_BYTES {
@@ -101,8 +105,8 @@ fn read_much(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(all)
 }
 
-/// The pieces of a file of `len` bytes (if that is known) on so many nodes: at least one for each node, a few hundred for
-/// each at most.
+/// Returns the piece size for a file of `len` bytes (if known) on a number of nodes: at least one piece and at
+/// most a few hundred pieces for each node.
 fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let Some(len) = len else { return 256 * MIB };
@@ -110,8 +114,8 @@ fn piece_bytes(len: Option<u64>, nodes: u64) -> u64 {
     if each < 64 * MIB { each.max(MIB) } else { (each / 256).max(64 * MIB) }
 }
 
-/// Of the places where a piece may end, the one that makes a piece from `start` on nearest to the wanted size; `None` where
-/// it goes on to the end of the file.
+/// Returns the permitted end that brings a piece from `start` closest to the wanted size, or `None` if the
+/// piece extends to the end of the file.
 fn piece_end(ends: &[u64], start: u64, piece_bytes: u64) -> Option<u64> {
     let first = ends.partition_point(|&end| end <= start);
     let wanted = start.saturating_add(piece_bytes);
@@ -122,13 +126,15 @@ fn piece_end(ends: &[u64], start: u64, piece_bytes: u64) -> Option<u64> {
 }
 
 impl Nodes {
-    /// Spreads `input`, called `called` in errors, over all nodes as the dataset `name`. `len` is its length, if that is known.
+    /// Spreads `input` over all nodes as the dataset `name`. Errors call the input `called`; `len` is its
+    /// length, if known.
     ///
     /// Memory: four messages of 1 MiB for each node, and four more.
     ///
     /// # Errors
-    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also where one has a dataset of that
-    /// name: nothing is left then, unless it happened between the commits, which the message says.
+    /// [`Error::Input`]; [`Error::Lost`] and [`Error::Refused`] for any of the nodes, also if a node already
+    /// has a dataset of that name. After an error no data remains, unless the error occurred between the
+    /// commits; the message then reports this.
     pub fn put(
         &self,
         job: &Context,
@@ -157,7 +163,8 @@ impl Nodes {
         for load in &mut loads {
             load.send(self, job, &begin, Bytes::new())?;
         }
-        // One more than all that the nodes know to be removed, so that this dataset outdates them.
+        // The number exceeds the numbers of all removed generations known to the nodes, so that this dataset
+        // replaces them.
         let mut number = 1;
         for load in &mut loads {
             match load.answer(self, job)? {
@@ -242,7 +249,7 @@ impl Nodes {
         }
     }
 
-    /// The numbers of all nodes, each of which has to answer.
+    /// Returns the numbers of all nodes; every node has to answer.
     fn numbers(&self) -> Result<Vec<u64>> {
         let mut numbers = Vec::new();
         for (place, found) in self.status().into_iter().enumerate() {
@@ -256,7 +263,7 @@ impl Nodes {
     }
 }
 
-/// Pieces that are sent.
+/// The pieces being sent to the nodes.
 struct Spreading<'a> {
     nodes: &'a Nodes,
     job: &'a Context,
@@ -266,22 +273,22 @@ struct Spreading<'a> {
     is_open: bool,
 }
 
-/// A file that is cut into pieces.
+/// The state of cutting a file into pieces.
 struct Cutting<'a> {
     piece_bytes: u64,
     ends: Ends<'a>,
-    /// Bytes of the file that were cut.
+    /// The bytes of the file that were cut.
     offset: u64,
-    /// Those of them that are in the piece that is not over.
+    /// The bytes of the current piece.
     written: u64,
 }
 
-/// Where a piece may end.
+/// The places where a piece may end.
 enum Ends<'a> {
     At(&'a [u64]),
-    /// With a record of so many bytes.
+    /// After a record of the given bytes.
     Records(u64),
-    /// With one of so many lines, and where in one the cut bytes end.
+    /// After a record of the given lines, with the current position in a record.
     LineRecords(LineRecord, u64),
     Csv(CsvRecord),
     Lines,
@@ -300,7 +307,8 @@ impl<'a> Cutting<'a> {
         Cutting { piece_bytes, ends, offset: 0, written: 0 }
     }
 
-    /// What of the bytes that come next belongs to the piece that is not over, what does not, and whether the piece ends between.
+    /// Splits the next bytes into the bytes of the current piece and the rest, and reports true if the piece
+    /// ends between the two.
     fn cut<'b>(&mut self, bytes: &'b [u8]) -> (&'b [u8], &'b [u8], bool) {
         let end = self.end(bytes);
         let (now, later) = bytes.split_at(end.unwrap_or(bytes.len()));
@@ -316,7 +324,8 @@ impl<'a> Cutting<'a> {
         (now, later, end.is_some())
     }
 
-    /// How many of `bytes` still belong to the current piece; `None`: all, and the piece goes on.
+    /// Returns the number of `bytes` that belong to the current piece, or `None` if the piece continues after
+    /// them.
     fn end(&self, bytes: &[u8]) -> Option<usize> {
         let within = |left: u64| (left <= bytes.len() as u64).then_some(left as usize);
         match &self.ends {
@@ -339,18 +348,18 @@ impl<'a> Cutting<'a> {
     }
 }
 
-/// Where in a record of some lines one stands.
+/// The position in a record of several lines.
 #[derive(Clone, Copy, Debug, Default)]
 struct LineRecord {
-    /// Lines of it that are over.
+    /// The number of complete lines of the record.
     lines: u64,
-    /// Whether the present line has anything but carriage returns.
+    /// True if the current line has bytes other than carriage returns.
     has_text: bool,
 }
 
 impl LineRecord {
-    /// Goes on to the first end of a record, of so many lines, whose line feed is at `from` or behind it: gives the place behind
-    /// that. `None` where the bytes end before.
+    /// Advances to the first end of a record of `record_lines` lines whose line feed is at `from` or later, and
+    /// returns the position after the line feed. Returns `None` if the bytes end before.
     fn end(&mut self, bytes: &[u8], from: usize, record_lines: u64) -> Option<usize> {
         let mut at = 0;
         while at < bytes.len() {
@@ -393,7 +402,7 @@ impl Spreading<'_> {
     }
 }
 
-/// What goes to one node.
+/// The load of one node.
 struct Load<'a> {
     node: &'a Arc<Node>,
     out: mpsc::Sender<FlightData>,
@@ -430,7 +439,7 @@ impl<'a> Load<'a> {
         Load { node, out, answers, bytes: 0, moved: 0 }
     }
 
-    /// Sends a step. A node may need long to take it.
+    /// Sends a step. The node may accept the step only after a long time.
     fn send(&mut self, nodes: &Nodes, job: &Context, step: &LoadStep, body: Bytes) -> Result<()> {
         self.bytes += body.len() as u64;
         let message = FlightData { app_metadata: json(step), data_body: body, ..FlightData::default() };
@@ -447,7 +456,7 @@ impl<'a> Load<'a> {
                     place.send(message.take().expect("sent once"));
                     return Ok(());
                 }
-                // It says why it takes no more.
+                // The answer has the reason why the node accepts no more steps.
                 Ok(Err(_)) => {
                     return Err(match nodes.0.runtime.block_on(self.answers.recv()) {
                         Some(Err(error)) => error,
@@ -459,7 +468,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// The next answer. A node may need long to write.
+    /// Returns the next answer. The node may need a long time to write.
     fn answer(&mut self, nodes: &Nodes, job: &Context) -> Result<LoadAnswer> {
         loop {
             let waited = nodes.0.runtime.block_on(async {
@@ -473,7 +482,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Whether the load goes on.
+    /// Fails if the deadline has passed or the job was cancelled.
     fn check(&self, nodes: &Nodes, job: &Context) -> Result<()> {
         nodes.0.check(|| format!("node {} has not taken all of it", self.node.address))?;
         Ok(job.check_cancelled()?)
@@ -494,7 +503,7 @@ mod tests {
         assert_eq!(piece_bytes(None, 4), 256 * MIB);
     }
 
-    /// Where pieces of about so many bytes end in a text that comes in such blocks.
+    /// Returns the ends of pieces of about `piece_bytes` in a text that is read in blocks of `block_bytes`.
     fn piece_ends(text: &[u8], options: &LoadOptions, piece_bytes: u64, block_bytes: usize) -> Vec<usize> {
         let (mut cutting, mut at, mut ends) = (Cutting::new(options, piece_bytes), 0, Vec::new());
         for block in text.chunks(block_bytes) {
@@ -512,7 +521,7 @@ mod tests {
     fn pieces_of_csv_with_a_quote_in_a_word_end_with_records() {
         for separator in [',', '\t'] {
             let row = |row: usize| match row % 10 {
-                // One quote that opens nothing; then one that does, before line feeds.
+                // First a quote that opens no field, then a quoted field with line feeds.
                 3 => format!("{row}{separator}5\" pipe{separator}x\n"),
                 7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
                 _ => format!("{row}{separator}word{separator}\"x\"\n"),
@@ -524,7 +533,7 @@ mod tests {
             let options = LoadOptions { separator: Some(separator as u8), ..LoadOptions::default() };
             for (piece_bytes, block_bytes) in [(1, 7), (500, 64), (500, 333), (1000, 1 << 20), (2000, 1)] {
                 let found = piece_ends(&text, &options, piece_bytes, block_bytes);
-                // Each ends with the first record that makes it large enough.
+                // Each piece ends with the first record that makes the piece large enough.
                 let mut start = 0;
                 let expected = record_ends.iter().copied().filter(|&end| {
                     let is_enough = (end - start) as u64 >= piece_bytes;
@@ -549,11 +558,12 @@ mod tests {
 
     #[test]
     fn records_of_lines_end_with_their_last_one() {
-        // A quality that begins as a record does, nothing between two records, an empty line in one, and half of one.
+        // The text has a quality line that begins as a record does, empty lines between two records, an empty
+        // line in a record, and half a record.
         let text = b"\n@a\nAC\n+\n@I\n\r\n\n@b\r\n\r\n+\r\n\r\n@c\nA\n+\n@\n@d\nA";
         let ends: Vec<Option<usize>> =
             (0..text.len()).map(|from| LineRecord::default().end(text, from, 4)).collect();
-        // Behind what is between records, too.
+        // Lines between records are passed over as well.
         assert_eq!(ends[..2], [Some(1), Some(12)]);
         let mut all: Vec<usize> = ends.iter().flatten().copied().collect();
         all.dedup();
@@ -561,7 +571,7 @@ mod tests {
         assert!(
             text[15..].starts_with(b"@b") && text[26..].starts_with(b"@c") && text[35..].starts_with(b"@d")
         );
-        // In pieces, the same.
+        // The result is the same for input in small parts.
         for size in 1..text.len() {
             let (mut record, mut at, mut found) = (LineRecord::default(), 0, Vec::new());
             for part in text.chunks(size) {

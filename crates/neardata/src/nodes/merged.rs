@@ -1,14 +1,15 @@
-//! The answers of several nodes, each of them in order, as one in order.
+//! Merges the sorted answers of several nodes.
 //!
 //! ```text
 //!   A:  a c c f     ─┐
 //!   B:  b c d       ─┼─►  a | b | c c c | d | f        runs of rows of one answer
 //! ```
 //!
-//! Where a node is lost, others do its work anew, and what they say up to the last row that was taken of it is passed over. Rows that
-//! compare as equal to that last one count: as many of them are passed over as were taken; or, where equal rows are sums that add up
-//! ([`InOrder::ADDS_UP`]), all, since each of those who replace it has a share of the sum. So the same data give the same rows,
-//! each of them once, as long as the work is one that gives the same rows wherever it is done.
+//! If a node is lost, other nodes repeat its work, and their rows up to the last row taken of the lost answer
+//! are passed over. For rows that compare as equal to that last row, as many rows are passed over as were
+//! taken. If equal rows are partial sums ([`InOrder::ADDS_UP`]), all of them are passed over, since each
+//! replacement has a share of the sum. The same data therefore give the same rows, each exactly once, provided
+//! that the work is deterministic on every node.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt::Debug, ops::Range};
 
@@ -16,82 +17,85 @@ use arrow_array::RecordBatch;
 
 use super::{Error, Gathered, Result, Streams};
 
-/// Rows of an answer, in order.
+/// The rows of a batch of an answer, in order.
 pub trait InOrder: Sized {
-    /// What has to be known to read and compare them; nothing is `()`.
+    /// The parameters for reading and comparing rows; `()` for none.
     type How: Debug;
-    /// Whether an answer has each row once, with a number that adds up with those of other answers.
+    /// True if an answer contains each row once, with a number that is summed over the answers.
     const ADDS_UP: bool;
 
-    /// The rows of a batch; `None` where it has none of this kind, or they are in no order.
+    /// Converts a batch to rows. Returns `None` if the batch has other columns or its rows are not sorted.
     fn of_batch(batch: &RecordBatch, how: &Self::How) -> Option<Self>;
 
-    /// How many there are.
+    /// Returns the number of rows.
     fn rows(&self) -> usize;
 
-    /// How a row compares with one of these or of others.
+    /// Compares a row with a row of this or another batch.
     fn compare(&self, row: usize, other: &Self, other_row: usize) -> Ordering;
 
-    /// A row alone, in memory of its own.
+    /// Copies a single row to its own memory.
     fn alone(&self, row: usize) -> Self;
 }
 
-/// Answers as one. The memory of answers on their way is that of [`Streams`]; a batch of each, which is taken apart, is in it.
+/// The merged answers. The memory of answers in flight belongs to [`Streams`] and includes the current batch of
+/// each answer.
 #[derive(Debug)]
 pub struct Merged<R: InOrder> {
     streams: Streams,
     how: R::How,
     heads: Vec<Head<R>>,
-    /// How far each stream had come that was lost.
+    /// The position of each lost stream.
     lost: BTreeMap<usize, Option<Behind<R>>>,
-    /// Rows that are still to be passed over by those who replace a lost node: of those that equal its last one.
+    /// The numbers of rows that replacements still have to pass over, of the rows that equal the last row of a
+    /// lost stream.
     repeated: Vec<u64>,
-    /// Tasks that nodes set aside, since their answers were not taken while others waited.
+    /// The number of tasks that nodes set aside because their answers were not taken while other tasks waited.
     set_aside: usize,
 }
 
-/// So many times tasks are begun anew that were set aside. Where a node has no room for two tasks of a job at once, they would set each other
-/// aside for ever.
+/// The maximum number of restarts of tasks that were set aside. If a node has no room for two tasks of a job at
+/// once, the tasks would set each other aside for ever.
 const SET_ASIDE_MAX: usize = 4;
-/// So many batches without rows may follow each other.
+/// The maximum number of consecutive batches without rows.
 const EMPTY_MAX: usize = 1000;
 
-/// Where a stream stands.
+/// The state of a stream.
 #[derive(Debug)]
 struct Head<R> {
     rows: Option<R>,
-    /// The first of them that was not passed over, and the one that comes next.
+    /// The first row that was not passed over. `next` is the next row to take.
     first: usize,
     next: usize,
     last: Option<Last<R>>,
     behind: Option<Behind<R>>,
-    /// True once its rows are asked for: not before it is known which are to be passed over.
+    /// True once the rows of the stream were requested: the rows to pass over have to be known before.
     is_joined: bool,
-    /// How many rows were taken or passed over of those that were left.
+    /// The number of rows taken or passed over in earlier batches.
     gone: u64,
 }
 
-/// The last row that was taken of a stream, and how many that equal it were: taken or passed over.
+/// The last row taken of a stream, and the number of rows taken or passed over that equal that row.
 #[derive(Debug)]
 struct Last<R> {
     row: R,
     equal: u64,
 }
 
-/// What the one that is replaced had given.
+/// The position up to which the replaced stream was taken.
 #[derive(Debug)]
 struct Behind<R> {
     row: R,
-    /// Which of [`Merged::repeated`] counts the rows that equal it.
+    /// The index in [`Merged::repeated`] of the count of rows equal to `row`.
     repeated: usize,
-    /// How many of them this stream has passed over.
+    /// The number of these rows that this stream has passed over.
     passed: u64,
-    /// How many rows it had given or passed over: nobody who replaces it passes over more.
+    /// The number of rows that the replaced stream had returned or passed over: an upper limit for each
+    /// replacement.
     gone: u64,
 }
 
 impl<R: InOrder> Behind<R> {
-    /// The same for one who has passed over nothing.
+    /// Returns the same position for a stream that has passed over no rows.
     fn again(&self) -> Behind<R> {
         let Behind { row, repeated, gone, .. } = self;
         Behind { row: row.alone(0), repeated: *repeated, passed: 0, gone: *gone }
@@ -105,7 +109,7 @@ impl<R> Default for Head<R> {
 }
 
 impl<R: InOrder> Merged<R> {
-    /// Begins, which waits for the first rows of all.
+    /// Begins to merge and waits for the first rows of all streams.
     ///
     /// # Errors
     /// As [`Merged::next`].
@@ -116,14 +120,14 @@ impl<R: InOrder> Merged<R> {
         Ok(merged)
     }
 
-    /// The next rows, all of one answer: the batch that has them, and which they are. Rows that compare as equal may come in
-    /// several runs, in the order of answers; `None` at the end.
+    /// Returns the next run of rows of one answer: the batch, and the range of rows in the batch. Equal rows
+    /// may come in several runs, in the order of answers. Returns `None` at the end.
     ///
     /// # Errors
-    /// [`Error::Missing`] where a part is on no node that answers; [`Error::Refused`] where all that have a part refuse the work;
-    /// [`Error::SetAside`] where nodes did so again and again; an error of a node that was lost in the middle of its answer, where
-    /// no other has what it had, even where a partial answer would do; [`Error::Deadline`]; [`Error::Store`] where the job was
-    /// stopped.
+    /// [`Error::Missing`] if no reachable node has a part; [`Error::Refused`] if all holders of a part refuse
+    /// the work; [`Error::SetAside`] if nodes set tasks aside repeatedly; the error of a node that was lost in
+    /// the middle of its answer if no other node has its data, even if a partial answer is allowed;
+    /// [`Error::Deadline`]; [`Error::Store`] if the job was stopped.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed")]
     pub fn next(&mut self) -> Result<Option<(&R, Range<usize>)>> {
         self.refill()?;
@@ -151,7 +155,7 @@ impl<R: InOrder> Merged<R> {
         Ok(self.heads[least].rows.as_ref().map(|rows| (rows, run)))
     }
 
-    /// The batch whose row comes next; `None` at the end.
+    /// Returns the batch with the next row, or `None` at the end.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -161,10 +165,11 @@ impl<R: InOrder> Merged<R> {
         Ok(least.and_then(|least| self.heads[least].rows.as_ref()))
     }
 
-    /// The next rows of all answers, up to the least of the last rows that are here: the batches that have some of them, and which they are. What comes
-    /// later is greater than all of these, where an answer has each row once ([`InOrder::ADDS_UP`]). Nothing at the end.
+    /// Returns the next rows of all answers, up to the smallest of the last rows of the current batches: each
+    /// batch with the range of its rows. If an answer has each row once ([`InOrder::ADDS_UP`]), all later rows
+    /// are greater than these rows. Returns an empty list at the end.
     ///
-    /// For answers whose rows take turns: [`Self::next`] gives runs that are short there.
+    /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -198,7 +203,7 @@ impl<R: InOrder> Merged<R> {
         Ok(all)
     }
 
-    /// Gets the next rows of all streams that have none left.
+    /// Gets the next batch of each stream whose batch is used up.
     fn refill(&mut self) -> Result<()> {
         for stream in 0..self.heads.len() {
             if self.heads[stream].is_used_up() {
@@ -209,7 +214,7 @@ impl<R: InOrder> Merged<R> {
         self.join()
     }
 
-    /// Gets the first rows of all streams that are new, once it is known what those had given whom they replace.
+    /// Gets the first rows of all new streams, once the positions of the streams that they replace are known.
     fn join(&mut self) -> Result<()> {
         let mut stream = 0;
         while stream < self.streams.len() {
@@ -224,7 +229,7 @@ impl<R: InOrder> Merged<R> {
             let head = &mut self.heads[stream - 1];
             (head.behind, head.is_joined) = (behind, true);
             self.fill(stream - 1)?;
-            // If it is lost, streams before this one may wait for that.
+            // If this stream is lost, earlier streams may depend on its position.
             if self.lost.contains_key(&(stream - 1)) {
                 stream = 0;
             }
@@ -232,7 +237,7 @@ impl<R: InOrder> Merged<R> {
         Ok(())
     }
 
-    /// The stream whose row comes next, and the one whose row comes then.
+    /// Returns the stream with the next row, and the stream with the row after that.
     fn least_two(&self) -> Option<(usize, Option<usize>)> {
         let comes_before = |stream: usize, than: usize| {
             let (head, other) = (&self.heads[stream], &self.heads[than]);
@@ -253,7 +258,7 @@ impl<R: InOrder> Merged<R> {
         least
     }
 
-    /// Gets the next rows of a stream that has none left.
+    /// Gets the next batch of a stream without a batch.
     fn fill(&mut self, stream: usize) -> Result<()> {
         let mut empty = 0;
         loop {
@@ -290,7 +295,8 @@ impl<R: InOrder> Merged<R> {
         Error::BadAnswer { node: self.streams.node(stream).to_string(), what: what.to_string() }
     }
 
-    /// The first of some rows that the one that was replaced had not given; `None` where it cannot have given so many.
+    /// Returns the first row that the replaced stream had not returned, or `None` if more rows would be passed
+    /// over than the replaced stream had returned.
     fn pass_over(&mut self, stream: usize, rows: &R) -> Option<usize> {
         let head = &mut self.heads[stream];
         let Some(behind) = &mut head.behind else { return Some(0) };
@@ -313,14 +319,15 @@ impl<R: InOrder> Merged<R> {
         Some(rows.rows())
     }
 
-    /// Asks others for all that a lost node was asked for, who [join](Self::join) later.
+    /// Asks other nodes for the work of a lost node; the new streams [join](Self::join) later.
     fn replace(&mut self, stream: usize, why: Error) -> Result<()> {
         self.set_aside += usize::from(matches!(why, Error::SetAside { .. }));
         if self.set_aside > SET_ASIDE_MAX {
             return Err(why);
         }
         let missing = self.streams.missing();
-        // What one node refuses, others mostly do too: it is the data's fault, or the request's, and says more than that something is missing.
+        // If one node refuses, other nodes usually refuse too: the cause is the data or the request, and the
+        // refusal is more specific than a missing part.
         let is_refused = matches!(why, Error::Refused { .. });
         match self.streams.replace(stream, &why) {
             Ok(()) => {}
@@ -330,7 +337,7 @@ impl<R: InOrder> Merged<R> {
         let head = &mut self.heads[stream];
         let last = head.last.take();
         let behind = head.behind.take();
-        // Whoever comes now passes over no more than this one did, or would have to.
+        // A replacement passes over no more rows than this stream did or would have to.
         let gone = head.gone.max(behind.as_ref().map_or(0, |behind| behind.gone));
         let was_taken = last.is_some() || behind.is_some();
         if self.streams.missing() > missing && was_taken {
@@ -342,7 +349,7 @@ impl<R: InOrder> Merged<R> {
                 self.repeated.push(equal);
                 Some((row, self.repeated.len() - 1))
             }
-            // Nothing of it was taken: whoever comes now passes over the same.
+            // No row of this stream was taken: the replacement passes over the same rows.
             (None, Some(behind)) => {
                 self.repeated[behind.repeated] += behind.passed;
                 Some((behind.row, behind.repeated))
@@ -354,17 +361,17 @@ impl<R: InOrder> Merged<R> {
         Ok(())
     }
 
-    /// What the works of all streams said at their ends.
+    /// Returns the summaries at the ends of all streams.
     pub fn summaries(&self) -> impl Iterator<Item = &serde_json::Value> {
         (0..self.heads.len()).filter_map(|stream| self.streams.summary(stream))
     }
 
-    /// The sum of what they said under a name: 0 where that is no number.
+    /// Returns the sum of a number in the summaries; values that are not numbers count as 0.
     pub fn told(&self, name: &str) -> u64 {
         self.summaries().filter_map(|told| told[name].as_u64()).fold(0, u64::saturating_add)
     }
 
-    /// What it all cost.
+    /// Ends the merge and returns the costs.
     pub fn finish(self) -> Gathered {
         self.streams.finish()
     }
@@ -375,7 +382,7 @@ impl<R: InOrder> Head<R> {
         self.rows.as_ref().is_some_and(|rows| self.next == rows.rows())
     }
 
-    /// Remembers the last row of a batch, all of which was given, and leaves the batch.
+    /// Records the last row of a fully used batch and drops the batch.
     fn leave_batch(&mut self) {
         let rows = self.rows.take().expect("it was given");
         let end = rows.rows() - 1;
@@ -392,7 +399,7 @@ impl<R: InOrder> Head<R> {
         self.last = Some(Last { row, equal: equal as u64 + before });
     }
 
-    /// Whether rows come behind the last one.
+    /// Returns true if the rows follow the last row in order.
     fn goes_on_with(&self, rows: &R) -> bool {
         self.last.as_ref().is_none_or(|last| rows.compare(0, &last.row, 0).is_ge())
     }

@@ -1,13 +1,14 @@
-//! Nodes: machines that run tasks where their data lies, and clients that ask them.
+//! Nodes: machines that run tasks near their data, and clients that send requests to them.
 //!
-//! The nouns:
+//! The main types:
 //!
-//! - [`Agent`]: the server on a node. It has a store, a budget for all tasks together, and a set of
+//! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
 //!   [works](crate::Works).
-//! - [`Nodes`]: the client's end: some agents as one, and the [catalog](Catalog) of what lies where.
-//! - [`Whole`]: a file as it lies on nodes, in [pieces](Piece) that end with a line (a record, a row group), each on one node or several.
-//! - [`Page`]: what a node does, over HTTP, for people and for Prometheus.
-//! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: who may do what.
+//! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
+//! - [`Whole`]: a file on nodes, in [pieces](Piece) that end with a line (a record, a row group), each on one
+//!   node or several.
+//! - [`Page`]: an HTTP status page of a node, for people and for Prometheus.
+//! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: authentication and rights.
 //!
 //! ```text
 //!   client                                      node A, B, C: an agent each
@@ -16,16 +17,17 @@
 //!          merged in order ◄──────── batches ────────────────┘
 //! ```
 //!
-//! The wire is Arrow Flight: a task is a ticket, its answer a stream of record batches, of which the last one tells what the
-//! task cost; loading is a stream the other way; small questions are actions. Messages that are no record batches are JSON
-//! ([`protocol`]).
+//! The wire protocol is Arrow Flight: a task is a ticket, and its answer is a stream of record batches whose
+//! last message has the cost of the task. Loading is a stream in the other direction, and small requests are
+//! actions. Messages other than record batches are JSON ([`protocol`]).
 //!
-//! Where what is read next depends on what was read before, asking costs a way there and back for each read: a traversal
-//! (`traverse.rs`, `agent/visits.rs`) follows such chains on the nodes, from one to the next.
+//! If each read depends on the result of the previous read, separate requests would cost a round trip for each
+//! read. A traversal (`traverse.rs`, `agent/visits.rs`) therefore follows such chains on the nodes, from one
+//! node to the next.
 //!
-//! What a node has answered counts once: an answer says how far in its piece it reaches, and where a node is lost, another
-//! that has a copy goes on behind that place. What no node has is an error that names it, or told as missing where the
-//! client said that a partial answer will do.
+//! Each part of an answer counts once: an answer contains its position in the piece, and if a node is lost,
+//! another node with a copy continues after that position. Data that no node has leads to an error that names
+//! the data; if the client allows a partial answer, the data is reported as missing.
 //!
 //! Papers: 2014 thesis chapter 5; 2016 article section 7; 2018 thesis 5.3; minions, 2019 thesis 3.2.2.
 

@@ -1,9 +1,9 @@
-//! What client and node say to each other beside record batches: JSON, of version [`VERSION`].
+//! The messages between client and node other than record batches, in JSON of version [`VERSION`].
 //!
-//! | Flight call | what it carries |
+//! | Flight call | contents |
 //! |---|---|
-//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] between them where it was asked for |
-//! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that asks for one |
+//! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] messages in between on request |
+//! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that requires an answer |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
 //! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`Removal`]; `hand-out`: a [`HandOut`]; `drain` |
 
@@ -12,144 +12,149 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version of the messages. A node refuses another one by name.
+/// The version of the messages. A node refuses messages of another version with an error that names the
+/// version.
 pub const VERSION: u32 = 4;
 
-/// The version of the maps that lie on nodes. A client refuses another one by name.
+/// The version of the maps on nodes. A client refuses a map of another version with an error that names the
+/// version.
 pub const MAP_VERSION: u32 = 2;
 
 pub use crate::source::{MAP, SPREAD};
 
-/// The kind of a task that follows pointers from page to page.
+/// The task kind that follows pointers from page to page.
 pub const TRAVERSE: &str = "traverse";
 
-/// A task: what to do with which pieces.
+/// A task: the kind of work and the pieces to read.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TaskRequest {
     /// [`VERSION`].
     pub version: u32,
     /// The kind of work.
     pub kind: String,
-    /// What that kind wants to know.
+    /// The arguments of this kind of work.
     pub arguments: Value,
-    /// What it reads, in order.
+    /// The pieces to read, in order.
     pub pieces: Vec<PieceRequest>,
-    /// Memory that it may use; the node's habit where it is not said, and never more than the node gives to all tasks.
+    /// The maximum memory in bytes; `None` stands for the default of the node. The memory of the node for all
+    /// tasks is an upper limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// When it is to be stopped, in milliseconds from its arrival.
+    /// The time in milliseconds from the arrival of the request after which the task is stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u64>,
-    /// How often the node is to tell that the task goes on, in milliseconds: by [`TaskAlive`] in the metadata of a message that
-    /// has nothing else. Never, where it is not said.
+    /// The interval in milliseconds at which the node reports progress, by [`TaskAlive`] in the metadata of an
+    /// otherwise empty message. `None` stands for no reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
-    /// The task [pulls](Pulls) what it reads, and has no pieces of its own.
+    /// Present if the task [pulls](Pulls) its shards and has no pieces in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulls: Option<Pulls>,
-    /// A task of the same client that runs on the node, which this one is to run beside without waiting for a place: for reads of what
-    /// the client works on itself. It takes memory that is free, and is refused where there is none; where the other has ended, or four
-    /// read beside it, it waits as any.
+    /// A running task of the same client on the node. The new task runs beside the running one without waiting
+    /// for a slot: this serves reads for work on the client. The new task takes free memory and is refused if
+    /// there is none. If the running task has ended, or four reads already run beside it, the new task waits
+    /// like any other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub beside: Option<TaskKey>,
 }
 
-/// Memory of a read beside a task, at most.
+/// The maximum memory in bytes of a read beside a task.
 pub(super) const READ_BESIDE_BYTES: u64 = 8 << 20;
-/// Reads beside a task, at most: as many threads of a client do a part of it.
+/// The maximum number of reads beside a task: as many threads of a client do a part of the task.
 pub(super) const READS_BESIDE: usize = 4;
 
-/// A task that is handed its shards one after the other.
+/// The parameters of a task that pulls its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pulls {
-    /// A number that nobody can guess, of the client that may [hand out](HandOut).
+    /// A random secret of the client that may [hand out](HandOut) shards.
     pub key: u64,
-    /// Bytes that it may expect.
+    /// The expected number of bytes.
     pub bytes: u64,
-    /// Shards that it is handed at most.
+    /// The maximum number of shards.
     pub shards: u64,
 }
 
-/// A task that runs, and its [`Pulls::key`].
+/// The identity of a running task, with its [`Pulls::key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskKey {
-    /// The task, as [`TaskPulls::task`] calls it.
+    /// The number of the task, as in [`TaskPulls::task`].
     pub task: u64,
-    /// Its key.
+    /// The key of the task.
     pub key: u64,
 }
 
 /// Shards for a task that pulls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HandOut {
-    /// The task.
+    /// The receiving task.
     pub to: TaskKey,
-    /// Shards that it reads next, in order.
+    /// The next shards to read, in order.
     pub shards: Vec<PieceRequest>,
-    /// Whether nothing more comes.
+    /// True if no more shards follow.
     pub is_last: bool,
 }
 
-/// A task goes on, or waits for its place.
+/// The report that a task is alive: running or waiting for a slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskAlive {
-    /// A number that grows as long as the task gets on.
+    /// A counter that grows while the task makes progress.
     pub progress: u64,
-    /// It wants more shards.
+    /// Present if the task wants more shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulls: Option<TaskPulls>,
 }
 
-/// A task wants more shards.
+/// The request of a task for more shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskPulls {
     /// The node's number of the task.
     pub task: u64,
-    /// Shards that it has finished reading, of those that it was handed, or that another of its threads reads.
+    /// The number of the task's shards that were read completely or are being read by another thread of the
+    /// task.
     pub finished: u64,
-    /// How many of these are read by other threads.
+    /// The number of these shards that other threads are reading.
     pub reading: u64,
 }
 
 /// A part of a file of a dataset.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PieceRequest {
-    /// What the client calls it.
+    /// The client's number of the piece.
     pub number: u64,
-    /// Which whole it belongs to, by a number of the client's.
+    /// The client's number of the whole file to which the piece belongs.
     pub whole: u64,
     /// The dataset on the node.
     pub dataset: String,
-    /// Its number: a dataset of the same name that was made later is another one.
+    /// The number of the dataset: a later dataset of the same name has a different number.
     pub id: u64,
-    /// The file in it.
+    /// The file in the dataset.
     pub file: String,
-    /// The byte of the file to begin with.
+    /// The first byte to read in the file.
     pub from: u64,
-    /// The byte to end before: the length of the file, as the client knows it. One that is shorter is refused.
+    /// The end of the range to read: the length of the file as known to the client. A shorter file is refused.
     pub to: u64,
-    /// Bytes of the whole before the first one.
+    /// The bytes of the whole before the first byte.
     pub offset: u64,
-    /// Line feeds of the whole before that byte.
+    /// The line feeds of the whole before that byte.
     pub lines: u64,
 }
 
 /// The end of an answer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TaskDone {
-    /// What the kind of work says.
+    /// The summary, specific to the kind of work.
     pub summary: Value,
-    /// Bytes that the node read from its devices.
+    /// The bytes that the node read from its devices.
     pub bytes_read: u64,
-    /// Bytes that it wrote.
+    /// The bytes that the node wrote.
     pub bytes_written: u64,
-    /// Time from its start to its end.
+    /// The time in seconds from the start of the task to its end.
     pub seconds: f64,
-    /// Time that it waited before.
+    /// The waiting time in seconds before the start.
     pub queued_seconds: f64,
-    /// CPU time of the node in that time: of this task, where it ran alone.
+    /// The CPU time of the node during the task: the CPU time of this task if no other task ran.
     pub cpu_seconds: f64,
-    /// The shards that it was handed, all of which its answer is about.
+    /// The shards that the task was handed; the answer covers all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<u64>,
 }
@@ -162,48 +167,49 @@ pub enum LoadStep {
     Begin {
         /// [`VERSION`].
         version: u32,
-        /// Its name.
+        /// The name of the dataset.
         name: String,
         /// The id of the dataset, the same on all nodes.
         id: SpreadId,
-        /// Bytes between checksums.
+        /// The bytes between checksums.
         block_bytes: u64,
     },
     /// Begins a file; data follows until the next step.
     File {
-        /// Its name.
+        /// The name of the file.
         name: String,
     },
-    /// Bytes of the file: the body of this message.
+    /// Bytes of the file, in the body of this message.
     Data,
-    /// Everything was sent; the node answers when it has all of it.
+    /// Marks the end of the data; the node answers when all data has arrived.
     Received,
-    /// All nodes have all: the map, and the dataset appears.
+    /// Commits the dataset after all nodes have received all data: sends the map, and the dataset becomes
+    /// visible.
     Commit {
-        /// What lies where.
+        /// The map of the dataset.
         map: Map,
     },
 }
 
-/// The answer to a step that asks for one.
+/// The answer to a step that requires an answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
 pub enum LoadAnswer {
-    /// The dataset is begun.
+    /// The dataset was begun.
     Begun {
-        /// The highest number of a [`Generation`] of this name that the node knows to be removed; 0 where it knows none.
+        /// The highest number of a removed [`Generation`] of this name that the node knows, or 0.
         generation: u64,
     },
-    /// The node has so many bytes.
+    /// The node has received the data.
     Received {
-        /// Bytes of all files.
+        /// The total bytes of all files.
         bytes: u64,
     },
-    /// The dataset is there, and survives a power loss.
+    /// The dataset is visible and survives a power loss.
     Committed,
 }
 
-/// The id of a spread dataset: 128 random bits that its put drew, written as 32 hexadecimal digits.
+/// The id of a spread dataset: 128 random bits drawn at its put, written as 32 hexadecimal digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct SpreadId(pub u128);
@@ -238,20 +244,22 @@ impl TryFrom<String> for SpreadId {
     }
 }
 
-/// Which dataset of a name shards are of: the name can be removed and put anew while a node is away.
+/// The identity of one dataset among all datasets of a name: a name can be removed and put again while a node
+/// is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Generation {
-    /// Tells the dataset from all others.
+    /// The unique id of the dataset.
     pub id: SpreadId,
-    /// One more than the numbers of all datasets of the name that the nodes of the put knew to be removed: a higher one outdates
-    /// a lower one.
+    /// The generation number: one more than the numbers of all removed datasets of the name that the nodes of
+    /// the put knew. A higher number replaces a lower number.
     pub number: u64,
-    /// When it was put, by the client's clock, in milliseconds since 1970. People choose by it, nothing is decided by it.
+    /// The time of the put by the client's clock, in milliseconds since 1970. The time is information for
+    /// people and decides nothing.
     pub put_ms: u64,
 }
 
 impl Generation {
-    /// The attributes of a shard on its node.
+    /// Returns the attributes of a shard on its node.
     pub fn attributes(&self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.id.0.to_le_bytes());
@@ -260,7 +268,7 @@ impl Generation {
         bytes
     }
 
-    /// Reads attributes; none of an earlier version are of a generation.
+    /// Parses attributes. Attributes of an earlier version have no generation.
     pub fn of_attributes(bytes: &[u8]) -> Option<Generation> {
         let bytes: [u8; 32] = bytes.try_into().ok()?;
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
@@ -272,57 +280,58 @@ impl Generation {
 /// The kind of the dataset that keeps a [`Mark`] on a node.
 pub const REMOVED: &str = "removed";
 
-/// A spread dataset was removed while some of its nodes were away. Nodes that were there keep the mark until each of the others has
-/// confirmed that its shards are gone.
+/// The record of the removal of a spread dataset while some of its nodes were absent. The nodes that took part
+/// keep the mark until each absent node has confirmed the removal of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// [`MAP_VERSION`].
     pub version: u32,
-    /// The dataset's name.
+    /// The name of the dataset.
     pub name: String,
-    /// Which dataset of that name.
+    /// The generation of the removed dataset.
     pub generation: Generation,
-    /// When it was removed, by the client's clock, in milliseconds since 1970.
+    /// The time of the removal by the client's clock, in milliseconds since 1970.
     pub removed_ms: u64,
-    /// The nodes that have not confirmed it.
+    /// The nodes that have not confirmed the removal.
     pub absent: Vec<MapNode>,
 }
 
-/// What a node is to remove.
+/// The request to remove a dataset from a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Removal {
-    /// The dataset's name.
+    /// The name of the dataset.
     pub name: String,
-    /// Its number on the node: one that was made later is another one. None where the node only keeps a mark.
+    /// The number of the dataset on the node: a later dataset of the same name has a different number. `None`
+    /// if the node only keeps a mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u64>,
-    /// Of a spread dataset, the mark to keep from now on. One without absent nodes is the end of an earlier mark.
+    /// The mark to keep for a spread dataset. A mark without absent nodes ends an earlier mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
 }
 
 impl Removal {
-    /// Whether everything in it fits together.
+    /// Returns true if the mark matches the name and has the current version.
     pub fn is_sound(&self) -> bool {
         self.mark.as_ref().is_none_or(|mark| mark.version == MAP_VERSION && mark.name == self.name)
     }
 }
 
-/// What of a file lies where.
+/// The map of a file: the locations of its pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Map {
     /// [`MAP_VERSION`].
     pub version: u32,
-    /// Which dataset of its name it is of.
+    /// The generation of the dataset.
     pub generation: Generation,
-    /// Bytes of a record, where pieces end with one; none where they end with a line.
+    /// The bytes of a record if pieces end with a record; `None` if pieces end with a line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_bytes: Option<u64>,
-    /// Lines of a record, where pieces end with one of so many lines, counted from the beginning of the file: see
-    /// [`LoadOptions::record_lines`](super::LoadOptions::record_lines).
+    /// The lines of a record if pieces end with a record of a fixed number of lines, counted from the beginning
+    /// of the file: see [`LoadOptions::record_lines`](super::LoadOptions::record_lines).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub record_lines: Option<u64>,
-    /// Whether pieces end with a row group of Parquet.
+    /// True if pieces end with a row group of Parquet.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_grouped: bool,
     /// The nodes.
@@ -331,31 +340,31 @@ pub struct Map {
     pub pieces: Vec<MapPiece>,
 }
 
-/// Bytes that a map may have, written down: some 200,000 pieces.
+/// The maximum bytes of a serialized map: some 200,000 pieces.
 pub const MAP_BYTES_MAX: usize = 12 << 20;
 
-/// A node, as the map has it.
+/// An entry for a node in a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapNode {
-    /// Its number.
+    /// The number of the node.
     pub number: u64,
-    /// What it was called when the file was loaded: its address then.
+    /// The name of the node when the file was loaded: its address at that time.
     pub name: String,
 }
 
-/// A piece of a file, as the map has it.
+/// An entry for a piece of a file in a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapPiece {
-    /// Its length.
+    /// The length of the piece in bytes.
     pub bytes: u64,
-    /// Line feeds in it.
+    /// The number of line feeds in the piece.
     pub lines: u64,
-    /// Places in [`Map::nodes`] of the nodes that have it.
+    /// The indexes in [`Map::nodes`] of the nodes that hold the piece.
     pub nodes: Vec<u16>,
 }
 
 impl Map {
-    /// Whether everything in it fits together.
+    /// Returns true if the map is consistent.
     pub fn is_sound(&self) -> bool {
         let is_known = |place: &u16| (*place as usize) < self.nodes.len();
         self.version == MAP_VERSION
@@ -365,12 +374,12 @@ impl Map {
     }
 }
 
-/// How the names of pieces begin.
+/// The prefix of the names of pieces.
 pub const PIECE: &str = "piece-";
-/// Bytes of a message of a load with data.
+/// The bytes of a data message of a load.
 pub(super) const DATA_BYTES: usize = 1 << 20;
 
-/// The name of the file that holds a piece.
+/// Returns the name of the file that holds a piece.
 pub fn piece_name(number: usize) -> String {
     format!("{PIECE}{number:08}")
 }
@@ -378,112 +387,114 @@ pub fn piece_name(number: usize) -> String {
 /// A dataset on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Held {
-    /// Its name.
+    /// The name of the dataset.
     pub name: String,
-    /// Its number.
+    /// The number of the dataset.
     pub id: u64,
-    /// Its kind.
+    /// The kind of the dataset.
     pub kind: String,
-    /// Its files and their lengths; for a spread one no files, but its map is asked for.
+    /// The files with their lengths; empty for a spread dataset, whose map has to be requested.
     pub files: Vec<(String, u64)>,
-    /// Which dataset of its name it is of, where it is spread; none of one that an earlier version has spread.
+    /// The generation of a spread dataset; `None` for a dataset that an earlier version has spread.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub generation: Option<Generation>,
-    /// The mark of a removal, where this is none of a dataset that is there.
+    /// The mark of a removal, if this entry is a mark and not a dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<Mark>,
 }
 
-/// The answer for a dataset whose map is asked for: the map, or why there is none. A node answers in the order of the request, for at
-/// least one dataset, and as long as the answers have [`MAP_BYTES_MAX`] together. The client asks again for the rest.
+/// The answer for a requested map: the map, or the reason why there is none. A node answers in the order of the
+/// request: at least one dataset, and more while the answers together are no larger than [`MAP_BYTES_MAX`]. The
+/// client requests the remaining maps again.
 pub type MapAnswer = Result<Map, String>;
 
-/// Maps that one request asks for at most.
+/// The maximum number of maps in one request.
 pub const MAPS_MAX: usize = 1000;
 
-/// Which dataset is meant, whose map is asked for.
+/// The identity of a dataset in a request for its map.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DatasetKey {
-    /// Its name.
+    /// The name of the dataset.
     pub name: String,
-    /// Its number: one that was made later is another one.
+    /// The number of the dataset: a later dataset of the same name has a different number.
     pub id: u64,
 }
 
-/// How a node is.
+/// The status of a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// [`VERSION`].
     pub version: u32,
-    /// Its name.
+    /// The name of the node.
     pub name: String,
-    /// Its number.
+    /// The number of the node.
     pub node: u64,
     /// The version of the program.
     pub program: String,
-    /// Seconds since it began to serve.
+    /// The uptime of the service in seconds.
     pub seconds: u64,
-    /// Whether it takes no more tasks.
+    /// True if the node accepts no more tasks.
     pub draining: bool,
-    /// The kinds of tasks that it knows.
+    /// The kinds of tasks that the node supports.
     pub kinds: Vec<String>,
-    /// What it may use for all tasks together.
+    /// The memory in bytes for all tasks together.
     pub memory_bytes: u64,
-    /// What running tasks have of it.
+    /// The memory in bytes that running tasks use.
     pub memory_used_bytes: u64,
-    /// Tasks that run at once, at most.
+    /// The maximum number of tasks that run at once.
     pub slots: u64,
-    /// Tasks that may wait.
+    /// The maximum number of waiting tasks.
     pub queue: u64,
-    /// Tasks that run.
+    /// The running tasks.
     pub running: Vec<RunningTask>,
-    /// Tasks that wait.
+    /// The number of waiting tasks.
     pub waiting: u64,
-    /// Tasks that ended well, failed, and were refused since it began to serve.
+    /// The number of tasks that succeeded since the service started; `failed` and `refused` count the other
+    /// outcomes.
     pub done: u64,
     /// See [`Self::done`].
     pub failed: u64,
     /// See [`Self::done`].
     pub refused: u64,
-    /// Bytes that tasks read from devices, those that run included.
+    /// The bytes that tasks read from devices, including running tasks.
     pub bytes_read: u64,
-    /// Bytes that tasks answered.
+    /// The bytes of the answers of tasks.
     pub bytes_answered: u64,
-    /// Bytes that were loaded.
+    /// The bytes that were loaded.
     pub bytes_loaded: u64,
-    /// Processes that want to run, in the last minute.
+    /// The load average of the last minute: the number of runnable processes.
     pub load: f64,
-    /// Processor cores.
+    /// The number of processor cores.
     pub cores: u64,
-    /// The warmest sensor, where there is one.
+    /// The temperature of the warmest sensor, if there is a sensor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub celsius: Option<f64>,
-    /// Bytes that can still be written to its devices.
+    /// The free bytes on the devices of the node.
     pub free_bytes: u64,
-    /// Bytes that its devices can hold.
+    /// The capacity of the devices of the node in bytes.
     pub capacity_bytes: u64,
-    /// Its devices, one by one.
+    /// The devices of the node.
     #[serde(default)]
     pub drives: Vec<Drive>,
-    /// What came of connections.
+    /// The counters of connections.
     #[serde(default)]
     pub connections: Connections,
-    /// Memory of its process, as the system counts it.
+    /// The resident memory of the process, as reported by the operating system.
     #[serde(default)]
     pub resident_bytes: u64,
-    /// Memory of requests that wait or run, and of answers that nobody took.
+    /// The memory of waiting and running requests, and of answers that were not taken yet.
     #[serde(default)]
     pub requests_bytes: u64,
-    /// Memory of requests that are not complete.
+    /// The memory of incomplete requests.
     #[serde(default)]
     pub unfinished_bytes: u64,
-    /// The ends of its credentials; none where it has none.
+    /// The expiry times of the node's credentials; `None` without credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Expires>,
 }
 
 impl Status {
-    /// Leaves out what only who administers the node is told: what others do, and where its drives are mounted.
+    /// Removes the information for administrators: the tasks of other clients, and the mount points of drives.
     pub fn without_others(mut self, own: &str) -> Status {
         for task in self.running.iter_mut().filter(|task| task.client != own) {
             (task.client, task.datasets) = ("another".to_string(), Vec::new());
@@ -493,24 +504,24 @@ impl Status {
     }
 }
 
-/// The ends of a node's credentials, in seconds since 1970.
+/// The expiry times of a node's credentials, in seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Expires {
-    /// The authority's certificate.
+    /// The expiry of the authority's certificate.
     pub authority: u64,
-    /// The node's certificate.
+    /// The expiry of the node's certificate.
     pub certificate: u64,
-    /// The token that the node shows to other nodes.
+    /// The expiry of the token that the node shows to other nodes.
     pub token: u64,
 }
 
 impl Expires {
-    /// All of them, with what each is called.
+    /// Returns all expiry times with their names.
     pub fn each(&self) -> [(&'static str, u64); 3] {
         [("authority", self.authority), ("certificate", self.certificate), ("token", self.token)]
     }
 
-    /// The first of them.
+    /// Returns the earliest expiry time.
     pub fn first(&self) -> u64 {
         self.authority.min(self.certificate).min(self.token)
     }
@@ -519,54 +530,56 @@ impl Expires {
 /// A device of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Drive {
-    /// Its number in the store.
+    /// The number of the device in the store.
     pub number: u64,
-    /// Its folder; empty for whoever does not administer the node.
+    /// The folder of the device; empty for clients that do not administer the node.
     pub path: String,
-    /// "ok", "leaving" or "missing".
+    /// The state: "ok", "leaving" or "missing".
     pub state: String,
-    /// Bytes that can still be written to it.
+    /// The free bytes of the device.
     pub free_bytes: u64,
-    /// Bytes that it can hold.
+    /// The capacity of the device in bytes.
     pub capacity_bytes: u64,
 }
 
-/// What came of connections since the node began to serve.
+/// The counters of connections since the node began to serve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Those that are open, also those over which no request came yet.
+    /// The number of open connections, including connections without a request so far.
     pub open: u64,
-    /// As many may be open over which requests came.
+    /// The maximum number of open connections with requests.
     pub limit: u64,
-    /// Those that were let in.
+    /// The number of accepted connections.
     pub opened: u64,
-    /// Those whose request was told to come again since all places were taken.
+    /// The number of connections whose request was told to retry because all slots were in use.
     pub refused_full: u64,
-    /// Those whose request was told to come again since their address had all places that one may have.
+    /// The number of connections whose request was told to retry because their address had all slots permitted
+    /// for one address.
     pub refused_address: u64,
-    /// Those that ended before a request with a good token came over them: handshakes that failed or took too long, wrong tokens.
+    /// The number of connections that ended before a request with a valid token: failed or slow handshakes, and
+    /// wrong tokens.
     pub without_request: u64,
 }
 
-/// A task that runs.
+/// A running task.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunningTask {
-    /// Its number on this node.
+    /// The number of the task on this node.
     pub number: u64,
-    /// Whose it is.
+    /// The client that owns the task.
     pub client: String,
-    /// What it does.
+    /// The kind of work.
     pub kind: String,
-    /// Its memory.
+    /// The memory of the task in bytes.
     pub memory_bytes: u64,
-    /// Since when.
+    /// The running time in seconds.
     pub seconds: f64,
-    /// Bytes that it has read.
+    /// The bytes that the task has read.
     pub bytes_read: u64,
-    /// Bytes of the pieces that it was asked to read.
+    /// The bytes of the pieces that the task was asked to read.
     #[serde(default)]
     pub bytes_asked: u64,
-    /// The datasets that it reads.
+    /// The datasets that the task reads.
     #[serde(default)]
     pub datasets: Vec<String>,
 }

@@ -1,7 +1,7 @@
-//! A task on a node is asked for, and its answers wait here until they are taken.
+//! Requests a task from a node and queues the answers until they are taken.
 //!
-//! Two batches always have a place to wait in. More wait where the asker has memory for them ([`queue`]); beyond that the window of
-//! the connection stops the node.
+//! Two batches always have a slot in the queue. More batches wait if the caller has memory for them
+//! ([`queue`]); beyond that, the flow control window of the connection stops the node.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -27,37 +27,37 @@ use super::{
     wire::{json, message_bytes},
 };
 
-/// Batches that have a place to wait in, whatever memory there is.
+/// The number of batches that have a slot regardless of memory.
 const BATCHES: usize = 2;
-/// What memory is counted in.
+/// The unit of memory accounting in bytes.
 const UNIT_BYTES: u64 = 1 << 10;
 
-/// A node stops a task by itself so long after its client should have.
+/// The extra time after the client's deadline after which a node stops a task by itself.
 pub(super) const LATE: Duration = Duration::from_secs(1);
 
-/// A batch, or the end, or why there is no more.
+/// A batch, the end of the answers, or an error.
 type Said = Result<Option<RecordBatch>>;
 
-/// What came of an attempt beside its answers.
+/// The results of an attempt other than its answers.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub done: Option<TaskDone>,
-    /// The node's number of the task, once it has told.
+    /// The node's number of the task, once the node has sent the number.
     pub task: Option<u64>,
 }
 
-/// Messages of a node beside answers.
+/// A message of a node other than an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Heard<'a> {
-    /// The task gets on.
+    /// The task makes progress.
     Progress,
     /// The task wants more shards.
     Pulls(TaskPulls),
-    /// Nothing more comes, which is an error.
+    /// The stream ended with an error.
     Closed(&'a Error),
 }
 
-/// A queue of answers: two batches, and as many more as `room_bytes` hold.
+/// Creates a queue of answers: two batches, and as many more as fit in `room_bytes`.
 pub(super) fn queue(room_bytes: u64) -> (Inlet, Outlet) {
     let (out, answers) = mpsc::unbounded_channel();
     let units = usize::try_from(room_bytes / UNIT_BYTES).map_or(Semaphore::MAX_PERMITS, |units| units);
@@ -65,7 +65,7 @@ pub(super) fn queue(room_bytes: u64) -> (Inlet, Outlet) {
     (Inlet { out, places: Arc::new(Semaphore::new(BATCHES)), room }, Outlet(answers))
 }
 
-/// Where answers go in.
+/// The sending end of a queue of answers.
 #[derive(Debug)]
 pub(super) struct Inlet {
     out: mpsc::UnboundedSender<(Said, OwnedSemaphorePermit)>,
@@ -74,7 +74,7 @@ pub(super) struct Inlet {
 }
 
 impl Inlet {
-    /// Waits until there is a place for so many bytes; `false` where nobody takes answers any more.
+    /// Waits until there is room for the bytes, and sends. Returns `false` if the receiver is gone.
     async fn send(&self, said: Said, bytes: u64) -> bool {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let permit = tokio::select! {
@@ -88,18 +88,18 @@ impl Inlet {
     }
 }
 
-/// Where answers are taken.
+/// The receiving end of a queue of answers.
 #[derive(Debug)]
 pub(super) struct Outlet(mpsc::UnboundedReceiver<(Said, OwnedSemaphorePermit)>);
 
 impl Outlet {
-    /// The next answer, whose place is free then; `None` behind the last one.
+    /// Returns the next answer and frees its slot; `None` after the last answer.
     pub async fn next(&mut self) -> Option<Said> {
         self.0.recv().await.map(|(said, _)| said)
     }
 }
 
-/// What messages say, each looked at before it is unpacked.
+/// Decodes messages, each checked before decoding.
 fn decoded(
     messages: impl Stream<Item = std::result::Result<FlightData, Refusal>> + Send + 'static,
 ) -> FlightDataDecoder {
@@ -111,7 +111,8 @@ fn decoded(
     FlightDataDecoder::new(looked_at.boxed())
 }
 
-/// The next thing that they say. The library checks most of what a message claims, and asserts the rest: that is a bad answer, too.
+/// Returns the next decoded message. The library checks most of the claims of a message and asserts the rest: a
+/// failed assertion also counts as a bad answer.
 async fn next(
     decoded: &mut FlightDataDecoder,
 ) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
@@ -119,7 +120,7 @@ async fn next(
     next.unwrap_or_else(|_| Some(Err(FlightError::DecodeError("what it claims does not fit".to_string()))))
 }
 
-/// Asks a node, and hands on what it answers.
+/// Sends a task request to a node and passes on the answers.
 pub(super) async fn pump(
     node: Arc<Node>,
     request: TaskRequest,
@@ -181,7 +182,7 @@ pub(super) async fn pump(
                     DecodedPayload::RecordBatch(batch) => {
                         let came = message_bytes(&message.inner);
                         hear(Heard::Progress);
-                        // However few rows it has, its buffers may be longer.
+                        // The buffers may be larger than the rows.
                         let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
                         bytes = kept.unwrap_or(u64::MAX).max(came);
                         Ok(Some(batch))
@@ -223,7 +224,7 @@ mod tests {
         decoded(futures::stream::iter(messages.into_iter().map(Ok)))
     }
 
-    /// What is wrong with the second of two messages, of which the first one tells the columns.
+    /// Returns the error of the second of two messages; the first message describes the columns.
     async fn wrong(messages: Vec<FlightData>) -> String {
         let mut said = say(messages);
         assert!(next(&mut said).await.unwrap().is_ok(), "the columns");
@@ -264,7 +265,7 @@ mod tests {
         Ok(Some(RecordBatch::new_empty(Schema::empty().into())))
     }
 
-    /// How many batches of so many bytes go in before nothing is taken.
+    /// Returns the number of batches of `bytes` that the queue accepts before a send has to wait.
     async fn accepted(inlet: &Inlet, bytes: u64) -> usize {
         let mut count = 0;
         while let Ok(true) = tokio::time::timeout(Duration::from_millis(20), inlet.send(batch(), bytes)).await
@@ -279,7 +280,7 @@ mod tests {
         for (room, waiting) in [(0, 2), (4 << 10, 3), (8 << 10, 4), (15 << 10, 5)] {
             let (inlet, mut outlet) = queue(room);
             assert_eq!(accepted(&inlet, 4 << 10).await, waiting, "{room} bytes");
-            // What is taken makes room for as much.
+            // Taking an answer makes room for another answer of the same size.
             assert!(matches!(outlet.next().await, Some(Ok(Some(_)))));
             assert_eq!(accepted(&inlet, 4 << 10).await, 1, "{room} bytes");
         }

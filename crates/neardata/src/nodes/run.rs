@@ -1,13 +1,15 @@
-//! A job on nodes: does what the [scheduler](super::scheduler) decides, and tells it what happens.
+//! A job on nodes: carries out the decisions of the [scheduler](super::scheduler), and reports events to the
+//! scheduler.
 //!
 //! ```text
 //!   node ◄── DoGet, "hand-out" ──┐        ┌── event ──► Scheduler
 //!        ── answers, TaskPulls ──► Run ───┤◄─ actions ──┘
-//!                                  ▲  │   └── batches ──► whoever takes answers (Gather, Streams)
-//!        threads of the client ────┘  └── wakes them
+//!                                  ▲  │   └── batches ──► consumer of the answers (Gather, Streams)
+//!        threads of the client ────┘  └── wakes the threads
 //! ```
 //!
-//! Pumps, threads of the client and whoever takes answers share one [`Run`]. The scheduler is asked under its lock, and so in one order.
+//! Pumps, threads of the client and the consumer of the answers share one [`Run`]. Calls of the scheduler are
+//! serialized by its lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,12 +33,12 @@ use super::{
 };
 use crate::Reach;
 
-/// How long a node may take to take shards that it has asked for.
+/// The time that a node has to accept shards that it has requested.
 const TAKES: Duration = Duration::from_secs(30);
-/// A waiting thread looks so often what changed where nothing tells it.
+/// The interval at which a waiting thread checks for changes without notification.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A shard, as it lies on nodes.
+/// A shard with its location on nodes.
 #[derive(Debug)]
 pub(super) struct Placed {
     pub title: String,
@@ -46,13 +48,13 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// Names the rest of it, which was not taken.
+    /// Returns the description of the remainder of the shard, which was not taken.
     pub fn rest(&self, reach: Reach, why: String) -> Missing {
         let (offset, bytes) = (self.piece.offset + reach.bytes, self.piece.bytes - reach.bytes);
         Missing { title: self.title.clone(), offset, bytes, why }
     }
 
-    /// The request to a node for the rest of it.
+    /// Returns the request to a node for the remainder of the shard.
     fn request(&self, number: usize, node: usize, reach: Reach) -> Option<PieceRequest> {
         let holder = self.piece.holders.iter().find(|holder| holder.node == node)?;
         Some(PieceRequest {
@@ -80,7 +82,7 @@ pub(super) struct Run {
     arguments: Value,
     key: u64,
     began: Instant,
-    /// Bytes that came from each node before.
+    /// The bytes received from each node before the job.
     bytes_before: Vec<u64>,
     state: Mutex<State>,
     changed: Condvar,
@@ -90,20 +92,22 @@ pub(super) struct Run {
 pub(super) struct State {
     pub scheduler: Scheduler,
     pub rates: Rates,
-    /// How far each shard was taken, and where the attempt began that has it.
+    /// The position up to which each shard was taken. `from` is the position at which the current attempt of
+    /// the shard began.
     pub reach: Vec<Reach>,
     pub from: Vec<Reach>,
     pub links: BTreeMap<usize, Link>,
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
     pub refusal: Option<Error>,
-    /// Answers of so many nodes may wait, so many bytes each.
+    /// The bytes of answers that may wait for each node. `ahead_nodes` is the number of nodes with that
+    /// allowance.
     pub ahead_bytes: u64,
     pub ahead_nodes: usize,
     is_stopped: bool,
 }
 
-/// The two ways between the client and an attempt.
+/// The two channels between the client and an attempt.
 #[derive(Debug)]
 pub(super) struct Link {
     pub answers: Option<Answers>,
@@ -126,7 +130,7 @@ enum Hands {
     Last,
 }
 
-/// Where the answers of an attempt come from.
+/// The source of the answers of an attempt.
 #[derive(Debug)]
 pub(super) enum Answers {
     Node(Outlet),
@@ -163,7 +167,7 @@ impl Run {
         let shards: Vec<Placed> = shards.collect();
         let start = |shard: &Placed| Reach { bytes: shard.piece.from, lines: 0 };
         let reach: Vec<Reach> = shards.iter().map(start).collect();
-        // Nodes that have it and were lost before are asked no more.
+        // Holders that were lost before are not asked again.
         let of_scheduler = shards.iter().map(|Placed { piece, .. }| {
             let holders: Vec<usize> = piece.holders.iter().map(|holder| holder.node).collect();
             let lost = holders.iter().filter_map(|node| Some((*node, lost.get(node)?)));
@@ -210,21 +214,21 @@ impl Run {
         self.began.elapsed()
     }
 
-    /// Begins a task on each node that has something.
+    /// Begins a task on each node that holds shards.
     pub fn start(self: &Arc<Run>) {
         let mut state = self.state();
         let actions = state.scheduler.start(self.now());
         self.act(&mut state, actions);
     }
 
-    /// Begins a task on a node that is about no shard.
+    /// Begins a task on a node that reads no shards.
     pub fn begin_without_shards(self: &Arc<Run>, node: usize) {
         let mut state = self.state();
         let attempt = state.scheduler.begin_without_shards(node, self.now());
         self.begin(&mut state, attempt, node, false);
     }
 
-    /// An attempt of a thread of the client, whose answers come over this way.
+    /// Begins an attempt of a client thread, whose answers arrive on the given channel.
     pub fn begin_client(
         &self,
         answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
@@ -237,7 +241,7 @@ impl Run {
         attempt
     }
 
-    /// Tells what happened, and does what follows.
+    /// Reports an event to the scheduler and carries out the resulting actions.
     pub fn tell(self: &Arc<Run>, event: Event) {
         let mut state = self.state();
         self.tell_to(&mut state, event);
@@ -248,7 +252,7 @@ impl Run {
         self.act(state, actions);
     }
 
-    /// A shard for a thread of the client, where it pulls.
+    /// Pulls a shard for a thread of the client.
     pub fn pull(self: &Arc<Run>, attempt: usize) -> Option<usize> {
         let mut state = self.state();
         let (shard, actions) = state.scheduler.pull(self.now(), attempt);
@@ -261,27 +265,27 @@ impl Run {
         shard
     }
 
-    /// Gives what was observed of the job so far.
+    /// Returns the measurements of the job so far.
     pub fn observed(&self) -> Observed {
         let state = self.state();
         let (queued, left) = (state.scheduler.queued_bytes(), state.scheduler.left_bytes());
         state.rates.observed(queued, left, self.now())
     }
 
-    /// Tells whether nothing more of an attempt is wanted.
+    /// Returns true if no more answers of an attempt are wanted.
     pub fn is_over(&self, attempt: usize) -> bool {
         let state = self.state();
         state.is_stopped || state.scheduler.is_over(attempt)
     }
 
-    /// The client did a shard in so much time.
+    /// Records the time in which the client finished a shard.
     pub fn client_did(&self, shard: usize, seconds: f64) {
         let Piece { bytes, from, .. } = self.shards[shard].piece;
         let now = self.now();
         self.state().rates.client_did(now, bytes - from, seconds);
     }
 
-    /// Waits a moment for something to change.
+    /// Waits for a change for a short time.
     pub fn wait(&self, state: MutexGuard<'_, State>) {
         drop(self.changed.wait_timeout(state, LOOK));
     }
@@ -299,7 +303,7 @@ impl Run {
                         node.and_then(|node| self.shards[shard].request(shard, node, state.reach[shard]));
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
                     if let (Some(hands), Some(request)) = (hands, request) {
-                        // Where nobody takes it the attempt is at its end, which is told in its stream.
+                        // If the receiver is gone, the attempt has ended; its stream reports the end.
                         let _ = hands.send(Hands::Shard(request));
                     }
                 }
@@ -319,14 +323,14 @@ impl Run {
                         state.costs.entry(node).or_default().lost = Some(why);
                     }
                 }
-                // The thread that takes answers sees it.
+                // The thread that takes answers checks for missing shards.
                 Action::Missing { .. } => {}
             }
         }
         self.changed.notify_all();
     }
 
-    /// Asks a node for a task.
+    /// Sends the request for a task to a node.
     fn begin(self: &Arc<Run>, state: &mut State, attempt: usize, node: usize, pulls: bool) {
         let (bytes, shards) = state.scheduler.expected_of(node);
         let left = self.nodes.0.deadline.map(|deadline| deadline.left());
@@ -336,9 +340,10 @@ impl Run {
             arguments: self.arguments.clone(),
             pieces: Vec::new(),
             memory_bytes: self.options.node_memory_bytes,
-            // A little later than here, where it is known what was not read.
+            // The deadline of the node is a little later than the client's, since the client reports the unread
+            // parts.
             deadline_ms: left.map(|left| (left + LATE).as_millis() as u64),
-            // Some tell it a little late.
+            // Reports may arrive a little late.
             alive_ms: Some((self.options.stall / 6).as_millis() as u64),
             pulls: pulls.then_some(Pulls { key: self.key, bytes, shards }),
             beside: None,
@@ -362,7 +367,7 @@ impl Run {
         state.links.insert(attempt, Link { answers, told, hands: Some(hands), tasks });
     }
 
-    /// How many attempts on nodes are not over.
+    /// Returns the number of attempts on nodes that are not over.
     pub fn answering(&self, state: &State) -> usize {
         let scheduler = &state.scheduler;
         let is_node = |attempt: &usize| scheduler.puller(*attempt) != Puller::Client;
@@ -391,7 +396,8 @@ impl Run {
         }
     }
 
-    /// Keeps what says more than that something is missing; and a node that is lost is asked no more in this command.
+    /// Remembers a refusal, which is more specific than a missing shard, and a lost node, which is not asked
+    /// again in this command.
     pub fn remember(&self, state: &mut State, attempt: usize, error: &Error) {
         if let Error::Refused { node, what } = error {
             let (node, what) = (node.clone(), what.clone());
@@ -404,7 +410,7 @@ impl Run {
         }
     }
 
-    /// Hands shards to a node as they come.
+    /// Sends shards to a node as they are handed out.
     async fn hand_on(
         self: Arc<Run>,
         attempt: usize,
@@ -414,7 +420,7 @@ impl Run {
     ) {
         let (mut some, mut is_last) = (Vec::new(), false);
         while !is_last && handed.recv_many(&mut some, 256).await > 0 {
-            // Nothing is handed out before the node has told the number of its task.
+            // No shard is handed out before the node has sent the number of its task.
             let Some(task) = told.lock().expect("no panic under this lock").task else { return };
             let mut shards = Vec::with_capacity(some.len());
             for hands in some.drain(..) {
@@ -430,11 +436,11 @@ impl Run {
                 self.tell(Event::Failed { attempt, why, is_gone: true });
                 return;
             }
-            // A node that refuses has ended the task, and says so in its stream.
+            // A node that refuses has ended the task, and reports the reason in its stream.
         }
     }
 
-    /// The task on a node beside which this client may read, if there is one.
+    /// Returns the task on a node beside which this client may read, if there is one.
     pub fn beside(&self, node: usize) -> Option<TaskKey> {
         let state = self.state();
         let of_node = |attempt: &usize| {
@@ -446,7 +452,7 @@ impl Run {
         Some(TaskKey { task, key: self.key })
     }
 
-    /// The nodes that the client can read a shard from, each with a request.
+    /// Returns the nodes from which the client can read a shard, each with a request.
     pub fn holders(&self, shard: usize) -> Vec<(usize, PieceRequest)> {
         let state = self.state();
         let takers = state.scheduler.takers(shard);
@@ -454,19 +460,19 @@ impl Run {
         takers.into_iter().filter_map(request).collect()
     }
 
-    /// A sentence about a node, which names it once.
+    /// Returns a sentence about a node that contains its address once.
     pub fn named(&self, node: usize, why: &str) -> String {
         let address = &self.nodes.0.nodes[node].address;
         let why = why.strip_prefix("node ").unwrap_or(why);
         if why.starts_with(address) { why.to_string() } else { format!("{address}: {why}") }
     }
 
-    /// The name of an attempt's machine.
+    /// Returns the address of the machine of a puller.
     pub fn address(&self, puller: Puller) -> &str {
         puller.node().map_or("this machine", |node| &self.nodes.0.nodes[node].address)
     }
 
-    /// Parts of files that no node has that is left.
+    /// Returns the parts of files that no remaining node holds.
     pub fn missing(&self, state: &State) -> Vec<Missing> {
         let numbers =
             (0..self.shards.len()).filter(|&shard| state.scheduler.state(shard) == ShardState::Missing);
@@ -482,7 +488,8 @@ impl Run {
         numbers.map(|shard| self.shards[shard].rest(state.reach[shard], why(shard))).collect()
     }
 
-    /// Stops all that was begun, and waits until nothing of it knows this any more: the runtime may not end in one of its own threads.
+    /// Stops all tasks and waits until no task refers to this job: a runtime cannot be dropped in one of its
+    /// own threads.
     pub fn stop(&self) {
         let tasks: Vec<JoinHandle<()>> = {
             let mut state = self.state();
@@ -494,7 +501,7 @@ impl Run {
         self.nodes.0.runtime.block_on(futures::future::join_all(tasks));
     }
 
-    /// The work of each node.
+    /// Returns the costs of each node.
     pub fn costs(&self) -> Vec<NodeCost> {
         let mut state = self.state();
         let State { links, costs, scheduler, .. } = &mut *state;

@@ -1,4 +1,4 @@
-//! Decides which puller gets which shard of a job: a state machine without I/O, threads or clock.
+//! Assigns the shards of a job to pullers: a state machine without I/O, threads or clock.
 //!
 //! ```text
 //!   events, each with its time ──► Scheduler ──► actions
@@ -7,18 +7,22 @@
 //! ```
 //!
 //! - A *shard* is queued, out with one attempt, answered, or missing.
-//! - A *puller* is a node, or a thread of the client. A node may pull the shards of which it holds a copy, the client all of them.
-//! - An *attempt* is one stream of a puller: it answers shards in the order in which they were handed out. An attempt that ends early gives its shards
-//!   back to the queue, and whatever comes of it later is dropped, since its number is that of an attempt that is over.
+//! - A *puller* is a node or a thread of the client. A node may pull the shards on its own storage; the client
+//!   may pull all shards.
+//! - An *attempt* is one stream of a puller. The attempt answers shards in the order in which they were handed
+//!   out. An attempt that ends early gives its shards back to the queue. Later messages of that attempt are
+//!   dropped because the attempt is over.
 //!
-//! Where answers are taken in the order of shards ([`Order::Window`]), an attempt is handed shards in ascending order, and none beyond
-//! a window of bytes behind the first one that is not answered. If that first shard comes back to the queue while each node that has it
-//! holds later ones, the answers of those wait for it: one of these attempts is cancelled and begun anew. Where an attempt has one answer
-//! for all of its shards ([`Order::Combined`]), these are answered together, when all of it has come; shards that come back then
-//! go to attempts of their own, so that rows of the lost answer that were taken can be told from others.
+//! If answers are taken in the order of shards ([`Order::Window`]), an attempt receives shards in ascending
+//! order, and none beyond a window of bytes after the first unanswered shard. If that first shard returns to
+//! the queue while each of its holders has later shards out, the answers for the later shards wait for the
+//! first one: one of these attempts is cancelled and begun again. If an attempt has one answer for all of its
+//! shards ([`Order::Combined`]), the shards count as answered together, when the whole answer has arrived.
+//! Shards that then return to the queue go to separate attempts, so that the rows already taken from the lost
+//! answer can be told from other rows.
 //!
-//! The real client (`run.rs`) and the simulator (`scheduler/simulation.rs`) drive the same code. Cost of an event: a logarithm of the number of
-//! shards for each shard that moves.
+//! The real client (`run.rs`) and the simulator (`scheduler/simulation.rs`) drive the same code. Cost of an
+//! event: O(log n) for each shard that moves, for n shards.
 
 #[cfg(test)]
 mod simulation;
@@ -28,17 +32,19 @@ use std::{
     time::Duration,
 };
 
-/// Shards that a puller holds and has not finished reading: one that it works on, and one ahead. The tail that this costs is at most
-/// one shard of the slowest node.
+/// The maximum number of unfinished shards of a puller: the current shard and the next shard.
+/// The resulting tail is at most one shard of the slowest node.
 pub(super) const CREDIT: usize = 2;
-/// Small shards count as one up to so many bytes together, so that a thousand small files are no thousand round trips.
+/// The total bytes up to which several small shards count as one, so that a thousand small files do not cost a
+/// thousand round trips.
 const SMALL_BYTES: u64 = 64 << 10;
-/// A node may hold one in so many of its share of the queued shards, where they are small: so the last ones are not all with one node.
+/// The divisor of a node's share of the queued small shards: a node may hold one in four of its share, so that
+/// the last shards are not all on one node.
 const SHARE: usize = 4;
-/// A shard that was handed out so often without any progress is missing.
+/// The number of attempts without progress after which a shard is missing.
 const ATTEMPTS_MAX: usize = 64;
 
-/// Takes shards.
+/// A consumer of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Puller {
     /// A node, by its number.
@@ -48,7 +54,7 @@ pub(super) enum Puller {
 }
 
 impl Puller {
-    /// The number of the node, where it is one.
+    /// Returns the number of the node if the puller is a node.
     pub fn node(self) -> Option<usize> {
         match self {
             Puller::Node(node) => Some(node),
@@ -57,58 +63,59 @@ impl Puller {
     }
 }
 
-/// How answers are taken.
+/// The order in which answers are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// In the order of shards, of which so many bytes behind the first unanswered one may be out.
+    /// In the order of shards; the number is the window in bytes after the first unanswered shard.
     Window(u64),
-    /// One answer of each attempt for all of its shards.
+    /// One combined answer of each attempt for all of its shards.
     Combined,
 }
 
 /// An event of the job.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
-    /// A puller wants more: it has finished reading so many of the shards that it was handed.
+    /// A puller wants more shards and has finished reading the given number of its shards.
     Pulled { attempt: usize, finished: usize },
-    /// A task gets on, or says something.
+    /// A task makes progress or sends a message.
     Progressed { attempt: usize },
-    /// The answer of this attempt is waited for.
+    /// The consumer waits for the answer of this attempt.
     Waited { attempt: usize },
-    /// A shard is waited for that nobody has.
+    /// The consumer waits for a shard that no puller has.
     Starved { shard: usize },
     /// A part of a shard was taken.
     Advanced { attempt: usize, shard: usize },
-    /// A shard was answered to its end.
+    /// A shard was answered completely.
     Answered { attempt: usize, shard: usize },
-    /// An attempt is at its end, and says that its answer is about these shards.
+    /// An attempt has ended with an answer for the given shards.
     Completed { attempt: usize, shards: Vec<usize> },
-    /// A node cannot read a shard of its own.
+    /// A node cannot read a shard.
     Unreadable { attempt: usize, shard: usize, why: String },
-    /// An attempt is lost, and its node with it if `is_gone`.
+    /// An attempt is lost, and its node too if `is_gone`.
     Failed { attempt: usize, why: String, is_gone: bool },
-    /// The stream of an attempt ended by an error that whoever takes answers comes to later, unless the attempt has no shards.
+    /// The stream of an attempt ended with an error. The consumer of the answers reaches the error later,
+    /// unless the attempt has no shards.
     Closed { attempt: usize, why: String, is_gone: bool },
-    /// Nothing more of a shard is wanted.
+    /// No more of a shard is wanted.
     Skipped { shard: usize },
 }
 
-/// A step that the scheduler asks for.
+/// An action that the scheduler requests from its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Action {
-    /// Ask a node for a task, which pulls.
+    /// Ask a node for a task that pulls shards.
     Begin { attempt: usize, node: usize },
     /// Give a shard to an attempt.
     HandOut { attempt: usize, shard: usize },
-    /// Tell an attempt that nothing more comes.
+    /// Tell an attempt that no more shards follow.
     End { attempt: usize },
-    /// Stop an attempt, and take nothing more of it.
+    /// Stop an attempt and take no more of its answers.
     Cancel { attempt: usize },
-    /// No node that is left has this shard.
+    /// No remaining node has this shard.
     Missing { shard: usize },
 }
 
-/// Where a shard is.
+/// The state of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ShardState {
     Queued,
@@ -119,27 +126,27 @@ pub(super) enum ShardState {
 
 #[derive(Debug)]
 struct Shard {
-    /// Bytes of the job before it.
+    /// The total bytes of the shards before this one.
     start: u64,
     bytes: u64,
     holders: Vec<usize>,
     state: ShardState,
     is_skipped: bool,
-    /// Only attempts of this group take it.
+    /// The group of attempts that may take the shard.
     group: usize,
     unreadable: BTreeSet<usize>,
     slow: BTreeSet<usize>,
     attempts: usize,
-    /// Failures of it, each with its node.
+    /// The failures of the shard, each with its node.
     why: Vec<(Option<usize>, String)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttemptState {
-    /// It waits for its place.
+    /// The task waits for a slot on its node.
     Begun,
     Pulls,
-    /// It was told that nothing more comes.
+    /// The task was told that no more shards follow.
     Ending,
     Over,
 }
@@ -151,17 +158,17 @@ struct Attempt {
     state: AttemptState,
     handed: Vec<usize>,
     finished: usize,
-    /// Handed out and not answered, in order.
+    /// The shards handed out and not answered, in order.
     out: VecDeque<usize>,
     progressed: Duration,
     waited_for: Option<Duration>,
     failed: Option<String>,
-    /// Whether that is the fault of its node.
+    /// True if the failure is the fault of the node.
     is_blamed: bool,
 }
 
 impl Attempt {
-    /// Whether answers of it may be waited for.
+    /// Returns true if more answers of the attempt are expected.
     fn is_live(&self) -> bool {
         match self.state {
             AttemptState::Begun | AttemptState::Pulls => true,
@@ -171,27 +178,28 @@ impl Attempt {
     }
 }
 
-/// Queue, credit, attempts and order of the shards of a job.
+/// The queue, credit, attempts and order of the shards of a job.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     order: Order,
     stall: Duration,
     shards: Vec<Shard>,
     attempts: Vec<Attempt>,
-    /// Queued shards, and those that each node may take.
+    /// The queued shards. `queues` has the queued shards that each node may take.
     queue: BTreeSet<usize>,
     queued_bytes: u64,
     queues: Vec<BTreeSet<usize>>,
     lost: BTreeSet<usize>,
     /// The first shard that is neither answered nor missing.
     head: usize,
-    /// The attempt whose lost answer made each group of shards; none of the first one.
+    /// The attempt whose lost answer created each group of shards; `None` for the first group.
     origins: Vec<Option<usize>>,
     actions: Vec<Action>,
 }
 
 impl Scheduler {
-    /// A job on so many nodes: bytes, holders and what is known to be wrong of each shard. Nodes that were lost before are asked for nothing.
+    /// Creates a scheduler for a number of nodes. Each shard is given by size, holders and known problems.
+    /// The nodes in `lost` receive no requests.
     pub fn new(
         order: Order,
         stall: Duration,
@@ -231,26 +239,27 @@ impl Scheduler {
         }
     }
 
-    /// Begins: a task on each node that has something.
+    /// Starts the job: begins a task on each node that holds shards.
     pub fn start(&mut self, now: Duration) -> Vec<Action> {
         (0..self.shards.len()).for_each(|shard| self.enqueue(shard));
         self.dispatch(now);
         std::mem::take(&mut self.actions)
     }
 
-    /// An attempt of the client, which [pulls](Self::pull) by itself.
+    /// Begins an attempt of the client, which [pulls](Self::pull) by itself.
     pub fn begin_client(&mut self, now: Duration) -> usize {
         self.begin(Puller::Client, 0, now)
     }
 
-    /// An attempt of a node that pulls nothing.
+    /// Begins an attempt of a node that pulls no shards.
     pub fn begin_without_shards(&mut self, node: usize, now: Duration) -> usize {
         let attempt = self.begin(Puller::Node(node), 0, now);
         self.attempts[attempt].state = AttemptState::Ending;
         attempt
     }
 
-    /// The next shard for the client, if there is one, and what is to be done since it is no node's any more.
+    /// Returns the next shard for the client, if any, and the actions that follow from removing the shard
+    /// from the queues.
     pub fn pull(&mut self, now: Duration, attempt: usize) -> (Option<usize>, Vec<Action>) {
         let shard = match self.is_over(attempt) {
             true => None,
@@ -266,7 +275,7 @@ impl Scheduler {
         (shard, std::mem::take(&mut self.actions))
     }
 
-    /// Gives what is to be done about an event. Events of attempts that are over say nothing.
+    /// Handles an event and returns the resulting actions. Events of attempts that are over have no effect.
     pub fn on(&mut self, now: Duration, event: Event) -> Vec<Action> {
         let of = match &event {
             Event::Pulled { attempt, .. }
@@ -315,22 +324,22 @@ impl Scheduler {
         self.shards[shard].state
     }
 
-    /// Why a shard is on no node that is left.
+    /// Returns the reasons why no remaining node has a shard.
     pub fn why(&self, shard: usize) -> &[(Option<usize>, String)] {
         &self.shards[shard].why
     }
 
-    /// The shard whose answer comes next in the stream of an attempt.
+    /// Returns the shard whose answer comes next in the stream of an attempt.
     pub fn next_of(&self, attempt: usize) -> Option<usize> {
         self.attempts[attempt].out.front().copied()
     }
 
-    /// The shards that an attempt was handed and has not answered.
+    /// Returns the shards that an attempt was handed and has not answered.
     pub fn out(&self, attempt: usize) -> impl Iterator<Item = usize> + '_ {
         self.attempts[attempt].out.iter().copied()
     }
 
-    /// That a shard is missing was told in another way.
+    /// Marks a missing shard as answered, since its failure was reported in another way.
     pub fn forgive(&mut self, shard: usize) {
         self.shards[shard].state = ShardState::Answered;
     }
@@ -343,17 +352,17 @@ impl Scheduler {
         self.attempts[attempt].state == AttemptState::Over
     }
 
-    /// Why an attempt was given up.
+    /// Returns the reason why an attempt was given up.
     pub fn failed(&self, attempt: usize) -> Option<&str> {
         self.attempts[attempt].failed.as_deref()
     }
 
-    /// The attempt whose lost answer was about the shards that this one takes, if it takes such.
+    /// Returns the attempt whose lost answer covered the shards that this attempt takes, if any.
     pub fn origin(&self, attempt: usize) -> Option<usize> {
         self.origins[self.attempts[attempt].group]
     }
 
-    /// Why an attempt was given up, where that is the fault of its node.
+    /// Returns the reason why an attempt was given up if its node is at fault.
     pub fn blamed(&self, attempt: usize) -> Option<&str> {
         let Attempt { failed, is_blamed, .. } = &self.attempts[attempt];
         failed.as_deref().filter(|_| *is_blamed)
@@ -367,26 +376,27 @@ impl Scheduler {
         self.attempts[attempt].puller
     }
 
-    /// Bytes that a node may expect, where all that have a shard pull it as often, and how many shards it has.
+    /// Returns the expected bytes for a node if all holders of a shard pull it equally often, and the number of
+    /// its shards.
     pub fn expected_of(&self, node: usize) -> (u64, u64) {
         let held = self.shards.iter().filter(|shard| shard.holders.contains(&node));
         let share = |shard: &Shard| shard.bytes / shard.holders.len() as u64;
         held.fold((0, 0), |(bytes, count), shard| (bytes + share(shard), count + 1))
     }
 
-    /// Bytes of the shards that nobody has pulled.
+    /// Returns the bytes of the queued shards.
     pub fn queued_bytes(&self) -> u64 {
         self.queued_bytes
     }
 
-    /// Bytes of the shards that nobody has finished reading.
+    /// Returns the bytes of the shards that no puller has finished reading.
     pub fn left_bytes(&self) -> u64 {
         let live = self.attempts.iter().filter(|attempt| attempt.state != AttemptState::Over);
         let held = live.flat_map(|attempt| &attempt.handed[attempt.finished..]);
         self.queued_bytes + held.map(|&shard| self.shards[shard].bytes).sum::<u64>()
     }
 
-    /// Bytes of the first shards that an attempt was handed.
+    /// Returns the bytes of the first `count` shards that an attempt was handed.
     pub fn bytes_of_first(&self, attempt: usize, count: usize) -> u64 {
         self.attempts[attempt].handed.iter().take(count).map(|&shard| self.shards[shard].bytes).sum()
     }
@@ -418,7 +428,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives an attempt up that gets on no further while its answer is waited for, where others have all that it has out.
+    /// Gives up an attempt that makes no progress while its answer is awaited, if other nodes hold the
+    /// outstanding shards.
     fn waited(&mut self, attempt: usize, now: Duration) {
         let own = &mut self.attempts[attempt];
         let node = own.puller.node();
@@ -446,9 +457,10 @@ impl Scheduler {
         }
     }
 
-    /// Leaves a shard to others where a node that could take it gets on no further, so that its next pull never comes. A node whose answers wait
-    /// for this shard is not to blame; if it is the only one left, it begins anew. Where all were left once, only those are that are
-    /// stalled now.
+    /// Marks the stalled nodes of a queued shard as slow, so that other nodes take the shard: the next pull of
+    /// a stalled node never comes. A node whose later answers wait for this shard is not to blame; if only such
+    /// nodes remain, one node begins again. If all nodes are already marked as slow, only the nodes that are
+    /// stalled at present keep the mark.
     fn starved(&mut self, shard: usize, now: Duration) {
         if self.shards[shard].state != ShardState::Queued {
             return;
@@ -474,7 +486,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether an attempt of a node cannot take a shard, since its later answers wait for that one.
+    /// Returns true if an attempt cannot take a shard because later answers of the attempt wait for the shard.
     fn is_blocked(&self, attempt: usize, shard: usize) -> bool {
         let Attempt { state, out, .. } = &self.attempts[attempt];
         let is_later = *state == AttemptState::Ending || out.iter().any(|&out| out > shard);
@@ -525,7 +537,7 @@ impl Scheduler {
         }
     }
 
-    /// Ends an attempt early: its shards go back to the queue.
+    /// Ends an attempt early: its shards return to the queue.
     fn fail(&mut self, attempt: usize, why: &str, is_gone: bool, now: Duration) {
         let own = &mut self.attempts[attempt];
         own.state = AttemptState::Over;
@@ -544,7 +556,7 @@ impl Scheduler {
                 self.shards[shard].why.push((Some(node), why.to_string()));
                 self.enqueue(shard);
             }
-            // Its other attempts bring nothing more.
+            // The other attempts of the node deliver no more answers.
             let others = (0..self.attempts.len())
                 .filter(|&other| self.attempts[other].puller == Puller::Node(node) && !self.is_over(other));
             for other in others.collect::<Vec<_>>() {
@@ -567,7 +579,7 @@ impl Scheduler {
         }
     }
 
-    /// The nodes that may take a shard: those that could not get on with it only where there is no other.
+    /// Returns the nodes that may take a shard. Slow nodes are included only if no other node is left.
     pub fn takers(&self, shard: usize) -> Vec<usize> {
         let Shard { holders, unreadable, slow, .. } = &self.shards[shard];
         let can = |node: &usize| !self.lost.contains(node) && !unreadable.contains(node);
@@ -611,7 +623,7 @@ impl Scheduler {
         self.actions.push(Action::HandOut { attempt, shard });
     }
 
-    /// The first queued shard that an attempt may take sooner or later.
+    /// Returns the first queued shard that an attempt may take at some time.
     fn eligible(&self, attempt: usize) -> Option<usize> {
         let Attempt { puller, group, .. } = self.attempts[attempt];
         let queue = match puller {
@@ -621,7 +633,7 @@ impl Scheduler {
         queue.iter().copied().find(|&shard| self.shards[shard].group == group)
     }
 
-    /// Whether a shard may be handed to an attempt now, as far as the order of answers goes.
+    /// Returns true if the order of answers permits a shard to be handed to an attempt at present.
     fn is_in_turn(&self, attempt: usize, shard: usize) -> bool {
         let Order::Window(window) = self.order else { return true };
         let begin = self.shards.get(self.head).map_or(0, |head| head.start);
@@ -638,7 +650,8 @@ impl Scheduler {
         *state == AttemptState::Pulls && (held.len() < CREDIT || is_small)
     }
 
-    /// Gives the shard that the client takes: the first one in turn; where nothing waits for a turn, the last one of the node that has most left.
+    /// Returns the shard for the client: the first shard in turn, or with [`Order::Combined`] the last shard of
+    /// the node with the longest queue.
     fn next_for_client(&self, attempt: usize) -> Option<usize> {
         match self.order {
             Order::Window(_) => self.eligible(attempt).filter(|&shard| self.is_in_turn(attempt, shard)),
@@ -650,7 +663,7 @@ impl Scheduler {
         }
     }
 
-    /// Hands out, ends and begins whatever can be.
+    /// Hands out shards and ends and begins attempts as far as possible.
     fn dispatch(&mut self, now: Duration) {
         while self.shards.get(self.head).is_some_and(|head| {
             head.is_skipped || matches!(head.state, ShardState::Answered | ShardState::Missing)
@@ -677,7 +690,7 @@ impl Scheduler {
         self.unblock_head(now);
     }
 
-    /// Nothing more comes for an attempt: one that has not begun to pull is not waited for.
+    /// Ends an attempt for which no more shards follow. An attempt that has not begun to pull is cancelled.
     fn end(&mut self, attempt: usize) {
         let own = &mut self.attempts[attempt];
         match own.state {
@@ -692,8 +705,9 @@ impl Scheduler {
         }
     }
 
-    /// Begins a task on each node that may take a queued shard, and has none that would. In order of shards a node has one task at a time: another one
-    /// could wait for its place behind the first, which waits for its own turn here.
+    /// Begins a task on each node that may take a queued shard and has no task for it. With [`Order::Window`] a
+    /// node has one task at a time: a second task could wait on the node for a slot behind the first task, and
+    /// the first task waits for its turn on the client.
     fn begin_where_needed(&mut self, now: Duration) {
         for node in 0..self.queues.len() {
             let mut groups = BTreeSet::new();
@@ -725,8 +739,8 @@ impl Scheduler {
         }
     }
 
-    /// Where the shard that is waited for can be handed to nobody, since each node that has it holds later ones whose answers wait for it, one of
-    /// these begins anew.
+    /// Restarts one attempt if the first unanswered shard cannot be handed out: each holder of the shard has
+    /// later shards out, and the answers for the later shards wait for the first shard.
     fn unblock_head(&mut self, now: Duration) {
         let Order::Window(_) = self.order else { return };
         let head = self.head;

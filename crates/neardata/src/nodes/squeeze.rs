@@ -1,22 +1,23 @@
-//! Whether a task's answers are compressed on their way: where they wait for the wire, the node has time to make them smaller.
+//! Decides on the compression of a task's answers: if answers wait for the wire, the node has time to compress.
 //!
 //! ```text
-//!   plain ──► fast (zstd -1) ──► small (zstd 1)         up where answers wait and more of them then arrive in the same time
-//!         ◄──                ◄──                        down where no fewer then arrive
+//!   plain ──► fast (zstd -1) ──► small (zstd 1)         up if answers wait and the throughput then increases
+//!         ◄──                ◄──                        down if the throughput does not decrease
 //! ```
 //!
-//! A way is tried for a moment and kept if answers then go faster ([`Trials`]), counted as they are before compression. Nothing is assumed about the
-//! network, the processor or the data: where the client is the limit, the node's processor, or data that is packed already, a trial gains nothing.
+//! A level is tried for a short time and kept if answers then go faster ([`Trials`]). The throughput counts the
+//! bytes before compression. The method assumes nothing about the network, the processor or the data: if the
+//! limit is the client, the processor of the node, or data that is already compressed, a trial shows no gain.
 //!
-//! Measured, one core: decoded rows of TPC-H shrink to 0.29 at 530 MB/s (fast) and 0.24 at 320 MB/s (small); English text to 0.6 and 0.4.
-//! A link of 1 Gbit/s carries 119 MB/s. LZ4 is no faster than "fast" and its frames do not say how long they get, so that a client could
-//! not bound them.
+//! Measured on one core: decoded rows of TPC-H shrink to 0.29 at 530 MB/s (fast) and 0.24 at 320 MB/s (small);
+//! English text shrinks to 0.6 and 0.4. A link of 1 Gbit/s carries 119 MB/s. LZ4 is no faster than "fast", and
+//! its frames do not limit their decompressed length, so that a client could not bound the memory.
 
 use std::time::{Duration, Instant};
 
 use super::trials::{How, Trials};
 
-/// Levels of zstd, after none.
+/// The levels of zstd, after no compression.
 pub(super) const LEVELS: [i32; 2] = [-1, 1];
 
 const HOW: How = How {
@@ -26,12 +27,12 @@ const HOW: How = How {
     pause: Duration::from_secs(1),
 };
 
-/// Decides by what was sent how the next batch is to be sent.
+/// The state that selects the compression of the next batch from the batches sent.
 #[derive(Debug)]
 pub(super) struct Squeeze {
-    /// Way 0 is plain, the others are [`LEVELS`].
+    /// The trials. Way 0 is no compression, the other ways are [`LEVELS`].
     trials: Trials,
-    /// Tasks that send by it, and since when there are none.
+    /// The number of tasks that send. `idle_since` is the time of the last end of a task.
     tasks: u32,
     idle_since: Instant,
 }
@@ -41,7 +42,7 @@ impl Squeeze {
         Squeeze { trials: Trials::new(HOW, now), tasks: 0, idle_since: now }
     }
 
-    /// A task begins to send by it.
+    /// Records that a task begins to send.
     pub fn begins(&mut self, now: Instant) {
         if self.tasks == 0 {
             self.trials.pass_over(now.saturating_duration_since(self.idle_since));
@@ -49,18 +50,18 @@ impl Squeeze {
         self.tasks += 1;
     }
 
-    /// A task sends no more.
+    /// Records that a task has stopped sending.
     pub fn ends(&mut self, now: Instant) {
         self.tasks -= 1;
         self.idle_since = now;
     }
 
-    /// How the next batch goes: plainly, or by a level of zstd (a place in [`LEVELS`]).
+    /// Returns the compression of the next batch: none, or a level of zstd (an index in [`LEVELS`]).
     pub fn level(&self) -> Option<usize> {
         self.trials.way().checked_sub(1)
     }
 
-    /// A batch of so many bytes, before compression, was sent, and waited so long for a place on the wire.
+    /// Records a sent batch: its bytes before compression, and the time that it waited for the wire.
     pub fn sent(&mut self, bytes: u64, waited: Duration, now: Instant) {
         self.trials.count(bytes as f64, waited / self.tasks.max(1), now);
     }
@@ -70,12 +71,12 @@ impl Squeeze {
 mod tests {
     use super::*;
 
-    /// A wire, a processor that compresses, and a client, each with its rate in bytes a second.
+    /// A simulated wire, processor and client, each with its rate in bytes per second.
     struct World {
         wire: f64,
-        /// What is left of a byte, and how many bytes are compressed a second, for each way.
+        /// The compression ratio and the compression rate in bytes per second, for each way.
         ways: [(f64, f64); 3],
-        /// Seconds that the work takes for a byte, and the client.
+        /// The seconds for the work on a byte. `client` is the number of seconds that the client takes for a byte.
         work: f64,
         client: f64,
     }
@@ -84,7 +85,7 @@ mod tests {
     const BATCH: u64 = 1 << 20;
 
     impl World {
-        /// Seconds that a batch takes, and how much of them its answer waits.
+        /// Returns the duration of a batch in seconds, and the waiting time of its answer in seconds.
         fn batch(&self, way: usize) -> (f64, f64) {
             let (left, rate) = self.ways[way];
             let made = self.work + 1.0 / rate;
@@ -92,7 +93,8 @@ mod tests {
             (BATCH as f64 * made.max(taken), BATCH as f64 * (taken - made).max(0.0))
         }
 
-        /// How fast a minute of batches goes beside the best way alone; and the ways of the batches.
+        /// Returns the speed of a minute of batches relative to the best way alone, and the ways of the
+        /// batches.
         fn run(&self) -> (f64, Vec<usize>) {
             let began = Instant::now();
             let (mut time, mut ways) = (0.0, Vec::new());
@@ -151,7 +153,7 @@ mod tests {
         };
         run(&mut squeeze, 60, [12, 40, 48], 0.9);
         assert_eq!(squeeze.level(), Some(1));
-        // Nothing waits, and less compression makes no difference: down to none.
+        // No answer waits, and less compression makes no difference: the level falls to none.
         run(&mut squeeze, 200, [50, 50, 50], 0.0);
         assert_eq!(squeeze.level(), None);
     }
@@ -162,7 +164,8 @@ mod tests {
         let mut squeeze = Squeeze::new(began);
         let mut now = began;
         let mut levels = Vec::new();
-        // A second each, with a pause of some between them, over a link on which the first level is three times as fast.
+        // Each read takes a second, with a pause of some seconds in between, over a link on which the first
+        // level is three times as fast.
         for _ in 0..30 {
             squeeze.begins(now);
             let until = now + Duration::from_secs(1);

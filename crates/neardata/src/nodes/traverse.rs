@@ -1,21 +1,22 @@
 //! Follows pointers through a file that is spread over nodes.
 //!
-//! Three ways, whose answers are the same ([`By`]):
+//! The pointers can be followed in three ways with the same results ([`By`]):
 //!
 //! ```text
-//!   nodes    client ─► A ──► C ──► B ──► C ─► client         half a way there and back for each change of node
-//!   turns    client ─► A ─► client ─► C ─► client ─► B ...   a whole one for each change of node
-//!   client   client ─► A ─► client ─► A ─► client ─► C ...   a whole one for each page, which comes here
+//!   nodes    client ─► A ──► C ──► B ──► C ─► client         half a round trip for each change of node
+//!   turns    client ─► A ─► client ─► C ─► client ─► B ...   a round trip for each change of node
+//!   client   client ─► A ─► client ─► A ─► client ─► C ...   a round trip for each page, which the client reads
 //! ```
 //!
-//! In each of them the client first asks all nodes that have some of the file to take part, with its own token: whatever a
-//! chain meets on its way was asked for by the client itself. It listens to all of them, so that a node that is lost is seen by
-//! whoever has to go on: chains are then followed anew on the nodes that are left, each from the last place of which
-//! the client knows. A page tells the same whoever reads it, so nothing has to be undone.
+//! In each way the client first asks all nodes that hold a part of the file to take part, with the token of the
+//! client: every access along a chain was requested by the client. The client listens to all nodes and
+//! therefore sees the loss of a node. The chains are then followed again on the remaining nodes, each from the
+//! last position that the client knows. Reading a page has no side effects, so nothing has to be undone.
 //!
-//! Cost by estimate, on a network of 1 Gbit/s with 0.1 ms there and back, and a drive that takes 0.1 ms: 0.3 to 0.4 ms for a
-//! page that comes to the client, 0.1 ms for one where the chain is already, and 0.2 ms where it has to get there.
-//! Measured, without optimised libraries: 0.5 ms, 0.1 ms, and 0.3 ms (docs/benchmarks.md): software at both ends, not the network.
+//! Estimated cost on a network of 1 Gbit/s with a round trip of 0.1 ms and a drive with a latency of 0.1 ms:
+//! 0.3 to 0.4 ms for a page that is sent to the client, 0.1 ms for a page on the current node of the chain, and
+//! 0.2 ms for a page on another node. The measured times without optimised libraries are 0.5 ms, 0.1 ms and 0.3
+//! ms (docs/benchmarks.md). The difference is software at both ends, not the network.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -41,36 +42,40 @@ use super::{
     pump::{Told, pump, queue},
 };
 
-/// Who follows the pointers.
+/// The side that follows the pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
-    /// The nodes: each while the pages are its own, then it hands the chain to the one that has the next page.
+    /// The nodes: each node follows a chain through its own pages and hands the chain to the node with the next
+    /// page.
     #[default]
     Nodes,
-    /// The nodes, but each tells the client where the chain goes on, which hands it to the next.
+    /// The nodes, by way of the client: each node returns the chain to the client, and the client hands the
+    /// chain to the next node.
     Turns,
-    /// The client, to which every page comes.
+    /// The client: every page is sent to the client.
     Client,
 }
 
-/// What is followed, and how.
+/// Options of a traversal: the format of the pages, limits and memory.
 #[derive(Clone, Debug)]
 pub struct TraverseOptions {
-    /// How a page names the next one.
+    /// The place of the pointer to the next page within a page.
     pub pointers: Pointers,
-    /// Pointers of each chain that are followed, at most: [`STEPS_MAX`] is the most that may be.
+    /// The maximum number of pointers to follow in each chain, at most [`STEPS_MAX`].
     pub steps: u64,
-    /// Who follows them.
+    /// The side that follows the pointers.
     pub by: By,
-    /// Memory for pages that the client keeps, where it follows them: those that come first.
+    /// The memory in bytes for pages that the client caches if the client follows the pointers. The first pages
+    /// to arrive are kept.
     pub keep_bytes: u64,
-    /// Memory on each node; the node's habit (8 MiB) where it is not said.
+    /// The memory in bytes on each node; `None` stands for the default of the node (8 MiB).
     pub node_memory_bytes: Option<u64>,
 }
 
 impl Default for TraverseOptions {
-    /// Pages of 8 KiB that begin with the number of the next one, a thousand steps, by the nodes.
+    /// Returns options for pages of 8 KiB that begin with the number of the next page, a thousand steps, and
+    /// [`By::Nodes`].
     fn default() -> Self {
         TraverseOptions {
             pointers: Pointers::default(),
@@ -82,64 +87,65 @@ impl Default for TraverseOptions {
     }
 }
 
-/// A chain that was followed.
+/// The result for one chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Chain {
-    /// Where it began.
+    /// The number of the first page.
     pub start: u64,
-    /// How far it was followed, and to where.
+    /// The number of steps taken and the last page reached.
     #[serde(flatten)]
     pub walked: Walked,
-    /// Whether its last page says that it is the last one.
+    /// True if the last page is marked as the end of the chain.
     pub ended: bool,
 }
 
-/// What came of a traversal.
+/// The result of a traversal.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Traversed {
-    /// The chains, in the order of their starts as they were asked for.
+    /// The chains, in the order of the requested start pages.
     pub chains: Vec<Chain>,
-    /// What each node did, since the last one was lost.
+    /// The work of each node since the last loss of a node.
     pub nodes: Vec<NodeVisits>,
-    /// Time from when all nodes were ready to the end of the last chain.
+    /// The time in seconds from the moment when all nodes were ready to the end of the last chain.
     pub seconds: f64,
-    /// Pages that came to the client.
+    /// The number of pages that were sent to the client.
     pub pages_moved: u64,
-    /// Pages that the client had.
+    /// The number of pages that the client read from its cache.
     pub pages_kept: u64,
 }
 
-/// The work of a node.
+/// The work of one node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeVisits {
-    /// Its address.
+    /// The address of the node.
     pub node: String,
-    /// Pages and times.
+    /// The page counts and times of the node.
     #[serde(flatten)]
     pub visited: Visited,
-    /// Bytes that it read from its devices: whole units of checking.
+    /// The bytes that the node read from its devices, in whole checksum units.
     pub bytes_read: u64,
-    /// Why it was given up, where it was.
+    /// The reason why the node was given up, if the node was given up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
 }
 
-/// How often somebody who waits looks whether he should.
+/// The interval at which a waiting thread checks for cancellation and the deadline.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// How long nodes have to say what a traversal cost.
+/// The time that nodes have to report the cost of a traversal.
 const END_PATIENCE: Duration = Duration::from_secs(5);
-/// What comes from nodes and waits here.
+/// The capacity of the queue of events from nodes.
 const EVENTS: usize = 256;
 
 impl Nodes {
     /// Follows chains of pages through a file from each of `starts`, all at once.
     ///
-    /// Memory here: [`TraverseOptions::keep_bytes`], and 16 bytes for each piece of the file; pages on their way, one for each
-    /// chain, where the client follows.
+    /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one
+    /// page in flight for each chain if the client follows the pointers.
     ///
     /// # Errors
-    /// [`Error::Pages`] where the file does not consist of such pages, one of them names none, or one is on no node that answers;
-    /// [`Error::Refused`], [`Error::Deadline`], [`Error::Store`] (over budget, stopped).
+    /// [`Error::Pages`] if the file does not consist of such pages, if a page has an invalid pointer, or if no
+    /// reachable node holds a page; [`Error::Refused`], [`Error::Deadline`], [`Error::Store`] (over budget,
+    /// stopped).
     pub fn traverse(
         &self,
         job: &Context,
@@ -155,38 +161,38 @@ impl Nodes {
     }
 }
 
-/// Chains on their way, over all attempts.
+/// The state of a traversal across all attempts.
 struct Traversal<'a> {
     nodes: &'a Nodes,
     job: &'a Context,
     whole: &'a Whole,
     options: &'a TraverseOptions,
-    /// Where the pieces end, in pages.
+    /// The end of each piece, in pages.
     ends: Vec<u64>,
     chains: Vec<Chain>,
     over: Vec<bool>,
     given_up: BTreeMap<usize, String>,
-    /// Pieces that a node has and cannot read, and why.
+    /// The pieces that a node holds and cannot read, with the reason.
     unreadable: BTreeMap<(usize, usize), String>,
     kept: Kept,
     result: Traversed,
 }
 
-/// What an attempt hears.
+/// An event of an attempt.
 enum Heard {
     Told(usize, Result<Option<RecordBatch>>),
     Link(usize, FromLink),
 }
 
-/// A traversal that nodes take part in. Dropping it ends it on all of them.
+/// One attempt of a traversal on the current set of nodes. Dropping the attempt ends the tasks on all nodes.
 struct Attempt {
     session: Session,
-    /// For each piece, the nodes that can be asked for it.
+    /// The usable nodes for each piece.
     holders: Vec<Vec<usize>>,
     links: BTreeMap<usize, Link>,
     tasks: BTreeMap<usize, (JoinHandle<()>, Arc<Mutex<Told>>)>,
     events: mpsc::Receiver<Heard>,
-    /// Nodes that do not take part yet.
+    /// The nodes that are not ready yet.
     awaited: BTreeSet<usize>,
 }
 
@@ -196,11 +202,11 @@ impl Drop for Attempt {
     }
 }
 
-/// Whether an attempt goes on.
+/// The decision to continue an attempt or to start again.
 #[derive(PartialEq, Eq)]
 enum Flow {
     On,
-    /// A node was lost: all begins anew from where chains are.
+    /// A node was lost: a new attempt continues from the current positions of the chains.
     Anew,
 }
 
@@ -272,7 +278,7 @@ impl<'a> Traversal<'a> {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    /// The nodes that can be asked for each piece.
+    /// Returns the usable nodes for each piece.
     fn holders(&self) -> Vec<Vec<usize>> {
         let can = |piece: usize, node: usize| {
             !self.given_up.contains_key(&node) && !self.unreadable.contains_key(&(piece, node))
@@ -283,7 +289,7 @@ impl<'a> Traversal<'a> {
         self.whole.pieces.iter().enumerate().map(of_piece).collect()
     }
 
-    /// Why a page is on no node that can be asked.
+    /// Returns the error for a page that no usable node holds.
     fn missing(&self, page: u64) -> Error {
         let piece = self.piece(page);
         let held = &self.whole.pieces[piece];
@@ -340,8 +346,8 @@ impl<'a> Traversal<'a> {
         self.end(attempt)
     }
 
-    /// The certificates of nodes that have some of the file, by which they know each other; `None` where one did not answer, and is
-    /// given up.
+    /// Returns the certificates of the nodes that hold a part of the file, for authentication between nodes.
+    /// Returns `None` if a node did not answer and was given up.
     fn certificates(&mut self, holders: &[Vec<usize>]) -> Result<Option<Vec<Option<String>>>> {
         let mut certificates = vec![None; self.nodes.0.nodes.len()];
         if self.options.by != By::Nodes {
@@ -377,7 +383,7 @@ impl<'a> Traversal<'a> {
         Ok(Some(certificates))
     }
 
-    /// Asks all nodes to take part that have some of the file.
+    /// Asks all nodes that hold a part of the file to take part.
     fn begin(&self, holders: Vec<Vec<usize>>, certificates: &[Option<String>]) -> Attempt {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the system gives random numbers");
@@ -415,7 +421,7 @@ impl<'a> Traversal<'a> {
         Attempt { session: random, holders, links, tasks, events, awaited: nodes }
     }
 
-    /// What a node is asked: to take part, with the pieces that it has.
+    /// Returns the task request for a node, with the pieces that the node holds.
     fn request(
         &self,
         node: usize,
@@ -465,14 +471,14 @@ impl<'a> Traversal<'a> {
             pieces,
             memory_bytes: options.node_memory_bytes,
             deadline_ms: left.map(|left| left.as_millis() as u64),
-            // Chains that come to it are what it tells of.
+            // The node reports when chains reach it, not at regular intervals.
             alive_ms: None,
             pulls: None,
             beside: None,
         }
     }
 
-    /// Whether it goes on.
+    /// Fails if the deadline has passed or the job was cancelled.
     fn check(&self) -> Result<()> {
         self.nodes.0.check(|| {
             let left = self.over.iter().filter(|&&over| !over).count();
@@ -481,7 +487,7 @@ impl<'a> Traversal<'a> {
         Ok(self.job.check_cancelled()?)
     }
 
-    /// What is heard next; `None` where that is nothing for a while.
+    /// Returns the next event, or `None` if no event came within [`PATIENCE`].
     fn wait(&self, attempt: &mut Attempt) -> Result<Option<Heard>> {
         self.check()?;
         if let Ok(heard) = attempt.events.try_recv() {
@@ -493,7 +499,7 @@ impl<'a> Traversal<'a> {
             .unwrap_or(None))
     }
 
-    /// Hands a chain to a node that has the page at which it is, or asks for that page.
+    /// Hands a chain to a node that holds the current page of the chain, or requests that page.
     fn go_on(&mut self, attempt: &Attempt, chain: usize) -> Result<Flow> {
         let what = match self.options.by {
             By::Client => What::Read,
@@ -506,7 +512,7 @@ impl<'a> Traversal<'a> {
             return Ok(Flow::On);
         }
         let walked = self.chains[chain].walked;
-        // Chains begin on all holders in turn.
+        // The chains are distributed over all holders of a page.
         let holders = &attempt.holders[self.piece(walked.page)];
         let Some(&node) = holders.get(chain % holders.len().max(1)) else {
             return Ok(Flow::Anew);
@@ -519,12 +525,12 @@ impl<'a> Traversal<'a> {
     fn send(&mut self, attempt: &Attempt, node: usize, hop: Hop) -> Result<Flow> {
         let (link, runtime) = (&attempt.links[&node], self.nodes.0.runtime.handle());
         let sent = send(runtime, link.out(), hop.encode(Bytes::new()), || Ok(self.job.check_cancelled()?))?;
-        // Why a link is lost comes as an event.
+        // The reason for a lost link arrives as an event.
         let _ = sent;
         Ok(Flow::On)
     }
 
-    /// A node tells how a chain is.
+    /// Handles the report of a node on a chain.
     fn told(
         &mut self,
         attempt: &mut Attempt,
@@ -572,7 +578,7 @@ impl<'a> Traversal<'a> {
                 return Ok(Flow::Anew);
             }
             Said::Nowhere => {
-                // Else all begins anew, and finds that out.
+                // Otherwise the next attempt finds that the page is missing.
                 let is_somewhere = !attempt.holders[self.piece(walked.page)].is_empty();
                 return Ok(match is_somewhere {
                     true => self.give_up(node, "it does not find a page that is there"),
@@ -588,7 +594,7 @@ impl<'a> Traversal<'a> {
         Error::Pages { name: self.whole.title.clone(), what }
     }
 
-    /// A chain is so far.
+    /// Records the new position of a chain.
     fn move_on(&mut self, chain: usize, walked: Walked) {
         let before = self.chains[chain].walked.steps;
         if !self.over[chain] && walked.steps >= before {
@@ -597,7 +603,7 @@ impl<'a> Traversal<'a> {
         }
     }
 
-    /// Something came on the link to a node.
+    /// Handles a message on the link to a node.
     fn said(&mut self, attempt: &Attempt, node: usize, said: FromLink) -> Result<Flow> {
         let (hop, body) = match said {
             FromLink::Hop(hop, body) if hop.session == attempt.session => (hop, body),
@@ -639,7 +645,7 @@ impl<'a> Traversal<'a> {
         }
     }
 
-    /// Takes a chain where a page says that it goes on.
+    /// Moves a chain to the next page that the current page names.
     fn follow(&mut self, chain: usize, next: u64) -> Result<()> {
         let mut walked = self.chains[chain].walked;
         if next == LAST_PAGE {
@@ -657,7 +663,7 @@ impl<'a> Traversal<'a> {
         Ok(())
     }
 
-    /// Follows a chain as long as its pages are here.
+    /// Follows a chain as long as its pages are in the cache of the client.
     fn follow_kept(&mut self, chain: usize) -> Result<()> {
         while !self.over[chain] {
             let Some(page) = self.kept.get(self.chains[chain].walked.page) else { return Ok(()) };
@@ -671,7 +677,7 @@ impl<'a> Traversal<'a> {
         Ok(())
     }
 
-    /// Tells all nodes that it is over, and takes what it cost.
+    /// Tells all nodes that the traversal is over, and collects their costs.
     fn end(&mut self, mut attempt: Attempt) -> Result<()> {
         let (walked, unheard) = (Walked::default(), Duration::ZERO);
         let end = Hop { session: attempt.session, what: What::End, chain: 0, walked, unheard };
@@ -681,7 +687,7 @@ impl<'a> Traversal<'a> {
         }
         let mut left: BTreeSet<usize> = nodes.into_iter().collect();
         let until = Instant::now() + END_PATIENCE;
-        // What is lost now has done all that was wanted of it.
+        // A node that is lost at this point has already done its work.
         while !left.is_empty() && Instant::now() < until {
             match self.nodes.0.runtime.block_on(async {
                 tokio::time::timeout(PATIENCE, attempt.events.recv()).await.unwrap_or(None)
@@ -712,8 +718,8 @@ impl<'a> Traversal<'a> {
     }
 }
 
-/// Pages that the client keeps: page p where nothing but p, p + n, p + 2 n, ... may be, of n places. Whichever comes first stays:
-/// in a chain that goes round, one that took its place would go before it is wanted.
+/// A direct-mapped cache of pages on the client: page p can only be in slot p mod n of n slots. The first page
+/// in a slot stays: on a cyclic chain, a page that replaced it would be evicted before its next use.
 struct Kept {
     page_bytes: usize,
     numbers: Vec<u64>,

@@ -1,48 +1,49 @@
-//! Which of some ways to send gets the most through: by trial, since nobody knows the network, the processors and the data beforehand.
+//! Finds the fastest of several ways to send by trial, since the network, the processors and the data are not
+//! known beforehand.
 //!
 //! ```text
-//!   way 0 ──► way 1 ──► way 2         up where more then gets through in the same time
-//!         ◄──       ◄──               down where no less then does
+//!   way 0 ──► way 1 ──► way 2         up if the throughput increases
+//!         ◄──       ◄──               down if the throughput does not decrease
 //! ```
 //!
-//! A way is tried for a moment and kept, or taken back; then the next trial comes after twice as long. So do trials of the ways below: what was
-//! worth it once may not be any more.
+//! A way is tried for a short time and then kept or undone. After a failed trial, the pause before the next
+//! trial doubles. Lower ways are tried as well: a higher way may lose its advantage over time.
 
 use std::time::{Duration, Instant};
 
-/// What is looked at together has so many messages at least.
+/// The minimum number of messages in a measurement window.
 const WINDOW_MESSAGES: u32 = 4;
-/// Share of the time that something waits from which on a way above is tried.
+/// The share of time spent waiting above which a higher way is tried.
 const WAITS: f64 = 0.3;
-/// A trial of a way below is kept where no less than so much gets through.
+/// The minimum relative throughput at which a lower way is kept.
 const LOSS: f64 = 0.97;
-/// Trials that gain nothing come no more seldom.
+/// The maximum pause after failed trials.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// How ways are tried.
+/// The parameters of the trials.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct How {
-    /// The last way; the first one is 0.
+    /// The last way; the first way is 0.
     pub way_max: usize,
-    /// What is looked at together takes so long at least.
+    /// The minimum duration of a measurement window.
     pub lasts: Duration,
-    /// A trial of a way above is kept where so many times as much gets through.
+    /// The minimum relative throughput at which a higher way is kept.
     pub gain: f64,
-    /// A trial that gains nothing has so long a pause behind it, each further one twice as long a one.
+    /// The pause after a failed trial; each further failure doubles the pause.
     pub pause: Duration,
 }
 
-/// Decides by what got through which way is taken next.
+/// The state that selects the next way from the measured throughput.
 #[derive(Debug)]
 pub(super) struct Trials {
     how: How,
     way: usize,
     window: Window,
     trial: Option<Trial>,
-    /// When the next trial may begin, and how long after one that gains nothing.
+    /// The earliest time of the next trial. `pause` is the pause after the next failed trial.
     next_trial: Instant,
     pause: Duration,
-    /// The next trial may be of a way above; else it is of one below.
+    /// True if the next trial may be a higher way; otherwise a lower way is tried.
     may_go_up: bool,
 }
 
@@ -54,18 +55,18 @@ struct Window {
     waited: Duration,
 }
 
-/// A way that is being tried.
+/// A trial of a way.
 #[derive(Debug)]
 struct Trial {
     from: usize,
-    /// How much got through a second before.
+    /// The throughput per second before the trial.
     before: f64,
-    /// What was sent before it began is on its way no more.
+    /// True once the data sent before the trial has left the wire.
     has_settled: bool,
 }
 
 impl Trials {
-    /// Begins with way 0.
+    /// Creates the state with way 0.
     pub fn new(how: How, now: Instant) -> Trials {
         let (window, pause) = (Window::new(now), how.pause);
         Trials { how, way: 0, window, trial: None, next_trial: now, pause, may_go_up: true }
@@ -75,7 +76,7 @@ impl Trials {
         self.way
     }
 
-    /// So much got through at once, and waited so long for that.
+    /// Records a sent amount and the time spent waiting for the amount.
     pub fn count(&mut self, amount: f64, waited: Duration, now: Instant) {
         let window = &mut self.window;
         window.amount += amount;
@@ -93,7 +94,7 @@ impl Trials {
             Some(trial) => {
                 let is_up = self.way > trial.from;
                 if rate > trial.before * if is_up { self.how.gain } else { LOSS } {
-                    // Further in this direction may be better still.
+                    // A further step in this direction may be better still.
                     self.pause = self.how.pause;
                     self.next_trial = if is_up { now } else { now + self.pause };
                 } else {
@@ -117,7 +118,7 @@ impl Trials {
         }
     }
 
-    /// For so long there was nothing to send.
+    /// Excludes a period without data to send.
     pub fn pass_over(&mut self, idle: Duration) {
         self.window.began += idle;
     }
@@ -142,7 +143,7 @@ mod tests {
     const HOW: How =
         How { way_max: 2, lasts: Duration::from_millis(250), gain: 1.1, pause: Duration::from_secs(1) };
 
-    /// Ways of the messages of some minutes, of which so much gets through a second with each way.
+    /// Returns the way of each message in some minutes, for the given throughput per second of each way.
     fn ways(trials: &mut Trials, began: Instant, minutes: u32, rate: impl Fn(usize) -> f64) -> Vec<usize> {
         (1..minutes * 1200)
             .map(|step| {
@@ -183,7 +184,7 @@ mod tests {
         let began = Instant::now();
         let mut trials = Trials::new(How { way_max: 1, ..HOW }, began);
         let mut now = began;
-        // Half of the time is idle, more and more of it: the same rate while there is something.
+        // Half of the time or more is idle; the throughput stays the same while there is data.
         for step in 0..400 {
             now += STEP;
             trials.count(1.0, STEP, now);

@@ -1,6 +1,7 @@
 //! Record batches as messages of Arrow Flight.
 //!
-//! A batch may be compressed by zstd, as Arrow's format has it: see `squeeze.rs` for when, `lengths.rs` for what is looked at where it comes in.
+//! A batch may be compressed by zstd, as specified by Arrow: `squeeze.rs` decides on the compression, and
+//! `lengths.rs` checks received batches.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,42 +18,42 @@ use tonic::Status as Refusal;
 
 use super::{lengths::BATCH_BYTES_MAX, protocol::TaskDone, squeeze::LEVELS};
 
-/// Bytes that an answer may have, as it comes and unpacked: a batch.
+/// The maximum bytes of an answer, both received and decompressed: a batch.
 pub(super) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;
-/// Bytes that a request may have: a list of pieces, a map.
+/// The maximum bytes of a request: a list of pieces or a map.
 pub(super) const REQUEST_BYTES_MAX: usize = 16 << 20;
 
-/// When a client may ask again, in milliseconds: the name that gRPC gives it (proposal A6, "server pushback").
+/// The metadata key of the retry delay in milliseconds, named by gRPC (proposal A6, "server pushback").
 const PUSHBACK: &str = "grpc-retry-pushback-ms";
-/// The time after which a client that a node had no room for may ask again.
+/// The delay after which a client may retry if a node had no room.
 const PUSHBACK_TIME: Duration = Duration::from_millis(200);
 
-/// A refusal for want of room, where there may be some soon: it says when to ask again.
+/// Returns a refusal for lack of room, with the delay after which the client may retry.
 pub(super) fn ask_again(why: String) -> Refusal {
     let mut refusal = Refusal::resource_exhausted(why);
     refusal.metadata_mut().insert(PUSHBACK, (PUSHBACK_TIME.as_millis() as u64).into());
     refusal
 }
 
-/// The time after which a refused request may be sent again; `None` where the refusal says no such thing.
+/// Returns the delay after which a refused request may be sent again, or `None` if the refusal has no delay.
 pub(super) fn pushback(refusal: &Refusal) -> Option<Duration> {
     let millis = refusal.metadata().get(PUSHBACK)?.to_str().ok()?.parse().ok()?;
-    // A node that says "at once" must not be asked without a pause.
+    // A delay of 0 must not lead to retries without a pause.
     Some(Duration::from_millis(millis).max(PUSHBACK_TIME / 4))
 }
 
-/// Bytes of a batch that are not worth compressing.
+/// The size in bytes up to which a batch is not compressed.
 const PLAIN_BYTES_MAX: u64 = 4 << 10;
-/// Turns batches of one task into messages.
+/// An encoder that converts the batches of one task to messages.
 pub(super) struct Encoder {
     tracker: DictionaryTracker,
     plain: Way,
-    /// One for each of [`LEVELS`], once it was used: it keeps its zstd's memory, of about a MiB.
+    /// A writer for each used level of [`LEVELS`]: each keeps about 1 MiB of memory for zstd.
     packed: [Option<Way>; LEVELS.len()],
     schema: Option<SchemaRef>,
 }
 
-/// A way to write batches down.
+/// A writer of batches with fixed options.
 #[derive(Default)]
 struct Way {
     options: IpcWriteOptions,
@@ -68,7 +69,7 @@ impl Way {
     }
 }
 
-/// Of buffers in a message, as Arrow's own default has it.
+/// The alignment of buffers in a message, as in Arrow's default.
 const ALIGNMENT: usize = 64;
 
 impl Encoder {
@@ -81,7 +82,8 @@ impl Encoder {
         }
     }
 
-    /// The messages of a batch: before the first one, what its columns are. Plain, or compressed by one of [`LEVELS`].
+    /// Returns the messages of a batch, uncompressed or compressed by one of [`LEVELS`]. The first batch also
+    /// has a message with the schema.
     pub fn batch(
         &mut self,
         batch: &RecordBatch,
@@ -109,7 +111,7 @@ impl Encoder {
         Ok(messages)
     }
 
-    /// The last messages: no rows, and what the task cost.
+    /// Returns the last messages: an empty batch and the cost of the task.
     pub fn done(mut self, done: &TaskDone) -> Result<Vec<FlightData>, arrow_schema::ArrowError> {
         let schema =
             self.schema.clone().unwrap_or_else(|| std::sync::Arc::new(arrow_schema::Schema::empty()));
@@ -119,7 +121,7 @@ impl Encoder {
     }
 }
 
-/// Bytes of the rows of a batch, whatever else lies in its buffers.
+/// Returns the bytes of the rows of a batch, without unused parts of its buffers.
 pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     let bytes = |column: &dyn Array| {
         let texts = match column.data_type() {
@@ -132,7 +134,8 @@ pub fn batch_bytes(batch: &RecordBatch) -> u64 {
     batch.columns().iter().map(|column| bytes(column)).sum()
 }
 
-/// A batch whose views have no buffers but for their own texts: what is written down are all of them, of a slice too.
+/// Returns the batch with view buffers that contain only its own texts: writing a batch includes whole buffers,
+/// even for a slice.
 pub fn compact(batch: RecordBatch) -> RecordBatch {
     let is_view = |column: &ArrayRef| matches!(column.data_type(), DataType::Utf8View | DataType::BinaryView);
     if !batch.columns().iter().any(is_view) {
@@ -148,12 +151,12 @@ pub fn compact(batch: RecordBatch) -> RecordBatch {
     RecordBatch::try_new_with_options(schema, columns.collect(), &options).expect("the same columns")
 }
 
-/// A message of JSON.
+/// Encodes a message as JSON.
 pub(super) fn json(message: &impl Serialize) -> Bytes {
     serde_json::to_vec(message).expect("plain data").into()
 }
 
-/// Bytes of a message on the wire, about.
+/// Returns the approximate bytes of a message on the wire.
 pub(super) fn message_bytes(message: &FlightData) -> u64 {
     (message.data_header.len() + message.data_body.len() + message.app_metadata.len()) as u64
 }

@@ -1,4 +1,4 @@
-//! The end of credentials, and the warnings before it.
+//! The expiry of credentials, and the warnings before the expiry.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -11,14 +11,15 @@ use super::{
     bad,
 };
 
-/// Credentials that end within this time are warned of.
+/// The time before the expiry of credentials during which warnings appear.
 const WARNED: Duration = Duration::from_secs(14 * 86_400);
 
-/// The longest lifetime of credentials; the year of a certificate has four digits.
+/// The maximum lifetime of credentials; the year of a certificate has four digits.
 pub(super) const YEARS_100: Duration = Duration::from_secs(36_500 * 86_400);
 
 impl Expires {
-    /// A sentence for each that has ended or ends within 14 days, by the clock of this machine.
+    /// Returns a sentence for each credential that has expired or expires within 14 days, by the clock of this
+    /// machine.
     pub fn warnings(&self, of: &str) -> Vec<String> {
         self.warnings_at(of, seconds_now())
     }
@@ -31,7 +32,7 @@ impl Expires {
     }
 }
 
-/// A sentence for something that has ended or ends within [`WARNED`].
+/// Returns a sentence for an item that has expired or expires within [`WARNED`].
 pub(super) fn warning(what: &str, expires: u64, now: u64) -> Option<String> {
     let at = time_text(expires);
     match expires.saturating_sub(now) {
@@ -42,7 +43,7 @@ pub(super) fn warning(what: &str, expires: u64, now: u64) -> Option<String> {
     }
 }
 
-/// A time as RFC 3339 has it, in UTC.
+/// Formats a time as RFC 3339, in UTC.
 pub fn time_text(seconds: u64) -> String {
     let at =
         i64::try_from(seconds).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
@@ -54,7 +55,7 @@ pub(super) fn seconds_now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Seconds since 1970 as the claims of a token have them.
+/// Serializes seconds since 1970 in the format of token claims.
 pub(super) mod rfc3339 {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
@@ -71,7 +72,7 @@ pub(super) mod rfc3339 {
     }
 }
 
-/// The end of a certificate, in seconds since 1970.
+/// Returns the expiry of a certificate, in seconds since 1970.
 ///
 /// Source: RFC 5280, section 4.1.
 pub(super) fn certificate_expires(certificate: &CertificateDer<'_>) -> Result<u64> {
@@ -79,7 +80,7 @@ pub(super) fn certificate_expires(certificate: &CertificateDer<'_>) -> Result<u6
         reader.read_sequence(|certificate| {
             let end = certificate.next().read_sequence(|signed| {
                 signed.next().read_tagged(Tag::context(0), |version| version.read_u8())?;
-                // The serial number, the algorithm, the issuer.
+                // The serial number, the algorithm and the issuer.
                 for _ in 0..3 {
                     signed.next().read_der()?;
                 }
@@ -90,7 +91,7 @@ pub(super) fn certificate_expires(certificate: &CertificateDer<'_>) -> Result<u6
                 while signed.read_optional(|rest| rest.read_der())?.is_some() {}
                 Ok(end)
             })?;
-            // The algorithm, the signature.
+            // The algorithm and the signature.
             for _ in 0..2 {
                 certificate.next().read_der()?;
             }
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_certificate_is_read_out_of_it() {
-        // From 2050 on it is written in another way.
+        // From the year 2050 on, the time has another encoding.
         for seconds in [1_795_752_000, 2_524_607_999, 2_524_608_000, 4_102_444_800] {
             let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
             let mut params = rcgen::CertificateParams::new(vec!["a.lan".to_string()]).unwrap();

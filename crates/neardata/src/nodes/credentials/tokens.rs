@@ -1,4 +1,4 @@
-//! Tokens say who their bearer is and what the bearer may do, and are signed. The format is PASETO, version 4, for signatures.
+//! Signed tokens with the name and the rights of their bearer, in the format PASETO v4.public.
 //!
 //! ```text
 //!   v4.public.BASE64(claims, signature)
@@ -6,8 +6,8 @@
 //!   claims: {"sub":"laptop","jti":"0mTq…","iat":"2026-11-27T04:00:00Z","exp":"2027-02-25T04:00:00Z","rights":["read","run"]}
 //! ```
 //!
-//! The version stands for one algorithm, Ed25519, so that no token can ask to be checked in another way. Keys are written as
-//! PASERK has them: `k4.secret.…` and `k4.public.…`.
+//! The version stands for one algorithm, Ed25519, so that a token cannot select a different check. Keys are
+//! written in the PASERK format: `k4.secret.…` and `k4.public.…`.
 //!
 //! Source: PASETO, docs/01-Protocol-Versions/Version4.md and docs/02-Implementation-Guide/04-Claims.md of its specification.
 
@@ -30,16 +30,16 @@ use super::{
 /// The content of a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claims {
-    /// The name of its bearer: tasks of one name wait in one queue.
+    /// The name of the bearer: tasks of one name wait in one queue.
     #[serde(rename = "sub")]
     pub subject: String,
-    /// 128 random bits in base64, which tell the token from other tokens of the same bearer.
+    /// A token id of 128 random bits in base64, which distinguishes tokens of the same bearer.
     #[serde(rename = "jti")]
     pub id: String,
-    /// The time at which it was made, in seconds since 1970.
+    /// The time of issue, in seconds since 1970.
     #[serde(rename = "iat", with = "rfc3339")]
     pub issued: u64,
-    /// The time at which it ends, in seconds since 1970.
+    /// The time of expiry, in seconds since 1970.
     #[serde(rename = "exp", with = "rfc3339")]
     pub expires: u64,
     /// The rights of the bearer.
@@ -47,7 +47,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Claims that hold from now on.
+    /// Creates claims that are valid from the present time.
     pub(super) fn new(subject: &str, rights: &[Right], lifetime: std::time::Duration) -> Result<Claims> {
         let issued = seconds_now();
         let expires = issued + lifetime.min(YEARS_100).as_secs();
@@ -57,13 +57,13 @@ impl Claims {
         Ok(Claims { subject, id, issued, expires, rights })
     }
 
-    /// The command that makes such a token anew.
+    /// Returns the command that renews the token.
     pub(super) fn renewal(&self) -> String {
         renewal(&self.subject, &self.rights)
     }
 }
 
-/// The command that makes credentials for the bearer of a token anew.
+/// Returns the command that renews the credentials of the bearer of a token.
 pub(super) fn renewal(subject: &str, rights: &[Right]) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let name = if !subject.is_empty() && subject.chars().all(is_plain) { subject } else { "NAME" };
@@ -76,13 +76,13 @@ pub(super) fn renewal(subject: &str, rights: &[Right]) -> String {
     }
 }
 
-/// Makes a key that signs tokens.
+/// Generates a key that signs tokens.
 pub(super) fn new_key() -> Result<String> {
     let pair = AsymmetricKeyPair::<V4>::generate().map_err(|error| bad(format!("{error:?}")))?;
     Ok(written(&pair.secret))
 }
 
-/// The key that checks what the other one signs.
+/// Returns the public key that checks signatures of the secret key.
 pub(super) fn public_key(secret: &str) -> Result<String> {
     let public = AsymmetricPublicKey::try_from(&secret_of(secret)?);
     Ok(written(&public.map_err(|_| bad("the authority's token_key is no key"))?))
@@ -104,7 +104,8 @@ pub(super) fn sign(secret: &str, claims: &Claims) -> Result<String> {
     signed.map_err(|error| bad(format!("a token cannot be signed: {error:?}")))
 }
 
-/// The claims of a token that this key's owner signed, whether it has expired or not.
+/// Returns the claims of a token that was signed with the matching secret key. The time of expiry is not
+/// checked.
 pub(super) fn verify(public: &str, token: &str) -> Result<Claims> {
     let parsed = parse(token)?;
     let key = AsymmetricPublicKey::<V4>::try_from(public);
@@ -114,7 +115,7 @@ pub(super) fn verify(public: &str, token: &str) -> Result<Claims> {
     claims_of(trusted.payload().as_bytes())
 }
 
-/// The claims of one's own token, whoever signed it.
+/// Returns the claims of a token without verification, for the owner of the token.
 pub(super) fn read_unverified(token: &str) -> Result<Claims> {
     claims_of(parse(token)?.untrusted_payload())
 }
@@ -134,7 +135,7 @@ fn claims_of(payload: &[u8]) -> Result<Claims> {
     serde_json::from_slice(payload).map_err(|error| bad(format!("the claims of the token: {error}")))
 }
 
-/// The content of a token of version 1, which was `claims.signature`, both in base64.
+/// The content of a token of version 1, in the form `claims.signature` with both parts in base64.
 #[derive(Deserialize)]
 pub(super) struct Version1 {
     name: String,
@@ -162,14 +163,14 @@ mod tests {
         Claims::new("laptop", rights, Duration::from_secs(86_400)).unwrap()
     }
 
-    /// 4-S-2 of the specification's test vectors: its key, a token that others made.
+    /// Test vector 4-S-2 of the specification: its key, and a token from another implementation.
     #[test]
     fn a_token_that_others_made_is_understood() {
         let public = "k4.public.Hrnbu7wEfAP9cGBOAHHwmH4Wsot1ciXBHwBBXQ4gsaI";
         let token = "v4.public.eyJkYXRhIjoidGhpcyBpcyBhIHNpZ25lZCBtZXNzYWdlIiwiZXhwIjoiMjAyMi0wMS0wMVQwMDowMDowMCswMDowMCJ9\
                      v3Jt8mx_TdM2ceTGoqwrh4yDFn0XsHvvV_D0DtwQxVrJEBMl0F2caAdgnpKlt4p7xBnx1HcO-SPo8FPp214HDw.\
                      eyJraWQiOiJ6VmhNaVBCUDlmUmYyc25FY1Q3Z0ZUaW9lQTlDT2NOeTlEZmdMMVc2MGhhTiJ9";
-        // Its signature is right; its claims are another program's.
+        // The signature is valid; the claims belong to another program.
         let error = verify(public, token).unwrap_err().to_string();
         assert!(error.contains("missing field `sub`"), "{error}");
         let other = public_key(&new_key().unwrap()).unwrap();
@@ -215,7 +216,7 @@ mod tests {
             verify(&public_key(&secret).unwrap(), &format!("{claims}.{claims}")).unwrap_err().to_string();
         let command = "`inshore node credentials DIR --for-client laptop --rights read,run`";
         assert!(error.contains("older version") && error.contains(command), "{error}");
-        // A name that a stranger wrote does not become a part of the command.
+        // A malicious name does not become a part of the command.
         assert!(renewal("a; rm -rf /", &[Right::Read]).contains("--for-client NAME"));
         assert!(renewal("a", &[Right::Relay]).contains("--for-node a --address"));
     }

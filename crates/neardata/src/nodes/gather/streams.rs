@@ -1,4 +1,4 @@
-//! Answers of several nodes side by side, one stream of batches from each.
+//! The answers of several nodes in parallel, with one stream of batches from each node.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -16,10 +16,11 @@ use super::{
     Gather, Gathered, LOOK, Message, RunOptions, check_lines,
 };
 
-/// Asks the nodes that have the files for one answer each, and gives the batches of each as they come. With `by_line`, files whose
-/// pieces do not end with a line are refused.
+/// Requests one answer from each node that has some of the files, and returns the batches of each answer as
+/// they arrive. With `by_line`, files whose pieces do not end with a line are refused.
 ///
-/// A kind of work whose answer is in order of a key can go on elsewhere behind the last key: see [`Streams::replace`].
+/// If the answer of a kind of work is sorted by a key, another node can continue after the last key: see
+/// [`Streams::replace`].
 ///
 /// # Errors
 /// As [`run_on_nodes`](super::run_on_nodes).
@@ -39,10 +40,12 @@ pub fn stream_from_nodes(
     Ok(Streams::of(gather))
 }
 
-/// The same, of which this machine does a part where `options` let it: it pulls shards as nodes do. Its work is one answer
-/// more, the last one, and whoever calls gives it, in a thread of its own, by [`Help::work`].
+/// Does the same as [`stream_from_nodes`], with a part of the work on this machine if `options` permit: this
+/// machine pulls shards as nodes do. Its work is one more answer, the last stream, and the caller produces the
+/// answer in a separate thread with [`Help::work`].
 ///
-/// Memory: half of what is free goes to the help, or all with [`HelpWith::takes_all_memory`], and none where that is too little.
+/// Memory: half of the free memory goes to the help, or all with [`HelpWith::takes_all_memory`], and none if
+/// the memory is too small.
 ///
 /// # Errors
 /// As [`run_on_nodes`](super::run_on_nodes).
@@ -63,10 +66,10 @@ pub fn stream_with_help(
     Ok((streams, help))
 }
 
-/// Asks every node for one answer that is about no file.
+/// Requests one answer from every node for work that reads no file.
 ///
 /// # Errors
-/// None yet; as [`stream_from_nodes`] when answers are taken.
+/// No errors from this call; taking answers can return the errors of [`stream_from_nodes`].
 pub fn stream_from_each(
     nodes: &Nodes,
     job: &Context,
@@ -79,13 +82,13 @@ pub fn stream_from_each(
     Ok(Streams::of(gather))
 }
 
-/// The answers of several nodes, side by side.
+/// The answers of several nodes, in parallel streams.
 #[derive(Debug)]
 pub struct Streams {
     gather: Gather,
-    /// The last messages of streams that ended.
+    /// The final messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
-    /// The part of this machine.
+    /// The state of this machine's part.
     helps: Option<Arc<Helps>>,
 }
 
@@ -94,20 +97,21 @@ impl Streams {
         Streams { gather, done: BTreeMap::new(), helps: None }
     }
 
-    /// How many streams there are; more after [`Self::replace`].
+    /// Returns the number of streams; [`Self::replace`] adds streams.
     pub fn len(&self) -> usize {
         self.gather.run.state().scheduler.attempts()
     }
 
-    /// Whether there is none: nothing was asked for.
+    /// Returns true if there are no streams: no work was requested.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The next batch of a stream; `None` at its end.
+    /// Returns the next batch of a stream, or `None` at its end.
     ///
     /// # Errors
-    /// Why the node is lost: it can be [replaced](Self::replace). [`Error::Deadline`] and [`Error::Store`] (stopped) cannot.
+    /// The reason why the node is lost: the stream can be [replaced](Self::replace). After [`Error::Deadline`]
+    /// and [`Error::Store`] (stopped) the stream cannot be replaced.
     pub fn next(&mut self, stream: usize) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(next) = self.next_within(stream, LOOK)? {
@@ -116,7 +120,8 @@ impl Streams {
         }
     }
 
-    /// The next batch of a stream, if it comes within `wait`: `None` where nothing came, `Some(None)` at its end.
+    /// Returns the next batch of a stream if the batch comes within `wait`: `None` if there is no batch yet,
+    /// `Some(None)` at the end.
     ///
     /// # Errors
     /// As [`Self::next`].
@@ -135,7 +140,7 @@ impl Streams {
         }
     }
 
-    /// Why a stream was given up, where it was.
+    /// Returns the reason why a stream was given up, if any.
     fn failed(&self, stream: usize) -> Option<Error> {
         let state = self.gather.run.state();
         let what = state.scheduler.failed(stream)?.to_string();
@@ -144,14 +149,14 @@ impl Streams {
         Some(Error::Lost { node, what })
     }
 
-    /// All of an answer is here: it counts where it is about all shards that its node was handed.
+    /// Accepts a complete answer if the answer covers all shards that its node was handed.
     fn ended(&mut self, stream: usize) -> Result<()> {
         let done = {
             let state = self.gather.run.state();
             let told = state.links.get(&stream).map(|link| link.told.clone());
             told.and_then(|told| told.lock().expect("no panic under this lock").done.clone())
         };
-        // A task that was cancelled before it pulled anything says nothing.
+        // A task that was cancelled before its first pull sends no final message.
         if let Some(done) = done {
             let shards = done.shards.iter().map(|&shard| shard as usize).collect();
             self.gather.run.tell(Happened::Completed { attempt: stream, shards });
@@ -160,31 +165,32 @@ impl Streams {
         self.failed(stream).map_or(Ok(()), Err)
     }
 
-    /// Whether this machine answers, and no node.
+    /// Returns true if the answer comes from this machine.
     pub fn is_here(&self, stream: usize) -> bool {
         self.gather.run.state().scheduler.puller(stream) == Puller::Client
     }
 
-    /// The address of the node that answers.
+    /// Returns the address of the node that answers.
     pub fn node(&self, stream: usize) -> &str {
         let puller = self.gather.run.state().scheduler.puller(stream);
         self.gather.run.address(puller)
     }
 
-    /// What the work of a stream said at its end.
+    /// Returns the summary at the end of a stream.
     pub fn summary(&self, stream: usize) -> Option<&Value> {
         self.done.get(&stream).map(|done| &done.summary)
     }
 
-    /// The stream whose answer was lost, for what a stream is asked for, if it is about such.
+    /// Returns the lost stream whose work a stream repeats, if any.
     pub fn origin(&self, stream: usize) -> Option<usize> {
         self.gather.run.state().scheduler.origin(stream)
     }
 
-    /// Asks other nodes for all that a lost one was asked for: there are [more](Self::len) streams then, whose answers begin anew.
+    /// Requests the work of a lost stream from other nodes: this adds [streams](Self::len), whose answers begin
+    /// again.
     ///
     /// # Errors
-    /// [`Error::Missing`] where no other node has it.
+    /// [`Error::Missing`] if no other node has the data.
     pub fn replace(&mut self, stream: usize, why: &Error) -> Result<()> {
         let is_gone = !matches!(why, Error::SetAside { .. });
         let puller = self.gather.run.state().scheduler.puller(stream);
@@ -203,12 +209,12 @@ impl Streams {
         }
     }
 
-    /// How many parts of files no node that answers has.
+    /// Returns the number of parts of files that no reachable node has.
     pub fn missing(&self) -> usize {
         self.gather.run.missing(&self.gather.run.state()).len()
     }
 
-    /// What it all cost.
+    /// Ends the streams and returns the costs.
     pub fn finish(self) -> Gathered {
         let Streams { gather, helps, .. } = self;
         let run = gather.run.clone();

@@ -1,7 +1,8 @@
-//! Drives the scheduler with nodes, a client and a clock that do not exist.
+//! Drives the scheduler with simulated nodes, a simulated client and a simulated clock.
 //!
-//! Nodes have speeds of their own; they stall, fall silent for ever or for a while, die, refuse, lie, say things twice or too late.
-//! The world keeps its own account of who has which shard, and compares.
+//! Nodes have different speeds and faults: nodes stall, fall silent for ever or for a while, die, refuse tasks,
+//! send wrong messages, or send messages twice or late. The simulation keeps an independent record of the owner
+//! of each shard and compares the two.
 
 use std::{
     cmp::Reverse,
@@ -11,7 +12,7 @@ use std::{
 
 use super::{Action, CREDIT, Event, Order, Puller, SMALL_BYTES, Scheduler, ShardState};
 
-/// Numbers that look random, from a seed.
+/// A pseudo-random number generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -26,22 +27,22 @@ impl Dice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Nothing more comes, and the connection stays.
+    /// No more messages arrive, and the connection stays open.
     Silent,
-    /// Nothing comes for some time; then all of it.
+    /// No messages arrive for some time, and then all of them.
     Partition,
     Dies,
-    /// It takes no task.
+    /// The node refuses every task.
     Refuses,
-    /// It answers a shard that it was not handed.
+    /// The node answers a shard that it was not handed.
     Foreign,
-    /// It pulls more than it was handed.
+    /// The node pulls more than it was handed.
     Greedy,
-    /// It ends before all is answered.
+    /// The node ends the task before all shards are answered.
     EndsEarly,
-    /// Everything is said twice.
+    /// The node sends every message twice.
     Twice,
-    /// It cannot read some shards.
+    /// The node cannot read some shards.
     Unreadable,
 }
 
@@ -60,7 +61,7 @@ const FAULTS: [Fault; 9] = [
 struct Node {
     bytes_per_ms: u64,
     fault: Fault,
-    /// When the fault begins, and when a partition ends.
+    /// The time when the fault begins. `to` is the end of a partition.
     from: u64,
     to: u64,
 }
@@ -68,24 +69,24 @@ struct Node {
 /// The work of a task.
 #[derive(Default)]
 struct Work {
-    /// Handed out and not begun.
+    /// The shards handed out and not begun.
     ahead: VecDeque<usize>,
     read: Vec<usize>,
     is_busy: bool,
     ends: bool,
 }
 
-/// Something that happens at a time.
+/// An event of the simulation at a point in time.
 #[derive(Clone, Debug)]
 enum Happens {
-    /// A task has its place.
+    /// A task gets a slot.
     Runs(usize),
-    /// A task has read the shard that it worked on.
+    /// A task has read its current shard.
     Read(usize, usize),
     Hears(Event),
-    /// The client looks at what it waits for.
+    /// The client polls the answers that it waits for.
     Looks,
-    /// A thread of the client has done its shard.
+    /// A thread of the client has finished its shard.
     Done(usize, usize),
     ClientPulls(usize),
 }
@@ -104,15 +105,15 @@ struct World {
     happens: BinaryHeap<Reverse<(u64, u64)>>,
     what: BTreeMap<(u64, u64), Happens>,
     works: BTreeMap<usize, Work>,
-    /// Answers that came, of each attempt in order.
+    /// The answers that arrived, for each attempt in order.
     arrived: BTreeMap<usize, VecDeque<Event>>,
-    /// The puller that has a shard, by the account of this world.
+    /// The puller of each shard, by the record of the simulation.
     owner: Vec<Option<usize>>,
     handed: BTreeMap<usize, (usize, usize)>,
     cancelled: BTreeSet<usize>,
     answered: Vec<u32>,
     missing: BTreeSet<usize>,
-    /// Shards of which nothing more was wanted.
+    /// The shards of which no more was wanted.
     skipped: BTreeSet<usize>,
     trace: Vec<String>,
 }
@@ -196,7 +197,7 @@ impl World {
         fault.unwrap_or(Fault::None)
     }
 
-    /// A node says something, which takes a moment, or longer.
+    /// Sends a message of a node with a short or long delay.
     fn say(&mut self, attempt: usize, event: Event) {
         let way = 1 + self.dice.below(3);
         match self.fault_of(attempt) {
@@ -209,7 +210,7 @@ impl World {
                 self.after(3, Happens::Hears(event.clone()));
                 self.after(3, Happens::Hears(event));
             }
-            // Messages come in the order in which they were sent.
+            // Messages arrive in the order in which they were sent.
             _ => self.after(3, Happens::Hears(event)),
         }
     }
@@ -229,7 +230,7 @@ impl World {
         self.act(actions);
     }
 
-    /// A shard is answered once, by the puller that had it.
+    /// Asserts that a shard is answered once, by the puller that had it.
     fn account(&mut self, before: &[ShardState]) {
         for (shard, &before) in before.iter().enumerate() {
             let now = self.scheduler.state(shard);
@@ -298,7 +299,7 @@ impl World {
         self.go_on(attempt);
     }
 
-    /// A task begins the next shard, or ends.
+    /// Begins the next shard of a task, or ends the task.
     fn go_on(&mut self, attempt: usize) {
         let (node, fault) = (self.scheduler.puller(attempt).node(), self.fault_of(attempt));
         let work = self.works.get_mut(&attempt).expect("it was begun");
@@ -349,7 +350,8 @@ impl World {
         self.go_on(attempt);
     }
 
-    /// Something arrives at the client. Answers wait for their turn, all else is for the scheduler at once.
+    /// Delivers a message to the client. Answers wait for their turn; all other messages go to the scheduler at
+    /// once.
     fn hears(&mut self, event: Event) {
         let attempt = match &event {
             Event::Answered { attempt, .. }
@@ -363,7 +365,7 @@ impl World {
             _ => return self.tell(event),
         };
         if self.cancelled.contains(&attempt) {
-            // An answer that is late: the scheduler knows its attempt as over.
+            // A late answer: the attempt is already over for the scheduler.
             assert!(self.scheduler.on(self.now(), event).is_empty());
             return;
         }
@@ -371,7 +373,7 @@ impl World {
         self.take();
     }
 
-    /// Takes answers: those of the first open shard, or any that is complete.
+    /// Takes the answers of the first open shard, or any complete answer.
     fn take(&mut self) {
         match self.order {
             Order::Window(_) => {
@@ -471,7 +473,7 @@ impl World {
                     Order::Combined => {
                         let work = self.works.get_mut(&attempt).expect("it was begun");
                         work.read.push(shard);
-                        // It gives its answer now and then, as a thread that has no more memory would.
+                        // The thread gives its answer at random times, as a thread without free memory would.
                         if self.dice.below(3) == 0 {
                             let shards = self.works[&attempt].read.clone();
                             self.tell(Event::Completed { attempt, shards });
@@ -484,7 +486,7 @@ impl World {
         }
     }
 
-    /// Runs to the end; what the job came to, and what happened.
+    /// Runs the simulation to the end. Returns true if the job completed, and the trace of events.
     fn run(mut self) -> (bool, Vec<String>) {
         let actions = self.scheduler.start(self.now());
         self.act(actions);
@@ -507,7 +509,7 @@ impl World {
             }
         }
         let open: Vec<usize> = (0..self.bytes.len()).filter(|&shard| self.is_open(shard)).collect();
-        // Only a silent node that is alone with what is waited for keeps a job from its end.
+        // A job may only remain open if a silent node is the only holder of the awaited shards.
         let waited = match self.order {
             Order::Window(_) => &open[..open.len().min(1)],
             Order::Combined => &open[..],
@@ -549,7 +551,8 @@ fn every_shard_is_answered_once_or_declared_missing_whatever_nodes_do() {
     assert!(good > all / 3 && good < all, "{good} of {all} jobs came to a good end");
 }
 
-/// The tail of reading ahead: a slow node that holds two of the last shards keeps the others waiting for these two, and for no more.
+/// Measures the tail due to read-ahead: if a slow node holds two of the last shards, the others wait for these
+/// two shards and no more.
 #[test]
 fn the_tail_of_a_slow_node_is_its_credit() {
     let mut world = World::new(1);
