@@ -27,7 +27,7 @@ pub enum Error {
         offset: u64,
         /// The number of bytes that would have been accepted.
         limit: u64,
-        /// Whether the bytes read so far contain a NUL byte, which text does not.
+        /// True if the bytes read so far contain a NUL byte, which text does not.
         has_nul: bool,
     },
 }

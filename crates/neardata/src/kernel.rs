@@ -110,7 +110,7 @@ pub struct FileBlocks<'a> {
 pub enum Border {
     /// After a line feed: a block has whole lines, and the last line of a source may lack its line feed.
     Line {
-        /// Whether the kernel calls [`Block::first_line`], which requires counting the lines of all blocks.
+        /// True if the kernel calls [`Block::first_line`], which requires counting the lines of all blocks.
         numbered: bool,
     },
     /// Anywhere.

@@ -31,7 +31,7 @@ const AHEAD: usize = 2;
 const AHEAD_MANY: usize = 4;
 /// The number of bytes read with a block beyond its end, which usually contain the end of the block's last line.
 const MARGIN_BYTES: usize = 4096;
-/// The number of bytes of each further read if the line did not end in the margin.
+/// The size of the buffer for further reads if the line did not end in the margin; one read fills half of the buffer.
 const MORE_BYTES: usize = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 

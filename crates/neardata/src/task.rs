@@ -260,7 +260,7 @@ pub trait Portable: Kernel + Sized {
         false
     }
 
-    /// Whether a client may run shards of a job itself, by reading the nodes' data as streams, with the same parts as
+    /// True if a client may run shards of a job itself, by reading the nodes' data as streams, with the same parts as
     /// result.
     const CAN_HELP: bool = false;
 

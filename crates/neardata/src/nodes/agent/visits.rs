@@ -332,7 +332,7 @@ struct Visiting<'a> {
     runtime: Handle,
     /// The pieces in this node's store.
     own: Vec<Option<CheckedFile>>,
-    /// Whether each piece's extent headers were loaded into memory, as far as they fit.
+    /// True for each piece whose extent headers were loaded into memory, as far as they fit.
     remembered: Vec<bool>,
     spare: Vec<Buffer>,
     /// The pending page reads. `flying` has the visit of each read, at the same index.
