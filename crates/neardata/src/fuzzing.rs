@@ -1,5 +1,5 @@
 //! Entry points for the fuzz target in `fuzz/`: messages that nodes and clients receive from each other. No input may
-//! cause a panic, and every message that parses is serialized again to the same text.
+//! cause a panic, and every parsed message survives a round trip through its serialized form.
 
 use std::{
     cell::Cell,

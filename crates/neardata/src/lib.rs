@@ -9,15 +9,16 @@
 //! - [`run`]: reads the blocks of all sources with all threads of a job and delivers the parts in order.
 //!
 //! ```text
-//!   Source, Source, ...          claimed in order       parts, handed over in order
+//!   Source, Source, ...          claimed in order       parts, delivered in order
 //!    └─ block 0, 1, 2 ... ──► worker: read ─ Kernel ──┐
 //!                        ──► worker: read ─ Kernel ──┴──► consumer (one at a time)
 //! ```
 //!
 //! A file in the page cache is copied in blocks that fit a core's cache. Other files and datasets are read past the
 //! page cache; each worker has its next blocks in flight while processing one block. A block ends at a line end: the
-//! worker with the block in which a line begins reads the rest of the line. So workers are independent, and a source
-//! can be cut anywhere, also between nodes. A stream, which has to be read sequentially, goes to one worker.
+//! worker with the block in which a line begins reads the rest of the line. Workers are therefore independent,
+//! and a source can be cut anywhere, also between nodes. A stream, which has to be read sequentially, goes to one
+//! worker.
 //!
 //! Papers: kernels in the storage device, 2014 thesis chapter 5; 2016 article section 7.
 #![warn(missing_docs)]

@@ -161,7 +161,7 @@ fn stream(bytes: Vec<u8>) -> Source {
     Source::new("stream", move |_| Ok(Opened::Stream(Box::new(std::io::Cursor::new(bytes)))))
 }
 
-/// A stream that returns a few bytes at a time, as a pipe does.
+/// Returns a source that yields a few bytes at a time, as a pipe does.
 fn trickle(bytes: Vec<u8>) -> Source {
     struct Trickle(std::io::Cursor<Vec<u8>>, usize);
     impl Read for Trickle {

@@ -7,6 +7,15 @@
 //! A task stops when its connection breaks: the job's cancellation flag is set as soon as the answer stream is dropped.
 //! The same flag ends a task at its deadline.
 //!
+//! The submodules:
+//!
+//! - `admission`: checks the headers of requests before their bodies are read.
+//! - `requests`: accounts for the memory of requests and answers.
+//! - `handed`: queues the shards that clients hand to running tasks.
+//! - `loads`, `receiving`: limit and receive the files that clients load.
+//! - `visits`: takes part in traversals.
+//! - `latest`: queries drives that may hang.
+//!
 //! Memory: the budgets of the running tasks, plus for each task the messages in flight (at most two batches and the
 //! connection's buffers, about 1 MiB).
 

@@ -1,7 +1,7 @@
 //! Shards that a client hands to a running task, and that the task pulls.
 //!
 //! ```text
-//!   client ── "hand-out" ──► queue ──► Pulls ──► work, which asks for the next one when it has read the one before
+//!   client ── "hand-out" ──► queue ──► Pulls ──► work: requests the next shard after reading the previous one
 //!      ◄──── TaskPulls, between answers ──┘
 //! ```
 

@@ -2,15 +2,15 @@
 //! store.
 //!
 //! ```text
-//!   link from another node ─┐               ┌─► next page local ──► read the page
-//!   link from the client ───┴─► inbox ─► thread ─► next page remote ─► hop on a link to that node
-//!                                           └─► client: progress of chains, and their ends
+//!   link from another node ─┐                     ┌─► next page local:  read the page
+//!   link from the client ───┴─► inbox ─► thread ──┼─► next page remote: hop on a link to that node
+//!                                                 └─► client: progress of chains, and their ends
 //! ```
 //!
-//! A client opens a traversal on every node that holds a part of the file, on each as a task with its own token.
-//! Afterwards a chain moves from node to node without the client, since each node does only the work that this client
-//! asked the node for. The sender of a hop has to prove that the sender is a node (the right to relay), and has to know
-//! the traversal's session number, which is too large to guess.
+//! A client opens a traversal on every node that holds a part of the file, on each as a task with the client's
+//! token. Afterwards a chain moves from node to node without the client, since each node does only the work that this
+//! client requested. The sender of a hop has to be the traversal's client or a node (with the right to relay), and has
+//! to know the traversal's session number, which is too large to guess.
 //!
 //! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
 //! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
@@ -332,7 +332,7 @@ struct Visiting<'a> {
     runtime: Handle,
     /// The pieces in this node's store.
     own: Vec<Option<CheckedFile>>,
-    /// True for each piece whose extent headers were loaded into memory, as far as they fit.
+    /// True for each piece whose extent headers were loaded into memory, as far as memory allows.
     remembered: Vec<bool>,
     spare: Vec<Buffer>,
     /// The pending page reads. `flying` has the visit of each read, at the same index.
