@@ -196,8 +196,8 @@ struct Running {
     began: Instant,
     handed: Arc<Handed>,
     key: Option<u64>,
-    /// The compression state that all reads beside this task share, so that reads of a second each need not learn the
-    /// level anew. Each read beside the task holds a clone, so the reference count is the number of such reads.
+    /// The compression state that all reads beside this task share, since reads of about a second each would have to
+    /// learn the level anew. Each read beside the task holds a clone, so the reference count limits these reads.
     beside: Arc<Mutex<Squeeze>>,
 }
 
