@@ -1,6 +1,6 @@
-//! The kernels of `sdk/rust/kernels` as native code, under the same runner as their WebAssembly: what `bench/kernels.py` compares
-//! with. `native_kernels scan|search|words THREADS BLOCK_BYTES ARGUMENT FILE...` writes the result to standard output, and
-//! seconds of the run to standard error.
+//! Runs the kernels of `sdk/rust/kernels` as native code, with the same runner as their WebAssembly, as the baseline of
+//! `bench/kernels.py`. `native_kernels scan|search|words THREADS BLOCK_BYTES ARGUMENT FILE...` writes the result to
+//! standard output, and the run time in seconds to standard error.
 
 use std::{
     cell::RefCell,
@@ -22,43 +22,43 @@ mod search;
 mod words;
 
 thread_local! {
-    /// What the kernel on this thread has emitted.
+    /// The output of the kernel on this thread.
     static EMITTED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The bytes that a kernel speaks of.
+/// Returns the bytes to which a kernel's pointer and length refer.
 ///
 /// # Safety
-/// They are there while they are used.
+/// The bytes have to stay valid while they are used.
 unsafe fn bytes<'a>(at: *const u8, length: usize) -> &'a [u8] {
-    // SAFETY: as whoever calls has promised.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(at, length) }
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn inshore_emit(at: *const u8, length: usize) {
-    // SAFETY: of a slice of the kernel.
+    // SAFETY: the kernel passes a valid slice.
     EMITTED.with_borrow_mut(|emitted| emitted.extend_from_slice(unsafe { bytes(at, length) }));
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn inshore_memmem(hay: *const u8, hay_len: usize, needle: *const u8, needle_len: usize) -> i64 {
-    // SAFETY: of slices of the kernel.
+    // SAFETY: the kernel passes valid slices.
     let (hay, needle) = unsafe { (bytes(hay, hay_len), bytes(needle, needle_len)) };
     memmem::find(hay, needle).map_or(-1, |at| at as i64)
 }
 
-/// Makes what works on blocks, from arguments.
+/// The constructor of a worker, from the kernel's argument.
 type Make = fn(&[u8]) -> Result<Box<dyn Worker>, i32>;
 
-/// A kernel of the SDK as one of this crate.
+/// A kernel of the SDK as a kernel of this crate.
 struct Native {
     argument: Vec<u8>,
     block_bytes: usize,
     make: Make,
 }
 
-/// What a worker keeps.
+/// The state of a worker.
 trait Worker: Send {
     fn block(&mut self, block: &[u8], offset: u64) -> Result<(), i32>;
     fn save(&mut self);
@@ -66,9 +66,9 @@ trait Worker: Send {
     fn finish(&mut self);
 }
 
-/// One with a state.
+/// A kernel with a state.
 struct WithState<K>(K);
-/// One whose results come in order.
+/// A kernel whose results are written in order.
 struct InOrder<K>(K);
 
 impl<K: State + Send> Worker for WithState<K> {

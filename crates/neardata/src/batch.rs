@@ -1,14 +1,15 @@
-//! How many blocks are given at once to a kernel that reads them itself: so many that it counts little that it has to be asked,
-//! and so few that no other worker waits long for the last of them.
+//! Chooses the number of blocks that a kernel which reads blocks itself gets at once: enough to make the cost of each
+//! call small, and few enough that no other worker waits long for the last blocks.
 
 use std::time::Duration;
 
-/// Half of the parts that may wait for their turn.
+/// The largest batch: half of the parts that may wait for their turn.
 const BLOCKS_MAX: u64 = 32;
-/// To ask costs some 20 us. Where others want the cores too, that much of a time slice is taken away now and then.
+/// The target time of a batch. One call costs some 20 us. On a busy machine, the scheduler takes about this much of a
+/// time slice away now and then.
 const TIME: Duration = Duration::from_millis(10);
 
-/// The blocks that a worker takes at once, by how long the last ones took.
+/// The batch size of a worker, adapted to the time of the last batches.
 #[derive(Debug)]
 pub(crate) struct Batch {
     blocks: u64,
@@ -25,7 +26,7 @@ impl Batch {
         self.blocks
     }
 
-    /// So many blocks took so long.
+    /// Adapts the batch size to the time that the last batch of `blocks` blocks took.
     pub fn took(&mut self, blocks: u64, time: Duration) {
         if time > 2 * TIME {
             self.blocks = (self.blocks / 2).max(1);
@@ -46,7 +47,7 @@ mod tests {
             batch.took(batch.blocks(), TIME / 2);
         }
         assert_eq!(batch.blocks(), BLOCKS_MAX);
-        // The end of a file says nothing about more of them.
+        // A short batch at the end of a file does not change the size.
         let mut short = Batch::default();
         short.took(1, TIME / 2);
         assert_eq!(short.blocks(), Batch::default().blocks());

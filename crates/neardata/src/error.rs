@@ -1,33 +1,33 @@
-//! What can go wrong when blocks are read.
+//! Errors of reading blocks.
 
 use inshore_store::format_bytes;
 
 /// The result of reading blocks.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of reading blocks. A message says what failed, where, what was found and what was expected.
+/// Errors of reading blocks. A message names the operation, the place, the value found and the value expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store, or a file of the file system.
+    /// An error of the store, or of a file in the file system.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// What gives a stream, such as a decompressor.
+    /// An error of a stream's producer, such as a decompressor.
     #[error(transparent)]
     Stream(Box<dyn std::error::Error + Send + Sync>),
-    /// A line that does not fit the part of the budget that is for one.
+    /// A line that exceeds the part of the budget for a single line.
     #[error(
         "{source_name}: a line that begins at byte {offset} exceeds the {} that the budget has for one",
         format_bytes(*limit)
     )]
     LineTooLong {
-        /// The source.
+        /// The name of the source.
         source_name: String,
-        /// Where the line begins.
+        /// The offset of the line's start.
         offset: u64,
-        /// Bytes that would have been accepted.
+        /// The number of bytes that would have been accepted.
         limit: u64,
-        /// Whether there is a NUL byte among those that were seen of it: then it is no line of text.
+        /// True if the bytes read so far contain a NUL byte, which text does not.
         has_nul: bool,
     },
 }
@@ -39,7 +39,8 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 impl Error {
-    /// An error of reading a stream: what a decompressor says names the source already, what the system says does not.
+    /// Converts an error of reading a stream. A decompressor's error names the source already; `name` is added to a
+    /// system error.
     pub fn from_read(name: &str, error: std::io::Error) -> Error {
         if error.get_ref().is_some() {
             return Error::Stream(error.into_inner().expect("looked at just now"));
@@ -47,7 +48,7 @@ impl Error {
         Error::Store(inshore_store::Error::Io { what: "read".to_string(), path: name.into(), source: error })
     }
 
-    /// Whether a job was asked to stop.
+    /// Returns true if the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Store(inshore_store::Error::Cancelled))
     }

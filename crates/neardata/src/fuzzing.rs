@@ -1,5 +1,5 @@
-//! What nodes and clients read from each other, for the target in `fuzz/`: whatever the bytes are, nothing panics, and what is
-//! understood is said again in the same words.
+//! Entry points for the fuzz target in `fuzz/`: messages that nodes and clients receive from each other. No input may
+//! cause a panic, and every parsed message survives a round trip through its serialized form.
 
 use std::{
     cell::Cell,
@@ -21,7 +21,7 @@ fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
     Some(message)
 }
 
-/// A message of JSON, of any kind; the first byte says of which.
+/// Parses a JSON message; the first byte selects the type.
 pub fn message(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 9 {
@@ -29,7 +29,7 @@ pub fn message(bytes: &[u8]) {
         1 => drop(again::<protocol::LoadStep>(bytes)),
         2 => {
             let map = again::<protocol::Map>(bytes);
-            // What is sound can be added up.
+            // The sum of a sound map's lengths does not overflow.
             if let Some(map) = map.filter(protocol::Map::is_sound) {
                 let _ = map.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             }
@@ -43,11 +43,12 @@ pub fn message(bytes: &[u8]) {
     }
 }
 
-/// A message with a batch, its header before its body: what is let through is unpacked in little memory.
+/// Decodes a message with a batch, its header before its body. A batch that passes the length check is decoded in
+/// little memory.
 fn batch(bytes: &[u8]) {
     let Some((length, bytes)) = bytes.split_first_chunk::<2>() else { return };
     let header = usize::from(u16::from_le_bytes(*length)).min(bytes.len());
-    // As the wire has them: the header where its numbers are aligned.
+    // The same layout as on the wire: the header is aligned for its numbers.
     let (header, body) = (bytes[..header].to_vec(), &bytes[header..]);
     if check_lengths(&header, body).is_err() {
         return;
@@ -66,7 +67,8 @@ thread_local! {
     static MAY_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The library asserts some of what a batch claims; whoever reads answers of nodes catches that. The fuzzer must not hear of it.
+/// Runs code that may panic on invalid batches without reporting the panic to the fuzzer. The Arrow library asserts
+/// some claims of a batch; the client catches these panics.
 fn unless_it_panics<T>(work: impl FnOnce() -> T) -> Option<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
@@ -83,7 +85,7 @@ fn unless_it_panics<T>(work: impl FnOnce() -> T) -> Option<T> {
     done.ok()
 }
 
-/// Answers of a task: a message, or the columns of one made of the bytes.
+/// Decodes a task's answers: `bytes` as a message, and a batch whose columns are made of `bytes`.
 pub fn answers(bytes: &[u8]) {
     batch(bytes);
     let words: Vec<u64> =

@@ -1,4 +1,4 @@
-//! What is done with a block.
+//! Kernels: functions over blocks.
 
 use std::{cell::OnceCell, os::fd::BorrowedFd};
 
@@ -6,62 +6,64 @@ use inshore_store::Context;
 
 use crate::{Error, lines::LineCounts};
 
-/// A block of a file in the page cache, unless the kernel wants others: it is copied into a buffer that stays in a core's cache
-/// of the second level.
+/// The default size of a block of a file in the page cache. Such a block is copied into a buffer that fits a core's
+/// second-level cache.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
-/// A streaming function over blocks of sources. What comes of the blocks of a source is handed over in their order, or
-/// kept by the worker where order does not matter; either way it merges, so that a source may be cut anywhere.
+/// A streaming function over blocks of sources. The parts of a source's blocks are delivered in order, or merged in the
+/// worker's state if the order does not matter; either way results merge, so that a source may be cut anywhere.
 ///
-/// Nothing in a kernel may assume where it runs: it sees bytes, and never a path.
+/// A kernel must not depend on the place where it runs: a kernel receives bytes, and never a path.
 pub trait Kernel: Sync {
-    /// What it fails with.
+    /// The error type of the kernel.
     type Error: From<Error> + Send;
-    /// What a worker keeps from block to block: buffers, tables.
+    /// The state of a worker from block to block: buffers, tables.
     type Worker: Send;
-    /// What comes of a block.
+    /// The result of a block.
     type Part: Send;
 
-    /// Where a source may be cut.
+    /// Returns the positions at which a source may be cut.
     fn border(&self) -> Border;
 
-    /// Makes what a worker keeps, within the job's budget.
+    /// Creates the state of a worker, within the job's budget.
     ///
     /// # Errors
-    /// Those of the kernel; a budget that has no room.
+    /// Errors of the kernel; a budget that is too small.
     fn worker(&self, context: &Context) -> Result<Self::Worker, Self::Error>;
 
-    /// Works on a block.
+    /// Processes a block.
     ///
     /// # Errors
-    /// Those of the kernel. The source is left then, and the consumer is told.
+    /// Errors of the kernel. The rest of the source is skipped then, and the consumer receives the error.
     fn block(&self, worker: &mut Self::Worker, block: &Block<'_>) -> Result<Self::Part, Self::Error>;
 
-    /// Bytes of the blocks of files in the page cache, each worker's memory for one: 256 KiB, and more where each block costs
-    /// something by itself.
+    /// Returns the block size for files in the page cache in bytes, which is also the size of each worker's buffer. The
+    /// default is 256 KiB; kernels with a high cost per block choose more.
     fn cached_block_bytes(&self) -> usize {
         CACHED_BYTES
     }
 
-    /// Whether blocks of large files in the page cache may be given where they lie there, without a copy, 1 MiB each. Who writes to such a file
-    /// meanwhile changes the bytes of the block under the kernel's eyes: only for kernels that take them for nothing but bytes,
-    /// and check whatever they conclude from them (what was UTF-8 a moment ago need not be now).
+    /// Returns true if blocks of large cached files may be memory-mapped instead of copied, 1 MiB each. A concurrent
+    /// writer to such a file changes the block's bytes while the kernel reads them. Only kernels that treat the bytes
+    /// as plain bytes and check every conclusion may return true (bytes that were valid UTF-8 may become invalid).
     fn takes_windows(&self) -> bool {
         false
     }
 
-    /// Whether it reads blocks of files in the page cache itself, by [`Kernel::file_blocks`], several at a time: for a kernel that
-    /// has another process work on them, so that the bytes stay in the cache of that one's core. Lines can't be numbered then.
+    /// Returns true if the kernel reads blocks of cached files itself, several at a time, by [`Kernel::file_blocks`].
+    /// This serves kernels that run in another process, so that the bytes stay in the cache of that process's core.
+    /// Lines cannot be numbered then.
     fn reads_files(&self) -> bool {
         false
     }
 
-    /// Reads blocks of a file in the page cache, from the first on, works on them, and adds to `done` for each where its lines end
-    /// in the file and what came of it, or `None` where that is nothing and need not be told. It may stop before any block: the next
-    /// is asked for anew. Where it adds none at all, the first one is read for it and given to [`Kernel::block`].
+    /// Reads and processes consecutive blocks of a cached file. For each block, adds to `done` the end of the block's
+    /// lines in the file and the part, or `None` if there is no part to deliver. The kernel may stop before any block;
+    /// the next call begins there. If the kernel adds nothing at all, the runner reads the first block and calls
+    /// [`Kernel::block`].
     ///
     /// # Errors
-    /// Those of the kernel, of the first block that it did not add.
+    /// Errors of the kernel, for the first block that was not added.
     fn file_blocks(
         &self,
         _worker: &mut Self::Worker,
@@ -71,77 +73,77 @@ pub trait Kernel: Sync {
         Ok(())
     }
 
-    /// True where the kernel takes bytes behind a NUL byte for binary data. Of a run of NUL bytes in a line that is longer than the
-    /// memory for a line, the kernel then sees only one. Where a file has such a hole, the offsets of what lies behind it in the same
-    /// block are then too small.
+    /// Returns true if the kernel treats bytes after a NUL byte as binary data. In a line that exceeds the memory for a
+    /// line, each run of NUL bytes is then reduced to one. After such a hole in a file, offsets within the same block
+    /// are too small.
     fn zeros_end_lines(&self) -> bool {
         false
     }
 
-    /// About how much memory a part takes: parts that wait for their turn are limited by it.
+    /// Returns the approximate memory of a part in bytes, which limits the parts that wait for their turn.
     fn part_bytes(&self, _part: &Self::Part) -> u64 {
         size_of::<Self::Part>() as u64
     }
 }
 
-/// Blocks of a file, one after the other, for a kernel that [reads them itself](Kernel::reads_files). A block has the lines
-/// that begin in it, but not one that begins exactly where it does, unless that is the start of the file: that one is of the
-/// block before it.
+/// Consecutive blocks of a file, for a kernel that [reads blocks itself](Kernel::reads_files). A block contains the
+/// lines that begin within the block. A line that begins exactly at the block's start belongs to the previous block,
+/// unless the block is the first of the file.
 #[derive(Clone, Copy, Debug)]
 pub struct FileBlocks<'a> {
     /// The file, open for reading.
     pub file: BorrowedFd<'a>,
-    /// Bytes that it had when it was opened: what is behind them is not read.
+    /// The length of the file when it was opened. Bytes beyond this length are not read.
     pub file_bytes: u64,
-    /// Where the first block begins.
+    /// The offset of the first block.
     pub start: u64,
-    /// Bytes from one to the next.
+    /// The distance between two blocks in bytes.
     pub stride: u64,
-    /// How many.
+    /// The number of blocks.
     pub count: u64,
-    /// Bytes of the whole that the file is a part of, before it.
+    /// The number of bytes of the whole before this file, if the file is a part of a whole.
     pub base: u64,
 }
 
-/// Where a source may be cut into blocks.
+/// The positions at which a source may be cut into blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Border {
-    /// After a line feed: a block has whole lines, and the last line of a source may lack its end.
+    /// After a line feed: a block has whole lines, and the last line of a source may lack its line feed.
     Line {
-        /// Whether [`Block::first_line`] will be asked for, which counts the lines of all blocks.
+        /// True if the kernel calls [`Block::first_line`], which requires counting the lines of all blocks.
         numbered: bool,
     },
     /// Anywhere.
     Byte,
 }
 
-/// Some bytes of a source.
+/// A block: consecutive bytes of a source.
 #[derive(Debug)]
 pub struct Block<'a> {
-    /// The number of the source, as they were given, from 0.
+    /// The number of the source in the order of the run, from 0.
     pub source: usize,
-    /// Where in the source the bytes begin, or in the whole that it is a part of.
+    /// The offset of the bytes in the source, or in the whole of which the source is a part.
     pub offset: u64,
-    /// The bytes; empty where all of the source is, and never else.
+    /// The bytes; empty only if the whole source is empty.
     pub bytes: &'a [u8],
     pub(crate) number: u64,
-    /// Lines of the whole before the source.
+    /// The number of lines of the whole before the source.
     pub(crate) lines_before: u64,
     pub(crate) lines: Option<&'a LineCounts>,
     pub(crate) first_line: OnceCell<u64>,
 }
 
 impl Block<'_> {
-    /// Whether the source, or the whole that it is a part of, begins with it.
+    /// Returns true if the block is the beginning of the source, or of the whole of which the source is a part.
     pub fn is_first(&self) -> bool {
         self.offset == 0
     }
 
-    /// The number of the first line, where the first of a source (or the whole that it is a part of) is 1. Waits until the lines of all blocks before this one
-    /// are counted, which other workers do.
+    /// Returns the number of the block's first line, counted from 1 at the beginning of the source (or of its whole).
+    /// Blocks until other workers have counted the lines of all earlier blocks.
     ///
     /// # Panics
-    /// Where the [`Border`] said that nobody would ask.
+    /// Panics if the [`Border`] is not `numbered`.
     pub fn first_line(&self) -> u64 {
         *self.first_line.get_or_init(|| {
             1 + self.lines_before

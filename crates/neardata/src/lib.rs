@@ -1,22 +1,24 @@
-//! Kernels as tasks: streaming functions over blocks of files and datasets, and what runs them.
+//! Kernels as tasks: streaming functions over blocks of files and datasets, and the runner for them.
 //!
-//! The nouns:
+//! The main types:
 //!
-//! - [`Kernel`]: what is done with a block. It knows neither files nor machines: it gets bytes and says what came of them.
-//! - [`Source`]: a file, a file of a dataset, or a stream (a pipe, something compressed).
-//! - [`Block`]: some whole lines of a source, or just some bytes of it.
-//! - [`run`]: reads the blocks of all sources with all threads of a job and hands over what came of them, in order.
+//! - [`Kernel`]: a function over a block. A kernel knows neither files nor machines: it receives bytes and returns a
+//!   part.
+//! - [`Source`]: a file, a file of a dataset, or a stream (a pipe, a decompressor).
+//! - [`Block`]: some whole lines of a source, or any consecutive bytes.
+//! - [`run`]: reads the blocks of all sources with all threads of a job and delivers the parts in order.
 //!
 //! ```text
-//!   Source, Source, ...          claimed in order       parts, handed over in order
+//!   Source, Source, ...          claimed in order       parts, delivered in order
 //!    └─ block 0, 1, 2 ... ──► worker: read ─ Kernel ──┐
 //!                        ──► worker: read ─ Kernel ──┴──► consumer (one at a time)
 //! ```
 //!
-//! A file that is in the page cache is copied from there in blocks that stay in a core's cache; one that is not, and a
-//! dataset, is read past it, each worker having its next blocks on their way while it works on one. A block ends with a
-//! line: whoever has the block in which a line begins reads on to its end, so that workers need nothing of each other and
-//! a source can be cut anywhere, between nodes too. What is to be read in one go (a stream) goes to one worker.
+//! A file in the page cache is copied in blocks that fit a core's cache. Other files and datasets are read past the
+//! page cache; each worker has its next blocks in flight while processing one block. A block ends at a line end: the
+//! worker with the block in which a line begins reads the rest of the line. Workers are therefore independent,
+//! and a source can be cut anywhere, also between nodes. A stream, which has to be read sequentially, goes to one
+//! worker.
 //!
 //! Papers: kernels in the storage device, 2014 thesis chapter 5; 2016 article section 7.
 #![warn(missing_docs)]

@@ -1,11 +1,11 @@
-//! How many lines the blocks of a source have that lie before a block, while several workers count.
+//! Counts the lines before each block of a source, while several workers process blocks.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Condvar, Mutex},
 };
 
-/// The lines of a source's blocks, as they become known.
+/// The line counts of a source's blocks, as they become known.
 #[derive(Debug, Default)]
 pub(crate) struct LineCounts {
     state: Mutex<Counts>,
@@ -14,13 +14,13 @@ pub(crate) struct LineCounts {
 
 #[derive(Debug, Default)]
 struct Counts {
-    /// Lines before each block that may still be asked for.
+    /// The number of lines before each counted block that may still be asked for.
     before: BTreeMap<u64, u64>,
-    /// Counted, but not all before them are.
+    /// The counts of blocks that follow an uncounted block.
     early: BTreeMap<u64, u64>,
-    /// Not counted, and nobody will ask for them.
+    /// The uncounted blocks that no worker will ask for.
     forgotten: BTreeSet<u64>,
-    /// Nobody will count any more.
+    /// True if no further block will be counted.
     is_closed: bool,
     /// The first block that is not counted.
     next: u64,
@@ -28,7 +28,7 @@ struct Counts {
 }
 
 impl LineCounts {
-    /// Tells the lines of a block. Each block is told once.
+    /// Records the number of lines of a block. Each block is recorded once.
     pub fn tell(&self, block: u64, lines: u64) {
         let mut counts = self.state.lock().expect("no panic under this lock");
         counts.early.insert(block, lines);
@@ -47,7 +47,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Tells that a block has no lines, unless it was told.
+    /// Records a block as having no lines, unless the block was recorded already.
     pub fn tell_none(&self, block: u64) {
         let counts = self.state.lock().expect("no panic under this lock");
         let told = counts.next > block || counts.early.contains_key(&block);
@@ -57,14 +57,15 @@ impl LineCounts {
         }
     }
 
-    /// Lines before a block that was told. Waits for those before it; where nobody counts these any more, any number.
+    /// Returns the number of lines before a recorded block. Blocks until all earlier blocks are recorded; after
+    /// [`Self::close`], the result is arbitrary.
     pub fn before(&self, block: u64) -> u64 {
         let counts = self.state.lock().expect("no panic under this lock");
         let counts = self.changed.wait_while(counts, |counts| counts.next <= block && !counts.is_closed);
         counts.expect("no panic under this lock").before.get(&block).copied().unwrap_or(0)
     }
 
-    /// Nobody counts any more, since the run ends early.
+    /// Ends all waits, since the run ends early.
     pub fn close(&self) {
         if let Ok(mut counts) = self.state.lock() {
             counts.is_closed = true;
@@ -72,7 +73,7 @@ impl LineCounts {
         self.changed.notify_all();
     }
 
-    /// Nobody will ask for a block any more.
+    /// Drops the count of a block that no worker will ask for any more.
     pub fn forget(&self, block: u64) {
         let mut counts = self.state.lock().expect("no panic under this lock");
         if counts.before.remove(&block).is_none() {

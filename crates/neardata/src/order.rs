@@ -1,8 +1,9 @@
-//! Who works on which block, and whose turn it is to hand over what came of it.
+//! Assigns blocks to workers, and delivers the parts of the blocks in order.
 //!
-//! Sources are claimed in order, and so are the blocks of a source; any worker takes any block of the first source that has
-//! some. What comes of blocks is handed over in the same order by whichever worker finds the next part there, one at a
-//! time. A worker runs ahead of the turn by a bounded number of parts, so that a slow consumer stops the readers.
+//! Sources are claimed in order, and so are the blocks of a source; any worker takes any block of the first source with
+//! unclaimed blocks. Parts are delivered in the same order, one at a time, by the worker that finds the next part
+//! ready. Workers run ahead of the delivery by a bounded number of parts, so that a slow consumer slows down the
+//! readers.
 
 use std::{
     collections::BTreeMap,
@@ -11,53 +12,53 @@ use std::{
 
 use crate::{Base, lines::LineCounts, reading::Divided};
 
-/// What a consumer wants after an event.
+/// The consumer's decision after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// What follows.
+    /// Continue with the next event.
     Go,
-    /// Nothing more of this source; its end is told.
+    /// Skip the rest of this source; the end of the source is still delivered.
     SkipSource,
-    /// Nothing more at all.
+    /// Stop the run.
     Stop,
 }
 
-/// The order of blocks and of what came of them.
+/// The order of claims and deliveries.
 pub(crate) struct Order<P> {
     state: Mutex<State<P>>,
     changed: Condvar,
-    /// Parts that may wait for their turn, bytes of them, and sources that may be open.
+    /// The limits: parts that may wait for delivery, bytes of these parts, and sources that may be open.
     window: u64,
     window_bytes: u64,
     sources_max: usize,
 }
 
-/// Parts for each worker that may wait: a worker whose core is taken away for some milliseconds has the block whose turn it is,
-/// and the others search so much meanwhile.
+/// The number of parts per worker that may wait. If a worker's core is taken away for some milliseconds, the other
+/// workers compute this many parts while the next part in order is missing.
 const PARTS_PER_WORKER: u64 = 64;
-/// Sources for each worker that may be open.
+/// The number of sources per worker that may be open.
 const SOURCES_PER_WORKER: usize = 4;
 
 struct State<P> {
-    /// Source and block whose part is handed over next.
+    /// The source and block whose part is delivered next.
     turn: (usize, u64),
     parts: BTreeMap<(usize, u64), (P, u64)>,
-    /// Bytes of these parts.
+    /// The size of the waiting parts in bytes.
     bytes: u64,
-    /// Sources that were claimed and have not ended.
+    /// The sources that were claimed and have not ended.
     sources: BTreeMap<usize, Claimed>,
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
-    /// Workers that wait for a change. To wake nobody is a call of the system too.
+    /// The number of workers that wait for a change. Counting them saves a system call when no worker waits.
     waiting: usize,
 }
 
 struct Claimed {
     name: Arc<str>,
-    /// Blocks that somebody has taken.
+    /// The number of blocks that workers have claimed.
     taken: u64,
-    /// Blocks that it has, once known.
+    /// The number of blocks, once known.
     total: Option<u64>,
     shape: Shape,
     skipped: bool,
@@ -76,22 +77,22 @@ pub(crate) struct Shared {
     pub lines: LineCounts,
 }
 
-/// What a worker is to do.
+/// The next work of a worker.
 pub(crate) enum Claim {
     Block {
         source: usize,
         number: u64,
         shared: Arc<Shared>,
     },
-    /// Take the next source.
+    /// Open the next source.
     Source,
-    /// Nothing at the moment.
+    /// No work at the moment.
     Nothing,
-    /// Nothing will come.
+    /// No work is left.
     End,
 }
 
-/// What is handed over.
+/// A delivery to the consumer.
 pub(crate) enum Turn<P> {
     Part { source: usize, name: Arc<str>, part: P },
     End { source: usize, name: Arc<str> },
@@ -125,7 +126,7 @@ impl<P> Order<P> {
         state
     }
 
-    /// Wakes those who wait for what was changed.
+    /// Wakes the workers that wait for a change.
     fn tell(&self, state: MutexGuard<'_, State<P>>) {
         let is_awaited = state.waiting > 0;
         drop(state);
@@ -134,7 +135,8 @@ impl<P> Order<P> {
         }
     }
 
-    /// What to do next. With `wait`, never [`Claim::Nothing`]; without, never a new source.
+    /// Returns the next work. With `wait`, never returns [`Claim::Nothing`]; without `wait`, never returns
+    /// [`Claim::Source`].
     pub fn claim(&self, wait: bool) -> Claim {
         let mut state = self.lock();
         loop {
@@ -181,8 +183,8 @@ impl<P> Order<P> {
         Some(Claim::Block { source, number, shared })
     }
 
-    /// Takes up to so many blocks of a source behind the one that the caller took, and says how many: none where another worker
-    /// has the next one, or what comes of them would have no room to wait.
+    /// Claims up to `count` blocks of a source directly after the caller's block, and returns the number of claimed
+    /// blocks: none if another worker has the next block or no further part may wait.
     pub fn claim_behind(&self, source: usize, number: u64, count: u64) -> u64 {
         let mut state = self.lock();
         let room = self.window.saturating_sub(state.parts.len() as u64);
@@ -197,25 +199,25 @@ impl<P> Order<P> {
         more
     }
 
-    /// Whether one more part may wait for its turn.
+    /// Returns true if one more part may wait for its turn.
     fn has_room(&self, state: &State<P>) -> bool {
         (state.parts.len() as u64) < self.window && state.bytes < self.window_bytes
     }
 
-    /// A source was taken; called in order of sources.
+    /// Registers a claimed source; called in the order of sources.
     pub fn add_source(&self, source: usize, name: Arc<str>) {
         let claimed = Claimed { name, taken: 0, total: None, shape: Shape::Opening, skipped: false };
         self.lock().sources.insert(source, claimed);
     }
 
-    /// There are no more sources.
+    /// Records that no source is left.
     pub fn no_more_sources(&self) {
         let mut state = self.lock();
         state.all_claimed = true;
         self.tell(state);
     }
 
-    /// A source has so many blocks, at least one, of which the caller takes the first.
+    /// Records that a source has this number of blocks, at least one; the caller takes the first block.
     pub fn divide(&self, source: usize, blocks: u64, shared: Arc<Shared>) {
         let mut state = self.lock();
         let claimed = state.sources.get_mut(&source).expect("it has not ended");
@@ -225,14 +227,14 @@ impl<P> Order<P> {
         self.tell(state);
     }
 
-    /// A source is a stream.
+    /// Records that a source is a stream.
     pub fn stream(&self, source: usize) {
         let mut state = self.lock();
         state.sources.get_mut(&source).expect("it has not ended").shape = Shape::Stream;
         self.tell(state);
     }
 
-    /// Whether another block of a stream is wanted. Waits until there is room for what comes of it.
+    /// Returns true if another block of a stream is wanted. Blocks until the block's part has room to wait.
     pub fn next_of_stream(&self, source: usize) -> bool {
         let mut state = self.lock();
         loop {
@@ -252,7 +254,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// A stream, or a source that could not be opened, ends after so many blocks.
+    /// Ends a stream, or a source that could not be opened, after this number of blocks.
     pub fn end_of_stream(&self, source: usize, blocks: u64) {
         if let Some(claimed) = self.lock().sources.get_mut(&source)
             && !claimed.skipped
@@ -263,7 +265,7 @@ impl<P> Order<P> {
         }
     }
 
-    /// Ends everything.
+    /// Stops the run.
     pub fn stop(&self) {
         if let Ok(mut state) = self.state.lock() {
             state.stop();
@@ -271,8 +273,8 @@ impl<P> Order<P> {
         }
     }
 
-    /// Lays down what came of a block, unless nobody wants it any more. Where there is no room for so many bytes it waits
-    /// for its turn: whoever has the first block that is missing does not wait, so this ends.
+    /// Stores the part of a block, unless its source was skipped. Blocks until the part's turn if the part does not fit
+    /// into the byte limit. The worker with the first missing part never blocks, so the wait ends.
     pub fn push(&self, source: usize, block: u64, part: P, bytes: u64) {
         let waits = |state: &State<P>| {
             let is_early = state.turn != (source, block) && state.sources.contains_key(&source);
@@ -289,10 +291,10 @@ impl<P> Order<P> {
         }
     }
 
-    /// Hands over all whose turn it is, unless somebody else does.
+    /// Delivers all parts whose turn has come, unless another worker is delivering.
     ///
     /// # Errors
-    /// What `consume` gives; nothing is handed over after it.
+    /// Errors of `consume`; nothing is delivered afterwards.
     pub fn deliver<E>(&self, mut consume: impl FnMut(Turn<P>) -> Result<Next, E>) -> Result<(), E> {
         let mut state = self.lock();
         if state.delivering {
@@ -328,7 +330,7 @@ impl<P> Order<P> {
 }
 
 impl<P> State<P> {
-    /// Whoever waits for a turn, or for lines to be counted, is to end.
+    /// Ends all waits for a turn or for line counts.
     fn stop(&mut self) {
         self.stopped = true;
         for claimed in self.sources.values() {
@@ -338,7 +340,7 @@ impl<P> State<P> {
         }
     }
 
-    /// What is handed over next, if it is there.
+    /// Removes and returns the next delivery, if its part is ready.
     fn take_turn(&mut self) -> Option<Turn<P>> {
         loop {
             if self.stopped {

@@ -1,4 +1,4 @@
-//! Reads a block of a source: its bytes, cut where lines end.
+//! Reads the blocks of a source and cuts them at line ends.
 
 use std::{
     collections::VecDeque,
@@ -21,33 +21,36 @@ use memchr::{memchr, memrchr};
 
 use crate::{Error, FileBlocks, Opened, Result, kernel::CACHED_BYTES};
 
-/// A request past the page cache: a huge page, which a virtual drive reads fastest. Less where the budget is small.
+/// The size of a direct read past the page cache: one huge page, the size that virtual drives read fastest. Reads are
+/// smaller if the budget is small.
 const DIRECT_BYTES: usize = 2 << 20;
 const DIRECT_BYTES_MIN: usize = 256 << 10;
-/// Requests of a worker that are on their way while it works on a block; more where their memory is a small part of the budget.
+/// The number of direct reads in flight while a worker processes a block; [`AHEAD_MANY`] if their memory is a small
+/// part of the budget.
 const AHEAD: usize = 2;
 const AHEAD_MANY: usize = 4;
-/// Read behind a block at once, in the hope that its last line ends there.
+/// The number of bytes read with a block beyond its end, which usually contain the end of the block's last line.
 const MARGIN_BYTES: usize = 4096;
-/// Read behind a block where the line did not end in the margin.
+/// The size of the buffer for further reads if the line did not end in the margin; one read fills half of the buffer.
 const MORE_BYTES: usize = 64 << 10;
 const PAGE_BYTES: u64 = 4096;
 
-/// A part of a file in the page cache that is mapped at a time. From 2 MiB on, one entry of a page table maps a large folio; of
-/// smaller ones so many are mapped at once that it counts little.
+/// The size of the part of a cached file that is mapped at a time. From 2 MiB on, one page table entry maps a large
+/// folio; smaller folios are mapped in large batches, so their cost is small.
 const WINDOW_BYTES: u64 = 16 << 20;
-/// A block of a file that is looked at through windows: the first bytes of each come as slowly as memory is, so there are few.
+/// The block size of a file that is read through windows. The first bytes of each block arrive at memory latency, so
+/// blocks are large.
 const WINDOW_BLOCK_BYTES: u64 = 1 << 20;
-/// Windows of a file that are kept open.
+/// The number of windows of a file that stay mapped.
 const WINDOWS_KEPT: usize = 2;
 
-/// The windows of a file that are open, with their numbers.
+/// The mapped windows of a file, with their numbers.
 #[derive(Debug)]
 pub(crate) struct Windows {
     open: Mutex<VecDeque<(u64, Arc<Window>)>>,
-    /// Blocks of which nobody asks for a window any more.
+    /// The number of blocks that need no window any more.
     done: AtomicU64,
-    /// When the file was last written to, before there were any.
+    /// The file's modification time before the first window was mapped.
     written: SystemTime,
 }
 
@@ -56,7 +59,8 @@ impl Windows {
         Ok(Windows { open: Mutex::default(), done: AtomicU64::new(0), written: file.written()? })
     }
 
-    /// Works on the bytes in a window, unless the system has none.
+    /// Calls `work` with the bytes of `range` in a mapped window. Returns `None` without calling `work` if no window is
+    /// available.
     fn look<R>(
         &self,
         file: &PlainFile,
@@ -64,11 +68,11 @@ impl Windows {
         work: impl FnOnce(&[u8]) -> Result<R>,
     ) -> Option<Result<R>> {
         let (window, place) = self.around(file, &range)?;
-        // What relies on bytes that stay may panic where they do not.
+        // Code that relies on unchanged bytes may panic if the file changes.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| work(&window[place])));
         let checked = file.check(&window).map_err(Error::from);
         if self.done.fetch_add(1, Ordering::Relaxed) + 1 == file.len().div_ceil(WINDOW_BLOCK_BYTES) {
-            // The source may wait long until it is its turn to be told of.
+            // The source may stay open for long until its parts are delivered, so the windows are unmapped here.
             self.open.lock().expect("no panic under this lock").clear();
         }
         Some(match (checked, worked) {
@@ -85,7 +89,8 @@ impl Windows {
         })
     }
 
-    /// The window that has all of `range`, and where in it; none where that crosses a border between windows.
+    /// Returns the window that contains all of `range`, and the range within the window; `None` if `range` crosses a
+    /// window border or the mapping fails.
     fn around(&self, file: &PlainFile, range: &Range<u64>) -> Option<(Arc<Window>, Range<usize>)> {
         let number = range.start / WINDOW_BYTES;
         let start = number * WINDOW_BYTES;
@@ -100,24 +105,24 @@ impl Windows {
         }
         let window = Arc::new(file.window(start, len as usize)?);
         open.push_back((number, window.clone()));
-        // Closed outside the lock.
+        // Unmapped after the lock is released.
         let _old = (open.len() > WINDOWS_KEPT).then(|| open.pop_front());
         drop(open);
         Some((window, place))
     }
 }
 
-/// A source that is read at any place.
+/// A source that is read at any position.
 #[derive(Debug)]
 pub(crate) enum Divided {
-    /// In the page cache; with windows, where there is no need to copy.
+    /// A file in the page cache; with windows if the kernel needs no copy.
     Cached(PlainFile, Option<Windows>),
     Direct(PlainFile),
-    /// Some bytes: what is before and behind them is not there.
+    /// A byte range of a dataset's file. Bytes outside of the range are not read.
     Dataset(Job, CheckedFile, Range<u64>),
 }
 
-/// How much memory goes where.
+/// The sizes of the buffers and requests of each worker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     cached_bytes: usize,
@@ -128,8 +133,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The memory of `workers` workers, from what is free in a budget: at most half of it, where that suffices. Blocks of files
-    /// in the page cache have `cached_bytes`, and are not copied where the kernel takes windows.
+    /// Divides the budget's free memory among `workers` workers: at most half of the free memory, if half suffices.
+    /// Blocks of cached files have `cached_bytes` bytes, and are not copied if the kernel accepts windows.
     pub fn new(budget: &Budget, workers: usize, cached_bytes: usize, takes_windows: bool) -> Plan {
         let each = budget.free_bytes() / workers as u64;
         let direct = (each / 2 / (AHEAD as u64 + 1)).min(DIRECT_BYTES as u64) as usize / DIRECT_BYTES_MIN;
@@ -138,23 +143,24 @@ impl Plan {
             direct_bytes: direct.max(1) * DIRECT_BYTES_MIN,
             ahead: if each / 8 >= ((AHEAD_MANY + 1) * DIRECT_BYTES) as u64 { AHEAD_MANY } else { AHEAD },
             line_bytes_max: (each / 4).clamp(1 << 16, 1 << 30),
-            // Where the system has none, a block of the same size is copied.
+            // If the system maps no window, a block of the same size is copied.
             takes_windows: takes_windows && each >= 4 * WINDOW_BLOCK_BYTES,
         }
     }
 
-    /// A block of a file in the page cache, and what is read behind it.
+    /// Returns the size of a block of a cached file together with its margin, in bytes.
     fn near_bytes(&self) -> usize {
         self.cached_bytes + MARGIN_BYTES
     }
 
-    /// What a worker takes at least.
+    /// The smallest memory of a worker, in bytes.
     pub const WORKER_BYTES_MIN: u64 =
         (CACHED_BYTES + MARGIN_BYTES + MORE_BYTES + (AHEAD + 1) * DIRECT_BYTES_MIN) as u64;
 }
 
 impl Divided {
-    /// What can be read at any place; what can't is a stream, also a dataset whose blocks are too large for the plan.
+    /// Returns the source if it can be read at any position, otherwise a stream. A dataset whose checksum blocks are
+    /// too large for the plan also becomes a stream.
     pub fn of(opened: Opened, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
         Ok(match opened {
             Opened::File(file) if file.is_cached() => {
@@ -188,12 +194,12 @@ impl Divided {
         }
     }
 
-    /// Whether a read takes long enough to be begun early.
+    /// Returns true if a read takes long enough to start it ahead of its use.
     pub fn is_slow(&self) -> bool {
         !matches!(self, Divided::Cached(..))
     }
 
-    /// Bytes from one block to the next, so that a block with its margin fits a buffer.
+    /// Returns the distance between two blocks in bytes, chosen so that a block and its margin fit into a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
             Divided::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
@@ -206,7 +212,8 @@ impl Divided {
         bytes as u64
     }
 
-    /// Blocks from this one on, for a kernel that reads them itself; `None` where that is not for it.
+    /// Returns `count` blocks from block `number` on, for a kernel that reads blocks itself; `None` unless the file is
+    /// in the page cache.
     pub fn blocks(&self, plan: &Plan, number: u64, count: u64, base: u64) -> Option<FileBlocks<'_>> {
         let (Divided::Cached(file, _), stride) = (self, self.stride(plan)) else { return None };
         let (file_bytes, start, file) = (file.len(), number * stride, file.as_fd());
@@ -235,8 +242,8 @@ impl Divided {
     }
 }
 
-/// Units of checking that are read beside a block: one behind it for its last line, and one before it where the range does not
-/// begin with a unit.
+/// Returns the number of checksum blocks that are read beyond a block: one after the block for its last line, and one
+/// before the block if the range does not begin at a checksum block.
 fn touched_beside(file: &CheckedFile, range: &Range<u64>) -> usize {
     if range.start.is_multiple_of(file.block_bytes() as u64) { 1 } else { 2 }
 }
@@ -247,7 +254,7 @@ fn near(context: &Context, plan: &Plan) -> Result<Buffer> {
 
 pub(crate) type Stream = Box<dyn Read + Send>;
 
-/// A dataset as a stream.
+/// A dataset's file as a stream.
 struct Pieces {
     reader: FileReader,
     piece: Vec<u8>,
@@ -269,7 +276,7 @@ impl Read for Pieces {
     }
 }
 
-/// A read on its way.
+/// A read in flight.
 pub(crate) enum Flying {
     Piece(PendingPiece, Range<usize>),
     Checked(PendingRead),
@@ -284,15 +291,15 @@ impl Flying {
     }
 }
 
-/// A block with a line that is longer than others.
+/// A block with a line that is longer than the block and its margin.
 struct LongBlock {
     bytes: Vec<u8>,
-    /// Where in the source it ends.
+    /// The position in the source at which the block ends.
     end: u64,
     _memory: Reservation,
 }
 
-/// Of zeros next to each other leaves one, and says how many bytes are left.
+/// Replaces each run of zero bytes by a single zero byte, and returns the number of remaining bytes.
 fn without_zeros(bytes: &mut [u8]) -> usize {
     let (mut kept, mut last) = (0, 1);
     for place in 0..bytes.len() {
@@ -306,18 +313,19 @@ fn without_zeros(bytes: &mut [u8]) -> usize {
     kept
 }
 
-/// The buffers with which one worker reads.
+/// The read buffers of one worker.
 pub(crate) struct Reading {
     context: Context,
     plan: Plan,
     by_line: bool,
-    /// In long lines, one NUL byte stands for many next to each other.
+    /// In long lines, a single NUL byte represents a run of NUL bytes.
     zeros_end_lines: bool,
-    /// For blocks of files in the page cache, streams, and lines that are longer than a block. It begins with a page, as
-    /// blocks of files do: the kernel's copy takes a quarter longer where the two lie differently.
+    /// The buffer for blocks of cached files, streams, and lines that are longer than a block. The buffer begins at a
+    /// page border, as blocks of files do: the kernel's copy takes a quarter longer if source and target are aligned
+    /// differently.
     near: Option<Buffer>,
     spare: Vec<Buffer>,
-    /// Buffers that failed reads took with them; the memory of all is free when none is left.
+    /// The number of buffers that were lost with failed reads. All memory is released when no buffer is left.
     lost: usize,
     more: Option<Buffer>,
 }
@@ -337,12 +345,12 @@ impl Reading {
         })
     }
 
-    /// Whether another slow read can be begun beside the block that is worked on.
+    /// Returns true if another direct read may be started beside the block in progress.
     pub fn may_begin(&self, on_their_way: usize) -> bool {
         on_their_way + self.lost < self.plan.ahead
     }
 
-    /// Begins to read a block of what [is slow](Divided::is_slow).
+    /// Starts reading a block of a source that [is slow](Divided::is_slow).
     pub fn begin(&mut self, file: &Divided, number: u64) -> Result<Flying> {
         if self.spare.is_empty() {
             self.lost = 0;
@@ -356,13 +364,14 @@ impl Reading {
         file.begin(&self.context, start..self.end(file, start), buffer)
     }
 
-    /// Where a first read of the block that begins at `start` ends.
+    /// Returns the end of the first read for the block that begins at `start`.
     fn end(&self, file: &Divided, start: u64) -> u64 {
         let margin = if self.by_line { file.margin() } else { 0 };
         (start + file.stride(&self.plan) + margin).min(file.len())
     }
 
-    /// Calls `work` with where a block begins, its bytes, and where it ends, unless no line begins in it.
+    /// Calls `work` with the offset of a block, its bytes, and the offset of its end. Returns `None` without calling
+    /// `work` if no line begins in the block.
     pub fn block<R>(
         &mut self,
         file: &Divided,
@@ -384,7 +393,7 @@ impl Reading {
                     (Some(result), _) => return result,
                     (None, work) => work.expect("it did not look"),
                 };
-                // The system has no window to give.
+                // The system mapped no window.
                 let bytes = WINDOW_BLOCK_BYTES as usize + MARGIN_BYTES;
                 let mut buffer = Buffer::zeroed(self.context.budget(), bytes, "a block of a file")?;
                 return self.near_block(file, plain, start..end, &mut buffer, work);
@@ -408,7 +417,7 @@ impl Reading {
         }
     }
 
-    /// A block of a file in the page cache, by way of a buffer.
+    /// Reads a block of a cached file into a buffer and calls `work`.
     fn near_block<R>(
         &mut self,
         file: &Divided,
@@ -422,13 +431,14 @@ impl Reading {
         self.give(file, range.start, &buffer[..len], cut, work)
     }
 
-    /// Which of the bytes from `start` on are the block's; the end is `None` where it is behind them.
+    /// Returns the range of `bytes` that belongs to the block; the end is `None` if the block's last line goes on after
+    /// `bytes`. Returns `None` if no line begins in the block.
     fn cut(&self, file: &Divided, start: u64, bytes: &[u8]) -> Option<(usize, Option<usize>)> {
         let stride = (file.stride(&self.plan) as usize).min(bytes.len());
         if !self.by_line {
             return Some((0, Some(stride)));
         }
-        // A line that begins where a block does belongs to the block before it, which reads on to a line's end.
+        // A line that begins exactly at a block's start belongs to the previous block, which is read up to a line end.
         let first = if start == 0 { 0 } else { memchr(b'\n', &bytes[..stride])? + 1 };
         if start + bytes.len() as u64 == file.len() && bytes.len() == stride {
             return (first < stride).then_some((first, Some(stride)));
@@ -458,11 +468,11 @@ impl Reading {
         Ok(Some(work(offset, &long.bytes, long.end)))
     }
 
-    /// The bytes of a block whose last line goes on at `position`.
+    /// Reads the rest of a block whose last line goes on at `position`.
     fn read_on(&mut self, file: &Divided, start: u64, begun: &[u8], mut position: u64) -> Result<LongBlock> {
         let mut reservation = self.context.budget().reserve(begun.len() as u64, "a long line")?;
         let mut bytes = begun.to_vec();
-        // Bytes that are in the buffer whose line may still be cut where the block ends.
+        // The buffer may contain more than the last line, so the limit allows for these bytes.
         let limit = begun.len() as u64 + self.plan.line_bytes_max;
         while position < file.len() {
             self.context.check_cancelled()?;
@@ -473,7 +483,7 @@ impl Reading {
             }
             let room = bytes.len().max(MORE_BYTES) as u64 * 2;
             reservation.resize(room.min(2 * limit))?;
-            // A unit of checking may be touched at both ends.
+            // A read may touch a checksum block at both ends.
             let needed = MORE_BYTES + 2 * file.margin() as usize;
             let fits = |buffer: &Buffer| buffer.len() >= needed;
             let buffer = match self.more.take().filter(fits) {
@@ -499,8 +509,8 @@ impl Reading {
         Ok(LongBlock { bytes, end: position, _memory: reservation })
     }
 
-    /// Calls `work` with where bytes of a stream begin, the bytes, and where they end, in order, until it says no. What comes slowly
-    /// is not waited for: whole lines that are there are given.
+    /// Calls `work` with the offset, the bytes and the end offset of consecutive pieces of a stream, until `work`
+    /// returns false. Complete lines from a slow stream are passed on at once, without waiting for a full buffer.
     pub fn stream(
         &mut self,
         name: &str,
@@ -521,11 +531,12 @@ impl Reading {
         work: &mut impl FnMut(u64, &[u8], u64) -> bool,
     ) -> Result<()> {
         let (mut filled, mut searched, mut offset, mut ended) = (0, 0, 0, false);
-        // Zeros that were left out of the line in the buffer, and the bytes that were looked through for them.
+        // The number of zeros that were removed from the line in the buffer, and the number of buffer bytes already
+        // searched for zeros.
         let (mut left_out, mut dense) = (0, 0usize);
-        // The margin is for the ends of lines.
+        // The margin is reserved for the ends of lines.
         let room = if self.by_line { near.len() } else { self.plan.cached_bytes };
-        // For a line that is longer, as long as the stream lasts.
+        // The buffer for a longer line; kept until the stream ends.
         let mut grown: Option<Buffer> = None;
         while !ended {
             self.context.check_cancelled()?;
@@ -583,7 +594,7 @@ impl Reading {
     }
 }
 
-/// A read that gives less than this is of something that comes slowly, and what there is is worked on.
+/// The smallest read of a fast source, in bytes. After a shorter read the available bytes are processed at once.
 const PATIENT_BYTES: usize = 16 << 10;
 
 fn read_some(stream: &mut dyn Read, bytes: &mut [u8]) -> io::Result<usize> {

@@ -19,48 +19,51 @@ use crate::{
     reading::{Divided, Flying, Plan, Reading},
 };
 
-/// What the consumer of a [`run`] is told, in order of sources and blocks.
+/// An event that the consumer of a [`run`] receives, in the order of sources and blocks.
 #[derive(Debug)]
 pub struct Event<'a, K: Kernel> {
     /// The number of the source, from 0.
     pub source: usize,
-    /// Its name.
+    /// The name of the source.
     pub name: &'a str,
-    /// How far in the source what was handed over reaches, this part included.
+    /// The position in the source up to which parts were delivered, this part included.
     pub reach: Reach,
-    /// What came of a block; `None` at the end of the source. After an error the source has only its end.
+    /// The part of a block, or the error; `None` at the end of the source. After an error only the end of the source
+    /// follows.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
 }
 
-/// A place in a source where a line begins: whoever reads on from there gets the rest, and nothing twice.
+/// A position in a source at the beginning of a line: reading on from there gives exactly the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// Bytes from the start of the source up to the place.
+    /// The number of bytes from the start of the source up to the position.
     pub bytes: u64,
-    /// Line feeds in them, where the kernel numbers lines.
+    /// The number of line feeds in these bytes, if the kernel numbers lines.
     pub lines: u64,
 }
 
-/// The smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
+/// Returns the smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
 pub fn smallest_memory_bytes(threads: usize) -> u64 {
-    // An eighth is for what waits for its turn.
+    // An eighth of the budget is for parts that wait for their turn.
     threads as u64 * Plan::WORKER_BYTES_MIN * 8 / 7 + 8
 }
 
-/// Runs `kernel` over all blocks of `sources` and gives what came of them to `consume`, one at a time, in the order of the
-/// sources and of their blocks, whatever the number of threads. Gives back what the workers kept, one for each thread of the
+/// Runs `kernel` over all blocks of `sources` and passes the parts to `consume`, one at a time, in the order of the
+/// sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread of the
 /// job's budget.
 ///
-/// A source that cannot be opened or read is an event, not an error: whoever consumes decides. Progress is counted in bytes
-/// of files and datasets; what a stream costs is known to whoever opened it.
+/// A source that cannot be opened or read is an event, not an error: the consumer decides how to go on. Progress is
+/// counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
 ///
-/// Memory: for each worker a block of 256 KiB (or, of large files in the page cache, two windows of 16 MiB for all, which are
-/// the page cache's and not the job's) and, where something is read past the page cache, three buffers of up to
-/// 2 MiB (five, where that is an eighth of its share); at most half of what is free in the budget where that is little. A line may take a quarter of a worker's share.
-/// Parts that wait for their turn take an eighth of the budget; the one that each worker makes is not counted.
+/// Memory: for each worker a block of 256 KiB and, if some source is read past the page cache, three buffers of up to 2
+/// MiB (five, if the memory of five is an eighth of the worker's share); at most half of the budget's free memory if
+/// little is free. Large files in the page cache may be mapped instead, in two windows of 16 MiB for all workers; the
+/// windows belong to the page cache and not to the job. A line may take a quarter of a worker's share. Parts that wait
+/// for their turn take an eighth of the budget; the part that each worker is computing is not counted.
 ///
 /// # Errors
-/// What `consume` gives; what [`Kernel::worker`] gives; [`Error::Store`] where the job was stopped or the budget is too small.
+/// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too
+/// small.
 pub fn run<K: Kernel>(
     context: &Context,
     kernel: &K,
@@ -70,7 +73,8 @@ pub fn run<K: Kernel>(
     run_or_leave(context, kernel, sources, &|| {}, consume)
 }
 
-/// The same over sources that may be waited for: `leave` is called where a thread fails or panics, and ends the wait of another one.
+/// Runs like [`run`], over sources that may block: `leave` is called if a thread fails or panics, and ends the blocking
+/// wait of another thread.
 pub(crate) fn run_or_leave<K: Kernel>(
     context: &Context,
     kernel: &K,
@@ -108,21 +112,22 @@ struct Run<'a, K: Kernel, S, C> {
     plan: Plan,
     order: Order<Worked<K>>,
     sources: Mutex<(usize, std::iter::Fuse<S>)>,
-    /// Ends the wait for a source.
+    /// Ends a blocking wait for the next source.
     leave: &'a (dyn Fn() + Sync),
     consumer: Mutex<Consumer<C>>,
 }
 
-/// Who is told, and how far in the current source.
+/// The consumer, and its position in the current source.
 struct Consumer<C> {
     consume: C,
     reach: Reach,
 }
 
-/// What came of a block: where it ends and its line feeds, and the part. `None` where no line began in it.
+/// The result of a block: the block's end with its number of line feeds, and the part. `None` if no line began in the
+/// block.
 type Worked<K> = std::result::Result<Option<(Reach, <K as Kernel>::Part)>, <K as Kernel>::Error>;
 
-/// A block that somebody will work on.
+/// A block that a worker has claimed.
 struct Task {
     source: usize,
     number: u64,
@@ -136,9 +141,9 @@ where
     S: Iterator<Item = Source> + Send,
     C: FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
 {
-    /// The work of one thread.
+    /// Runs one worker thread.
     fn work(&self) -> std::result::Result<K::Worker, K::Error> {
-        // Whatever ends this thread early ends the others, who would wait for its parts.
+        // The guard ends the other threads if this thread ends early, since they would wait for its parts.
         let alarm = Alarm(&self.order, self.leave);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
         let mut reading = Reading::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
@@ -187,7 +192,8 @@ where
         Ok(Task { source, number, shared, flying })
     }
 
-    /// Takes and opens the next source: gives its first block, or does all of it where it is a stream.
+    /// Claims and opens the next source. Returns its first block, or processes the whole source if the source is a
+    /// stream.
     fn open(
         &self,
         reading: &mut Reading,
@@ -251,7 +257,7 @@ where
             Err(error) => Err(error.into()),
         };
         if let Some(lines) = numbered {
-            // Where no line began, and where it failed.
+            // For a block in which no line began, and for a failed block.
             lines.tell_none(number);
             lines.forget(number);
         }
@@ -260,7 +266,7 @@ where
         Ok(())
     }
 
-    /// Has the kernel read a block, and some behind it, and work on them.
+    /// Lets the kernel read and process a claimed block and some blocks after it.
     fn do_batch(
         &self,
         reading: &mut Reading,
@@ -286,7 +292,7 @@ where
         Ok(())
     }
 
-    /// How many blocks the kernel read and worked on, or failed at.
+    /// Lets the kernel read and process blocks. Returns the number of blocks that the kernel finished or failed at.
     fn do_file_blocks(
         &self,
         worker: &mut K::Worker,
@@ -380,7 +386,7 @@ where
         self.deliver()
     }
 
-    /// Hands over what is there.
+    /// Delivers the parts whose turn has come.
     fn deliver(&self) -> std::result::Result<(), K::Error> {
         self.order.deliver(|turn| {
             let mut consumer = self.consumer.lock().expect("no panic under this lock");
@@ -405,7 +411,7 @@ where
     }
 }
 
-/// Dropped where a worker fails or panics.
+/// Stops all workers when dropped; dropped only if a worker fails or panics.
 struct Alarm<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
 
 impl<P> Drop for Alarm<'_, P> {

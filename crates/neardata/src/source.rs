@@ -1,4 +1,4 @@
-//! Where blocks come from.
+//! Sources of blocks.
 
 use std::{fmt, fs::File, io::Read, ops::Range, path::PathBuf};
 
@@ -9,10 +9,10 @@ use crate::{Error, Result};
 /// The kind of a dataset whose files are pieces of files that are spread over nodes.
 pub const SPREAD: &str = "spread";
 
-/// The file of such a dataset that says where all pieces are.
+/// The file of such a dataset that contains the locations of all pieces.
 pub const MAP: &str = "map";
 
-/// Something to be read in blocks. It is opened by the worker that comes to it.
+/// A source to read in blocks. The worker that claims the source opens it.
 pub struct Source {
     name: String,
     base: Base,
@@ -20,12 +20,12 @@ pub struct Source {
     open: Open,
 }
 
-/// What of a whole lies before a source that is a part of it: bytes, and lines where these count.
+/// The position of a source within the whole of which the source is a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Base {
-    /// Bytes before it.
+    /// The number of bytes of the whole before the source.
     pub offset: u64,
-    /// Line feeds in them.
+    /// The number of line feeds in these bytes, if lines are counted.
     pub lines: u64,
 }
 
@@ -33,16 +33,17 @@ type Open = Box<dyn FnOnce(&Context) -> Result<Opened> + Send>;
 
 /// A [`Source`] that was opened.
 pub enum Opened {
-    /// A file of the file system: any worker reads any block of it.
+    /// A file of the file system: any worker reads any block.
     File(PlainFile),
-    /// Some bytes of a file of a dataset, and the job on whose store they lie: the same, and checked. A line begins where they do.
+    /// A byte range of a dataset's file, and the job on the file's store: any worker reads any block, with checksums
+    /// verified. The range begins at a line start.
     Dataset(Job, CheckedFile, Range<u64>),
-    /// Bytes that come one after the other: one worker reads all of it.
+    /// A stream of bytes: one worker reads all of the stream.
     Stream(Box<dyn Read + Send>),
 }
 
 impl Source {
-    /// A source that `open` opens, which errors call `name`.
+    /// Creates a source that `open` opens. Errors call the source `name`.
     pub fn new(
         name: impl Into<String>,
         open: impl FnOnce(&Context) -> Result<Opened> + Send + 'static,
@@ -50,7 +51,8 @@ impl Source {
         Source { name: name.into(), base: Base::default(), part: None, open: Box::new(open) }
     }
 
-    /// A file of the file system. What has no size (a pipe, a file of /proc) is a stream.
+    /// Creates a source from a file of the file system. A file without a size (a pipe, a file of /proc) becomes a
+    /// stream.
     pub fn file(path: impl Into<PathBuf>) -> Source {
         let path = path.into();
         Source::new(path.display().to_string(), move |_| {
@@ -73,50 +75,53 @@ impl Source {
         })
     }
 
-    /// A file of a dataset on the store of `job`, called as [`CheckedFile::name`] says.
+    /// Creates a source from a dataset's file on the store of `job`, named by [`CheckedFile::name`].
     pub fn dataset(job: &Job, file: CheckedFile) -> Source {
         let all = 0..file.len();
         Source::dataset_part(job, file, all)
     }
 
-    /// Some bytes of a file of a dataset on the store of `job`, which has them; where they begin, a line does.
+    /// Creates a source from a byte range of a dataset's file on the store of `job`. The range has to lie within the
+    /// file and begin at a line start.
     pub fn dataset_part(job: &Job, file: CheckedFile, range: Range<u64>) -> Source {
         let (part, job) = (Some((file.clone(), range.clone())), job.clone());
         let source = Source::new(file.name().to_string(), move |context| {
-            // What reads it may have a part of the job's memory.
+            // The reader's budget may be a part of the job's budget.
             Ok(Opened::Dataset(job.within(context.budget().clone()), file, range))
         });
         Source { part, ..source }
     }
 
-    /// The file of a dataset that it is of, and which of its bytes: for work that reads in no order.
+    /// Returns the dataset's file and byte range of this source, for work that reads in no order; `None` for other
+    /// sources.
     pub fn part(&self) -> Option<&(CheckedFile, Range<u64>)> {
         self.part.as_ref()
     }
 
-    /// Bytes of that part; 0 where the source is none.
+    /// Returns the length of that byte range; 0 for other sources.
     pub fn part_bytes(&self) -> u64 {
         self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
     }
 
-    /// The same source, which errors call so.
+    /// Returns the same source with another name for error messages.
     pub fn called(mut self, name: impl Into<String>) -> Source {
         self.name = name.into();
         self
     }
 
-    /// The same source, as the part of a whole that `base` precedes: offsets and numbers of lines are those of the whole.
+    /// Returns the same source as a part of a whole: offsets and line numbers count from the start of the whole, of
+    /// which `base` precedes the source.
     pub fn behind(mut self, base: Base) -> Source {
         self.base = base;
         self
     }
 
-    /// What of its whole lies before it.
+    /// Returns the position of the source within its whole.
     pub fn base(&self) -> Base {
         self.base
     }
 
-    /// What errors call it.
+    /// Returns the name of the source in error messages.
     pub fn name(&self) -> &str {
         &self.name
     }

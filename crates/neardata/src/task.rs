@@ -1,11 +1,12 @@
-//! Work that travels: what a node is asked to do, and what it answers.
+//! Tasks that run where the data lies: the request to a node, and the answers.
 //!
-//! - [`Work`]: a kind of task, under the name by which requests call it. A node knows a fixed set of them, [`Works`].
-//! - [`Task`]: a job within the node's budget, arguments, and the parts of files that it is about.
-//! - [`Reply`]: where record batches go, one after the other, as far as the asker takes them.
+//! - [`Work`]: a kind of task, under the name that requests use. A node knows a fixed set of kinds, [`Works`].
+//! - [`Task`]: a job within the node's budget, arguments, and the parts of files to read.
+//! - [`Reply`]: the sink for record batches, one after the other, as far as the client takes them.
 //!
-//! A kernel whose parts can be written down is [`Portable`], and [`Parts`] makes work of it: what came of its blocks is
-//! answered in order, each with how far in its source it reaches, so that another node can go on behind it.
+//! A kernel whose parts can be serialized is [`Portable`], and [`Parts`] makes a [`Work`] of the kernel. The parts of
+//! the blocks are sent in order, each with the position in its source up to which the answers reach, so that another
+//! node can continue from this position.
 //!
 //! Papers: minions, responses and queries, 2019 thesis 3.2.2.
 
@@ -29,22 +30,22 @@ use serde_json::{Value, json};
 
 use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, runner::run_or_leave};
 
-/// Why a task failed: what the asker is told.
+/// The error of a failed task, as reported to the client.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a node is asked to do.
+/// The input of a task on a node.
 #[derive(Debug)]
 pub struct Task {
-    /// The job that it is done in: memory, threads, store, stop flag.
+    /// The job of the task: memory, threads, store, cancellation.
     pub job: Job,
-    /// What the kind of work wants to know.
+    /// The arguments, in the form that the kind of work defines.
     pub arguments: Value,
-    /// What it reads, in order.
+    /// The sources to read, in order.
     pub sources: Sources,
 }
 
-/// The sources of a task, one after the other: those that are known, or such as it is handed while it works. The next one is asked for when all of
-/// the one before was read, since asking says so to whoever hands them out.
+/// The sources of a task, one after the other: either a known list, or shards that the task receives while it works.
+/// The next source is requested only when the one before was read completely, since each request tells the sender so.
 pub struct Sources {
     next: Box<dyn Iterator<Item = Result<TaskSource, Failure>> + Send>,
     bytes: u64,
@@ -53,14 +54,14 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Those that are known.
+    /// Creates sources from a known list.
     pub fn of(sources: Vec<TaskSource>) -> Sources {
         let bytes = sources.iter().map(|source| source.source.part_bytes()).sum();
         let count_max = sources.len();
         Sources::pulled(sources.into_iter().map(Ok), bytes, count_max)
     }
 
-    /// Those that `next` gives, which may wait: about so many bytes together, and `count_max` at most.
+    /// Creates sources from an iterator that may block: about `bytes` bytes together, and at most `count_max` sources.
     pub fn pulled(
         next: impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static,
         bytes: u64,
@@ -69,14 +70,14 @@ impl Sources {
         Sources { next: Box::new(next), bytes, count_max, leave: Box::new(|| {}) }
     }
 
-    /// The same, where `leave` ends the wait for the next one.
+    /// Sets the function that ends a blocking wait for the next source.
     #[must_use]
     pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Sources {
         self.leave = Box::new(leave);
         self
     }
 
-    /// The sources, and what ends the wait for the next one.
+    /// Splits the sources into the iterator, and the function that ends a blocking wait for the next source.
     pub fn into_parts(
         self,
     ) -> (impl Iterator<Item = Result<TaskSource, Failure>> + Send + 'static, Box<dyn Fn() + Send + Sync>)
@@ -84,12 +85,13 @@ impl Sources {
         (self.next, self.leave)
     }
 
-    /// Bytes of all together: about so many where they are handed out.
+    /// Returns the number of bytes of all sources together; an estimate if the sources are handed out while the task
+    /// works.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// How many there are at most.
+    /// Returns the upper bound of the number of sources.
     pub fn count_max(&self) -> usize {
         self.count_max
     }
@@ -110,34 +112,34 @@ impl std::fmt::Debug for Sources {
     }
 }
 
-/// Where in the store of a node a source lies, in words that another process understands.
+/// The location of a source in a node's store, in a form that another process can resolve.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// The dataset.
+    /// The name of the dataset.
     pub dataset: String,
-    /// Its number: see [`inshore_store::Dataset::id`].
+    /// The number of the dataset: see [`inshore_store::Dataset::id`].
     pub id: u64,
-    /// The file in it.
+    /// The name of the file in the dataset.
     pub file: String,
 }
 
-/// Something that a task reads.
+/// A source that a task reads.
 #[derive(Debug)]
 pub struct TaskSource {
-    /// What the asker calls it in what is answered.
+    /// The number of the source in answers, as chosen by the client.
     pub number: u64,
-    /// Which whole it is a part of, by a number of the asker's.
+    /// The number of the whole of which the source is a part, as chosen by the client.
     pub whole: u64,
-    /// The bytes.
+    /// The bytes to read.
     pub source: Source,
-    /// Where they lie, if it is in the node's store.
+    /// The location of the bytes, if the source is in the node's store.
     pub stored: Option<Stored>,
 }
 
-/// Where answers go.
+/// The sink for a task's answers.
 pub trait Reply: Send {
-    /// Tells of the columns before there are any rows: for an asker in this process or its parent, since nodes tell nothing before the first
-    /// batch.
+    /// Announces the columns before the first batch. Only clients in this process or its parent process receive this,
+    /// since nodes send nothing before the first batch.
     ///
     /// # Errors
     /// As [`Reply::batch`].
@@ -145,73 +147,73 @@ pub trait Reply: Send {
         Ok(())
     }
 
-    /// Sends a batch; all of a task have the same columns. Waits while the asker is slow.
+    /// Sends a batch; all batches of a task have the same columns. Blocks while the client is slow.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Cancelled`] where the asker has gone.
+    /// [`inshore_store::Error::Cancelled`] if the client has disconnected.
     fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure>;
 }
 
-/// What a client has to be trusted with for a kind of task.
+/// The right that a client needs for a kind of task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// To read.
+    /// The right to read.
     Data,
-    /// To run what is built in.
+    /// The right to run built-in kinds.
     BuiltIn,
-    /// To run WebAssembly that it sends.
+    /// The right to run WebAssembly that the client sends.
     WebAssembly,
-    /// To run commands that the operator allows.
+    /// The right to run commands that the operator allows.
     Commands,
 }
 
 /// A kind of task.
 pub trait Work: Send + Sync {
-    /// What requests call it.
+    /// Returns the name of the kind in requests.
     fn kind(&self) -> &'static str;
 
-    /// What a client has to be trusted with.
+    /// Returns the right that a client needs.
     fn needs(&self) -> Needs {
         Needs::BuiltIn
     }
 
-    /// The memory of a task that does not ask for some is no less.
+    /// Returns the smallest default memory in bytes, for tasks whose request names none.
     fn smallest_memory_bytes(&self) -> u64 {
         0
     }
 
-    /// Does it. What it gives back is told at the end, beside what the job cost.
+    /// Runs the task. The returned value is sent to the client at the end, beside the cost of the job.
     ///
     /// # Errors
-    /// Whatever keeps it from its end.
+    /// Any error that prevents the task from completing.
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure>;
 }
 
-/// The kinds of tasks that a node can do.
+/// The kinds of tasks that a node can run.
 #[derive(Clone, Default)]
 pub struct Works(Vec<Arc<dyn Work>>);
 
 impl Works {
-    /// These and one more.
+    /// Returns the set with one more kind.
     #[must_use]
     pub fn with(mut self, work: impl Work + 'static) -> Works {
         self.0.push(Arc::new(work));
         self
     }
 
-    /// These without the kind of this name.
+    /// Returns the set without the kind of this name.
     #[must_use]
     pub fn without(mut self, kind: &str) -> Works {
         self.0.retain(|work| work.kind() != kind);
         self
     }
 
-    /// The kind of this name.
+    /// Returns the kind of this name.
     pub fn get(&self, kind: &str) -> Option<&Arc<dyn Work>> {
         self.0.iter().find(|work| work.kind() == kind)
     }
 
-    /// The names of all.
+    /// Returns the names of all kinds.
     pub fn kinds(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.0.iter().map(|work| work.kind())
     }
@@ -223,45 +225,46 @@ impl std::fmt::Debug for Works {
     }
 }
 
-/// A kernel that can be sent to where the data lies, and whose parts can be sent back.
+/// A kernel that can be sent to the node of the data, and whose parts can be sent back.
 pub trait Portable: Kernel + Sized {
-    /// The [`Work::kind`] of tasks that run it.
+    /// The [`Work::kind`] of tasks that run the kernel.
     const KIND: &'static str;
-    /// What a client has to be trusted with.
+    /// The right that a client needs.
     const NEEDS: Needs = Needs::BuiltIn;
 
-    /// All that another machine needs to know to make the same kernel.
+    /// Returns all arguments that another machine needs to create the same kernel.
     fn arguments(&self) -> Value;
 
-    /// The kernel that [`Self::arguments`] tells of.
+    /// Creates the kernel from [`Self::arguments`].
     ///
     /// # Errors
-    /// Where they tell of none.
+    /// An error of the kernel if the arguments are invalid.
     fn of_arguments(arguments: &Value) -> Result<Self, Self::Error>;
 
-    /// The same for a kernel that takes memory of its own, from this budget.
+    /// Creates the kernel like [`Self::of_arguments`], for a kernel that reserves its own memory from this budget.
     ///
     /// # Errors
-    /// As [`Self::of_arguments`], and where the budget is too small.
+    /// As [`Self::of_arguments`], and if the budget is too small.
     fn within(arguments: &Value, _budget: &Budget) -> Result<Self, Self::Error> {
         Self::of_arguments(arguments)
     }
 
-    /// Writes a part down. Nothing where the part tells nothing.
+    /// Serializes a part to `out`. Writes nothing if the part is empty.
     fn encode(part: &Self::Part, out: &mut Vec<u8>);
 
-    /// The part that was written down; `None` where the bytes are no part.
+    /// Deserializes a part; returns `None` if the bytes are invalid.
     fn decode(bytes: &[u8]) -> Option<Self::Part>;
 
-    /// Whether a part makes all that follows it in its whole superfluous.
+    /// Returns true if this part makes all later parts of its whole superfluous.
     fn suffices(&self, _part: &Self::Part) -> bool {
         false
     }
 
-    /// Whether a client may do a part of a job on nodes itself: reading what it works on as streams, with the same parts.
+    /// True if a client may run shards of a job itself, by reading the nodes' data as streams, with the same parts as
+    /// result.
     const CAN_HELP: bool = false;
 
-    /// The same kernel for such a client.
+    /// Creates the kernel for a client that runs shards itself.
     ///
     /// # Errors
     /// As [`Self::of_arguments`].
@@ -270,27 +273,27 @@ pub trait Portable: Kernel + Sized {
     }
 }
 
-/// What an answer of [`Parts`] says of a source.
+/// The content of a row that [`Parts`] sends for a source.
 #[derive(Debug)]
 pub enum Answer {
-    /// The beginning of a part that is larger than a batch; what follows comes next.
+    /// The beginning of a part that is larger than a batch; the rest follows in the next rows.
     Beginning(Vec<u8>),
-    /// What came of a block, written down, or the end of it.
+    /// The serialized part of a block, or the last piece of a large part.
     Part(Vec<u8>),
-    /// It was read to its end, or so far that the rest makes no difference.
+    /// The end of the source: the source was read completely, or so far that the rest makes no difference.
     End,
-    /// It could not be read.
+    /// The error message of a source that could not be read.
     Failed(String),
 }
 
-/// A row of what [`Parts`] answers.
+/// A row of the answers of [`Parts`].
 #[derive(Debug)]
 pub struct PartRow {
-    /// The source, as the request numbered it.
+    /// The number of the source in the request.
     pub number: u64,
-    /// How far all that was answered of it reaches.
+    /// The position in the source up to which the answers so far reach.
     pub reach: Reach,
-    /// What is said.
+    /// The content of the row.
     pub answer: Answer,
 }
 
@@ -299,8 +302,9 @@ const END: u8 = 1;
 const FAILED: u8 = 2;
 const BEGINNING: u8 = 3;
 
-/// The columns of what [`Parts`] answers: source, bytes and lines up to where the row reaches, what the row is (0 a part, 1
-/// the end, 2 an error, 3 the beginning of a part), and the part or the error's text.
+/// Returns the columns of the answers of [`Parts`]: the source's number, bytes and lines up to the position that the
+/// row reaches, the type of the row (0 a part, 1 the end, 2 an error, 3 the beginning of a part), and the part or the
+/// error's text.
 pub fn part_schema() -> SchemaRef {
     let field = |name: &str, kind| Field::new(name, kind, false);
     Arc::new(Schema::new(vec![
@@ -312,7 +316,8 @@ pub fn part_schema() -> SchemaRef {
     ]))
 }
 
-/// The rows of a batch of [`part_schema`]; `None` where it is none.
+/// Parses the rows of a batch with the columns of [`part_schema`]; returns `None` if the batch has other columns or
+/// types of rows.
 pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
     let numbers = |column: usize| batch.columns().get(column)?.as_any().downcast_ref::<UInt64Array>();
     let (sources, bytes, lines) = (numbers(0)?, numbers(1)?, numbers(2)?);
@@ -334,7 +339,7 @@ pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
         .collect()
 }
 
-/// Why a source of a batch of [`part_schema`] could not be read, if one could not.
+/// Returns the error message of the first failed source in a batch of [`part_schema`], if any source failed.
 #[cfg(feature = "nodes")]
 pub(crate) fn failure_told(batch: &RecordBatch) -> Option<String> {
     let whats = batch.columns().get(3)?.as_any().downcast_ref::<UInt8Array>()?;
@@ -343,14 +348,14 @@ pub(crate) fn failure_told(batch: &RecordBatch) -> Option<String> {
     Some(String::from_utf8_lossy(parts.value(row)).into_owned())
 }
 
-/// Bytes of parts that are sent at once.
+/// The target size of a batch of parts, in bytes.
 const BATCH_BYTES: usize = 256 << 10;
-/// So often a batch is in memory on its way: as it is written down, as columns, as messages that wait.
+/// The number of copies of a batch in memory on its way: serialized, as columns, and as queued messages.
 const COPIES: u64 = 4;
-/// Parts do not wait longer for others, so that whoever looks on sees them come.
+/// The longest time that parts wait for a batch to fill, so that an observer sees parts arrive.
 const WAIT: Duration = Duration::from_millis(100);
 
-/// The work of running a kernel over sources and answering with its parts.
+/// The work that runs a kernel over sources and sends its parts.
 #[derive(Debug)]
 pub struct Parts<K>(PhantomData<fn() -> K>);
 
@@ -381,12 +386,12 @@ where
     }
 }
 
-/// Runs a kernel over sources and answers with its parts, as [`Parts`] does, for a kernel that is made in another way. What was
-/// found is answered before the next source is waited for.
+/// Runs a kernel over sources and sends its parts, as [`Parts`] does, for a kernel that is created in another way.
+/// Parts found so far are sent before the next source is requested.
 ///
 /// # Errors
-/// Where the budget is too small, a source is none, the job was stopped, or nobody takes the answers. What a source fails with is an
-/// answer.
+/// The budget is too small, the next source is unavailable, the job was cancelled, or the client takes no answers. An
+/// error while reading a source is an answer, not an error.
 pub fn answer_parts<K>(
     job: &Context,
     kernel: &K,
@@ -397,13 +402,13 @@ where
     K: Portable,
     K::Error: std::error::Error + Sync + 'static,
 {
-    // Of those that were begun, in this order.
+    // The number and the whole of each source that was begun, in this order.
     let names: Mutex<Vec<(u64, u64)>> = Mutex::default();
-    // Taken from the budget before the workers take what is free.
+    // Reserved from the budget before the workers reserve the free rest.
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
     let answers = Mutex::new(Rows::new(reply, memory));
     let enough = Mutex::new(HashSet::new());
-    // Whoever hands sources out may wait for answers: none waits here while a source is waited for.
+    // The sender of shards may wait for answers, so no answer is held back while the next source is awaited.
     let waits = AtomicBool::new(false);
     let no_source: Mutex<Option<Failure>> = Mutex::default();
     let (mut sources, leave) = sources.into_parts();
@@ -465,7 +470,7 @@ where
     }
 }
 
-/// Rows that are gathered into batches.
+/// Rows that are collected into batches.
 struct Rows<'a> {
     reply: &'a mut dyn Reply,
     sent: Instant,
@@ -517,7 +522,7 @@ impl<'a> Rows<'a> {
         }
         if is_large {
             scratch = Vec::new();
-            // Less than before can always be had.
+            // A smaller reservation always succeeds.
             let _ = self.memory.resize(in_batches);
         }
         self.scratch = scratch;
@@ -554,7 +559,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The kernel that gives the bytes of its sources as they are: what remains to be done where nothing is computed near the
+/// The kernel that returns the bytes of its sources unchanged: a plain read, for jobs that compute nothing near the
 /// data.
 #[derive(Clone, Copy, Debug)]
 pub struct Contents;

@@ -1,4 +1,4 @@
-//! Blocks of any size give the lines of the text, in order, whatever the number of workers and the kind of source.
+//! Blocks of any size return the source's lines in order, for any number of workers and every kind of source.
 
 use std::{
     fs,
@@ -23,20 +23,20 @@ use inshore_store::{Budget, Cancel, Context, FileWriter, PlainFile, Store};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Gives back what it gets, with where and which line it is.
+/// A kernel that returns each block's bytes, offset and line number.
 struct Echo {
     border: Border,
     how: How,
-    /// Done before the second block.
+    /// Called before the second and every later block.
     meanwhile: Option<Box<dyn Fn() + Sync>>,
 }
 
-/// How it comes to blocks of files in the page cache.
+/// The kernel's access to blocks of files in the page cache.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Copied,
     Windows,
-    /// It reads them itself.
+    /// The kernel reads blocks itself.
     Itself,
 }
 
@@ -81,7 +81,7 @@ impl Kernel for Echo {
             if let Some(meanwhile) = self.meanwhile.as_ref().filter(|_| start > 0) {
                 meanwhile();
             }
-            // Now and then it leaves off, and some it can't read.
+            // The kernel stops early at some blocks, and cannot read a file that became shorter.
             let is_left = start as u64 / blocks.stride % 7 == 3;
             if is_left || file.read_exact_at(&mut text, 0).is_err() {
                 break;
@@ -112,7 +112,7 @@ impl Kernel for Echo {
     }
 }
 
-/// What came of each source: its bytes, put together again, and the error that it ended with.
+/// Returns the reassembled bytes of each source, and the error that ended the source.
 fn echo(job: &Context, border: Border, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
     echo_by(job, Echo { border, how: How::Copied, meanwhile: None }, sources)
 }
@@ -161,7 +161,7 @@ fn stream(bytes: Vec<u8>) -> Source {
     Source::new("stream", move |_| Ok(Opened::Stream(Box::new(std::io::Cursor::new(bytes)))))
 }
 
-/// A stream that gives a few bytes at a time, as a pipe does.
+/// Returns a source that yields a few bytes at a time, as a pipe does.
 fn trickle(bytes: Vec<u8>) -> Source {
     struct Trickle(std::io::Cursor<Vec<u8>>, usize);
     impl Read for Trickle {
@@ -174,7 +174,7 @@ fn trickle(bytes: Vec<u8>) -> Source {
     Source::new("trickle", move |_| Ok(Opened::Stream(Box::new(Trickle(std::io::Cursor::new(bytes), 7)))))
 }
 
-/// Lines of lengths up to `longest`, `len` bytes in all.
+/// Returns lines with lengths up to `longest`, `len` bytes in all.
 fn text(len: usize, longest: u64, mut seed: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len);
     while bytes.len() < len {
@@ -210,7 +210,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
             assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
         }
     }
-    // It becomes shorter while it is read: what was lost is an error, and neither zeros nor the end of the process.
+    // The file becomes shorter during the run: the lost bytes cause an error, and neither zeros nor a crash.
     let bytes = text(40 << 20, 100, 5);
     for left in [0, 5 << 20, (21 << 20) + 77, (40 << 20) - 5] {
         fs::write(&path, &bytes).unwrap();
@@ -250,7 +250,7 @@ fn a_kernel_may_read_files_in_the_page_cache_itself() {
             assert_eq!(*between, (b"some\nmore".to_vec(), None));
         }
     }
-    // It becomes shorter while it is read.
+    // The file becomes shorter during the run.
     let bytes = text(3 << 20, 100, 5);
     for left in [0, 1 << 20, (2 << 20) + 77, (3 << 20) - 5] {
         fs::write(&path, &bytes).unwrap();
@@ -459,7 +459,7 @@ proptest! {
     }
 }
 
-/// Panics at its first block.
+/// A kernel that panics at its first block.
 struct Panics;
 
 impl Kernel for Panics {
@@ -498,7 +498,7 @@ impl Portable for Panics {
     }
 }
 
-/// Takes nothing.
+/// A reply sink that refuses every batch.
 struct Nobody;
 
 impl Reply for Nobody {

@@ -1,4 +1,4 @@
-//! Several agents in one process, and a client that asks them.
+//! Several agents in one process, and a client that runs jobs on these nodes.
 
 #[path = "nodes/admission.rs"]
 mod admission;
@@ -45,10 +45,11 @@ use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+/// The longest time that a test waits for an expected event. Only a failing test waits this long, so that a busy
+/// machine causes no failures.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -57,13 +58,13 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Where a needle is, and in which line; and how much text was looked at.
+/// A kernel that finds the offset and the line number of each match of a needle.
 struct Find {
     needle: String,
-    /// What a block takes longer on a node, and on the client.
+    /// The additional time per block on a node, and on the client.
     slow: Duration,
     slow_here: Duration,
-    /// It fails on the client.
+    /// True if the kernel fails on the client.
     fails_here: bool,
 }
 
@@ -136,24 +137,24 @@ fn find(needle: &str) -> Find {
     Find { needle: needle.to_string(), slow: Duration::ZERO, slow_here: Duration::ZERO, fails_here: false }
 }
 
-/// What goes wrong on a node, once it has answered so many rows.
+/// A fault that a node injects after a number of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Fault {
     #[default]
     None,
     /// The task fails.
     Fails,
-    /// The last row comes once more.
+    /// The next row is sent twice.
     Twice,
-    /// A row is left out.
+    /// A row is omitted.
     Skips,
-    /// The task ends as if all were done.
+    /// The task ends early and reports success.
     EndsEarly,
-    /// A part that cannot be read.
+    /// A row contains a part that cannot be decoded.
     Garbage,
-    /// Nothing more comes.
+    /// The task sends nothing more.
     Hangs,
-    /// The row comes again and again.
+    /// The row is repeated forever.
     Endless,
 }
 
@@ -170,7 +171,7 @@ const FAULTS: [Fault; 8] = [
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
-/// [`Parts`] of [`Find`] on a node that goes wrong as planned. It answers row by row.
+/// Runs [`Parts`] of [`Find`] and injects the planned fault. Answers are sent row by row.
 struct Faulty(Plan);
 
 impl Work for Faulty {
@@ -234,7 +235,7 @@ impl Reply for FaultyReply<'_> {
     }
 }
 
-/// Nodes in this process.
+/// A cluster of nodes in this process.
 struct Cluster {
     serving: Vec<Option<Serving>>,
     plans: Vec<Plan>,
@@ -300,7 +301,7 @@ impl Cluster {
         self.find_within(PATIENCE, kernel, name, options)
     }
 
-    /// The same as a command of its own, which has so much time.
+    /// Runs the search like a separate command with this time limit.
     fn find_within(
         &self,
         time: Duration,
@@ -321,7 +322,7 @@ impl Cluster {
         Ok(Found { places, gathered })
     }
 
-    /// Tasks that run on any node.
+    /// Returns the number of running tasks on all nodes.
     fn running(&self) -> usize {
         let status = |serving: &Serving| serving.agent().status().running.len();
         self.serving.iter().flatten().map(status).sum()
@@ -338,7 +339,7 @@ fn job() -> Context {
     Context::new(Budget::new(64 << 20, 2), Cancel::default())
 }
 
-/// Lines of different lengths, of which every seventh has the needle.
+/// Returns lines of different lengths; every seventh line contains the needle.
 fn text(lines: usize) -> Vec<u8> {
     let line = |number: usize| match number % 7 {
         3 => format!("{number} a needle {}\n", "x".repeat(number % 90)),
@@ -347,7 +348,7 @@ fn text(lines: usize) -> Vec<u8> {
     (0..lines).map(line).collect::<String>().into_bytes()
 }
 
-/// Where the needle is, by the naive way.
+/// Finds the needle's offsets and lines in memory, as the reference.
 fn expected(text: &[u8]) -> Vec<(u64, u64)> {
     let mut offset = 0;
     let mut all = Vec::new();
@@ -408,7 +409,7 @@ fn records_of_one_length_are_not_cut() {
     let wholes = cluster.nodes.catalog().unwrap().named("records").unwrap();
     assert!(wholes[0].pieces.len() == 14 && wholes[0].pieces.iter().all(|piece| piece.offset % 100 == 0));
     assert_eq!(wholes[0].bytes(), bytes.len() as u64);
-    // Lines may lie across their borders.
+    // Lines may cross the borders of pieces.
     let error = told(cluster.find(&find("needle"), "records", &RunOptions::default()).unwrap_err());
     assert!(error.contains("records of 100 bytes"), "{error}");
 }
@@ -437,7 +438,7 @@ fn what_a_lost_node_has_comes_from_copies_or_is_named() {
     };
     assert!(!missing.is_empty());
     assert_eq!(found.places, expected(&text).into_iter().filter(is_there).collect::<Vec<_>>());
-    // Nothing can be loaded, and nothing is left of the attempt.
+    // The load fails, and leaves nothing behind.
     let put = cluster.nodes.put(&job(), "new", ("text", None), Cursor::new(b"a\n"), &LoadOptions::default());
     assert!(told(put.unwrap_err()).contains(&address));
     assert!(!cluster.nodes.catalog().unwrap().has("new"));
@@ -456,7 +457,7 @@ fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
             thread::sleep(Duration::from_millis(150));
             drop(dying);
         });
-        // Little memory, so that there are several blocks.
+        // The budget is small, so that there are several blocks.
         let small = RunOptions { node_memory_bytes: Some(8 << 20), ..RunOptions::default() };
         cluster.find(&slow, "copied", &small).unwrap()
     });
@@ -464,7 +465,7 @@ fn a_node_that_dies_in_the_middle_of_a_task_is_replaced() {
     assert!(found.gathered.nodes.iter().any(|node| node.lost.is_some()), "{:?}", found.gathered);
 }
 
-/// A line kernel that goes on in the middle of a piece reads from where no unit of checking begins.
+/// A line kernel that resumes in the middle of a piece starts reading between two checksum blocks.
 #[test]
 fn a_large_piece_is_taken_over_in_its_middle() {
     let cluster = Cluster::new(2);
@@ -472,7 +473,7 @@ fn a_large_piece_is_taken_over_in_its_middle() {
     cluster.put("large", &text, 2, 1 << 30);
     for after in [1, 2, 5] {
         cluster.plan(0, Fault::Fails, after);
-        // Either node may be the one that pulls the piece.
+        // Either node may pull the piece first.
         let is_taken_over = (0..100).any(|_| {
             let small = RunOptions { node_memory_bytes: Some(16 << 20), ..RunOptions::default() };
             let found = cluster.find(&find("needle"), "large", &small).unwrap();
@@ -483,8 +484,8 @@ fn a_large_piece_is_taken_over_in_its_middle() {
     }
 }
 
-/// A node with one slot has a task that waits for its client, which waits for another node that is lost: the task that takes
-/// over must not wait for the first.
+/// A node with one slot runs a task that waits for its client, and the client waits for a lost node: the task that
+/// takes over must not queue behind the first task.
 #[test]
 fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
     let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
@@ -527,7 +528,7 @@ fn a_slow_client_makes_room_for_others() {
     let options = LoadOptions { record_bytes: Some(1), ..LoadOptions::default() };
     nodes.put(&job(), "bytes", ("bytes", None), Cursor::new(&bytes), &options).unwrap();
     let wholes = nodes.catalog().unwrap().named("bytes").unwrap();
-    // The slow one takes nothing more until the other one is done.
+    // The slow client takes no further answers until the other client is done.
     let (done, other_done) = std::sync::mpsc::channel::<()>();
     let read = |nodes: &Nodes, mut pause: Option<std::sync::mpsc::Receiver<()>>| {
         let mut read = 0;
@@ -558,7 +559,7 @@ fn a_slow_client_makes_room_for_others() {
     });
 }
 
-/// Numbers that look random, from a seed.
+/// A pseudo-random generator with a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -570,7 +571,8 @@ impl Dice {
     }
 }
 
-/// Seeds of faults: those that INSHORE_SEEDS names, as 10000 (from 1 on) or 2501-5000 (for one of several processes), or so many.
+/// Returns the seeds of the fault tests: the range in INSHORE_SEEDS, as 10000 (1 to 10000) or 2501-5000 (for one of
+/// several processes); otherwise 1 to `unless_named`.
 fn seeds(unless_named: u64) -> RangeInclusive<u64> {
     let Ok(named) = std::env::var("INSHORE_SEEDS") else { return 1..=unless_named };
     let (first, last) = named.split_once('-').unwrap_or(("1", &named));
@@ -606,7 +608,7 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
                     !gathered.missing.iter().any(has)
                 };
                 let there: Vec<(u64, u64)> = all.iter().copied().filter(is_there).collect();
-                // A row that a node leaves out is not seen, unless it is the end of a piece.
+                // An omitted row is detected only if the row is the end of a piece.
                 let skips = faults.iter().any(|(fault, _)| *fault == Fault::Skips);
                 match skips {
                     true => assert!(places.iter().all(|place| there.contains(place)), "seed {seed}"),
@@ -625,7 +627,7 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
     assert!(good > bad / 2 && bad > 0, "{good} answers, {bad} errors");
 }
 
-/// What is not wanted any more is passed over, and may not go on without end.
+/// Answers that are no longer needed are skipped, but a node may not send them forever.
 #[test]
 fn a_node_that_repeats_what_is_over_is_lost() {
     let cluster = Cluster::new(1);
@@ -715,7 +717,7 @@ fn a_full_node_refuses_with_the_reason() {
     thread::scope(|scope| {
         let waiting: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(&nodes, RunOptions::default()))).collect();
         until("no task waits", || serving.agent().status().waiting > 0);
-        // There may be room soon: the client asks again, and says why not when its time is over.
+        // The refusal may be temporary: the client retries until its deadline, and then reports the reason.
         let soon = nodes.begin(Deadline::after(Duration::from_millis(1500)));
         let error = told(ask(&soon, RunOptions::default()).unwrap_err());
         assert!(error.contains("its queue is full: 1 tasks run and 1 wait"), "{error}");
@@ -750,7 +752,7 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert_eq!(status(&good).unwrap().name, "closed");
     let input = Cursor::new(text(100));
     good.put(&job(), "text", ("text", None), input, &LoadOptions::default()).unwrap();
-    // What the token does not say, its bearer may not.
+    // Actions that need a right outside of the token are refused.
     let wholes = good.catalog().unwrap().named("text").unwrap();
     let kernel = find("needle");
     let run = run_on_nodes(&good, &job(), &kernel, &wholes, &RunOptions::default(), |_| Ok(Next::Go));
@@ -759,7 +761,8 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert!(told(reader.remove("text").unwrap_err()).contains("reader has no right to write"));
     let put = reader.put(&job(), "new", ("text", None), Cursor::new(b"a"), &LoadOptions::default());
     assert!(told(put.unwrap_err()).contains("reader has no right to write"));
-    // Expired; of another authority, which the client's end sees first; none; unencrypted.
+    // An expired token; a token of another authority, which the client's end detects first; no token; an unencrypted
+    // connection.
     let expired = with(Some(authority.client("writer", &Right::ALL, Duration::ZERO).unwrap()));
     assert!(told(status(&expired).unwrap_err()).contains("has expired"));
     let other = Authority::create().unwrap();
@@ -767,7 +770,7 @@ fn a_node_beyond_loopback_wants_credentials_and_checks_them() {
     assert!(matches!(status(&foreign), Err(Error::Lost { .. })));
     let plain = status(&with(None));
     assert!(matches!(plain, Err(Error::Lost { .. })), "{plain:?}");
-    // A token of another authority behind the right certificate.
+    // A token of another authority with the right certificate.
     let mut mixed = serde_json::to_value(authority.client("writer", &[], day).unwrap()).unwrap();
     mixed["token"] =
         serde_json::to_value(other.client("writer", &Right::ALL, day).unwrap()).unwrap()["token"].clone();
@@ -832,7 +835,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
             };
             assert!(refused, "{bad}");
         }
-        // A client of an earlier version is told so.
+        // A client of an earlier version gets an error that names both versions.
         let earlier = json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [] });
         let refused = client.do_get(Ticket { ticket: earlier.to_string().into() }).await.unwrap_err();
         assert!(refused.message().contains("requests of version 3 (it speaks 4)"), "{refused}");
@@ -852,21 +855,21 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
             };
             assert!(refused);
         }
-        // A message that is larger than any may be.
+        // A message that exceeds the size limit.
         let ticket = Ticket { ticket: vec![b' '; 65 << 20].into() };
         assert!(client.do_get(ticket).await.is_err());
-        // What is little and becomes much when it is read.
+        // A small request whose parsed form is large.
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
         let ticket = format!(r#"{{"version":4,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
         assert!(refused.message().contains("64 MiB is the most"), "{refused}");
-        // A load that ends before it is whole leaves nothing.
+        // An incomplete load leaves nothing behind.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
         let begin = json!({ "step": "begin", "version": 4, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
         let steps = [step(begin), step(json!({ "step": "file", "name": "piece-00000000" }))];
         let mut answers = client.do_put(futures::stream::iter(steps)).await.unwrap().into_inner();
         while let Ok(Some(_)) = answers.message().await {}
-        // Pieces have names of one form, and come in order.
+        // Names of pieces have a fixed form, and pieces come in order.
         for names in [&["piece-0"][..], &["piece-99999999"], &["../piece-00000000"], &["map"], &["piece-00000002"; 2]] {
             let begin = json!({ "step": "begin", "version": 4, "name": "odd", "id": "1".repeat(32), "block_bytes": 4096 });
             let files = names.iter().map(|name| step(json!({ "step": "file", "name": name })));
@@ -924,7 +927,7 @@ fn a_node_that_is_stopped_lets_its_tasks_end() {
     let text = text(30_000);
     cluster.put("text", &text, 1, 1 << 20);
     let slow = Find { slow: Duration::from_millis(30), ..find("needle") };
-    // More patience than the task needs.
+    // The drain time exceeds the task's run time.
     let serving = cluster.serving[0].take().unwrap();
     let store = cluster._folders[0].path().to_path_buf();
     drop(serving);

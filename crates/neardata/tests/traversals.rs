@@ -1,4 +1,4 @@
-//! Chains of pages that lie on several agents in one process.
+//! Traversals over chains of pages on several agents in one process.
 
 use std::{
     io::Cursor,
@@ -20,10 +20,11 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// How long a test waits for what has to happen. Only a test that fails waits so long, so that a busy machine fails none.
+/// The longest time that a test waits for an expected event. Only a failing test waits this long, so that a busy
+/// machine causes no failures.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
@@ -34,7 +35,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 const ALL: [By; 3] = [By::Nodes, By::Turns, By::Client];
 
-/// Nodes in this process.
+/// A cluster of nodes in this process.
 struct Cluster {
     serving: Vec<Option<Serving>>,
     folders: Vec<TempDir>,
@@ -124,13 +125,13 @@ fn traverse_in(
     starts: &[u64],
     options: &TraverseOptions,
 ) -> Result<Traversed, Error> {
-    // A test that hangs says so.
+    // A hanging test ends with a deadline error.
     let nodes = nodes.begin(Deadline::after(PATIENCE));
     let whole = nodes.catalog()?.named(name)?.remove(0);
     nodes.traverse(job, &whole, starts, options)
 }
 
-/// Bytes of a page of most tests, and where its pointer is.
+/// The page size of most tests in bytes, and the position of a page's pointer.
 const PAGE: u64 = 4096;
 const AT: u64 = 24;
 
@@ -139,7 +140,7 @@ fn options(steps: u64, by: By) -> TraverseOptions {
     TraverseOptions { pointers, steps, by, ..TraverseOptions::default() }
 }
 
-/// A file whose page n names `pointers[n]`.
+/// Returns a file whose page n points to page `pointers[n]`.
 fn file(pointers: &[u64]) -> Vec<u8> {
     let mut file = vec![0xee; pointers.len() * PAGE as usize];
     for (page, pointer) in file.chunks_exact_mut(PAGE as usize).zip(pointers) {
@@ -148,7 +149,7 @@ fn file(pointers: &[u64]) -> Vec<u8> {
     file
 }
 
-/// One cycle through all pages, in an order that looks random.
+/// Returns a single cycle through all pages, in pseudo-random order.
 fn cycle(pages: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..pages).collect();
     let mut state = 88_172_645_463_325_252u64;
@@ -165,7 +166,8 @@ fn cycle(pages: u64) -> Vec<u64> {
     pointers
 }
 
-/// The naive way: where a chain gets, its digest, and whether it came to its last page.
+/// Walks a chain in memory as the reference: returns the final page with the digest, and whether the chain ended at a
+/// last page.
 fn walked(pointers: &[u64], start: u64, steps: u64) -> (Walked, bool) {
     let mut walked = Walked::at(start);
     while walked.steps < steps {
@@ -205,7 +207,7 @@ fn a_chain_gets_where_it_gets_on_one_machine() {
                 is_right(&done, &pointers, starts, steps);
                 let reads: u64 = done.nodes.iter().map(|node| node.visited.reads).sum();
                 assert_eq!(reads, steps * starts.len() as u64, "{by:?} {name}");
-                // With a copy of all on each node nobody has to go anywhere.
+                // If every node holds all pages, no chain changes its node.
                 let hops: u64 = done.chains.iter().map(|chain| chain.walked.hops).sum();
                 let goes = name != "all" && by != By::Client && steps > 50;
                 assert_eq!(hops > 0, goes, "{by:?} {name} {hops}");
@@ -235,7 +237,7 @@ fn pages_that_the_client_keeps_are_not_fetched_again() {
     let cluster = Cluster::new(2);
     let pointers = cycle(64);
     cluster.put("pages", &file(&pointers), 8, 1);
-    // Ten times round: the first time all come.
+    // Ten rounds: the first round fetches every page.
     for (kept, moved) in [(64, 64), (32, 64 + 9 * 32), (0, 640)] {
         let keep = TraverseOptions { keep_bytes: kept * (PAGE + 8), ..options(640, By::Client) };
         let done = traverse(&cluster.nodes, "pages", &[7], &keep).unwrap();
@@ -315,7 +317,7 @@ fn a_page_that_points_nowhere_is_named() {
             let error = told(traverse(&cluster.nodes, &name, &[0], &options(1000, by)).unwrap_err());
             assert!(error.contains("page 42 names page") && error.contains(&nowhere.to_string()), "{error}");
             assert!(error.contains("there are 100") && error.contains(&name), "{error}");
-            // As far as the bad page it is followed.
+            // The chain is followed up to the bad page.
             let before = pointers.iter().position(|&next| next == 42).unwrap() as u64;
             let done = traverse(&cluster.nodes, &name, &[before], &options(1, by)).unwrap();
             assert_eq!(done.chains[0].walked.page, 42);
@@ -338,7 +340,7 @@ fn what_a_lost_node_has_comes_from_copies_or_the_page_is_named() {
         is_right(&done, &pointers, &[0, 9], 400);
         let error = told(traverse(&cluster.nodes, "single", &[0], &options(400, by)).unwrap_err());
         assert!(error.contains(&address) && error.contains("was not read"), "{error}");
-        // The pages that are left can be followed.
+        // Pages on the remaining nodes can still be read.
         let on_first = pointers.iter().position(|&next| next / 10 % 3 == 0).unwrap() as u64;
         if on_first / 10 % 3 != 1 {
             let done = traverse(&cluster.nodes, "single", &[on_first], &options(1, by)).unwrap();
@@ -347,7 +349,7 @@ fn what_a_lost_node_has_comes_from_copies_or_the_page_is_named() {
     }
 }
 
-/// In the middle: chains go on from where the client last heard of them.
+/// A node dies during a traversal: chains resume from their last report to the client.
 #[test]
 fn a_node_that_dies_while_chains_are_on_their_way_is_done_without() {
     for (by, copies) in [(By::Nodes, 2), (By::Turns, 2), (By::Client, 2), (By::Nodes, 1), (By::Client, 1)] {
@@ -406,7 +408,7 @@ fn a_traversal_that_is_stopped_or_late_ends_on_all_nodes() {
     }
 }
 
-/// Chains go through all nodes in all orders, and no node has more than one slot.
+/// Chains cross all nodes in every order, and each node has a single slot.
 #[test]
 fn traversals_at_once_on_nodes_with_one_slot_do_not_wait_for_each_other() {
     let single = |name: &str| AgentConfig { slots: 1, queue: 1, ..config(name) };
@@ -430,7 +432,7 @@ fn traversals_at_once_on_nodes_with_one_slot_do_not_wait_for_each_other() {
 #[test]
 fn a_node_takes_part_in_so_many_traversals_and_says_so() {
     let cluster = Cluster::with(1, |name| {
-        // All clients have the same address.
+        // All clients share one address.
         AgentConfig { memory_bytes: 4 << 30, connections_per_address: 256, ..config(name) }
     });
     cluster.put("pages", &file(&cycle(10)), 10, 1);
@@ -438,7 +440,7 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
     let whole = cluster.nodes.catalog().unwrap().named("pages").unwrap().remove(0);
     thread::scope(|scope| {
         for _ in 0..64 {
-            // Of others' connections: one has 64 streams at most.
+            // Each traversal has its own client, since one connection has at most 64 streams.
             let (cancel, whole, addresses) = (cancel.clone(), &whole, cluster.addresses());
             scope.spawn(move || {
                 let nodes = client(addresses, None);
@@ -454,7 +456,8 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
     cluster.is_idle_soon();
 }
 
-/// Nodes that speak with each other over TLS, and three clients: one that may, one that may not run, one whose token expires.
+/// Nodes that connect to each other over TLS, and three clients: one with all rights, one without the right to run, and
+/// one with a short-lived token.
 #[test]
 fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     let day = Duration::from_secs(86_400);
@@ -478,7 +481,7 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     let reader = with(&[Right::Read, Right::Write], day);
     let error = told(traverse(&reader, "pages", &[0], &options(5, By::Nodes)).unwrap_err());
     assert!(error.contains("no right to run"), "{error}");
-    // One that runs out in the meantime: what was begun is done, what begins after is not.
+    // A token that expires during the test: requests after the expiry are refused.
     let lifetime = Duration::from_secs(5);
     let short = with(&all, lifetime);
     let made = Instant::now();
@@ -490,7 +493,8 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
     assert!(error.contains("has expired"), "{error}");
 }
 
-/// No other node takes the token of such a node: it has expired, has other rights, or comes from another authority.
+/// Other nodes refuse this node's token: the token has expired, lacks the right to relay, or was signed by another
+/// authority.
 #[test]
 fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
     let day = Duration::from_secs(86_400);
@@ -517,13 +521,13 @@ fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
         put(&writer, "pages", &file(&cycle(100)), 4 * PAGE, 1);
         let error = told(traverse(&writer, "pages", &[0], &options(500, By::Nodes)).unwrap_err());
         assert!(error.contains(expected) && error.contains("cannot hand on to it"), "{expected}: {error}");
-        // The client's own are good.
+        // The client's own credentials are valid.
         let done = traverse(&writer, "pages", &[0], &options(500, By::Turns)).unwrap();
         is_right(&done, &cycle(100), &[0], 500);
     }
 }
 
-/// What a hostile client sends on the wire: each is refused, and the node goes on.
+/// Malformed messages of a hostile client: each is refused, and the node keeps serving.
 #[test]
 fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     let cluster = Cluster::new(1);
@@ -535,7 +539,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     runtime.block_on(async {
         let channel = tonic::transport::Endpoint::from_shared(format!("http://{address}")).unwrap();
         let mut client = FlightServiceClient::new(channel.connect().await.unwrap());
-        // Tasks that are none.
+        // Invalid tasks.
         let arguments = json!({ "session": "ff", "pointers": { "page_bytes": PAGE, "at": AT }, "steps": 5, "chains": 1,
             "nodes": [address], "ends": [20], "holders": [0], "by_itself": true });
         let request = |change: &dyn Fn(&mut Value)| {
@@ -556,7 +560,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             let ticket = Ticket { ticket: bad.to_string().into() };
             assert!(client.do_get(ticket).await.is_err(), "{bad}");
         }
-        // A traversal without pieces, in which chains go to and fro: it hands them to itself.
+        // A traversal without local pieces, whose peer is the node itself: chains would go in a circle.
         let ticket = Ticket { ticket: request(&|_| {}).to_string().into() };
         let mut answers = client.do_get(ticket).await.unwrap().into_inner();
         assert!(answers.message().await.unwrap().is_some());
@@ -570,7 +574,8 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             }
             FlightData { app_metadata: bytes.into(), ..FlightData::default() }
         };
-        // Not the number of a traversal; a page that is none; one of another node, which is itself; a question for one.
+        // An unknown traversal; an invalid page; a page of another node, which is the node itself; a read request for
+        // such a page.
         let steps = [
             step(1, 1, 0, 0, 0, 0),
             step(0xff, 1, 0, u64::MAX, 0, 0),
@@ -590,7 +595,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
             let mut said = client.do_exchange(futures::stream::iter([message])).await.unwrap().into_inner();
             assert!(said.message().await.is_err());
         }
-        // More of them than the traversal has chains: some are refused, none is kept.
+        // More requests than the traversal has chains: some are refused, and none is queued.
         let many: Vec<FlightData> = (0..5000).map(|_| step(0xff, 2, 0, 99, 0, 0)).collect();
         let mut said = client.do_exchange(futures::stream::iter(many)).await.unwrap().into_inner();
         let mut count = 0;
@@ -607,18 +612,18 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
     cluster.is_idle_soon();
 }
 
-/// A page that was damaged on the drive is read from the other node that has it, or is named.
+/// A page that is damaged on one drive is read from the copy on another node, or named in the error.
 #[test]
 fn a_damaged_page_comes_from_a_copy_or_is_named() {
     let cluster = Cluster::new(2);
     let pointers = cycle(64);
     let mut pages = file(&pointers);
-    // A mark by which the page is found on the drive.
+    // A marker that identifies the page's bytes on the drive.
     let mark = b"this page will be damaged";
     pages[5 * PAGE as usize + 100..][..mark.len()].copy_from_slice(mark);
     cluster.put("copied", &pages, 64, 2);
     cluster.put("single", &pages, 64, 1);
-    // Of the first node all copies, of the second none.
+    // Damages every copy on the first node, and none on the second node.
     let mut damaged = 0;
     for entry in std::fs::read_dir(cluster.folders[0].path()).unwrap().flatten() {
         let Ok(mut bytes) = std::fs::read(entry.path()) else { continue };

@@ -1,14 +1,23 @@
-//! The server on a node.
+//! The server that runs on a node and serves its store to clients and other nodes.
 //!
 //! ```text
-//!   connection (async) ─► who may? ─► Queue ─► a thread: Work in a job of its own ─► 2 batches on their way ─► connection
+//!   connection (async) ─► authorization ─► Queue ─► worker thread: Work in its own job ─► 2 batches queued ─► connection
 //! ```
 //!
-//! A connection that breaks stops its task: the stop flag of its job is set as soon as nobody takes its answers. The same
-//! flag ends a task at its deadline.
+//! A task stops when its connection breaks: the job's cancellation flag is set as soon as the answer stream is dropped.
+//! The same flag ends a task at its deadline.
 //!
-//! Memory: what running tasks were promised, and for each the messages on their way (at most two batches and what the
-//! connection buffers, about 1 MiB).
+//! The submodules:
+//!
+//! - `admission`: checks the headers of requests before their bodies are read.
+//! - `requests`: accounts for the memory of requests and answers.
+//! - `handed`: queues the shards that clients hand to running tasks.
+//! - `loads`, `receiving`: limit and receive the files that clients load.
+//! - `visits`: takes part in traversals.
+//! - `latest`: queries drives that may hang.
+//!
+//! Memory: the budgets of the running tasks, plus for each task the messages in flight (at most two batches and the
+//! connection's buffers, about 1 MiB).
 
 mod admission;
 mod handed;
@@ -75,41 +84,46 @@ use super::{
 };
 use crate::{Failure, Needs, Reply, Sources, Task, Work, Works};
 
-/// What an agent is made of. All limits have safe defaults.
+/// The configuration of an agent. All limits have safe defaults.
 #[derive(Debug)]
 pub struct AgentConfig {
-    /// What the node is called in messages.
+    /// The name of the node in messages.
     pub name: String,
-    /// Memory of all tasks together.
+    /// The memory budget of all tasks together, in bytes.
     pub memory_bytes: u64,
-    /// Memory of a task that does not ask for some.
+    /// The memory budget of a task whose request names none, in bytes.
     pub task_memory_bytes: u64,
-    /// Threads of each task.
+    /// The number of threads of each task.
     pub threads: usize,
-    /// Tasks that run at once. More share the drives and cores, fewer wait longer.
+    /// The number of tasks that run at once. More slots make tasks share drives and cores; fewer slots make tasks wait
+    /// longer.
     pub slots: usize,
-    /// Tasks that may wait; one more is refused.
+    /// The number of tasks that may wait in the queue; any further task is refused.
     pub queue: usize,
-    /// A task runs no longer, whatever its client says.
+    /// The longest run time of a task. A client's request can only shorten this limit.
     pub deadline: Duration,
-    /// Connections at once, from all clients.
+    /// The number of connections at once, from all clients together.
     pub connections: usize,
-    /// Connections at once from one address.
+    /// The number of connections at once from one address.
     pub connections_per_address: usize,
-    /// How long a connection may take to its first request whose token is good, TLS included; after that it is closed.
+    /// The time from accepting a connection, TLS handshake included, to its first request with a valid token;
+    /// afterwards the connection is closed.
     pub first_request: Duration,
-    /// How long the body of a request may take to arrive. A load is no such request: its body lasts as long as data comes.
+    /// The time in which the body of a request has to arrive. Loads are exempt: the body of a load lasts as long as
+    /// data comes.
     pub request: Duration,
-    /// Time that running tasks have to end when the agent is asked to stop.
+    /// The time that running tasks have to end when the agent is asked to stop.
     pub drain: Duration,
-    /// Without them the agent serves this machine alone, unencrypted, and everybody on it may do everything.
+    /// The node's credentials. Without credentials the agent serves only this machine, unencrypted, and gives every
+    /// local user all rights.
     pub credentials: Option<NodeCredentials>,
 }
 
 impl AgentConfig {
-    /// A node of this name with so much memory and so many threads; two tasks at once with two fifths of the memory each,
-    /// 64 that wait, an hour for each, 256 connections of which 64 from one address, ten seconds to the first request of each,
-    /// half a minute for the body of a request, half a minute to drain.
+    /// Creates the configuration of a node with this name, memory and number of threads. The defaults are two tasks at
+    /// once with two fifths of the memory each, a queue of 64 tasks, a deadline of one hour, 256 connections of which
+    /// 64 from one address, ten seconds to the first request, and half a minute each for a request's body and for
+    /// draining.
     pub fn new(name: impl Into<String>, memory_bytes: u64, threads: usize) -> AgentConfig {
         AgentConfig {
             name: name.into(),
@@ -129,7 +143,7 @@ impl AgentConfig {
     }
 }
 
-/// A server on a node.
+/// The server on a node. Clones share one server.
 #[derive(Clone, Debug)]
 pub struct Agent(Arc<Inner>);
 
@@ -140,7 +154,7 @@ struct Inner {
     works: Works,
     queue: Queue,
     requests: Requests,
-    /// Of whom wants to know what lies here: each may have to read much.
+    /// Limits the number of catalog and map actions that run at once, since each may read much from the drives.
     looks: Arc<Semaphore>,
     telling: Telling,
     began: Instant,
@@ -151,16 +165,16 @@ struct Inner {
     traversals: Traversals,
     loads: Loads,
     door: Arc<Door>,
-    /// What is on the drives, which may hang.
+    /// The usage of the drives. A hanging drive may delay this value.
     drives: Latest<Vec<DeviceUsage>>,
 }
 
-/// So many catalogs and maps are read at once.
+/// The number of catalogs and maps that are read at once.
 const LOOKS: usize = 8;
-/// Drives that take longer to tell what is on them are shown as they were before.
+/// The longest wait for the usage of the drives; afterwards the status shows the previous values.
 const DRIVE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What happened since the agent began.
+/// Counters since the start of the agent.
 #[derive(Debug, Default)]
 struct Counts {
     done: AtomicU64,
@@ -182,7 +196,8 @@ struct Running {
     began: Instant,
     handed: Arc<Handed>,
     key: Option<u64>,
-    /// Held by each read beside it: how what is read is to be sent, which reads of a second each would have to learn anew.
+    /// The compression state that all reads beside this task share, since reads of about a second each would have to
+    /// learn the level anew. Each read beside the task holds a clone, so the reference count limits these reads.
     beside: Arc<Mutex<Squeeze>>,
 }
 
@@ -192,7 +207,7 @@ impl Running {
     }
 }
 
-/// An agent that serves, until it is dropped or stopped.
+/// A running agent. The agent serves until this handle is dropped or stopped.
 #[derive(Debug)]
 pub struct Serving {
     address: SocketAddr,
@@ -201,30 +216,30 @@ pub struct Serving {
     thread: Option<thread::JoinHandle<Result<()>>>,
 }
 
-/// Who asks.
+/// The authenticated sender of a request.
 #[derive(Clone)]
 struct Caller {
     name: String,
     rights: Vec<Right>,
-    /// The token's id, where there is a token: two tokens may have one subject.
+    /// The id of the token, if the request had one: two tokens may have the same subject.
     token: Option<String>,
 }
 
-/// What the log says of a put, a removal or a task.
+/// One line of the audit log about a put, a removal or a task.
 pub(super) struct Audit<'a> {
-    /// What was done: "put", "rm", or the kind of a task.
+    /// The logged action: "put", "rm", or the kind of a task.
     pub action: &'a str,
     pub who: &'a str,
     pub dataset: &'a str,
-    /// Bytes that were loaded, removed or read.
+    /// The number of bytes that were loaded, removed or read.
     pub bytes: u64,
     pub seconds: f64,
-    /// Why it failed, where it did.
+    /// The reason of the failure, if the action failed.
     pub failed: Option<&'a str>,
 }
 
 impl Caller {
-    /// The caller as the log names it: the token's subject, and which token it was.
+    /// Returns the caller's name for the log: the token's subject and the token's id.
     fn who(&self) -> String {
         match &self.token {
             Some(id) => format!("{} (token {id})", self.name),
@@ -232,7 +247,7 @@ impl Caller {
         }
     }
 
-    /// Refuses whoever has none of these rights.
+    /// Refuses a caller that has none of these rights.
     fn check_rights(&self, any_of: &[Right]) -> std::result::Result<(), Refusal> {
         if any_of.iter().any(|right| self.rights.contains(right)) {
             return Ok(());
@@ -247,7 +262,7 @@ impl Caller {
 }
 
 impl Agent {
-    /// An agent for a store, which can do these works.
+    /// Creates an agent that serves `store` and runs tasks of the kinds in `works`.
     pub fn new(store: Store, works: Works, config: AgentConfig) -> Agent {
         let queue = Queue::new(config.memory_bytes, config.slots.max(1), config.queue);
         let door = Door::new(DoorLimits {
@@ -275,17 +290,17 @@ impl Agent {
         }))
     }
 
-    /// The number of the node: it stands on its devices.
+    /// Returns the number of the node, which is derived from the store's UUID on its devices.
     pub fn number(&self) -> u64 {
         let uuid = self.0.store.uuid();
         u64::from_le_bytes(uuid[..8].try_into().expect("8 bytes"))
     }
 
-    /// Begins to serve on `address`, in threads of its own. Port 0 is any that is free.
+    /// Starts serving on `address`, in background threads. Port 0 selects any free port.
     ///
     /// # Errors
-    /// [`Error::Credentials`] where others than this machine would be served without any; [`Error::Address`] where the
-    /// address cannot be had.
+    /// [`Error::Credentials`] if `address` is reachable from other machines and the agent has no credentials;
+    /// [`Error::Address`] if binding the address fails.
     pub fn serve(self, address: SocketAddr) -> Result<Serving> {
         let config = &self.0.config;
         if config.credentials.is_none() && !address.ip().is_loopback() {
@@ -325,7 +340,7 @@ impl Agent {
         let (agent, drain) = (self.clone(), config.drain);
         let connections = self.0.door.clone();
         let incoming = incoming.filter_map(move |connection| {
-            // A connection that is gone already is none.
+            // A connection that has already been closed is skipped.
             let accepted = connection.map(|stream| connections.accept(stream).ok()).transpose();
             std::future::ready(accepted)
         });
@@ -339,7 +354,7 @@ impl Agent {
                 });
                 tokio::select! {
                     ended = ended => ended.map_err(|error| bad(chain(&error))),
-                    // Connections that stay open, but idle, do not hold it up.
+                    // Connections that stay open, but idle, do not delay the end of the server.
                     () = async {
                         let _ = stopped.wait_for(|stop| *stop).await;
                         tokio::time::sleep(drain + Duration::from_secs(2)).await;
@@ -353,7 +368,7 @@ impl Agent {
         Ok(Serving { address: bound, stop, agent: self, thread })
     }
 
-    /// How it is.
+    /// Returns the node's status: tasks, queue, counters, drives and limits.
     pub fn status(&self) -> Status {
         let inner = &self.0;
         let config = &inner.config;
@@ -371,7 +386,7 @@ impl Agent {
             datasets: task.datasets.clone(),
         });
         let running: Vec<RunningTask> = running.collect();
-        // Under the lock under which a task that ends stops to be one that runs: nothing counts twice.
+        // Read under the same lock under which a finished task leaves the list of running tasks: no byte counts twice.
         let bytes_read =
             count(&inner.counts.bytes_read) + running.iter().map(|task| task.bytes_read).sum::<u64>();
         drop(tasks);
@@ -419,7 +434,7 @@ impl Agent {
         }
     }
 
-    /// Bytes that a task that runs read and wrote.
+    /// Returns the number of bytes that a running task has read and written; 0 if the task has ended.
     pub(super) fn task_progress(&self, number: u64) -> u64 {
         let tasks = self.0.tasks();
         tasks.get(&number).map_or(0, |running| {
@@ -428,7 +443,7 @@ impl Agent {
         })
     }
 
-    /// Gives shards to a task of a client's; false where there is no such task.
+    /// Hands shards out to a client's running task. Returns false if the client has no such task.
     fn hand_out(&self, client: &str, handed: HandOut) -> bool {
         let mut tasks = self.0.tasks();
         let TaskKey { task, key } = handed.to;
@@ -445,19 +460,20 @@ impl Agent {
         running.handed.hand_out(handed)
     }
 
-    /// The right to read beside a client's task, as long as it is held; none where the task is over or has enough such readers.
+    /// Reserves a read beside a client's running task, for as long as the result is held. Returns `None` if the task
+    /// has ended or has enough such reads.
     fn beside(&self, client: &str, asked: TaskKey) -> Option<Arc<Mutex<Squeeze>>> {
         let tasks = self.0.tasks();
         let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key))?;
         (Arc::strong_count(&running.beside) <= READS_BESIDE).then(|| running.beside.clone())
     }
 
-    /// What the agent is made of.
+    /// Returns the agent's configuration.
     pub(super) fn config(&self) -> &AgentConfig {
         &self.0.config
     }
 
-    /// Takes no more tasks, and waits until those that run have ended, or stops them when the time is over.
+    /// Refuses new tasks, waits until the running tasks have ended, and cancels the rest after `patience`.
     async fn drained(&self, patience: Duration) {
         self.0.draining.store(true, Ordering::Relaxed);
         let began = Instant::now();
@@ -472,11 +488,11 @@ impl Agent {
         self.0.loads.stop().cancel();
     }
 
-    /// Who asks, by the token in the headers of a request.
+    /// Authenticates the sender of a request by the bearer token in its headers.
     fn caller(&self, headers: &HeaderMap) -> std::result::Result<Caller, Refusal> {
         Ok(match &self.0.config.credentials {
             None => {
-                // Commands too, of which there are none unless the operator named some.
+                // All rights include the right to run commands, but no command exists unless the operator named some.
                 Caller { name: "local".to_string(), rights: Right::ALL.to_vec(), token: None }
             }
             Some(credentials) => {
@@ -491,7 +507,7 @@ impl Agent {
         })
     }
 
-    /// Who asks, if he may.
+    /// Returns the caller of a request, or refuses a caller without this right.
     fn allowed<T>(&self, request: &Request<T>, right: Right) -> std::result::Result<Caller, Refusal> {
         let caller = request.extensions().get::<Caller>().cloned();
         let caller = caller.ok_or_else(|| Refusal::unauthenticated("credentials: nobody looked at them"))?;
@@ -499,7 +515,8 @@ impl Agent {
         Ok(caller)
     }
 
-    /// Does a task, in a thread that may wait, and gives its last messages. Whoever takes none would keep the thread.
+    /// Runs a task to its end in a thread that may block, and returns the task's last messages. Sending these here
+    /// would keep the thread if the client does not read.
     fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) -> Vec<Answered> {
         let Begun { request, job, queued, place, deadline_is_over, number, handed, squeeze } = begun;
         let began = Instant::now();
@@ -519,7 +536,7 @@ impl Agent {
             every: request.alive_ms.map(Duration::from_millis),
             told: None,
         };
-        // A work that panics ends its task and nothing else.
+        // A panic in a work ends only that task.
         let worked = panic::catch_unwind(AssertUnwindSafe(|| {
             let (job, arguments) = (job.clone(), request.arguments);
             let Some(pulls) = request.pulls else {
@@ -581,7 +598,7 @@ impl Agent {
                 })
             }
         };
-        // The memory is free before the client knows that the task has ended.
+        // The memory is released before the client learns that the task has ended.
         drop((task, job, place));
         match answer {
             Ok(messages) => messages.into_iter().map(Ok).collect(),
@@ -620,7 +637,7 @@ impl Agent {
         Ok(all)
     }
 
-    /// The maps of spread datasets, as [`MapAnswer`]s one after the other.
+    /// Returns the maps of spread datasets as [`MapAnswer`]s, concatenated.
     fn maps(&self, asked: &[DatasetKey]) -> Result<bytes::Bytes> {
         let job = self.0.store.job(Budget::new(16 << 20, 1), Cancel::default())?;
         let datasets = self.0.store.datasets()?;
@@ -641,7 +658,7 @@ impl Agent {
         Ok(answers.into())
     }
 
-    /// The file with the map of one of the datasets, which are in the order of their names.
+    /// Returns the map file of one dataset. `datasets` has to be sorted by name.
     fn map_file(&self, datasets: &[Dataset], asked: &DatasetKey) -> Result<CheckedFile> {
         let not_found = || inshore_store::Error::NotFound {
             name: asked.name.clone(),
@@ -657,7 +674,7 @@ impl Agent {
         Ok(file)
     }
 
-    /// Removes a dataset for a client, or keeps or ends a mark.
+    /// Removes a dataset for a client, or writes or ends a removal mark.
     fn remove(&self, who: &str, asked: &Removal) -> Result<()> {
         let began = Instant::now();
         let removed = marks::remove(&self.0.store, asked);
@@ -678,7 +695,7 @@ impl Agent {
         &self.0.store
     }
 
-    /// Logs a put, a removal or a task as one line, whatever came of it.
+    /// Logs a put, a removal or a task as one line, successful or not.
     pub(super) fn audit(&self, audit: &Audit<'_>) {
         let Audit { action, who, dataset, bytes, seconds, failed } = *audit;
         let dataset = short(dataset);
@@ -689,7 +706,7 @@ impl Agent {
         }
     }
 
-    /// Why the node is not ready for requests, where it is not.
+    /// Returns the reason if the node is not ready for requests.
     pub(super) fn unready(&self) -> Option<&'static str> {
         if self.0.draining.load(Ordering::Relaxed) {
             return Some("this node ends and takes no more tasks");
@@ -723,25 +740,25 @@ impl Inner {
 }
 
 impl Serving {
-    /// Where it serves.
+    /// Returns the address on which the agent serves.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The agent.
+    /// Returns the agent.
     pub fn agent(&self) -> &Agent {
         &self.agent
     }
 
-    /// Takes no more tasks, gives those that run the time of [`AgentConfig::drain`], and ends.
+    /// Stops the agent: refuses new tasks, gives the running tasks the time of [`AgentConfig::drain`], and ends.
     ///
     /// # Errors
-    /// What kept it from serving.
+    /// The error that ended the server.
     pub fn stop(mut self) -> Result<()> {
         self.end()
     }
 
-    /// Waits until it ends by itself, which is an error.
+    /// Returns true if the server thread has ended by itself, which is an error. Does not wait.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(|thread| thread.is_finished())
     }
@@ -757,7 +774,7 @@ impl Serving {
 }
 
 impl Drop for Serving {
-    /// Stops without patience.
+    /// Cancels all tasks and stops the server without draining.
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.agent.0.draining.store(true, Ordering::Relaxed);
@@ -770,18 +787,18 @@ impl Drop for Serving {
 
 type Answered = std::result::Result<FlightData, Refusal>;
 
-/// How long a load waits for its place.
+/// The time that a load waits for admission.
 const LOAD_PATIENCE: Duration = Duration::from_secs(20);
-/// Whoever takes no answer for so long gets no more of them.
+/// The time after which a client that takes no answer gets no more answers.
 pub(super) const UNTAKEN: Duration = Duration::from_secs(20);
-/// Bytes of a message with a part of a long answer.
+/// The number of bytes in one message of a long answer.
 const ANSWER_BYTES: usize = 64 << 10;
-/// How long a task waits for its client to take answers, while others wait for its place.
+/// The time that a task waits for its client to take answers while other tasks wait for the slot.
 const SLOW_CLIENT: Duration = Duration::from_secs(5);
-/// Datasets of a task that its node tells of.
+/// The number of datasets of a task that the node's status lists.
 const TASK_DATASETS_MAX: usize = 8;
 
-/// A task that has its place.
+/// A task that was admitted from the queue.
 struct Begun {
     request: TaskRequest,
     job: Job,
@@ -793,12 +810,12 @@ struct Begun {
     squeeze: Arc<Mutex<Squeeze>>,
 }
 
-/// The answers of a task on their way to its client.
+/// The sender of a task's answers to its client.
 struct Sender {
     encoder: Encoder,
     squeeze: Sends,
     client: ToClient,
-    /// How often the client is to be told that the task gets on, and when it was told between answers.
+    /// The interval of progress messages to the client, and the time of the last progress message between answers.
     every: Option<Duration>,
     told: Option<Instant>,
 }
@@ -818,7 +835,7 @@ impl Reply for Sender {
     }
 }
 
-/// A task that sends, until it goes.
+/// A registered sender in the shared compression state, until dropped.
 struct Sends(Arc<Mutex<Squeeze>>);
 
 impl Sends {
@@ -840,7 +857,7 @@ impl Drop for Sends {
 }
 
 impl Sender {
-    /// Tells that the task gets on where it is time: while answers wait for their client, nothing else says it.
+    /// Sends a progress message if one is due: while answers wait for their client, no other message shows progress.
     fn tell(&mut self) -> std::result::Result<(), Failure> {
         let Some(every) = self.every else { return Ok(()) };
         if self.told.is_some_and(|told| told.elapsed() < every) {
@@ -852,7 +869,7 @@ impl Sender {
     }
 }
 
-/// Sets a stop flag when it goes: the stream that holds it was dropped, since nobody listens any more.
+/// Cancels a task when dropped: the stream that holds this guard was dropped because the client no longer listens.
 struct StopsTask(Cancel);
 
 impl Drop for StopsTask {
@@ -876,7 +893,7 @@ impl FlightService for Agent {
         request: Request<Ticket>,
     ) -> std::result::Result<Response<Self::DoGetStream>, Refusal> {
         let inner = &self.0;
-        // Whoever may not even read is told nothing of what there is.
+        // A caller without the right to read learns nothing about works or datasets.
         self.allowed(&request, Right::Read)?;
         let ticket = &request.get_ref().ticket;
         let held = inner.requests.hold(ticket).map_err(|refusal| self.refuse(refusal))?;
@@ -912,7 +929,7 @@ impl FlightService for Agent {
         let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
         let habit = habit.max(work.smallest_memory_bytes());
         let memory_bytes = asked.memory_bytes.unwrap_or(habit);
-        // What reads for a client that does a part of a task itself must not wait for that task's place.
+        // A read for a client that runs a part of a task itself must not wait for that task's slot.
         let asks_beside =
             asked.beside.filter(|_| work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES);
         let held_beside = asks_beside.and_then(|task| self.beside(&caller.name, task));
@@ -937,7 +954,7 @@ impl FlightService for Agent {
         });
         tokio::spawn(async move {
             let _held: HeldRequest = held;
-            // Whoever goes away while he waits gives up his place.
+            // A client that disconnects while waiting gives up its place in the queue.
             let place = tokio::select! {
                 place = entered => place,
                 () = waiting.closed() => return,
@@ -957,7 +974,7 @@ impl FlightService for Agent {
             let deadline_is_over = Arc::new(AtomicBool::new(false));
             let threads = if asks_beside.is_some() { 1 } else { agent.0.config.threads };
             let budget = Budget::new(memory_bytes, threads);
-            // A drive that hangs holds this up, and nothing else.
+            // A hanging drive delays only this task.
             let (of_agent, of_job) = (agent.clone(), cancel.clone());
             let made = tokio::task::spawn_blocking(move || of_agent.0.store.job(budget, of_job)).await;
             let made = made.map_err(|panicked| panicked.to_string());
@@ -1024,7 +1041,8 @@ impl FlightService for Agent {
         if self.0.draining.load(Ordering::Relaxed) {
             return Err(self.refuse(Refusal::unavailable("this node ends and takes nothing more")));
         }
-        // It does not wait for long: two that each hold a node and wait for the other's would for ever.
+        // The wait is short: two clients that each hold a node and wait for the other's node would otherwise wait
+        // forever.
         let came = Instant::now();
         let place = loop {
             match self.0.loads.enter(&caller.name, &self.0.queue) {
@@ -1173,7 +1191,8 @@ impl FlightService for Agent {
     }
 }
 
-/// Answers one after the other, whose memory is free as soon as they are on their way, or nobody takes any for a while.
+/// Streams answers one at a time and releases their memory once all are sent, or once the client has taken none for
+/// `patience`.
 fn hand_out(
     answers: Vec<bytes::Bytes>,
     held: HeldRequest,
@@ -1199,7 +1218,7 @@ fn hand_out(
     futures::stream::poll_fn(move |context| taken.poll_recv(context)).chain(rest)
 }
 
-/// Logs each day which credentials of the node end soon.
+/// Logs once a day a warning for each of the node's credentials that expires soon.
 async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
     loop {
         for warning in expires.warnings(&node) {
@@ -1209,7 +1228,7 @@ async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
     }
 }
 
-/// The map of a spread dataset, as it was stored.
+/// Reads the stored map of a spread dataset.
 fn read_map(job: &Job, file: &CheckedFile) -> Result<Vec<u8>> {
     let buffer_bytes =
         (file.len() as usize).next_multiple_of(file.block_bytes()).clamp(file.block_bytes(), 1 << 20);
@@ -1231,7 +1250,7 @@ fn load_average() -> f64 {
     text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
 }
 
-/// Memory of this process, or 0 where the system does not tell.
+/// Returns the resident memory of this process in bytes, or 0 if the system does not report it.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -1239,7 +1258,7 @@ fn resident_bytes() -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// The warmest of the machine's sensors, in degrees Celsius.
+/// Returns the highest temperature of the machine's thermal sensors, in degrees Celsius.
 fn warmest() -> Option<f64> {
     let zones = std::fs::read_dir("/sys/class/thermal").ok()?;
     let read = |zone: std::fs::DirEntry| -> Option<f64> {
@@ -1267,7 +1286,7 @@ mod tests {
         assert!(rest.len() < 5 && rest.last().unwrap().is_err(), "{rest:?}");
         let all: Vec<_> = hand_out(answers(5), held(), Duration::from_secs(20)).collect().await;
         assert!(all.len() == 5 && all.iter().all(std::result::Result::is_ok), "{all:?}");
-        // Whoever goes away keeps none.
+        // A dropped stream keeps no memory.
         drop(hand_out(answers(5), held(), Duration::from_secs(20)));
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert!(requests.take(64 << 20).is_ok());

@@ -1,11 +1,12 @@
-//! Tells a client, between answers, that its task gets on.
+//! Sends progress messages to a task's client, between answers.
 //!
-//! A search that finds nothing answers nothing for as long as it takes, and so does a task whose drive hangs. A connection's
-//! keep-alive tells them not apart, since the node's program is well in both. So a node says every few seconds how far a
-//! task got, where its client asked for that, and a client that hears no progress for long asks another node that has a copy.
+//! A search without matches sends no answers for as long as the search takes, and neither does a task whose drive
+//! hangs. A connection's keep-alive cannot distinguish these cases, since the node's process is healthy in both. A node
+//! therefore reports the progress of a task every few seconds if the client asked for reports. A client that sees no
+//! progress for long asks another node with a copy.
 //!
-//! Progress is bytes read and written. A block that is computed on for longer than the client's patience passes for a stall, which
-//! costs work and no answers: another does it again.
+//! Progress is measured in bytes read and written. A block whose computation takes longer than the client's patience
+//! looks like a stall. Such a false alarm costs work and no answers: another node repeats the block.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -24,15 +25,15 @@ use super::{
     wire::json,
 };
 
-/// Nobody has to be told more often.
+/// The shortest interval of progress messages.
 const OFTEN: Duration = Duration::from_millis(20);
 
-/// What tells it.
+/// Builds a progress message.
 pub(super) fn message(progress: u64, pulls: Option<TaskPulls>) -> FlightData {
     FlightData { app_metadata: json(&TaskAlive { progress, pulls }), ..FlightData::default() }
 }
 
-/// Tells that a task gets on, until it is dropped.
+/// Sends progress messages until dropped.
 #[derive(Debug)]
 pub(super) struct Alive {
     number: Arc<OnceLock<u64>>,
@@ -40,8 +41,8 @@ pub(super) struct Alive {
 }
 
 impl Alive {
-    /// Begins to tell, so often, how far `progress` says that a task got. While the task has no number yet, it waits for its place, which is no
-    /// lack of progress.
+    /// Starts sending the progress of a task at the interval `every`. Until the task has a number, the task waits for
+    /// admission, and waiting counts as progress.
     pub fn begin(
         progress: impl Fn(u64) -> u64 + Send + 'static,
         out: Sender<Result<FlightData, Refusal>>,
@@ -53,10 +54,10 @@ impl Alive {
             let mut waited = 0;
             loop {
                 let number = known.get();
-                // What waits for its place lacks no progress either.
+                // Waiting for admission counts as progress.
                 waited += u64::from(number.is_none());
                 let message = message(waited + number.map_or(0, |&number| progress(number)), None);
-                // Where there is no room, answers are on their way, and say the same between them.
+                // A full channel contains answers already, which carry progress messages between them.
                 if let Err(TrySendError::Closed(_)) = out.try_send(Ok(message)) {
                     return;
                 }
@@ -66,7 +67,7 @@ impl Alive {
         Alive { number, teller }
     }
 
-    /// The task has its place, and this number.
+    /// Records that the task was admitted under this number.
     pub fn runs(&self, number: u64) {
         let _ = self.number.set(number);
     }

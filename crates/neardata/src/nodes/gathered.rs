@@ -1,4 +1,4 @@
-//! How nodes are asked, and the cost of a job on nodes: what its caller says and is told.
+//! Options of jobs on nodes, and the cost of a job.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,29 +7,31 @@ use serde::Serialize;
 
 use super::client::STREAM_BYTES;
 
-/// Memory here for the answers of a node: the window of its stream, two batches that wait and one that is taken apart.
+/// The memory on the client for a node's answers: the window of the node's stream, two waiting batches, and one batch
+/// in decoding.
 pub(super) const ANSWER_BYTES: u64 = STREAM_BYTES as u64 + (1 << 20);
 
-/// How nodes are asked.
+/// Options of a job on nodes.
 #[derive(Clone, Debug)]
 pub struct RunOptions {
-    /// Whether an answer without what lost nodes have will do.
+    /// True if a partial result is acceptable when the data of lost nodes is unavailable.
     pub partial: bool,
-    /// Memory of the task on each node; the node's habit where it is not said.
+    /// The memory of the task on each node; `None` uses the node's default.
     pub node_memory_bytes: Option<u64>,
-    /// A node whose task gets on no further for so long is left: pieces that others have go to these. It is waited for where no
-    /// other has them.
+    /// The time without progress after which a node's task is abandoned. Pieces with copies on other nodes move there;
+    /// pieces without other copies wait for the slow node.
     pub stall: Duration,
-    /// This machine's own cores pull shards, too, where the kernel allows that and it is measured to be faster: once the nodes have so
-    /// much before them, of which nobody has pulled all. None: they never do.
+    /// The expected remaining time of the nodes from which this machine's own cores also pull shards. This machine
+    /// pulls only if the kernel allows it and is measured to be faster. `None`: this machine never pulls.
     pub help_from: Option<Duration>,
-    /// The store here for such a part of the work as may have to be kept on flash (sorting, counting words and k-mers). None: this
-    /// machine leaves that to nodes.
+    /// The store on this machine for shards whose work may have to spill to flash (sorting, counting words and k-mers).
+    /// `None`: this machine leaves such shards to the nodes.
     pub help_on: Option<Store>,
 }
 
 impl Default for RunOptions {
-    /// All or nothing, the nodes' habit of memory, half a minute without progress, with help of this machine where no store is needed.
+    /// Creates the default options: complete results only, the nodes' default memory, a stall time of half a minute,
+    /// and help of this machine if no store is needed.
     fn default() -> Self {
         RunOptions {
             partial: false,
@@ -41,36 +43,36 @@ impl Default for RunOptions {
     }
 }
 
-/// The cost of a job on nodes, and the parts that it lacks.
+/// The cost of a job on nodes, and the missing parts of its result.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Gathered {
-    /// The work of each node.
+    /// The cost on each node.
     pub nodes: Vec<NodeCost>,
-    /// Parts that no node has that answers; empty unless a partial answer will do.
+    /// The parts that no responding node holds; empty unless partial results are accepted.
     pub missing: Vec<Missing>,
-    /// The part of this machine, where it might have done something.
+    /// The part of this machine, if this machine might have helped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<HereCost>,
 }
 
-/// The work of a node.
+/// The cost of a job on one node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct NodeCost {
-    /// Its address.
+    /// The address of the node.
     pub node: String,
-    /// Tasks that it was asked to do.
+    /// The number of tasks sent to the node.
     pub tasks: u64,
-    /// Bytes that it read from its devices, near the data.
+    /// The number of bytes read from the node's devices, near the data.
     pub bytes_read: u64,
-    /// Bytes that it sent here.
+    /// The number of bytes sent from the node to this machine.
     pub bytes_moved: u64,
-    /// CPU time that it took.
+    /// The CPU time on the node, in seconds.
     pub cpu_seconds: f64,
-    /// Time that it worked.
+    /// The run time on the node, in seconds.
     pub seconds: f64,
-    /// Time that the task waited on it before.
+    /// The time in the node's queue, in seconds.
     pub queued_seconds: f64,
-    /// Why it was given up, where it was.
+    /// The reason why the node was abandoned, if it was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lost: Option<String>,
 }
@@ -78,34 +80,35 @@ pub struct NodeCost {
 /// A part of a file that was not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
-    /// The file.
+    /// The name of the file.
     pub title: String,
-    /// Where the part begins.
+    /// The offset of the part.
     pub offset: u64,
-    /// How long it is.
+    /// The length of the part in bytes.
     pub bytes: u64,
-    /// Which nodes should have it, and what is with them.
+    /// The nodes that should have the part, with the problem of each.
     pub why: String,
 }
 
-/// The part of a job on nodes that this machine did.
+/// The part of a job on nodes that this machine did itself.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct HereCost {
-    /// Pieces that it did.
+    /// The number of pieces.
     pub pieces: u64,
-    /// Bytes that came here for them.
+    /// The number of bytes that were sent to this machine for these pieces.
     pub bytes: u64,
-    /// Bytes a second that this machine did; absent where it was not measured.
+    /// The throughput of this machine in bytes per second; `None` if it was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_per_second: Option<f64>,
-    /// Bytes a second that all nodes did together before this machine pulled anything; 0 where it was not measured.
+    /// The throughput of all nodes together in bytes per second, before this machine pulled pieces; 0 if it was not
+    /// measured.
     pub nodes_bytes_per_second: f64,
-    /// Why it did no more, or nothing.
+    /// The reason why this machine did no more pieces, or none.
     pub why: String,
 }
 
 impl Gathered {
-    /// Adds what another job cost.
+    /// Adds the cost of another job.
     pub fn add(&mut self, other: Gathered) {
         for cost in other.nodes {
             let Some(own) = self.nodes.iter_mut().find(|own| own.node == cost.node) else {
@@ -120,7 +123,7 @@ impl Gathered {
             own.queued_seconds += cost.queued_seconds;
             own.lost = own.lost.take().or(cost.lost);
         }
-        // A part that was asked for twice is missing once.
+        // A part that was requested twice is missing once.
         let place = |missing: &Missing| (missing.title.clone(), missing.offset);
         let mut known: BTreeSet<(String, u64)> = self.missing.iter().map(place).collect();
         self.missing.extend(other.missing.into_iter().filter(|missing| known.insert(place(missing))));
@@ -128,7 +131,7 @@ impl Gathered {
     }
 }
 
-/// Missing parts in a sentence.
+/// Formats missing parts as a sentence.
 pub(super) fn told(missing: &[Missing]) -> String {
     let bytes = missing.iter().fold(0u64, |sum, missing| sum.saturating_add(missing.bytes));
     let first = &missing[0];

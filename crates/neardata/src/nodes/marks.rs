@@ -1,4 +1,4 @@
-//! Marks of removed datasets, as a node keeps them. `generations.rs` says what they are for.
+//! Marks of removed datasets in a node's store. `generations.rs` explains their purpose.
 
 use inshore_store::{Budget, Cancel, Dataset, Error, Result, Store};
 
@@ -7,14 +7,14 @@ use super::{
     wire::json,
 };
 
-/// Memory of a job that writes a mark, which has no files.
+/// The memory of a job that writes a mark, which contains no files.
 const MARK_MEMORY_BYTES: u64 = 1 << 20;
 
 pub(super) fn mark_name(id: SpreadId) -> String {
     format!("removed-{id}")
 }
 
-/// Reads a mark that a node keeps, from a dataset of the kind [`REMOVED`].
+/// Reads the mark that a dataset of the kind [`REMOVED`] stores.
 pub(super) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Mark> {
     serde_json::from_slice(dataset.attributes()).map_err(|error| Error::BadFormat {
         path: store.path().join(dataset.name()),
@@ -24,7 +24,7 @@ pub(super) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Mark> {
     })
 }
 
-/// The highest number of a generation of this name that a node knows to be removed; 0 where it knows none.
+/// Returns the highest generation of this name that the node knows to be removed; 0 if the node has no mark.
 pub(super) fn marked(store: &Store, name: &str) -> Result<u64> {
     let mut highest = 0;
     for dataset in store.datasets()?.iter().filter(|dataset| dataset.kind() == REMOVED) {
@@ -36,8 +36,8 @@ pub(super) fn marked(store: &Store, name: &str) -> Result<u64> {
     Ok(highest)
 }
 
-/// Does on a node what a removal asks for, and gives the bytes of data that it removed. The mark is there before the shards go, and
-/// goes after them: a node that dies between keeps both.
+/// Executes a removal on a node and returns the number of removed data bytes. The mark is written before the shards are
+/// removed, and removed after the shards: a node that crashes in between keeps both.
 pub(super) fn remove(store: &Store, asked: &Removal) -> Result<u64> {
     let keeps = asked.mark.as_ref().is_some_and(|mark| !mark.absent.is_empty());
     if let Some(mark) = asked.mark.as_ref().filter(|_| keeps) {
@@ -47,7 +47,7 @@ pub(super) fn remove(store: &Store, asked: &Removal) -> Result<u64> {
     if let Some(id) = asked.id {
         let found = store.dataset(&asked.name);
         match store.remove_exactly(&asked.name, id) {
-            // Another client was faster.
+            // Another client removed the dataset first.
             Err(Error::NotFound { .. }) if asked.mark.is_some() => {}
             removed => {
                 removed?;
@@ -66,7 +66,7 @@ pub(super) fn remove(store: &Store, asked: &Removal) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Keeps a mark, in the place of one of the same generation.
+/// Writes a mark, replacing an earlier mark of the same generation.
 fn put_mark(store: &Store, mark: &Mark) -> Result<()> {
     let job = store.job(Budget::new(MARK_MEMORY_BYTES, 1), Cancel::default())?;
     let name = mark_name(mark.generation.id);

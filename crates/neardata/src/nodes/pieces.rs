@@ -1,4 +1,4 @@
-//! Pieces of datasets, from what requests say of them to what a task reads, and back: for another process that does the task.
+//! Conversion between the pieces in requests and the sources of a task, also for tasks that run in another process.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -7,10 +7,10 @@ use inshore_store::{Dataset, Job};
 use super::protocol::PieceRequest;
 use crate::{Base, Failure, Source, Stored, TaskSource};
 
-/// Opens what a request names, on the store of `job`.
+/// Opens the pieces of a request on the store of `job`.
 ///
 /// # Errors
-/// Where a dataset is gone, or another one than the request knows, or has no such bytes.
+/// A dataset is missing, was replaced by another dataset of the same name, or has no such bytes.
 pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
     let mut opened: BTreeMap<(String, u64), Dataset> = BTreeMap::new();
     let store = job.store();
@@ -28,7 +28,7 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
         if from > to || to > bytes.len() {
             return Err(format!("{dataset}/{file} has no bytes {from} to {to}, only {}", bytes.len()).into());
         }
-        // A byte is a line at most.
+        // Each byte ends at most one line.
         if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
             return Err(format!("{dataset}/{file} is no part of anything so large").into());
         }
@@ -39,7 +39,7 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
 }
 
 impl TaskSource {
-    /// What [`open_pieces`] opens as this source; none where it is no part of a dataset.
+    /// Returns the request from which [`open_pieces`] opens this source; `None` if the source is no part of a dataset.
     pub fn request(&self) -> Option<PieceRequest> {
         let (Stored { dataset, id, file }, (_, range)) = (self.stored.clone()?, self.source.part()?);
         let Base { offset, lines } = self.source.base();

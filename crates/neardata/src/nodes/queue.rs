@@ -1,9 +1,9 @@
-//! Which task runs next.
+//! The queue of tasks: fair between clients, bounded, with memory reserved before a task starts.
 //!
-//! Tasks of one client are done in the order in which they came; clients take turns. A task starts when there is a slot and
-//! its memory is free; one that needs much is not overtaken by small ones for ever, since whoever's turn it is waits for his
-//! memory and the others with him. What would have to wait behind too many is refused, and what would take more than half of the
-//! places of those that wait for one client; then the client is told to ask again.
+//! Tasks of one client run in the order of arrival; clients take turns. A task starts when a slot and its memory are
+//! free. Small tasks do not overtake a large task forever: the task whose turn it is waits for its memory, and all
+//! others wait behind this task. A task is refused if too many tasks wait already, or if its client already has half of
+//! the waiting places; the client is then told to retry.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -15,7 +15,7 @@ use tonic::Status as Refusal;
 
 use super::wire::ask_again;
 
-/// Tasks that run and wait.
+/// The queue of running and waiting tasks.
 #[derive(Clone, Debug)]
 pub(super) struct Queue(Arc<Inner>);
 
@@ -32,7 +32,7 @@ struct State {
     used_bytes: u64,
     running: usize,
     waiting: BTreeMap<String, VecDeque<Waiting>>,
-    /// Clients with tasks that wait; the first one's turn is next.
+    /// The clients with waiting tasks; the first client's turn is next.
     turns: VecDeque<String>,
     count: usize,
 }
@@ -43,7 +43,7 @@ struct Waiting {
     start: oneshot::Sender<Place>,
 }
 
-/// The right to run, with the memory for it. Dropping it lets the next one run.
+/// The permission to run, with the reserved memory. Dropping this value lets the next task run.
 #[derive(Debug)]
 pub(super) struct Place {
     queue: Arc<Inner>,
@@ -51,7 +51,7 @@ pub(super) struct Place {
     slots: usize,
 }
 
-/// How full a queue is.
+/// The fill level of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fullness {
     pub used_bytes: u64,
@@ -63,10 +63,10 @@ impl Queue {
         Queue(Arc::new(Inner { memory_bytes, slots, waiting_max, state: Mutex::default() }))
     }
 
-    /// Waits for a place. Dropping what this gives ends the waiting.
+    /// Enters a task. The returned future resolves when the task may start; dropping the future leaves the queue.
     ///
     /// # Errors
-    /// Why the task is refused: for good, or for now.
+    /// The refusal: permanent if the task exceeds the node's memory, otherwise with a request to retry.
     pub fn enter(
         &self,
         client: &str,
@@ -83,7 +83,7 @@ impl Queue {
         let (start, started) = oneshot::channel();
         let mut state = inner.state();
         let runs_now = state.count == 0 && inner.fits(&state, memory_bytes);
-        // Those who went away while they waited make room.
+        // Tasks whose clients disconnected while waiting make room.
         if !runs_now && inner.has_no_place(&state, client).is_some() {
             state.forget_gone();
         }
@@ -101,10 +101,10 @@ impl Queue {
         Ok(async move { started.await.expect("the queue lives as long as its tasks wait") })
     }
 
-    /// Memory without a slot, for what works little and must not wait: now, or not at all.
+    /// Reserves memory without a slot, for work that computes little and must not wait: at once, or not at all.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason of the refusal.
     pub fn beside(&self, memory_bytes: u64) -> Result<Place, String> {
         let mut state = self.0.state();
         let free = self.0.memory_bytes - state.used_bytes;
@@ -130,7 +130,7 @@ impl Inner {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Why no more tasks of a client may wait, where that is so.
+    /// Returns the reason if no more tasks of this client may wait.
     fn has_no_place(&self, state: &State, client: &str) -> Option<String> {
         if state.count >= self.waiting_max {
             return Some(format!("its queue is full: {} tasks run and {} wait", state.running, state.count));
@@ -156,7 +156,7 @@ impl State {
         self.count = self.waiting.values().map(VecDeque::len).sum();
     }
 
-    /// The task whose turn it is, if `fits` has room for it.
+    /// Removes and returns the task whose turn it is, if `fits` has room for this task.
     fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<Waiting> {
         self.forget_gone();
         let client = self.turns.front()?.clone();
@@ -178,7 +178,8 @@ impl State {
     }
 }
 
-/// Starts whoever can start. Places are handed out without the lock: one that nobody takes comes back at once.
+/// Starts all tasks that can start. Permissions are sent without holding the lock: a permission whose receiver is gone
+/// comes back at once.
 fn start_next(inner: &Arc<Inner>) {
     loop {
         let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };
@@ -297,7 +298,7 @@ mod tests {
         assert!(pushback(&refusal).is_some(), "there may be room soon");
         let _others = [enter(&queue, "b", 1), enter(&queue, "c", 1)];
         assert!(queue.enter("d", 1).err().unwrap().message().contains("its queue is full"));
-        // One that runs, or has gone, waits no more.
+        // A task that runs, or whose client is gone, waits no more.
         own.pop();
         own.push(enter(&queue, "a", 1));
         drop(running);

@@ -1,4 +1,4 @@
-//! Requests of which a node reads no more than it has room for.
+//! Limits on the memory that a node spends on incomplete requests.
 
 use std::{
     future::poll_fn,
@@ -19,7 +19,7 @@ use tonic::{
 
 use super::{door::closed, pages::within, *};
 
-/// A request to a method: these parts of a body, which does not end behind them.
+/// Sends a request to a method, with these parts of a body that never ends.
 async fn ask(mut channel: Channel, method: &str, token: Option<&str>, parts: Vec<Bytes>) -> Status {
     let parts = futures::stream::iter(parts).map(|part| Ok::<_, Status>(Frame::data(part)));
     let body = Body::new(StreamBody::new(parts.chain(futures::stream::pending())));
@@ -37,7 +37,7 @@ async fn ask(mut channel: Channel, method: &str, token: Option<&str>, parts: Vec
     }
 }
 
-/// The beginning of a message of so many bytes, of which the last one does not come.
+/// Returns a message of `bytes` bytes without its last byte.
 fn all_but_one(bytes: u32) -> Vec<Bytes> {
     let prefix = [&[0][..], &bytes.to_be_bytes()].concat();
     let part = Bytes::from(vec![b' '; 64 << 10]);
@@ -69,7 +69,7 @@ fn unfinished_requests_take_a_share_of_the_memory_and_are_refused_beyond_that() 
             })
         })
         .collect();
-    // At most two have room for all that they send, and stay.
+    // At most two requests fit into the share and stay.
     let (mut most, mut resident_most) = (0, 0);
     until("they are not refused", || {
         let now = status();
@@ -77,11 +77,11 @@ fn unfinished_requests_take_a_share_of_the_memory_and_are_refused_beyond_that() 
         resident_most = resident_most.max(now.resident_bytes);
         refused.load(Ordering::Relaxed) >= 62
     });
-    // A frame of each is counted beyond the share for the moment in which it is refused.
+    // One frame of each request may exceed the share at the moment of the refusal.
     assert!(most < 36 << 20, "{most} bytes of unfinished requests");
-    // Other tests have some memory too: 64 requests would take 960 MiB.
+    // Concurrent tests also use memory. 64 requests would take 960 MiB.
     assert!(resident_most.saturating_sub(resident) < 480 << 20, "{resident} bytes became {resident_most}");
-    // What is complete is answered beside them.
+    // A complete request is answered meanwhile.
     assert!(nodes.status().remove(0).status.is_ok());
     asked.iter().for_each(tokio::task::JoinHandle::abort);
     drop((channel, runtime));
@@ -119,7 +119,7 @@ fn a_message_that_ends_before_its_request_counts_until_the_request_ends() {
     until("it is not counted", || serving.agent().status().unfinished_bytes > 1 << 20);
     asked.abort();
     until("what is gone is counted", || serving.agent().status().unfinished_bytes == 0);
-    // A second message has no place in such a request, and a question is short.
+    // A second message is invalid in such a request, and the body of an action is short.
     let twice = [whole(12 << 20), whole(12 << 20)].concat();
     for (method, parts) in [("DoGet", twice), ("DoAction", whole(100 << 10))] {
         let why = runtime.block_on(async { ask(connected(address).await, method, None, parts).await });

@@ -1,4 +1,5 @@
-//! Nodes that take connections and say nothing: one deadline for all that a command does, and no more time for a node that is lost.
+//! Nodes that accept connections and never answer: one deadline covers a whole command, and a lost node costs no
+//! further time.
 
 use std::{
     io::{self, Read, Write},
@@ -8,11 +9,11 @@ use std::{
 
 use super::*;
 
-/// What a client has for a command, where that is to be over before anything else would end it.
+/// The time limit of a command in tests where the deadline has to end the command first.
 const TIME: Duration = Duration::from_millis(700);
 
-/// Hands on what a client and a node say, until it is closed: then it takes connections and bytes, and says nothing, as a process
-/// that was stopped.
+/// A proxy between client and node. A closed gate accepts connections and bytes and sends nothing, as a stopped process
+/// does.
 #[derive(Clone)]
 struct Gate {
     address: SocketAddr,
@@ -62,7 +63,7 @@ fn hand_on(mut from: TcpStream, mut to: TcpStream, is_closed: &AtomicBool) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Nodes behind gates, and a client that waits for ever unless it is told otherwise.
+/// Starts nodes behind gates, and a client without short timeouts.
 fn gated(count: usize) -> (Cluster, Vec<Gate>, Nodes) {
     let cluster = Cluster::new(count);
     let gates = cluster.serving.iter().flatten().map(|serving| Gate::before(serving.address()));
@@ -92,7 +93,7 @@ fn is_over_in_time(what: &str, began: Instant, error: &str) {
     assert!(began.elapsed() >= TIME && began.elapsed() < PATIENCE, "{what}: {:?}", began.elapsed());
 }
 
-/// Text without end, from a reader that closes a gate when it is asked.
+/// An endless text whose reader closes a gate on its first read.
 struct Endless(Gate);
 
 impl Read for Endless {
@@ -111,7 +112,7 @@ fn the_deadline_is_heard_in_every_phase() {
         put(&nodes, Cursor::new(text(20_000)), 1).unwrap();
         (cluster, gates, nodes)
     };
-    // All at once, since most of it is waiting.
+    // The cases run in parallel, since most of the time is waiting.
     thread::scope(|scope| {
         scope.spawn(|| {
             let (_cluster, gates, nodes) = gated(2);
@@ -149,7 +150,7 @@ fn the_deadline_is_heard_in_every_phase() {
             assert!(error.contains("store:text: bytes") && error.contains("were not read"), "{error}");
         });
         scope.spawn(|| {
-            // The work of this machine is stopped by its job, whose deadline is the same.
+            // The work on this machine is stopped by its job, which has the same deadline.
             let (_cluster, _gates, nodes) = with_text();
             let wholes = nodes.catalog().unwrap().named("text").unwrap();
             let deadline = Deadline::after(TIME);
@@ -193,7 +194,7 @@ fn a_node_that_takes_the_connection_and_does_not_greet_is_lost_and_asked_no_more
         let error = told(nodes.catalog().unwrap_err());
         assert!(error.contains(&address) && !error.contains("deadline"), "{error}");
         assert_eq!(nodes.lost().len(), 1);
-        // What is lost is lost for all of the command, and may be there again in the next one.
+        // A lost node stays lost for the whole command; the next command tries the node again.
         assert_eq!(told(nodes.catalog().unwrap_err()), error);
         assert_eq!(taken.lock().unwrap().len(), before + 1, "it is asked no more");
         assert!(nodes.begin(None).lost().is_empty());

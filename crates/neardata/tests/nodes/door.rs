@@ -1,4 +1,4 @@
-//! Connections that ask for nothing.
+//! Connections that send no request.
 
 use std::{
     io::{Read, Write},
@@ -26,7 +26,7 @@ pub fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serv
     (serving, nodes, folder)
 }
 
-/// So many connections, each of which says this and nothing more.
+/// Opens `count` connections that each send these bytes and nothing more.
 fn silent(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
     let connect = |_| {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -37,7 +37,7 @@ fn silent(address: SocketAddr, count: usize, says: &[u8]) -> Vec<TcpStream> {
     (0..count).map(connect).collect()
 }
 
-/// Reads to the end, which comes since the other side closes.
+/// Returns true if the server closes the connection; reads to the end.
 fn is_closed(mut stream: TcpStream) -> bool {
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {
@@ -60,13 +60,13 @@ fn silent_connections_lock_nobody_out_and_are_closed() {
         let began = Instant::now();
         assert!(silent.into_iter().all(is_closed), "{says:?}");
         assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-        // The one that asked stays.
+        // The connection with a request stays open.
         thread::sleep(Duration::from_millis(4500));
         assert!(nodes.status().remove(0).status.is_ok());
         let counts = serving.agent().status().connections;
         assert_eq!((counts.open, counts.opened, counts.without_request), (1, 201, 200), "{counts:?}");
     };
-    // All at once, since most of it is waiting.
+    // The cases run in parallel, since most of the time is waiting.
     thread::scope(|scope| {
         for (credentials, says) in [(true, &b""[..]), (true, b"\x16\x03\x01"), (false, PREFACE)] {
             scope.spawn(move || check(credentials, says));
@@ -85,7 +85,7 @@ fn a_connection_whose_tokens_are_wrong_is_a_silent_one() {
     assert_eq!(serving.agent().status().connections.without_request, 1);
 }
 
-/// A client that waits no longer for a place than so.
+/// Returns a client that waits for admission at most this long.
 fn impatient(serving: &Serving, patience: Duration) -> Nodes {
     client(vec![serving.address().to_string()], None).begin(Deadline::after(patience))
 }
@@ -100,11 +100,11 @@ fn connections_that_asked_are_not_closed_for_others() {
     assert!(nodes.status().remove(0).status.is_ok() && second.status().remove(0).status.is_ok());
     let third = impatient(&serving, Duration::from_millis(700));
     let error = told(third.status().remove(0).status.unwrap_err());
-    // On a busy machine its last request is not answered in time.
+    // On a busy machine, the client's last request may run into its deadline.
     let is_told = error.contains("2 connections from this address are open");
     assert!(is_told || error.contains("deadline"), "{error}");
     assert_eq!(serving.agent().status().connections.refused_address, 1);
-    // A client with more time waits for its place, longer than a connection without requests may stay.
+    // A client with more time waits for admission, longer than a connection without requests may stay.
     let fourth = client(vec![serving.address().to_string()], None);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| fourth.status().remove(0).status.map(drop));
@@ -136,7 +136,7 @@ fn a_hundred_clients_at_once_from_one_address_are_all_answered() {
             let nodes = client(vec![serving.address().to_string()], Some(own.clone()));
             all.wait();
             let status = nodes.status().remove(0).status.map(drop);
-            // All that have a place keep it until the others were told to come again.
+            // All admitted connections stay open until the others were told to retry.
             let refused = || serving.agent().status().connections.refused_address;
             until("nobody is told to come again", || refused() >= 36);
             status.map_err(told)

@@ -1,10 +1,10 @@
-//! Datasets that are removed and put anew while a node is away.
+//! Datasets that are removed and loaded again while a node is unreachable.
 
 use inshore_neardata::nodes::SpreadId;
 
 use super::*;
 
-/// Nodes that go and come back, each time under another address.
+/// Nodes that leave and return, each time at a new address.
 struct Members {
     folders: Vec<TempDir>,
     serving: Vec<Option<Serving>>,
@@ -32,12 +32,12 @@ impl Members {
         self.serving[node].as_ref().unwrap().address().to_string()
     }
 
-    /// A client of some of them.
+    /// Returns a client of some of the nodes.
     fn nodes(&self, which: &[usize]) -> Nodes {
         client(which.iter().map(|&node| self.address(node)).collect(), None)
     }
 
-    /// What marks a node keeps.
+    /// Returns the number of removal marks on a node.
     fn marks(&self, node: usize) -> usize {
         let store = Store::open(self.folders[node].path()).unwrap();
         store.list().unwrap().iter().filter(|found| found.kind == "removed").count()
@@ -49,7 +49,7 @@ fn put(nodes: &Nodes, text: &str, copies: usize) {
     nodes.put(&job(), "doc", ("text", None), Cursor::new(text.as_bytes()), &options).unwrap();
 }
 
-/// All of the dataset, or why there is no answer.
+/// Reads the whole dataset, or returns the error.
 fn read(nodes: &Nodes) -> Result<String, String> {
     let wholes = nodes.catalog().and_then(|catalog| catalog.named("doc")).map_err(told)?;
     let mut bytes = Vec::new();
@@ -63,7 +63,7 @@ fn read(nodes: &Nodes) -> Result<String, String> {
     Ok(String::from_utf8(bytes).unwrap())
 }
 
-/// The ids that a message names.
+/// Returns the generation ids in a message.
 fn ids(text: &str) -> Vec<SpreadId> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
     words.filter_map(|word| word.parse().ok()).collect()
@@ -89,7 +89,7 @@ fn a_dataset_that_was_put_anew_while_a_node_was_away_is_not_joined_with_what_tha
     for node in 0..3 {
         assert!(why.contains(&members.address(node)), "{why}");
     }
-    // What is listed names no dataset twice the same.
+    // The listing has distinct titles.
     let titles: Vec<String> =
         all.catalog().unwrap().wholes().unwrap().iter().map(|whole| whole.title.clone()).collect();
     assert!(titles.len() == 2 && titles[0] != titles[1], "{titles:?}");
@@ -107,7 +107,7 @@ fn a_removed_dataset_does_not_come_back_with_a_node() {
     let mut members = Members::new(3);
     put(&members.nodes(&[0, 1, 2]), "old line\n", 3);
     members.go(1);
-    // A client that does not even name it.
+    // The client does not know the unreachable node at all.
     let why = told(members.nodes(&[0, 2]).remove("doc").unwrap_err());
     assert!(why.contains("not all of its nodes were named") && why.contains("store repair doc"), "{why}");
     members.come(1);
@@ -132,11 +132,11 @@ fn a_mark_is_kept_until_every_node_has_confirmed_it() {
     both.sort();
     assert_eq!(repaired[0].absent, both);
     members.come(2);
-    // One of those that keep it is not asked.
+    // One node with a mark is not asked.
     let repaired = members.nodes(&[0, 2]).repair(&[], None).unwrap();
     assert_eq!((&repaired[0].nodes[..], &repaired[0].absent[..]), (&[members.address(2)][..], &gone[1..]));
     assert_eq!((members.marks(0), members.marks(1)), (1, 1));
-    // A confirmation that one node has seen is known to the others.
+    // A confirmation that one node has recorded reaches the other nodes.
     let repaired = members.nodes(&[0, 1]).repair(&[], None).unwrap();
     assert_eq!(repaired[0].absent, gone[1..]);
     members.come(3);
@@ -154,14 +154,14 @@ fn a_newer_generation_outdates_an_older_one_where_no_mark_is_left() {
     members.nodes(&[0]).remove("doc").unwrap_err();
     put(&members.nodes(&[0, 1]), "new line\n", 2);
     members.come(2);
-    // The one node with the mark is lost.
+    // The only node with the mark is lost.
     members.go(0);
     let rest = members.nodes(&[1, 2]);
     assert_eq!(ids(&read(&rest).unwrap_err()).len(), 2);
     let repaired = rest.repair(&[], None).unwrap();
     assert_eq!(repaired[0].nodes, [members.address(2)]);
     assert_eq!(read(&rest).unwrap(), "new line\n");
-    // When it comes back, its mark goes too.
+    // After the node's return, its mark is removed too.
     members.come(0);
     let all = members.nodes(&[0, 1, 2]);
     all.repair(&[], None).unwrap();
@@ -185,7 +185,7 @@ fn of_two_live_generations_the_user_keeps_one() {
     assert_eq!(ids(&why).len(), 2, "{why}");
     let other = SpreadId(7);
     assert!(told(both.repair(&["doc".to_string()], Some(other)).unwrap_err()).contains("none of its live"));
-    // The one on the second node.
+    // Keeps the generation on the second node.
     let at = |id: &SpreadId| why.find(&id.to_string()).unwrap();
     let second = why.find(&members.address(1)).unwrap();
     let kept = ids(&why).into_iter().filter(|id| at(id) < second).max_by_key(at).unwrap();

@@ -1,4 +1,4 @@
-//! A client whose own cores do a part of what nodes were asked to do.
+//! A client whose own cores process some of the nodes' shards.
 
 use super::*;
 
@@ -6,7 +6,7 @@ pub fn helping(millis: u64) -> RunOptions {
     RunOptions { help_from: Some(Duration::from_millis(millis)), ..RunOptions::default() }
 }
 
-/// Slow on nodes, by so many milliseconds a block.
+/// Returns a kernel that takes `millis` milliseconds per block on nodes.
 pub fn slow(millis: u64) -> Find {
     Find { slow: Duration::from_millis(millis), ..find("needle") }
 }
@@ -21,10 +21,10 @@ fn what_slow_nodes_have_not_begun_is_done_here() {
     let here = found.gathered.here.clone().unwrap();
     assert!(here.pieces >= 3 && here.bytes >= 100_000, "{here:?}");
     assert!(here.bytes_per_second.is_some(), "{here:?}");
-    // Each piece was read by somebody, and none by two.
+    // Every piece was read, and none twice.
     let read: u64 = found.gathered.nodes.iter().map(|node| node.bytes_read).sum();
     assert!((text.len() as u64..text.len() as u64 * 2).contains(&read), "{read} of {}", text.len());
-    // Whoever leaves all to the nodes moves little.
+    // Without help, few bytes move to the client.
     let moved = |gathered: &Gathered| gathered.nodes.iter().map(|node| node.bytes_moved).sum::<u64>();
     let alone = RunOptions { help_from: None, ..RunOptions::default() };
     let alone = cluster.find(&slow(20), "text", &alone).unwrap();
@@ -42,7 +42,7 @@ fn nodes_that_are_fast_enough_are_left_alone() {
     let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
     let here = found.gathered.here.unwrap();
     assert!(here.pieces == 0 && here.why.contains("not seen to have work for 2 s"), "{here:?}");
-    // Where this machine is the slow one it tries once, and sees that.
+    // If this machine is slower than the nodes, it tries once and stops.
     let slow_here = Find { slow_here: Duration::from_millis(700), ..slow(40) };
     let found = cluster.find(&slow_here, "text", &helping(100)).unwrap();
     assert_eq!(found.places, expected(&text));
@@ -85,7 +85,7 @@ fn what_fails_here_is_done_by_the_nodes() {
     assert_eq!(found.places, expected(&text));
     let here = found.gathered.here.unwrap();
     assert!(here.pieces == 0 && here.why.contains("a planned fault"), "{here:?}");
-    // So is what there is no memory for.
+    // A client with too little memory leaves everything to the nodes, too.
     let small = Context::new(Budget::new(9 << 20, 2), Cancel::default());
     let wholes = cluster.nodes.catalog().unwrap().named("text").unwrap();
     let gathered = run_on_nodes(&cluster.nodes, &small, &slow(20), &wholes, &helping(50), |event| {
@@ -146,7 +146,7 @@ fn whatever_goes_wrong_while_a_client_helps_nothing_is_told_twice_or_left_out() 
         let hangs = faults.iter().any(|(fault, _)| *fault == Fault::Hangs);
         let options =
             RunOptions { stall: Duration::from_millis(if hangs { 400 } else { 30_000 }), ..helping(30) };
-        // Of two that are at fault, nobody may have what is asked for: then it is the deadline that ends it.
+        // With two faulty nodes, some pieces may have no healthy copy: then the deadline ends the run.
         let time = if faulty > 1 { Duration::from_secs(10) } else { PATIENCE };
         let kernel = Find { fails_here: dice.below(6) == 0, ..slow(10) };
         match cluster.find_within(time, &kernel, "copied", &options) {

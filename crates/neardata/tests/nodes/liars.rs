@@ -1,4 +1,4 @@
-//! Nodes that speak as nodes do, and lie.
+//! Nodes that speak the protocol and send false answers.
 
 use std::net::SocketAddr;
 
@@ -19,24 +19,24 @@ use super::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Lie {
-    /// Any question is answered without end.
+    /// Every action is answered with an endless stream.
     Endless,
-    /// More shards are pulled than were handed out.
+    /// The node claims to have finished more shards than it received.
     Greedy,
-    /// Its one answer is said to be about another's shards.
+    /// The node's final answer names other shards than the node received.
     Others,
-    /// None: requests are counted.
+    /// All answers are true; requests are recorded.
     Nothing,
-    /// Of several maps, the first one is given.
+    /// A request for several maps is answered with the first map only.
     FirstMap,
-    /// This is given for maps.
+    /// Every request for maps is answered with this text.
     Maps(&'static str),
 }
 
-/// The actions that a liar was asked for, and how many maps each asks for.
+/// The recorded actions, with the number of maps that each action requests.
 type Asked = Arc<Mutex<Vec<(String, usize)>>>;
 
-/// Hands on what an agent says, with changes.
+/// A proxy in front of an agent that changes the agent's answers.
 struct Liar {
     agent: FlightServiceClient<Channel>,
     lie: Lie,
@@ -134,7 +134,8 @@ impl FlightService for Liar {
     }
 }
 
-/// A client of the cluster, which speaks with a liar instead of its first node, and what that liar is asked for.
+/// Returns a client of the cluster whose first node is replaced by a lying proxy, and the record of the proxy's
+/// actions.
 fn client_of(cluster: &Cluster, lie: Lie) -> (Nodes, Asked) {
     let serving: Vec<&Serving> = cluster.serving.iter().flatten().collect();
     let agent = format!("http://{}", serving[0].address());
@@ -214,7 +215,7 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
         }
     };
     assert!(told(&why).contains("it ended without having read all"), "{why}");
-    // Another node has all of it.
+    // The other node has a copy of everything.
     streams.replace(liar, &why).unwrap();
     assert!(streams.len() > before);
     for stream in (0..streams.len()).filter(|&stream| stream != liar) {
@@ -223,7 +224,7 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
     assert_eq!(streams.missing(), 0);
 }
 
-/// Files of one line on three nodes, of each of which any node has the map.
+/// Loads files of one line onto three nodes, and returns the files' names. Every node has each file's map.
 fn many_files() -> (Cluster, Vec<String>) {
     let cluster = Cluster::new(3);
     let names: Vec<String> = (0..40).map(|number| format!("file-{number:02}")).collect();
@@ -244,7 +245,7 @@ fn the_map_of_a_file_is_asked_for_when_the_file_is_named() {
     };
     check(&[], &|catalog| assert!(catalog.has("file-08")));
     check(&[("map", 1)], &|catalog| assert_eq!(catalog.named("file-07").unwrap()[0].bytes(), 9));
-    // A third of all, in one request.
+    // Each node is asked for a third of the maps, in one request.
     check(&[("map", 14)], &|catalog| {
         let wholes = catalog.wholes().unwrap();
         let titles: Vec<String> = wholes.iter().map(|whole| whole.title.clone()).collect();

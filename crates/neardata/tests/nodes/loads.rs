@@ -1,4 +1,4 @@
-//! Loads that go on for long, and files of many pieces.
+//! Loads that last long, and files with many pieces.
 
 use std::{io::Read, net::SocketAddr};
 
@@ -9,7 +9,7 @@ use tonic::{Status, transport::Channel};
 
 use super::*;
 
-/// A load that was begun, and has sent a little.
+/// An open load that has sent some data.
 struct Open {
     out: mpsc::Sender<FlightData>,
     answers: tonic::Streaming<PutResult>,
@@ -41,7 +41,7 @@ impl Open {
         let _ = self.out.send(step(json!({ "step": "data" }), body)).await;
     }
 
-    /// How it ends.
+    /// Returns the error with which the load ends.
     async fn ends(mut self) -> Status {
         loop {
             match self.answers.message().await {
@@ -61,7 +61,7 @@ fn loads_keep_no_task_waiting_and_end_with_their_node() {
     let serving = cluster.serving[0].take().unwrap();
     let address = serving.address();
     let runtime = Runtime::new().unwrap();
-    // There are two slots, and memory for four loads.
+    // The node has two slots, and memory for four loads.
     let loads: Vec<Open> = runtime.block_on(async {
         let begun = ["a", "b"].map(|name| Open::begin(address, name));
         let begun = futures::future::join_all(begun).await;
@@ -71,7 +71,7 @@ fn loads_keep_no_task_waiting_and_end_with_their_node() {
     let small = RunOptions { node_memory_bytes: Some(8 << 20), ..RunOptions::default() };
     let found = cluster.find(&find("needle"), "text", &small).unwrap();
     assert_eq!(found.places, expected(&text));
-    // The node ends, while they have nothing to send.
+    // The node shuts down while the loads are idle.
     let ended = thread::spawn(move || serving.stop());
     for load in loads {
         let why = runtime.block_on(load.ends());
@@ -95,7 +95,7 @@ fn a_load_that_brings_nothing_is_one_that_makes_no_sense() {
     assert!(why.message().contains("data without any"), "{why}");
 }
 
-/// Its map comes in several messages.
+/// The map of such a file takes several messages.
 #[test]
 fn a_file_of_many_pieces_is_read_as_one() {
     let cluster = Cluster::new(2);
@@ -108,7 +108,7 @@ fn a_file_of_many_pieces_is_read_as_one() {
     assert_eq!(found.places, expected(&text));
 }
 
-/// A program that writes line by line to a pipe, while nodes are slow to take it.
+/// The input is a pipe whose writer flushes after each line, while the nodes are slow.
 #[test]
 fn what_comes_in_little_bits_is_sent_in_larger_ones() {
     struct Bits<'a>(&'a [u8]);
@@ -125,7 +125,7 @@ fn what_comes_in_little_bits_is_sent_in_larger_ones() {
     let text = text(60_000);
     let loaded =
         cluster.nodes.put(&job(), "text", ("bits", None), Bits(&text), &LoadOptions::default()).unwrap();
-    // Each message has some 30 bytes of its own.
+    // Each message has an overhead of about 30 bytes.
     assert!(loaded.bytes_moved < text.len() as u64 * 101 / 100, "{loaded:?}");
     let found = cluster.find(&find("needle"), "text", &RunOptions::default()).unwrap();
     assert_eq!(found.places, expected(&text));

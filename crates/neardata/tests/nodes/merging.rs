@@ -1,4 +1,4 @@
-//! Answers in order, of which one breaks off and is made up for by several.
+//! Merges of sorted streams in which one node fails and several nodes take over.
 
 use std::{cmp::Ordering, collections::BTreeMap, ops::Range};
 
@@ -7,11 +7,11 @@ use inshore_neardata::nodes::{InOrder, Merged, stream_from_nodes};
 
 use super::*;
 
-/// Counts lines, or gives each of them, in order, a few rows at a time.
+/// A work that returns the lines in order, a few rows at a time, with or without their counts.
 struct Lines {
     plan: Plan,
     counts: bool,
-    /// A node that is slow to pull leaves all to another one.
+    /// True if the node starts late, so that another node pulls all shards.
     is_late: bool,
 }
 
@@ -106,7 +106,7 @@ fn merged<const SUMS: bool>(nodes: &Nodes, kind: &'static str) -> Result<Vec<(St
     Ok(all)
 }
 
-/// The same of what is counted, taken together as far as it goes.
+/// Returns the same counts, read with `next_together`.
 fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
     let mut merged = begun::<true>(nodes, "counted");
     let mut all = BTreeMap::new();
@@ -120,7 +120,7 @@ fn merged_together(nodes: &Nodes) -> Vec<(String, u64)> {
         {
             *sums.entry(lines.value(row).to_string()).or_default() += counts.value(row);
         }
-        // What comes later is greater.
+        // Later lines are greater.
         assert!(sums.keys().all(|line| *line > last));
         last.clone_from(sums.last_key_value().unwrap().0);
         all.extend(sums);
@@ -144,7 +144,7 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
     let serving: Vec<Serving> = folders.iter().enumerate().map(serve).collect();
     let address = |node: usize| serving[node].address().to_string();
     let text = |step: usize| (0..60).map(|row| format!("w{}\n", row * step % 11)).collect::<String>();
-    // x lies on 0 and 1, y on 0 and 2.
+    // File x is on nodes 0 and 1, and file y on nodes 0 and 2.
     for (name, order, step) in [("x", [0, 1, 2], 3), ("y", [0, 2, 1], 5)] {
         let nodes = client(order.map(address).to_vec(), None);
         let options = LoadOptions { copies: 2, piece_bytes: Some(1 << 20), ..LoadOptions::default() };
@@ -156,13 +156,13 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
     let expected: Vec<(String, u64)> = expected.into_iter().collect();
     let ask = || client([0, 1, 2].map(address).to_vec(), None);
     for after in 0..50 {
-        // It has a part of both files, and breaks off.
+        // Node 0 has a part of both files, and fails.
         *plans[0].lock().unwrap() = (Fault::Fails, after);
         assert_eq!(merged::<true>(&ask(), "counted").unwrap(), expected, "after {after} batches");
         assert_eq!(merged_together(&ask()), expected, "after {after} batches");
         assert_eq!(merged::<false>(&ask(), "sorted").unwrap(), expected, "after {after} batches");
     }
-    // Those who make up for it repeat what it has given.
+    // The nodes that take over repeat rows that were already delivered.
     *plans[1].lock().unwrap() = (Fault::Endless, 0);
     *plans[2].lock().unwrap() = (Fault::Endless, 0);
     *plans[0].lock().unwrap() = (Fault::Fails, 2);

@@ -1,4 +1,4 @@
-//! The page beyond this machine: HTTPS, and a token.
+//! The status page beyond loopback: HTTPS and a token.
 
 use std::net::SocketAddr;
 
@@ -16,12 +16,12 @@ use tokio_rustls::{
 
 use super::*;
 
-/// What a file of credentials has under this name.
+/// Returns a field of a credentials file.
 pub fn within(credentials: &ClientCredentials, name: &str) -> String {
     serde_json::to_value(credentials).unwrap()[name].as_str().unwrap().to_string()
 }
 
-/// Takes the signatures that BoringSSL takes, which Chromium and gRPC are built with: none of Ed25519.
+/// Returns a TLS provider with the signature schemes of BoringSSL, as used by Chromium and gRPC: without Ed25519.
 fn as_browsers_do() -> CryptoProvider {
     let provider = ring::default_provider();
     let known = provider.signature_verification_algorithms;
@@ -104,11 +104,11 @@ fn a_page_beyond_this_machine_wants_tls_and_a_token() {
             metrics.lines().find(|line| line.starts_with(&name)).unwrap_or_else(|| panic!("{metrics}"));
         assert!(line[name.len()..].parse::<f64>().unwrap() > 1.7e9, "{line}");
     }
-    // Where drives are mounted is told to whom has the right to administer.
+    // The mount points of drives are visible only with the right to administer.
     let path = folder.path().display().to_string();
     assert!(!metrics.contains(&path) && ask("/metrics", Some(&bearer(&admin))).contains(&path));
     assert!(!ask("/status.json", Some(&bearer(&reader))).contains(&path));
-    // In the clear nothing is said.
+    // An unencrypted request gets no answer.
     let plain = runtime.block_on(async {
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();

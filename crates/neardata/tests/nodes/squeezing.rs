@@ -1,4 +1,4 @@
-//! Answers over a slow link, which somebody between client and node makes.
+//! Answers over a slow link, simulated by a proxy between client and node.
 
 use std::{
     io::{Read, Write},
@@ -9,7 +9,7 @@ use inshore_neardata::nodes::read_from_nodes;
 
 use super::*;
 
-/// Listens, and hands on what comes from `node`, so many bytes a second.
+/// Starts a proxy that forwards the node's bytes at a limited rate, and returns the proxy's address.
 fn slow_link(node: SocketAddr, bytes_per_second: u64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

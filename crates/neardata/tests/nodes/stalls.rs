@@ -1,4 +1,4 @@
-//! Nodes that are there but get on no further, and answers that were changed on their way.
+//! Nodes that are reachable but make no progress, and answers that are corrupted in transit.
 
 use std::{
     io::{Read, Write},
@@ -58,7 +58,7 @@ fn a_task_that_finds_nothing_for_long_or_waits_for_its_turn_is_not_stalled() {
     let options = LoadOptions { piece_bytes: Some(1 << 20), copies: 2, ..LoadOptions::default() };
     nodes.put(&job(), "text", ("text", None), Cursor::new(&text), &options).unwrap();
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
-    // Each block takes a while, and says nothing.
+    // Each block takes a while and finds nothing.
     let slow = Find { slow: Duration::from_millis(150), ..find("nothing of the kind") };
     let ask = || {
         let small = RunOptions { node_memory_bytes: Some(8 << 20), ..stall(2500) };
@@ -76,7 +76,7 @@ fn a_task_that_finds_nothing_for_long_or_waits_for_its_turn_is_not_stalled() {
     });
 }
 
-/// Stands between client and node, and changes what the node says: one byte, now and then, or a pause, or the end.
+/// Starts a proxy that corrupts the node's bytes: flipped bits, delays, repeated bytes, or a closed connection.
 fn meddler(node: SocketAddr, seed: u64) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -104,7 +104,7 @@ fn meddle(mut from: TcpStream, mut to: TcpStream, mut dice: Dice) {
                 0 => heard[dice.below(len)] ^= 1 << dice.below(8),
                 1 => thread::sleep(Duration::from_millis(20)),
                 2 => {
-                    // The same once more.
+                    // Repeats the bytes.
                     let _ = to.write_all(heard);
                 }
                 _ if dice.below(3) == 0 => break,

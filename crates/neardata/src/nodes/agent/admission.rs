@@ -1,15 +1,17 @@
-//! Admits requests: the headers decide before any of the body is read, and unfinished bodies share a part of the node's memory.
+//! Admission control for requests: the headers decide before the body is read, and unfinished bodies share a part of
+//! the node's memory.
 //!
 //! ```text
 //!   headers ─► token ─► a right that the method may need ─► body, frame by frame ─► whole message ─► FlightService
 //!                │           │                                │
-//!                └───────────┴── refused                      └── refused: too long, too slow, or no room in the share
+//!                └───────────┴── refused                      └── refused: too long, too slow, or the share is full
 //! ```
 //!
-//! A method with one message (`DoGet`, `DoAction`) keeps all of its body in memory until the body ends, so each byte counts against the
-//! share of unfinished bodies ([`Requests`](super::requests::Requests)), and the body has [`AgentConfig::request`](super::AgentConfig::request)
-//! of time. A method with a stream of messages keeps one message at a time: a load has memory of its own before its body is
-//! read (`loads.rs`), and the steps of a traversal are so short that all connections together may keep one of each.
+//! A method with one message (`DoGet`, `DoAction`) keeps its whole body in memory until the body ends. Each byte
+//! therefore counts against the share of unfinished bodies ([`Requests`](super::requests::Requests)), and the body has
+//! to arrive within [`AgentConfig::request`](super::AgentConfig::request). A method with a stream of messages keeps one
+//! message at a time. A load reserves its own memory before its body is read (`loads.rs`), and the steps of a traversal
+//! are so short that all connections together may keep one step each.
 
 use std::{
     convert::Infallible,
@@ -41,19 +43,20 @@ use crate::nodes::{
     wire::{MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, ask_again},
 };
 
-/// Bytes of a question that is no task. The longest names the nodes on which a removed dataset still lies.
+/// The largest body of a request that is no task, in bytes. The longest such request names the nodes that still hold a
+/// removed dataset.
 const QUESTION_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a step of a traversal: 64 and what frames them.
+/// The largest message with a step of a traversal: 64 bytes and the framing.
 const STEP_BYTES_MAX: usize = 1 << 10;
-/// What gRPC puts before a message: a flag and a length.
+/// The length of the prefix of a gRPC message: a flag and a length.
 const PREFIX_BYTES: u64 = 5;
 
-/// What a method asks of a request before its body is read.
+/// The requirements of a method, checked before the body is read.
 struct Method {
-    /// The caller has one of these rights. The body says which of them the request needs.
+    /// The caller needs at least one of these rights. The body determines the exact right.
     any_of: &'static [Right],
     message_bytes_max: usize,
-    /// Whether the body is one message.
+    /// True if the body is a single message.
     is_unary: bool,
 }
 
@@ -64,14 +67,14 @@ impl Method {
             Some("DoPut") => (&[Right::Write], REQUEST_BYTES_MAX, false),
             Some("DoExchange") => (&[Right::Run, Right::Relay], STEP_BYTES_MAX, false),
             Some("DoAction") => (&[Right::Read, Right::Write, Right::Administer], QUESTION_BYTES_MAX, true),
-            // The node answers these without a look at data.
+            // The node answers these methods without reading data.
             _ => (&Right::ALL, QUESTION_BYTES_MAX, true),
         };
         Method { any_of, message_bytes_max, is_unary }
     }
 }
 
-/// The service that stands before the agent's own.
+/// The service that checks requests before the agent's own service handles them.
 #[derive(Clone)]
 pub(super) struct Admission(pub Agent);
 
@@ -116,7 +119,8 @@ impl Service<Request<Body>> for Admission {
     }
 }
 
-/// The body of a request with one message. Its bytes count until the body has ended and the message is read.
+/// The body of a request with one message. The body's bytes count against the share until the body has ended and the
+/// message was parsed.
 struct Unfinished {
     agent: Agent,
     body: Body,
@@ -175,7 +179,7 @@ impl HttpBody for Unfinished {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         let frame = ready!(self.poll(context));
-        // A client that went away refused nothing.
+        // A cancellation by the client does not count as a refusal.
         let refused = frame.map(|frame| match frame {
             Err(refusal) if refusal.code() != tonic::Code::Cancelled => Err(self.agent.refuse(refusal)),
             frame => frame,

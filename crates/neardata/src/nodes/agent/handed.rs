@@ -1,7 +1,7 @@
-//! Shards that a client hands to a task, and the task pulls.
+//! Shards that a client hands to a running task, and that the task pulls.
 //!
 //! ```text
-//!   client ── "hand-out" ──► queue ──► Pulls ──► work, which asks for the next one when it has read the one before
+//!   client ── "hand-out" ──► queue ──► Pulls ──► work: requests the next shard after reading the previous one
 //!      ◄──── TaskPulls, between answers ──┘
 //! ```
 
@@ -29,13 +29,13 @@ use crate::{
     },
 };
 
-/// A waiting task looks so often whether its client still wants it.
+/// The interval at which a waiting task checks for cancellation.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Shards that may wait for their task.
+/// The number of shards that may be queued for a task.
 const AHEAD_MAX: usize = 1024;
 
-/// The shards that a task was handed.
+/// The queue of shards of a task.
 #[derive(Debug, Default)]
 pub(super) struct Handed {
     state: Mutex<State>,
@@ -46,15 +46,16 @@ pub(super) struct Handed {
 struct State {
     ahead: VecDeque<PieceRequest>,
     is_last: bool,
-    /// The work has failed, and takes no more.
+    /// True after the work has failed and takes no more shards.
     is_left: bool,
     taken: Vec<u64>,
-    /// Threads that have asked for a shard: each but the one that asks reads one.
+    /// The threads that have asked for a shard. Each of these, except the current one, is reading one shard.
     askers: HashSet<ThreadId>,
 }
 
 impl State {
-    /// A thread has read what it had, and asks for a shard: how many were taken, and how many of these others read.
+    /// Registers that a thread has finished its shard and asks for the next one. Returns the number of shards taken so
+    /// far, and the number of these that other threads are reading.
     fn asks(&mut self, thread: ThreadId) -> (u64, u64) {
         self.askers.insert(thread);
         let taken = self.taken.len() as u64;
@@ -63,7 +64,7 @@ impl State {
 }
 
 impl Handed {
-    /// Puts shards behind those that the task has not taken; false where these would be too many.
+    /// Appends shards to the queue. Returns false if the queue would become too long.
     pub fn hand_out(&self, handed: HandOut) -> bool {
         let mut state = self.state();
         if state.ahead.len() + handed.shards.len() > AHEAD_MAX {
@@ -75,13 +76,13 @@ impl Handed {
         true
     }
 
-    /// Ends the wait of a task that has failed elsewhere.
+    /// Ends the wait of a task that has failed in another thread.
     pub fn leave(&self) {
         self.state().is_left = true;
         self.changed.notify_all();
     }
 
-    /// The shards that the task has taken.
+    /// Returns the numbers of the shards that the task has taken.
     pub fn taken(&self) -> Vec<u64> {
         self.state().taken.clone()
     }
@@ -91,7 +92,7 @@ impl Handed {
     }
 }
 
-/// The way of a task to its client.
+/// The channel from a task to its client.
 #[derive(Clone, Debug)]
 pub(super) struct ToClient {
     pub agent: Agent,
@@ -99,20 +100,21 @@ pub(super) struct ToClient {
     pub out: mpsc::Sender<Answered>,
     pub runtime: Handle,
     pub number: u64,
-    /// The client took nothing while others waited for the place of the task.
+    /// Set if the client took no answer while other tasks waited for this task's slot.
     pub is_set_aside: Arc<AtomicBool>,
 }
 
 impl ToClient {
-    /// Waits until the client takes a message, and gives how long that was. Where it does not, and others wait for the place of this task, the task
-    /// is set aside: the client may be waiting for one of these.
+    /// Blocks until the client takes a message, and returns the waiting time. If the client takes nothing while other
+    /// tasks wait for this task's slot, the task is set aside, since the client may be waiting for one of the other
+    /// tasks.
     pub fn send(&self, message: FlightData) -> Result<Duration, Failure> {
         let began = Instant::now();
         loop {
             self.job.check_cancelled()?;
             let reserved = {
-                // In a thread of another runtime `Handle::block_on` panics, and the budget of that runtime's tasks would end the wait
-                // early.
+                // `Handle::block_on` would panic in a thread of another runtime, and that runtime's task budget would
+                // end the wait early.
                 let _inside = self.runtime.enter();
                 let reserve = tokio::time::timeout(Duration::from_millis(100), self.out.reserve());
                 futures::executor::block_on(tokio::task::unconstrained(reserve))
@@ -140,7 +142,7 @@ impl ToClient {
     }
 }
 
-/// The shards of a task, as they are handed out.
+/// The iterator over a task's shards, as the client hands them out.
 pub(super) struct Pulls {
     handed: Arc<Handed>,
     client: ToClient,
@@ -156,7 +158,7 @@ impl Pulls {
             let mut state = self.handed.state();
             (state.asks(thread::current().id()), state.ahead.len())
         };
-        // Not each of many small shards that are here is told.
+        // Pulls are not reported for each of many small queued shards.
         if ahead <= 1 {
             let ToClient { agent, number, .. } = &self.client;
             let pulls = TaskPulls { task: *number, finished, reading };
@@ -182,7 +184,8 @@ impl Pulls {
         }
     }
 
-    /// Takes what is left, of a work that needs no more: its answer is about that, too.
+    /// Takes the remaining shards of a work that needs no more input: the work's answer covers the remaining shards,
+    /// too.
     pub fn pass_over(&self) -> Result<(), Failure> {
         while self.take_shard()?.is_some() {}
         Ok(())

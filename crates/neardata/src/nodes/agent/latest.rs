@@ -1,4 +1,4 @@
-//! What takes long to find out at times, without waiting for it.
+//! The latest result of a query that may hang, with a bounded wait.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-/// The latest answer to a question that a drive may be asked for, which hangs at times. It is asked by one thread at a time.
+/// The latest result of a query to a drive, which may hang. At most one thread runs the query at a time.
 #[derive(Debug, Default)]
 pub(super) struct Latest<T>(Arc<(Mutex<State<T>>, Condvar)>);
 
@@ -18,14 +18,15 @@ struct State<T> {
 }
 
 impl<T: Clone + Send + 'static> Latest<T> {
-    /// What `ask` answers, or the answer before where that takes longer than `patience`. An answer of `None` leaves that too.
+    /// Runs `ask` and returns the result, or the previous result if `ask` takes longer than `patience`. A result of
+    /// `None` keeps the previous result.
     pub fn get(&self, patience: Duration, ask: impl FnOnce() -> Option<T> + Send + 'static) -> T {
         let (state, answered) = &*self.0;
         let mut now = state.lock().expect("no panic under this lock");
         if !now.is_asked {
             let shared = self.0.clone();
             let asking = thread::Builder::new().name("inshore-status".into()).spawn(move || {
-                // One that panics answers nothing.
+                // A panicking query counts as a query without a result.
                 let answer = panic::catch_unwind(AssertUnwindSafe(ask)).ok().flatten();
                 let (state, answered) = &*shared;
                 let mut now = state.lock().expect("no panic under this lock");
@@ -35,7 +36,7 @@ impl<T: Clone + Send + 'static> Latest<T> {
                 now.is_asked = false;
                 answered.notify_all();
             });
-            // A system without threads is asked again the next time.
+            // If the thread cannot be started, the next call tries again.
             now.is_asked = asking.is_ok();
         }
         let waited = answered.wait_timeout_while(now, patience, |now| now.is_asked);
@@ -66,7 +67,7 @@ mod tests {
         assert!(began.elapsed() < long);
         drop(hang);
         assert_eq!(Latest::<u32>::default().get(long, || panic!("for the test")), 0);
-        // The one that hung answers first.
+        // The query that hung delivers its result first.
         let last = (0..1000).map(|_| latest.get(long, || None)).find(|&answer| answer == 2);
         assert_eq!(last, Some(2));
     }

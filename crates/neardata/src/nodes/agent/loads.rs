@@ -1,7 +1,7 @@
-//! Which files a node takes in at once.
+//! Limits the number of files that a node receives at once.
 //!
-//! A load has memory of the node's, and no slot: it lasts as long as its client has something to send, which may come slowly, and
-//! hardly computes. So it keeps nobody's task waiting.
+//! A load takes memory of the node, but no slot: a load lasts as long as its client sends data, which may be slow, and
+//! hardly computes. Loads therefore delay no tasks.
 
 use std::{
     collections::BTreeMap,
@@ -12,21 +12,21 @@ use inshore_store::Cancel;
 
 use crate::nodes::queue::{Place, Queue};
 
-/// What a node needs to receive a file: buffers, messages on their way, lists and checksums.
+/// The memory for receiving a file: buffers, messages in flight, lists and checksums.
 pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
-/// Loads at once.
+/// The number of loads at once.
 const LOADS_MAX: usize = 16;
-/// Those of one client.
+/// The number of loads at once of a single client.
 const LOADS_OF_CLIENT_MAX: usize = 8;
 
-/// The loads of a node.
+/// The running loads of a node.
 #[derive(Debug, Default)]
 pub(super) struct Loads {
     by_client: Arc<Mutex<BTreeMap<String, usize>>>,
     stop: Cancel,
 }
 
-/// The right to load, with the memory for it.
+/// The permission to load, with the reserved memory.
 #[derive(Debug)]
 pub(super) struct LoadPlace {
     client: String,
@@ -35,10 +35,10 @@ pub(super) struct LoadPlace {
 }
 
 impl Loads {
-    /// A place for a load, now or not at all.
+    /// Admits a load at once, or refuses.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason of the refusal.
     pub fn enter(&self, client: &str, queue: &Queue) -> Result<LoadPlace, String> {
         let mut by_client = self.by_client.lock().expect("no panic under this lock");
         let (all, own) = (by_client.values().sum::<usize>(), by_client.get(client).copied().unwrap_or(0));
@@ -53,7 +53,7 @@ impl Loads {
         Ok(LoadPlace { client: client.to_string(), by_client: self.by_client.clone(), _memory })
     }
 
-    /// What stops all of them.
+    /// Returns the cancellation flag of all loads.
     pub fn stop(&self) -> Cancel {
         self.stop.clone()
     }

@@ -1,6 +1,6 @@
-//! The node's end of a load: writes what a client sends, and makes it visible when all of it is here.
+//! The node's end of a load: writes the received data, and makes the dataset visible once the data is complete.
 //!
-//! `load.rs` has the client's end, and says how a file is spread.
+//! `load.rs` contains the client's end, and describes how a file is spread.
 
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,18 @@ use crate::nodes::{
     wire::json,
 };
 
-/// Buffers with which a node writes.
+/// The size of a write buffer, in bytes.
 const BUFFER_BYTES: usize = 1 << 20;
-/// A client that sends no byte for so long has gone, whatever its connection says.
+/// The time without data after which a load is ended, even if its connection is open.
 const IDLE: Duration = Duration::from_secs(600);
-/// A load hears within this that it is to stop.
+/// The interval at which a load checks for cancellation.
 const LOOK: Duration = Duration::from_secs(1);
-/// Each piece takes more bytes of the map.
+/// The limit of piece numbers: each piece takes space in the map.
 const PIECES_MAX: usize = MAP_BYTES_MAX / 32;
 
 type Taken = std::result::Result<FlightData, Refusal>;
 
-/// Where the answers to a load go. Whoever takes none for a while would keep a slot of the node.
+/// The channel for the answers to a load. A client that takes no answers would otherwise occupy a thread of the node.
 struct Answers {
     out: mpsc::Sender<std::result::Result<PutResult, Refusal>>,
     runtime: tokio::runtime::Handle,
@@ -44,7 +44,7 @@ impl Answers {
     fn send(&self, answer: std::result::Result<PutResult, Refusal>) -> std::result::Result<(), Refusal> {
         let sent =
             self.runtime.block_on(async { tokio::time::timeout(UNTAKEN, self.out.send(answer)).await });
-        // Nobody may listen any more, which the next step tells.
+        // The receiver may be gone; the next step finds out.
         sent.map(drop).map_err(|_| {
             Refusal::deadline_exceeded(format!("its answers were not taken for {} s", UNTAKEN.as_secs()))
         })
@@ -55,7 +55,7 @@ fn bad(what: &str) -> Refusal {
     Refusal::invalid_argument(format!("a bad load: {what}"))
 }
 
-/// Takes a load, in a thread of its own.
+/// Receives a load in a separate thread, and returns the stream of answers.
 pub(super) fn receive(
     agent: Agent,
     place: LoadPlace,
@@ -82,13 +82,13 @@ pub(super) fn receive(
                     Err(bad("more data in a message than any has"))
                 }
                 Ok(Some(Ok(message))) => Ok(message),
-                // The client is gone.
+                // The client has disconnected.
                 Ok(_) => return,
             };
             if taken.as_ref().is_ok_and(|message| !message.data_body.is_empty()) {
                 brought = Instant::now();
             }
-            // Else the load has failed.
+            // A closed channel means that the load has failed.
             if steps.send(taken).await.is_err() {
                 return;
             }
@@ -107,7 +107,7 @@ pub(super) fn receive(
             }
         }
         let Receiving { name, bytes, is_committed, begun, .. } = receiving;
-        // The space is free before the client knows that the load has failed.
+        // The space is released before the client learns that the load has failed.
         drop(begun);
         let went = (!is_committed && !name.is_empty()).then_some("the client went away before the end");
         let why = failed.as_ref().map(Refusal::message).or(went);
@@ -137,7 +137,7 @@ struct Receiving<'a> {
     is_committed: bool,
 }
 
-/// A dataset that is written.
+/// A dataset in the process of being written.
 struct BegunLoad {
     // Dropped before the job.
     writer: Option<FileWriter>,
@@ -145,7 +145,7 @@ struct BegunLoad {
     _job: Job,
     id: SpreadId,
     block_bytes: usize,
-    /// Pieces come in order.
+    /// The next expected piece number: pieces arrive in order.
     next_piece: usize,
 }
 
@@ -185,7 +185,7 @@ impl<'a> Receiving<'a> {
         match step {
             LoadStep::Begin { .. } => unreachable!("done above"),
             LoadStep::File { name } => {
-                // All names lie in memory until the end.
+                // All names are kept in memory until the end.
                 let number = name.strip_prefix(PIECE).and_then(|number| number.parse::<usize>().ok());
                 let is_next = |number: &usize| (begun.next_piece..PIECES_MAX).contains(number);
                 match number.filter(is_next).filter(|&number| piece_name(number) == name) {

@@ -1,4 +1,4 @@
-//! What clients say and are told apart from tasks: how much memory it takes, and how much of it is logged.
+//! Memory limits for requests and answers outside of tasks, and a rate limit for log lines about refusals.
 
 use std::{
     borrow::Cow,
@@ -13,19 +13,21 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tonic::Status as Refusal;
 
-/// The least that all requests together may take.
+/// The smallest limit of the memory of all requests together.
 const BYTES_MIN: u64 = 64 << 20;
-/// The first node of an object's tree.
+/// The memory of a parsed JSON object's first tree node.
 const OBJECT_BYTES: u64 = 700;
-/// A further member's share of nodes that are less than half full, and what an allocation costs for its key.
+/// The memory of each further member: its share of half-full tree nodes, and the allocation of its key.
 const MEMBER_BYTES: u64 = 200;
-/// An array has room for four elements from the first one on.
+/// The memory of a parsed array: room for four elements from the first element on.
 const ARRAY_BYTES: u64 = 160;
-/// An element of one, while it moves to room for twice as many, and what an allocation costs for its text.
+/// The memory of an array's element, including the moment in which the array doubles its capacity, and the allocation
+/// of its text.
 const ELEMENT_BYTES: u64 = 128;
 
-/// Memory of requests that wait or run, and of answers that wait to be taken, about both of which clients decide: an eighth of
-/// what all tasks have. Bodies that are not complete have half as much beside that, so that they keep no complete request out.
+/// Accounts for the memory of requests that wait or run, and of answers that wait to be taken, both of which clients
+/// control. The limit is an eighth of the memory of all tasks. Incomplete bodies have a separate limit of half that
+/// size, so that incomplete bodies keep no complete request out.
 #[derive(Debug)]
 pub(super) struct Requests {
     held: Arc<AtomicU64>,
@@ -33,21 +35,21 @@ pub(super) struct Requests {
     bytes_max: u64,
 }
 
-/// The memory of a request or an answer.
+/// The accounted memory of a request or an answer; released when dropped.
 #[derive(Debug)]
 pub(super) struct Held {
     all: Arc<AtomicU64>,
     bytes: u64,
 }
 
-/// Of a request, what has any form.
+/// The part of a request whose form is free.
 #[derive(Deserialize)]
 struct Arguments<'a> {
     #[serde(borrow)]
     arguments: &'a RawValue,
 }
 
-/// What a text of JSON takes at most when it is read.
+/// Returns an upper bound of the memory that a JSON text takes when parsed.
 fn read_bytes(json: &str) -> u64 {
     let weight = |byte: u8| match byte {
         b'{' => OBJECT_BYTES,
@@ -65,15 +67,15 @@ impl Requests {
         Requests { held: Arc::default(), unfinished: Arc::default(), bytes_max }
     }
 
-    /// Counts a body of which nothing came so far.
+    /// Starts the accounting of a body, with no bytes received so far.
     pub fn unfinished(&self) -> Held {
         Held { all: self.unfinished.clone(), bytes: 0 }
     }
 
-    /// Counts bytes that came of a body.
+    /// Adds received bytes to the accounting of a body.
     ///
     /// # Errors
-    /// Why they are refused.
+    /// The reason of the refusal, if the bodies exceed their limit.
     pub fn more(&self, body: &mut Held, bytes: u64) -> Result<(), Refusal> {
         let most = self.bytes_max / 2;
         let all = body.all.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -89,25 +91,25 @@ impl Requests {
         }
     }
 
-    /// The memory of requests and answers, and of bodies that are not complete.
+    /// Returns the memory of requests and answers, and of incomplete bodies.
     pub fn bytes(&self) -> (u64, u64) {
         (self.held.load(Ordering::Relaxed), self.unfinished.load(Ordering::Relaxed))
     }
 
-    /// Takes the memory of a request, which is not read yet.
+    /// Reserves the memory of a request before parsing the request.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason of the refusal.
     pub fn hold(&self, request: &[u8]) -> Result<Held, Refusal> {
         let shape: Arguments<'_> = serde_json::from_slice(request)
             .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))?;
         self.take(request.len() as u64 * 2 + read_bytes(shape.arguments.get()))
     }
 
-    /// Takes so much memory.
+    /// Reserves `bytes` bytes.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// The reason of the refusal.
     pub fn take(&self, bytes: u64) -> Result<Held, Refusal> {
         let held = Held { all: self.held.clone(), bytes };
         let all = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
@@ -135,7 +137,7 @@ impl Drop for Held {
     }
 }
 
-/// The beginning of what a client said: enough to know it by.
+/// Returns the beginning of a client's text, long enough to identify the text in a log.
 pub(in crate::nodes) fn short(said: &str) -> Cow<'_, str> {
     const LETTERS: usize = 300;
     match said.char_indices().nth(LETTERS) {
@@ -144,7 +146,7 @@ pub(in crate::nodes) fn short(said: &str) -> Cow<'_, str> {
     }
 }
 
-/// Lines about what was refused, of which anybody can cause any number: so many are told each second.
+/// The rate limit of log lines about refusals, which any client can cause: [`Telling::LINES`] lines per second.
 #[derive(Debug, Default)]
 pub(super) struct Telling(Mutex<Second>);
 
@@ -158,7 +160,7 @@ struct Second {
 impl Telling {
     const LINES: u32 = 20;
 
-    /// Whether a line is told now, and how many were left out before it.
+    /// Returns `None` if a line has to be suppressed now, otherwise the number of lines that were suppressed before.
     pub fn next(&self, now: Instant) -> Option<u64> {
         let mut second = self.0.lock().expect("no panic under this lock");
         if second.began.is_none_or(|began| now.saturating_duration_since(began) >= Duration::from_secs(1)) {
@@ -183,11 +185,11 @@ mod tests {
         let request = |arguments: &str| format!(r#"{{"kind":"x","arguments":{arguments},"pieces":[{{}}]}}"#);
         let small = requests.hold(request("{\"a\":1}").as_bytes()).unwrap();
         assert!(small.bytes < 1200);
-        // A MiB that becomes a hundred.
+        // One MiB that becomes a hundred when parsed.
         let large = request(&format!("[{}0]", r#"{"":0},"#.repeat(150_000)));
         let why = requests.hold(large.as_bytes()).unwrap_err();
         assert!(why.message().contains("64 MiB is the most"), "{why}");
-        // What is gone takes nothing.
+        // A dropped request takes no memory.
         let many = || requests.hold(request(&format!("\"{}\"", "x".repeat(8 << 20))).as_bytes());
         let held = [many().unwrap(), many().unwrap()];
         assert!(many().is_err());

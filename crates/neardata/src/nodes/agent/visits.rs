@@ -1,22 +1,25 @@
-//! What a node does for a traversal: it follows chains of pages while these are its own.
+//! The node's part in a distributed traversal: the node follows chains of pages as long as the next page is in its own
+//! store.
 //!
 //! ```text
-//!   link from another node ─┐              ┌─► next page: its own ── read it
-//!   link from the client ───┴─► door ─► thread ─► another node's ─── hop on a link to that node
-//!                                          └─► told the client: how far chains are, and their ends
+//!   link from another node ─┐                     ┌─► next page local:  read the page
+//!   link from the client ───┴─► inbox ─► thread ──┼─► next page remote: hop on a link to that node
+//!                                                 └─► client: progress of chains, and their ends
 //! ```
 //!
-//! A client opens a traversal on all nodes that have some of the file, each as a task with its own token; then a chain may go
-//! from node to node without the client, since each of them does only what that client asked it for. Whoever hands it on
-//! shows that he is a node (the right to relay), and the traversal's number, which nobody guesses.
+//! A client opens a traversal on every node that holds a part of the file, on each as a task with the client's
+//! token. Afterwards a chain moves from node to node without the client, since each node does only the work that this
+//! client requested. The sender of a hop has to be the traversal's client or a node (with the right to relay), and has
+//! to know the traversal's session number, which is too large to guess.
 //!
-//! A traversal takes no slot: it has a read for each chain at most, hardly computes, and other nodes wait for it. Two that
-//! wait for each other's slots would wait for ever. Its memory is refused at once where it is not free, and so is one more than
-//! [`TRAVERSALS_MAX`].
+//! A traversal takes no slot: the traversal has at most one read per chain, hardly computes, and other nodes wait for
+//! the result. Two traversals that wait for each other's slots would deadlock. A traversal is refused at once if its
+//! memory is not free or [`TRAVERSALS_MAX`] traversals are running.
 //!
-//! A client names the nodes, and cannot make one speak with others: for each address it sends the certificate that is shown there, and
-//! no connection is tried to a host for which the authority has signed none (without credentials: to another machine). Over that
-//! connection TLS checks the same again. Ports are not in certificates: a client may have those of nodes tried.
+//! A client names the other nodes, but cannot make a node connect to arbitrary machines. For each address the client
+//! sends the certificate that is shown at this address, and the node connects only to hosts for which the authority has
+//! signed a certificate (without credentials: only to this machine). TLS checks the same certificate again on that
+//! connection. Certificates contain no ports, so a client may make a node try any port of another node.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -45,41 +48,42 @@ use crate::{
     },
 };
 
-/// Traversals at once on a node.
+/// The number of traversals at once on a node.
 const TRAVERSALS_MAX: usize = 64;
-/// Memory of one that does not ask for some: pages of 64 chains, and the checksums of 16 GiB of the file.
+/// The memory of a traversal whose request names none: pages of 64 chains, and the checksums of 16 GiB of the file.
 pub(super) const MEMORY_BYTES: u64 = 8 << 20;
-/// Reads at once.
+/// The number of reads at once in a traversal.
 const DEPTH_MAX: usize = 64;
-/// The client is told of each chain so often, and can go on from there when a node is lost.
+/// The longest time between two progress reports of a chain to the client. The client resumes a chain from its last
+/// report if a node is lost.
 const UNHEARD_MAX: Duration = Duration::from_millis(250);
-/// How often an idle traversal looks whether it is to stop.
+/// The interval at which an idle traversal checks for cancellation.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// Pages and steps on their way back on a link before whoever sends has to wait.
+/// The number of pages and steps queued for return on a link before the sender has to wait.
 const ANSWERS: usize = 32;
-/// Whoever hands on chains hears within this that the node ends.
+/// The longest time until a sender of chains learns that this node shuts down.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The traversals in which an agent takes part, and its links to other nodes.
+/// The traversals in which an agent takes part, and the agent's links to other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Traversals {
     doors: Mutex<HashMap<Session, Door>>,
     links: Mutex<HashMap<String, Weak<Link>>>,
 }
 
-/// Where the hops of a traversal come in.
+/// The inbox of a traversal's hops.
 #[derive(Debug)]
 struct Door {
     client: String,
     inbox: threads::SyncSender<Event>,
 }
 
-/// What comes in.
+/// An event in a traversal's inbox.
 #[derive(Debug)]
 enum Event {
-    /// A chain, or a question, and where it is answered.
+    /// A chain or a read request, and the channel for the answer.
     Hop(Hop, mpsc::Sender<Answered>),
-    /// Another node did not take a chain.
+    /// Another node refused a chain.
     Refused { hop: Hop, address: String, why: String },
     /// A link to another node broke.
     Lost,
@@ -90,7 +94,7 @@ impl Traversals {
         self.doors.lock().expect("no panic under this lock")
     }
 
-    /// Lets a hop in, if the traversal is here and whoever sends it may.
+    /// Delivers a hop to its traversal if the traversal runs here and the caller may send hops.
     fn deliver(
         &self,
         caller: &Caller,
@@ -105,7 +109,8 @@ impl Traversals {
         sent.map_err(|_| "more comes in than the traversal has chains".to_string())
     }
 
-    /// Tells what a link said: a refusal the traversal that it is about, a loss all of them.
+    /// Dispatches a message from a link: a refusal goes to its traversal, and a lost link is reported to all
+    /// traversals.
     fn hear(&self, address: &str, said: FromLink) {
         let doors = self.doors();
         let tell = |door: &Door, event: Event| drop(door.inbox.try_send(event));
@@ -115,7 +120,7 @@ impl Traversals {
                 let why = short(&String::from_utf8_lossy(&why)).into_owned();
                 doors.get(&hop.session).inspect(|door| tell(door, Event::Refused { hop, address, why }));
             }
-            // Nothing else is asked of other nodes.
+            // Links between nodes carry no other answers.
             FromLink::Hop(..) => {}
             FromLink::Lost(_) => doors.values().for_each(|door| tell(door, Event::Lost)),
         }
@@ -123,7 +128,8 @@ impl Traversals {
 }
 
 impl Agent {
-    /// The link to another node, which has shown this certificate: the one that there is, or a new one.
+    /// Returns the link to another node, which has shown this certificate: an open link if there is one, otherwise a
+    /// new link.
     fn link(&self, address: &str, certificate: Option<&str>) -> Result<Arc<Link>> {
         let mut links = self.0.traversals.links.lock().expect("no panic under this lock");
         let found = links.get(address).and_then(Weak::upgrade).filter(|link| !link.is_closed());
@@ -149,7 +155,7 @@ impl Agent {
         Ok(link)
     }
 
-    /// Takes in what comes on a link, and answers what is asked on it.
+    /// Receives hops from a link, and returns the stream of answers.
     pub(super) fn take_hops(
         &self,
         request: Request<Streaming<FlightData>>,
@@ -196,10 +202,10 @@ pub(super) struct Visits {
 }
 
 impl Visits {
-    /// What a request asks for.
+    /// Creates the work from a request.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// The reason why the request is invalid.
     pub fn new(agent: &Agent, caller: &Caller, asked: &TaskRequest) -> std::result::Result<Visits, Refusal> {
         let bad = |what: String| Refusal::invalid_argument(format!("a bad traversal: {what}"));
         let arguments: Arguments =
@@ -214,7 +220,7 @@ impl Visits {
         Ok(Visits { agent: agent.clone(), client: caller.name.clone(), session, arguments })
     }
 
-    /// Makes the door, through which hops come from now on.
+    /// Registers the traversal's inbox, so that hops are delivered from here on.
     fn open(&self) -> std::result::Result<(Opening<'_>, threads::Receiver<Event>), Failure> {
         let (inbox, events) = threads::sync_channel(self.arguments.chains as usize + 16);
         let mut doors = self.agent.0.traversals.doors();
@@ -229,7 +235,7 @@ impl Visits {
     }
 }
 
-/// Closes the door when it goes.
+/// Removes the traversal's inbox when dropped.
 struct Opening<'a>(&'a Visits);
 
 impl Drop for Opening<'_> {
@@ -283,7 +289,7 @@ impl Work for Visits {
     }
 }
 
-/// Buffers for pages: one for each chain, or as many as half of the memory has room for.
+/// Allocates page buffers: one buffer per chain, or as many as fit into half of the free memory.
 fn buffers(
     job: &Job,
     arguments: &Arguments,
@@ -301,17 +307,17 @@ fn buffers(
     Ok(Buffer::zeroed(job.budget(), count * each, "pages of chains")?.split(each))
 }
 
-/// A chain, or a question, that is here.
+/// A chain or a read request on this node.
 struct Visit {
     hop: Hop,
     answers: Option<mpsc::Sender<Answered>>,
     came: Instant,
-    /// Up to when its time was counted.
+    /// The time up to which the visit's duration was counted.
     counted: Instant,
 }
 
 impl Visit {
-    /// What is told of no chain.
+    /// Returns a placeholder visit for reports that concern no chain.
     fn nobodys() -> Visit {
         let (what, walked) = (What::GoOn, Walked::default());
         let hop = Hop { session: [0; 16], what, chain: u32::MAX, walked, unheard: Duration::ZERO };
@@ -319,17 +325,17 @@ impl Visit {
     }
 }
 
-/// A traversal at work.
+/// The state of a running traversal.
 struct Visiting<'a> {
     visits: &'a Visits,
     job: &'a Job,
     runtime: Handle,
-    /// The pieces that are here.
+    /// The pieces in this node's store.
     own: Vec<Option<CheckedFile>>,
-    /// Whether the headers of a piece are in memory, as far as they fit.
+    /// True for each piece whose extent headers were loaded into memory, as far as memory allows.
     remembered: Vec<bool>,
     spare: Vec<Buffer>,
-    /// Pages on their way, and for whom.
+    /// The pending page reads. `flying` has the visit of each read, at the same index.
     reads: Vec<PendingRead>,
     flying: Vec<(Visit, Instant)>,
     links: BTreeMap<u16, Arc<Link>>,
@@ -337,11 +343,11 @@ struct Visiting<'a> {
     visited: Visited,
 }
 
-/// Extents whose headers a file remembers in any case.
+/// The number of extents whose headers a file keeps in memory in any case.
 const FEW_EXTENTS: u64 = 64;
 
 impl Visiting<'_> {
-    /// Works until the client ends it.
+    /// Processes events and pages until the client ends the traversal.
     fn run(&mut self, events: &threads::Receiver<Event>) -> std::result::Result<(), Failure> {
         loop {
             self.job.check_cancelled()?;
@@ -357,14 +363,14 @@ impl Visiting<'_> {
             }
             match self.reads.is_empty() {
                 false => self.take_page()?,
-                // The client has been told of each.
+                // The client was told about each unreadable page.
                 true if self.spare.is_empty() => return Err("too many pages cannot be read".into()),
                 true => self.look_at_links()?,
             }
         }
     }
 
-    /// Takes what came in, and says whether it goes on.
+    /// Handles an event. Returns false if the traversal ends.
     fn take(&mut self, event: Event) -> std::result::Result<bool, Failure> {
         match event {
             Event::Hop(Hop { what: What::End, .. }, _) => return Ok(false),
@@ -373,7 +379,7 @@ impl Visiting<'_> {
                 let came = Instant::now();
                 self.visit(Visit { hop, answers: Some(answers), came, counted: came })?;
             }
-            // Nobody asked for it.
+            // This node asks for no answers, so answers are ignored.
             Event::Hop(..) => {}
             Event::Refused { hop, address, why } => {
                 let visit = Visit { hop, ..Visit::nobodys() };
@@ -384,7 +390,7 @@ impl Visiting<'_> {
         Ok(true)
     }
 
-    /// Tells of links that broke: what was sent on them last may not have arrived.
+    /// Reports broken links to the client: the messages sent last on such a link may not have arrived.
     fn look_at_links(&mut self) -> std::result::Result<(), Failure> {
         while let Some((&peer, _)) = self.links.iter().find(|(_, link)| link.is_closed()) {
             let link = self.links.remove(&peer).expect("just found");
@@ -393,7 +399,7 @@ impl Visiting<'_> {
         Ok(())
     }
 
-    /// Begins to read the page at which a chain is, or sends it where that is.
+    /// Begins to read the page of a chain, or sends the chain to the node that holds the page.
     fn visit(&mut self, visit: Visit) -> std::result::Result<(), Failure> {
         let arguments = &self.visits.arguments;
         let Hop { what, walked, .. } = visit.hop;
@@ -407,7 +413,7 @@ impl Visiting<'_> {
         let piece = arguments.piece(walked.page);
         let Some(file) = self.own[piece].clone() else { return self.hand_on(visit, piece) };
         if !self.remembered[piece] && file.len() > FEW_EXTENTS * inshore_store::EXTENT_BYTES as u64 {
-            // What is damaged is found by whoever reads it.
+            // Damage is ignored here and found by the read.
             let _ = file.remember_headers(self.job);
         }
         self.remembered[piece] = true;
@@ -421,7 +427,7 @@ impl Visiting<'_> {
                 self.flying.push((visit, began));
                 Ok(())
             }
-            // The buffer goes with it: the client begins anew without this page.
+            // The buffer is lost with the failed read: the client starts again without this page.
             Err(error) => self.leave(visit, Said::Unreadable, error.to_string()),
         }
     }
@@ -465,7 +471,7 @@ impl Visiting<'_> {
         self.visit(visit)
     }
 
-    /// Sends a chain to a node that has the piece, or tells the client where it goes on.
+    /// Sends a chain to a node that holds the piece, or returns the chain to the client.
     fn hand_on(&mut self, mut visit: Visit, piece: usize) -> std::result::Result<(), Failure> {
         let arguments = &self.visits.arguments;
         if visit.hop.what == What::Read {
@@ -503,12 +509,12 @@ impl Visiting<'_> {
         self.count(&mut visit);
         let Some(answers) = visit.answers.take() else { return Ok(()) };
         let message = Hop { what, ..visit.hop }.encode(body);
-        // Where nobody listens any more, the stream that stops this task has gone too, or goes soon.
+        // If the receiver is gone, the stream that cancels this task is also gone, or goes soon.
         send(&self.runtime, &answers, Ok(message), || Ok(self.job.check_cancelled()?))?;
         Ok(())
     }
 
-    /// The time that a visit was here.
+    /// Adds the time of a visit on this node to the counters.
     fn count(&mut self, visit: &mut Visit) {
         let now = Instant::now();
         self.visited.inside_seconds += (now - visit.came).as_secs_f64();
@@ -516,7 +522,7 @@ impl Visiting<'_> {
         visit.counted = now;
     }
 
-    /// The end of a chain, of which the client is told; of a question, on the link on which it came.
+    /// Ends a visit: reports the end of a chain to the client, and answers a read request on its link.
     fn leave(&mut self, mut visit: Visit, said: Said, text: String) -> std::result::Result<(), Failure> {
         if visit.hop.what == What::Read && said != Said::Unreadable {
             return self.answer(visit, What::Refused, text.into_bytes().into());

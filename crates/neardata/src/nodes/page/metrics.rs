@@ -1,10 +1,10 @@
-//! Counters as Prometheus reads them (its text format, version 0.0.4): seconds and bytes, without prefixes.
+//! Counters in the text format of Prometheus (version 0.0.4), in seconds and bytes without prefixes.
 
 use std::fmt::Write;
 
 use super::super::protocol::Status;
 
-/// A node's counters.
+/// Formats the counters of a node.
 pub(super) fn told(status: &Status) -> String {
     let mut out = Text(String::new());
     let info = [("name", status.name.as_str()), ("version", status.program.as_str())];
@@ -144,7 +144,7 @@ pub(super) fn told(status: &Status) -> String {
     out.0
 }
 
-/// Names and values of labels, and the value.
+/// The names and values of a sample's labels, and the sample's value.
 type Sample<'a> = (&'a [(&'a str, &'a str)], f64);
 
 struct Text(String);
@@ -167,7 +167,7 @@ impl Text {
     }
 }
 
-/// The value of a label, between quotes.
+/// Escapes the value of a label for use between quotes.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

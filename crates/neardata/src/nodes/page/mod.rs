@@ -1,20 +1,21 @@
-//! What a node is doing, for people and for Prometheus, over HTTP.
+//! The status page of a node, for people and for Prometheus, over HTTP.
 //!
-//! | path | what it is |
+//! | path | content |
 //! |---|---|
-//! | `/` | a page that shows this node and its peers, and keeps itself up to date |
-//! | `/status.json` | what the page shows: each node's status, and how much it read and sent in the last minutes |
-//! | `/metrics` | this node's counters, as Prometheus reads them |
+//! | `/` | a page that shows this node and its peers, and refreshes itself |
+//! | `/status.json` | the data of the page: each node's status, and bytes read and sent in the last minutes |
+//! | `/metrics` | this node's counters in the text format of Prometheus |
 //! | `/healthz` | 200 as long as the process answers |
-//! | `/readyz` | 200 while the node takes tasks; 503 and the reason while it ends, or its store does not answer |
+//! | `/readyz` | 200 while the node takes tasks; 503 and the reason while the node shuts down or its store does not answer |
 //!
-//! On this machine alone it is served in the clear, to everybody here. Beyond it is HTTPS with the node's certificate, and wants a
-//! token with the right to read: as `Bearer`, or as the password of `Basic`, which browsers ask for. What others do is told to
-//! whom has the right to administer. `/healthz` and `/readyz` are for probes, which have no token and call a node by any name: they tell
-//! nothing else.
+//! On a loopback address, the page is unencrypted and open to every local user. On other addresses, the page uses HTTPS
+//! with the node's certificate and requires a token with the right to read: as `Bearer`, or as the password of `Basic`,
+//! for which browsers ask. Only callers with the right to administer see the tasks of other clients. `/healthz` and
+//! `/readyz` are for probes, which have no token and use any name for a node; these two paths reveal nothing else.
 //!
-//! It has a thread and a runtime of its own, apart from the data's: few connections at once, one request each, some seconds.
-//! Names that come from others (clients, datasets, peers) never become a part of the page's text: its script writes them as text.
+//! The page has its own thread and runtime, apart from the data path: few connections at once, one request per
+//! connection, a few seconds each. Names from other parties (clients, datasets, peers) never become markup: the page's
+//! script inserts names as text.
 
 mod metrics;
 mod watch;
@@ -61,18 +62,18 @@ use super::{
     is_loopback,
 };
 
-/// Where the page is served, and of whom it tells.
+/// The configuration of a status page.
 #[derive(Debug)]
 pub struct PageConfig {
-    /// Where to listen. Beyond this machine the agent has to have credentials.
+    /// The address to listen on. Addresses beyond loopback require the agent to have credentials.
     pub listen: SocketAddr,
-    /// Other nodes that it shows: `HOST` or `HOST:PORT` of each.
+    /// The other nodes on the page: `HOST` or `HOST:PORT` of each.
     pub peers: Vec<String>,
-    /// What is shown to these; none where they want none.
+    /// The credentials for these nodes; `None` if the nodes require no credentials.
     pub peer_credentials: Option<ClientCredentials>,
 }
 
-/// A page that is served, until it is dropped.
+/// A running status page. The page is served until this handle is dropped.
 #[derive(Debug)]
 pub struct Page {
     address: SocketAddr,
@@ -81,7 +82,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Where it is served.
+    /// Returns the address of the page.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -96,20 +97,21 @@ impl Drop for Page {
     }
 }
 
-/// Connections at once; the oldest that has asked for nothing makes room for one more.
+/// The number of connections at once. If the limit is reached, a new connection replaces the oldest connection without
+/// a request.
 const CONNECTIONS: usize = 32;
-/// A connection has so long for all: TLS, its one request, the answer.
+/// The time for a whole connection: TLS handshake, its one request, the answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A request's head has so long, and so many bytes.
+/// The time for the head of a request; [`HEAD_BYTES`] limits its size.
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);
 const HEAD_BYTES: usize = 16 << 10;
 
 impl Agent {
-    /// Serves a page that shows what this agent does, in a thread of its own.
+    /// Starts a page that shows the status of this agent, in a separate thread.
     ///
     /// # Errors
-    /// [`Error::Credentials`] where others than this machine would be served and the agent has none, or they are no good;
-    /// [`Error::Address`] where the address cannot be had, or a peer's is none.
+    /// [`Error::Credentials`] if the address is reachable from other machines and the agent's credentials are missing
+    /// or invalid; [`Error::Address`] if binding the address fails, or a peer's address is invalid.
     pub fn serve_page(&self, config: PageConfig) -> Result<Page> {
         let listen = config.listen;
         let tls = match (&self.config().credentials, listen.ip().is_loopback()) {
@@ -186,7 +188,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<Show
         };
         let Ok(visit) = door.accept(stream) else { continue };
         let (tls, shown) = (tls.clone(), shown.clone());
-        // Whoever is too slow, or says what is no request, is not answered.
+        // Clients that are too slow or send no valid request get no answer.
         tokio::spawn(timeout(PATIENCE, serve(visit, tls, shown)));
     }
 }
@@ -205,7 +207,7 @@ async fn serve(visit: Visit, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
 
 async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) {
     let service = service_fn(move |request: Request<_>| {
-        // It is answered, be it with a no, and then closed.
+        // Every request is answered, even if with a refusal, and the connection is then closed.
         let place = guest.ask();
         let shown = shown.clone();
         let (head, _body): (_, hyper::body::Incoming) = request.into_parts();
@@ -215,7 +217,7 @@ async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) 
                 response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
                 return Ok(response);
             }
-            // The store is asked too, which may wait for a drive.
+            // The store is queried too, which may wait for a drive.
             let answered = tokio::task::spawn_blocking(move || shown.respond(&Request::from_parts(head, ())));
             let response =
                 answered.await.unwrap_or_else(|_| plain(StatusCode::INTERNAL_SERVER_ERROR, "it failed"));
@@ -231,7 +233,7 @@ async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) 
         .await;
 }
 
-/// What is shown to whom.
+/// The data behind the page, and the access rules.
 #[derive(Debug)]
 struct Shown {
     agent: Agent,
@@ -239,7 +241,7 @@ struct Shown {
     wants_token: bool,
 }
 
-/// Who looks.
+/// The authenticated viewer of the page.
 struct Viewer {
     name: String,
     sees_all: bool,
@@ -283,11 +285,12 @@ impl Shown {
         }
     }
 
-    /// Who asks, if he may.
+    /// Authenticates the sender of a request, or returns the refusal.
     fn viewer(&self, request: &Request<()>) -> std::result::Result<Viewer, Box<Response<Full<Bytes>>>> {
         let header = |name| request.headers().get(name).and_then(|value: &HeaderValue| value.to_str().ok());
         if !self.wants_token {
-            // A page from elsewhere, whose name was made to mean this machine, may not look.
+            // Prevents DNS rebinding: a page from another site, whose name was made to resolve to this machine, is
+            // refused.
             return match header(header::HOST).is_none_or(is_of_this_machine) {
                 true => Ok(Viewer { name: "local".to_string(), sees_all: true }),
                 false => Err(Box::new(plain(
@@ -321,7 +324,7 @@ impl Shown {
     }
 }
 
-/// The token in the header `Authorization`.
+/// Extracts the token from the value of the header `Authorization`.
 fn token(value: &str) -> Option<String> {
     let (scheme, rest) = value.split_once(' ')?;
     if scheme.eq_ignore_ascii_case("bearer") {
@@ -334,7 +337,7 @@ fn token(value: &str) -> Option<String> {
     pair.split_once(':').map(|(_, password)| password.to_string())
 }
 
-/// Whether the header `Host` names this machine.
+/// Returns true if the header `Host` names this machine.
 fn is_of_this_machine(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -349,7 +352,7 @@ fn page() -> Response<Full<Bytes>> {
     if getrandom::fill(&mut random).is_err() {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "the system gives no random numbers");
     }
-    // Nothing but what came with the page runs in it, wherever a name may get to.
+    // The policy allows no script except the page's own, even if a name were inserted as markup.
     let nonce = URL_SAFE_NO_PAD.encode(random);
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \

@@ -1,6 +1,6 @@
-//! Looks at nodes every other second, and remembers how much they read and sent: what the page draws.
+//! Polls the status of nodes every two seconds and keeps the read and send rates, for the charts of the page.
 //!
-//! Memory: five minutes of samples of 24 bytes for each node, some kilobytes.
+//! Memory: five minutes of samples of 24 bytes for each node, a few kilobytes.
 
 use std::{
     collections::VecDeque,
@@ -18,16 +18,16 @@ use super::super::{
     Agent, ClientConfig, ClientCredentials, Error, Nodes, Result, error::no_thread, protocol::Status,
 };
 
-/// Time between two samples.
+/// The time between two samples.
 const INTERVAL: Duration = Duration::from_secs(2);
-/// Samples that are kept: five minutes.
+/// The number of samples kept: five minutes.
 const SAMPLES: usize = 150;
-/// A peer that takes longer to answer is shown as one that does not.
+/// The time after which a peer is shown as not responding.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Peers that are shown.
+/// The largest number of peers on a page.
 const PEERS_MAX: usize = 256;
 
-/// What was seen. Dropping it ends the looking.
+/// The recorded data. Dropping this value ends the polling.
 #[derive(Debug)]
 pub(super) struct Watch {
     shared: Arc<Shared>,
@@ -40,7 +40,7 @@ struct Shared {
     peers: Mutex<Vec<Track>>,
 }
 
-/// A node over time.
+/// The history of a node.
 #[derive(Debug, Default)]
 struct Track {
     address: String,
@@ -49,7 +49,7 @@ struct Track {
     samples: VecDeque<Sample>,
 }
 
-/// What a node did between two looks.
+/// The rates of a node between two polls.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     until: Instant,
@@ -57,7 +57,7 @@ struct Sample {
     sent_bytes_per_second: u64,
 }
 
-/// What the page is told.
+/// The content of `/status.json`.
 #[derive(Serialize)]
 struct Told {
     interval_seconds: f64,
@@ -72,15 +72,15 @@ struct ToldNode {
     status: Option<Status>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
-    /// Of each: seconds ago, bytes read in a second, bytes sent in a second.
+    /// The samples: seconds ago, bytes read per second, bytes sent per second.
     samples: Vec<(f64, u64, u64)>,
 }
 
 impl Watch {
-    /// Begins to look at an agent and its peers.
+    /// Starts polling an agent and its peers.
     ///
     /// # Errors
-    /// [`Error::Address`] and [`Error::Credentials`] for peers that cannot be asked.
+    /// [`Error::Address`] and [`Error::Credentials`] for peers whose address or credentials are invalid.
     pub fn begin(agent: Agent, peers: Vec<String>, credentials: Option<ClientCredentials>) -> Result<Watch> {
         if peers.len() > PEERS_MAX {
             let what = format!("{} peers are named, and {PEERS_MAX} are shown at most", peers.len());
@@ -108,7 +108,7 @@ impl Watch {
             let seen = shared.clone();
             spawn(move || {
                 seen.each_interval(|| {
-                    // Each look is for itself: a node that was away is asked again.
+                    // Each poll is independent: a node that was unreachable is polled again.
                     for (place, found) in nodes.begin(None).status().into_iter().enumerate() {
                         seen.peers()[place].saw(found.status);
                     }
@@ -118,14 +118,14 @@ impl Watch {
         Ok(Watch { shared })
     }
 
-    /// All that was seen, as JSON; each status as `masked` leaves it.
+    /// Returns the recorded data as JSON; each status is passed through `masked`.
     pub fn told(&self, agent: &Agent, masked: impl Fn(Status) -> Status) -> Vec<u8> {
         let mut own = self.shared.own().told(&masked);
         (own.is_own, own.status) = (true, Some(masked(agent.status())));
         let number = agent.number();
         let is_own = |track: &&Track| track.last.as_ref().is_some_and(|(_, status)| status.node == number);
         let peers = self.shared.peers();
-        // It may be named among its peers, which then says how the others call it.
+        // The node may be named among its peers, with the address that other nodes use.
         own.address = peers.iter().find(is_own).map_or(String::new(), |track| track.address.clone());
         let others = peers.iter().filter(|track| !is_own(track)).map(|track| track.told(&masked));
         let nodes = std::iter::once(own).chain(others).collect();
@@ -177,7 +177,7 @@ impl Track {
         };
         self.error = None;
         let now = Instant::now();
-        // One that began anew counts from nothing.
+        // A restarted node counts from zero.
         if let Some((before, last)) = self.last.as_ref().filter(|(_, last)| last.seconds <= status.seconds) {
             let seconds = now.duration_since(*before).as_secs_f64().max(0.001);
             let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
