@@ -448,7 +448,13 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         }
         NormalForm::Rows => rows(false),
         NormalForm::SortedRows => rows(true),
-        NormalForm::Answer => Normal::Answer(answer),
+        NormalForm::Answer => {
+            // What nodes did stands beside the answer.
+            let mut answer = answer;
+            let fields = answer.as_object_mut().unwrap();
+            ["nodes", "missing", "here", "bytes_moved"].iter().for_each(|field| _ = fields.remove(*field));
+            Normal::Answer(answer)
+        }
         NormalForm::Common => Normal::Common(common(answer)),
     }
 }
