@@ -2,11 +2,7 @@
 //!
 //! `new` and `build` are in `kernel_new`.
 
-use std::{
-    io::{BufWriter, Write},
-    iter,
-    path::PathBuf,
-};
+use std::{io::BufWriter, iter, path::PathBuf};
 
 use anyhow::{Result, bail};
 use inshore::{

@@ -449,10 +449,10 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         NormalForm::Rows => rows(false),
         NormalForm::SortedRows => rows(true),
         NormalForm::Answer => {
+            // What nodes did stands beside the answer.
             let mut answer = answer;
-            let fields = answer.as_object_mut().expect("an answer is an object");
-            // These tell what nodes did.
-            fields.retain(|name, _| !["nodes", "missing", "here", "bytes_moved"].contains(&&**name));
+            let fields = answer.as_object_mut().unwrap();
+            ["nodes", "missing", "here", "bytes_moved"].iter().for_each(|field| _ = fields.remove(*field));
             Normal::Answer(answer)
         }
         NormalForm::Common => Normal::Common(common(answer)),
