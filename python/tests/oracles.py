@@ -86,7 +86,7 @@ def communities(vertices: list[int], edges: set[Edge], directed: bool, iteration
         for source, target in edges:
             around[target].append(source)
     else:
-        # A self-loop is listed once, not once for each of its ends.
+        # A self-loop counts twice, once for each of its ends.
         for source, target in edges:
             if source == target:
                 around[source].append(target)
