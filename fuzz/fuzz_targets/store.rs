@@ -4,9 +4,9 @@
 //! bytes each:
 //!
 //! ```text
-//!   what, device, page (2), offset (2), bits, other page      pages are counted among those that were written
-//!   what   0: exclusive or   1: swap of two pages   2: copy of a page   3: zeros from the offset on
-//!          4: exclusive or, and the checksums of superblock and log record are made right again
+//!   kind, device, page (2), offset (2), bits, other page      page numbers count written pages only
+//!   kind   0: exclusive or   1: swap of two pages   2: copy of a page   3: zeros from the offset on
+//!          4: exclusive or, followed by correct checksums of superblock and log record
 //! ```
 #![no_main]
 

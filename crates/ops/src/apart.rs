@@ -2,12 +2,12 @@
 //! predicted.
 //!
 //! ```text
-//!   node                                               its program once more
-//!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job there
-//!     Sources ◄── which piece is next? ──────────────── Work
+//!   node                                               child process
+//!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job
+//!     Sources ◄── request for a piece ───────────────── Work
 //!        └─────── a piece, or none ───────────────────►  │
 //!     Reply   ◄── batches ──────────────────────────────┘
-//!     job     ◄── what was read and written so far, with each message
+//!     job     ◄── counters so far, with each message
 //! ```
 //!
 //! The node kills the process when the process exceeds its memory, when its task is cancelled, or when the

@@ -260,7 +260,7 @@ impl Asker<'_> {
     /// Reads a part of a file.
     ///
     /// # Errors
-    /// The errors of [`read_from_nodes`], which never returns a partial answer here.
+    /// The errors of [`read_from_nodes`], without partial answers.
     pub fn read(&self, whole: &Whole, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
         let options = RunOptions { partial: false, ..self.options.clone() };
         read_from_nodes(self.nodes, self.context, whole, range, &options)

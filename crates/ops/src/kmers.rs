@@ -3,7 +3,7 @@
 //! ```text
 //!   node A:  pieces 0, 3 ── count ── ends of pieces, blocks of k-mers in order ──┐
 //!   node B:  pieces 1, 4 ── count ── ends of pieces, blocks of k-mers in order ──┼─► merged, added up ─► table
-//!   here:                                       k-mers across borders of pieces ──┘
+//!   client:                                     k-mers across borders of pieces ──┘
 //! ```
 //!
 //! Each node counts its pieces within its own budget and writes its sorted runs to its own store. A piece of

@@ -4,8 +4,8 @@
 //! [`neardata`](inshore_neardata).
 //!
 //! ```text
-//!   here:       sources ─► run ─► instance for each worker ─► parts in order, or states that are merged ─► output
-//!   on nodes:   the same on each node ─► parts or a state travel ─► put in order, or merged, here ─► output
+//!   locally:    sources ─► run ─► instance for each worker ─► parts in order, or merged states ─► output
+//!   on nodes:   the same on each node ─► parts or a state over the network ─► ordered or merged by the client ─► output
 //! ```
 //!
 //! Each instance is a process of its own ([`sandbox`](inshore_sandbox)). The process reads files in the page

@@ -214,7 +214,7 @@ fn how_it_failed_is_told() {
     assert!(told.contains("60 MiB"), "{told}");
 }
 
-/// In the child process another thread waits for a piece, and the thread here waits for a piece to hand out.
+/// In the child process another thread waits for a piece, and the thread of the node waits for a piece to hand out.
 #[test]
 fn a_failure_ends_the_wait_for_a_piece() {
     let bench = Bench::new();

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   folders, files, datasets ─► walk ─► sources ─┐                ┌─► rows: the output, or Beside::rows
-//!   patterns ─► kernel ──────────────────────────┴─► here, nodes ─┤
-//!                                                                 └─► Beside::matches: blocks, for whoever prints them
+//!   patterns ─► kernel ─────────────────────────┴─► local, nodes ─┤
+//!                                                                 └─► Beside::matches: blocks, for printing
 //! ```
 
 use std::{
