@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   folders, files, datasets ─► walk ─► sources ─┐                ┌─► rows: the output, or Beside::rows
-//!   patterns ─► kernel ─────────────────────────┴─► local, nodes ─┤
+//!   patterns ─► kernel ──────────────────────────┴─► local/nodes ─┤
 //!                                                                 └─► Beside::matches: blocks, for printing
 //! ```
 
