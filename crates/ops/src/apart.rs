@@ -94,7 +94,7 @@ const STACK_BYTES: u64 = 128 * MIB;
 /// The interval at which cancellation is checked, and at which a silent process reports its counters.
 const TICK: Duration = Duration::from_millis(50);
 
-/// The longest wait until the files of a killed process are removed from the store.
+/// The longest wait until the store has reclaimed the space of a killed process.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
 const COUNTS: u8 = 0;
@@ -298,7 +298,7 @@ fn ask(
         way.take(most, sources, reply)
     });
     let (done, is_killed) = match answered {
-        // The process removes its own files from the store.
+        // The process itself frees its space in the store.
         Ok(Answered::Done(summary)) => (Ok(summary), apart.ended().is_some()),
         Ok(Answered::Failed(text)) => (Err(text.into()), apart.ended().is_some()),
         Ok(Answered::Ended) => {
@@ -316,8 +316,8 @@ fn ask(
     done
 }
 
-/// Removes the files of a killed process from the store, so that their space is free before the task ends. If
-/// this takes long, for example on a drive that hangs, the next job removes them.
+/// Reclaims the space of a killed process in the store before the task ends. If this takes long, for example
+/// on a drive that hangs, the next job reclaims the space.
 fn give_back(store: &Store) {
     static GIVES_BACK: AtomicBool = AtomicBool::new(false);
     if GIVES_BACK.swap(true, Ordering::Relaxed) {
@@ -538,8 +538,7 @@ pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn 
         Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
         Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
     };
-    // The job's files on disk are removed with the last owner of the job, with or without a reader of the
-    // answer.
+    // The last owner of the job frees the job's space on disk, with or without a reader of the answer.
     drop((said, out.job().take()));
 }
 

@@ -40,7 +40,7 @@ impl Target {
 pub struct OnNodes {
     /// The client.
     pub nodes: Nodes,
-    /// Partial answers, memory of tasks, and the limits of local work. An operation that may need scratch
+    /// Partial answers, memory of tasks, and the amount of local work. An operation that may need scratch
     /// space works locally on the store of the job.
     pub options: RunOptions,
 }
