@@ -4,7 +4,7 @@
 //!   interpreter                                     sys.executable -S -s -c "... _native.work_apart(...)"
 //!     run_apart: query, tables, folder ─────────────►  opens the store, runs the query
 //!        columns, facts ◄───────────────────────────── begun
-//!        rows, a message at a time ◄────────────────── batch: waits until the one before it was taken
+//!        rows, a message at a time ◄────────────────── batch: waits until the previous one was taken
 //!        facts, or the exception ◄──────────────────── the end
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! The limit of a process that runs one query, and the message if the process exceeded the limit.
 //!
 //! ```text
-//!   budget + 64 MiB   [ budget | 40 MiB: program, plans, values that are computed | 24 MiB: code, and the process that asks ]
+//!   budget + 64 MiB   [ budget | 40 MiB: program, plans, computed values | 24 MiB: code, and the parent process ]
 //!                       └──────── limit of the process of the query ────────────┘
 //! ```
 

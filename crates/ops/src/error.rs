@@ -7,7 +7,7 @@ use crate::place::Place;
 /// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of operations. An error of a library below has that library's message, and is the [source](std::error::Error::source).
+/// Errors of operations. An error of a lower library keeps its message, and is the [source](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -1,7 +1,7 @@
 //! The definition of an operation: a request, a target that runs the request, and a typed answer.
 //!
 //! ```text
-//!   JSON ─► Request<O> ─► check ─► plan (names are looked up) ─► run (a job) ─► Done<Answer>
+//!   JSON ─► Request<O> ─► check ─► plan (look up names) ──────► run (a job) ─► Done<Answer>
 //!                         pure     before a job begins              │
 //!                                                                   └─► rows: a file by its ending, standard output, or a stream
 //! ```
@@ -64,7 +64,7 @@ pub enum StoreUse {
     Always,
     /// A store is required at [`Target::Local`], and not used on nodes.
     Here,
-    /// For datasets among the inputs at [`Target::Local`].
+    /// A store is needed for datasets among the inputs at [`Target::Local`].
     Datasets,
 }
 
@@ -79,7 +79,7 @@ impl StoreUse {
     }
 }
 
-/// A verb, as data: the fields of an implementor are those of its request.
+/// A verb as data: the fields of an implementor are the fields of its request.
 pub trait Operation: Serialize + DeserializeOwned {
     /// The name, as in a request.
     const NAME: &'static str;
@@ -139,7 +139,7 @@ pub(crate) fn is_dataset(path: &Path) -> bool {
 pub struct Request<O> {
     /// The operation with its options.
     pub operation: O,
-    /// Files, `store:NAME` or `store:NAME/FILE`; `-` is standard input.
+    /// The inputs: files, `store:NAME` or `store:NAME/FILE`; `-` is standard input.
     pub inputs: Vec<PathBuf>,
     /// The output file, whose ending chooses the format; `-` is standard output.
     pub output: Option<PathBuf>,

@@ -20,11 +20,11 @@ pub struct Entry {
     pub name: &'static str,
     /// The version of the request.
     pub version: u32,
-    /// The kinds of targets at which it runs.
+    /// The kinds of targets that can run the operation.
     pub places: &'static [Place],
     /// The use of a local store.
     pub store: StoreUse,
-    /// How answers are compared.
+    /// The form in which answers are compared.
     pub form: NormalForm,
     read: fn(&Value) -> Result<Value>,
     run: fn(&Value, Names, &Target, &Execution, Beside<'_>) -> Result<Value>,

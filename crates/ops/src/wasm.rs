@@ -290,7 +290,7 @@ enum Instance {
 pub struct WasmSummary {
     /// The number of instances of the module.
     pub instances: u64,
-    /// Processor time of their processes, compiling included.
+    /// The processor time of all instances, compilation included.
     pub cpu_seconds: f64,
     /// The largest memory of one instance.
     pub memory_bytes_max: u64,

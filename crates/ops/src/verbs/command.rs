@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunCommand {
-    /// The program, which the node has to allow.
+    /// The operator's name of the program, which the node has to allow.
     pub program: String,
     /// The arguments of the program.
     #[serde(default)]
