@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   budget + 64 MiB   [ budget | 40 MiB: program, plans, computed values | 24 MiB: code, and the parent process ]
-//!                       └──────── limit of the process of the query ────────────┘
+//!                       └────── limit of the process of the query ──────┘
 //! ```
 
 use inshore_sandbox::{ApartLimits, WorkerEnd};
