@@ -1,4 +1,4 @@
-"""Results: a verb with its arguments, and the ways to run the verb and to read its rows.
+"""Results: lazy answers of verbs, and the ways to their rows.
 
 A `Result` is lazy, like a relation of DuckDB or a lazy frame of Polars. The facts about a run are two plain
 dictionaries: the *summary* of the answer, and the *report* of the cost.
@@ -145,11 +145,12 @@ def _pieces(run: _native.Run) -> Generator[Any]:
 
 
 class Result:
-    """The rows of a verb, which are computed on access.
+    """Rows that a verb computes when somebody asks for them.
 
-    Each access runs the job anew: `table`, `reader`, `write`, `to_pandas`, `to_polars`, iteration over
-    batches, and ``__arrow_c_stream__``, through which pyarrow, Polars and DuckDB accept a result. To use the
-    rows twice, keep the table or a file. A `pyarrow.RecordBatchReader` as source can be read in one run only.
+    Every way to the rows runs the job, each time anew: `table`, `reader`, `write`, `to_pandas`, `to_polars`,
+    iteration over batches, and ``__arrow_c_stream__``, by which pyarrow, Polars and DuckDB take a result as
+    it is. To use the rows twice, keep the table, or a file. A `pyarrow.RecordBatchReader` that was handed
+    over can be read in one run only.
 
     A run has the budget of the verb, and scratch files in the store until the last row was read. The run ends
     with its reader: after all rows, or when the reader is deleted (``del reader``; `close` of pyarrow's
@@ -195,15 +196,15 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The summary of the last completed run, as ``--json`` of the command line prints.
+        """Facts about the answer of the last complete run, as ``--json`` of the command line has them.
 
-        For an algorithm on graphs, the summary is a `Summary`. `InputError` before the first run.
+        An algorithm on graphs gives a `Summary`. `InputError` where nothing has run yet.
         """
         return cast("dict[str, Any]", self._ended()["summary"])
 
     @property
     def report(self) -> Report:
-        """The cost of the last completed run; `InputError` before the first run."""
+        """Cost of the last complete run; `InputError` where nothing has run yet."""
         return cast("Report", self._ended()["report"])
 
     def table(self) -> pa.Table:

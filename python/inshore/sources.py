@@ -50,12 +50,12 @@ class Inputs:
 
     @property
     def is_data(self) -> bool:
-        """True for Arrow data."""
+        """Tell whether this is Arrow data."""
         return self._data is not None
 
     @property
     def has_stored(self) -> bool:
-        """True if a path names a dataset of the store."""
+        """Tell whether a dataset of the store is named."""
         return any(os.fspath(path).startswith("store:") for path in self._paths)
 
     def paths(self, job: _native.Job, name: str = "source.arrow") -> list[StrPath]:

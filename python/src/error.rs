@@ -299,7 +299,7 @@ impl Tells for ops::Error {
             ops::Error::Sql(error) => return error.told(),
             ops::Error::Unreadable { source, .. } => return of_file(source),
             ops::Error::Rows(_) | ops::Error::NeedsStore { .. } => Kind::Inshore,
-            // An invalid request: a wrong name, or options that exclude each other.
+            // The request names unknown things, or options that don't go together.
             _ => Kind::Input,
         };
         (kind, None)

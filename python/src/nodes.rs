@@ -43,7 +43,7 @@ pub(crate) struct Nodes {
     connection: Connection,
 }
 
-/// The parameters of a connection to nodes, which can be sent to a child process.
+/// The parts of a connection to nodes, which another process of ours can make again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Connection {
     addresses: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens the connection.
+    /// Makes the connection.
     pub(crate) fn open(self) -> Result<OnNodes, Error> {
         let Connection { addresses, credentials, deadline, partial, node_memory_bytes } = self;
         let credentials = credentials.map(|name| read_credentials(&name.path())).transpose()?;
@@ -176,7 +176,7 @@ impl Nodes {
         Target::Nodes(self.begin())
     }
 
-    /// Returns the parameters with which another process connects to the same nodes.
+    /// The connection, for another process that asks the same nodes.
     #[cfg(feature = "sql")]
     pub(crate) fn connection(&self) -> Connection {
         self.connection.clone()

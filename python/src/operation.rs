@@ -92,7 +92,7 @@ fn work(
     let first = Mutex::new(None);
     let skips = out.skips();
     let failed = |error: &ops::Error| {
-        // If the receiver is gone, the next rows end the operation.
+        // A closed run hears nothing: then the operation ends.
         let is_told = skip && skips(error.to_string()).is_ok();
         if !is_told {
             first.lock().expect("no panic under this lock").get_or_insert_with(|| Raised::of(error));

@@ -61,7 +61,7 @@ struct Running {
     worker: JoinHandle<()>,
 }
 
-/// The facts of a completed run.
+/// Facts about a run at its end.
 #[derive(Default)]
 struct Ended {
     facts: Value,
@@ -88,7 +88,7 @@ enum Message {
     End(Result<(Facts, u64, Vec<PathBuf>), Raised>),
 }
 
-/// An item for Python.
+/// One thing that Python gets from a run.
 #[derive(IntoPyObject)]
 pub(crate) enum Piece {
     Columns(Columns),
@@ -191,7 +191,7 @@ pub(crate) fn start(
         drop(own);
         let Out { sender, writer, rows, written, .. } = out;
         drop(writer);
-        // After the run is closed, the receiver is gone.
+        // The receiver is gone once the run is closed.
         let _ = sender.send(Message::End(worked.map(|facts| (facts, rows, written))));
     });
     let worker = worker.map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
@@ -315,7 +315,7 @@ impl Run {
 }
 
 impl Drop for Run {
-    /// Cancels a job whose rows cannot be read any more.
+    /// Stops a job whose rows can't be read any more.
     fn drop(&mut self) {
         if let Slot::Open(running) = &*lock(&self.slot) {
             running.job.cancel().cancel();

@@ -281,7 +281,7 @@ def test_a_lost_node_is_made_up_for_or_named(text: Path, tmp_path: Path) -> None
         assert 0 < part["count"][0].as_py() < whole["count"][0].as_py()
 
 
-# The command line from a build of the Rust tests, since this test queries nodes from the command line.
+# The command, where the tests of Rust have built it: Python asks nodes no SQL.
 COMMAND = Path(__file__).parents[2] / "target" / "debug" / "inshore"
 
 
