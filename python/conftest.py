@@ -1,4 +1,4 @@
-"""What all tests and examples share: a store that goes when the test ends, and never the user's own."""
+"""Fixtures of all tests and examples: a temporary store, never the user's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def store(store_path: Path) -> inshore.Store:
 
 @pytest.fixture
 def edges(store: inshore.Store) -> pa.Table:
-    """Some thousand random edges between a thousand ids, with self-loops and duplicates."""
+    """Return some thousand random edges between a thousand ids, with self-loops and duplicates."""
     random = np.random.default_rng(7)
     ids = np.sort(random.choice(1 << 40, 1000, replace=False)).astype(np.uint64)
     drawn: NDArray[np.int64] = (random.power(0.4, (4000, 2)) * 1000).astype(np.int64)
@@ -37,7 +37,7 @@ def edges(store: inshore.Store) -> pa.Table:
 
 @pytest.fixture(autouse=True)
 def _examples(request: pytest.FixtureRequest, doctest_namespace: dict[str, Any]) -> None:
-    """Give the examples in docstrings a `store` with the graph 3 → 5 → 7 in it."""
+    """Provide the examples in docstrings with a `store` that holds the graph 3 → 5 → 7."""
     if not isinstance(request.node, pytest.DoctestItem):
         return
     request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))

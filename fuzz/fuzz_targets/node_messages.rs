@@ -1,4 +1,5 @@
-//! What nodes and clients say to each other: JSON, and answers in Arrow's format. The first byte says which.
+//! Messages between nodes and clients: JSON, or answers in Arrow's format. The first byte chooses between the
+//! two.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
-//! The files of the scratch folder, of a dead owner and of one that lives: whatever stands in them, no panic, and what
-//! datasets hold stays.
+//! Arbitrary bytes in the files of the scratch folder, of a dead and a living owner, cause no panic, and
+//! datasets keep their contents.
 //!
-//! The input: one byte that says which files there are, and after it their contents, of equal length.
+//! The input: one byte whose bits select the files, then the contents of the files, in parts of equal length.
 #![no_main]
 
 use std::{fs, fs::File, sync::Arc};
@@ -54,7 +54,7 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = store.compact(&job, true);
     }
     drop(store);
-    // As after a restart of the machine, when everybody is dead.
+    // As after a restart of the machine, all owners are dead.
     drop(locks);
     let other = tempfile::tempdir().expect("a folder");
     let store = Store::open_on(other.path(), devices()).expect("it is there");

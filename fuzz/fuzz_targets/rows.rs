@@ -1,6 +1,8 @@
-//! Sorts of lines and records against the standard library's stable sort, in arenas so small that several are spilled.
+//! Sorts lines and records in arenas so small that several are spilled, against the standard library's stable
+//! sort.
 //!
-//! The input: a byte that says how, one for the size of records, one for how often the rest is repeated, and the rest.
+//! The input: a byte of options, a byte for the length of records, a byte for the number of repetitions of
+//! the rest, and the rest.
 #![no_main]
 
 use std::sync::Arc;
@@ -77,11 +79,11 @@ fn check<S: RowShape>(shape: S, how: u8, input: &[u8]) {
 
 fuzz_target!(|bytes: &[u8]| {
     let [how, size, repeat, rest @ ..] = bytes else { return };
-    // Rows of a sixty-fourth of the memory at most.
+    // Each row has at most a sixty-fourth of the memory.
     let mut input = rest[..rest.len().min(1000)].repeat(1 + *repeat as usize % 64);
     if how & 1 == 0 {
         if !input.is_empty() {
-            // The last line needs an end, and without any other the repeated line would be too long.
+            // A line feed ends the last line; others keep the repeated line short enough.
             input.iter_mut().skip(999).step_by(1000).for_each(|byte| *byte = b'\n');
             input.push(b'\n');
         }

@@ -1,8 +1,8 @@
-//! Sort-reduce against a `BTreeMap`: whatever the records, the strategy, the widths and the parts of the result, the answer
-//! is the same.
+//! Sort-reduce against a `BTreeMap`: the result is the same for all records, strategies, key widths and
+//! numbers of parts.
 //!
-//! The input: a byte that says how, and then three bytes for each stretch of records: where its keys begin, how far they
-//! are apart, and how many there are.
+//! The input: a byte of options, then three bytes for each sequence of records: first key, step between keys,
+//! and number of records.
 #![no_main]
 
 use std::{collections::BTreeMap, fmt::Debug, marker::PhantomData, sync::Arc};
@@ -21,11 +21,11 @@ thread_local! {
     };
 }
 
-/// The first of all records in the upper bits and how many there were in the lower ones: one that is lost or there twice
-/// shows.
+/// The first of all values in the upper bits and the number of values in the lower bits, so that a lost or
+/// repeated record changes the result.
 #[derive(Clone)]
 struct FirstAndCount<K> {
-    /// Whether it tells what the partition strategy may leave out.
+    /// True if the operation declares the optional properties that the partition strategy uses.
     tells: bool,
     of: PhantomData<K>,
 }
@@ -98,12 +98,12 @@ fuzz_target!(|bytes: &[u8]| {
         let (start, step, count) = (stretch[0] as u64 * 4093, stretch[1] as u64, stretch[2] as u64 * 16);
         keys.extend((0..count).map(|n| (start + n * step) & 0xf_ffff));
     }
-    // The order within a key is in the upper bits, its count in the lower ones.
+    // The order within a key is in the upper bits, the count in the lower bits.
     let values = (0..).map(|n| n << 16 | 1);
     match how >> 2 & 3 {
         0 => check::<u32>(how, &keys.iter().map(|&key| key as u32).zip(values).collect::<Vec<_>>()),
         1 => check::<u64>(how, &keys.iter().copied().zip(values).collect::<Vec<_>>()),
-        // Wide keys, of which the upper halves differ too.
+        // The upper halves of wide keys differ too.
         2 if how & 3 != 3 => {
             let wide = |&key: &u64| (key as u128).wrapping_mul(0x1_0000_0001_0000_0000_0000_0001);
             check::<u128>(how, &keys.iter().map(wide).zip(values).collect::<Vec<_>>());

@@ -1,12 +1,12 @@
-//! A whole store whose devices were changed: no panic, no hang, and of what can be read no wrong byte.
+//! A whole store with changed devices: no panic, no hang, and no wrong byte in any successful read.
 //!
-//! The input is a list of changes of 8 bytes each, at most 32, to a store on one device or, where its first byte is odd,
-//! on three:
+//! The input: a byte that is odd for three devices and even for one, then a list of at most 32 changes of 8
+//! bytes each:
 //!
 //! ```text
-//!   what, device, page (2), offset (2), bits, other page      pages are counted among those that were written
-//!   what   0: exclusive or   1: swap of two pages   2: copy of a page   3: zeros from the offset on
-//!          4: exclusive or, and the checksums of superblock and log record are made right again
+//!   kind, device, page (2), offset (2), bits, other page      page numbers count written pages only
+//!   kind   0: exclusive or   1: swap of two pages   2: copy of a page   3: zeros from the offset on
+//!          4: exclusive or, followed by correct checksums of superblock and log record
 //! ```
 #![no_main]
 
@@ -35,7 +35,7 @@ fn write(store: &Store, name: &str, redundancy: Redundancy, len: usize) -> Resul
     builder.commit(b"attributes")
 }
 
-/// What the changes are made to.
+/// Returns the devices of a store with some datasets, before all changes.
 fn example(count: usize) -> Vec<Arc<Memory>> {
     let home = tempfile::tempdir().expect("a folder");
     let devices: Vec<Arc<Memory>> = (0..count).map(|_| Arc::new(Memory::new(EXTENTS))).collect();
@@ -85,7 +85,8 @@ fn change(devices: &[Arc<Memory>], change: &[u8]) {
     }
 }
 
-/// Makes the checksum of a superblock right again: what only bugs write must be survived too.
+/// Corrects the checksum of a superblock, since contents that only a bug would write must not crash a reader
+/// either.
 fn make_right(page: &mut [u8; PAGE_BYTES]) {
     let len = u32::from_le_bytes(page[16..20].try_into().expect("4 bytes")) as usize;
     if page.starts_with(b"INSHSUPR") && len <= PAGE_BYTES - 40 {
@@ -106,7 +107,7 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Nothing that can be read is wrong.
+/// Checks that each successful read returns the written bytes.
 fn check(store: &Store) {
     for summary in store.list().unwrap_or_default() {
         if let Ok(found) = read(store, &summary.name) {
@@ -126,7 +127,7 @@ fuzz_target!(|bytes: &[u8]| {
     let home = tempfile::tempdir().expect("a folder");
     let Ok(store) = Store::open_on(home.path(), as_devices(&devices)) else { return };
     check(&store);
-    // What dead jobs left is looked up in the log, which may be damaged.
+    // Clean-up after dead jobs reads the log, which may be damaged.
     let Ok(job) = store.job(Budget::new(32 << 20, 1), Cancel::default()) else { return };
     let _ = store.verify(&job, &[], false);
     let _ = store.verify(&job, &[], true);

@@ -1,6 +1,6 @@
 """Analytics on flash: graphs and tables larger than memory, within a memory budget that you set.
 
-A `Store` is a folder of named graphs. A `Graph` answers questions:
+A `Store` is a folder of named graphs. A `Graph` runs algorithms:
 
 >>> import inshore
 >>> store = inshore.Store()
@@ -10,19 +10,19 @@ A `Store` is a folder of named graphs. A `Graph` answers questions:
 {'vertex': [1, 2, 3], 'parent': [1, 1, 2], 'level': [0, 1, 2]}
 >>> store.remove("ring")
 
-Verbs give a `Result`, which runs when its rows are asked for: as a table, a reader, a data frame, or a file.
+Verbs return a `Result`, which runs at the first access to its rows: as a table, a reader, a data frame, or a
+file.
 
-Files and tables are sorted, grouped and counted by `sort`, `reduce`, `count_values` and `count_kmers`; `sql`
-answers questions about them. Texts are searched (`search`, `search_count`), their words counted
-(`count_words`) and their languages told (`language_train`, `language_identify`); files are packed and summed
-by `compress`, `decompress` and `checksum`. These functions are the verbs of the store of habit; a `Store` has
-the same verbs.
+`sort`, `reduce`, `count_values` and `count_kmers` sort, group and count files and tables; `sql` queries them.
+`search`, `search_count`, `count_words`, `language_train` and `language_identify` work on texts; `compress`,
+`decompress` and `checksum` work on files as bytes. These functions are the verbs of the default store; each
+`Store` has the same verbs.
 
-`connect` names nodes, which have the verbs too, and do them where files lie; `serve` makes one of this
-process.
+`connect` opens a client of nodes, which has the same verbs and runs them where the files are stored; `serve`
+makes a node of this process.
 
-Every job takes a budget (``memory="64MiB"``, ``threads=4``) and keeps it. Long work releases the GIL, and
-Ctrl-C stops it and leaves the store as it was. The words are those of the command line.
+Each job has a budget (``memory="64MiB"``, ``threads=4``) and stays within the budget. Long work releases the
+GIL; Ctrl-C stops the work and leaves the store unchanged. Options have the same names as on the command line.
 """
 
 from inshore._native import __version__, features

@@ -1,4 +1,4 @@
-"""The native half; see python/src. Facts are JSON text, rows are Arrow's C structures."""
+"""The native part; see python/src. Facts are JSON text, rows are Arrow's C structures."""
 
 import os
 from collections.abc import Sequence

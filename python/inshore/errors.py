@@ -1,4 +1,4 @@
-"""What can go wrong. A message says what, where, what was found and what was expected.
+"""Exceptions. A message names the operation, the place, the found and the expected value.
 
 ::
 
@@ -12,7 +12,7 @@
     ├── FeatureError    also an AttributeError
     └── FileError       also an OSError
 
-Ctrl-C raises `KeyboardInterrupt`, as everywhere. A file that was passed over because it was asked for
+Ctrl-C raises `KeyboardInterrupt`, as in all Python programs. A file that is skipped by request
 (``errors="warn"``) is a `SkippedWarning`.
 """
 
@@ -22,27 +22,27 @@ class InshoreError(Exception):
 
 
 class NotFoundError(InshoreError, LookupError):
-    """There is no graph of that name, or no such vertex in the graph."""
+    """The graph, dataset or vertex does not exist."""
 
 
 class ExistsError(InshoreError):
-    """There is a graph, dataset or file of that name already."""
+    """A graph, dataset or file of that name exists already."""
 
 
 class InputError(InshoreError, ValueError):
-    """An input or an option cannot be used: a malformed line, a number out of range, a bad name."""
+    """An input or an option is invalid: a malformed line, a number out of range, a bad name."""
 
 
 class BudgetError(InshoreError):
-    """The job cannot work in the memory that it was given; the message names how much it needs."""
+    """The budget is too small for the job; the message names the required memory."""
 
 
 class DamagedError(InshoreError):
-    """Bytes of the store are not what was written; the message names the file and the offset."""
+    """Bytes of the store are damaged; the message names the file and the offset."""
 
 
 class NodeError(InshoreError):
-    """A node cannot be reached, refuses, was lost, or took longer than the deadline; the message names it."""
+    """A node is unreachable, refuses, was lost, or exceeded the deadline; the message names the node."""
 
 
 class FeatureError(InshoreError, AttributeError):
@@ -55,9 +55,9 @@ class FileError(InshoreError, OSError):
     Attributes
     ----------
     errno : int or None
-        The system's number, as in `errno.ENOSPC`.
+        The system's error number, as in `errno.ENOSPC`.
     """
 
 
 class SkippedWarning(UserWarning):
-    """A file could not be read and was passed over, as ``errors="warn"`` asks for."""
+    """A file could not be read and was skipped, as requested by ``errors="warn"``."""

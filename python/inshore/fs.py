@@ -1,7 +1,7 @@
-"""Datasets as files for whatever reads through fsspec, such as pandas, pyarrow and DuckDB.
+"""Datasets as files for all libraries that read through fsspec, such as pandas, pyarrow and DuckDB.
 
-Importing this module needs fsspec (``pip install inshore[fsspec]``); with it installed, ``inshore://`` is
-known without any import:
+Importing this module needs fsspec (``pip install inshore[fsspec]``). After the installation, fsspec finds
+``inshore://`` without an import:
 
 >>> import fsspec
 >>> with fsspec.open("inshore://notes.txt", "wb") as file:
@@ -14,7 +14,7 @@ b'checked whenever it is read'
 ``inshore://NAME/FILE`` a file of such a folder
 ======================  ==================================================================
 
-Datasets never change. Writing makes a new one, whole or not at all, and a name that is taken is refused.
+Datasets never change. Writing creates a new dataset, completely or not at all; an existing name is refused.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ __all__ = ["InshoreFileSystem", "InshoreReader", "InshoreWriter"]
 # The name of the one file of a dataset of plain bytes, and the kind of such a dataset.
 _BYTES = "bytes"
 
-# Where times begin, and how many of them there are; as in a mounted store.
+# The first time and the number of times of `modified`, as in a mounted store.
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _YEAR_MICROSECONDS = 365 * 24 * 3600 * 1_000_000
 
-# What a reader fetches at once when it is asked for less.
+# The default number of bytes of one read request.
 _BUFFER_BYTES = 256 << 10
 
 
@@ -61,16 +61,16 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
     store : path, optional
         Folder of the store. By default ``$INSHORE_STORE``, else ``inshore`` in the user's data directory.
     memory : str or int, default "64MiB"
-        The budget of all files that are open at once, for buffers; what is returned comes on top. 8 MiB is
-        enough for a few.
+        The budget for the buffers of all open files; returned bytes come on top. 8 MiB is enough for a few
+        files.
     **options
-        Those of every fsspec file system.
+        The options of all fsspec file systems.
 
     Notes
     -----
-    What is missing raises `FileNotFoundError` and a name that is taken `FileExistsError`, as fsspec has it;
-    everything else is an `inshore.InshoreError`. Damage is never handed out: reading it raises
-    `inshore.DamagedError`.
+    A missing file raises `FileNotFoundError` and an existing name `FileExistsError`, as fsspec specifies; all
+    other errors are an `inshore.InshoreError`. Reading damaged bytes raises `inshore.DamagedError`, and never
+    returns them.
 
     Examples
     --------
@@ -86,19 +86,19 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     protocol = "inshore"
     root_marker = ""
-    # Another store may be the default by the time another one is made.
+    # The default store may change between two instances.
     cachable = False
 
     def __init__(self, store: StrPath | None = None, *, memory: str | int = "64MiB", **options: Any) -> None:
         super().__init__(store=store, memory=memory, **options)
         self._store = _native.Store(store)
         self._memory = memory
-        # One job for all files that are open; they hold it, so that it ends with the last of them.
+        # One job for all open files; they refer to the job, so that the job ends with the last of them.
         self._files: weakref.ref[_native.Files] | None = None
 
     @property
     def fsid(self) -> str:
-        """What tells this store from others."""
+        """The identity of this store."""
         return f"inshore-{self._store.path}"
 
     @classmethod
@@ -119,16 +119,16 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         Parameters
         ----------
         path : str
-            Empty for the store.
+            The dataset or file; an empty path names the store.
         detail : bool, default True
-            Whether to tell size and type, or names only.
+            True for size and type, false for names only.
         **kwargs
             Not used.
 
         Returns
         -------
         list
-            Of `dict` as `info` gives them, or of names.
+            A `dict` as from `info`, or a name, for each entry.
         """
         path = self._strip_protocol(path)
         if not path:
@@ -144,12 +144,12 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return [_file_info(dataset, file) for file in dataset["files"]]
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
-        """Tell what is known of a dataset or a file of one.
+        """Return the properties of a dataset or of its file.
 
         Parameters
         ----------
         path : str
-            What to tell of.
+            The dataset or file.
         **kwargs
             Not used.
 
@@ -157,12 +157,12 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         -------
         dict
             ``name``, ``size`` in bytes, ``type`` (``"file"`` or ``"directory"``), and ``kind`` and ``id`` of
-            the dataset; no other dataset has that ``id``, whatever it is called.
+            the dataset; the ``id`` is unique among all datasets of the store, past and present.
 
         Raises
         ------
         FileNotFoundError
-            If there is none.
+            If the path does not exist.
         """
         path = self._strip_protocol(path)
         if not path:
@@ -179,15 +179,15 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
 
     def modified(self, path: str) -> datetime:
-        """Tell a time that no other dataset of the same name has.
+        """Return a time that differs for each dataset of the same name.
 
-        The store keeps no times. This is one of the year 1970 that is made of the dataset's ``id``, for those
-        who keep copies and ask whether what they have is still true.
+        The store keeps no times. The result is a time in 1970, computed from the dataset's ``id``, with which
+        a cache can check whether its copy is current.
 
         Parameters
         ----------
         path : str
-            A dataset or a file of one.
+            A dataset or its file.
 
         Returns
         -------
@@ -205,7 +205,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         compression: str | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Open a file to read, or begin a dataset.
+        """Open a file to read, or create a dataset.
 
         Parameters
         ----------
@@ -214,13 +214,13 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         mode : str, default "rb"
             ``"rb"`` or ``"wb"``, or without the ``b`` for text.
         block_size : int, optional
-            What a reader fetches at once when it is asked for less; 256 KiB by default.
+            The number of bytes of one read request; 256 KiB by default.
         cache_options : dict, optional
             Not used.
         compression : str, optional
-            How the file is packed, to read it. To write, use `fsspec.open`, which closes packer and file.
+            The compression of a file to read. To write, use `fsspec.open`, which closes compressor and file.
         **kwargs
-            ``encoding``, ``errors`` and ``newline`` of text.
+            The options ``encoding``, ``errors`` and ``newline`` of text.
 
         Returns
         -------
@@ -230,9 +230,9 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         Raises
         ------
         FileNotFoundError, IsADirectoryError
-            If there is no such file to read.
+            If the file to read does not exist.
         FileExistsError
-            If there is a dataset of that name already.
+            If a dataset of that name exists already.
         """
         if compression is not None and "r" not in mode:
             raise NotImplementedError("fs.open cannot write with compression: use fsspec.open")
@@ -247,7 +247,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         cache_options: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> InshoreReader | InshoreWriter:
-        """Open a file to read, or begin a dataset; `open` says more."""
+        """Open a file to read, or create a dataset; see `open`."""
         if mode == "rb":
             return InshoreReader(self, path, self._native_file(path), block_size)
         if mode not in {"wb", "xb"}:
@@ -264,7 +264,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self._job().open(name, file or _BYTES)
 
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
-        """Read a file or a range of it.
+        """Read a file or a range of a file.
 
         Parameters
         ----------
@@ -278,32 +278,32 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         Returns
         -------
         bytes
-            As many as there are.
+            The bytes of the range that exist.
         """
         file = self._native_file(self._strip_protocol(path))
         first, last, _ = slice(start, end).indices(len(file))
         return file.read(first, max(first, last))
 
     def rm(self, path: str | list[str], recursive: bool = False, maxdepth: int | None = None) -> None:
-        """Remove datasets. Whoever has one open reads on undisturbed.
+        """Remove datasets. Open files stay readable.
 
         Parameters
         ----------
         path : str or list of str
             The datasets.
         recursive : bool, default False
-            Whether a dataset of several files may go.
+            True if a dataset of several files may be removed.
         maxdepth : int, optional
             Not used.
 
         Raises
         ------
         FileNotFoundError
-            If there is none of that name.
+            If the dataset does not exist.
         IsADirectoryError
-            If it has several files and `recursive` is false.
+            If the dataset has several files and `recursive` is false.
         PermissionError
-            If it is a file of a dataset: that goes as a whole.
+            If the path names a file of a dataset, which is removed only as a whole.
         """
         for each in [path] if isinstance(path, str) else path:
             name = self._strip_protocol(each)
@@ -316,21 +316,21 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 self._store.remove(name)
 
     def _rm(self, path: str) -> None:
-        """Remove one dataset; `rm_file` comes here."""
+        """Remove one dataset; called by `rm_file`."""
         self.rm(path)
 
 
 class InshoreReader(io.BufferedReader):
-    """A file of a dataset, open to read at any place. It stays as it was, whatever is removed meanwhile.
+    """A file of a dataset, open for reads at any offset. Removing the dataset does not affect the reader.
 
     Attributes
     ----------
     fs : InshoreFileSystem
-        Where it was opened.
+        The file system that opened the file.
     path : str
-        What it was opened as.
+        The path of the file.
     size : int
-        Its bytes.
+        The length in bytes.
     """
 
     def __init__(
@@ -342,7 +342,7 @@ class InshoreReader(io.BufferedReader):
 
 
 class _Raw(io.RawIOBase):
-    """The native file as Python's buffered reader wants it."""
+    """The native file with the interface of Python's buffered reader."""
 
     def __init__(self, file: _native.File) -> None:
         self._file: _native.File | None = file
@@ -391,12 +391,12 @@ class _Raw(io.RawIOBase):
 
 
 class InshoreWriter(io.RawIOBase):
-    """A dataset in the making. It is there once this is closed, and not before.
+    """A dataset that is being written. The dataset appears when the writer is closed.
 
-    Leaving a ``with`` block by an exception, or losing the object without `close`, leaves nothing. Closing
-    while an exception is handled, in a ``finally`` or ``except``, counts as leaving by that exception, unless
-    it was opened there too: so do the wrappers around it (text, `fsspec.open`, pandas). `commit` publishes in
-    any case.
+    If an exception leaves the ``with`` block, or the object is dropped without `close`, nothing is written.
+    Closing the writer while an exception is handled, in a ``finally`` or ``except``, has the same effect,
+    unless the writer was opened there too; the wrappers of fsspec, pandas and Python's text files close the
+    writer in this way. `commit` publishes in any case.
 
     Attributes
     ----------
@@ -412,11 +412,11 @@ class InshoreWriter(io.RawIOBase):
         self._written = 0
 
     def writable(self) -> bool:
-        """Tell that it can be written."""
+        """Return true."""
         return True
 
     def tell(self) -> int:
-        """Tell how many bytes were written."""
+        """Return the number of written bytes."""
         return self._written
 
     def write(self, data: ReadableBuffer) -> int:
@@ -425,12 +425,12 @@ class InshoreWriter(io.RawIOBase):
         Parameters
         ----------
         data : bytes-like
-            The bytes; all of them are taken.
+            The bytes, which are all written.
 
         Returns
         -------
         int
-            Their number.
+            The number of bytes.
         """
         if self.closed or self._writer is None:
             raise ValueError("I/O operation on closed file")
@@ -440,14 +440,14 @@ class InshoreWriter(io.RawIOBase):
         return len(plain)
 
     def close(self) -> None:
-        """Publish the dataset; when this returns, it survives a power loss.
+        """Publish the dataset; after the return, the dataset survives a power loss.
 
-        In an fsspec transaction that is left to its end.
+        In an fsspec transaction, the end of the transaction publishes the dataset.
 
         Raises
         ------
         FileExistsError
-            If another was faster with this name.
+            If another dataset got this name in the meantime.
         """
         if self.closed:
             return
@@ -458,7 +458,7 @@ class InshoreWriter(io.RawIOBase):
         super().close()
 
     def commit(self) -> None:
-        """Publish the dataset now, or at the end of a transaction."""
+        """Publish the dataset; a transaction calls this method at its end."""
         super().close()
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -466,7 +466,7 @@ class InshoreWriter(io.RawIOBase):
                 writer.commit()
 
     def discard(self) -> None:
-        """Leave nothing."""
+        """Discard the written bytes."""
         super().close()
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -478,13 +478,13 @@ class InshoreWriter(io.RawIOBase):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Publish, unless there was an exception."""
+        """Publish the dataset, unless there was an exception."""
         if kind is not None:
             self.discard()
         self.close()
 
     def __del__(self) -> None:
-        """Leave nothing, unless it was closed; in a transaction, its end still decides."""
+        """Discard the written bytes unless the writer was closed; in a transaction, its end decides."""
         if not self.closed:
             self.discard()
 
@@ -501,7 +501,7 @@ def _file_info(dataset: dict[str, Any], file: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _as_file_errors(path: str) -> Iterator[None]:
-    """Raise what users of files expect where something is missing, or there already."""
+    """Convert errors of missing and existing names to Python's errors of files."""
     try:
         yield
     except NotFoundError as error:

@@ -15,34 +15,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphInfo:
-    """What is known of a graph without reading its edges.
+    """The properties of a graph that are known without reading its edges.
 
     Attributes
     ----------
     name : str
-        Its name in the store.
+        The name in the store.
     vertices, edges : int
-        Vertices, with or without edges; distinct edges (in an undirected graph each counts once).
+        The number of vertices, including vertices without edges; the number of distinct edges (an edge of an
+        undirected graph counts once).
     directed, weighted : bool
-        Whether edges have a direction, and weights.
+        True if edges have a direction; true if edges have weights.
     reverse : bool
-        Whether in-edges are kept too. (An undirected graph needs none.)
+        True if in-edges are stored too. (An undirected graph needs none.)
     dense_ids : bool
-        Whether the ids are 0, 1, 2, ... without a gap.
+        True if the ids are 0, 1, 2, ... without a gap.
     self_loops, sinks : int
-        Edges from a vertex to itself; vertices without out-edges.
+        The number of edges from a vertex to the same vertex; the number of vertices without out-edges.
     out_degree_max : int
         The largest out-degree.
     in_degree_max : int or None
-        The largest in-degree; not known for a directed graph without in-edges.
+        The largest in-degree; unknown for a directed graph without in-edges.
     id_min, id_max : int
         The smallest and the largest id.
     entries : int
-        Entries of the out-edge file: `edges`, or about twice as many in an undirected graph.
+        The number of entries of the out-edge file: `edges`, or about twice as many in an undirected graph.
     bytes : int
-        Size on flash.
+        The size on flash.
     smallest_budget_bytes : int
-        The smallest budget with which every job on it works.
+        The smallest budget for all jobs on the graph.
     """
 
     name: str
@@ -66,30 +67,30 @@ class GraphInfo:
 class Graph:
     """A graph on flash, from `Store.graph`, `Store.import_edges` or `Store.generate_kronecker`.
 
-    It has its files open: what happens to the store later does not touch it. Any number of threads may run
-    jobs on it at once.
+    The object keeps its files open, and later changes of the store do not affect them. Several threads may
+    run jobs on the graph at the same time.
 
-    All algorithms give a `Result`, which runs when its rows are asked for, and take the same two keywords:
+    All algorithms return a `Result`, which runs at the first access to its rows, and take the same two
+    keywords:
 
     memory : str or int, optional
-        The budget: a size such as ``"64MiB"`` or a number of bytes. The process grows by at most this and
-        64 MiB, not counting a table that is returned. By default a quarter of what the machine or its cgroup
-        allows.
+        The budget: a size such as ``"64MiB"`` or a number of bytes. The process grows by at most the budget
+        and 64 MiB, without a returned table. The default is a quarter of the memory of the machine or its
+        cgroup.
     threads : int, optional
-        Worker threads; by default one for each core.
+        The number of worker threads; by default one for each core.
 
-    All but `clustering` also take:
+    All algorithms except `clustering` also take:
 
     resume : bool, default False
-        Keep the state of all vertices about every 30 seconds, between two supersteps (`betweenness`: between
-        two sources), and go on with what was kept when the same was asked
-        of the same graph before and was interrupted. It is forgotten when all rows were read or written.
+        Write a checkpoint of all vertices about every 30 seconds, between two supersteps (`betweenness`:
+        between two sources), and resume from the checkpoint of an interrupted run with the same arguments on
+        the same graph. The checkpoint is removed when all rows were read or written.
 
-    Rows are in ascending order of the vertices' ids; the result's ``summary`` is a `Summary`.
+    Rows are in ascending order of vertex ids; the result's ``summary`` is a `Summary`.
 
-    All of them raise `InputError` for options out of range, `BudgetError` where the budget is too small,
-    `DamagedError` where bytes on flash are not what was written, `FileError` where the system refuses an
-    operation, and `KeyboardInterrupt`.
+    All algorithms raise `InputError` for options out of range, `BudgetError` for a budget that is too small,
+    `DamagedError` for damaged bytes on flash, `FileError` for errors of the system, and `KeyboardInterrupt`.
     """
 
     def __init__(self, store: _native.Store, native: _native.Graph, report: Report | None = None) -> None:
@@ -99,22 +100,22 @@ class Graph:
         self._report = report
 
     def __repr__(self) -> str:
-        """Name and size."""
+        """Show name and size."""
         return f"<inshore.Graph {self.name!r}: {self.info.vertices} vertices, {self.info.edges} edges>"
 
     @property
     def name(self) -> str:
-        """Its name in the store."""
+        """The name in the store."""
         return self._info.name
 
     @property
     def info(self) -> GraphInfo:
-        """What is known of it without reading its edges."""
+        """The properties that are known without reading edges."""
         return self._info
 
     @property
     def report(self) -> Report | None:
-        """What it cost to import or generate it; None for a graph that was there."""
+        """The cost of the import or generation of this object's graph; None for a graph opened by name."""
         return self._report
 
     def pagerank(
@@ -128,26 +129,25 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Rank vertices by the edges that lead to them, as LDBC Graphalytics defines it.
+        """Rank vertices by the edges that lead to them, as defined by LDBC Graphalytics.
 
-        The rank of vertices without out-edges is spread evenly; all ranks sum to 1.
+        The rank of vertices without out-edges is distributed evenly; all ranks sum to 1.
 
         Parameters
         ----------
         iterations : int, optional
-            Supersteps; by default 10, and with `vertex_tolerance`, where it is a limit, as many as it takes.
+            The number of supersteps; by default 10, or unlimited with `vertex_tolerance`.
         damping : float, default 0.85
             The probability to follow an edge.
         tolerance : float, default 0.0
-            Stop earlier when all ranks together change by at most this in an iteration; 0.0 is when nothing
-            changes any more.
+            Stop early when the sum of all rank changes in an iteration is at most this value; with 0.0, when
+            no rank changes.
         vertex_tolerance : float, optional
-            Let ranks converge vertex by vertex: a vertex sends by how much its rank changed, and only while
-            that is more than this share of it. Late supersteps walk along few edges, and it ends when no
-            vertex has more to send. Then the absolute differences of all ranks from converged ones sum to
-            at most ``2 * damping * vertex_tolerance / (1 - damping)``; ``error_max`` of the summary tells
-            how much it may be in this job. More than 0, less than ``1 - damping``, and not together with
-            `tolerance`.
+            Let ranks converge vertex by vertex: a vertex sends the change of its rank, and only if the change
+            exceeds this fraction of the rank. Late supersteps traverse few edges, and the run ends when no
+            vertex sends. Then the absolute differences between all ranks and the converged ranks sum to at
+            most ``2 * damping * vertex_tolerance / (1 - damping)``; ``error_max`` of the summary is the bound
+            for this job. The value is more than 0, less than ``1 - damping``, and excludes `tolerance`.
         resume, memory, threads
             See `Graph`.
 
@@ -164,14 +164,14 @@ class Graph:
         >>> round(float(ranks["rank"].to_numpy().sum()), 9)
         1.0
 
-        Until ranks are converged, all together to a hundredth of a per cent:
+        With ranks that are converged to a total error of a hundredth of a per cent:
 
         >>> result = path_of_three.pagerank(vertex_tolerance=8e-6, memory="16MiB")
         >>> ranks = result.table()
         >>> result.summary["error_max"] < 1e-4
         True
 
-        Straight to a file, in bounded memory however large the graph:
+        Directly to a file, in bounded memory for a graph of any size:
 
         >>> written = path_of_three.pagerank(memory="16MiB").write("ranks.parquet")
         >>> written.rows, written.summary["supersteps"]
@@ -188,21 +188,21 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Search breadth first from one vertex.
+        """Run a breadth-first search from one vertex.
 
         Parameters
         ----------
         source : int
-            The id of the vertex to start at; `NotFoundError` if the graph has none such.
+            The id of the start vertex; `NotFoundError` if the graph does not have the vertex.
         resume, memory, threads
             See `Graph`.
 
         Returns
         -------
         Result
-            Columns ``vertex`` (uint64), ``parent`` (uint64) and ``level`` (uint32). Of the possible parents
-            it is the smallest id; the source is its own, at level 0. Both are null where the search did not
-            come.
+            Columns ``vertex`` (uint64), ``parent`` (uint64) and ``level`` (uint32). The parent is the
+            smallest id among all possible parents; the source is its own parent, at level 0. Parent and level
+            are null for unreached vertices.
 
         Examples
         --------
@@ -221,21 +221,21 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find the shortest paths from one vertex, by weights.
+        """Find the shortest weighted paths from one vertex.
 
         Parameters
         ----------
         source : int
-            The id of the vertex to start at; `NotFoundError` if the graph has none such. `InputError` if
-            the graph has no weights, or some below zero.
+            The id of the start vertex; `NotFoundError` if the graph does not have the vertex. `InputError` if
+            the graph has no weights, or negative weights.
         resume, memory, threads
             See `Graph`.
 
         Returns
         -------
         Result
-            Columns ``vertex`` (uint64) and ``distance`` (float64): the least sum of weights on a path from
-            the source, null where there is none.
+            Columns ``vertex`` (uint64) and ``distance`` (float64): the smallest sum of weights on a path from
+            the source; null for unreached vertices.
 
         Examples
         --------
@@ -253,7 +253,7 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find weakly connected components: whatever hangs together, whichever way the edges point.
+        """Find weakly connected components, ignoring the directions of edges.
 
         Parameters
         ----------
@@ -263,7 +263,7 @@ class Graph:
         Returns
         -------
         Result
-            Columns ``vertex`` (uint64) and ``component`` (uint64), the smallest id in it.
+            Columns ``vertex`` (uint64) and ``component`` (uint64), the smallest id of the component.
 
         Examples
         --------
@@ -280,23 +280,23 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find communities by label propagation, as LDBC Graphalytics defines it.
+        """Find communities by label propagation, as defined by LDBC Graphalytics.
 
-        Every vertex begins with its own id as label and takes, in each iteration, the label that most of
-        its neighbours have, the smallest of several. Directions do not count, but whom edges join both ways
-        counts twice.
+        Each vertex starts with its own id as label. In each iteration a vertex takes the most frequent label
+        of its neighbours, and the smallest label in a tie. Directions are ignored, but a neighbour with edges
+        in both directions counts twice.
 
         Parameters
         ----------
         iterations : int, default 10
-            Iterations at most; it ends before where no label changes.
+            The maximal number of iterations; the run ends earlier if no label changes.
         resume, memory, threads
             See `Graph`.
 
         Returns
         -------
         Result
-            Columns ``vertex`` (uint64) and ``community`` (uint64), the id that is its label.
+            Columns ``vertex`` (uint64) and ``community`` (uint64), the label.
 
         Examples
         --------
@@ -311,11 +311,11 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Tell how closely each vertex's neighbours are connected.
+        """Compute local clustering coefficients, as defined by LDBC Graphalytics.
 
-        Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's
-        neighbours, the share that an edge joins. Directions do not count for who is a neighbour; between
-        two of them each direction is half.
+        The coefficient of a vertex is the fraction of its pairs of neighbours that an edge connects.
+        Neighbours are independent of the directions of edges; between two neighbours each direction counts
+        half.
 
         Parameters
         ----------
@@ -325,8 +325,8 @@ class Graph:
         Returns
         -------
         Result
-            Columns ``vertex`` (uint64) and ``coefficient`` (float64), 0 where there are fewer than two
-            neighbours. The summary tells the number of ``triangles``.
+            Columns ``vertex`` (uint64) and ``coefficient`` (float64), 0 for vertices with fewer than two
+            neighbours. The summary has the number of ``triangles``.
 
         Examples
         --------
@@ -344,21 +344,22 @@ class Graph:
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Count the shortest paths that lead through each vertex (Brandes), from sampled sources.
+        """Count the shortest paths through each vertex (Brandes), from sampled sources.
 
         Parameters
         ----------
         sources : int, default 16
-            How many sources are drawn; a graph with fewer vertices uses them all, and the answer is exact.
+            The number of sampled sources; a graph with fewer vertices uses all of them, and the result is
+            exact.
         seed : int, default 1
-            Chooses the sample. The same seed draws the same sources.
+            The seed of the sample. The same seed selects the same sources.
         resume, memory, threads
             See `Graph`.
 
         Returns
         -------
         Result
-            Columns ``vertex`` (uint64) and ``centrality`` (float64), not scaled.
+            Columns ``vertex`` (uint64) and ``centrality`` (float64), without normalization.
 
         Examples
         --------
@@ -394,7 +395,7 @@ class Graph:
         Returns
         -------
         int
-            Edges written.
+            The number of written edges.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Several machines as one: what is asked for is done where the data lies."""
+"""Clients and agents of nodes: verbs run on the machines that hold the data."""
 
 from __future__ import annotations
 
@@ -31,33 +31,33 @@ def connect(
     node_memory: str | int | None = None,
     store: Store | StrPath | None = None,
 ) -> Nodes:
-    r"""Make ready to ask nodes. Nothing is sent before something is asked.
+    r"""Open a client of nodes. The first call of a verb sends the first message.
 
     Parameters
     ----------
     nodes : str or strs
-        ``"HOST"`` or ``"HOST:PORT"`` of each.
+        ``"HOST"`` or ``"HOST:PORT"`` of each node.
     credentials : path, optional
-        This client's file, as ``inshore node credentials`` makes it. Nodes on this machine may ask for none.
+        The client's file from ``inshore node credentials``. Nodes on this machine may need none.
     deadline : float, optional
-        Each call is to be done in so many seconds, whatever it waits for.
+        The time limit of each call in seconds.
     partial : bool, default False
-        Answer without what lost nodes have; what is missing is told in the summary.
+        Return partial answers without the data of lost nodes; the summary lists the missing data.
     node_memory : str or int, optional
-        Memory of a task on each node; by default as the node is set up.
+        The memory of a task on each node; by default the node's setting.
     store : Store or path, optional
-        The store of this machine, for what exceeds the memory, for rows on their way and for profiles of
-        languages; by default that of habit.
+        The local store, for data that exceed the budget, for rows in transit and for profiles of languages;
+        by default the default store.
 
     Returns
     -------
     Nodes
-        The nodes as one.
+        The client.
 
     Raises
     ------
     InputError
-        For an address or credentials that are none, and for another machine without credentials.
+        For an invalid address or invalid credentials, and for another machine without credentials.
 
     Examples
     --------
@@ -73,12 +73,12 @@ def connect(
 
 
 class Nodes(Verbs):
-    """Machines that serve (``inshore node serve``), as one, with all verbs. `connect` makes it.
+    """A client of several machines that run ``inshore node serve``, with all verbs; see `connect`.
 
-    Files are named by the names of datasets, with or without ``store:``. Every call takes the budget of its
-    own part, ``memory`` and ``threads`` (see `Graph`), and raises `NodeError` for a node that is lost, that
-    refuses, or that is late, `NotFoundError` for what no node has, and `InputError` for a verb or an option
-    that does not go with nodes (docs/operations.md has the table). Where it gains, this machine helps.
+    Files are datasets, named with or without ``store:``. Each call takes the budget of its local part,
+    ``memory`` and ``threads`` (see `Graph`). A call raises `NodeError` if a node is lost, refuses or is late,
+    `NotFoundError` for a dataset that no node has, and `InputError` for a verb or an option that nodes do not
+    support (docs/operations.md has the table). The local machine does a part of the work if that is faster.
     """
 
     def __init__(self, native: _native.Nodes, store: Store | StrPath | None = None) -> None:
@@ -86,7 +86,7 @@ class Nodes(Verbs):
         self._here = store
 
     def __repr__(self) -> str:
-        """Show the call that makes it."""
+        """Show the call that opens the client."""
         return f"inshore.connect({self.addresses!r})"
 
     def _store(self) -> _native.Store:
@@ -98,24 +98,24 @@ class Nodes(Verbs):
         return self._nodes.addresses
 
     def status(self) -> list[dict[str, Any]]:
-        """Tell how each node is.
+        """Return the status of each node.
 
         Returns
         -------
         list of dict
-            For each node ``node`` (its address) and ``status``, or ``error`` where it gives no answer, as
-            ``inshore node status --json`` has them.
+            For each node ``node`` (its address) and ``status``, or ``error`` if the node does not answer, as
+            in ``inshore node status --json``.
         """
         with _native.Job.plain("32MiB", 1) as job:
             return cast("list[dict[str, Any]]", json.loads(self._nodes.status(job)))
 
     def ls(self) -> list[dict[str, Any]]:
-        """List the files that nodes hold. A node that gives no answer is a `SkippedWarning`.
+        """List the files of the nodes. A node without an answer is a `SkippedWarning`.
 
         Returns
         -------
         list of dict
-            ``name``, ``kind``, ``bytes``, ``pieces``, ``copies`` and ``nodes`` of each.
+            ``name``, ``kind``, ``bytes``, ``pieces``, ``copies`` and ``nodes`` of each file.
         """
         with _native.Job.plain("32MiB", 1) as job:
             text, lost = self._nodes.ls(job)
@@ -124,17 +124,17 @@ class Nodes(Verbs):
         return cast("list[dict[str, Any]]", json.loads(text))
 
     def rm(self, name: str) -> int:
-        """Remove a dataset from all nodes that have some of it.
+        """Remove a dataset from all nodes.
 
         Parameters
         ----------
         name : str
-            Its name.
+            The name of the dataset.
 
         Returns
         -------
         int
-            How many nodes had some of it.
+            The number of nodes that had pieces of the dataset.
         """
         with _native.Job.plain("32MiB", 1) as job:
             return self._nodes.rm(job, name)
@@ -150,26 +150,26 @@ class Nodes(Verbs):
         block: str | int | None = None,
         memory: str | int | None = None,
     ) -> dict[str, Any]:
-        """Spread a file over all nodes, in pieces that end with a line. It appears on all of them or on none.
+        """Spread a file over all nodes, in pieces that end with lines, on all nodes or on none.
 
-        A table of Parquet (its name ends with ``.parquet``) is cut between its row groups.
+        A Parquet file (its name ends with ``.parquet``) is split between row groups.
 
         Parameters
         ----------
         path : path
             The file.
         name : str, optional
-            Name of the dataset; by default that of the file.
+            The name of the dataset; by default the name of the file.
         copies : int, default 1
-            On how many nodes each piece is.
+            The number of nodes that hold each piece.
         piece : str or int, optional
-            Size of a piece, about; by default by the length of the file.
+            The approximate size of a piece; the default depends on the length of the file.
         record : str or int, optional
-            Pieces end with a record of so many bytes, and not with a line.
+            The length of a record: pieces then end with records instead of lines.
         block : str or int, optional
-            What is checked at once when it is read, 4 to 64 KiB (default: 64 KiB).
+            The size of a checksummed block, 4 to 64 KiB (default: 64 KiB).
         memory : str or int, optional
-            The budget; 4 MiB for each node and 4 more are used.
+            The budget; the call uses 4 MiB for each node and 4 MiB more.
 
         Returns
         -------
@@ -182,7 +182,7 @@ class Nodes(Verbs):
         return cast("dict[str, Any]", json.loads(text))
 
     def get(self, name: str, output: StrPath, *, memory: str | int | None = None) -> int:
-        """Write a dataset of the nodes to a file, which appears whole or not at all.
+        """Write a dataset of the nodes to a file, which appears complete or not at all.
 
         Parameters
         ----------
@@ -191,12 +191,12 @@ class Nodes(Verbs):
         output : path
             The file to write.
         memory : str or int, optional
-            The budget; 3 MiB for each node are used.
+            The budget; the call uses 3 MiB for each node.
 
         Returns
         -------
         int
-            Its length.
+            The length of the file.
         """
         with _native.Job.plain(memory, None) as job:
             return self._nodes.get(job, name, output)
@@ -212,31 +212,31 @@ class Nodes(Verbs):
         by: Literal["nodes", "turns", "client"] = "nodes",
         memory: str | int | None = None,
     ) -> dict[str, Any]:
-        """Follow pointers from page to page, on the nodes; see ``inshore node traverse --help``.
+        """Follow pointers from page to page on the nodes; see ``inshore node traverse --help``.
 
         Parameters
         ----------
         name : str
             The dataset, of whole pages (``put(..., record="8KiB", block="8KiB")``).
         starts : int or ints, default 0
-            The pages to begin with.
+            The start pages.
         steps : int, default 1000
-            Pointers of each chain that are followed, at most.
+            The maximal number of pointers in each chain.
         page : str or int, default "8KiB"
-            Size of a page.
+            The size of a page.
         at : int, default 0
-            The byte of each page at which the number of the next one begins.
+            The offset within each page at which the number of the next page begins.
         by : str, default "nodes"
-            Who follows: ``"nodes"``, which hand chains to each other; ``"turns"``, the client hands them on;
-            ``"client"``, every page comes here.
+            The machine that follows pointers: ``"nodes"`` pass chains to each other; ``"turns"`` pass chains
+            through the client; ``"client"`` fetches each page.
         memory : str or int, optional
             The budget.
 
         Returns
         -------
         dict
-            ``chains``, each with ``start``, ``page``, ``steps``, ``hops``, ``digest`` and ``ended``; and what
-            it took on each of the ``nodes``.
+            ``chains``, each with ``start``, ``page``, ``steps``, ``hops``, ``digest`` and ``ended``; and the
+            cost on each of the ``nodes``.
         """
         if by not in _BY:
             raise InputError(f"by is {by!r}: expected 'nodes', 'turns' or 'client'")
@@ -247,22 +247,22 @@ class Nodes(Verbs):
 
 
 class Agent:
-    """An agent that serves a store from this process. `serve` starts it; ``with`` ends it."""
+    """An agent that serves a store from this process. `serve` starts an agent; ``with`` stops the agent."""
 
     def __init__(self, native: _native.Agent) -> None:
         self._native = native
 
     @property
     def address(self) -> str:
-        """Where it serves, for `connect`."""
+        """The address of the agent, for `connect`."""
         return self._native.address
 
     def close(self) -> None:
-        """Stop it: it takes no more tasks, and those that run are stopped."""
+        """Stop the agent: no new task starts, and running tasks are cancelled."""
         self._native.close()
 
     def __enter__(self) -> Self:
-        """Give itself."""
+        """Return the agent."""
         return self
 
     def __exit__(
@@ -271,7 +271,7 @@ class Agent:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop it."""
+        """Stop the agent."""
         self.close()
 
 
@@ -285,35 +285,35 @@ def serve(
     threads: int | None = None,
     slots: int = 2,
 ) -> Agent:
-    """Serve a store from this process, as ``inshore node serve`` does from one of its own.
+    """Serve a store from this process, as ``inshore node serve`` does from a separate process.
 
-    It runs no commands and no WebAssembly. Its part of a query runs in a process of its own, as that of
+    The agent runs no commands and no WebAssembly. The agent's part of a query runs in a child process, as for
     `Store.sql`, in the memory of the task.
 
     Parameters
     ----------
     store : Store or path, optional
-        The store; by default that of habit.
+        The store; by default the default store.
     listen : str, default "127.0.0.1:0"
-        Address and port; port 0 is any that is free.
+        The address and the port; port 0 selects a free port.
     name : str, default "python"
-        What the node is called in messages.
+        The node's name in messages.
     credentials : path, optional
-        This node's file, as ``inshore node credentials`` makes it. Without it this machine alone is served.
+        The node's file from ``inshore node credentials``. Without credentials, only this machine is served.
     memory, threads
         The budget of all tasks together; see `Graph`.
     slots : int, default 2
-        Tasks that run at once.
+        The number of concurrent tasks.
 
     Returns
     -------
     Agent
-        It serves until it is closed.
+        The agent, which serves until its `close`.
 
     Raises
     ------
     InputError
-        For an address that cannot be had, and where others would be served without credentials.
+        For an address that is not available, and for other machines without credentials.
     """
     opened = store if isinstance(store, Store) else Store(store)
     return Agent(_native.serve(opened._native, listen, name, credentials, memory, threads, slots))

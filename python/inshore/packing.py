@@ -1,4 +1,4 @@
-"""Verbs on files as bytes: compressing, decompressing and checksums, with all cores."""
+"""Verbs on files as bytes: compression, decompression and checksums, with all cores."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Packed:
     Attributes
     ----------
     paths : list of pathlib.Path
-        What was written, in the order of the sources.
+        The written files, in the order of the sources.
     bytes_in, bytes_out : int
-        Bytes that were read and written.
+        The numbers of bytes read and written.
     pieces : int
-        Pieces that were worked on independently: what allows several cores.
+        The number of independent pieces, which limits the number of used cores.
     report : Report
-        What it cost.
+        The cost of the job.
     """
 
     paths: list[Path]
@@ -37,7 +37,7 @@ class Packed:
 
 
 class FileVerbs(Target):
-    """What can be done with files as bytes. These verbs give no rows, and run at once."""
+    """Verbs on files as bytes. These verbs return no rows, and run at once."""
 
     def compress(
         self,
@@ -51,43 +51,43 @@ class FileVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Packed:
-        r"""Compress files with all cores, so that every program that knows the format reads them.
+        r"""Compress files with all cores, in standard formats.
 
-        The same file gives the same bytes, whatever the memory and the number of threads. A result has the
-        permissions and the time of its file, and appears whole or not at all. Datasets of nodes are
-        compressed there, and the results come here.
+        The same file gives the same bytes for any memory and any number of threads. A result has the
+        permissions and the time of its input, and appears complete or not at all. Nodes compress their own
+        datasets; the results are written locally.
 
         Parameters
         ----------
         source : path or paths
-            The files. Where one fails, those before it stay compressed. On nodes: datasets.
+            The files. If a file fails, all earlier files stay compressed. On nodes: datasets.
         output : path, optional
-            The file to write, for a single source; else the name of each with another ending.
+            The output file for a single source; by default the name of each source with another ending.
         format : str, optional
-            ``"zstd"``, ``"gzip"``, ``"bzip2"`` or ``"lz4"``; by default what the ending of `output` says,
-            else zstd.
+            ``"zstd"``, ``"gzip"``, ``"bzip2"`` or ``"lz4"``; by default the format of `output`'s ending, or
+            zstd.
         level : int, optional
-            How hard to try: zstd 1 to 19 (habit: 3), gzip 1 to 12 (6), bzip2 1 to 9 (9), lz4 1.
+            The compression level: zstd 1 to 19 (default: 3), gzip 1 to 12 (6), bzip2 1 to 9 (9), lz4 1.
         force : bool, default False
-            Replace files that are there already.
+            Replace existing files.
         remove : bool, default False
-            Remove each file once what it became is on the drive. Not on nodes.
+            Remove each file after its result is on the drive. Not on nodes.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         Packed
-            What was written.
+            The written files.
 
         Raises
         ------
         ExistsError
-            If a file is there already.
+            If an output file exists already.
         InputError
-            For a file that is compressed already, by its ending, and a format or level that there is not.
+            For a file with the ending of a compressed file, and for an unknown format or level.
         BudgetError, FileError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------
@@ -112,17 +112,17 @@ class FileVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Packed:
-        r"""Decompress gzip, bzip2, zstd and lz4, known by their first bytes, with all cores.
+        r"""Decompress gzip, bzip2, zstd and lz4, detected by their first bytes, with all cores.
 
-        What was compressed by `compress`, by pbzip2, or in several frames or members is decompressed by all
-        cores; what is one piece by one.
+        Files of `compress` and of pbzip2, and files of several frames or members, use all cores; a file of
+        one frame uses one core.
 
         Parameters
         ----------
         source : path or paths
-            The files. Where one fails, those before it stay decompressed.
+            The files. If a file fails, all earlier files stay decompressed.
         output : path, optional
-            The file to write, for a single source; else the name of each without its ending.
+            The output file for a single source; by default the name of each source without its ending.
         force, remove
             As in `compress`.
         memory, threads
@@ -131,16 +131,16 @@ class FileVerbs(Target):
         Returns
         -------
         Packed
-            What was written.
+            The written files.
 
         Raises
         ------
         ExistsError
-            If a file is there already.
+            If an output file exists already.
         InputError
-            For what is damaged, cut or none of the formats.
+            For a file that is damaged, truncated or in another format.
         BudgetError, FileError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------
@@ -162,7 +162,7 @@ class FileVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, str]:
-        """Compute checksums of files, which are read side by side.
+        """Compute checksums of files, several files at a time.
 
         Parameters
         ----------
@@ -176,7 +176,7 @@ class FileVerbs(Target):
         Returns
         -------
         dict
-            For each file, as it was named, the checksum in hexadecimal.
+            The checksum of each file in hexadecimal, by the given name.
 
         Raises
         ------
@@ -202,24 +202,24 @@ class FileVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, bool]:
-        r"""Compare files with a list of checksums, as ``sha256sum`` and its kin write it.
+        r"""Compare files with a list of checksums, in the format of ``sha256sum`` and similar programs.
 
         Parameters
         ----------
         list : path
-            The file with checksums and names; these are seen from the current folder.
+            The file with checksums and names; names are relative to the current folder.
         algorithm, memory, threads
             As in `checksum`.
 
         Returns
         -------
         dict
-            For each file whether it has its checksum.
+            True for each file whose checksum equals that of the list.
 
         Raises
         ------
         InputError
-            For a line that is no checksum and name.
+            For a line without a checksum and a name.
         FileError
             For the first file that cannot be read.
 

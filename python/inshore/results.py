@@ -1,7 +1,7 @@
 """Results: lazy answers of verbs, and the ways to their rows.
 
-A `Result` is lazy, as a relation of DuckDB or a lazy frame of Polars is. The facts about a run are two plain
-dictionaries: the *summary* of what was found, and the *report* of what it cost.
+A `Result` is lazy, like a relation of DuckDB or a lazy frame of Polars. The facts about a run are two plain
+dictionaries: the *summary* of the answer, and the *report* of the cost.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class _SummaryOfAll(TypedDict):
 
 
 class Summary(_SummaryOfAll, total=False):
-    """Facts about a run on a graph and what it found.
+    """The summary of a run on a graph.
 
-    Every algorithm gives ``supersteps``, ``edges_traversed``, ``state`` (where vertex state was kept:
-    ``"memory"`` or ``"flash"``) and ``strategy`` (how updates were combined: ``"columns"``, ``"dense"``,
-    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` where there were none). The others
-    are there where they mean something; ``edges_held`` where edges lay in memory too; ``sources`` are those
-    of betweenness, unless every vertex was one.
+    All algorithms have ``supersteps``, ``edges_traversed``, ``state`` (the place of vertex state:
+    ``"memory"`` or ``"flash"``) and ``strategy`` (the combination of updates: ``"columns"``, ``"dense"``,
+    ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` without updates). The other fields
+    depend on the algorithm; ``edges_held`` is true if memory also held the edges; ``sources`` are the sampled
+    sources of betweenness, absent if every vertex was a source.
     """
 
     edges_held: bool
@@ -67,7 +67,7 @@ class LevelReport(TypedDict):
 
 
 class DriveFloor(TypedDict):
-    """Seconds of the drive alone, at the best rates that ``inshore store bench`` measured."""
+    """The time of the drive alone in seconds, at the best rates measured by ``inshore store bench``."""
 
     read_seconds: float
     write_seconds: float
@@ -90,10 +90,10 @@ class _ReportOfAll(TypedDict):
 
 
 class Report(_ReportOfAll, total=False):
-    """What a job cost.
+    """The cost of a job.
 
-    ``cpu_seconds`` and ``memory_resident_bytes_max`` are those of the whole Python process since it started.
-    A query tells ``memory_resident_bytes_max`` of the process in which it ran.
+    ``cpu_seconds`` and ``memory_resident_bytes_max`` count the whole Python process since its start. For a
+    query, ``memory_resident_bytes_max`` counts the child process that ran the query.
     """
 
     drive_floor: DriveFloor
@@ -101,18 +101,18 @@ class Report(_ReportOfAll, total=False):
 
 @dataclass(frozen=True)
 class Written:
-    """A file that was written.
+    """A written file.
 
     Attributes
     ----------
     path : pathlib.Path
         The file.
     rows : int
-        Rows, lines or records in it.
+        The number of rows, lines or records in the file.
     summary : dict
-        What was done, as ``--json`` of the command line has it.
+        The summary, as ``--json`` of the command line prints.
     report : Report
-        What it cost.
+        The cost of the job.
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Written:
 
 
 def drained(run: _native.Run) -> dict[str, Any]:
-    """Let a run come to its end, which gives no rows, and give its facts."""
+    """Run to the end without rows, and return the facts of the run."""
     for _ in _pieces(run):
         pass
     facts: dict[str, Any] = json.loads(run.facts())
@@ -130,8 +130,8 @@ def drained(run: _native.Run) -> dict[str, Any]:
 
 
 def _pieces(run: _native.Run) -> Generator[Any]:
-    # Through Python and not through Arrow's C stream: so Ctrl-C, our own exceptions and warnings come
-    # through. The rows themselves are not copied.
+    # Python calls, rather than Arrow's C stream, let Ctrl-C, exceptions and warnings pass. The rows
+    # themselves are not copied.
     try:
         while (piece := run.next()) is not None:
             if isinstance(piece, str):
@@ -152,9 +152,9 @@ class Result:
     it is. To use the rows twice, keep the table, or a file. A `pyarrow.RecordBatchReader` that was handed
     over can be read in one run only.
 
-    A run has the budget that the verb was given, and scratch files in the store until the last row was read.
-    It ends with its reader: when all rows were read, or when the reader goes (``del reader``; `close` of
-    pyarrow's readers does not reach it). Where nobody reads, it waits.
+    A run has the budget of the verb, and scratch files in the store until the last row was read. The run ends
+    with its reader: after all rows, or when the reader is deleted (``del reader``; `close` of pyarrow's
+    readers does not reach the run). A run without reads waits.
 
     Examples
     --------
@@ -180,8 +180,9 @@ class Result:
         counted: str | None = None,
         gives: Literal["rows", "file", "bytes"] = "rows",
     ) -> None:
-        # `counted` is the key of the summary with the number of rows. `gives` is "rows" where the run gives
-        # them as they come, "file" where it writes them to one, "bytes" where that is no table.
+        # `counted` is the key of the summary with the number of rows. `gives` is "rows" for a run that
+        # returns rows one batch after the other, "file" for a run that writes a table, "bytes" for a run that
+        # writes another file.
         self._what = what
         self._job = job
         self._start = start
@@ -190,7 +191,7 @@ class Result:
         self._facts: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
-        """Show what it would do."""
+        """Show the verb with its arguments."""
         return f"<inshore.Result: {self._what}, {'not run yet' if self._facts is None else 'has run'}>"
 
     @property
@@ -207,24 +208,24 @@ class Result:
         return cast("Report", self._ended()["report"])
 
     def table(self) -> pa.Table:
-        """Run it, and give all rows as a table, which comes on top of the budget."""
+        """Run, and return all rows as a table, whose memory comes on top of the budget."""
         with closing(self._stream()) as pieces:
             schema = next(pieces)
             return pa.Table.from_batches(pieces, schema=schema)
 
     def reader(self) -> pa.RecordBatchReader:
-        """Run it, and give rows as they come, some thousands at a time, within the budget."""
+        """Run, and return a reader of batches of some thousand rows, within the budget."""
         pieces = self._stream()
         schema = next(pieces)
         return pa.RecordBatchReader.from_batches(schema, pieces)
 
     def write(self, path: StrPath) -> Written:
-        """Run it, and write all rows to a file, within the budget.
+        """Run, and write all rows to a file, within the budget.
 
         Parameters
         ----------
         path : path
-            The file, which appears whole or not at all. Its ending chooses the format: ``.parquet``,
+            The file, which appears complete or not at all. Its ending chooses the format: ``.parquet``,
             ``.arrow`` or ``.csv``.
 
         Returns
@@ -238,23 +239,23 @@ class Result:
         return Written(Path(path), rows, facts["summary"], facts["report"])
 
     def to_pandas(self) -> Any:
-        """Run it, and give all rows as a data frame of pandas."""
+        """Run, and return all rows as a data frame of pandas."""
         return self.table().to_pandas()
 
     def to_polars(self) -> Any:
-        """Run it, and give all rows as a data frame of Polars."""
+        """Run, and return all rows as a data frame of Polars."""
         import polars  # noqa: PLC0415
 
         return polars.from_arrow(self.table())
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Run it, and give batches as they come."""
+        """Run, and return an iterator over batches."""
         pieces = self._stream()
         next(pieces)
         return pieces
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Run it, and give rows as they come, for whatever takes streams of Arrow data."""
+        """Run, and return rows as an Arrow stream."""
         return cast("Any", self.reader()).__arrow_c_stream__(requested_schema)
 
     def _ended(self) -> dict[str, Any]:
@@ -263,7 +264,7 @@ class Result:
         return self._facts
 
     def _stream(self) -> Generator[Any]:
-        """Run it, and give columns and then rows."""
+        """Run, and yield the columns and then batches of rows."""
         if self._gives == "bytes":
             raise InputError(f"{self._what}: this is no table: expected write(path)")
         with self._job() as job:

@@ -1,4 +1,4 @@
-"""Sources: files by their names, datasets, and Arrow data that is handed over."""
+"""Sources: files by name, datasets, and Arrow data in memory."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from inshore import _native
 from inshore.errors import InputError
 from inshore.results import Result, StrPath
 
-# The size of the pieces in which Arrow data goes through a file. A job must hold one of them at once, and
-# import refuses what is larger than a quarter of its budget: 2 MiB of the smallest.
+# The size of the batches in which Arrow data are written to a file. A job holds one batch at a time, and
+# import refuses batches larger than a quarter of its budget: 2 MiB for the smallest budget.
 _PIECE_BYTES = 1 << 20
 
 
 @runtime_checkable
 class ArrowStream(Protocol):
-    """Anything that gives Arrow data as a stream.
+    """An object that exports Arrow data as a stream.
 
     A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, a `Result`, and the data frames
     of Polars, pandas (from 2.2 on) and DuckDB.
     """
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Give a capsule called ``arrow_array_stream``."""
+        """Return a capsule with the name ``arrow_array_stream``."""
 
 
 # One file, several files, or Arrow data.
@@ -35,7 +35,7 @@ Source = StrPath | Iterable[StrPath] | ArrowStream
 
 
 class Inputs:
-    """A source as it is asked for: names of files, or Arrow data that each run writes to a file."""
+    """A source: names of files, or Arrow data that each run writes to a file."""
 
     def __init__(self, source: Source, option: str = "source", columns: Sequence[str] | None = None) -> None:
         self._data = source if isinstance(source, ArrowStream) else None
@@ -44,7 +44,7 @@ class Inputs:
         self._paths = [] if isinstance(source, ArrowStream) else listed(source, option)
 
     def __str__(self) -> str:
-        """Name what there is, for `repr` of a result."""
+        """Name the source, for `repr` of a result."""
         names = [os.fspath(path) for path in self._paths]
         return "Arrow data" if self.is_data else repr(names[0] if len(names) == 1 else names)
 
@@ -59,7 +59,7 @@ class Inputs:
         return any(os.fspath(path).startswith("store:") for path in self._paths)
 
     def paths(self, job: _native.Job, name: str = "source.arrow") -> list[StrPath]:
-        """Give the files; Arrow data is written to one, of its columns only those that are needed."""
+        """Return the files; Arrow data are written to a file, with the needed columns only."""
         if self._data is None:
             return list(self._paths)
         if self._is_spent and isinstance(self._data, pa.RecordBatchReader):
@@ -71,8 +71,8 @@ class Inputs:
 
 
 def _spill(source: ArrowStream, path: Path, named: Sequence[str] | None) -> None:
-    """Write columns of `source`, or all of them, as an Arrow stream, a piece at a time."""
-    # A reader is not wrapped again: so an exception of the caller's generator comes through as it is.
+    """Write columns of `source`, or all columns, as an Arrow stream, one batch after the other."""
+    # A reader is not wrapped again, so that an exception of the caller's generator passes unchanged.
     reader = source.reader() if isinstance(source, Result) else source
     if not isinstance(reader, pa.RecordBatchReader):
         reader = pa.RecordBatchReader.from_stream(reader)
@@ -87,7 +87,7 @@ def _spill(source: ArrowStream, path: Path, named: Sequence[str] | None) -> None
 
 
 def listed(paths: StrPath | Iterable[StrPath], option: str) -> list[StrPath]:
-    """Give one or several as a list, which is not empty."""
+    """Return one or several paths as a list, which is not empty."""
     if isinstance(paths, (str, os.PathLike)):
         return [paths]
     listed = list(paths)

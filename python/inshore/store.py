@@ -1,4 +1,4 @@
-"""The store, and how graphs come into it."""
+"""The store, and the creation of graphs in it."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from inshore.verbs import Here
 
 
 class Store(Here):
-    """A folder of named graphs and datasets, with all verbs. Any number of processes may use it at once.
+    """A folder of named graphs and datasets, with all verbs. Several processes may use a store at once.
 
     Parameters
     ----------
     path : path, optional
-        The folder; made where there is none. By default ``$INSHORE_STORE``, else ``inshore`` in the user's
-        data directory.
+        The folder, which is created if it does not exist. By default ``$INSHORE_STORE``, else ``inshore`` in
+        the user's data directory.
 
     Raises
     ------
     InputError
-        If the folder holds something else.
+        If the folder holds other files.
     DamagedError
-        If it is a store that cannot be read.
+        If the store cannot be read.
     FileError
-        If the system refuses.
+        For errors of the system.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class Store(Here):
         self._native = _native.Store(path)
 
     def __repr__(self) -> str:
-        """Show the call that opens it."""
+        """Show the call that opens the store."""
         return f"inshore.Store({str(self.path)!r})"
 
     def _store(self) -> _native.Store:
@@ -51,7 +51,7 @@ class Store(Here):
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder of the store."""
         return self._native.path
 
     def graphs(self) -> list[GraphInfo]:
@@ -60,7 +60,7 @@ class Store(Here):
         Returns
         -------
         list of GraphInfo
-            In the order of their names.
+            The properties of all graphs, in the order of names.
 
         Examples
         --------
@@ -75,7 +75,7 @@ class Store(Here):
         Parameters
         ----------
         name : str
-            Its name.
+            The name of the graph.
 
         Returns
         -------
@@ -85,7 +85,7 @@ class Store(Here):
         Raises
         ------
         NotFoundError
-            If there is none of that name.
+            If the graph does not exist.
 
         Examples
         --------
@@ -98,17 +98,17 @@ class Store(Here):
         return Graph(self._native, self._native.graph(name))
 
     def remove(self, name: str) -> None:
-        """Remove a graph. A `Graph` that is open goes on undisturbed.
+        """Remove a graph. An open `Graph` stays usable.
 
         Parameters
         ----------
         name : str
-            Its name.
+            The name of the graph.
 
         Raises
         ------
         NotFoundError
-            If there is none of that name.
+            If the graph does not exist.
         """
         self._native.remove(name)
 
@@ -128,46 +128,46 @@ class Store(Here):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Graph:
-        """Make a graph of a list of edges. Duplicate edges merge; self-loops are kept.
+        """Create a graph from a list of edges. Duplicate edges are merged; self-loops are kept.
 
         Parameters
         ----------
         source : path, paths or Arrow data
             One file, several files, or a `pyarrow.Table`, `pyarrow.RecordBatchReader` or data frame (see
-            `ArrowStream`). Files may be compressed (``.gz``, ``.zst``). Arrow data is streamed batch by batch
-            through a file in the store, so that a reader may be of any length.
+            `ArrowStream`). Files may be compressed (``.gz``, ``.zst``). Arrow data are streamed batch by
+            batch through a file in the store, so that a reader may be of any length.
         name : str
-            What the graph will be called; `ExistsError` if there is one.
+            The name of the new graph; `ExistsError` if a dataset has the name already.
         format : str, optional
-            The format of the files, where their ending does not tell: ``"text"`` (SNAP), ``"csv"``,
+            The format of the files, if their endings do not tell: ``"text"`` (SNAP), ``"csv"``,
             ``"parquet"``, ``"arrow"``, ``"mtx"`` (Matrix Market), ``"ldbc"`` or ``"binary"`` (raw
             little-endian pairs of uint32).
         undirected : bool, default False
-            Take each edge both ways.
+            Add each edge in both directions.
         drop_loops : bool, default False
             Leave out edges from a vertex to itself.
         weighted : bool, default False
-            Keep the third column of text as weights. Where the format says what is a weight (a column called
-            ``weight``, Matrix Market, LDBC) it is kept anyway. Of duplicate edges the smallest stays.
+            Keep the third column of text as weights. If the format defines weights (a column named
+            ``weight``, Matrix Market, LDBC), they are always kept. Duplicate edges get their smallest weight.
         reverse : bool, default False
-            Keep in-edges too: some jobs make them otherwise, each time.
+            Store in-edges too; otherwise some jobs compute in-edges for each run.
         source_column, target_column, weight_column : str, optional
-            Which columns of a table to take. By default those of the usual names (``source``, ``target``,
-            ``weight``, ``from``, ``to`` and the like), else the first and the second.
+            The names of the columns of a table. By default the columns with common names (``source``,
+            ``target``, ``weight``, ``from``, ``to`` and similar), or else the first and the second column.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         Graph
-            The graph.
+            The new graph.
 
         Raises
         ------
         InputError
-            If a line or row is no edge; the message names the file and the line.
+            If a line or row is not an edge; the message names the file and the line.
         ExistsError, BudgetError, FileError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial graph is left.
 
         Examples
         --------
@@ -183,7 +183,7 @@ class Store(Here):
                 raise InputError(f"format is {format!r}: expected none, since the source is Arrow data")
             named = None
             if source_column is not None and target_column is not None:
-                # A column called weight is kept unasked.
+                # A column with the name "weight" is always kept.
                 named = [source_column, target_column, weight_column or "weight"]
             paths = Inputs(source, columns=named).paths(job)
             native = self._native.import_edges(
@@ -212,27 +212,27 @@ class Store(Here):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Graph:
-        """Make a random graph as Graph500 does: few vertices with many edges, many with few.
+        """Generate a random graph by the rules of Graph500, with a skewed degree distribution.
 
         Parameters
         ----------
         scale : int
-            It has 2 to the power of `scale` vertices.
+            The number of vertices is 2 to the power of `scale`.
         edge_factor : int, default 16
-            Edges drawn for each vertex; duplicates merge.
+            The number of edges drawn for each vertex; duplicates are merged.
         seed : int, default 1
-            Chooses the graph. The same seed makes the same one.
+            The seed. The same seed generates the same graph.
         name : str
-            What it will be called; `ExistsError` if there is one.
+            The name of the new graph; `ExistsError` if a dataset has the name already.
         reverse : bool, default False
-            Keep in-edges too.
+            Store in-edges too.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         Graph
-            The graph, directed.
+            The new graph, directed.
 
         Examples
         --------

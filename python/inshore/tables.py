@@ -12,7 +12,7 @@ from inshore.target import Target
 
 
 class TableVerbs(Target):
-    """What can be asked of tables, larger than memory if need be."""
+    """Verbs on tables, which may be larger than memory."""
 
     def sort(
         self,
@@ -26,7 +26,7 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Sort the rows of tables, larger than memory if need be.
+        """Sort the rows of tables, which may be larger than memory.
 
         Nulls come last; rows with equal keys keep their order.
 
@@ -37,18 +37,18 @@ class TableVerbs(Target):
             compressed), or a `pyarrow.Table`, `pyarrow.RecordBatchReader` or data frame (see `ArrowStream`).
             On nodes: datasets.
         by : str or list
-            The columns, the first one first: names, or pairs of a name and ``"ascending"`` or
+            The columns, most significant first: names, or pairs of a name and ``"ascending"`` or
             ``"descending"``.
         unique : bool, default False
-            Of rows with the same key only the first stays.
+            Keep only the first of several rows with the same key.
         text : list of str, optional
-            Columns of CSV that are text, whatever they look like.
+            Columns of CSV that are text even if their values look like numbers.
         header : bool, optional
-            Whether the first line of CSV has the names of columns; else it is refused where it may be a row.
-            Without names columns are called ``column_1`` and so on.
+            True if the first line of CSV holds the names of columns; by default the line is refused if it may
+            be a row. Without names, columns are ``column_1`` and so on.
         resume : bool, default False
-            Keep finished runs where this is interrupted, and go on with those that the same call left: of the
-            same files, with as much memory or more. Not on nodes.
+            Keep finished runs after an interruption, and resume from the runs of the same call, with the same
+            files and at least as much memory. Not on nodes.
         memory, threads
             The budget; see `Graph`.
 
@@ -60,7 +60,7 @@ class TableVerbs(Target):
         Raises
         ------
         InputError, BudgetError, FileError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------
@@ -84,23 +84,23 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        r"""Sort the lines of text files by their bytes, as ``LC_ALL=C sort`` does.
+        r"""Sort the lines of text files by their bytes, like ``LC_ALL=C sort``.
 
         Parameters
         ----------
         source : path or paths
             The files; they may be compressed (``.gz``, ``.zst``).
         descending : bool, default False
-            The greatest first.
+            Sort in descending order.
         unique : bool, default False
-            Each line once.
+            Keep only one of several equal lines.
         resume, memory, threads
             As in `sort`.
 
         Returns
         -------
         Result
-            The lines, which can be written to a file: they are no table.
+            The lines, which can only be written to a file, since they are not a table.
 
         Examples
         --------
@@ -125,27 +125,27 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Sort binary records of one size by some of their bytes. Equal records keep their order.
+        """Sort binary records of one length by some of their bytes. Equal records keep their order.
 
         Parameters
         ----------
         source : path or paths
             The files.
         record_bytes : int
-            Bytes of a record.
+            The length of a record in bytes.
         key : pair of int, optional
-            The first byte of the key, and the one behind its last; by default all bytes.
+            The start and end of the key within a record, in bytes; by default the whole record.
         descending : bool, default False
-            The greatest first.
+            Sort in descending order.
         unique : bool, default False
-            Of records with the same key only the first stays.
+            Keep only the first of several records with the same key.
         resume, memory, threads
             As in `sort`.
 
         Returns
         -------
         Result
-            The records, which can be written to a file: they are no table.
+            The records, which can only be written to a file, since they are not a table.
 
         Examples
         --------
@@ -172,14 +172,14 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Group rows and compute something of each group (GROUP BY), larger than memory if need be.
+        """Group rows and compute aggregates of each group (GROUP BY), also beyond the memory.
 
         Parameters
         ----------
         source : path, paths or Arrow data
-            As in `sort`; on nodes one dataset.
+            The input, as in `sort`; on nodes one dataset.
         by : str or list of str, optional
-            The columns whose values make a group; without any, all rows are one.
+            The columns whose values make a group; without any, all rows are one group.
         aggregates : list
             Pairs of a column and a function: ``"count"`` (of values that are not null), ``"sum"``,
             ``"mean"``, ``"min"``, ``"max"``, ``"first"`` or ``"last"``, the last two not on nodes.
@@ -191,14 +191,14 @@ class TableVerbs(Target):
         -------
         Result
             One row for each group, in the order of the groups: the columns of `by`, then ``count``,
-            ``sum_price`` and the like.
+            ``sum_price`` and so on.
 
         Raises
         ------
         InputError
-            For a sum that does not fit 64 bits too.
+            Also for a sum that exceeds 64 bits.
         BudgetError, FileError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------
@@ -218,7 +218,7 @@ class TableVerbs(Target):
             "header": header,
             "resume": resume,
         }
-        # Without any column there would be no rows to count.
+        # Without any column, the rows could not be counted.
         inputs = Inputs(source, columns=needed or None)
         return self._result("reduce", fields, inputs, (memory, threads), counted="groups")
 
@@ -233,12 +233,12 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Count how often each value of a column, or combination of several, is there.
+        """Count the occurrences of each value of a column, or of each combination of several columns.
 
         Parameters
         ----------
         source : path, paths or Arrow data
-            As in `reduce`.
+            The input, as in `reduce`.
         column : str or list of str
             The column or columns.
         text, header, resume, memory, threads
@@ -247,7 +247,7 @@ class TableVerbs(Target):
         Returns
         -------
         Result
-            The values in their order, and ``count``.
+            The values in ascending order, and ``count``.
 
         Examples
         --------
@@ -279,13 +279,13 @@ class TableVerbs(Target):
         source : path or paths
             The files; they may be compressed (``.gz``, ``.zst``).
         k : int, default 25
-            Bases in a k-mer, up to 63.
+            The number of bases in a k-mer, at most 63.
         canonical : bool, default True
-            Count a k-mer and its reverse complement as one, the smaller of both.
+            Count a k-mer and its reverse complement as one, under the smaller of the two.
         min_count : int, default 1
-            Only those that are there so often.
+            The smallest count of a k-mer in the result.
         codes : bool, default False
-            Numbers instead of text, two bits for each base (k up to 32).
+            Write numbers instead of text, with two bits for each base (k up to 32).
         resume, memory, threads
             As in `sort`.
 
@@ -313,28 +313,28 @@ class TableVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Answer a question in SQL about tables, larger than memory if need be.
+        """Query tables in SQL, also beyond the memory.
 
-        Grouping, sorting and joining go on with sort-reduce where memory is short. The SQL is DataFusion's.
+        Grouping, sorting and joins spill with sort-reduce when memory is short. The dialect is DataFusion's.
 
-        The query runs in a process of its own, which may have the budget and 40 MiB beside that. The process
-        is another interpreter (``sys.executable`` or what ``INSHORE_PYTHON`` names) with the extension
-        alone and an empty standard input. It ends with the run.
+        The query runs in a child process with a limit of the budget and 40 MiB more. The process is another
+        interpreter (``sys.executable``, or the program named by ``INSHORE_PYTHON``), which loads only the
+        extension, with empty standard input. The process ends with the run.
 
         Parameters
         ----------
         query : str
-            One SELECT, EXPLAIN or VALUES. Files are named in it in quotes: ``FROM 'sales.parquet'``; on nodes
+            One SELECT, EXPLAIN or VALUES. The query names files in quotes: ``FROM 'sales.parquet'``; on nodes
             datasets, as ``'store:sales.parquet'``.
         tables : dict, optional
-            What names in the query mean: a path (also a folder, or with ``*``), paths, or Arrow data, which
-            goes through a file.
+            The tables by their names in the query: a path (also a folder, or with ``*``), paths, or Arrow
+            data, which are written to a file.
         text : list of str, optional
-            Columns of CSV and JSON lines that are text, whatever they look like.
+            Columns of CSV and JSON lines that are text even if their values look like numbers.
         header : bool, optional
             As in `sort`.
         memory, threads
-            The budget; see `Graph`. 24 MiB is the least.
+            The budget, at least 24 MiB; see `Graph`.
 
         Returns
         -------
@@ -344,12 +344,12 @@ class TableVerbs(Target):
         Raises
         ------
         InputError
-            For what is no such query, or names what is not there.
+            For an invalid query, and for an unknown name.
         BudgetError
-            Also where an operator that cannot go on elsewhere needs more (a cross join, a window over all
-            rows), and where the process would take more than it may have.
+            Also if an operator that cannot spill needs more memory (a cross join, a window over all rows),
+            and if the process would exceed its limit.
         FileError, DamagedError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------
@@ -371,7 +371,7 @@ class TableVerbs(Target):
 
 
 def _keys(by: str | Sequence[str | tuple[str, str]]) -> list[dict[str, str | bool]]:
-    """Give the columns to sort by, each with whether the greatest comes first."""
+    """Return the columns to sort by, each with its order."""
     keys: list[dict[str, str | bool]] = []
     for key in [by] if isinstance(by, str) else by:
         column, order = (key, "ascending") if isinstance(key, str) else key

@@ -1,4 +1,4 @@
-"""Targets: where verbs run, and how a verb becomes the request of an operation."""
+"""Targets: the machines that run verbs, and the conversion of a verb to a request."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Budget = tuple[str | int | None, int | None]
 
 
 class Target:
-    """Stands for this machine or nodes. Its verbs build the same requests for both (docs/operations.md)."""
+    """The local machine or nodes. Verbs build the same requests for both (docs/operations.md)."""
 
     _nodes: _native.Nodes | None = None
 
     def _store(self) -> _native.Store:
-        """Open the store of this machine, for what exceeds the memory."""
+        """Open the local store, for data that exceed the budget."""
         raise NotImplementedError
 
     def _start(
@@ -36,14 +36,14 @@ class Target:
         skip: bool = False,
     ) -> _native.Run:
         """Start an operation."""
-        # Whole numbers of NumPy are no JSON.
+        # Integers of NumPy are not JSON.
         request = json.dumps({"operation": operation, "version": 1, **fields}, default=operator.index)
         return _native.operate(
             job, request, inputs=inputs, output=output, tables=tables or [], nodes=self._nodes, skip=skip
         )
 
     def _job_for(self, inputs: Inputs | None, budget: Budget) -> _native.Job:
-        """Start a job that needs a store only for datasets of it."""
+        """Start a job, on the store only if the inputs include datasets of the store."""
         is_stored = self._nodes is None and inputs is not None and inputs.has_stored
         return self._store().job(*budget) if is_stored else _native.Job.plain(*budget)
 
@@ -58,7 +58,7 @@ class Target:
         gives: Literal["rows", "file", "bytes"] = "file",
         skip: bool = False,
     ) -> Result:
-        """Give the result of an operation that has files or handed data as inputs."""
+        """Return the result of an operation whose inputs are files or Arrow data."""
         if inputs is not None and inputs.is_data:
             if fields.get("resume"):
                 raise InputError("expected files to resume with: Arrow data cannot be had again")
@@ -77,7 +77,7 @@ class Target:
 
 
 def passes_over(errors: Literal["raise", "warn"]) -> bool:
-    """Tell whether inputs that cannot be read are passed over."""
+    """Return true if unreadable inputs are skipped."""
     if errors not in {"raise", "warn"}:
         raise InputError(f"errors is {errors!r}: expected 'raise' or 'warn'")
     return errors == "warn"

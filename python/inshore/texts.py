@@ -1,4 +1,4 @@
-"""Verbs on texts: searching, counting words and telling languages."""
+"""Verbs on texts: search, word counts and language identification."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _GRAMS_MAX = 100_000
 
 
 class SearchOptions(TypedDict, total=False):
-    """What `search` and `search_count` have in common.
+    """The common options of `search` and `search_count`.
 
-    How patterns are read: ``fixed``, ``ignore_case``, ``smart_case``, ``words``, ``lines``, ``invert`` and
-    ``crlf``. Which files are searched, and how: ``globs``, ``types``, ``types_not``, ``hidden``,
-    ``no_ignore``, ``follow``, ``max_depth``, ``unpack``, ``text`` and ``errors``. What is given:
-    ``max_count``. With what: ``memory`` and ``threads``. See `TextVerbs.search`.
+    Options of patterns: ``fixed``, ``ignore_case``, ``smart_case``, ``words``, ``lines``, ``invert`` and
+    ``crlf``. Options of files: ``globs``, ``types``, ``types_not``, ``hidden``, ``no_ignore``, ``follow``,
+    ``max_depth``, ``unpack``, ``text`` and ``errors``. Option of rows: ``max_count``. Options of the budget:
+    ``memory`` and ``threads``. See `TextVerbs.search`.
     """
 
     fixed: bool
@@ -52,7 +52,7 @@ class SearchOptions(TypedDict, total=False):
 
 
 class TextVerbs(Target):
-    """What can be asked of texts."""
+    """Verbs on texts."""
 
     def search(
         self,
@@ -65,43 +65,44 @@ class TextVerbs(Target):
     ) -> Result:
         r"""Search files and folders for lines that match a pattern.
 
-        Folders are searched as ``inshore search`` and ripgrep do: with the rules of .gitignore, .ignore and
-        .rgignore, and without hidden files. A large file is searched by all threads. Rows come in the order
-        of paths and lines, whatever the number of threads.
+        Folders are searched as in ``inshore search`` and ripgrep: by the rules of .gitignore, .ignore and
+        .rgignore, and without hidden files. All threads share a large file. Rows come in the order of paths
+        and lines, for any number of threads.
 
         Parameters
         ----------
         patterns : str or strs
-            Regular expressions, of which any may match. Their syntax is that of ripgrep: no look-around and
-            no back-references.
+            Regular expressions; a line matches if one of them matches. The syntax is that of ripgrep: no
+            look-around and no back-references.
         paths : path or paths, optional
-            Files, folders, and ``"store:NAME"`` for a dataset of the store, which come last; by default the
-            current folder. On nodes: datasets.
+            Files, folders, and ``"store:NAME"`` for a dataset of the store; datasets come last. By default
+            the current folder. On nodes: datasets.
         spans : bool, default False
-            Give the places of the matches too. A CSV file cannot have them.
+            Return the offsets of matches too. A CSV file cannot hold them.
         as_bytes : bool, default False
-            Give lines as the bytes that they are, and places in bytes. Else lines are text, with U+FFFD where
-            they are no UTF-8, and places count characters, so that ``line[start:end]`` is a match.
+            Return lines as bytes, and offsets in bytes. Otherwise lines are text, with U+FFFD for invalid
+            UTF-8, and offsets count characters, so that ``line[start:end]`` is a match.
         **options
-            As in `SearchOptions`:
+            The options of `SearchOptions`:
 
-            - ``fixed``: patterns are texts and not regular expressions.
-            - ``ignore_case``, ``smart_case``: case makes no difference; to patterns without a capital letter.
+            - ``fixed``: patterns are literal strings, not regular expressions.
+            - ``ignore_case``, ``smart_case``: ignore case; ignore case for patterns without a capital letter.
             - ``words``, ``lines``: match whole words, or whole lines, only.
-            - ``invert``: the lines that do not match.
+            - ``invert``: return the lines that do not match.
             - ``crlf``: a carriage return before the line feed belongs to the line's end.
-            - ``max_count``: so many lines of each file at most.
-            - ``globs``: files whose paths match, or with ``!`` before it do not. Not on nodes, as ``types``,
-              ``types_not``, ``max_depth`` and ``unpack`` are not either.
-            - ``types``, ``types_not``: files of a type such as ``"rust"`` or ``"csv"``, or not of it.
-            - ``hidden``, ``no_ignore``, ``follow``: hidden files too; heed no .gitignore and the like; follow
-              symbolic links.
-            - ``max_depth``: so many folders down at most.
-            - ``unpack``: gzip, bzip2, zstd and lz4, known by their first bytes.
-            - ``text``: search binary files as text. Else a file ends before the line with its first NUL byte,
-              and gives nothing if that is among the first 64 KiB.
-            - ``errors``: ``"raise"`` (the default) for an exception at a file that cannot be read, once the
-              rows of the files before it were given; ``"warn"`` to pass over it with a `SkippedWarning`.
+            - ``max_count``: the maximal number of lines of each file.
+            - ``globs``: files whose paths match, or do not match a glob after ``!``. Not on nodes, and
+              neither are ``types``, ``types_not``, ``max_depth`` and ``unpack``.
+            - ``types``, ``types_not``: files of a type such as ``"rust"`` or ``"csv"``, or of all other
+              types.
+            - ``hidden``, ``no_ignore``, ``follow``: include hidden files; disregard .gitignore and similar
+              files; follow symbolic links.
+            - ``max_depth``: the maximal depth of folders.
+            - ``unpack``: decompress gzip, bzip2, zstd and lz4, detected by the first bytes.
+            - ``text``: search binary files as text. Otherwise a file ends before the line with its first NUL
+              byte, and has no rows if the first 64 KiB contain a NUL byte.
+            - ``errors``: ``"raise"`` (the default) raises an exception for an unreadable file, after the rows
+              of all earlier files; ``"warn"`` skips the file with a `SkippedWarning`.
             - ``memory``, ``threads``: the budget; see `Graph`.
 
         Returns
@@ -113,11 +114,11 @@ class TextVerbs(Target):
         Raises
         ------
         InputError
-            For a pattern, glob or type that is none.
+            For an invalid pattern, glob or type.
         FileError, DamagedError, NotFoundError
-            For what cannot be read; see ``errors``.
+            For an unreadable file; see ``errors``.
         BudgetError
-            Also for a line that is too long for a thread's share of the memory.
+            Also for a line that exceeds a thread's share of the memory.
 
         Examples
         --------
@@ -148,20 +149,20 @@ class TextVerbs(Target):
         patterns, paths, **options
             As in `search`.
         matches : bool, default False
-            Count matches, of which a line may have several.
+            Count matches instead of lines; a line may have several matches.
         include_zero : bool, default False
-            Give files without a match too.
+            Return files without a match too.
 
         Returns
         -------
         Result
-            Columns ``path`` and ``count``. Of a binary file there is nothing unless ``text`` is given, or the
-            file was named itself and not a folder that it lies in.
+            Columns ``path`` and ``count``. A binary file has no row unless ``text`` is set, or the path names
+            the file itself rather than its folder.
 
         Raises
         ------
         InshoreError
-            As `search`.
+            The errors of `search`.
 
         Examples
         --------
@@ -221,7 +222,7 @@ class TextVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        r"""Count the words of texts, however many different ones there are.
+        r"""Count the words of texts, with any number of distinct words.
 
         Parameters
         ----------
@@ -229,14 +230,14 @@ class TextVerbs(Target):
             Texts to read together; they may be compressed (``.gz``, ``.zst``). ``"store:NAME"`` is a dataset
             of the store. On nodes: datasets.
         split : bool, default False
-            Take whatever stands between white space for a word, as ``str.split`` does, instead of words as
-            Unicode has them (UAX #29) that have a letter or digit.
+            Split text at white space, like ``str.split``, instead of at Unicode word boundaries (UAX #29),
+            where a word has a letter or digit.
         ignore_case : bool, default False
-            Count words that differ in case only as one, in lower case.
+            Convert words to lower case before counting.
         min_count : int, default 1
-            Only words that are there so often.
+            The smallest count of a word in the result.
         top : int, optional
-            Only the most frequent words, the most frequent first.
+            Return only this number of most frequent words, in descending order of counts.
         memory, threads
             The budget; see `Graph`.
 
@@ -250,7 +251,7 @@ class TextVerbs(Target):
         FileError, NotFoundError
             For the first text that cannot be read.
         BudgetError, InputError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------
@@ -278,38 +279,38 @@ class TextVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, int]:
-        r"""Learn languages from samples of text, and keep them in the store.
+        r"""Train profiles of languages with samples of text, and keep them in the store.
 
-        It runs at once. Samples on nodes are counted there.
+        This verb runs at once. Samples on nodes are counted on the nodes.
 
-        For each label the byte sequences of length 4 that are most frequent in its samples are kept. 50 KB of
-        text for each language suffice; samples of about the same size and kind are best.
+        A profile holds the most frequent byte sequences of length 4 in the samples of a label. 50 KB of text
+        for each language suffice; samples of about the same size and kind are best.
 
         Parameters
         ----------
         samples : dict or paths
-            For each label its file or files; or files whose names up to the first dot are the labels. Up to
-            64 labels. gzip, bzip2, zstd and lz4 are unpacked.
+            The file or files of each label; or files whose names up to the first dot are the labels. At most
+            64 labels. gzip, bzip2, zstd and lz4 are decompressed.
         name : str
-            Name of the set of profiles in the store.
+            The name of the set of profiles in the store.
         grams : int, default 5000
-            Byte sequences that each profile has at most. More of them need more text.
+            The maximal number of byte sequences in each profile. More sequences need more text.
         memory, threads
             The budget; see `Graph`.
 
         Returns
         -------
         dict
-            For each label how many byte sequences its profile has.
+            The number of byte sequences in the profile of each label.
 
         Raises
         ------
         ExistsError
-            If there is a dataset of that name.
+            If a dataset of that name exists already.
         InputError
-            For samples without a word, and too many labels.
+            For samples without words, and for too many labels.
         FileError, BudgetError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial dataset is left.
 
         Examples
         --------
@@ -345,7 +346,7 @@ class TextVerbs(Target):
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        r"""Tell which language texts are in: files, lines, or rows of a column.
+        r"""Identify the languages of texts: files, lines, or rows of a column.
 
         Parameters
         ----------
@@ -353,14 +354,14 @@ class TextVerbs(Target):
             Texts, which may be compressed (``.gz``, ``.zst``); with `column` tables, or Arrow data (see
             `ArrowStream`). ``"store:NAME"`` is a dataset of the store. On nodes: datasets.
         profiles : str
-            The set of profiles in the store of this machine, as `language_train` made it.
+            The set of profiles in the local store, from `language_train`.
         lines : bool, default False
-            Tell the language of each line that is not empty.
+            Identify the language of each non-empty line.
         column : str, optional
-            Tell the language of each row of this column of text. Not on nodes.
+            Identify the language of each row of this column of text. Not on nodes.
         errors : str, default "raise"
-            ``"raise"`` for an exception at a text that cannot be read, ``"warn"`` to pass over it with a
-            `SkippedWarning`. A table that cannot be read is always an exception.
+            ``"raise"`` raises an exception for an unreadable text, ``"warn"`` skips the text with a
+            `SkippedWarning`. An unreadable table always raises an exception.
         memory, threads
             The budget; see `Graph`.
 
@@ -368,17 +369,17 @@ class TextVerbs(Target):
         -------
         Result
             Columns ``source``, then ``line`` (from 1) or ``row`` (from 0), ``language`` and ``confidence``:
-            by which part the next language is behind, from 0 to 1. Both are null where no profile has
-            anything of a text. In order.
+            the relative distance of the second-best language, from 0 to 1. Language and confidence are null
+            if no profile has a sequence of the text. Rows keep the order of texts.
 
         Raises
         ------
         NotFoundError
-            If there are no such profiles.
+            If the profiles do not exist.
         InputError
-            If they are none; if `lines` and `column` are both given.
+            If the dataset holds no profiles; if `lines` and `column` are both set.
         FileError, BudgetError
-            See `inshore.errors`. Nothing half made is left.
+            See `inshore.errors`. No partial file is left.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""All verbs, on nodes as here."""
+"""All verbs, for the local machine and for nodes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Verbs(TableVerbs, TextVerbs, FileVerbs):
 
 
 class Here(Verbs):
-    """Stands for this machine, with the store of habit, which is opened when a verb needs it.
+    """The local machine with the default store, which is opened when a verb needs a store.
 
-    The functions of the package are its verbs.
+    The functions of the package are the verbs of this class.
     """
 
     def __repr__(self) -> str:

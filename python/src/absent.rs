@@ -1,4 +1,4 @@
-//! A build without some features answers for the functions and operations that it lacks.
+//! Errors for the functions and operations of features that a build lacks.
 
 use pyo3::{exceptions::PyAttributeError, prelude::*};
 
@@ -23,21 +23,21 @@ const NAMES: [(&str, &[&str]); 4] = [
     ("nodes", &["connect", "serve"]),
 ];
 
-/// Stands in the signatures of functions that may be given nodes; none is ever made.
+/// A type for the signatures of functions with nodes; no value of this type exists.
 #[cfg(not(feature = "nodes"))]
 #[allow(dead_code, reason = "builds without operations have no such functions")]
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Nodes;
 
-/// The exception for a function or an operation of a feature that this build lacks.
+/// Returns the exception for a function or an operation of a feature that this build lacks.
 pub(crate) fn lacking(name: &str) -> Option<PyErr> {
     NAMES.iter().find(|(_, names)| names.contains(&name)).map(|(feature, _)| feature_error(feature))
 }
 
-/// Python asks this where the module has no such name.
+/// Raises the exception for a missing name of the module, as Python's module attribute hook.
 #[pyfunction]
 pub(crate) fn __getattr__(name: &str) -> PyResult<()> {
-    // Without any operation there is no way to run one.
+    // The function is missing only if all operations are, so that any of them names the feature.
     let lacking = lacking(if name == "operate" { "sort" } else { name });
     Err(lacking.unwrap_or_else(|| {
         PyAttributeError::new_err(format!("module 'inshore._native' has no attribute '{name}'"))

@@ -1,14 +1,15 @@
-//! Queries in a process of their own: this extension in another interpreter, which has a limit of memory.
+//! Queries in a child process: this extension in another interpreter with a memory limit.
 //!
 //! ```text
 //!   interpreter                                     sys.executable -S -s -c "... _native.work_apart(...)"
 //!     run_apart: query, tables, folder ─────────────►  opens the store, runs the query
 //!        columns, facts ◄───────────────────────────── begun
-//!        rows, a message at a time ◄────────────────── batch: waits until the one before it was taken
+//!        rows, a message at a time ◄────────────────── batch: waits until the previous one was taken
 //!        facts, or the exception ◄──────────────────── the end
 //! ```
 //!
-//! The other interpreter loads nothing but the extension: no site packages, no pyarrow. See docs/decisions/0034 for what else there was.
+//! The other interpreter loads only the extension: no site packages, no pyarrow. docs/decisions/0034 lists
+//! the rejected alternatives.
 
 use std::{
     env,
@@ -39,33 +40,33 @@ use crate::{
     nodes::{Connection, Name},
 };
 
-/// Its name, and of which version: another one may have been installed since this one was loaded.
+/// The name of the work, with the version: another version may have been installed since this one was loaded.
 pub(crate) const KIND: &str = concat!("query of inshore ", env!("CARGO_PKG_VERSION"));
-/// The code of the other interpreter: its arguments are the folder of the extension, and the limits.
+/// The program of the other interpreter; its arguments are the folder of the extension, and the limits.
 const CODE: &str =
     "import sys; sys.path[:] = sys.argv[1:2]; import _native; _native.work_apart(sys.argv[2:])";
-/// Names the interpreter, where it is not that of this process.
+/// The environment variable that names an interpreter other than the current one.
 const INTERPRETER: &str = "INSHORE_PYTHON";
 
-/// A question.
+/// A query with its tables and its output.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Asked {
-    /// The request of the operation, without names of files.
+    /// The request of the operation, without file names.
     pub request: Value,
-    /// Each with its files.
+    /// The tables, each with its files.
     pub tables: Vec<(String, Vec<Name>)>,
-    /// Where names of files begin.
+    /// The working folder, for relative file names.
     pub folder: Name,
-    /// The file for the rows.
+    /// The output file for the rows.
     pub output: Option<Name>,
-    /// The nodes that have tables.
+    /// The nodes that hold tables.
     pub nodes: Option<Connection>,
 }
 
-/// How a query ended in its process.
+/// The outcome of a query in its process.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum End {
-    /// The answer, and the counters of its job there.
+    /// The answer, and the counters of the child's job.
     Done {
         summary: Value,
         report: Value,
@@ -90,7 +91,7 @@ impl Work for Queries {
         let job = Execution::Stored(task.job);
         let end = match answer(&job, asked, reply) {
             Ok(summary) => End::Done { summary, report: json!(job.report()) },
-            // There is nobody to answer.
+            // The parent process has ended.
             Err(ops::Error::Rows(failure)) => return Err(failure),
             Err(error) => End::Failed(Raised::of(&error)),
         };
@@ -98,7 +99,7 @@ impl Work for Queries {
     }
 }
 
-/// Hands rows over to the process that asked.
+/// Sends rows to the parent process.
 struct Replying<'a>(&'a mut dyn Reply);
 
 impl Rows for Replying<'_> {
@@ -130,7 +131,7 @@ fn answer(job: &Execution, asked: Asked, reply: &mut dyn Reply) -> ops::Result<V
     Ok(json!(done))
 }
 
-/// Names the program that becomes the other interpreter.
+/// Returns the program that runs as the other interpreter.
 pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
     let sys = py.import("sys")?;
     let is_frozen = sys.getattr("frozen").is_ok_and(|frozen| frozen.is_truthy().unwrap_or(true));
@@ -148,7 +149,7 @@ pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
     Ok(Helper::at(program).by_its_path().with_args(args))
 }
 
-/// Works for another process of ours, which started this one with these limits, and never returns.
+/// Runs the work of the parent process, within these limits, and never returns.
 #[pyfunction]
 pub(crate) fn work_apart(py: Python<'_>, limits: Vec<String>) {
     let limits: Vec<OsString> = limits.into_iter().map(OsString::from).collect();

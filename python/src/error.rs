@@ -1,4 +1,4 @@
-//! From Rust's errors to Python's exceptions: one mapping, and the readings of arguments that can fail.
+//! Maps Rust's errors to Python's exceptions, and parses arguments.
 
 #[cfg(feature = "nodes")]
 use inshore::neardata::nodes;
@@ -12,7 +12,7 @@ use inshore::{kernels, neardata};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 use serde::{Deserialize, Serialize};
 
-/// No space left on device, on every system that this runs on.
+/// The error number of a full disk, which is the same on all supported systems.
 const ENOSPC: i32 = 28;
 
 // The tree itself is in inshore/errors.py.
@@ -33,12 +33,12 @@ mod tree {
     import_exception!(inshore.errors, FeatureError);
 }
 
-/// An exception that is not raised yet: also one that another process of ours tells of.
+/// An exception that is not raised yet, possibly from a child process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Raised {
     kind: Kind,
     message: String,
-    /// The system's number of it, where it is an `OSError`.
+    /// The system's error number, for an `OSError`.
     errno: Option<i32>,
 }
 
@@ -55,15 +55,15 @@ pub(crate) enum Kind {
     Node,
 }
 
-/// The exception that an error is, and the system's number of it where there is one.
+/// The kind of exception of an error, with the system's error number if the error has one.
 pub(crate) type Told = (Kind, Option<i32>);
 
-/// An error of one of the libraries.
+/// An error of a library that maps to an exception.
 pub(crate) trait Tells: std::error::Error {
-    /// Tells the kind of the exception.
+    /// Returns the kind of exception.
     fn told(&self) -> Told;
 
-    /// The message, where it is not the error's own: that may speak of options of the command.
+    /// Returns the message for Python; the error's own message may name options of the command line.
     fn message(&self) -> String {
         self.to_string()
     }
@@ -74,25 +74,25 @@ impl Raised {
         Raised { kind, message, errno: None }
     }
 
-    /// An exception that none of the more special ones is.
+    /// Returns an exception of the base class.
     #[cfg(feature = "sql")]
     pub(crate) fn other(message: String) -> Raised {
         Raised::new(Kind::Inshore, message)
     }
 
-    /// An exception that a larger budget helps against.
+    /// Returns an exception that a larger budget avoids.
     #[cfg(feature = "sql")]
     pub(crate) fn budget(message: String) -> Raised {
         Raised::new(Kind::Budget, message)
     }
 
-    /// The exception for an error of a library.
+    /// Returns the exception for an error of a library.
     pub(crate) fn of(error: &impl Tells) -> Raised {
         let (kind, errno) = error.told();
         Raised { kind, message: error.message(), errno }
     }
 
-    /// Makes the exception.
+    /// Converts to Python's exception.
     pub(crate) fn raise(self) -> PyErr {
         let Raised { kind, message, errno } = self;
         let error = match kind {
@@ -108,7 +108,7 @@ impl Raised {
         };
         if let Kind::File = kind {
             Python::attach(|py| {
-                // Only a hint: the message says it all.
+                // The number is optional, since the message is complete.
                 let _ = error.value(py).setattr(intern!(py, "errno"), errno);
             });
         }
@@ -122,12 +122,12 @@ impl<E: Tells> From<E> for Raised {
     }
 }
 
-/// The exception for an error of any of the libraries.
+/// Returns the exception for an error of any library.
 pub(crate) fn to_python(error: impl Tells) -> PyErr {
     Raised::of(&error).raise()
 }
 
-/// An `OSError` with the system's number, if there is one.
+/// Returns an `OSError` with the system's error number, if known.
 fn of_file(source: &std::io::Error) -> Told {
     (Kind::File, source.raw_os_error())
 }
@@ -256,7 +256,7 @@ impl Tells for neardata::Error {
             neardata::Error::Stream(error) => error,
             _ => return (Kind::Inshore, None),
         };
-        // A stream fails with errors of the library that gives it.
+        // The error of a stream has the type of the library that reads the stream.
         let told = stream.downcast_ref().map(store::Error::told);
         let told = told.or_else(|| stream.downcast_ref().map(tables::Error::told));
         #[cfg(feature = "nodes")]
@@ -317,7 +317,8 @@ impl Tells for ops::Error {
     }
 }
 
-/// A whole number given as `option`; what does not fit `T` is named, and not Python's `OverflowError`.
+/// Parses a whole number for `option`; a value outside the range of `T` raises an error that names the
+/// option, instead of Python's `OverflowError`.
 pub(crate) fn whole<'py, T>(option: &'static str, value: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: FromPyObjectOwned<'py> + num::Whole,
@@ -330,7 +331,7 @@ where
     })
 }
 
-/// The exception for a function that needs a feature which this build lacks.
+/// Returns the exception for a function of a feature that this build lacks.
 #[cfg(not(feature = "full"))]
 pub(crate) fn feature_error(feature: &str) -> PyErr {
     let has: Vec<&str> = inshore::FEATURES.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect();
@@ -341,7 +342,7 @@ pub(crate) fn feature_error(feature: &str) -> PyErr {
     ))
 }
 
-/// The exception for an option out of its range.
+/// Returns the exception for an option out of its range.
 pub(crate) fn bad_option(option: &'static str, value: &Bound<'_, PyAny>, expected: &str) -> PyErr {
     let (found, expected) = (value.to_string(), expected.to_string());
     to_python(graph::Error::BadOption { option, found, expected })

@@ -1,8 +1,8 @@
 //! Datasets as bytes: reading ranges of a file, and writing a dataset of one file.
 //!
-//! [`Files`] is one job and the buffers that all reads of it share; each [`File`] and [`Writer`] holds it. A read
-//! borrows some of the buffers, or waits until one comes back, so that memory does not grow with the number of files or
-//! of threads that read them.
+//! [`Files`] owns one job and the buffers that all its reads share; each [`File`] and [`Writer`] refers to a
+//! [`Files`]. A read borrows buffers or waits for a free buffer, so that memory does not grow with the number
+//! of files or of reading threads.
 
 use std::{
     ops::Range,
@@ -16,17 +16,17 @@ use pyo3::{prelude::*, types::PyBytes};
 
 use crate::{error::to_python, job::budget, job::to_json};
 
-/// The size of one request: an extent, since no block of any file is larger, and on a huge page.
+/// The size of one request: an extent, since no block of any file is larger, and an extent fits a huge page.
 const BUFFER_BYTES: usize = store::EXTENT_BYTES;
-/// Buffers that one read may have: one is copied from while the others are on their way.
+/// The maximal number of buffers of one read: one is copied from while the others are being read.
 const READ_BUFFERS: usize = 4;
-/// Buffers of all reads: four reads at full speed.
+/// The maximal number of buffers of all reads: four reads at full speed.
 const BUFFERS_MAX: u64 = 16;
-/// The unit of checking of datasets that are made here: the same as that of `inshore store put`.
+/// The size of a checksummed block in new datasets, as in `inshore store put`.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The unit of writing.
+/// The size of a write request.
 const WRITE_BYTES: usize = 1 << 20;
-/// So many bytes are read before it is looked whether Ctrl-C was pressed.
+/// The number of bytes between checks for Ctrl-C.
 const STEP_BYTES: usize = 64 << 20;
 
 /// A job that reads and writes files of datasets.
@@ -60,7 +60,7 @@ impl Files {
         Ok(File { file, _dataset: opened, files: slf.clone().unbind() })
     }
 
-    /// Begins a dataset of plain bytes.
+    /// Creates a dataset of plain bytes.
     fn create(slf: &Bound<'_, Self>, dataset: &str) -> PyResult<Writer> {
         let files = slf.get();
         let begun = slf.py().detach(|| {
@@ -73,7 +73,7 @@ impl Files {
     }
 }
 
-/// A file of a dataset, as it was when it was opened.
+/// A file of a dataset, in its state at the time of opening.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct File {
     file: CheckedFile,
@@ -83,12 +83,12 @@ pub(crate) struct File {
 
 #[pymethods]
 impl File {
-    /// Bytes of data.
+    /// Returns the length in bytes.
     fn __len__(&self) -> usize {
         self.file.len() as usize
     }
 
-    /// The bytes from `start` up to `end`, as far as there are any.
+    /// Reads the bytes from `start` up to `end`, or to the end of the file.
     fn read<'py>(&self, py: Python<'py>, start: u64, end: u64) -> PyResult<Bound<'py, PyBytes>> {
         let start = start.min(self.file.len());
         let len = end.min(self.file.len()).saturating_sub(start) as usize;
@@ -104,7 +104,7 @@ impl File {
 }
 
 impl File {
-    /// Fills `bytes` with those of the file from `start` on.
+    /// Fills `bytes` with the bytes of the file from `start` on.
     fn fill(&self, start: u64, bytes: &mut [u8]) -> store::Result<()> {
         let range = start..start + bytes.len() as u64;
         let requests = bytes.len().div_ceil(BUFFER_BYTES);
@@ -116,7 +116,7 @@ impl File {
     }
 }
 
-/// Reads a range through `buffers`, and gives them back unless it fails.
+/// Reads a range through `buffers`, and returns the buffers unless the read fails.
 fn read(
     job: &store::Job,
     file: &CheckedFile,
@@ -133,13 +133,13 @@ fn read(
     reader.into_buffers()
 }
 
-/// The buffers that nobody has borrowed; `None` for one that is yet to be made, or went with a read that failed.
+/// The free buffers; `None` for a buffer that is not allocated yet, or that was lost with a failed read.
 struct Buffers {
     free: Mutex<Vec<Option<Buffer>>>,
     returned: Condvar,
 }
 
-/// Buffers that go back when this is dropped.
+/// Borrowed buffers, which are returned on drop.
 struct Borrowed<'a> {
     from: &'a Buffers,
     count: usize,
@@ -147,7 +147,7 @@ struct Borrowed<'a> {
 }
 
 impl Buffers {
-    /// A quarter of the budget: another may hold what failed reads have still on their way, and two are for writers.
+    /// Uses a quarter of the budget: failed reads may still hold as much, and the other half is for writers.
     fn new(job: &store::Job) -> Buffers {
         let count = job.budget().memory_bytes() / 4 / BUFFER_BYTES as u64;
         let free = (0..count.clamp(1, BUFFERS_MAX)).map(|_| None).collect();
@@ -158,7 +158,7 @@ impl Buffers {
         self.free.lock().expect("no panic under this lock")
     }
 
-    /// Up to `wanted` buffers; waits until there is one.
+    /// Borrows up to `wanted` buffers; waits until at least one is free.
     fn borrow(&self, job: &store::Job, wanted: usize) -> store::Result<Borrowed<'_>> {
         let mut free = self.free();
         while free.is_empty() {
@@ -180,14 +180,15 @@ impl Drop for Borrowed<'_> {
     fn drop(&mut self) {
         let mut free = self.from.free();
         let lost = self.count - self.buffers.len();
-        // The new ones are made last.
+        // Unallocated buffers are taken last.
         free.splice(0..0, (0..lost).map(|_| None));
         free.extend(self.buffers.drain(..).map(Some));
         self.from.returned.notify_all();
     }
 }
 
-/// A dataset in the making. Nothing is there before `commit`, and nothing is left without it.
+/// A dataset that is being written. The dataset appears with `commit`; without `commit` its bytes are
+/// removed.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Writer {
     begun: Mutex<Option<(DatasetBuilder, FileWriter)>>,
@@ -215,7 +216,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Publishes the dataset; when this returns, it survives a power loss.
+    /// Publishes the dataset; after the return, the dataset survives a power loss.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| {
             let (mut builder, writer) = self.begun().take().ok_or(store::Error::Cancelled)?;
@@ -225,13 +226,13 @@ impl Writer {
         .map_err(to_python)
     }
 
-    /// Lets go of what was written.
+    /// Discards all written bytes.
     fn abort(&self, py: Python<'_>) {
         py.detach(|| *self.begun() = None);
     }
 }
 
-/// Name, number, kind and size of each dataset, as a JSON list.
+/// Returns name, number, kind and size of each dataset, as a JSON list.
 pub(crate) fn datasets(store: &store::Store) -> PyResult<String> {
     let all = store.list().map_err(to_python)?;
     let fact = |dataset: &store::DatasetSummary| {
@@ -241,7 +242,7 @@ pub(crate) fn datasets(store: &store::Store) -> PyResult<String> {
     to_json(&all.iter().map(fact).collect::<Vec<_>>())
 }
 
-/// Number, kind and size of a dataset, and name and size of each of its files, as JSON.
+/// Returns number, kind and size of a dataset, and name and size of each of its files, as JSON.
 pub(crate) fn files(store: &store::Store, name: &str) -> PyResult<String> {
     let dataset = store.dataset(name).map_err(to_python)?;
     let size = |file: &str| dataset.file(file).map_or(0, |file| file.len());

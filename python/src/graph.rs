@@ -42,14 +42,14 @@ impl Graph {
     }
 }
 
-/// How often what was done is kept.
+/// Returns the interval of checkpoints, if the run can be resumed.
 fn every(resume: bool) -> Option<Duration> {
     resume.then_some(Duration::from_secs(30))
 }
 
 #[pymethods]
 impl Graph {
-    /// What is known of it, as JSON.
+    /// Returns the properties of the graph, as JSON.
     #[getter]
     fn info(&self) -> PyResult<String> {
         to_json(self.0.info())
@@ -141,7 +141,7 @@ impl Graph {
         self.rows(job, output, move |graph, job| betweenness(graph, job, &options))
     }
 
-    /// Writes all edges to the file `path` and gives their number.
+    /// Writes all edges to the file `path` and returns their number.
     fn export(&self, py: Python<'_>, job: &Job, path: PathBuf) -> PyResult<u64> {
         let graph = self.0.clone();
         job::run(py, &job.get()?, move |job| graph::export(&graph, job, &file(path)))

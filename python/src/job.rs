@@ -1,4 +1,4 @@
-//! Jobs, and how Python waits for one.
+//! Jobs, and the wait for a job in Python.
 
 use std::{
     num::NonZero,
@@ -17,7 +17,7 @@ use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 
 use crate::error::{Tells, bad_option, to_python, whole};
 
-/// How often a signal is looked for.
+/// The interval at which signals are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 
 /// One run of one command, with its budget and scratch folder; `with` ends it.
@@ -35,19 +35,19 @@ impl Job {
         Ok(Job(Mutex::new(Some(Execution::Stored(job)))))
     }
 
-    /// The job, with a store or without one, unless it has ended.
+    /// Returns the job, with a store or without one, unless the job has ended.
     pub(crate) fn execution(&self) -> PyResult<Execution> {
         let job = self.0.lock().expect("no panic under this lock");
         job.clone().ok_or_else(|| to_python(store::Error::Cancelled))
     }
 
-    /// The same, for what needs a store.
+    /// Returns the job on a store.
     pub(crate) fn get(&self) -> PyResult<store::Job> {
         let job = self.execution()?.job().cloned();
         job.ok_or_else(|| PyTypeError::new_err("a job without a store: expected one that a store started"))
     }
 
-    /// The same, for what needs none.
+    /// Returns the context of the job, which needs no store.
     #[cfg(feature = "nodes")]
     pub(crate) fn context(&self) -> PyResult<Context> {
         Ok(self.execution()?.as_ref().clone())
@@ -56,7 +56,7 @@ impl Job {
 
 #[pymethods]
 impl Job {
-    /// Starts a job that needs no store. It has no scratch folder.
+    /// Starts a job without a store and without a scratch folder.
     #[staticmethod]
     #[pyo3(signature = (memory=None, threads=None))]
     fn plain(memory: Option<&Bound<'_, PyAny>>, threads: Option<&Bound<'_, PyAny>>) -> PyResult<Job> {
@@ -64,12 +64,12 @@ impl Job {
         Ok(Job(Mutex::new(Some(Execution::Plain(context)))))
     }
 
-    /// The path of a scratch file called `name`; it goes when the job ends, however it ends.
+    /// Returns the path of the scratch file `name`, which is removed at any end of the job.
     fn scratch_path(&self, name: &str) -> PyResult<PathBuf> {
         Ok(self.get()?.scratch_path(name))
     }
 
-    /// The counters so far, as JSON.
+    /// Returns the counters so far, as JSON.
     fn report(&self) -> PyResult<String> {
         to_json(&self.execution()?.report())
     }
@@ -78,7 +78,7 @@ impl Job {
         slf
     }
 
-    /// Hands the job's memory and scratch back. Rows that are still being read keep them until they end.
+    /// Releases the job's memory and scratch space. Rows that are still being read keep both until their end.
     #[pyo3(signature = (*_exception))]
     fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
         let job = self.0.lock().expect("no panic under this lock").take();
@@ -86,7 +86,7 @@ impl Job {
     }
 }
 
-/// The budget that was asked for.
+/// Returns the budget of two arguments, with defaults.
 pub(crate) fn budget(
     memory: Option<&Bound<'_, PyAny>>,
     threads: Option<&Bound<'_, PyAny>>,
@@ -112,18 +112,18 @@ pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     }
 }
 
-/// Facts as JSON text.
+/// Formats facts as JSON.
 pub(crate) fn to_json(facts: &impl serde::Serialize) -> PyResult<String> {
-    // Plain structs of numbers and text: this cannot fail.
+    // Plain structs of numbers and text are always valid JSON.
     Ok(serde_json::to_string(facts).expect("plain facts"))
 }
 
-/// Does `work` on a thread of its own, with the GIL released, and hears Ctrl-C meanwhile.
+/// Runs `work` on a separate thread with the GIL released, and checks for Ctrl-C meanwhile.
 ///
-/// A signal whose handler raises (as that of Ctrl-C does) asks the job to stop; when it has, and its scratch is
-/// gone, the exception goes on. A second one does not wait: a job that hangs in a read (a pipe that nobody
-/// writes to) is left to end by itself. Signals come to Python's main thread only, so in other threads a job
-/// runs to its end.
+/// A signal whose handler raises, as for Ctrl-C, cancels the job; after the job has ended and its scratch
+/// space is removed, the exception is raised. A second signal raises at once: a job that hangs in a read, for
+/// example of a silent pipe, is left to end by itself. Python delivers signals only to its main thread, so in
+/// other threads a job runs to its end.
 pub(crate) fn run<T, E, J>(
     py: Python<'_>,
     job: &J,
@@ -140,13 +140,13 @@ where
     let worker = thread::Builder::new()
         .name("inshore-job".into())
         .spawn(move || {
-            // Nobody listens any more after a second signal.
+            // After a second signal the receiver is gone.
             let _ = sender.send(work(&job));
         })
         .map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
     let mut signal = None;
     match receive(py, &cancel, &mut receiver, &mut signal, Duration::MAX) {
-        // The thread lets go of the job, and with it of the scratch folder, before this returns.
+        // The thread drops the job, and thereby the scratch folder, before this function returns.
         Received::Message(result) => {
             py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
             signal.map_or_else(|| result.map_err(to_python), Err)
@@ -159,18 +159,18 @@ where
     }
 }
 
-/// What came of waiting for a thread that works.
+/// The outcome of the wait for a message of a thread.
 pub(crate) enum Received<T> {
-    /// What it sent.
+    /// A message of the thread.
     Message(T),
-    /// It will send nothing more.
+    /// The thread has ended.
     Ended,
-    /// Two signals came, or one some time ago, and it has not ended yet.
+    /// Two signals came, or the thread did not end within the allowed time after one signal.
     GivenUp,
 }
 
-/// Waits for what a thread sends, with the GIL released. A signal whose handler raises cancels the job and is kept in
-/// `signal`: the thread is waited for until it has ended, for no longer than `patience`.
+/// Waits for a message of a thread with the GIL released. A signal whose handler raises cancels the job and
+/// is stored in `signal`; then the wait for the thread's end is limited to `patience`.
 pub(crate) fn receive<T: Send>(
     py: Python<'_>,
     cancel: &Cancel,
@@ -180,7 +180,7 @@ pub(crate) fn receive<T: Send>(
 ) -> Received<T> {
     let mut stopping: Option<Instant> = None;
     loop {
-        // Before each wait: whoever sends without a pause would keep signals from being heard.
+        // Signals are checked before each wait, since a thread may send without a pause.
         if let Err(raised) = py.check_signals() {
             cancel.cancel();
             if signal.replace(raised).is_some() {

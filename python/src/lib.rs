@@ -1,15 +1,19 @@
-//! The native half of the Python package `inshore`: jobs, graphs and rows, without a word about Python's tables.
+//! The native part of the Python package `inshore`: jobs, graphs and rows, without types of Python's table
+//! libraries.
 //!
-//! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`] and [`nodes::Nodes`], for datasets as bytes
-//! [`files::Files`], [`files::File`] and [`files::Writer`]. Whatever gives rows is a [`run::Run`]: a thread that works, and [`run::Batch`]es that
-//! are had from it. [`operation::operate`] starts the run of any operation from its request in JSON, [`contained`] that of a query in a process
-//! of its own; graphs start theirs. The public half, with the docs, the types and everything that needs `pyarrow`, is in
-//! `inshore/*.py`; facts cross over as JSON text, rows as Arrow's C structures (no copies).
+//! The nouns are those of the Rust API: [`store::Store`], [`job::Job`], [`graph::Graph`] and
+//! [`nodes::Nodes`]; for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`]. All rows
+//! come from a [`run::Run`]: a working thread, from which Python takes [`run::Batch`]es.
+//! [`operation::operate`] starts the run of any operation from its request in JSON, and [`contained`] runs a
+//! query in a child process; graphs start their own runs. The public part, with the docs, the types and all
+//! uses of `pyarrow`, is in `inshore/*.py`. Facts are passed as JSON text, rows as Arrow's C structures
+//! without copies.
 //!
-//! - Long work goes through [`job::run`] and [`run::start`]: a thread of its own, the GIL released, Ctrl-C heard.
-//! - Every error goes through [`error::to_python`].
+//! - Long work uses [`job::run`] and [`run::start`]: a separate thread, the GIL released, and checks for
+//!   Ctrl-C.
+//! - All errors pass through [`error::to_python`].
 //!
-//! There is no `unsafe` here: a [`run::Batch`] hands its buffers over in capsules that own them.
+//! This crate has no `unsafe`: a [`run::Batch`] passes its buffers in capsules that own them.
 
 use pyo3::{prelude::*, types::PyTuple};
 
@@ -30,7 +34,7 @@ mod run;
 mod sql;
 mod store;
 
-/// A query may take so much memory and no more, in the process in which it runs.
+/// The allocator that enforces the memory limit of a query in its child process.
 #[cfg(feature = "sql")]
 #[global_allocator]
 static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;

@@ -1,4 +1,4 @@
-//! Nodes: what is asked of several machines.
+//! Nodes: requests to several machines.
 
 use std::{
     ffi::OsString,
@@ -36,7 +36,7 @@ use crate::{
     store::Store,
 };
 
-/// Machines that serve, as one.
+/// A client of several machines.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Nodes {
     on: OnNodes,
@@ -48,7 +48,7 @@ pub(crate) struct Nodes {
 pub(crate) struct Connection {
     addresses: Vec<String>,
     credentials: Option<Name>,
-    /// The time of each call.
+    /// The time limit of each call.
     deadline: Option<Duration>,
     partial: bool,
     node_memory_bytes: Option<u64>,
@@ -65,7 +65,7 @@ impl Connection {
     }
 }
 
-/// A name of a file: any bytes.
+/// A file name of arbitrary bytes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Name(Vec<u8>);
 
@@ -86,7 +86,7 @@ pub(crate) struct Agent {
     serving: Mutex<Option<Serving>>,
 }
 
-/// Begins to serve a store.
+/// Starts to serve a store.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn serve(
@@ -110,7 +110,8 @@ pub(crate) fn serve(
     };
     let (budget, store) = (budget(memory, threads)?, store.get());
     let habits = AgentConfig::new(name, budget.memory_bytes(), budget.threads());
-    // Modules run in this program, started once more as a helper; and this program is Python.
+    // WebAssembly modules would run in the current program, started again as a helper, and the current
+    // program is Python.
     #[cfg(feature = "sql")]
     let works = inshore::works_by(crate::contained::helper(py)?);
     #[cfg(not(feature = "sql"))]
@@ -126,20 +127,20 @@ pub(crate) fn serve(
 
 #[pymethods]
 impl Agent {
-    /// Where it serves.
+    /// Returns the address of the agent.
     #[getter]
     fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Stops it.
+    /// Stops the agent.
     fn close(&self, py: Python<'_>) {
         let serving = self.serving.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         py.detach(|| drop(serving));
     }
 }
 
-/// Makes ready to speak with nodes.
+/// Opens a client of nodes.
 #[pyfunction]
 #[pyo3(signature = (addresses, credentials, deadline, partial, node_memory))]
 pub(crate) fn connect(
@@ -170,7 +171,7 @@ pub(crate) fn connect(
 }
 
 impl Nodes {
-    /// The nodes as a target, for one call.
+    /// Returns the nodes as a target, for one call.
     pub(crate) fn target(&self) -> Target {
         Target::Nodes(self.begin())
     }
@@ -181,13 +182,13 @@ impl Nodes {
         self.connection.clone()
     }
 
-    /// The nodes, for one call.
+    /// Returns the nodes, for one call.
     pub(crate) fn begin(&self) -> OnNodes {
         let nodes = self.on.nodes.begin(self.connection.deadline.and_then(Deadline::after));
         OnNodes { nodes, options: self.on.options.clone() }
     }
 
-    /// Does `work` with the nodes on a thread of its own.
+    /// Runs `work` with the nodes on a separate thread.
     fn run<T: Send + 'static, E: Tells + Send + 'static>(
         &self,
         py: Python<'_>,
@@ -201,13 +202,13 @@ impl Nodes {
 
 #[pymethods]
 impl Nodes {
-    /// Their addresses.
+    /// Returns the addresses of the nodes.
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.on.nodes.addresses().map(str::to_string).collect()
     }
 
-    /// How each of them is, as JSON.
+    /// Returns the status of each node, as JSON.
     fn status(&self, py: Python<'_>, job: &Job) -> PyResult<String> {
         let found = self.run(py, job, |_, nodes| Ok::<_, Error>(nodes.status()))?;
         let one = |node: &NodeStatus| match &node.status {
@@ -217,7 +218,7 @@ impl Nodes {
         to_json(&found.iter().map(one).collect::<Vec<Value>>())
     }
 
-    /// The files that they hold, and those of them that gave no answer, as JSON.
+    /// Returns the files of the nodes as JSON, and the errors of nodes without an answer.
     fn ls(&self, py: Python<'_>, job: &Job) -> PyResult<(String, Vec<String>)> {
         let (files, lost) = self.run(py, job, |_, nodes| {
             let catalog = nodes.catalog()?;
@@ -231,12 +232,12 @@ impl Nodes {
         Ok((to_json(&files)?, lost))
     }
 
-    /// Removes a dataset, and gives the number of nodes that had some of it.
+    /// Removes a dataset, and returns the number of nodes that had some of its pieces.
     fn rm(&self, py: Python<'_>, job: &Job, name: String) -> PyResult<usize> {
         self.run(py, job, move |_, nodes| nodes.remove(name.strip_prefix("store:").unwrap_or(&name)))
     }
 
-    /// Spreads a file over all nodes, and gives what was done, as JSON.
+    /// Spreads a file over all nodes, and returns a summary as JSON.
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn put(
         &self,
@@ -287,7 +288,7 @@ impl Nodes {
         to_json(&loaded)
     }
 
-    /// Writes a file of the nodes to `path`, which appears whole or not at all, and gives its length.
+    /// Writes a file of the nodes to `path`, which appears complete or not at all, and returns its length.
     fn get(&self, py: Python<'_>, job: &Job, name: String, path: PathBuf) -> PyResult<u64> {
         let (path, options) = (file(path), RunOptions { partial: false, ..self.on.options.clone() });
         self.run(py, job, move |job, nodes| {
@@ -301,7 +302,7 @@ impl Nodes {
         })
     }
 
-    /// Follows pointers through a file, and gives where chains got, as JSON.
+    /// Follows pointers through a file, and returns the ends of all chains as JSON.
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn traverse(
         &self,

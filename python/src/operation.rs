@@ -1,4 +1,4 @@
-//! Operations: a request as JSON, a target and a job give a run.
+//! Operations: starts a run from a request in JSON, a target and a job.
 
 use std::{
     path::PathBuf,
@@ -26,11 +26,13 @@ use crate::{
     run::{Facts, Out, Run, file, start},
 };
 
-/// How long compressing may take to stop: zstd works on a block of 32 MiB, for ten seconds and more, and hears nothing meanwhile.
+/// The longest wait for compression to stop after a signal: zstd works on a block of 32 MiB for ten seconds
+/// or more without a check.
 const STOP_PATIENCE: Duration = Duration::from_millis(800);
 
-/// Starts an operation, here or on nodes. `inputs` and `output` stand beside the request, whose `tables` (of a query) have names and
-/// files. An input that cannot be read is passed over where `skip` says so, else it ends the run.
+/// Starts an operation, locally or on nodes. `inputs` and `output` are passed beside the request; `tables`
+/// are the named tables of a query with their files. With `skip`, unreadable inputs are skipped; otherwise
+/// the first one ends the run.
 #[pyfunction]
 #[pyo3(signature = (job, request, *, inputs, output=None, tables=None, nodes=None, skip=false))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
@@ -54,7 +56,7 @@ pub(crate) fn operate(
     let _ = (py, tables);
     let inputs = inputs.into_iter().map(file).collect();
     let gives_best = entry.name == "count words" && request["top"].as_u64() > Some(0);
-    // Operations that give their rows leave the file to the run; all others write it.
+    // The run writes the output of operations that return rows; all other operations write their own output.
     let (of_run, output) = match gives_best || entry.name == "search" {
         true => (output, None),
         false => (None, output.map(file)),
@@ -77,7 +79,7 @@ pub(crate) fn operate(
     })
 }
 
-/// Runs an operation. The first input that fails ends it, unless such inputs are passed over.
+/// Runs an operation. The first input that fails ends the operation, unless such inputs are skipped.
 fn work(
     entry: &ops::Entry,
     request: &Value,
@@ -105,7 +107,7 @@ fn work(
     }
 }
 
-/// Gives the most frequent words, of which the answer has pairs of word and count, as rows.
+/// Sends the most frequent words of the answer, pairs of word and count, as rows.
 fn give_best(best: &Value, job: &Execution, out: &mut Out) -> tables::Result<()> {
     let pairs = best.as_array().into_iter().flatten();
     let (words, counts): (Vec<&str>, Vec<u64>) =
@@ -119,7 +121,7 @@ fn give_best(best: &Value, job: &Execution, out: &mut Out) -> tables::Result<()>
     out.end()
 }
 
-/// The exception for an operation that this build does not have.
+/// Returns the exception for an operation that this build lacks.
 fn unknown(request: &Value, error: ops::Error) -> PyErr {
     #[cfg(not(feature = "full"))]
     if let Some(error) = request["operation"].as_str().and_then(crate::absent::lacking) {

@@ -1,4 +1,4 @@
-//! Runs: a thread that works, and rows that Python has from it one batch after the other.
+//! Runs: a working thread whose rows Python takes one batch after the other.
 //!
 //! ```text
 //!   work ─► Out ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
@@ -35,22 +35,22 @@ use crate::{
     job::{Received, TICK, receive, to_json},
 };
 
-/// How often a thread looks whether another one still waits for rows.
+/// The interval at which a thread checks for the end of another thread's wait for rows.
 const BUSY_TICK: Duration = Duration::from_millis(1);
 
-/// A job that runs, whose rows can be had once.
+/// A running job whose rows can be read once.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Run {
     slot: Mutex<Slot>,
     ended: Mutex<Ended>,
 }
 
-/// The way to the thread that works.
+/// The connection to the working thread.
 enum Slot {
     Open(Running),
     /// A thread of Python waits for rows.
     Busy,
-    /// The last row was given, the run failed, or it was closed: the thread has ended.
+    /// The last row was returned, the run failed, or the run was closed: the thread has ended.
     Closed,
 }
 
@@ -71,7 +71,7 @@ struct Ended {
 /// The answer of a run.
 pub(crate) struct Facts {
     pub summary: Value,
-    /// The counters, where they are not those of the job here.
+    /// The counters, if they differ from those of the local job.
     pub report: Option<Value>,
 }
 
@@ -93,11 +93,11 @@ enum Message {
 pub(crate) enum Piece {
     Columns(Columns),
     Rows(Batch),
-    /// The words about an input that could not be read, and was passed over.
+    /// The error of an input that was skipped.
     Skipped(String),
 }
 
-/// Takes the rows of a run: for Python, or for a file.
+/// The receiver of a run's rows, for Python or for a file.
 pub(crate) struct Out {
     cancel: Cancel,
     sender: SyncSender<Message>,
@@ -112,7 +112,7 @@ fn send(sender: &SyncSender<Message>, message: Message) -> Result<(), store::Err
 }
 
 impl Out {
-    /// Begins with columns.
+    /// Receives the columns.
     pub(crate) fn begin(&mut self, schema: &SchemaRef, budget: &Budget) -> tables::Result<()> {
         match &self.path {
             None => send(&self.sender, Message::Columns(schema.clone()))?,
@@ -121,7 +121,7 @@ impl Out {
         Ok(())
     }
 
-    /// Takes some rows.
+    /// Receives some rows.
     pub(crate) fn batch(&mut self, batch: RecordBatch) -> tables::Result<()> {
         self.check_cancelled()?;
         self.rows += batch.num_rows() as u64;
@@ -131,7 +131,7 @@ impl Out {
         }
     }
 
-    /// Takes the end: a file appears.
+    /// Receives the end of all rows; a file is published.
     pub(crate) fn end(&mut self) -> tables::Result<()> {
         self.check_cancelled()?;
         self.writer.take().map_or(Ok(()), |writer| writer.finish().map(drop))
@@ -141,7 +141,7 @@ impl Out {
         if self.cancel.is_cancelled() { Err(store::Error::Cancelled) } else { Ok(()) }
     }
 
-    /// Gives a function that tells of an input that was passed over.
+    /// Returns a function that reports a skipped input.
     #[cfg(any(feature = "records", feature = "text"))]
     pub(crate) fn skips(&self) -> impl Fn(String) -> Result<(), store::Error> + Send + Sync + use<> {
         let sender = self.sender.clone();
@@ -168,8 +168,8 @@ impl ops::Rows for Out {
     }
 }
 
-/// Starts a job on a thread of its own. `output` is the file for the rows that `work` gives to [`Out`]. A job that has not stopped for
-/// `patience` after a signal is left to end by itself.
+/// Starts a job on a separate thread. `output` is the file for the rows that `work` passes to [`Out`]. A job
+/// that has not stopped within `patience` after a signal is left to end by itself.
 pub(crate) fn start(
     job: Execution,
     output: Option<PathBuf>,
@@ -178,7 +178,7 @@ pub(crate) fn start(
 ) -> PyResult<Run> {
     let path = output.map(file);
     if let Some(path) = &path {
-        // Before hours of work and not after them.
+        // An error in the path is reported before the work, not after.
         TableWriter::check_path(path).map_err(to_python)?;
     }
     let (sender, messages) = sync_channel(1);
@@ -187,7 +187,7 @@ pub(crate) fn start(
         let cancel = own.cancel().clone();
         let mut out = Out { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
         let worked = work(&own, &mut out);
-        // The scratch of the job goes with its last owner.
+        // The job's scratch space is removed with its last owner.
         drop(own);
         let Out { sender, writer, rows, written, .. } = out;
         drop(writer);
@@ -204,7 +204,7 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Running {
-    /// Waits until the thread has let go of the job.
+    /// Waits until the thread has dropped the job.
     fn join(self, py: Python<'_>) {
         let Running { job, messages, worker, .. } = self;
         drop(messages);
@@ -216,7 +216,7 @@ impl Running {
         .unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    /// Stops the job, and waits until it has stopped, or a signal comes.
+    /// Cancels the job, and waits until the job has ended or a signal comes.
     fn stop(self, py: Python<'_>) -> PyResult<()> {
         self.job.cancel().cancel();
         let Running { job, messages, worker, .. } = self;
@@ -232,7 +232,8 @@ impl Running {
 }
 
 impl Run {
-    /// The way to the thread, unless it has ended: no other thread of Python has it until it is put back.
+    /// Takes the connection to the thread, unless the thread has ended; other threads of Python wait until
+    /// the connection is put back.
     fn take(&self, py: Python<'_>) -> Option<Running> {
         loop {
             let mut slot = lock(&self.slot);
@@ -261,7 +262,7 @@ impl Run {
                     let end = signal.map_or_else(|| end.map_err(Raised::raise), Err);
                     return (Slot::Closed, end.map(|end| self.end(end, report)));
                 }
-                // A thread that panics ends without a word: joining it goes on with the panic.
+                // A thread that panics ends without a message: joining the thread resumes the panic.
                 Received::Ended => {
                     running.join(py);
                     unreachable!("a thread that ends has sent");
@@ -286,7 +287,7 @@ impl Run {
 
 #[pymethods]
 impl Run {
-    /// The columns, then some rows, or what is wrong with an input that was passed over; `None` at the end.
+    /// Returns the columns, then some rows, or the error of a skipped input; `None` at the end.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Piece>> {
         let Some(running) = self.take(py) else { return Ok(None) };
         let (slot, piece) = self.advance(py, running);
@@ -294,17 +295,17 @@ impl Run {
         piece
     }
 
-    /// The summary, the counters and the number of rows of a run at its end, as JSON.
+    /// Returns the summary, the counters and the number of rows of a completed run, as JSON.
     fn facts(&self) -> PyResult<String> {
         to_json(&lock(&self.ended).facts)
     }
 
-    /// The files that a run at its end has written and named itself.
+    /// Returns the files that a completed run has written and named itself.
     fn written(&self) -> Vec<PathBuf> {
         lock(&self.ended).written.clone()
     }
 
-    /// Stops the job, and waits until it has stopped.
+    /// Cancels the job, and waits until the job has ended.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(running) = self.take(py) else { return Ok(()) };
         let stopped = running.stop(py);
@@ -322,33 +323,34 @@ impl Drop for Run {
     }
 }
 
-/// Columns, which `pyarrow.schema` takes.
+/// Columns in the form that `pyarrow.schema` takes.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Columns(SchemaRef);
 
 #[pymethods]
 impl Columns {
-    /// Arrow's C schema.
+    /// Returns the columns as Arrow's C schema.
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
         let schema = FFI_ArrowSchema::try_from(self.0.as_ref()).map_err(arrow_error)?;
         PyCapsule::new_with_value(py, schema, c"arrow_schema")
     }
 }
 
-/// Some rows; `pyarrow.record_batch` and others take them without a copy.
+/// Some rows; `pyarrow.record_batch` and other functions take them without a copy.
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Batch(RecordBatch);
 
 #[pymethods]
 impl Batch {
-    /// Arrow's C schema and array. The capsules own what they hold, and share the buffers with this batch.
+    /// Returns Arrow's C schema and array. The capsules own their contents, and share the buffers with this
+    /// batch.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
         py: Python<'py>,
         requested_schema: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
-        // The protocol lets a producer ignore the wish for other types.
+        // The protocol allows a producer to ignore requested types.
         let _ = requested_schema;
         let (array, schema) = to_ffi(&StructArray::from(self.0.clone()).into_data()).map_err(arrow_error)?;
         Ok((
@@ -362,7 +364,7 @@ fn arrow_error(error: ArrowError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// A path as Python means it: `-` is a file of that name, not a standard stream.
+/// Converts a path from Python, where `-` is a file of that name, not a standard stream.
 pub(crate) fn file(path: PathBuf) -> PathBuf {
     if path == Path::new("-") { PathBuf::from("./-") } else { path }
 }

@@ -1,4 +1,4 @@
-//! Queries on their way to Python, from the process in which each of them runs.
+//! Queries in child processes, whose rows are passed to Python.
 
 use std::{env, path::PathBuf, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     run::{Facts, Out, Run, file, start},
 };
 
-/// Counters of a job that the process of its query tells.
+/// The counters of a job that come from the query's process.
 const OF_PROCESS: [&str; 7] = [
     "memory_reserved_bytes_max",
     "memory_resident_bytes_max",
@@ -33,7 +33,7 @@ const OF_PROCESS: [&str; 7] = [
     "levels",
 ];
 
-/// Passes on what comes. The process waits while nobody takes it.
+/// Passes rows on. The process waits until the rows are taken.
 struct Passing<'a> {
     out: &'a mut Out,
     budget: &'a Budget,
@@ -49,7 +49,8 @@ impl Reply for Passing<'_> {
     }
 }
 
-/// Starts the query of a request; each of `tables` has a name and files. With an `output` the process writes the rows to that file.
+/// Starts the query of a request; each of `tables` has a name and files. With an `output`, the process writes
+/// the rows to that file.
 pub(crate) fn query(
     py: Python<'_>,
     job: &Job,
@@ -76,7 +77,7 @@ pub(crate) fn query(
     start(job.execution()?, None, Duration::MAX, move |_, out| ask(&stored, &helper, asked, out))
 }
 
-/// Runs a query in a process, and passes on what comes of it.
+/// Runs a query in a child process, and passes its rows on.
 fn ask(job: &store::Job, helper: &Helper, asked: Asked, out: &mut Out) -> Result<Facts, Raised> {
     let limits = limits(job.budget());
     let mut passing = Passing { out, budget: job.budget() };
@@ -86,7 +87,7 @@ fn ask(job: &store::Job, helper: &Helper, asked: Asked, out: &mut Out) -> Result
         |error| Raised::other(format!("the query's process ended with other words than expected: {error}"));
     match serde_json::from_value(end).map_err(unexpected)? {
         End::Done { summary, report } => {
-            // The counters of this process, where the other told none.
+            // The other counters are those of this process.
             let mut own = json!(job.report());
             for key in OF_PROCESS {
                 if let Some(value) = report.get(key) {

@@ -1,4 +1,4 @@
-//! The store, and how graphs come into it.
+//! The store, and the creation of graphs in it.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ pub(crate) struct Store(store::Store);
 
 #[cfg(feature = "nodes")]
 impl Store {
-    /// The store itself.
+    /// Returns the underlying store.
     pub(crate) fn get(&self) -> store::Store {
         self.0.clone()
     }
@@ -44,13 +44,13 @@ impl Store {
         py.detach(|| store::Store::open(path)).map(Store).map_err(to_python)
     }
 
-    /// The folder.
+    /// Returns the folder of the store.
     #[getter]
     fn path(&self) -> PathBuf {
         self.0.path().to_path_buf()
     }
 
-    /// What is known of each graph, as a JSON list.
+    /// Returns the properties of each graph, as a JSON list.
     fn graphs(&self, py: Python<'_>) -> PyResult<String> {
         to_json(&py.detach(|| graph::list(&self.0)).map_err(to_python)?)
     }
@@ -71,12 +71,12 @@ impl Store {
         Job::start(&self.0, memory, threads)
     }
 
-    /// Name, number, kind and size of each dataset, as a JSON list.
+    /// Returns name, number, kind and size of each dataset, as a JSON list.
     fn datasets(&self, py: Python<'_>) -> PyResult<String> {
         py.detach(|| files::datasets(&self.0))
     }
 
-    /// What is known of a dataset and its files, as JSON.
+    /// Returns the properties of a dataset and its files, as JSON.
     fn dataset_files(&self, py: Python<'_>, name: &str) -> PyResult<String> {
         py.detach(|| files::files(&self.0, name))
     }
@@ -127,7 +127,7 @@ impl Store {
         .map(Graph)
     }
 
-    /// Generates a graph as Graph500 does.
+    /// Generates a graph by the rules of Graph500.
     #[pyo3(signature = (job, name, *, scale, edge_factor, seed, reverse))]
     #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
     fn generate_kronecker(

@@ -1,4 +1,4 @@
-"""The textbook versions: small, slow, in memory, and written without looking at the fast ones."""
+"""Textbook versions of the algorithms: small, slow, in memory, and independent of the fast versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def both_ways(edges: Iterable[Edge]) -> set[Edge]:
 
 
 def pagerank(vertices: list[int], edges: set[Edge], iterations: int, damping: float) -> dict[int, float]:
-    """LDBC Graphalytics: dangling mass is spread evenly."""
+    """PageRank by LDBC Graphalytics: the rank of dangling vertices is distributed evenly."""
     out: dict[int, int] = defaultdict(int)
     for source, _ in edges:
         out[source] += 1
@@ -30,7 +30,7 @@ def pagerank(vertices: list[int], edges: set[Edge], iterations: int, damping: fl
 
 
 def bfs(vertices: list[int], edges: set[Edge], source: int) -> dict[int, tuple[int | None, int | None]]:
-    """Give parent and level: of the possible parents the smallest."""
+    """Return parent and level; the parent is the smallest possible one."""
     following = _following(edges)
     levels = {source: 0}
     queue = deque([source])
@@ -48,7 +48,7 @@ def bfs(vertices: list[int], edges: set[Edge], source: int) -> dict[int, tuple[i
 
 
 def components(vertices: list[int], edges: set[Edge]) -> dict[int, int]:
-    """Union-find; the smallest vertex of a component is its root."""
+    """Weakly connected components by union-find; the smallest vertex of a component is its root."""
     above = {vertex: vertex for vertex in vertices}
 
     def root(vertex: int) -> int:
@@ -63,7 +63,7 @@ def components(vertices: list[int], edges: set[Edge]) -> dict[int, int]:
 
 
 def distances(weights: dict[Edge, float], source: int) -> dict[int, float]:
-    """Dijkstra 1959, with a heap."""
+    """Shortest paths by Dijkstra (1959), with a heap."""
     following: dict[int, list[tuple[int, float]]] = defaultdict(list)
     for (start, end), weight in weights.items():
         following[start].append((end, weight))
@@ -80,13 +80,13 @@ def distances(weights: dict[Edge, float], source: int) -> dict[int, float]:
 
 
 def communities(vertices: list[int], edges: set[Edge], directed: bool, iterations: int) -> dict[int, int]:
-    """LDBC Graphalytics: all vertices at once, ties to the smallest label."""
+    """Label propagation by LDBC Graphalytics: synchronous, ties to the smallest label."""
     around = _following(edges)
     if directed:
         for source, target in edges:
             around[target].append(source)
     else:
-        # A loop is entered from both of its ends.
+        # A self-loop counts twice, once for each of its ends.
         for source, target in edges:
             if source == target:
                 around[source].append(target)
@@ -101,7 +101,7 @@ def communities(vertices: list[int], edges: set[Edge], directed: bool, iteration
 
 
 def clustering(vertices: list[int], edges: set[Edge]) -> dict[int, float]:
-    """LDBC Graphalytics: edges between neighbours over pairs of neighbours."""
+    """Clustering coefficients by LDBC Graphalytics: edges between neighbours over pairs of neighbours."""
     around: dict[int, set[int]] = defaultdict(set)
     for source, target in edges:
         if source != target:
@@ -117,7 +117,7 @@ def clustering(vertices: list[int], edges: set[Edge]) -> dict[int, float]:
 
 
 def betweenness(vertices: list[int], edges: set[Edge], sources: list[int]) -> dict[int, float]:
-    """Brandes 2001, algorithm 1, from the given sources."""
+    """Betweenness by Brandes (2001), algorithm 1, from the given sources."""
     following = _following(edges)
     centrality = dict.fromkeys(vertices, 0.0)
     for source in sources:

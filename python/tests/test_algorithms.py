@@ -1,4 +1,4 @@
-"""Every algorithm against its textbook version, on random graphs."""
+"""Each algorithm against its textbook version, on random graphs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import oracles
 
 @dataclass
 class Case:
-    """A graph, and the same as plain Python."""
+    """A graph, and the same graph as plain Python data."""
 
     graph: inshore.Graph
     vertices: list[int]
     edges: set[oracles.Edge]
 
 
-# Few edges make many components, many edges few.
+# The first graphs have few edges and many components, the last graphs many edges and few components.
 SHAPES = [
     (seed, vertices, edges)
     for seed, (vertices, edges) in enumerate([(1, 1), (30, 20), (200, 300), (300, 2000)])
@@ -43,7 +43,7 @@ def case(shape: tuple[int, int, int], request: pytest.FixtureRequest, store: ins
     table = pa.table({"source": drawn[:, 0], "target": drawn[:, 1]})
     pairs = {(int(source), int(target)) for source, target in drawn}
     undirected = request.param == "undirected"
-    # What a self-loop of an undirected graph does to a rank is the Rust tests' matter.
+    # The Rust tests cover the effect of a self-loop in an undirected graph on ranks.
     loose = undirected and len(pairs) > 1
     graph = store.import_edges(
         table, name="case", undirected=undirected, drop_loops=loose, memory="16MiB", threads=2

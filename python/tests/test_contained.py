@@ -1,4 +1,4 @@
-"""A query has a process of its own: its limit, its end, and the state that it leaves behind."""
+"""Queries in child processes: the limit, the end, and the state that remains."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ import inshore
 
 MIB = 1 << 20
 BUDGET = 24 * MIB
-# Beside the budget: what a query may have, and what no cgroup of the budget and so much may end.
+# The memory beside the budget: the limit of a query, and a cgroup limit that never ends a query.
 BESIDE = 64 * MIB
 BESIDE_IN_GROUP = 96 * MIB
-# Seconds that a test waits for what has to happen. Only a test that fails waits so long.
+# The longest wait for an event in seconds. Only a failing test waits so long.
 PATIENCE = 120
 
 SLOW = (
@@ -40,8 +40,8 @@ def columns(column: Callable[[int], str]) -> str:
     return ", ".join(column(number) for number in range(200))
 
 
-# Queries that take much of little, and what comes of each where the memory is enough. `t` has 60,000 rows:
-# 20,000 keys `k` with three texts `s` of 60 bytes each.
+# Queries that need much memory for few rows, with their results under a sufficient budget. `t` has 60,000
+# rows: 20,000 keys `k` with three texts `s` of 60 bytes each.
 HOSTILE: dict[str, tuple[str, int | None]] = {
     "repeat": (f"SELECT {columns(lambda n: f'repeat(s, {n % 10 + 20}) AS c{n}')} FROM t", None),
     "repeat and sum": (
@@ -90,7 +90,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def running(code: str, *arguments: object, shell: str = "") -> Iterator[subprocess.Popen[str]]:
-    """Run `code` in a Python of its own, after a line of a shell, and kill it behind the block."""
+    """Run `code` in another Python, after a line of shell code, and kill the process after the block."""
     command = ["/bin/sh", "-c", f'{shell} exec "$0" "$@"', sys.executable, "-c", textwrap.dedent(code)]
     command += map(str, arguments)
     pipe = subprocess.PIPE
@@ -102,7 +102,7 @@ def running(code: str, *arguments: object, shell: str = "") -> Iterator[subproce
 
 
 def children(process: int) -> list[int]:
-    """Give the processes that this one started, but for those that have ended."""
+    """Return the living child processes of a process."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -127,7 +127,7 @@ def scratch(store: inshore.Store) -> list[str]:
 
 
 class Group:
-    """A memory cgroup of a test."""
+    """A memory cgroup for a test."""
 
     def __init__(self, limit: int) -> None:
         for root, name in [("memory", "memory.limit_in_bytes"), ("", "memory.max")]:
@@ -141,7 +141,7 @@ class Group:
         pytest.skip("no memory cgroup can be made here")
 
     def own_bytes(self) -> int:
-        """Count the bytes of its processes that belong to no file."""
+        """Count the bytes of the cgroup's processes that do not belong to a file."""
         lines = (self.path / "memory.stat").read_text().splitlines()
         found = dict(line.split() for line in lines)
         return int(found.get("anon", found.get("rss", 0))) + int(found.get("shmem", 0))
@@ -149,7 +149,7 @@ class Group:
 
 @pytest.fixture
 def group() -> Iterator[Group]:
-    # The interpreter of the tests is not what is measured: 64 MiB are for the one that they start.
+    # The interpreter of the tests is not measured: 64 MiB are for the interpreter that they start.
     made = Group(BUDGET + BESIDE_IN_GROUP + 64 * MIB)
     yield made
     until("its processes end", lambda: not (made.path / "cgroup.procs").read_text())
@@ -178,7 +178,7 @@ def test_whatever_is_asked_the_interpreter_lives_on_within_the_memory(table: Pat
         answers: list[dict[str, object]] = []
         peak = 0
         before = None
-        # The first one is a query as any: its extension and pyarrow are loaded then.
+        # The first query loads its extension and pyarrow.
         for what, (query, value) in {"first": ("SELECT 1 AS n", 1), **HOSTILE}.items():
             reader = threading.Thread(target=lambda: answers.append(json.loads(stdout.readline())))
             reader.start()
@@ -292,7 +292,7 @@ def test_a_large_answer_comes_as_it_is_read() -> None:
     rows, nbytes, grown = map(int, out.split())
     assert rows == 4_000_000
     assert nbytes > 800_000_000
-    # Some messages of half a MiB that wait, and what the allocator keeps.
+    # Some waiting messages of half a MiB, and memory that the allocator keeps.
     assert grown <= 24 * MIB, f"{grown / MIB} MiB"
 
 
@@ -323,7 +323,7 @@ def test_types_come_back_as_they_went(store: inshore.Store) -> None:
     none = store.sql(f"{query} WHERE text = 'none'", tables={"t": table}, memory=BUDGET).table()
     assert none.schema.equals(found.schema)
     assert none.num_rows == 0
-    # Each batch has a dictionary of its own.
+    # Each batch has its own dictionary.
     text = "arrow_cast('v' || (value / 30000 + value % 3), 'Dictionary(Int32, Utf8)')"
     query = f"SELECT value, {text} AS category FROM generate_series(0, 99999)"
     rows = store.sql(query, memory=BUDGET).reader().read_all().to_pylist()

@@ -1,4 +1,4 @@
-"""Datasets as files through fsspec: what other libraries read and write, and what is refused."""
+"""Datasets as files through fsspec: reads and writes by other libraries, and refused operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job promises while it runs: it can be stopped, it lets others run, it keeps to its memory."""
+"""The promises of a running job: cancellation, concurrency with other threads, bounded memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 import inshore
 
 MIB = 1 << 20
-# Seconds that a test waits for what has to happen. Only a test that fails waits so long.
+# The longest wait for an event in seconds. Only a failing test waits so long.
 PATIENCE = 120
 
 
 @contextmanager
 def running(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
-    """Run `code` in a Python of its own, which hears Ctrl-C even if these tests run where nobody does."""
+    """Run `code` in another Python that receives Ctrl-C, even if the tests ignore the signal."""
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     command = [sys.executable, "-c", listen + textwrap.dedent(code), *map(str, arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -34,7 +34,7 @@ def running(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_until_idle(process: subprocess.Popen[str]) -> None:
-    """Wait until no thread runs or wants to; one that the machine gives no time to wants to."""
+    """Wait until all threads sleep; a thread that is runnable but not scheduled does not count as asleep."""
     until = time.monotonic() + PATIENCE
     looks = 0
     while looks < 20:
@@ -223,7 +223,7 @@ print(status("VmHWM:") - before)
 
 @pytest.fixture(scope="session")
 def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a store with a graph whose edges alone are four times the budget below, and a text beside it."""
+    """Make a store with a graph whose edges alone have four times the budget below, and a text beside it."""
     path = tmp_path_factory.mktemp("big") / "store"
     graph = inshore.Store(path).generate_kronecker(scale=20, name="kron")
     assert graph.info.entries * 4 > 3.5 * 16 * MIB

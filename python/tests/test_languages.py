@@ -1,4 +1,4 @@
-"""Telling languages, on a few sentences."""
+"""Language identification, on a few sentences."""
 
 from __future__ import annotations
 

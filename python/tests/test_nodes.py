@@ -1,4 +1,4 @@
-"""Nodes, against the same work done here."""
+"""Nodes, against the same work on the local machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_is_put_is_searched_and_counted_as_here(
     assert nodes.rm("words.txt") == 3
     assert nodes.ls() == []
     assert [node["status"]["name"] for node in nodes.status()] == ["python"] * 3
-    # WebAssembly is contained by a helper that Python is not.
+    # A WebAssembly module needs a helper process, and Python is not one.
     assert "wasm" not in nodes.status()[0]["status"]["kinds"]
 
 
@@ -93,7 +93,7 @@ def files(tmp_path: Path, text: Path) -> dict[str, Path]:
     }
 
 
-# What is asked of a target about a file. Each answer is a table.
+# Verbs over one file, for any target. The result of each is a table.
 ASKED: dict[str, tuple[str, Callable[[inshore.Verbs, Any], inshore.Result]]] = {
     "sort": ("table", lambda to, path: to.sort(path, by=[("size", "descending"), "name"], memory=BUDGET)),
     "sort unique": ("table", lambda to, path: to.sort(path, by="name", unique=True, memory=BUDGET)),
@@ -121,7 +121,7 @@ ASKED: dict[str, tuple[str, Callable[[inshore.Verbs, Any], inshore.Result]]] = {
     ),
     "search": ("text", lambda to, path: to.search(r"\bw7\b", path, spans=True, memory=BUDGET)),
 }
-# And what is written to a file.
+# Verbs whose result is a file.
 WRITTEN: dict[str, tuple[str, Callable[[inshore.Verbs, Any], inshore.Result]]] = {
     "lines": ("text", lambda to, path: to.sort_lines(path, unique=True, memory=BUDGET)),
     "records": ("records", lambda to, path: to.sort_records(path, record_bytes=6, key=(1, 3), memory=BUDGET)),
@@ -146,7 +146,7 @@ def test_every_verb_gives_on_nodes_what_it_gives_here(
         for what, (kind, ask) in ASKED.items():
             here, there = ask(store, files[kind]).table(), ask(nodes, f"store:{files[kind].name}")
             found = there.table()
-            # Files have other names there.
+            # The names of files differ on nodes.
             named = [name for name in here.column_names if name in {"path", "source"}]
             assert found.drop_columns(named).to_pydict() == here.drop_columns(named).to_pydict(), what
             assert here.num_rows > 0, what
@@ -272,7 +272,7 @@ def test_a_lost_node_is_made_up_for_or_named(text: Path, tmp_path: Path) -> None
         nodes.put(text, "single", piece="64KiB", memory=BUDGET)
         whole = nodes.search_count("w7", "safe", memory=BUDGET).table()
         agents[1].close()
-        # A connection that was made before is found to be lost; a new one is refused at once.
+        # A client with an open connection would report a lost node; a new client is refused at once.
         nodes = inshore.connect(addresses)
         again = nodes.search_count("w7", "safe", memory=BUDGET).table()
         assert again.equals(whole)

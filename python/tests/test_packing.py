@@ -1,4 +1,4 @@
-"""Compressing, decompressing and checksums, against gzip, bz2, zlib and hashlib."""
+"""Compression, decompression and checksums, against gzip, bz2, zlib and hashlib."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ALGORITHMS = {"sha256": 64, "blake3": 64, "md5": 32, "xxh64": 16, "crc32": 8}
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Some megabytes that can be compressed."""
+    """Return a file of some megabytes of compressible bytes."""
     path = tmp_path / "data.bin"
     path.write_bytes(np.random.default_rng(1).integers(0, 9, 5_000_000, dtype=np.uint8).tobytes())
     return path

@@ -1,4 +1,4 @@
-"""How rows reach the user."""
+"""The ways of rows to the user."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_result_tells_what_it_cost(graph: inshore.Graph) -> None:
     result = graph.pagerank(iterations=3, memory=32 << 20, threads=1)
     result.table()
     cost = result.report
-    # What only a measured drive has may be absent.
+    # Fields of a measured drive may be absent.
     assert inshore.Report.__required_keys__ <= set(cost) <= set(inshore.Report.__annotations__)
     assert set(result.summary) <= set(inshore.Summary.__annotations__)
     assert result.summary["supersteps"] == 3
@@ -183,7 +183,7 @@ def test_every_way_to_the_rows_gives_the_same(store: inshore.Store) -> None:
             assert frame.to_dict(as_series=False) == expected.to_pydict()
         duckdb = pytest.importorskip("duckdb")
         assert duckdb.sql("SELECT sum(size) FROM result").fetchall() == [(6,)]
-        # A result is a table of the next verb.
+        # The next verb accepts a result as a table.
         again = store.sort(result, by=[("size", "descending")], memory="16MiB").table()
         assert again["size"].to_pylist() == [3, 2, 1]
         assert "has run" in repr(result)

@@ -1,4 +1,4 @@
-"""Searching, against Python's own `re`."""
+"""Search, against Python's own `re`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def written(folder: Path, name: str, seed: int, lines: int = 3000) -> Path:
 
 
 def model(path: Path, pattern: str, *, invert: bool = False, flags: int = 0) -> list[dict[str, object]]:
-    """Find what a search finds, line by line."""
+    """Return the expected matches of a search, line by line."""
     found = []
     offset = 0
     for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):
@@ -183,7 +183,7 @@ def test_a_search_whose_reader_goes_stops(tmp_path: Path) -> None:
     before = threads()
     reader = inshore.search("fox", pipe, memory="16MiB", threads=2).reader()
     assert reader.read_next_batch().num_rows > 1
-    # Nobody reads: what is searched meanwhile is bounded.
+    # Without a reader, the search reads a bounded part of the input.
     waiting = -1
     while waiting != sent < 64 << 20:
         waiting = sent

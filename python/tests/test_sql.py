@@ -1,4 +1,4 @@
-"""Questions in SQL, against pyarrow."""
+"""SQL, against pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores, what can be imported, and what is refused."""
+"""Stores, imports, and refused imports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def edges_of(graph: inshore.Graph, tmp_path: Path) -> list[tuple[int, ...]]:
 
 
 def scratch(store: inshore.Store) -> list[str]:
-    """Who is at work on a store, apart from who has graphs open."""
+    """Return the entries of processes that work on a store, without those of open graphs."""
     names = (entry.name for entry in (store.path / "scratch").iterdir())
     return sorted(name for name in names if not name.startswith("reader-"))
 
@@ -177,7 +177,7 @@ def test_a_file_error_has_the_number_of_the_system(store: inshore.Store, tmp_pat
 
 def test_damage_is_found_and_named(store: inshore.Store) -> None:
     graph = store.generate_kronecker(scale=12, name="kron")
-    # Headers, superblock and log are in the first extents; some bits in each extent after them are set.
+    # Headers, superblock and log are in the first extents; some bits of each later extent are set.
     with (store.path / "segment-00000000").open("r+b") as file:
         for extent in range(6, file.seek(0, 2) // (2 << 20) + 1):
             file.seek(extent * (2 << 20) + 100)

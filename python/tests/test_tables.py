@@ -19,7 +19,7 @@ import inshore
 
 @pytest.fixture
 def table() -> pa.Table:
-    """A hundred thousand rows of whole numbers, fractions, text and nulls."""
+    """Return a hundred thousand rows of integers, fractions, text and nulls."""
     random = np.random.default_rng(3)
     count = 100_000
     number = pa.array(random.integers(0, 500, count), mask=random.random(count) < 0.01)

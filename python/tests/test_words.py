@@ -1,4 +1,4 @@
-"""Counting words, against `collections.Counter`."""
+"""Word counts, against `collections.Counter`."""
 
 from __future__ import annotations
 

@@ -1,25 +1,33 @@
-//! A kind of work that a node does in a process of its own: one of which nobody can foretell how much memory it takes, or when it
-//! ends.
+//! Runs a kind of work in a child process of the node, for work whose memory and duration cannot be
+//! predicted.
 //!
 //! ```text
-//!   node                                               its program once more
-//!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job there
-//!     Sources ◄── which piece is next? ──────────────── Work
+//!   node                                               child process
+//!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job
+//!     Sources ◄── request for a piece ───────────────── Work
 //!        └─────── a piece, or none ───────────────────►  │
 //!     Reply   ◄── batches ──────────────────────────────┘
-//!     job     ◄── what was read and written so far, with each message
+//!     job     ◄── counters so far, with each message
 //! ```
 //!
-//! Beyond its memory, when its task is stopped, or with the node, the process is killed: then the task has failed, and everything else
-//! goes on. All of it is within the memory of the task, which is within that of the node: [`own_bytes`] are for the program and what
-//! no budget counts, an eighth, [`ANSWER_BYTES_MIN`] at least, for what is on its way here, the rest is the job's.
+//! The node kills the process when the process exceeds its memory, when its task is cancelled, or when the
+//! node ends. Then only the task fails; all other work goes on. All memory of the process lies within the
+//! memory of the task, which lies within the memory of the node. The memory is split into three parts:
 //!
-//! A message to the node: kind u8, length u64, bytes read, bytes written, pieces repaired and microseconds of the processor so far u64
-//! each, little endian, and that many bytes: of batches, which are pieces of one stream in Arrow's format, in the memory in common, of
-//! all else in the socket; columns that are told before there are rows are a stream without batches. To the node's program: the order in
-//! JSON; then for each question a byte, a length as u32 and that many bytes of JSON, which say what the next piece is; and for each batch a
-//! byte when its place may be taken by the next one. Pieces are waited for in a thread of their own on either side, so that rows,
-//! counters and failures get through meanwhile.
+//! - [`own_bytes`] for the program itself and for memory that no budget counts;
+//! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches on their way to the node;
+//! - the rest for the job.
+//!
+//! A message to the node has a header and a payload. The header holds the kind (u8), then as little-endian
+//! u64: length of the payload, bytes read, bytes written, repaired pieces, and processor time in
+//! microseconds, each counted since the start of the process. A batch is a section of one stream in Arrow's
+//! IPC format and lies in the shared memory; all other payloads go over the socket. Columns that are
+//! announced before the first row are a stream without batches.
+//!
+//! Messages to the process: the order in JSON; for each request for a piece a byte, a length (u32) and a
+//! description of the next piece in JSON; and for each batch a byte that frees the shared memory for the next
+//! batch. On either side a separate thread waits for pieces, so that rows, counters and failures pass
+//! meanwhile.
 //!
 //! Paper: tasks in place, under an operating system that ends them: 2019 thesis 3.2.2.
 
@@ -56,35 +64,37 @@ use serde_json::Value;
 use crate::queries::Queries;
 
 const MIB: u64 = 1 << 20;
-/// What the process takes beside its job's memory: the program's own, plans, what is free between allocations, and what its threads
-/// touch until it is seen that it is too much. Of queries with two threads 23 MiB were seen.
+/// Returns the memory of the process beside the memory of its job, in bytes: the program, plans, free memory
+/// in the allocator, and memory that threads touch before the limit takes effect. Measured for queries with
+/// two threads: 23 MiB.
 pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
 
-/// As many threads as a quarter of this memory has room for; of the least memory two.
+/// Returns the number of threads for which a quarter of this memory has room; at least [`THREADS_MIN`].
 fn threads_within(bytes: u64) -> usize {
     ((bytes / 4).saturating_sub(own_bytes(0)) / (2 * MIB)).max(THREADS_MIN as u64) as usize
 }
 
 const THREADS_MIN: usize = 2;
 
-/// The least for what is on its way to the client.
+/// The least memory for batches on their way to the client.
 pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
 const ANSWER_PART: u64 = 8;
 const ANSWER_BYTES_MAX: u64 = 320 * MIB;
-/// So often a batch is in the memory of the node: as it comes, as the message that is sent, two that wait, and on the wire.
+/// The number of copies of a batch in the memory of the node: as received, as the message to send, two
+/// waiting, and one in the network stack.
 const COPIES: u64 = 5;
-/// The longest words of how it ended, or failed.
+/// The maximal length of a summary or an error message, in bytes.
 const WORDS_BYTES_MAX: usize = 4 << 10;
-/// Room to write batches down that is kept.
+/// The capacity of the encoding buffer that is kept between batches, in bytes.
 const ROOM_BYTES: usize = 1 << 20;
-/// Room for stacks of threads that are not the work's.
+/// The address space for stacks of threads that do not belong to the work.
 const STACK_BYTES: u64 = 128 * MIB;
-/// How soon a wish to stop is noticed, and how often it is told what was read where nothing else is said.
+/// The interval at which cancellation is checked, and at which a silent process reports its counters.
 const TICK: Duration = Duration::from_millis(50);
 
-/// How long what a killed process had in the store is waited for.
+/// The longest wait until the store has reclaimed the space of a killed process.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 
 const COUNTS: u8 = 0;
@@ -93,13 +103,13 @@ const ROWS: u8 = 2;
 const DONE: u8 = 3;
 const FAILED: u8 = 4;
 const BEGUN: u8 = 5;
-/// What the node says: that a batch was taken, and what the next piece is.
+/// The kinds of messages from the node: a batch was taken, and the description of the next piece.
 const TAKEN: u8 = 2;
 const PIECE: u8 = 3;
-/// The longest words about a piece.
+/// The maximal length of the description of a piece.
 const PIECE_BYTES_MAX: u64 = 64 << 10;
 
-/// A kind of work, done in a process of its own.
+/// A kind of work that runs in a child process.
 #[derive(Debug)]
 pub struct WorkApart<W> {
     work: W,
@@ -108,13 +118,14 @@ pub struct WorkApart<W> {
 }
 
 impl<W: Work> WorkApart<W> {
-    /// Done by our own program, which begins with [`crate::child_main_if_asked`]: where it does not, a task fails within 10 s.
-    /// `stack_bytes` tells the room for stacks that the work takes with so many threads.
+    /// Returns a work that runs in a child process of the current program, which has to begin with
+    /// [`crate::child_main_if_asked`]: without that call, tasks fail within 10 s. `stack_bytes` returns the
+    /// bytes of stacks that the work needs with a number of threads.
     pub fn new(work: W, stack_bytes: fn(usize) -> u64) -> WorkApart<W> {
         WorkApart { work, stack_bytes, helper: Helper::own() }
     }
 
-    /// The same, done by another program.
+    /// Returns the same work, run by another program.
     #[must_use]
     pub fn with_helper(self, helper: Helper) -> WorkApart<W> {
         WorkApart { helper, ..self }
@@ -124,20 +135,20 @@ impl<W: Work> WorkApart<W> {
 #[derive(Serialize, Deserialize)]
 struct Order {
     kind: String,
-    /// Folders of its devices: any bytes.
+    /// The paths of the store's folders, one for each device, as raw bytes.
     store: Vec<Vec<u8>>,
     memory_bytes: u64,
-    /// Whether the order itself is within that memory.
+    /// True if `memory_bytes` also covers the order itself.
     is_within: bool,
     threads: usize,
     batch_bytes_max: u64,
     arguments: Value,
-    /// What may be expected of pieces.
+    /// The expected bytes of all pieces.
     bytes: u64,
     count_max: usize,
 }
 
-/// What is said of the next piece: none, or why there is none.
+/// The next piece: `None` after the last, or the reason why a piece is missing.
 type NextPiece = Result<Option<PieceRequest>, String>;
 
 /// The header of a message to the node.
@@ -169,7 +180,7 @@ impl Header {
         Header { kind: bytes[0], length: number(0), counts }
     }
 
-    /// The most bytes of a message of this kind.
+    /// Returns the maximal length of a message of this kind, in bytes.
     fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
         match kind {
             ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
@@ -178,7 +189,7 @@ impl Header {
     }
 }
 
-/// What a process did since it told the last time.
+/// Returns the differences of two readings of a process's counters.
 fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
     ProcessCounts {
         bytes_read: now.bytes_read.saturating_sub(before.bytes_read),
@@ -233,12 +244,14 @@ impl<W: Work> Work for WorkApart<W> {
     }
 }
 
-/// Does a work that has no pieces in a process of its own, with the budget of `job` and what `limits` leave beside that; an answer of any length
-/// that fits into their memory comes back. `helper` is a program that begins with [`apart_main`] where `kind` is one of its works. The
-/// process ends with the thread that calls this.
+/// Runs a work without pieces in a child process, with the budget of `job` and the rest of `limits` for the
+/// process itself. An answer may have any length that fits into the memory of the process. `helper` is a
+/// program that begins with [`apart_main`] and knows the work `kind`. The process ends with the thread that
+/// calls this function.
 ///
 /// # Errors
-/// [`inshore_sandbox::ApartEnd`] where the process did not end well, [`inshore_store::Error::Cancelled`], and what the work failed with, as text.
+/// [`inshore_sandbox::ApartEnd`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and
+/// the failure of the work, as text.
 pub fn run_apart(
     helper: &Helper,
     limits: ApartLimits,
@@ -261,13 +274,13 @@ pub fn run_apart(
     ask(helper, limits, order, job, Sources::of(Vec::new()), reply)
 }
 
-/// Where the store of a job lies, seen from anywhere.
+/// Returns the absolute paths of the folders of a job's store.
 fn folders(job: &Job) -> Result<Vec<Vec<u8>>, Failure> {
     let folder = |path: PathBuf| Ok(path::absolute(path)?.into_os_string().into_vec());
     job.store().folders().into_iter().map(folder).collect()
 }
 
-/// Has a process do what is ordered.
+/// Starts a process, sends the order, and takes the answer.
 fn ask(
     helper: &Helper,
     limits: ApartLimits,
@@ -285,7 +298,7 @@ fn ask(
         way.take(most, sources, reply)
     });
     let (done, is_killed) = match answered {
-        // It takes away what it has in the store.
+        // The process itself frees its space in the store.
         Ok(Answered::Done(summary)) => (Ok(summary), apart.ended().is_some()),
         Ok(Answered::Failed(text)) => (Err(text.into()), apart.ended().is_some()),
         Ok(Answered::Ended) => {
@@ -303,8 +316,8 @@ fn ask(
     done
 }
 
-/// Gives back what a process had in the store that was killed, so that it is free before its task is over: unless that takes long, on
-/// a drive that hangs. Otherwise the next job does that.
+/// Reclaims the space of a killed process in the store before the task ends. If this takes long, for example
+/// on a drive that hangs, the next job reclaims the space.
 fn give_back(store: &Store) {
     static GIVES_BACK: AtomicBool = AtomicBool::new(false);
     if GIVES_BACK.swap(true, Ordering::Relaxed) {
@@ -312,7 +325,7 @@ fn give_back(store: &Store) {
     }
     let (store, (tell, told)) = (store.clone(), mpsc::channel());
     let given = thread::Builder::new().name("give back".to_string()).spawn(move || {
-        // What it cannot do now, the next job does or says.
+        // If this fails, the next job tries again and reports the error.
         let _ = store.give_back_of_dead();
         GIVES_BACK.store(false, Ordering::Relaxed);
         let _ = tell.send(());
@@ -326,20 +339,20 @@ fn give_back(store: &Store) {
 enum Answered {
     Done(Value),
     Failed(String),
-    /// The process is at its end without a word.
+    /// The process ended without a last message.
     Ended,
 }
 
-/// The way to the process, as the node sees it.
+/// The node's side of the connection to the process.
 struct Way<'a> {
     apart: &'a mut Apart,
     job: &'a Job,
-    /// One message after the other goes to it.
+    /// Messages to the process are sent one after the other.
     says: &'a Mutex<UnixStream>,
 }
 
 impl Way<'_> {
-    /// Hands over what is to be done. That the process has ended meanwhile is seen later.
+    /// Sends the order. If the process has ended meanwhile, the next read notices this.
     fn give(&mut self, order: &Order) -> Result<(), Failure> {
         let socket = self.apart.socket();
         socket.set_read_timeout(Some(TICK))?;
@@ -349,14 +362,14 @@ impl Way<'_> {
         let given = written.and_then(|()| out.flush().map_err(serde_json::Error::io));
         self.job.check_cancelled()?;
         match given {
-            // It would wait for the rest, and we for it.
+            // The process would wait for the rest of the order, and the node for the process.
             Err(error) if !error.is_io() => Err(error.into()),
-            // Where it has ended, its silence says so.
+            // If the process has ended, the next read notices this.
             _ => Ok(()),
         }
     }
 
-    /// Takes all that the process says, as far as its last word, and hands it pieces meanwhile.
+    /// Takes all messages of the process up to its last, and sends pieces meanwhile.
     fn take(
         &mut self,
         batch_bytes_max: u64,
@@ -375,7 +388,8 @@ impl Way<'_> {
             })?;
             let answered = self.hear(batch_bytes_max, &ask, reply);
             drop(ask);
-            // A work that is done needs the piece that is on its way no more, which counts as read; else nobody waits for it.
+            // A completed work does not need the piece that is on its way, which counts as read. In all other
+            // cases nothing waits for the piece.
             if !matches!(answered, Ok(Answered::Done(_))) {
                 leave();
             }
@@ -410,7 +424,7 @@ impl Way<'_> {
             }
             match kind {
                 COUNTS => self.job.check_cancelled()?,
-                // The thread for pieces is there as long as this one.
+                // The thread for pieces lives as long as this loop.
                 NEXT => drop(ask.send(())),
                 ROWS => {
                     let mut buffer = Buffer::from(bytes);
@@ -433,7 +447,7 @@ impl Way<'_> {
         }
     }
 
-    /// Reads so many bytes; false where they do not come.
+    /// Reads this many bytes; returns false if the process ends before.
     fn add(&mut self, bytes: &mut Vec<u8>, length: u64) -> Result<bool, Failure> {
         let mut rest = self.apart.socket().take(length);
         loop {
@@ -446,14 +460,14 @@ impl Way<'_> {
     }
 }
 
-/// Says something short to a process.
+/// Sends a short message to a process.
 fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
     let socket = to.lock().expect("no panic under this lock");
-    // Where it has ended, its silence says so.
+    // If the process has ended, the next read notices this.
     let _ = Patient { socket: &socket, job }.write_all(what);
 }
 
-/// Words about the next piece.
+/// Encodes the description of the next piece.
 fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     let request = |source: Result<TaskSource, Failure>| {
         let source = source.map_err(|failure| shortened(&failure.to_string()))?;
@@ -468,7 +482,7 @@ fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     [&[PIECE], &(told.len() as u32).to_le_bytes()[..], &told].concat()
 }
 
-/// Writes for as long as it takes, while the job is wanted.
+/// Repeats a write after each timeout until the job is cancelled.
 struct Patient<'a> {
     socket: &'a UnixStream,
     job: &'a Job,
@@ -489,25 +503,26 @@ impl Write for Patient<'_> {
     }
 }
 
-/// Whether nothing came for a moment, and that is all.
+/// Returns true for errors after which a read or write is repeated.
 fn is_pause(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
 }
 
-/// Names what queries do at the moment, if anything.
+/// Names the current operators of queries; empty without a query.
 pub(crate) fn at_work() -> String {
     doing().unwrap_or_default()
 }
 
-/// Does what this program was started for by a helper that names these arguments last: fragments of queries for a node, or one of `works`. For a
-/// program that finds out by other means than [`crate::child_main_if_asked`].
+/// Runs the work for which a helper started this program: fragments of queries for a node, or one of `works`.
+/// `arguments` are the last arguments of the command line. For a program that does not use
+/// [`crate::child_main_if_asked`].
 pub fn apart_main(arguments: &[OsString], works: &[&dyn Work]) -> ! {
     let works: Vec<&dyn Work> = works.iter().copied().chain([&Queries as &dyn Work]).collect();
     inshore_sandbox::apart_main(arguments, at_work, |socket, memory| work_apart(socket, memory, &works))
 }
 
-/// Does what a node orders, as one of `works`: the life of a process apart.
+/// Runs the order of a node as one of `works`: the whole life of a child process.
 pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn Work]) {
     let Some((order, bytes)) = ordered(&socket) else { return };
     let Ok(hears) = socket.try_clone() else { return };
@@ -516,18 +531,18 @@ pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn 
     let hearing = out.clone();
     let hearing = thread::Builder::new().name("hears".to_string()).spawn(move || hearing.hear(hears));
     let Ok(_) = hearing else { return };
-    // A work that panics says so by its end.
+    // If the work panics, the node notices the end of the process.
     let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
     let worked = worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of its program".into()));
     let said = match worked {
         Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
         Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
     };
-    // Whether anybody listens or not: what the job had on disk goes with its last owner.
+    // The last owner of the job frees the job's space on disk, with or without a reader of the answer.
     drop((said, out.job().take()));
 }
 
-/// Words that are not too long to be told: the value that was no number may be one of millions of letters.
+/// Cuts a message to [`WORDS_BYTES_MAX`]: a value in an error message may have millions of characters.
 fn shortened(words: &str) -> String {
     match words.len() > WORDS_BYTES_MAX {
         true => format!("{} ...", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]),
@@ -535,14 +550,14 @@ fn shortened(words: &str) -> String {
     }
 }
 
-/// What is to be done, and how long its text was. Nothing comes behind it before something is asked.
+/// Reads the order, and returns the length of its text. The node sends nothing more before the first request.
 fn ordered(socket: &UnixStream) -> Option<(Order, u64)> {
     let mut counted = Counted { from: socket, bytes: 0 };
     let order = Order::deserialize(&mut serde_json::Deserializer::from_reader(BufReader::new(&mut counted)));
     Some((order.ok()?, counted.bytes))
 }
 
-/// Counts what is read.
+/// Counts the bytes that pass through a reader.
 struct Counted<R> {
     from: R,
     bytes: u64,
@@ -563,7 +578,7 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
     let work = work.ok_or_else(|| format!("no work called '{kind}' is done apart"))?;
     let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
     let store = Store::open_folders(&folders)?;
-    // A long order is in memory as well, and what is made of it.
+    // A long order and the values parsed from the text also take memory.
     let order_bytes = if is_within { 2 * order_bytes.saturating_sub(MIB) } else { 0 };
     let memory_bytes = memory_bytes.saturating_sub(order_bytes);
     let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
@@ -588,27 +603,27 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
     Ok(summary)
 }
 
-/// Ends this process where nobody listens: whatever it does is for nobody.
+/// Ends this process if the node has closed the connection: nothing needs the result.
 fn listened<T>(said: io::Result<T>) -> T {
     said.unwrap_or_else(|_| process::exit(1))
 }
 
-/// The way to the node, as its process sees it.
+/// The process's side of the connection to the node.
 #[derive(Clone)]
 struct Out {
     ways: Arc<Mutex<Ways>>,
-    /// Whose counters are told.
+    /// The job whose counters are reported.
     job: Arc<Mutex<Option<Job>>>,
     heard: Arc<(Mutex<Heard>, Condvar)>,
 }
 
-/// What the node has said that was waited for.
+/// The state that messages of the node have set.
 #[derive(Default)]
 struct Heard {
-    /// Whether a batch is in the place for one.
+    /// True while the shared memory holds a batch that the node has not taken.
     is_full: bool,
     next: Option<NextPiece>,
-    /// The work has failed, and takes no more pieces.
+    /// True if the work has failed and takes no more pieces.
     is_left: bool,
 }
 
@@ -627,13 +642,13 @@ impl Out {
     }
 
     fn say(&self, kind: u8, bytes: &[u8]) -> io::Result<()> {
-        // What is counted later is told later.
+        // Counters are read under the lock, so that a later message never holds older counters.
         let mut ways = self.ways();
         let message = [&self.header(kind, bytes.len()), bytes].concat();
         ways.socket.write_all(&message)
     }
 
-    /// Tells of a batch, once the one before it was taken.
+    /// Sends a batch after the node has taken the previous batch.
     fn rows(&self, bytes: &[u8]) -> io::Result<()> {
         self.wait(|heard| !heard.is_full).is_full = true;
         let mut ways = self.ways();
@@ -641,7 +656,7 @@ impl Out {
         ways.socket.write_all(&self.header(ROWS, bytes.len()))
     }
 
-    /// Asks the node for the next piece. One asks at a time.
+    /// Requests the next piece from the node. Only one request is open at a time.
     fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
         listened(self.say(NEXT, &[]));
         let mut heard = self.wait(|heard| heard.next.is_some() || heard.is_left);
@@ -665,7 +680,7 @@ impl Out {
         self.heard.1.notify_all();
     }
 
-    /// Takes what the node says, as long as it is there.
+    /// Receives messages of the node until the connection closes.
     fn hear(&self, mut socket: UnixStream) {
         loop {
             let mut said = [0];
@@ -691,7 +706,7 @@ struct Ways {
     memory: ApartMemory,
 }
 
-/// Batches on their way to the node.
+/// The encoder of batches for the node.
 struct Rows<'a> {
     out: &'a Out,
     writer: Option<StreamWriter<Vec<u8>>>,
@@ -699,7 +714,7 @@ struct Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Ends the stream: a batch of no bytes, which has rows all the same, is known to be whole by what follows it.
+    /// Ends the stream. The following message shows that a batch with rows but without bytes is complete.
     fn end(self) -> Result<(), Failure> {
         let Some(mut writer) = self.writer else { return Ok(()) };
         writer.finish()?;
@@ -724,7 +739,7 @@ impl Reply for Rows<'_> {
         let bytes = writer.get_mut();
         if bytes.len() as u64 > self.batch_bytes_max {
             let length = bytes.len() as u64;
-            // No batch has dictionaries, which would be gone with it.
+            // Batches have no dictionaries, which the truncation would remove as well.
             bytes.truncate(begun);
             let half = batch.num_rows() / 2;
             if half > 0 {

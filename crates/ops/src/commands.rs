@@ -1,12 +1,13 @@
 //! Linux commands as work of a node: CompStor's minions.
 //!
-//! The operator of a node says which programs it runs, each under a name; a client names one, gives it arguments and the
-//! pieces of files that become its standard input, in order. What it writes travels back as it comes; at its end the client
-//! is told status, time, memory, the end of standard error, and which protections were active. How it is contained, and
-//! ended with all that it has started: see [`inshore_sandbox`]. It works in a folder of its own among the system's temporary
-//! files, which is removed with all that it left: see [`Folder`].
+//! The operator of a node lists the allowed programs, each under a name. A client names a program and gives
+//! arguments and pieces of files, which become the standard input of the command, in order. Standard output
+//! is sent back as the command writes; a last message holds the exit status, time, memory, the end of
+//! standard error, and the active protections. [`inshore_sandbox`] contains the command and ends all its
+//! processes. The command runs in a new folder among the system's temporary files, which is removed
+//! afterwards with all its contents: see [`Folder`].
 //!
-//! Memory: of the task's memory an eighth is for reading, at least 4 MiB, and the rest the command's.
+//! Memory: an eighth of the task's memory, at least 4 MiB, is for reading; the rest is for the command.
 //!
 //! Paper: minions and responses, 2019 thesis 3.2.2.
 
@@ -30,41 +31,41 @@ use inshore_store::Budget;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What requests call this work.
+/// The name of this work in requests.
 pub const COMMAND: &str = "command";
 
-/// Memory that reading takes, at least.
+/// The least memory for reading.
 const READING_BYTES_MIN: u64 = 4 << 20;
 
-/// What a client asks for.
+/// The arguments of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CommandArguments {
-    /// The program, by the operator's name for it.
+    /// The operator's name of the program.
     pub program: String,
-    /// Its arguments.
+    /// The arguments of the program.
     pub args: Vec<String>,
 }
 
-/// What came of a command on a node.
+/// The outcome of a command on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CommandResponse {
-    /// Its exit status; none where a signal ended it.
+    /// The exit status; `None` if a signal ended the command.
     pub code: Option<i32>,
-    /// The signal that ended it.
+    /// The signal that ended the command.
     pub signal: Option<i32>,
-    /// Why the node ended it, where it did.
+    /// The reason for which the node ended the command; `None` if the command ended by itself.
     pub ended: Option<String>,
-    /// Time from its start to its end.
+    /// The time from start to end.
     pub seconds: f64,
-    /// Processor time of all its processes.
+    /// The processor time of all processes.
     pub cpu_seconds: f64,
-    /// Most memory at a time.
+    /// The largest memory at any time.
     pub memory_bytes_max: u64,
-    /// Bytes of standard output.
+    /// The bytes of standard output.
     pub output_bytes: u64,
     /// The end of standard error.
     pub errors: String,
-    /// Which protections were active.
+    /// The active protections of the sandbox.
     pub protections: String,
 }
 
@@ -77,8 +78,9 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// Runs these programs, named as clients name them, under this policy; memory is the task's and not the limits'. The
-    /// program that this is part of has to begin with [`inshore_sandbox::child_main_if_asked`].
+    /// Returns the work of running these programs, by the names for clients, under this policy. The memory of
+    /// a command comes from its task, not from `limits`. The current program has to begin with
+    /// [`inshore_sandbox::child_main_if_asked`].
     pub fn new(programs: BTreeMap<String, PathBuf>, policy: Policy, limits: CommandLimits) -> Commands {
         Commands { sandbox: Sandbox::new(Helper::own(), policy), programs, limits }
     }
@@ -147,7 +149,7 @@ impl Work for Commands {
         });
         let removed = folder.remove();
         let response = ran?;
-        // A node that fills up is worth more than an answer: its log says so, and who asked.
+        // A full disk is worse than a lost answer: the node's log names the error and the client.
         removed?;
         job.check_cancelled()?;
         Ok(serde_json::to_value(told(&response))?)
@@ -168,7 +170,7 @@ fn told(response: &Response) -> CommandResponse {
     }
 }
 
-/// Limits of commands as the operator of a node says them: time, and what they may write.
+/// Returns the limits of commands for a time limit in seconds.
 pub fn command_limits(seconds: u64) -> CommandLimits {
     CommandLimits { wall: Duration::from_secs(seconds), cpu_seconds: seconds, ..CommandLimits::default() }
 }
@@ -179,13 +181,13 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// The bytes of a batch of output; `None` where it is none.
+/// Returns the bytes of a batch of output; `None` if the batch has another shape.
 pub fn command_output(batch: &RecordBatch) -> Option<Vec<u8>> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;
     Some(column.iter().flatten().flatten().copied().collect())
 }
 
-/// What is read, as a command's standard input.
+/// The pieces that were read, as the standard input of a command.
 struct Input {
     pieces: mpsc::Receiver<Vec<u8>>,
     piece: Vec<u8>,
@@ -195,7 +197,7 @@ struct Input {
 impl Read for Input {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         while self.given == self.piece.len() {
-            // The reader's end is the end of the input; what it failed with is told by itself.
+            // The end of the pieces is the end of the input; the reader returns its own error.
             let Ok(piece) = self.pieces.recv() else { return Ok(0) };
             (self.piece, self.given) = (piece, 0);
         }
@@ -206,10 +208,10 @@ impl Read for Input {
     }
 }
 
-/// Whether a program can be allowed: a file that can be executed, by its whole path.
+/// Checks that a path is absolute and names an executable file.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem, as text.
 pub fn check_program(path: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -1,20 +1,21 @@
-//! The limit of a process that runs one query, and what is said of one that reached it.
+//! The limit of a process that runs one query, and the message if the process exceeded the limit.
 //!
 //! ```text
-//!   budget + 64 MiB   [ budget | 40 MiB: program, plans, values that are computed | 24 MiB: code, and the process that asks ]
-//!                       └──────── limit of the process of the query ────────────┘
+//!   budget + 64 MiB   [ budget | 40 MiB: program, plans, computed values | 24 MiB: code, and the parent process ]
+//!                       └────── limit of the process of the query ──────┘
 //! ```
 
 use inshore_sandbox::{ApartLimits, WorkerEnd};
 use inshore_store::{Budget, format_bytes};
 
-/// The memory that the process may have beside its budget: 23 MiB were seen of ordinary queries. Code isn't counted, of which a query keeps 20 MiB
-/// resident, nor the process that asks, which has 4 MiB that the other has not: all together are 64 MiB.
+/// The memory of the process beside its budget, in bytes; ordinary queries use 23 MiB. Two parts do not
+/// count: code, of which a query keeps 20 MiB resident, and the parent process with 4 MiB of its own. The
+/// total is 64 MiB.
 pub const BESIDE_BYTES: u64 = 40 << 20;
-/// Room for stacks of threads that are not the query's.
+/// The address space for stacks of threads that do not belong to the query.
 const STACK_BYTES: u64 = 128 << 20;
 
-/// Computes what the process of a query of this budget may use.
+/// Returns the limits of the process for a query of this budget.
 pub fn limits(budget: &Budget) -> ApartLimits {
     ApartLimits {
         memory_bytes: budget.memory_bytes().saturating_add(BESIDE_BYTES),
@@ -23,12 +24,12 @@ pub fn limits(budget: &Budget) -> ApartLimits {
     }
 }
 
-/// Tells how the process of a query ended that did not end by itself.
+/// Describes the abnormal end of a query's process.
 pub fn told(end: &WorkerEnd, budget_bytes: u64) -> String {
     let budget = format_bytes(budget_bytes);
     match end {
         WorkerEnd::Exited(code) => format!("the query's process ended with status {code}"),
-        // In the words of an operator that is refused memory: inshore_sql::Error::Memory.
+        // The same words as the error of an operator that gets no memory: inshore_sql::Error::Memory.
         WorkerEnd::TooLarge(doing) => {
             let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
             format!(

@@ -7,7 +7,7 @@ use crate::place::Place;
 /// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Errors of operations. An error of a library below has that library's message, and is the [source](std::error::Error::source).
+/// Errors of operations. An error of a lower library keeps its message, and is the [source](std::error::Error::source).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -29,7 +29,7 @@ pub enum Error {
         /// The version that this build reads.
         expected: u32,
     },
-    /// A request is not what the operation expects: an unknown or a missing field, or a value of another type.
+    /// A request has an unknown or a missing field, or a value of another type.
     #[error("operation `{operation}`: bad request: {what}")]
     Request {
         /// The operation.
@@ -57,26 +57,26 @@ pub enum Error {
         /// The reason, or what to do.
         why: &'static str,
     },
-    /// An operation needs a job on a store, and got a context without one.
+    /// An operation needs a job on a store, and has none.
     #[error("operation `{operation}` needs a store here")]
     NeedsStore {
         /// The operation.
         operation: &'static str,
     },
-    /// A dataset is there, and is not made as it is asked for now.
+    /// A dataset exists with other settings than the requested ones.
     #[error("{name} is there, {what}")]
     MadeOtherwise {
         /// The dataset.
         name: String,
-        /// How it is made, and that this was chosen then.
+        /// The existing setting, and the time at which the setting is chosen.
         what: String,
     },
-    /// One of several files of a dataset has to be named.
+    /// A dataset has several files, and the request names none of them.
     #[error("{name} is several files: name one of {}", files.join(", "))]
     SeveralFiles {
         /// The dataset.
         name: String,
-        /// Its files.
+        /// The names of its files.
         files: Vec<String>,
     },
     /// A dataset does not have a file.
@@ -84,22 +84,22 @@ pub enum Error {
     NoFile {
         /// The dataset.
         name: String,
-        /// The name that is asked for.
+        /// The requested name.
         file: String,
-        /// Its files.
+        /// The names of its files.
         files: Vec<String>,
     },
-    /// A range begins behind the end of a file.
+    /// A range begins beyond the end of a file.
     #[error("the offset {offset} is beyond the end: {file} has {bytes} bytes")]
     BeyondEnd {
         /// The file.
         file: String,
-        /// Where the range begins.
+        /// The offset of the range.
         offset: u64,
-        /// Bytes of the file.
+        /// The length of the file in bytes.
         bytes: u64,
     },
-    /// A file would be written among those that the store consists of.
+    /// The output would lie in a folder of the store.
     #[error("{}: lies in {}, a device of the store: choose another place", output.display(), device.display())]
     InStore {
         /// The file.
@@ -107,19 +107,19 @@ pub enum Error {
         /// The device.
         device: PathBuf,
     },
-    /// An operation on nodes reads datasets, and none is named.
+    /// An operation on nodes needs a dataset, and the request names none.
     #[error("operation `{operation}` on nodes: no dataset is named")]
     NoInput {
         /// The operation.
         operation: &'static str,
     },
-    /// An operation writes a file, and none is named.
+    /// An operation needs an output file, and the request names none.
     #[error("operation `{operation}`: no output is named")]
     NoOutput {
         /// The operation.
         operation: &'static str,
     },
-    /// Several inputs would become one file.
+    /// The request has several inputs and one output file.
     #[error("{} is one file, and {inputs} are named", output.display())]
     OneOutput {
         /// The file.
@@ -127,23 +127,23 @@ pub enum Error {
         /// The number of inputs.
         inputs: usize,
     },
-    /// A table in a format that has no lines would be sorted by lines.
+    /// A table in a binary format cannot be sorted by lines.
     #[error("{name}: a table is sorted by its columns: name them")]
     TableAsLines {
         /// The table.
         name: String,
     },
-    /// A key reaches beyond the end of a record.
+    /// A key extends beyond the end of a record.
     #[error("the key {start}..{end} reaches beyond the {bytes} bytes of a record")]
     KeyBeyondRecord {
         /// The first byte of the key.
         start: u64,
-        /// The byte behind the last one of the key.
+        /// The byte behind the key.
         end: u64,
-        /// Bytes of a record.
+        /// The length of a record in bytes.
         bytes: u64,
     },
-    /// A group is asked for nothing.
+    /// A group has neither columns nor aggregates.
     #[error("nothing is asked for: name columns to group by, or what to compute")]
     NothingAsked,
     /// An aggregate lacks the column that its function needs.
@@ -152,7 +152,7 @@ pub enum Error {
         /// The function.
         function: &'static str,
     },
-    /// An operation on nodes takes one input, and another number is named.
+    /// An operation on nodes takes one input, and the request names another number.
     #[error("operation `{operation}` on nodes takes one table, and {inputs} are named: name one dataset")]
     OneInput {
         /// The operation.
@@ -160,12 +160,12 @@ pub enum Error {
         /// The number of inputs.
         inputs: usize,
     },
-    /// A file that says what to do cannot be read.
+    /// A file with instructions cannot be read.
     #[error("{}: cannot read it", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The name of a dataset is not UTF-8.
@@ -174,33 +174,33 @@ pub enum Error {
         /// The name.
         path: PathBuf,
     },
-    /// A store, a budget, or a job that was stopped.
+    /// The store failed, the budget is too small, or the job was cancelled.
     #[error("{0}")]
     Store(#[from] inshore_store::Error),
-    /// A table that is read or written, or sorted.
+    /// Reading, writing or sorting a table failed.
     #[error("{0}")]
     Table(#[from] inshore_tables::Error),
-    /// A kernel.
+    /// A kernel failed.
     #[cfg(feature = "text")]
     #[error("{0}")]
     Kernel(#[from] inshore_kernels::Error),
-    /// Nodes, or the way to them.
+    /// A node or the network failed.
     #[cfg(feature = "nodes")]
     #[error("{0}")]
     Nodes(#[from] inshore_neardata::nodes::Error),
-    /// A file on nodes.
+    /// A file on nodes cannot be processed.
     #[cfg(feature = "nodes")]
     #[error("{0}")]
     File(#[from] crate::files::Error),
-    /// A module of WebAssembly.
+    /// A WebAssembly module failed.
     #[cfg(feature = "wasm")]
     #[error("{0}")]
     Wasm(#[from] crate::wasm::Error),
-    /// A query.
+    /// A query failed.
     #[cfg(feature = "sql")]
     #[error("{0}")]
     Sql(#[from] inshore_sql::Error),
-    /// Whoever takes the rows of an answer.
+    /// The receiver of an answer's rows failed.
     #[error("{0}")]
     Rows(Box<dyn std::error::Error + Send + Sync>),
 }

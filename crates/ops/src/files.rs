@@ -1,8 +1,8 @@
-//! Tables that lie on nodes, file by file: what a client asks about them, and what goes along with a task, so that a node can read
-//! its pieces.
+//! Tables on nodes, file by file: the metadata that a client reads, and the part of a file that a task
+//! carries so that a node can read its pieces.
 //!
-//! A file keeps its bytes as it is spread; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). What a node needs
-//! beside its pieces travels with the task: the footer of Parquet, the line of CSV with the names of columns.
+//! A spread file keeps its bytes; its pieces end with row groups (Parquet) or lines (CSV, JSON lines). A task
+//! carries the bytes that a node needs beside its pieces: the footer of Parquet, or the header line of CSV.
 
 use std::{
     io::{Cursor, Read},
@@ -22,38 +22,38 @@ use inshore_tables::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a Parquet file's end that are read at first.
+/// The bytes at the end of a Parquet file that are read first.
 const TAIL_BYTES: u64 = 64 << 10;
-/// Bytes of the beginning of a text whose rows are looked at, at first and at most.
+/// The bytes at the beginning of a text that are read to infer columns: at first, and at most.
 const HEAD_BYTES: u64 = 1 << 20;
 const HEAD_BYTES_MAX: u64 = 16 << 20;
-/// Rows of a text that are looked at.
+/// The number of rows of a text from which columns are inferred.
 const HEAD_ROWS: usize = 1_000;
-/// The longest footer of Parquet that travels with a task.
+/// The longest footer of Parquet in a task, in bytes.
 const FOOTER_BYTES_MAX: u64 = 8 << 20;
 
 /// Errors of files on nodes.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file here or there cannot be read, or the result not be written.
+    /// Reading a file, on a node or locally, or writing the result failed.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// What nodes, or the way to them, failed with.
+    /// A node or the network failed.
     #[error(transparent)]
     Nodes(#[from] NodesError),
-    /// A file that cannot be worked on where it lies.
+    /// Nodes cannot process the file.
     #[error("{name}: {what}")]
     Unfit {
         /// The file.
         name: String,
-        /// Why, and what to do.
+        /// The reason, and a remedy.
         what: String,
     },
 }
 
 impl Error {
-    /// Whether somebody asked the job to stop.
+    /// Returns true if the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         match self {
             Error::Table(error) => error.is_cancelled(),
@@ -91,7 +91,7 @@ impl From<Error> for inshore_sql::Error {
     }
 }
 
-/// What nodes are asked with.
+/// A client of nodes with its options.
 pub(crate) struct Asker<'a> {
     pub nodes: &'a Nodes,
     pub options: &'a RunOptions,
@@ -106,18 +106,18 @@ pub(crate) struct Files {
     pub known: Known,
 }
 
-/// What a node has to know of a file of which it has pieces.
+/// The metadata of a file that a node needs to read its pieces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FileText {
     name: String,
     ending: String,
     bytes: u64,
-    /// What goes along: where it is in the file, and the bytes.
+    /// The attached part of the file: its offset, and its bytes in base 64.
     along: Option<(u64, String)>,
 }
 
 impl FileText {
-    /// What errors call it.
+    /// The name of the file in errors.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -126,44 +126,44 @@ impl FileText {
         self.ending == "parquet"
     }
 
-    /// What goes along with pieces of it.
+    /// Returns the attached part of the file.
     ///
     /// # Errors
-    /// Where the request has something else there.
+    /// An error if the attached part is not base 64.
     pub fn along(&self) -> Result<Option<FilePart>, Failure> {
         let Some((at, bytes)) = &self.along else { return Ok(None) };
         Ok(Some(FilePart { at: *at, bytes: PartBytes::Memory(Arc::from(BASE64.decode(bytes)?)) }))
     }
 
-    /// The file on a node that has these parts of it; what goes along comes last.
+    /// Returns an input of these parts of the file; the attached part comes last.
     pub fn input(&self, parts: Vec<FilePart>) -> Input {
         Input::of_parts(&self.name, &self.ending, self.bytes, parts)
     }
 }
 
-/// The file that a request numbers so.
+/// Returns the file with this number in the request.
 ///
 /// # Errors
-/// Where it tells of none.
+/// An error if the request has fewer files.
 pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failure> {
     let file = usize::try_from(whole).ok().and_then(|whole| files.get(whole));
     file.ok_or_else(|| "a file that the request does not tell of".into())
 }
 
-/// The piece of a file that a source of a task is, on the store of `job`.
+/// Returns the piece of a file that a source holds, on the store of `job`.
 ///
 /// # Errors
-/// Where it is none.
+/// An error if the source is not a part of a dataset.
 pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> {
     let (file, range) = source.part().ok_or("a source that is no file of a dataset")?;
     let bytes = PartBytes::Stored(job.clone(), file.clone(), range.clone());
     Ok(FilePart { at: source.base().offset, bytes })
 }
 
-/// Reserves memory for so many pieces at once of these files.
+/// Reserves memory for a number of pieces of these files at the same time.
 ///
 /// # Errors
-/// Where three quarters of the budget have no room for them.
+/// An error if the pieces need more than three quarters of the budget.
 pub(crate) fn hold_pieces<'a>(
     job: &Context,
     wholes: impl Iterator<Item = &'a Whole>,
@@ -178,15 +178,15 @@ pub(crate) fn hold_pieces<'a>(
     Ok(job.budget().reserve(all, "pieces of a table")?)
 }
 
-/// A piece that this machine takes over, with what goes along; all that is read of it in memory, where that is wanted or it cannot be read from start
-/// to end.
+/// Returns a fetched piece as an input, with the attached part of its file. The needed ranges are read into
+/// memory if `in_memory` is set, and for Parquet, which is not read sequentially.
 pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -> Result<Input, TableError> {
     let name = piece.title.clone();
     let unfit = |failure: Failure| TableError::Unsupported { file: name.clone(), what: failure.to_string() };
     let text = text_of(files, piece.whole).map_err(unfit)?;
     let along = text.along().map_err(unfit)?;
     if !in_memory && !text.is_parquet() {
-        // The first piece begins with what goes along with the others.
+        // The attached part is the beginning of the first piece; all other pieces get a copy.
         let head = match along.filter(|_| piece.offset > 0) {
             Some(FilePart { bytes: PartBytes::Memory(bytes), .. }) => bytes,
             _ => Arc::default(),
@@ -209,7 +209,7 @@ pub(crate) fn taken(files: &[FileText], mut piece: HelpPiece, in_memory: bool) -
     Ok(text.input(parts))
 }
 
-/// An error of nodes as one of a file.
+/// Converts an error of nodes to an error of a file.
 pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
     match error {
         NodesError::Store(error) => TableError::Store(error),
@@ -218,10 +218,10 @@ pub(crate) fn of_nodes(name: &str, error: NodesError) -> TableError {
 }
 
 impl Asker<'_> {
-    /// What has to be known of the files of a table, which errors call `name`.
+    /// Reads the metadata of the files of a table; errors name the table `name`.
     ///
     /// # Errors
-    /// Where they cannot be read on nodes, or have not the same columns.
+    /// An error if nodes cannot read a file, or if the files have different columns.
     pub fn files(
         &self,
         name: &str,
@@ -238,7 +238,7 @@ impl Asker<'_> {
                 None => found,
                 Some(known) if known.schema == found.schema => {
                     let rows = known.rows.zip(found.rows).map(|(all, rows)| all + rows);
-                    // Text in one file is text in all.
+                    // A column that is text in one file is text in all files.
                     let mut unseen = known.unseen;
                     unseen.retain(|name| found.unseen.contains(name));
                     Known { rows, unseen, ..known }
@@ -257,16 +257,16 @@ impl Asker<'_> {
         Ok(Files { wholes, texts, known })
     }
 
-    /// The bytes of a part of a file.
+    /// Reads a part of a file.
     ///
     /// # Errors
-    /// As [`read_from_nodes`]; a partial answer never does.
+    /// The errors of [`read_from_nodes`], without partial answers.
     pub fn read(&self, whole: &Whole, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
         let options = RunOptions { partial: false, ..self.options.clone() };
         read_from_nodes(self.nodes, self.context, whole, range, &options)
     }
 
-    /// What has to be known of a file.
+    /// Reads the metadata of a file.
     fn file(&self, whole: &Whole, as_text: &[String], header: Header) -> Result<(FileText, Known), Error> {
         let (name, bytes) = (whole.title.clone(), whole.bytes());
         let ending = ending_of(whole);
@@ -313,7 +313,7 @@ impl Asker<'_> {
         loop {
             head.extend(read(head.len() as u64..wanted)?);
             ends.go_on(&head);
-            // The first of CSV has the names of columns.
+            // The first record of CSV holds the names of columns.
             if ends.count > HEAD_ROWS || wanted == bytes || wanted >= HEAD_BYTES_MAX {
                 break;
             }
@@ -333,7 +333,7 @@ impl Asker<'_> {
     }
 }
 
-/// Refuses a file that begins as a compressed one does.
+/// Refuses a file whose first bytes are those of a compression format.
 ///
 /// # Errors
 /// [`Error::Unfit`].
@@ -349,19 +349,20 @@ pub(crate) fn check_plain(name: &str, head: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// How the name ends that says of what format a file is: that of its dataset, or its own.
+/// Returns the file name extension that tells the format: the extension of the dataset, or else of the file.
 pub(crate) fn ending_of(whole: &Whole) -> String {
     let of = |name: &str| Input::new(name).extension();
     let called = whole.file.as_deref().filter(|_| of(&whole.dataset).is_empty());
     of(called.unwrap_or(&whole.dataset))
 }
 
-/// Where the first and the last record end in the beginning of a text, and how many do. What is counted are records, as a reader
-/// here counts them, so that as many are looked at there; and cut is behind one.
+/// The ends of the first and last record in the beginning of a text, and the number of records. Records are
+/// counted as a local reader counts them, so that both infer columns from the same rows and the text is cut
+/// behind a record.
 struct RecordEnds {
-    /// Of CSV; a line is a record otherwise.
+    /// The parser of CSV records; without one each line is a record.
     csv: Option<CsvRecord>,
-    /// Bytes that were looked at.
+    /// The bytes that were parsed.
     seen: usize,
     count: usize,
     first: Option<usize>,
@@ -373,7 +374,7 @@ impl RecordEnds {
         RecordEnds { csv: separator.map(CsvRecord::new), seen: 0, count: 0, first: None, last: 0 }
     }
 
-    /// Looks at what has come since.
+    /// Parses the bytes behind those of the previous call.
     fn go_on(&mut self, head: &[u8]) {
         loop {
             let rest = &head[self.seen..];
@@ -391,7 +392,7 @@ impl RecordEnds {
     }
 }
 
-/// Refuses a file with a row group that no node has whole.
+/// Refuses a file with a row group that does not lie within one piece.
 fn check_groups(job: &Context, whole: &Whole, input: &Input) -> Result<(), Error> {
     let is_whole = |group: &Range<u64>| {
         let has = |piece: &Piece| piece.offset <= group.start && group.end <= piece.offset + piece.bytes;
@@ -406,7 +407,7 @@ fn check_groups(job: &Context, whole: &Whole, input: &Input) -> Result<(), Error
     }
 }
 
-/// The length of a Parquet file's footer, with its frame, by the file's end.
+/// Returns the length of a Parquet footer and its frame, from the file's last bytes.
 fn footer_bytes(tail: &[u8]) -> Option<u64> {
     let (rest, magic) = tail.split_last_chunk::<4>()?;
     let (_, length) = rest.split_last_chunk::<4>()?;

@@ -1,22 +1,27 @@
-//! K-mers counted where the sequences lie.
+//! Counts k-mers on the nodes that hold the sequences.
 //!
 //! ```text
 //!   node A:  pieces 0, 3 ── count ── ends of pieces, blocks of k-mers in order ──┐
 //!   node B:  pieces 1, 4 ── count ── ends of pieces, blocks of k-mers in order ──┼─► merged, added up ─► table
-//!   here:                                       k-mers across borders of pieces ──┘
+//!   client:                                     k-mers across borders of pieces ──┘
 //! ```
 //!
-//! Each node counts its pieces within its own budget, and its runs lie in its own store. A piece of FASTQ ends with a record; one of
-//! FASTA ends with any line, also within a sequence. A node tells with which letters its pieces begin and end; from these the k-mers
-//! across borders are counted here. The ends come first and the k-mers behind them in the order of their codes, so all is merged as it
-//! comes, and the table, the counts and the histogram are those of the whole file counted here.
+//! Each node counts its pieces within its own budget and writes its sorted runs to its own store. A piece of
+//! FASTQ ends with a record; a piece of FASTA ends with a line, possibly within a sequence. A node therefore
+//! reports the first and last letters of its pieces, from which the client counts the k-mers across borders
+//! of pieces. A node sends these ends first, and then the k-mers in the order of their codes. The client
+//! merges all answers as they arrive. The table, the counts and the histogram equal those of a local count of
+//! the whole file.
 //!
-//! Where nodes are slow, pieces that they have not begun are fetched and counted here, as if this machine were one node more.
+//! If nodes are slow, the client fetches pieces that no node has begun, and counts them as one more node
+//! would.
 //!
-//! Where a node is lost, others count its pieces anew, and what they say up to the last k-mer that was taken is passed over.
+//! If a node is lost, other nodes count its pieces anew, and the client skips their answers up to the last
+//! k-mer that was taken.
 //!
-//! Cost: each different k-mer of a node goes over the wire once, with its count, in 3 to 4 bytes for k = 25
-//! ([`inshore_tables::pack_kmers`]), where a base of a read takes one in FASTA and two in FASTQ.
+//! Cost: each distinct k-mer of a node goes over the network once, with its count, in 3 to 4 bytes for k = 25
+//! ([`inshore_tables::pack_kmers`]). For comparison, a base of a read takes one byte in FASTA and two in
+//! FASTQ.
 
 use std::{cell::RefCell, cmp::Ordering, iter, ops::Range, path::Path, sync::Arc, thread};
 
@@ -45,40 +50,41 @@ pub use crate::files::Error;
 use crate::files::{Asker, check_plain, of_nodes, piece_of};
 
 const KIND: &str = "count-kmers";
-/// What a batch has: ends of pieces as JSON, or a block of k-mers.
+/// The kinds of batches: ends of pieces as JSON, or a block of k-mers.
 const ENDS: u8 = 0;
 const KMERS: u8 = 1;
-/// Pieces whose ends go into a batch: some 250 bytes each.
+/// The number of pieces whose ends go into one batch, at about 250 bytes each.
 const ENDS_ROWS: usize = 512;
-/// So often a batch is in memory on its way: as it is packed, as a column, as messages that wait.
+/// The number of copies of a batch in memory on the way to the client: packed, as a column, and as waiting
+/// messages.
 const COPIES: u64 = 4;
-/// Bytes of a block here, unpacked, and added up with others: twice as much.
+/// The memory of an unpacked block, plus twice that size for its sums with other blocks.
 const ROWS_BYTES: u64 = 3 * (KMER_BLOCK_ROWS * (size_of::<u128>() + size_of::<u32>())) as u64;
-/// Bytes of a file that are looked at, to begin with and at once.
+/// The bytes of a file that are read first, to detect the format, and the maximum of one such read.
 const HEAD_BYTES: u64 = 4 << 10;
 const HEAD_BYTES_MAX: u64 = 1 << 20;
-/// Lines of a record of FASTQ.
+/// The number of lines of a FASTQ record.
 const FASTQ_LINES: u64 = 4;
 
-/// What a node is asked for.
+/// The arguments of a request.
 #[derive(Serialize, Deserialize)]
 struct Arguments {
     k: u32,
     canonical: bool,
-    /// The files, as the request numbers them.
+    /// The files, in the order of their numbers in the request.
     files: Vec<FileOfSequences>,
 }
 
-/// What a node has to know of a file.
+/// The properties of a file that a node needs.
 #[derive(Serialize, Deserialize)]
 struct FileOfSequences {
     name: String,
     is_fastq: bool,
-    /// The byte where it begins, behind lines with nothing in them.
+    /// The offset of the first byte behind leading empty lines.
     begin: u64,
 }
 
-/// The ends of a piece, and where it lies.
+/// The ends of a piece, with the place of the piece.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct PlacedEnds {
     whole: u64,
@@ -93,7 +99,7 @@ impl PlacedEnds {
     }
 }
 
-/// The work of counting k-mers, for a node.
+/// The work of counting k-mers on a node.
 #[derive(Debug)]
 pub struct CountsKmers;
 
@@ -122,11 +128,12 @@ impl Work for CountsKmers {
     }
 }
 
-/// Where a piece lies: its file, the first byte, how many.
+/// The place of a piece: number of the file, offset of the first byte, length in bytes.
 type Place = (u64, u64, u64);
 
 impl Arguments {
-    /// A piece to be counted, of the input that `open` makes of a name; and where it lies, if k-mers may cross its borders.
+    /// Returns a piece to count, whose input `open` makes from a name, and the place of the piece if k-mers
+    /// may cross its borders.
     fn piece(
         &self,
         (whole, offset, bytes): Place,
@@ -146,8 +153,8 @@ impl Arguments {
     }
 }
 
-/// Counts pieces, of which `bytes` and `count_max` tell as [`KmerPieces::asked`] wants to know, and answers with their ends and k-mers, which
-/// are packed unless the answer stays here and they are of 32 bases at most.
+/// Counts pieces and answers with their ends and their k-mers. `bytes` and `count_max` are the arguments of
+/// [`KmerPieces::asked`]. The k-mers are packed, unless the answer is local and k is at most 32.
 fn answer(
     job: &Job,
     arguments: &Arguments,
@@ -194,7 +201,7 @@ fn answer(
     }
 }
 
-/// Counts here what nodes have not begun.
+/// Counts locally the pieces that no node has begun.
 fn count_here(
     job: &Job,
     arguments: &Arguments,
@@ -211,28 +218,29 @@ fn count_here(
     answer(job, arguments, pieces, (None, count_max), (reply, true))
 }
 
-/// The columns of what is answered: what it is, and its bytes; one row.
+/// Returns a batch of one row: its kind and its bytes.
 fn batch(what: u8, bytes: &[u8]) -> RecordBatch {
     let what: ArrayRef = Arc::new(UInt8Array::from(vec![what]));
     let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
     RecordBatch::try_from_iter([("what", what), ("bytes", bytes)]).expect("columns of one length")
 }
 
-/// The columns of k-mers that do not travel.
+/// Returns a batch of k-mers that are not sent over the network.
 fn plain(codes: &[u64], counts: &[u32]) -> RecordBatch {
     let codes: ArrayRef = Arc::new(UInt64Array::from(codes.to_vec()));
     let counts: ArrayRef = Arc::new(UInt32Array::from(counts.to_vec()));
     RecordBatch::try_from_iter([("codes", codes), ("counts", counts)]).expect("columns of one length")
 }
 
-/// What a batch has: ends of pieces in the order of these, or k-mers in that of their codes.
+/// The contents of a batch: ends of pieces in the order of their places, or k-mers in the order of their
+/// codes.
 enum Counted<C> {
     Ends(Vec<PlacedEnds>),
     Kmers(Vec<C>, Vec<u32>),
 }
 
 impl<C: KmerCode> InOrder for Counted<C> {
-    /// Bases of a k-mer.
+    /// The number of bases of a k-mer.
     type How = u32;
     const ADDS_UP: bool = true;
 
@@ -297,15 +305,18 @@ impl<C: KmerCode> InOrder for Counted<C> {
     }
 }
 
-/// Counts the k-mers of files on nodes, and writes the table here that [`inshore_tables::count_kmers`] writes of the same files.
+/// Counts the k-mers of files on nodes, and writes the same table as a local [`inshore_tables::count_kmers`]
+/// of the same files.
 ///
-/// Memory here: 2 MiB for each node beside its answers on their way, the table's, and 16 bytes for each k-mer across a border of
-/// pieces of FASTA; and half of what is free, where this machine counts some of it.
+/// Memory of the client: 2 MiB for each node beside the answers in transit, the memory of the table writer,
+/// and 16 bytes for each k-mer across a border of FASTA pieces; also half of the free budget if the client
+/// counts pieces itself.
 ///
 /// # Errors
-/// As [`inshore_tables::count_kmers`], where nodes unpack nothing: compressed files are refused, and so is FASTQ whose pieces do not
-/// end with records. As [`nodes::run_on_nodes`]; a node that is lost in the middle of its answer, whose pieces no other has, is
-/// an error even where a partial answer would do.
+/// As [`inshore_tables::count_kmers`]. Nodes do not decompress, so compressed files are refused, and so is
+/// FASTQ whose pieces do not end with records. Also the errors of [`nodes::run_on_nodes`]; the loss of a node
+/// in the middle of its answer is an error if no other node has its pieces, even if partial answers are
+/// allowed.
 pub fn count_kmers_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -321,7 +332,7 @@ pub fn count_kmers_on_nodes(
     let files = files.collect::<Result<Vec<_>, Error>>()?;
     let arguments = Arguments { k: options.k, canonical: options.canonical, files };
     let told = serde_json::to_value(&arguments).expect("plain data");
-    // A node that takes the work of a lost one over answers twice at once.
+    // A node that repeats the work of a lost node sends two answers at the same time.
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
@@ -345,7 +356,7 @@ pub fn count_kmers_on_nodes(
     })
 }
 
-/// Adds up what nodes counted, and writes it.
+/// Merges the counts of all nodes, and writes the table.
 fn merge<C: KmerCode>(
     job: &Context,
     streams: Streams,
@@ -392,10 +403,10 @@ fn merge<C: KmerCode>(
     Ok((writer.finish(counted)?, merged.finish()))
 }
 
-/// The k-mers of some rows.
+/// Returns the k-mers of a range of rows.
 ///
 /// # Errors
-/// Where they are none.
+/// Returns [`tables::Error::Damaged`] if the rows are ends of pieces.
 fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Result<KmerList<'a, C>> {
     match counted {
         Counted::Kmers(codes, counts) => Ok((&codes[rows.clone()], &counts[rows.clone()])),
@@ -406,7 +417,7 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
     }
 }
 
-/// What a file is, by its first letter; an error where nodes cannot count it.
+/// Detects the format of a file by its first letter; an error if nodes cannot count the file.
 fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
     let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
@@ -422,7 +433,7 @@ fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
         let end = whole.bytes().min(at + step);
         let head = match asker.read(whole, at..end) {
             Ok(head) => head,
-            // What is there says what it is.
+            // The pieces that are present tell the format: they end with FASTQ records.
             Err(nodes::Error::Missing { .. }) if partial && ends_with_records => return is(true, 0),
             Err(nodes::Error::Missing { what }) if partial => {
                 let what =
@@ -434,7 +445,7 @@ fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
         if at == 0 {
             check_plain(&name, &head)?;
         }
-        // A byte order mark counts as little as lines with nothing in them.
+        // A byte order mark is skipped in the same way as empty lines.
         let mark = if at == 0 && head.starts_with(b"\xef\xbb\xbf") { 3 } else { 0 };
         let blank = mark + head[mark..].iter().take_while(|letter| b"\r\n".contains(letter)).count();
         lines += head[..blank].iter().filter(|&&letter| letter == b'\n').count() as u64;

@@ -1,12 +1,13 @@
-//! Operations: each verb is written once, as a request that says what, for a target that says where.
+//! Operations: each verb is defined once, as a request that runs at a target, on the local machine or on
+//! nodes.
 //!
 //! The nouns:
 //!
-//! - [`Operation`]: a verb, as data. Its fields are those of its request in JSON; [`verbs`] has them all, and [`OPERATIONS`] lists
-//!   them.
+//! - [`Operation`]: a verb, as data. Its fields are the fields of the JSON request; [`verbs`] defines all
+//!   operations, and [`OPERATIONS`] lists them.
 //! - [`Request`]: an operation with the names of its inputs and its output, in JSON with a version.
-//! - [`Target`]: this machine, or nodes that have the data.
-//! - [`Done`]: the typed answer, counts and names, and what nodes did for it. Rows go to the output.
+//! - [`Target`]: the local machine, or nodes that hold the data.
+//! - [`Done`]: the typed answer, which holds counts and names, and the work of nodes. Rows go to the output.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,12 +31,12 @@
 //! # }
 //! ```
 //!
-//! The crate also has the parts that operations consist of on nodes:
+//! The crate also has the building blocks of operations on nodes:
 //!
-//! - [`works`] lists what nodes can do; [`queries`], [`sorting`], [`kmers`], [`commands`] and [`wasm`] are the works in which two
-//!   libraries meet, [`apart`] does one in a child process, and [`contained`] has the limit of
-//!   one that runs a query.
-//! - [`spreading`] finds where a file can be cut that is spread over nodes.
+//! - [`works`] lists the kinds of work of a node; [`queries`], [`sorting`], [`kmers`], [`commands`] and
+//!   [`wasm`] are works that combine two libraries, [`apart`] runs a work in a child process, and
+//!   [`contained`] has the limit of a process that runs a query.
+//! - [`spreading`] finds the places at which spread files can be cut.
 #![warn(missing_docs)]
 
 #[cfg(all(feature = "nodes", feature = "sql"))]
@@ -79,8 +80,8 @@ pub use target::{Done, Target};
 #[cfg(feature = "nodes")]
 pub use target::{NodesDone, OnNodes, wholes, with_nodes};
 
-/// Lists the kinds of work that a node of this build can do: where the kernels and the runtime of nodes meet. Some of them start
-/// this program once more, which has to begin with [`child_main_if_asked`].
+/// Lists the kinds of work of a node in this build, which combine the kernels with the runtime of nodes. Some
+/// of them start the current program again, which therefore has to begin with [`child_main_if_asked`].
 #[cfg(feature = "nodes")]
 pub fn works() -> inshore_neardata::Works {
     let works = works_here();
@@ -91,13 +92,14 @@ pub fn works() -> inshore_neardata::Works {
     works
 }
 
-/// Lists those of a program that is not ours, and that `helper` starts once more for queries: it then calls [`apart::apart_main`].
+/// Lists the same kinds of work, for a host program that cannot be started again: `helper` names the program
+/// that runs queries by [`apart::apart_main`].
 #[cfg(all(feature = "nodes", feature = "sql"))]
 pub fn works_by(helper: inshore_sandbox::Helper) -> inshore_neardata::Works {
     works_here().with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes).with_helper(helper))
 }
 
-/// Lists those that need no process of their own.
+/// Lists the kinds of work that need no child process.
 #[cfg(feature = "nodes")]
 pub fn works_here() -> inshore_neardata::Works {
     inshore_neardata::Works::default()
@@ -111,7 +113,8 @@ pub fn works_here() -> inshore_neardata::Works {
         .with(sorting::Sorts)
 }
 
-/// Does what this program was started once more for, if it was, and never returns then: to be called first thing in `main`.
+/// Runs the child process's work if this process is a child, and never returns then. Call this function first
+/// in `main`.
 pub fn child_main_if_asked() {
     #[cfg(any(feature = "nodes", feature = "wasm"))]
     inshore_sandbox::child_main_if_asked();

@@ -1,4 +1,4 @@
-//! What a search finds, for whoever prints it.
+//! The receiver of a search's matches.
 
 use std::io;
 
@@ -9,41 +9,42 @@ use inshore_tables::Input;
 
 use crate::error::{Error, Result};
 
-/// Takes what a search finds, in the order of files and blocks.
+/// A receiver of matches, in the order of files and blocks.
 pub trait Matches: Send {
-    /// What of matches is wanted.
+    /// Returns the kind of matches that the receiver wants.
     fn wanted(&self) -> Wanted;
 
-    /// What stands instead of matches in the lines that are given.
+    /// Returns the replacement of matches within the lines.
     fn replacement(&self) -> Option<&str> {
         None
     }
 
-    /// Begins on nodes, where it is known now whether files of several datasets are searched.
+    /// Starts a search on nodes; the argument is true if files of several datasets are searched.
     fn begin_on_nodes(&mut self, _has_several: bool) {}
 
-    /// Takes what was found in a block of a file.
+    /// Receives the matches in a block of a file.
     ///
     /// # Errors
-    /// What ends the search.
+    /// An error ends the search.
     fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next>;
 
-    /// Takes that a file cannot be read, or not to its end, and says whether that is a failure.
+    /// Receives the error of a file that cannot be read completely, and returns true if the error is a
+    /// failure.
     ///
     /// # Errors
-    /// What ends the search.
+    /// An error ends the search.
     fn failed(&mut self, file: &Candidate, error: &kernels::Error) -> io::Result<bool>;
 
-    /// Takes the end of a file.
+    /// Receives the end of a file.
     ///
     /// # Errors
-    /// What ends the search.
+    /// An error ends the search.
     fn end(&mut self, file: &Candidate) -> io::Result<Next>;
 
-    /// Searches texts for matches that go across the ends of lines, one after the other. A text that fails is told to `failed`.
+    /// Searches texts one after the other for matches that span lines. `failed` receives the errors of texts.
     ///
     /// # Errors
-    /// What ends the search.
+    /// An error ends the search.
     fn across(
         &mut self,
         job: &Context,
@@ -53,13 +54,13 @@ pub trait Matches: Send {
     ) -> Result<SearchSummary>;
 }
 
-/// A text to be searched as a whole.
+/// A text to search as a whole.
 #[derive(Debug)]
 pub struct Text {
-    /// Its bytes.
+    /// The bytes of the text.
     pub input: Input,
-    /// What it is called.
+    /// The name of the text.
     pub file: Candidate,
-    /// How its bytes become text.
+    /// The options to convert the bytes to text.
     pub options: TextOptions,
 }

@@ -1,13 +1,14 @@
-//! What an operation is: a request that says what, a target that says where, and a typed answer.
+//! The definition of an operation: a request, a target that runs the request, and a typed answer.
 //!
 //! ```text
-//!   JSON ─► Request<O> ─► check ─► plan (names are looked up) ─► run (a job) ─► Done<Answer>
+//!   JSON ─► Request<O> ─► check ─► plan (look up names) ──────► run (a job) ─► Done<Answer>
 //!                         pure     before a job begins              │
 //!                                                                   └─► rows: a file by its ending, standard output, or a stream
 //! ```
 //!
-//! A request in JSON is one object: `operation`, `version`, `inputs`, `output`, and the fields of the operation beside them. An
-//! unknown field and another version are errors. Inputs and outputs that JSON cannot carry are handed [beside](Beside) it.
+//! A request in JSON is one object with `operation`, `version`, `inputs`, `output`, and the fields of the
+//! operation. An unknown field or another version is an error. Inputs and outputs that JSON cannot carry are
+//! passed [beside](Beside) the request.
 
 use std::{
     io::Write,
@@ -32,42 +33,43 @@ use crate::{
     target::{Done, Target},
 };
 
-/// How two answers of one request are compared, which ran at different targets.
+/// The form in which answers to the same request from different targets are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormalForm {
     /// The bytes of the output.
     Bytes,
-    /// The bytes that the output has decompressed.
+    /// The decompressed bytes of the output.
     Unpacked,
-    /// The rows of the output, in their order; a sum or a mean of fractions may differ by its last digits.
+    /// The rows of the output, in their order; the last digits of sums and means of fractions may differ.
     Rows,
-    /// The rows of the output, sorted, since a query without ORDER BY gives them in any order.
+    /// The rows of the output, sorted, since a query without ORDER BY returns rows in any order.
     SortedRows,
     /// The answer itself: the operation writes no output.
     Answer,
     /// The fields that the answers of both targets have.
     Common,
-    /// The bytes of the dataset that it makes, which its field `name` names.
+    /// The bytes of the new dataset, which the field `name` names.
     Dataset,
 }
 
-/// What an operation uses a store of this machine for.
+/// The use of a local store by an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreUse {
-    /// For nothing.
+    /// No store is used.
     Never,
-    /// For what exceeds the budget. At [`Target::Local`] the store is needed; on nodes this machine helps where it has one.
+    /// Data that exceed the budget. At [`Target::Local`] the store is required; on nodes a store is used for
+    /// local work.
     Spills,
-    /// It is needed at every target.
+    /// A store is required at every target.
     Always,
-    /// For all that it does at [`Target::Local`], and for nothing on nodes.
+    /// A store is required at [`Target::Local`], and not used on nodes.
     Here,
-    /// For datasets among the inputs at [`Target::Local`].
+    /// A store is needed for datasets among the inputs at [`Target::Local`].
     Datasets,
 }
 
 impl StoreUse {
-    /// Whether a job at such a target has to be one on a store, whatever the inputs are.
+    /// Returns true if a job at such a target always needs a store.
     pub fn is_needed(self, place: Place) -> bool {
         match self {
             StoreUse::Never | StoreUse::Datasets => false,
@@ -77,47 +79,47 @@ impl StoreUse {
     }
 }
 
-/// A verb, as data: the fields of an implementor are those of its request.
+/// A verb as data: the fields of an implementor are the fields of its request.
 pub trait Operation: Serialize + DeserializeOwned {
     /// The name, as in a request.
     const NAME: &'static str;
-    /// The version of the request. A change that gives a request another meaning raises it.
+    /// The version of the request, raised by each change of a request's meaning.
     const VERSION: u32 = 1;
-    /// The kinds of targets at which it runs.
+    /// The kinds of targets that can run the operation.
     const PLACES: &'static [Place];
-    /// What it uses a store of this machine for.
+    /// The use of a local store.
     const STORE: StoreUse;
-    /// How answers are compared.
+    /// The form in which answers are compared.
     const FORM: NormalForm;
-    /// What was looked up before a job begins.
+    /// The results of all look-ups before a job begins.
     type Plan;
-    /// Counts and names, never a whole table.
+    /// The answer: counts and names, never a whole table.
     type Answer: Serialize;
 
-    /// Refuses what does not go together, without any I/O on inputs and nodes.
+    /// Checks the combination of options, without I/O on inputs and nodes.
     ///
     /// # Errors
-    /// The option, and why.
+    /// The refused option, with the reason.
     fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
         Ok(())
     }
 
-    /// Whether a job at such a target has to be one on a store.
+    /// Returns true if a job at such a target needs a store.
     fn needs_store(&self, inputs: &[PathBuf], place: Place) -> bool {
         let reads_datasets = Self::STORE == StoreUse::Datasets && place == Place::Local;
         Self::STORE.is_needed(place) || reads_datasets && inputs.iter().any(|path| is_dataset(path))
     }
 
-    /// Looks up what the names of the request mean, before a job begins and a store is made.
+    /// Looks up the names of the request, before a job begins and a store is created.
     ///
     /// # Errors
-    /// Where there is nothing of a name.
+    /// An error if a name cannot be found.
     fn plan(&self, asked: &Asked<'_>) -> Result<Self::Plan>;
 
-    /// Runs it.
+    /// Runs the operation.
     ///
     /// # Errors
-    /// Those of the libraries below.
+    /// The errors of the libraries that do the work.
     fn run(
         &self,
         plan: Self::Plan,
@@ -127,7 +129,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     ) -> Result<Done<Self::Answer>>;
 }
 
-/// Whether a path names a dataset: `store:NAME`, or `store:NAME/FILE`.
+/// Returns true if a path names a dataset: `store:NAME`, or `store:NAME/FILE`.
 pub(crate) fn is_dataset(path: &Path) -> bool {
     path.to_str().is_some_and(|path| path.starts_with("store:"))
 }
@@ -135,26 +137,26 @@ pub(crate) fn is_dataset(path: &Path) -> bool {
 /// A request: an operation, and the names of its inputs and its output.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request<O> {
-    /// What to do.
+    /// The operation with its options.
     pub operation: O,
-    /// Files, `store:NAME` or `store:NAME/FILE`; `-` is standard input.
+    /// The inputs: files, `store:NAME` or `store:NAME/FILE`; `-` is standard input.
     pub inputs: Vec<PathBuf>,
-    /// The file to write, whose ending chooses the format; `-` is standard output.
+    /// The output file, whose ending chooses the format; `-` is standard output.
     pub output: Option<PathBuf>,
 }
 
 impl<O: Operation> Request<O> {
-    /// A request with these inputs and no output.
+    /// Returns a request with these inputs and no output.
     pub fn new(operation: O, inputs: impl IntoIterator<Item = impl Into<PathBuf>>) -> Request<O> {
         Request { operation, inputs: inputs.into_iter().map(Into::into).collect(), output: None }
     }
 
-    /// The same request, with an output.
+    /// Returns the same request with an output.
     pub fn to(self, output: impl Into<PathBuf>) -> Request<O> {
         Request { output: Some(output.into()), ..self }
     }
 
-    /// The request as JSON.
+    /// Returns the request as JSON.
     ///
     /// # Errors
     /// [`Error::Request`] for a path that is not UTF-8.
@@ -171,10 +173,10 @@ impl<O: Operation> Request<O> {
         Ok(all)
     }
 
-    /// Reads a request.
+    /// Parses a request in JSON.
     ///
     /// # Errors
-    /// [`Error::Version`]; [`Error::Request`], which names an unknown field.
+    /// [`Error::Version`]; [`Error::Request`], also for an unknown field.
     pub fn from_json(request: &Value) -> Result<Request<O>> {
         let bad = |what: String| Error::Request { operation: O::NAME, what };
         let mut fields = request.as_object().ok_or_else(|| bad("expected an object".to_string()))?.clone();
@@ -194,10 +196,10 @@ impl<O: Operation> Request<O> {
         Ok(Request { operation, inputs, output })
     }
 
-    /// Refuses what does not go together, and a target at which the operation does not run.
+    /// Checks the options, and that the operation runs at such a target.
     ///
     /// # Errors
-    /// [`Error::Unsupported`]; as [`Operation::check`].
+    /// [`Error::Unsupported`]; the errors of [`Operation::check`].
     pub fn check(&self, place: Place) -> Result<()> {
         if !O::PLACES.contains(&place) {
             return Err(Error::Unsupported { operation: O::NAME, place });
@@ -208,7 +210,7 @@ impl<O: Operation> Request<O> {
     /// Looks up names at a target, before a job begins.
     ///
     /// # Errors
-    /// As [`Request::check`] and [`Operation::plan`].
+    /// The errors of [`Request::check`] and [`Operation::plan`].
     pub fn plan<'a>(&'a self, target: &'a Target) -> Result<Planned<'a, O>> {
         self.check(target.place())?;
         let asked =
@@ -218,7 +220,7 @@ impl<O: Operation> Request<O> {
     }
 }
 
-/// A field as it is shown in an error.
+/// Formats a field for an error.
 fn shown(value: Option<&Value>) -> String {
     value.map_or("none".to_string(), Value::to_string)
 }
@@ -232,7 +234,7 @@ fn take<T: DeserializeOwned>(
     fields.remove(name).map(read).transpose()
 }
 
-/// A request whose names were looked up.
+/// A request after the look-up of its names.
 #[derive(Debug)]
 pub struct Planned<'a, O: Operation> {
     operation: &'a O,
@@ -241,10 +243,11 @@ pub struct Planned<'a, O: Operation> {
 }
 
 impl<O: Operation> Planned<'_, O> {
-    /// Runs it: on a store where [`Operation::STORE`] says so. On nodes a store of the job is what this machine helps on.
+    /// Runs the operation, on a store if [`Operation::STORE`] requires one. On nodes, local work uses the
+    /// store of the job.
     ///
     /// # Errors
-    /// As [`Operation::run`].
+    /// The errors of [`Operation::run`].
     pub fn run(self, job: &Execution, beside: Beside<'_>) -> Result<Done<O::Answer>> {
         let needs_store = self.operation.needs_store(self.asked.inputs, self.asked.target.place());
         if needs_store && job.job().is_none() {
@@ -254,7 +257,7 @@ impl<O: Operation> Planned<'_, O> {
     }
 }
 
-/// What a request names, and the target.
+/// The names of a request, and the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The name of the operation.
@@ -268,7 +271,7 @@ pub struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// The output, of an operation that cannot do without.
+    /// Returns the output, for an operation that requires one.
     ///
     /// # Errors
     /// [`Error::NoOutput`].
@@ -276,7 +279,7 @@ impl Asked<'_> {
         self.output.ok_or(Error::NoOutput { operation: self.operation })
     }
 
-    /// The job on a store.
+    /// Returns the job on a store.
     ///
     /// # Errors
     /// [`Error::NeedsStore`].
@@ -284,10 +287,10 @@ impl Asked<'_> {
         job.job().ok_or(Error::NeedsStore { operation: self.operation })
     }
 
-    /// Where the inputs are.
+    /// Finds the inputs at the target.
     ///
     /// # Errors
-    /// As [`wholes`].
+    /// The errors of [`wholes`].
     pub fn sources(&self) -> Result<Sources> {
         match self.target {
             Target::Local => Ok(Sources::Here),
@@ -297,17 +300,17 @@ impl Asked<'_> {
     }
 }
 
-/// Where the inputs of a request are.
+/// The places of a request's inputs.
 #[derive(Debug)]
 pub enum Sources {
-    /// On this machine, under their names.
+    /// Local files and datasets, under their names.
     Here,
-    /// On nodes, as these files.
+    /// These files on nodes.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes, Vec<Whole>),
 }
 
-/// Refuses to go on with an interrupted run on nodes.
+/// Refuses to resume an interrupted run on nodes.
 #[cfg(feature = "records")]
 pub(crate) fn check_resume(operation: &'static str, resume: bool, place: Place) -> Result<()> {
     match place {
@@ -319,29 +322,29 @@ pub(crate) fn check_resume(operation: &'static str, resume: bool, place: Place) 
     }
 }
 
-/// How nodes are asked by an operation that may need flash where this machine helps.
+/// Returns the options for an operation on nodes whose local work may need scratch space.
 #[cfg(feature = "nodes")]
 pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
     RunOptions { help_on: job.job().map(Job::store), ..on.options.clone() }
 }
 
-/// What is handed over beside a request.
+/// Callbacks and receivers that are passed beside a request.
 #[derive(Default)]
 pub struct Beside<'a> {
-    /// Told of an input that cannot be read while the operation goes on with others; the answer counts them. A caller to whom one is too
-    /// many cancels the job: then no output appears.
+    /// A callback for inputs that cannot be read; the operation goes on with the other inputs, and the answer
+    /// counts the failures. A caller that does not accept failures cancels the job: then no output appears.
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
-    /// Takes the rows of the answer, where no output is named.
+    /// The receiver of the answer's rows if no output is named.
     pub rows: Option<&'a mut dyn Rows>,
-    /// Takes the bytes of the answer, where no output is named.
+    /// The receiver of the answer's bytes if no output is named.
     pub bytes: Option<&'a mut (dyn Write + Send)>,
-    /// Takes what a search finds, instead of rows.
+    /// The receiver of a search's matches, instead of rows.
     #[cfg(feature = "text")]
     pub matches: Option<&'a mut dyn crate::matches::Matches>,
 }
 
 impl Beside<'_> {
-    /// Tells of an input that cannot be read.
+    /// Reports an input that cannot be read.
     pub fn fail(&self, error: &Error) {
         if let Some(failed) = self.failed {
             failed(error);
@@ -350,7 +353,7 @@ impl Beside<'_> {
 }
 
 impl Beside<'_> {
-    /// Tells the name of a file that was written.
+    /// Reports the name of a written file.
     #[cfg(feature = "text")]
     pub(crate) fn written(&mut self, path: &Path) {
         if let Some(rows) = &mut self.rows {
@@ -359,13 +362,14 @@ impl Beside<'_> {
     }
 }
 
-/// The file into which a caller writes a table that no path names, before it runs an operation with this path as an input. Errors and
-/// rows call the table "the Arrow data". The file goes with the job.
+/// Returns the path of a file in the job's scratch space, for a table that has no path. The caller writes the
+/// table to this file and runs an operation with this path as an input. Errors and rows name the table "the
+/// Arrow data". The file is removed with the job.
 pub fn handed_over(job: &Job) -> PathBuf {
     job.scratch_path("source.arrow")
 }
 
-/// The input of a path, which may be that of a table that was [handed over](handed_over).
+/// Returns the input of a path, which may be the path of a [handed over](handed_over) table.
 #[cfg(any(feature = "records", feature = "text"))]
 pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     match path == handed_over(job) {
@@ -374,33 +378,33 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     }
 }
 
-/// Takes the rows of an answer.
+/// A receiver of an answer's rows.
 pub trait Rows: Send {
-    /// Begins with columns. A second call begins anew: what came before counts no more.
+    /// Receives the columns. A second call begins anew and discards all earlier rows.
     ///
     /// # Errors
-    /// What ends the operation.
+    /// An error ends the operation.
     fn begin(&mut self, schema: &SchemaRef, job: &Context) -> Result<()>;
 
-    /// Takes some rows.
+    /// Receives some rows.
     ///
     /// # Errors
-    /// What ends the operation.
+    /// An error ends the operation.
     fn batch(&mut self, batch: RecordBatch) -> Result<()>;
 
-    /// Takes the end: all rows were given.
+    /// Receives the end of all rows.
     ///
     /// # Errors
-    /// What ends the operation.
+    /// An error ends the operation.
     fn end(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether it may begin anew, having passed nothing on yet.
+    /// Returns true if the receiver can begin anew, since no row has been passed on yet.
     fn can_begin_anew(&self) -> bool {
         false
     }
 
-    /// Takes the name of a file that the operation wrote and named itself.
+    /// Receives the name of a written file that the operation has named itself.
     fn written(&mut self, _path: &Path) {}
 }

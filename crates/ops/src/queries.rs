@@ -1,12 +1,13 @@
-//! SQL on nodes: a client plans a query, and what can be done to the rows of one table runs where they lie
-//! ([`inshore_sql::Elsewhere`]).
+//! SQL on nodes: a client plans a query, and the part of the plan that works on the rows of one table runs on
+//! the nodes that hold the table ([`inshore_sql::Elsewhere`]).
 //!
-//! What a node needs beside its pieces travels with the task: see `files.rs`.
+//! A task carries the metadata that a node needs beside its pieces: see `files.rs`.
 //!
-//! Where that is faster, this machine pulls pieces, too: it fetches them, and the fragment runs over them here.
+//! If local work makes the query faster, the client pulls pieces too: it fetches pieces and runs the fragment
+//! over them.
 //!
-//! Where a node is lost before anything of its answer was taken, another that has copies of its pieces does its work. After
-//! that the whole query is begun again, as long as it has given out no rows.
+//! If a node is lost before the client has taken any of its answer, another node with replicas of its pieces
+//! repeats the work. After that the whole query is repeated, as long as the query has not returned rows.
 
 use std::{
     collections::BTreeMap,
@@ -36,20 +37,20 @@ use crate::files::{Asker, FileText, Files, hold_pieces, of_nodes, piece_of, take
 mod tests;
 
 const KIND: &str = "sql";
-/// Bytes of rows that are sent at once, about.
+/// The approximate size of a message with rows, in bytes.
 const MESSAGE_BYTES: usize = 512 << 10;
-/// Memory for what is done here of a fragment.
+/// The least memory for running a fragment locally.
 const HELP_BYTES_MIN: u64 = 96 << 20;
 const HELP_BYTES_MAX: u64 = 1 << 30;
 
 #[derive(Serialize, Deserialize)]
 struct Arguments {
     fragment: Fragment,
-    /// The files, as the request numbers them.
+    /// The files, in the order of their numbers in the request.
     files: Vec<FileText>,
 }
 
-/// The work of running fragments of queries, for a node.
+/// The work of running fragments of queries on a node.
 #[derive(Debug)]
 pub struct Queries;
 
@@ -82,7 +83,7 @@ impl Work for Queries {
     }
 }
 
-/// Why there is no piece, as an error of tables.
+/// Converts the failure to get a piece into an error of tables.
 fn unfit(failure: Failure) -> TableError {
     TableError::Unsupported { file: "a piece".to_string(), what: failure.to_string() }
 }
@@ -108,10 +109,11 @@ fn answer(
     }
 }
 
-/// Answers with a batch in messages of some hundred KiB. Bytes of its buffers that belong to no row of it are not sent.
+/// Answers with a batch in messages of some hundred KiB. Bytes of the batch's buffers that do not belong to
+/// its rows are not sent.
 ///
 /// # Errors
-/// Those of [`Reply::batch`].
+/// The errors of [`Reply::batch`].
 pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result::Result<(), Failure> {
     let parts = (batch_bytes(batch) as usize).div_ceil(MESSAGE_BYTES).max(1);
     let rows = batch.num_rows().div_ceil(parts).max(1);
@@ -120,10 +122,11 @@ pub fn reply_in_parts(reply: &mut dyn Reply, batch: &RecordBatch) -> std::result
         .try_for_each(|start| reply.batch(compact(batch.slice(start, rows.min(batch.num_rows() - start)))))
 }
 
-/// Ranges of a file that are nearer to each other are read as one.
+/// The largest gap between two ranges of a file that are read as one range.
 const GAP_BYTES: u64 = 64 << 10;
 
-/// Those bytes of a part of a file that a fragment needs, as few ranges of it. Where the footer does not say, reading the file tells why.
+/// Returns the bytes of a part of a file that a fragment needs, as few ranges. If the footer cannot be
+/// parsed, the result is the whole part, and reading the file reports the reason.
 fn ranges(files: &Files, needed: &Needed, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
     let all = || vec![part.clone()];
     let Ok(text) = text_of(&files.texts, whole) else { return all() };
@@ -141,7 +144,7 @@ fn ranges(files: &Files, needed: &Needed, whole: u64, part: &Range<u64>) -> Vec<
     joined
 }
 
-/// Runs a fragment over what nodes have not begun.
+/// Runs a fragment locally over pieces that no node has begun.
 fn answer_here(
     job: &Job,
     fragment: &Fragment,
@@ -150,12 +153,12 @@ fn answer_here(
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
     let known = fragment.known().ok_or("a fragment of no table")?.clone();
-    // Each thread may be at work on one while the next one comes.
+    // Each thread may work on one piece while the next piece is fetched.
     let _held = hold_pieces(job, files.wholes.iter(), job.budget().threads() + 1)?;
-    // Threads of a query must not wait for nodes: another one does.
+    // Threads of a query must not wait for nodes; a separate thread waits.
     let (out, inputs) = mpsc::sync_channel(0);
     let end = pieces.end();
-    // What is needed is known when the plan is made.
+    // The needed columns are known after planning.
     let (tell, told) = mpsc::sync_channel::<Needed>(1);
     let of_files = files.clone();
     thread::scope(|scope| {
@@ -177,51 +180,52 @@ fn answer_here(
     })
 }
 
-/// The tables of a query that lie on nodes, under the names `store:NAME`.
+/// The tables of a query that lie on nodes, with names of the form `store:NAME`.
 #[derive(Debug)]
 pub struct NodeTables {
     nodes: Nodes,
     options: RunOptions,
     header: Header,
     catalog: Catalog,
-    /// Tables that were described, and what it cost so far.
+    /// The described tables, and the cost so far.
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
-/// How long the ends of all fragments are waited for, after a query.
+/// The longest wait for the ends of all fragments after a query.
 const ENDS: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Fragments that run.
+    /// The number of running fragments.
     open: usize,
-    /// Each with its columns that are to be read as text. A query that begins again does not ask for them anew.
+    /// The tables by name, each with its columns to read as text. A repeated query does not describe them
+    /// again.
     tables: BTreeMap<String, (Vec<String>, Arc<Files>)>,
     gathered: Gathered,
-    /// What was done here failed, and nodes are left alone from then on.
+    /// True if the local work failed; from then on only nodes work.
     help_has_failed: bool,
 }
 
 impl NodeTables {
-    /// Asks the nodes what they have.
+    /// Asks the nodes for their datasets.
     ///
     /// # Errors
-    /// As [`Nodes::catalog`].
+    /// The errors of [`Nodes::catalog`].
     pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_neardata::nodes::Result<NodeTables> {
         let (nodes, catalog, header) = (nodes.clone(), nodes.catalog()?, Header::default());
         Ok(NodeTables { nodes, options, header, catalog, state: Arc::default() })
     }
 
-    /// The same, and what is known of the first lines of CSV.
+    /// Sets how the first lines of CSV files are read.
     pub fn with_header(mut self, header: Header) -> NodeTables {
         self.header = header;
         self
     }
 
-    /// What the nodes did for queries that are over, and what is missing.
+    /// Returns the work of the nodes for all completed queries, and the missing pieces.
     pub fn gathered(&self) -> Gathered {
         let state = self.state.0.lock().expect("no panic under this lock");
-        // Whoever asks nodes notices soon that nobody wants more.
+        // A thread that asks nodes soon notices that its result is not needed any more.
         let waited = self.state.1.wait_timeout_while(state, ENDS, |state| state.open > 0);
         waited.expect("no panic under this lock").0.gathered.clone()
     }
@@ -298,18 +302,18 @@ impl Elsewhere for NodeTables {
     }
 }
 
-/// Where a stream stands.
+/// The state of one stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct Head {
-    /// Something of it was taken.
+    /// True if a batch of the stream was taken.
     was_taken: bool,
     has_ended: bool,
 }
 
-/// The rows that nodes give, as they come.
+/// The rows of all nodes, in the order of their arrival.
 struct Rows {
     streams: Option<Streams>,
-    /// The part of this machine.
+    /// The thread of the local work.
     helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,
@@ -319,7 +323,7 @@ struct Rows {
 impl Drop for Rows {
     fn drop(&mut self) {
         let gathered = self.streams.take().map(Streams::finish).unwrap_or_default();
-        // Nobody takes its answers any more, which ends it.
+        // The local work ends because its answers are not taken any more.
         let _ = self.helping.take().map(JoinHandle::join);
         let mut state = self.state.0.lock().expect("no panic under this lock");
         state.gathered.add(gathered);
@@ -335,7 +339,8 @@ impl FragmentRows for Rows {
         let mut each = Duration::ZERO;
         while self.heads.len() < streams.len() || self.heads.iter().any(|head| !head.has_ended) {
             self.heads.resize_with(streams.len(), Head::default);
-            // Whoever has something is asked first; when nobody has, each is waited for a little.
+            // Streams with a batch ready are taken first; if no stream has one, each stream is waited for
+            // briefly.
             for step in 0..self.heads.len() {
                 let stream = (self.turn + step) % self.heads.len();
                 if self.heads[stream].has_ended {
@@ -356,7 +361,8 @@ impl FragmentRows for Rows {
                         if streams.is_here(stream) {
                             self.state.0.lock().expect("no panic under this lock").help_has_failed = true;
                         }
-                        // What one node refuses, others mostly do too: it is the query's fault, or a version's.
+                        // An error that one node refuses with mostly occurs on all nodes: the cause is the
+                        // query or a version.
                         let is_refused = matches!(error, NodesError::Refused { .. });
                         if self.heads[stream].was_taken {
                             return Err(match is_refused {

@@ -20,22 +20,22 @@ pub struct Entry {
     pub name: &'static str,
     /// The version of the request.
     pub version: u32,
-    /// The kinds of targets at which it runs.
+    /// The kinds of targets that can run the operation.
     pub places: &'static [Place],
-    /// What it uses a store of this machine for.
+    /// The use of a local store.
     pub store: StoreUse,
-    /// How answers are compared.
+    /// The form in which answers are compared.
     pub form: NormalForm,
     read: fn(&Value) -> Result<Value>,
     run: fn(&Value, Names, &Target, &Execution, Beside<'_>) -> Result<Value>,
 }
 
-/// Names that may be of any bytes, which JSON cannot carry: they stand beside a request.
+/// Names with arbitrary bytes, which JSON cannot carry; they are passed beside a request.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Inputs, behind those of the request.
+    /// Inputs, in addition to those of the request.
     pub inputs: Vec<PathBuf>,
-    /// The output, in place of that of the request.
+    /// The output, which replaces the output of the request.
     pub output: Option<PathBuf>,
 }
 
@@ -59,7 +59,7 @@ impl Entry {
         }
     }
 
-    /// Reads a request and gives it back with all its fields, those of habit included.
+    /// Reads a request and returns the request with all its fields, defaults included.
     ///
     /// # Errors
     /// As [`Request::from_json`].
@@ -67,7 +67,7 @@ impl Entry {
         (self.read)(request)
     }
 
-    /// Runs a request and gives the answer as JSON.
+    /// Runs a request and returns the answer as JSON.
     ///
     /// # Errors
     /// As [`Request::from_json`], [`Request::plan`] and [`Operation::run`].
@@ -81,7 +81,7 @@ impl Entry {
         self.run_named(request, Names::default(), target, job, beside)
     }
 
-    /// Runs a request with names beside it.
+    /// Runs a request with additional names.
     ///
     /// # Errors
     /// As [`Entry::run`].
@@ -135,7 +135,7 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::RemoveDatasets>(),
 ];
 
-/// The operation that a request names.
+/// Returns the operation that a request names.
 ///
 /// # Errors
 /// [`Error::Unknown`].

@@ -1,4 +1,4 @@
-//! Targets: where an operation runs.
+//! Targets: the machines on which an operation runs.
 
 #[cfg(feature = "nodes")]
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::place::Place;
 
-/// Where an operation runs.
+/// The machines on which an operation runs.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// This machine, over files and datasets here.
+    /// The local machine, with its files and datasets.
     Local,
-    /// Nodes that have the data.
+    /// Nodes that hold the data.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes),
 }
@@ -34,21 +34,21 @@ impl Target {
     }
 }
 
-/// Nodes, and how they are asked.
+/// Nodes, with the options of requests.
 #[cfg(feature = "nodes")]
 #[derive(Clone, Debug)]
 pub struct OnNodes {
-    /// The client's end.
+    /// The client.
     pub nodes: Nodes,
-    /// Partial answers, memory of tasks, and how far this machine helps. Where an operation may need flash, this machine helps on the
-    /// store of the job.
+    /// Partial answers, memory of tasks, and the amount of local work. An operation that may need scratch
+    /// space works locally on the store of the job.
     pub options: RunOptions,
 }
 
-/// The files that paths name: `store:NAME`, `store:NAME/FILE`, or without `store:`.
+/// Finds the files of paths of the form `store:NAME`, `store:NAME/FILE`, or the same without `store:`.
 ///
 /// # Errors
-/// [`Error::BadName`]; as [`Nodes::catalog`] and [`inshore_neardata::nodes::Catalog::named`].
+/// [`Error::BadName`]; the errors of [`Nodes::catalog`] and [`inshore_neardata::nodes::Catalog::named`].
 #[cfg(feature = "nodes")]
 pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
     let catalog = nodes.catalog()?;
@@ -60,28 +60,28 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
     Ok(wholes)
 }
 
-/// An answer, and what nodes did for it.
+/// An answer, with the work of nodes.
 #[derive(Debug)]
 pub struct Done<A> {
-    /// The typed answer: counts and names. Rows went to the output.
+    /// The typed answer: counts and names. Rows go to the output.
     pub answer: A,
-    /// What nodes did, where the target was nodes.
+    /// The work of nodes; `None` if the target is local.
     #[cfg(feature = "nodes")]
     pub nodes: Option<NodesDone>,
 }
 
-/// What nodes did for an answer.
+/// The work of nodes for one answer.
 #[cfg(feature = "nodes")]
 #[derive(Debug)]
 pub struct NodesDone {
-    /// What each node did, and what was not read.
+    /// The work of each node, and the parts that were not read.
     pub gathered: Gathered,
-    /// Bytes between nodes and this machine.
+    /// The bytes between nodes and the client.
     pub bytes_moved: u64,
 }
 
 impl<A> Done<A> {
-    /// The same with another answer.
+    /// Returns the same result with another answer.
     pub fn map<B>(self, answer: impl FnOnce(A) -> B) -> Done<B> {
         Done {
             answer: answer(self.answer),
@@ -90,7 +90,7 @@ impl<A> Done<A> {
         }
     }
 
-    /// An answer of this machine.
+    /// Returns an answer of the local machine.
     pub(crate) fn here(answer: A) -> Done<A> {
         Done {
             answer,
@@ -99,7 +99,7 @@ impl<A> Done<A> {
         }
     }
 
-    /// An answer of nodes.
+    /// Returns an answer of nodes.
     #[cfg(feature = "nodes")]
     pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: Gathered) -> Done<A> {
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
@@ -107,7 +107,8 @@ impl<A> Done<A> {
     }
 }
 
-/// The answer as JSON; where the target was nodes, `nodes`, `missing`, `here` and `bytes_moved` stand beside its fields.
+/// Writes the answer as JSON; the fields `nodes`, `missing`, `here` and `bytes_moved` are added if the target
+/// was nodes.
 impl<A: Serialize> Serialize for Done<A> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         #[cfg(feature = "nodes")]
@@ -119,7 +120,7 @@ impl<A: Serialize> Serialize for Done<A> {
     }
 }
 
-/// Adds what nodes did to a summary.
+/// Adds the work of nodes to a summary.
 #[cfg(feature = "nodes")]
 pub fn with_nodes(mut summary: Value, gathered: &Gathered, bytes_moved: u64) -> Value {
     summary["nodes"] = json!(gathered.nodes);

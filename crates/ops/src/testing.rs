@@ -1,4 +1,4 @@
-//! What tests of work on nodes have in common.
+//! The shared helpers of tests of work on nodes.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -6,13 +6,13 @@ use inshore_store::{Budget, Limits, Memory, Store, Throttled};
 use inshore_tables::{Input, TableReader};
 use parquet::{arrow::ArrowWriter, file::properties::WriterProperties};
 
-/// A store on a drive in memory, within limits.
+/// Opens a store on a throttled device in memory.
 pub(crate) fn slow_store(folder: &Path, limits: Limits) -> Store {
     let drive = Throttled::new(Arc::new(Memory::new(1024)), limits);
     Store::open_on(folder, vec![Arc::new(drive)]).unwrap()
 }
 
-/// Writes a table of CSV as Parquet with so many rows in a group.
+/// Writes a CSV table as Parquet with `group_rows` rows in each row group.
 pub(crate) fn write_parquet(csv: &Path, parquet: &Path, group_rows: usize) {
     let budget = Budget::new(64 << 20, 1);
     let mut reader =

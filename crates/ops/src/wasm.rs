@@ -1,21 +1,22 @@
-//! WebAssembly kernels: modules of users, run over files here or where they lie on nodes.
+//! WebAssembly kernels: modules of users that run over local files, or on the nodes that hold the files.
 //!
 //! The nouns: a [`Module`] is code with a name; a [`WasmKernel`] is a module with its arguments, as a kernel of
 //! [`neardata`](inshore_neardata).
 //!
 //! ```text
-//!   here:       sources ─► run ─► instance for each worker ─► parts in order, or states that are merged ─► output
-//!   on nodes:   the same on each node ─► parts or a state travel ─► put in order, or merged, here ─► output
+//!   locally:    sources ─► run ─► instance for each worker ─► parts in order, or merged states ─► output
+//!   on nodes:   the same on each node ─► parts or a state over the network ─► ordered or merged by the client ─► output
 //! ```
 //!
-//! An instance is a process of its own ([`sandbox`](inshore_sandbox)), which reads files in the page cache itself and is handed the
-//! blocks of all other sources; `docs/kernels-wasm.md` says what a module exports. What
-//! travels to a node is the module itself, or only its name where it was pushed there: a dataset whose name ends with `.wasm`.
-//! Either way with its SHA-256, so that all nodes run the same.
+//! Each instance is a process of its own ([`sandbox`](inshore_sandbox)). The process reads files in the page
+//! cache itself, and receives the blocks of all other sources. `docs/kernels-wasm.md` lists the exports of a
+//! module. A request to a node carries the module, or only the name of a pushed module, which lies in a
+//! dataset whose name ends with `.wasm`. In both cases the request carries the SHA-256 of the module, so that
+//! all nodes run the same code.
 //!
-//! Memory: half of what is free in the budget is for instances, one for each thread where they get 64 MiB each, fewer where
-//! not, the rest for reading. 48 MiB of each share are for the process (compiler and runtime; about 20 are taken), the rest is
-//! what the module may use.
+//! Memory: half of the free budget is for instances, the other half for reading. There is one instance for
+//! each thread if each gets 64 MiB, otherwise fewer. 48 MiB of each share are for the process (compiler and
+//! runtime, of which about 20 MiB are used); the module may use the rest.
 
 use std::{
     io,
@@ -50,30 +51,31 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-/// What requests call this work.
+/// The name of this work in requests.
 pub const WASM: &str = "wasm";
-/// How names of datasets end that are modules.
+/// The ending of the names of datasets that hold modules.
 pub const ENDING: &str = ".wasm";
-/// Bytes of a module, at most: a request carries it.
+/// The maximal size of a module in bytes, since a request carries the module.
 pub const MODULE_BYTES_MAX: u64 = 8 << 20;
 
 const MIB: u64 = 1 << 20;
-/// What the process of an instance takes beside the module's memory.
+/// The memory of an instance's process beside the memory of the module.
 const OWN_BYTES: u64 = 48 * MIB;
-/// The smallest share of an instance.
+/// The smallest memory of an instance.
 const SHARE_BYTES_MIN: u64 = 64 * MIB;
-/// Memory of a module, at most.
+/// The maximal memory of a module.
 const MODULE_MEMORY_BYTES_MAX: u64 = 1024 * MIB;
-/// How long a module may take for a block, its start or its end.
+/// The maximal time of one call into a module: for a block, at the start, or at the end.
 const CALL: Duration = Duration::from_secs(20);
-/// Runs end with their job, whenever that is.
+/// The maximal duration of an instance. Instances usually end with their job.
 const WALL: Duration = Duration::from_secs(365 * 86_400);
-/// Bytes of a state that are sent at once.
+/// The maximal bytes of a state in one message.
 #[cfg(feature = "nodes")]
 const BATCH_BYTES: usize = 1 << 20;
-/// Several blocks are worked on at once until this part of what may come of one has come of them.
+/// A batch of blocks ends when its output reaches the maximal output of one block, divided by this number.
 const ENOUGH: u64 = 4;
-/// Bytes of blocks: of fewer the system copies more slowly, and more no longer stay in a core's cache.
+/// The size of a block in bytes. Smaller blocks are copied more slowly by the system; larger blocks do not
+/// fit into the cache of a core.
 const BLOCK_BYTES: usize = 512 << 10;
 
 /// The result of running a kernel.
@@ -83,32 +85,32 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// What is read, the store, nodes.
+    /// Reading a source, the store or a node failed.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The module, or what contains it.
+    /// The module or its sandbox failed.
     #[error("kernel {name}: {source}")]
     Sandbox {
         /// The module's name.
         name: String,
-        /// What it did.
+        /// The failure of the module.
         source: SandboxError,
     },
-    /// The module is not what it should be, or wants more than it gets.
+    /// The module is invalid, or requires more than its limits.
     #[error("kernel {name}: {what}")]
     Kernel {
-        /// Its name.
+        /// The module's name.
         name: String,
-        /// What is wrong.
+        /// The reason.
         what: String,
     },
-    /// Whoever takes the result failed.
+    /// The receiver of the result failed.
     #[error("writing what a kernel found: {0}")]
     Write(#[source] io::Error),
 }
 
 impl Error {
-    /// Whether a job was asked to stop.
+    /// Returns true if the job was cancelled.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, Error::Read(error) if error.is_cancelled())
     }
@@ -136,22 +138,22 @@ impl From<nodes::Error> for Error {
     }
 }
 
-/// A module.
+/// The code of a kernel, with a name.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// What it's called, without an ending.
+    /// The name of the module, without an ending.
     pub name: String,
-    /// Its code.
+    /// The code in WebAssembly's binary format.
     pub bytes: Arc<[u8]>,
-    /// Whether nodes have it under this name.
+    /// True if nodes have a pushed module of this name.
     pub is_pushed: bool,
 }
 
 impl Module {
-    /// A module of these bytes.
+    /// Returns a module of these bytes.
     ///
     /// # Errors
-    /// [`Error::Kernel`] where they are too many to travel.
+    /// [`Error::Kernel`] if the module is larger than [`MODULE_BYTES_MAX`].
     pub fn new(name: impl Into<String>, bytes: Vec<u8>) -> Result<Module> {
         let module = Module { name: name.into(), bytes: bytes.into(), is_pushed: false };
         match module.bytes.len() as u64 {
@@ -164,10 +166,10 @@ impl Module {
         }
     }
 
-    /// The one that was pushed into the job's store under this name.
+    /// Reads the module that was pushed into the job's store under this name.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::Kernel`] where the dataset is no module.
+    /// [`inshore_store::Error::NotFound`]; [`Error::Kernel`] if the dataset is not a module.
     pub fn stored(job: &Job, name: &str) -> Result<Module> {
         let dataset = job.store().dataset(&dataset_of(name))?;
         let is_module = |file: &&str| dataset.kind() != SPREAD || *file != MAP;
@@ -187,10 +189,10 @@ impl Module {
         Ok(Module { is_pushed: true, ..Module::new(name, bytes)? })
     }
 
-    /// Puts it into the job's store, under its name.
+    /// Writes the module into the job's store under its name.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NameExists`], and what writing fails with.
+    /// [`inshore_store::Error::NameExists`], and errors of writing to the store.
     pub fn put(&self, store: &Store, job: &Job) -> Result<()> {
         let mut builder = store.create_dataset(job, &dataset_of(&self.name), inshore_store::BYTES)?;
         let mut writer = builder.file_with_buffers(inshore_store::BYTES, 4096, 1 << 20, 2)?;
@@ -199,7 +201,7 @@ impl Module {
         Ok(builder.commit(&[])?)
     }
 
-    /// Its SHA-256, in hexadecimal.
+    /// Returns the SHA-256 of the module in hexadecimal.
     pub fn sha256(&self) -> String {
         Sha256::digest(&self.bytes).iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -209,27 +211,27 @@ impl Module {
     }
 }
 
-/// The dataset that holds the module of this name.
+/// Returns the name of the dataset that holds the module of this name.
 pub fn dataset_of(name: &str) -> String {
     format!("{name}{ENDING}")
 }
 
-/// What a client asks for.
+/// The arguments of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Arguments {
     /// The module's name.
     name: String,
-    /// SHA-256 of its bytes.
+    /// The SHA-256 of the module.
     sha256: String,
-    /// The bytes, in base 64, where the node does not have them.
+    /// The module in base 64, unless the node has the module.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     module: Option<String>,
-    /// What it's started with.
+    /// The arguments of the module.
     args: String,
 }
 
 impl Arguments {
-    /// The kernel that they tell of, from what travelled or what lies in the job's store.
+    /// Returns the kernel of the request: from the module in the request, or from the job's store.
     fn kernel(&self, job: Option<&Job>) -> Result<WasmKernel> {
         let Arguments { name, sha256, module, args } = self;
         let bad = |what: &str| Error::Kernel { name: name.clone(), what: what.to_string() };
@@ -263,40 +265,40 @@ impl std::fmt::Debug for WasmKernel {
     }
 }
 
-/// What was taken from a budget.
+/// The instances and the memory that is reserved for them.
 struct Prepared {
     limits: WasmLimits,
     result: WasmResult,
-    /// Bytes that may come of a block.
+    /// The maximal output of a block in bytes.
     part_bytes_max: u64,
     instances: Vec<Mutex<Instance>>,
     next: AtomicUsize,
     _memory: Reservation,
 }
 
-/// A place for an instance.
+/// A slot for an instance.
 enum Instance {
     /// Not yet started.
     None,
     Runs(Box<WasmRun>),
-    /// It failed, and why.
+    /// The instance failed, with the reason.
     Failed(String),
 }
 
-/// What running a kernel took.
+/// The resources that running a kernel took.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WasmSummary {
-    /// Instances of the module.
+    /// The number of instances of the module.
     pub instances: u64,
-    /// Processor time of their processes, compiling included.
+    /// The processor time of all instances, compilation included.
     pub cpu_seconds: f64,
-    /// Most memory of one of their processes.
+    /// The largest memory of one instance.
     pub memory_bytes_max: u64,
-    /// The end of what they logged.
+    /// The end of the log of all instances.
     pub log: String,
-    /// Bytes of the result.
+    /// The size of the result in bytes.
     pub output_bytes: u64,
-    /// How they were contained.
+    /// The active protections of the sandbox.
     pub protections: String,
 }
 
@@ -319,17 +321,17 @@ impl WasmSummary {
     }
 }
 
-/// Takes bytes of a result.
+/// A function that receives the bytes of a result.
 pub type Output<'a> = &'a mut (dyn FnMut(&[u8]) -> io::Result<()> + Send);
 
-/// The smallest budget in which a kernel runs with so many threads, in bytes.
+/// Returns the smallest budget in bytes for a kernel with this number of threads.
 pub fn smallest_wasm_memory_bytes(threads: usize) -> u64 {
     let reading = smallest_memory_bytes(threads) + (threads * BLOCK_BYTES * 2) as u64;
     SHARE_BYTES_MIN + threads as u64 * (MIB + MIB / ENOUGH) + reading + 4 * MIB
 }
 
 impl WasmKernel {
-    /// A module that is started with these arguments. The program that this is part of has to begin with
+    /// Returns a kernel that runs a module with these arguments. The current program has to begin with
     /// [`inshore_sandbox::child_main_if_asked`].
     pub fn new(module: Module, args: &str) -> WasmKernel {
         WasmKernel {
@@ -341,21 +343,21 @@ impl WasmKernel {
         }
     }
 
-    /// The same, whose helper is another program than this one.
+    /// Returns the same kernel, run by another program.
     #[must_use]
     pub fn with_helper(mut self, helper: Helper) -> WasmKernel {
         self.sandbox.helper = helper;
         self
     }
 
-    /// The same with another size of blocks, which makes no difference to the result.
+    /// Returns the same kernel with another block size, which does not change the result.
     #[must_use]
     pub fn with_blocks(mut self, bytes: usize) -> WasmKernel {
         self.block_bytes = bytes;
         self
     }
 
-    /// Whether it can be run, and what kind of result it has.
+    /// Checks that the module can run, and returns the kind of its result.
     ///
     /// # Errors
     /// [`Error::Sandbox`].
@@ -373,7 +375,7 @@ impl WasmKernel {
         }
     }
 
-    /// Takes memory for the instances, before anybody reads, and starts the first.
+    /// Reserves memory for all instances before reading starts, and starts the first instance.
     fn prepare(&self, job: &Context) -> Result<&Prepared> {
         let (budget, threads) = (job.budget(), job.budget().threads());
         let given = budget.free_bytes();
@@ -383,7 +385,7 @@ impl WasmKernel {
         let half = (given / 2).max(SHARE_BYTES_MIN);
         let instances = (half / SHARE_BYTES_MIN).clamp(1, threads as u64);
         let share = (half / instances).min(OWN_BYTES + MODULE_MEMORY_BYTES_MAX);
-        // One part that is made, and those of the same batch.
+        // The output of one block that is being made, and the other outputs of the same batch.
         let parts = part_bytes_max + part_bytes_max / ENOUGH;
         let memory = instances * share + threads as u64 * parts;
         let memory = budget.reserve(memory, "instances of a WebAssembly kernel")?;
@@ -415,7 +417,7 @@ impl WasmKernel {
         self.prepared.get().expect("prepared before anything is read")
     }
 
-    /// The instance in a place.
+    /// Returns the running instance of a slot.
     fn running<'a>(&self, place: &'a mut Instance) -> Result<&'a mut WasmRun> {
         match place {
             Instance::Runs(run) => Ok(run),
@@ -424,7 +426,7 @@ impl WasmKernel {
         }
     }
 
-    /// What came of a call; where it failed, so has the instance in its place.
+    /// Converts the outcome of a call; after an error the slot holds a failed instance.
     fn ended<T>(
         &self,
         place: &mut Instance,
@@ -445,7 +447,8 @@ impl WasmKernel {
         })
     }
 
-    /// The merged state of all instances, which lies in the first of them, and what the others took.
+    /// Merges the states of all instances into the first instance, and returns that instance with the
+    /// resources of all others.
     fn merge(&self, job: &Context) -> Result<(Box<WasmRun>, WasmSummary)> {
         let prepared = self.prepared();
         let mut summary = WasmSummary::default();
@@ -460,7 +463,7 @@ impl WasmKernel {
         Ok((first, summary))
     }
 
-    /// Takes an instance from its place.
+    /// Takes an instance out of its slot.
     fn take(&self, place: &Mutex<Instance>) -> Result<Option<Box<WasmRun>>> {
         match std::mem::replace(&mut *lock(place), Instance::None) {
             Instance::Runs(run) => Ok(Some(run)),
@@ -469,7 +472,7 @@ impl WasmKernel {
         }
     }
 
-    /// Has an instance hand over its state.
+    /// Copies the state out of an instance.
     fn state(&self, job: &Context, run: &mut WasmRun) -> Result<State> {
         let limit = self.prepared().limits.memory_bytes;
         let mut state =
@@ -499,7 +502,7 @@ impl WasmKernel {
         }
     }
 
-    /// Ends all instances, and tells what they took.
+    /// Ends all instances, and returns the resources that they took.
     fn end(&self) -> Result<WasmSummary> {
         let mut summary = WasmSummary::default();
         for place in &self.prepared().instances {
@@ -510,7 +513,7 @@ impl WasmKernel {
         Ok(summary)
     }
 
-    /// Runs it over sources.
+    /// Runs the kernel over sources.
     fn read(
         &self,
         job: &Context,
@@ -530,7 +533,7 @@ impl WasmKernel {
         Ok(bytes)
     }
 
-    /// Has the instance finish that has all states.
+    /// Calls the final function of the instance that holds the merged state.
     fn finish(&self, last: WasmRun, output: Output<'_>, summary: &mut WasmSummary) -> Result<()> {
         let mut bytes = 0;
         let finished = last.finish(&mut |part| {
@@ -543,11 +546,11 @@ impl WasmKernel {
     }
 }
 
-/// What is emitted of a block, as far as it may.
+/// The output of a block, up to a limit.
 struct Emitted {
     part: Vec<u8>,
     limit: u64,
-    /// The offset of the block of which more than that was emitted.
+    /// The offset of the block whose output exceeded the limit.
     is_full: Option<i64>,
 }
 
@@ -570,14 +573,14 @@ impl Emitted {
     }
 }
 
-/// A state on its way from one instance to another.
+/// The state of an instance, in a reserved buffer.
 struct State {
     bytes: Vec<u8>,
     memory: Reservation,
 }
 
 impl State {
-    /// Adds bytes to it; where there is no room, the error is that of the budget, or none where the limit is reached.
+    /// Appends bytes. The error is the budget's if memory is short, and `None` if the limit is reached.
     fn add(
         &mut self,
         more: &[u8],
@@ -588,7 +591,7 @@ impl State {
             return Err(None);
         }
         if length > self.bytes.capacity() as u64 {
-            // The old bytes are there while they are copied into more room.
+            // During the copy into a larger buffer the old buffer is still allocated.
             let room = (2 * length).max(64 << 10);
             self.memory.resize(room + self.bytes.len() as u64).map_err(Some)?;
             self.bytes.reserve_exact(room as usize - self.bytes.len());
@@ -604,9 +607,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Kernel for WasmKernel {
     type Error = Error;
-    /// The number of the instance.
+    /// The number of the slot of the instance.
     type Worker = usize;
-    /// What the module emits of a block.
+    /// The output of the module for a block.
     type Part = Vec<u8>;
 
     fn border(&self) -> Border {
@@ -668,7 +671,7 @@ impl Kernel for WasmKernel {
         let run = self.running(&mut place)?;
         let mut ended = run.block(block.bytes, offset, &mut take);
         if prepared.result == WasmResult::InOrder {
-            // What comes of a block is known by its end alone.
+            // The output of a block is complete only after the block's end.
             ended = ended.and_then(|()| run.settle(&mut take));
         }
         self.ended(&mut place, ended, &emitted)?;
@@ -712,12 +715,12 @@ fn parsed(arguments: &Value) -> Result<Arguments> {
     Arguments::deserialize(arguments).map_err(|error| Error::Read(ReadError::Stream(Box::new(error))))
 }
 
-/// Runs a kernel over sources, and hands over its result: what the module emits of each block in order, or what it emits of the
-/// merged states at the end.
+/// Runs a kernel over sources, and passes on its result: the output for each block in order, or the output of
+/// the merged states at the end.
 ///
 /// # Errors
-/// [`Error::Sandbox`] and [`Error::Kernel`] where the module fails; [`Error::Read`] for a source that can't be read, or a
-/// budget that is too small; [`Error::Write`].
+/// [`Error::Sandbox`] and [`Error::Kernel`] if the module fails; [`Error::Read`] if reading a source fails or
+/// the budget is too small; [`Error::Write`].
 pub fn run_wasm(
     job: &Context,
     kernel: &WasmKernel,
@@ -736,10 +739,10 @@ pub fn run_wasm(
     }
 }
 
-/// Runs a kernel on the nodes that have the files, as [`run_wasm`] does here.
+/// Runs a kernel on the nodes that have the files; the result equals that of [`run_wasm`].
 ///
 /// # Errors
-/// As [`run_wasm`], and those of nodes.
+/// The errors of [`run_wasm`], and errors of nodes.
 #[cfg(feature = "nodes")]
 pub fn run_wasm_on_nodes(
     nodes: &Nodes,
@@ -762,7 +765,7 @@ pub fn run_wasm_on_nodes(
         })?;
         return Ok((summary, gathered));
     }
-    // One instance here, for states.
+    // The only local instance merges states.
     let job = &job.within(job.budget().part(job.budget().free_bytes() / 2, 1, "merging states of nodes")?);
     kernel.prepare(job)?;
     let limit = kernel.prepared().limits.memory_bytes;
@@ -783,7 +786,7 @@ pub fn run_wasm_on_nodes(
                     state.add(bytes, limit).map_err(|error| kernel.too_much(error, limit))?;
                 }
                 Ok(None) => break None,
-                // That is no fault of the node: another one would say the same.
+                // The error is not the node's fault: any other node would answer the same.
                 Err(
                     error @ (nodes::Error::Store(_)
                     | nodes::Error::Deadline { .. }
@@ -793,7 +796,7 @@ pub fn run_wasm_on_nodes(
             }
         };
         match why {
-            // What it said so far is not used: others begin anew.
+            // The partial state is discarded: another node starts anew.
             Some(error) => streams.replace(stream, &error)?,
             None => {
                 last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
@@ -807,7 +810,7 @@ pub fn run_wasm_on_nodes(
     Ok((summary, streams.finish()))
 }
 
-/// The work of running modules that clients name or send.
+/// The work of running a module that a client names or sends.
 #[cfg(feature = "nodes")]
 #[derive(Clone, Copy, Debug)]
 pub struct WebAssembly;
@@ -863,7 +866,7 @@ fn batch(bytes: &[u8]) -> RecordBatch {
     RecordBatch::try_new(schema, vec![column]).expect("one column")
 }
 
-/// Returns the bytes of a batch of a state; `None` where it is none.
+/// Returns the bytes of a batch of a state; `None` if the batch has another shape.
 #[cfg(feature = "nodes")]
 fn state_of(batch: &RecordBatch) -> Option<&[u8]> {
     let column = batch.columns().first()?.as_binary_opt::<i32>()?;

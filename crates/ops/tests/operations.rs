@@ -1,5 +1,5 @@
-//! Every operation at every target, on the same input: the answers are the same after the normal form that the operation declares,
-//! and a pair that is not supported is refused by name.
+//! Runs each operation at each target, on the same input. The answers are equal in the normal form that the
+//! operation declares, and an unsupported pair is refused by name.
 #![cfg(all(feature = "nodes", feature = "sql"))]
 
 use std::{
@@ -23,7 +23,8 @@ use inshore_tables::Input;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A request, in which `@NAME` is the input of that name, wherever it is, and the ending of the output, where there is one.
+/// A request, in which `@NAME` stands for the input of that name at any target, and the ending of the output
+/// if the operation writes one.
 struct Row {
     request: Value,
     output: Option<&'static str>,
@@ -33,7 +34,7 @@ fn row(request: Value, output: impl Into<Option<&'static str>>) -> Row {
     Row { request, output: output.into() }
 }
 
-/// At least one row for each operation, and one for each way that an operation has.
+/// Returns at least one row for each operation, and one for each of its variants.
 fn rows() -> Vec<Row> {
     let is_built = |row: &Row| OPERATIONS.iter().any(|entry| row.request["operation"] == entry.name);
     all_rows().into_iter().filter(is_built).collect()
@@ -159,10 +160,10 @@ fn all_rows() -> Vec<Row> {
     ]
 }
 
-/// Operations whose child process is the program that asks for it: the tests of the command run them at every target.
+/// Operations whose child process is the calling program: tests of the command line run them at every target.
 const BY_THE_COMMAND: [&str; 3] = ["kernel run", "kernel push", "node run"];
 
-/// Files here, which are datasets of the store here too, and on three nodes.
+/// Local files, which are also datasets of the local store and of three nodes.
 struct Setup {
     _serving: Vec<Serving>,
     folder: TempDir,
@@ -170,7 +171,7 @@ struct Setup {
     nodes: OnNodes,
 }
 
-/// A number that looks random.
+/// Returns a pseudo-random number.
 fn mixed(number: u64) -> u64 {
     let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
@@ -180,7 +181,7 @@ fn bases(count: u64, seed: u64) -> String {
     (0..count).map(|base| ["A", "C", "G", "T"][(mixed(seed + base) % 4) as usize]).collect()
 }
 
-/// The names of the inputs, and their bytes.
+/// Returns the names of the inputs with their bytes.
 fn files() -> Vec<(&'static str, Vec<u8>)> {
     let line = |row| format!("{} Some words of row {}\n", mixed(row) % 900, row % 70);
     let lines: String = (0..6000).map(line).collect();
@@ -246,7 +247,7 @@ impl Setup {
         self.folder.path().join(name)
     }
 
-    /// Puts a file into the folder, the store here and the nodes.
+    /// Writes a file to the folder, the local store and the nodes.
     fn put(&self, name: &str, bytes: &[u8]) {
         let path = self.path(name);
         fs::write(&path, bytes).unwrap();
@@ -268,7 +269,7 @@ impl Setup {
         self.nodes.nodes.put(&context(), name, whole, bytes, &options).unwrap();
     }
 
-    /// Puts the profiles of two languages into the store here, and a compressed file into the folder.
+    /// Writes the profiles of two languages to the local store, and a compressed file to the folder.
     fn train(&self) {
         let job = self.job();
         let sample = |label: &str, text: &str| {
@@ -295,14 +296,14 @@ impl Setup {
         }
     }
 
-    /// A request whose inputs are at a place. A text whose name is written is read from the store here, so that its name is the same
-    /// as on nodes.
+    /// Returns a request with its inputs at a target. If names of texts appear in the output, texts are read
+    /// from the local store, so that the names equal those on nodes.
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
         let by_name = ["checksum", "language identify", "search", "store get"];
         let by_name = by_name.iter().any(|name| row.request["operation"] == *name);
         let prefix = match place {
             Place::Local if !by_name => format!("{}/", self.folder.path().display()),
-            // A file from here is put there.
+            // The input is a local file, also with nodes as the target.
             Place::Nodes if row.request["operation"] == "store put" => {
                 format!("{}/", self.folder.path().display())
             }
@@ -316,7 +317,7 @@ impl Setup {
         request
     }
 
-    /// Runs a request of version 1, and gives the answer and what was written into a file of this name.
+    /// Runs a request of version 1, and returns the answer and the bytes of the output file.
     fn run_one(&self, place: Place, mut request: Value, output: Option<&str>) -> (Value, Vec<u8>) {
         request["version"] = json!(1);
         if let Some(output) = output {
@@ -329,7 +330,7 @@ impl Setup {
         (answer, output.map(|name| fs::read(self.path(name)).unwrap()).unwrap_or_default())
     }
 
-    /// Puts a small file at a place.
+    /// Writes a small file to a target.
     fn put_at(&self, place: Place, name: &str) {
         fs::write(self.path("small"), "small\n").unwrap();
         self.run_one(
@@ -339,7 +340,7 @@ impl Setup {
         );
     }
 
-    /// Removes a dataset of the store here, and gives the bytes of its files and its attributes.
+    /// Removes a dataset of the local store, and returns the bytes of its files and its attributes.
     fn take_dataset(&self, name: &str) -> Vec<u8> {
         let job = self.job();
         let dataset = self.store.dataset(name).unwrap();
@@ -354,7 +355,7 @@ impl Setup {
         bytes
     }
 
-    /// Runs a row at a place, and gives the bytes of the output and the answer.
+    /// Runs a row at a target, and returns the bytes of the output and the answer.
     fn run(&self, entry: &Entry, row: &Row, place: Place) -> (Vec<u8>, Value) {
         let output = self.path(&format!("{place}.{}", row.output.unwrap_or("none")));
         let request = self.request(row, place, &output);
@@ -388,17 +389,18 @@ impl Setup {
     }
 }
 
-/// An answer as it is compared.
+/// An answer in its normal form.
 #[derive(Debug)]
 enum Normal {
     Bytes(Vec<u8>),
     Rows(Vec<Vec<String>>),
     Answer(Value),
-    /// The fields that both have.
+    /// The fields that both answers have.
     Common(Value),
 }
 
-/// The files that are at all targets, called as they are here. What sort of dataset has them depends on the target.
+/// Returns the files that all targets have, under their local names. The kind of their datasets depends on
+/// the target.
 fn common(mut answer: Value) -> Value {
     if let Some(datasets) = answer["datasets"].as_array_mut() {
         for dataset in datasets.iter_mut() {
@@ -412,7 +414,7 @@ fn common(mut answer: Value) -> Value {
     answer
 }
 
-/// Whether two answers are the same as far as both have fields of a name.
+/// Returns true if two answers are equal in all fields that both have.
 fn is_common(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(one), Value::Object(other)) => {
@@ -427,7 +429,7 @@ fn is_common(one: &Value, other: &Value) -> bool {
 
 fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
     let rows = |sorted: bool| {
-        // Line feeds between quotes are the same on both sides.
+        // Line feeds between quotes are the same in both answers.
         let mut rows: Vec<Vec<String>> = String::from_utf8(written.clone())
             .unwrap()
             .lines()
@@ -459,7 +461,7 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
     }
 }
 
-/// Whether two fields are equal: fractions within one part in 10^12, all else in every letter.
+/// Compares two fields: fractions within one part in 10^12, all other fields exactly.
 fn is_same(field: &str, other: &str) -> bool {
     let fraction = |field: &str| field.contains('.').then(|| field.parse::<f64>().ok()).flatten();
     match (fraction(field), fraction(other)) {
@@ -536,7 +538,7 @@ fn a_job_without_a_store_is_refused_where_one_is_needed() {
     for row in rows() {
         let entry = named(&row.request).unwrap();
         if entry.name == "kernel push" {
-            // The module is looked at first.
+            // The module is checked first.
             continue;
         }
         for place in Place::ALL
@@ -623,7 +625,7 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     assert!(matches!(error, Error::InStore { .. }), "{error}");
     assert!(!output.exists());
 
-    // What cannot be removed is told, and the others go.
+    // The error of a dataset is reported, and the other datasets are removed.
     setup.put_at(Place::Local, "gone");
     let request = json!({ "operation": "store rm", "version": 1, "inputs": ["none", "gone"] });
     let told = AtomicUsize::new(0);
@@ -634,7 +636,7 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     assert_eq!((answer, told.into_inner()), (json!({ "removed": ["gone"] }), 1));
 }
 
-/// Blocks of a search as they came: files, lines and what could not be read.
+/// The blocks of a search in their order: files, lines and unreadable files.
 #[derive(Default)]
 struct Taken {
     lines: Vec<(String, u64)>,
@@ -736,7 +738,7 @@ fn a_request_is_read_as_it_was_written_and_what_it_does_not_know_is_refused() {
         let (request, entry) = (&row.request, named(&row.request).unwrap());
         let full = entry.read(request).unwrap();
         assert_eq!(entry.read(&full).unwrap(), full);
-        // All that was said is there, beside defaults.
+        // The full request has all fields of the short request, and the defaults.
         for (field, value) in request.as_object().unwrap() {
             let is_same = full[field] == *value || value.is_array() || value.is_object();
             assert!(is_same, "{field} of {request}: {full}");

@@ -1,4 +1,5 @@
-//! A work that does as it is told, in a process of this program that the harness of tests starts with one test.
+//! Tests with a work that follows its arguments, in a child process of the test program: the harness starts
+//! the program again with one test.
 
 use std::{env, fs, sync::mpsc, time::Instant};
 
@@ -90,13 +91,13 @@ impl Work for Tries {
     }
 }
 
-/// Not a test where this program was started to work apart.
+/// The main function of child processes; without a request for a child process, this test does nothing.
 #[test]
 fn works_apart() {
     apart_main_if_asked(at_work, |socket, memory| work_apart(socket, memory, &[&Tries]));
 }
 
-/// Answers as they come.
+/// The answers in the order of their arrival.
 #[derive(Default)]
 struct Answers {
     batches: Vec<RecordBatch>,
@@ -157,7 +158,7 @@ impl Bench {
         WorkApart::new(Tries, |_| 0).with_helper(helper)
     }
 
-    /// Runs over the pieces, of which so many are handed out.
+    /// Runs the work over the pieces, of which `pieces` are handed out.
     fn run(&self, job: &Job, arguments: Value, pieces: u64) -> (Result<Value, Failure>, Answers) {
         let (of_job, all) = (job.clone(), self.pieces.clone());
         let next = all.into_iter().take(pieces as usize).map(move |piece| {
@@ -185,7 +186,7 @@ fn what_it_answers_comes_of_the_pieces_that_are_handed_out() {
         assert_eq!(rows, (0..pieces).map(|number| (number, number * PIECE_BYTES)).collect::<Vec<_>>());
         let read = job.counters().bytes_read();
         assert!(read >= pieces * PIECE_BYTES, "{read}");
-        // Nothing of its job is left in the store, only this one's.
+        // The store holds no files of the child's job, only those of this job.
         let scratch = fs::read_dir(bench.store.path().join("scratch")).unwrap().flatten();
         let is_job = |name: &str| name.starts_with(|first: char| first.is_ascii_digit());
         assert_eq!(scratch.filter(|entry| is_job(&entry.file_name().to_string_lossy())).count(), 1);
@@ -213,7 +214,7 @@ fn how_it_failed_is_told() {
     assert!(told.contains("60 MiB"), "{told}");
 }
 
-/// In its process another thread waits for a piece, and a thread here for one that it could be given.
+/// In the child process another thread waits for a piece, and the thread of the node waits for a piece to hand out.
 #[test]
 fn a_failure_ends_the_wait_for_a_piece() {
     let bench = Bench::new();
@@ -223,7 +224,7 @@ fn a_failure_ends_the_wait_for_a_piece() {
     let next = std::iter::from_fn(move || match first.take() {
         Some(piece) => open_pieces(&of_job, vec![piece]).map(|mut opened| opened.pop()).transpose(),
         None => {
-            // Until it is left, or the test takes too long.
+            // Waits until the sources are left, or the test takes too long.
             let why =
                 left.recv_timeout(Duration::from_secs(120)).map_or("nobody left it", |()| "it was left");
             Some(Err(why.into()))
@@ -293,6 +294,6 @@ fn one_that_is_stopped_ends_at_once() {
     });
     let (done, _) = bench.run(&job, json!({ "what": "sleep" }), PIECES);
     assert!(done.unwrap_err().to_string().contains("stop"));
-    // What it does takes a thousand seconds.
+    // Without the stop, the work would take a thousand seconds.
     assert!(told.recv().unwrap().elapsed() < Duration::from_secs(120));
 }

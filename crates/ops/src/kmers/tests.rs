@@ -1,4 +1,5 @@
-//! Agents in this process, of which one may fail in the middle, against counting the whole file here.
+//! Counts on nodes in this process, one of which may fail in the middle, against a local count of the whole
+//! file.
 
 use std::{
     fs,
@@ -19,21 +20,21 @@ use tempfile::TempDir;
 use super::*;
 use crate::{spreading::record_lines, testing::slow_store};
 
-/// What a node does wrong, and behind how many batches.
+/// The fault of a node, which occurs after a number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     Fails,
     Garbage,
-    /// Codes that do not rise.
+    /// Codes that are not ascending.
     Twice,
-    /// A code of more bases than were asked for.
+    /// A code with more bases than requested.
     Long,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
-/// The work, and what goes wrong with it.
+/// The work with a planned fault.
 struct Faulty(Plan);
 
 impl Work for Faulty {
@@ -116,7 +117,7 @@ impl Cluster {
         self.nodes.put(&job(), name, (name, None), Cursor::new(text), &load).unwrap();
     }
 
-    /// Counts what was put on the nodes.
+    /// Counts k-mers on the nodes.
     fn count(
         &self,
         name: &str,
@@ -132,7 +133,7 @@ impl Cluster {
         counted
     }
 
-    /// Counts the same here, and says whether tables and numbers are the same.
+    /// Counts the same k-mers locally, and compares tables and counts.
     fn is_as_here(&self, counted: &KmerSummary, text: &[u8], options: &KmerOptions) {
         let store = Store::open(self.path("store")).unwrap();
         fs::write(self.path("text"), text).unwrap();
@@ -162,7 +163,7 @@ fn bases(count: usize, seed: u64) -> String {
     (0..count).map(|_| base()).collect()
 }
 
-/// A sequence of many lines, some short ones, and the first again.
+/// Returns a sequence of many lines, some short sequences, and the first again.
 fn fasta() -> Vec<u8> {
     let long = bases(150_000, 1);
     let lines = |text: &str, width: usize| -> String {
@@ -180,7 +181,7 @@ fn fastq() -> Vec<u8> {
     let genome = bases(60_000, 3);
     let read = |number: usize| {
         let start = number * 7919 % (genome.len() - 150);
-        // Qualities that begin as records do.
+        // Qualities begin with the first letter of a record.
         format!("@r{number}\n{}\n+\n@{}\n", &genome[start..start + 150], "I".repeat(149))
     };
     (0..1500).map(read).collect::<String>().into_bytes()
@@ -206,7 +207,7 @@ fn k_mers_on_nodes_are_those_here() {
             assert!(gathered.nodes.len() == 3 && gathered.nodes.iter().all(|node| node.bytes_read > 0));
         }
     }
-    // Most 25-mers of a genome occur once: 5 bytes each at most, where code and count are 12.
+    // Most 25-mers of a genome occur once. They take at most 5 bytes each, where code and count have 12.
     let (summary, gathered) = cluster.count("genome.fa", &KmerOptions::default(), false).unwrap();
     let moved: u64 = gathered.nodes.iter().map(|node| node.bytes_moved).sum();
     assert!(moved < 3 * 5 * summary.distinct, "{moved} bytes of {} k-mers", summary.distinct);
@@ -274,7 +275,7 @@ fn what_cannot_be_counted_leaves_nothing() {
     assert!(error.contains("a part of its answer was taken"), "{error}");
     let error = refused(Fault::Long, 1, false);
     assert!(error.contains("rows that are none, or in no order"), "{error}");
-    // Before anything of it was taken, the rest will do.
+    // If the node fails before its first answer, the rest is a partial answer.
     *cluster.plans[1].lock().unwrap() = (Fault::Fails, 0);
     let (summary, gathered) = cluster.count("genome.fa", &options, true).unwrap();
     let (whole, _) = cluster.count("genome.fa", &options, false).unwrap();
@@ -341,7 +342,7 @@ fn files_that_nodes_cannot_count_are_refused_with_what_to_do() {
         let (summary, _) = cluster.count(name, &options, false).unwrap();
         assert_eq!((summary.kmers, summary.written), (0, 0));
     }
-    // It begins behind a few lines, each of them a piece.
+    // The sequence begins behind a few empty lines, each of which is a piece.
     let late = b"\n\r\n\n\r>a\nGATTACAGATTACA\nGATTACAGATTACA\n";
     cluster.put("late.fa", late, 1, 1);
     let (summary, _) = cluster.count("late.fa", &options, false).unwrap();
@@ -351,7 +352,7 @@ fn files_that_nodes_cannot_count_are_refused_with_what_to_do() {
     cluster.is_as_here(&summary, &fastq, &options);
     let error = cluster.count("one.fq", &KmerOptions { k: 64, ..options }, false).unwrap_err().to_string();
     assert!(error.contains("expected a k from 1 to 63"), "{error}");
-    // A record that is damaged is told with its file and place.
+    // The error of a damaged record names file and line.
     let mut bad = fastq.clone();
     let end = bad.len() - 100;
     bad[end..].fill(b'I');

@@ -1,4 +1,4 @@
-//! Queries of which this machine does a part, on agents in this process with slow drives.
+//! Queries with local work, on nodes in this process with slow drives.
 
 use std::{
     fs,
@@ -23,7 +23,7 @@ use crate::{
     testing::{slow_store, write_parquet},
 };
 
-/// Reads of a node, of which so many go well.
+/// The reads of a node, of which a limited number succeed.
 struct Reads(Arc<AtomicUsize>);
 
 impl Work for Reads {
@@ -46,7 +46,7 @@ impl Work for Reads {
 
 struct Cluster {
     _serving: Vec<Serving>,
-    /// How many reads of all nodes go well from now on.
+    /// The number of reads of all nodes that still succeed.
     reads: Arc<AtomicUsize>,
     folder: TempDir,
     nodes: Nodes,
@@ -57,7 +57,7 @@ impl Cluster {
         Cluster::within(count, Limits { bytes_per_second: 2 << 20, ..Limits::default() })
     }
 
-    /// Nodes whose drives have these limits.
+    /// Starts nodes whose drives have these limits.
     fn within(count: usize, limits: Limits) -> Cluster {
         let folder = tempfile::tempdir().unwrap();
         let reads = Arc::new(AtomicUsize::new(usize::MAX));
@@ -78,7 +78,7 @@ impl Cluster {
         self.folder.path().join(name)
     }
 
-    /// Puts a file here and on the nodes.
+    /// Writes a file locally and to the nodes.
     fn put(&self, name: &str, pieces: u64) {
         let (bytes, budget) = (fs::read(self.path(name)).unwrap(), Budget::new(64 << 20, 1));
         let options = LoadOptions {
@@ -92,7 +92,7 @@ impl Cluster {
         self.nodes.put(&job, name, (name, Some(bytes.len() as u64)), Cursor::new(bytes), &options).unwrap();
     }
 
-    /// The rows of a query about the table `TABLE`, in words; and what was done here of it.
+    /// Returns the rows of a query about the table `TABLE` as text, and the cost of the local work.
     fn ask(&self, query: &str, table: &str) -> (String, Option<HereCost>) {
         let store = Store::open(self.path("mine")).unwrap();
         let job = store.job(Budget::new(1 << 30, 2), Cancel::default()).unwrap();
@@ -105,7 +105,7 @@ impl Cluster {
             batches.push(batch);
         }
         drop(query);
-        // An attempt before may be about to end.
+        // An earlier attempt may still be ending.
         let until = Instant::now() + Duration::from_secs(120);
         while job.budget().reserved_bytes() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(5));
@@ -155,7 +155,7 @@ fn what_slow_nodes_have_not_begun_of_a_query_is_done_here() {
 fn only_columns_that_a_query_needs_come_here() {
     let cluster = Cluster::within(1, Limits { latency: Duration::from_millis(50), ..Limits::default() });
     let (csv, parquet) = (cluster.path("t.csv"), cluster.path("t.parquet"));
-    // Most bytes are of a column that nobody asks for.
+    // Most bytes belong to a column that the query does not need.
     let row = |row: u64| {
         let word = row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         format!("{row},{word:x}{:x}{:x},{}\n", !word, word.rotate_left(20), word >> 40)
@@ -181,7 +181,7 @@ fn a_query_whose_help_fails_is_answered_by_the_nodes() {
         cluster.put(name, 24);
         for (number, query) in QUERIES.into_iter().enumerate() {
             let (expected, _) = cluster.ask(query, cluster.path(name).to_str().unwrap());
-            // As many as what is known of the table takes, and then a piece or two.
+            // As many reads as inferring the columns takes, and one or two pieces more.
             let reads = [2, 4][(number + usize::from(name == "t.csv")) % 2];
             cluster.reads.store(reads, Ordering::Relaxed);
             let (found, here) = cluster.ask(query, &format!("store:{name}"));
@@ -196,8 +196,8 @@ fn a_query_whose_help_fails_is_answered_by_the_nodes() {
 #[test]
 fn types_of_csv_with_many_line_feeds_in_quotes_are_those_of_a_reading_here() {
     let cluster = Cluster::within(2, Limits::default());
-    // The first MiB has more line feeds than rows are looked at, and ends within quotes. Behind it, a column is no longer what it
-    // was, which the rows tell that are looked at here.
+    // The first MiB has more line feeds than the number of rows for inference, and ends within quotes. The
+    // type of a column changes in later rows, within the rows that infer the type.
     let row = |row: usize, separator: char| {
         let lines = "the next line, \"\"quoted\"\"\tand on\n".repeat(64);
         let stars = if row < 900 { (row % 5).to_string() } else { format!("{}.5", row % 5) };
@@ -225,7 +225,7 @@ fn types_of_csv_with_many_line_feeds_in_quotes_are_those_of_a_reading_here() {
 fn rows_of_csv_with_a_quote_in_a_word_are_those_of_a_reading_here() {
     let cluster = Cluster::within(2, Limits::default());
     let row = |row: usize, separator: char| match row % 10 {
-        // One quote that opens nothing; then one that does, before line feeds.
+        // A quote in row 3 does not open a quoted field; the quote in row 7 does, before line feeds.
         3 => format!("{row}{separator}5\" pipe{separator}x\n"),
         7 => format!("{row}{separator}\"two\n\"\"lines\"\"\n\"{separator}x\n"),
         _ => format!("{row}{separator}word{separator}\"x\"\n"),
@@ -234,7 +234,7 @@ fn rows_of_csv_with_a_quote_in_a_word_are_those_of_a_reading_here() {
         let head = ["id", "text", "more"].join(&separator.to_string()) + "\n";
         let text = head + &(0..4000).map(|number| row(number, separator)).collect::<String>();
         fs::write(cluster.path(name), text).unwrap();
-        // Some of so many would be cut within quotes, if any were.
+        // With so many pieces, a cut within quotes would occur if cuts ignored quotes.
         cluster.put(name, 100);
         assert!(cluster.nodes.catalog().unwrap().named(name).unwrap()[0].pieces.len() > 90);
         let query = "SELECT text, more, count(*) a, sum(id) b FROM TABLE GROUP BY text, more ORDER BY text";

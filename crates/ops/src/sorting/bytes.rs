@@ -1,4 +1,4 @@
-//! Lines and records of several nodes, merged and written as they are.
+//! Merges lines and records of several nodes, and writes them without change.
 
 use std::{cmp::Ordering, ops::Range, path::Path};
 
@@ -10,25 +10,26 @@ use inshore_tables::{NewFile, SortSummary};
 
 use super::{Result, Sorting, What, told};
 
-/// How rows lie.
+/// The layout of rows.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shape {
-    /// With the line feed, which is no part of the key.
+    /// Lines with their line feed, which does not belong to the key.
     Lines,
-    /// Records of one length, with the number of their piece behind each; where the key begins and ends.
+    /// Records of one length, each followed by the number of its piece: the length with the number, and start
+    /// and end of the key.
     Records(usize, usize, usize),
 }
 
-/// Bytes of the number of a piece.
+/// The size of the number of a piece in bytes.
 const NUMBER_BYTES: usize = size_of::<u32>();
 
 impl Shape {
-    /// Records of so many bytes, which are sorted by some of these.
+    /// Returns the layout of records of a length, with the range of the key.
     pub fn records(record_bytes: usize, key: &Range<usize>) -> Shape {
         Shape::Records(record_bytes + NUMBER_BYTES, key.start, key.end)
     }
 
-    /// The length of the first of some whole rows.
+    /// Returns the length of the first of several complete rows.
     pub fn row_len(&self, rows: &[u8]) -> usize {
         match self {
             Shape::Lines => Lines.row_len(rows).unwrap_or(rows.len()),
@@ -36,7 +37,7 @@ impl Shape {
         }
     }
 
-    /// Whether some bytes are one row.
+    /// Returns true if the bytes are one row.
     fn is_row(&self, bytes: &[u8]) -> bool {
         match self {
             Shape::Lines => bytes.ends_with(b"\n") && self.row_len(bytes) == bytes.len(),
@@ -51,12 +52,12 @@ impl Shape {
         }
     }
 
-    /// What of a row is written.
+    /// Returns the part of a row that is written to the output.
     fn written<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         &row[..row.len() - self.number(row).len()]
     }
 
-    /// The number of its piece, big endian.
+    /// Returns the number of the row's piece, big endian.
     fn number<'a>(&self, row: &'a [u8]) -> &'a [u8] {
         match self {
             Shape::Lines => &[],
@@ -65,7 +66,7 @@ impl Shape {
     }
 }
 
-/// How rows lie and compare, and how many bytes a batch of them has at most.
+/// The layout and order of rows, and the maximal size of a batch in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowHow {
     pub shape: Shape,
@@ -73,7 +74,7 @@ pub(super) struct RowHow {
     pub bytes_max: usize,
 }
 
-/// Rows of a batch.
+/// The rows of a batch.
 #[derive(Debug)]
 pub(super) struct ByteRows {
     rows: BinaryArray,
@@ -81,7 +82,7 @@ pub(super) struct ByteRows {
 }
 
 impl ByteRows {
-    /// Rows that stand one behind the other.
+    /// Returns the bytes of consecutive rows.
     fn run(&self, rows: &Range<usize>) -> &[u8] {
         let offset = |row: usize| self.rows.value_offsets()[row] as usize;
         &self.rows.value_data()[offset(rows.start)..offset(rows.end)]
@@ -139,7 +140,7 @@ impl Sorting<'_> {
         })
     }
 
-    /// Merges lines or records of so many bytes, and writes them.
+    /// Merges lines or records and writes them; `bytes` is the expected size.
     fn write_bytes(
         &self,
         streams: Streams,
@@ -183,7 +184,7 @@ impl Sorting<'_> {
         let mut summary = told(merged.summaries());
         let gathered = merged.finish();
         if !self.options.unique && gathered.missing.is_empty() {
-            // A last line without an end got one.
+            // A line feed is added to a last line without one.
             let ends = if matches!(shape, Shape::Lines) { wholes.len() as u64 } else { 0 };
             super::check_all(wholes, "bytes", out.len(), bytes..=bytes + ends)?;
         }

@@ -1,4 +1,4 @@
-//! The part of a sort on nodes that is done here.
+//! The client's own part of a sort on nodes.
 
 use inshore_neardata::{
     Failure, Reply,
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::{Arguments, What, node::sort_pieces};
 use crate::files::{FileText, hold_pieces, of_nodes, taken};
 
-/// Sorts what this machine pulls, and answers as nodes do.
+/// Sorts the pieces that the client fetches, and answers as nodes do.
 pub(super) fn sort_here(
     job: &Job,
     pieces: HelpPieces,
@@ -23,7 +23,7 @@ pub(super) fn sort_here(
         What::Table { files, .. } => files.clone(),
         What::Lines | What::Records(..) => Vec::new(),
     };
-    // Parquet is not read from start to end.
+    // Parquet is not read sequentially.
     let is_parquet = |(_, text): &(&Whole, &FileText)| text.is_parquet();
     let held = wholes.iter().zip(&files).filter(is_parquet).map(|(whole, _)| whole);
     let _held = hold_pieces(job, held, 1)?;
@@ -37,6 +37,6 @@ pub(super) fn sort_here(
         };
         Ok(input?.numbered(number))
     });
-    // Pieces are pulled of the node that has most left, so their numbers go up and down.
+    // Pieces come from the node with the most remaining work, so their numbers are not ascending.
     sort_pieces(job, title, arguments, Inputs::asked(inputs, None).in_any_order(), reply)
 }

@@ -1,5 +1,6 @@
-//! Sorting where the data lie: each node sorts its pieces in the memory of its task, with scratch in its store, and gives its rows
-//! in order; the client merges them as they come and writes the result.
+//! Sorting on the nodes that hold the data: each node sorts its pieces in the memory of its task, with
+//! scratch space in its store, and returns its rows in order; the client merges the rows as they arrive and
+//! writes the result.
 //!
 //! ```text
 //!   node A:  pieces 0, 3 ─► sort ─► rows in order ─┐
@@ -7,21 +8,23 @@
 //!   node C:  pieces 2, 5 ─► sort ─► rows in order ─┘
 //! ```
 //!
-//! The result is byte for byte what a sort here makes of the same files, with the order of rows whose keys are equal: records and
-//! rows of tables carry the number of their piece, which rises with the place in the input, and the merge goes by it where keys are
-//! equal. Lines need none: equal lines are the same. It is this number too by which a lost node can be replaced in the middle of
-//! its answer: rows with one key of one piece are all in one answer and in one order, so as many of them are passed over as were
-//! taken.
+//! The result equals a local sort of the same files byte for byte, including the order of rows with equal
+//! keys: records and rows of tables carry the number of their piece, which rises with the position in the
+//! input, and the merge breaks ties by this number. Lines need no number, since equal lines are identical.
+//! The number also allows to replace a lost node in the middle of its answer: rows with equal keys of one
+//! piece come in one answer and in one order, so the merge skips as many rows as it has taken.
 //!
-//! Rows of tables travel as columns, not as they were encoded to be sorted: what a column may hold is checked as it arrives, where
-//! bytes that no encoder made could bring a decoder down. Only the keys are encoded once more here, to be compared.
+//! Rows of tables are sent as columns, not in their encoding for the sort: the client checks columns on
+//! arrival, whereas a decoder may fail on bytes that no encoder made. The client encodes only the keys again,
+//! to compare them.
 //!
-//! While nodes sort, the wire and the cores here would have nothing to do: pieces that no node has begun are fetched and sorted
-//! here, and their rows are one answer more (`helping.rs`).
+//! While nodes sort, network and cores of the client would be idle: the client fetches and sorts pieces that
+//! no node has begun, and its rows are one more answer (`helping.rs`).
 //!
-//! Cost: every row goes over the wire once, unless `unique` drops it where it lies. The drive of a node reads its pieces once, and
-//! writes and reads runs where they exceed the task's memory; so does the drive here with what is sorted here. Beside that, nothing is
-//! kept here but a batch of each node.
+//! Cost: each row goes over the network once, unless `unique` removes the row on its node. The drive of a
+//! node reads its pieces once, and writes and reads sorted runs if they exceed the task's memory; the same
+//! holds for the client's drive and the pieces sorted there. Otherwise the client keeps only one batch for
+//! each node.
 
 mod bytes;
 mod helping;
@@ -59,40 +62,41 @@ use crate::files::{Asker, FileText, Files, check_plain, ending_of};
 pub type Result<T> = std::result::Result<T, Error>;
 
 const KIND: &str = "sort";
-/// Bytes of rows that travel at once, and at most one row more.
+/// The size of a batch in bytes, which may be exceeded by one row.
 const BATCH_BYTES: usize = 256 << 10;
-/// So often a batch is in memory on its way: as it was sorted, as columns, as messages that wait.
+/// The number of copies of a batch in memory on the way to the client: sorted, as columns, and as waiting
+/// messages.
 const COPIES: u64 = 4;
-/// The longest row that travels, however much memory there is: a message has 64 MiB at most.
+/// The longest row that can be sent, regardless of memory: a message has at most 64 MiB.
 const ROW_BYTES_MAX: usize = 16 << 20;
-/// The longest record.
+/// The longest record in bytes.
 const RECORD_BYTES_MAX: usize = 1 << 16;
 
-/// What is sorted, and by what.
+/// The kind of rows, and the sort key.
 #[derive(Clone, Debug)]
 pub enum SortBy {
     /// Lines, by their bytes.
     Lines,
-    /// Records of so many bytes, by some of these.
+    /// Records of this length in bytes, by the bytes of this range.
     Records(usize, Range<usize>),
     /// Rows of tables, by columns.
     Columns {
-        /// The columns, the first one first.
+        /// The columns, most significant first.
         keys: Vec<SortKey>,
-        /// Columns of CSV that are text even where they look like numbers.
+        /// Columns of CSV that are text even if their values look like numbers.
         as_text: Vec<String>,
-        /// What is known of the first line of CSV.
+        /// The meaning of the first line of CSV files.
         header: Header,
     },
 }
 
-/// What a node is told.
+/// The arguments of a request.
 #[derive(Serialize, Deserialize)]
 struct Arguments {
     what: What,
     descending: bool,
     unique: bool,
-    /// The longest row that the client takes.
+    /// The longest row that the client accepts, in bytes.
     row_bytes_max: usize,
 }
 
@@ -103,25 +107,28 @@ enum What {
     Table {
         keys: Vec<SortKey>,
         known: Known,
-        /// The files, as the request numbers them.
+        /// The files, in the order of their numbers in the request.
         files: Vec<FileText>,
-        /// Columns of text stay as they are written: see [`TableLayout::carried`].
+        /// True if columns of text keep their written form: see [`TableLayout::carried`].
         #[serde(default)]
         is_carried: bool,
     },
 }
 
-/// Sorts files on nodes and writes the result to `output` (`-`: standard output), as [`inshore_tables::sort_lines`],
-/// [`inshore_tables::sort_records`] and [`inshore_tables::sort_table`] do with files that are here.
+/// Sorts files on nodes and writes the result to `output` (`-`: standard output). The result equals that of
+/// [`inshore_tables::sort_lines`], [`inshore_tables::sort_records`] or [`inshore_tables::sort_table`] for
+/// local files.
 ///
-/// Memory here: a batch of each node's answer and what writes the result; a quarter of what is free is for rows that are longer
-/// than a batch.
+/// Memory of the client: one batch for each node and the memory of the writer; a quarter of the free budget
+/// is for rows that are longer than a batch.
 ///
 /// # Errors
-/// [`Error::Unfit`] for files that no node can sort its pieces of: compressed as a whole, records that were not loaded as such,
-/// tables with different columns, and for [`SortOptions::resume`]; [`Error::Table`] as a sort here, before nodes are asked where the
-/// result has no room; [`Error::Nodes`] as [`inshore_neardata::nodes::run_on_nodes`], and where a node that is lost in the middle of
-/// its answer has pieces that no other has, even where a partial answer would do. Nothing is left at `output` then.
+/// [`Error::Unfit`] for files whose pieces nodes cannot sort: files that are compressed as a whole, records
+/// that were not loaded as such, tables with different columns; also for [`SortOptions::resume`].
+/// [`Error::Table`] as for a local sort, if the result has no room before nodes begin. [`Error::Nodes`] as
+/// [`inshore_neardata::nodes::run_on_nodes`], and for the loss of a node in the middle of its answer if no
+/// other node has its pieces, even if partial answers are allowed. After an error there is no file at
+/// `output`.
 pub fn sort_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -171,7 +178,7 @@ pub fn sort_on_nodes(
     }
 }
 
-/// A sort on nodes, as the client sees it.
+/// The client's side of a sort on nodes.
 struct Sorting<'a> {
     asker: &'a Asker<'a>,
     options: SortOptions,
@@ -184,7 +191,8 @@ impl Sorting<'_> {
         RowHow { shape, descending: self.options.descending, bytes_max: BATCH_BYTES + self.row_bytes_max }
     }
 
-    /// Asks nodes to sort their pieces, does a part here where that is faster, and gives all answers to `merge`.
+    /// Starts the sort on nodes, sorts some pieces locally if that is faster, and passes all answers to
+    /// `merge`.
     fn with_streams<T>(
         &self,
         what: What,
@@ -212,14 +220,14 @@ impl Sorting<'_> {
     }
 }
 
-/// Memory for rows that are longer than a batch.
+/// The memory for rows that are longer than a batch.
 struct LongRows {
     row_bytes: usize,
     _memory: Reservation,
 }
 
 impl LongRows {
-    /// A quarter of what is free, for as many rows as may be on their way.
+    /// Reserves a quarter of the free budget, divided by the number of rows in transit.
     fn reserve(nodes: &Nodes, job: &Context) -> Result<LongRows> {
         let on_their_way = COPIES * nodes.addresses().count() as u64;
         let row_bytes = job.budget().free_bytes() / 4 / on_their_way;
@@ -230,14 +238,14 @@ impl LongRows {
     }
 }
 
-/// Refuses what a sort of lines here would unpack.
+/// Refuses a file that a local sort of lines would decompress.
 fn check_lines(asker: &Asker<'_>, whole: &Whole) -> Result<()> {
     const HEAD_BYTES: u64 = Compression::HEAD_BYTES as u64;
     if whole.is_grouped {
         return Err(NodesError::RowGroups { name: whole.title.clone() }.into());
     }
     let head = match asker.read(whole, 0..HEAD_BYTES.min(whole.bytes())) {
-        // What is lost is told in the end.
+        // The final summary reports lost pieces.
         Err(NodesError::Missing { .. }) if asker.options.partial => return Ok(()),
         head => head?,
     };
@@ -272,7 +280,7 @@ fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
     }
 }
 
-/// Refuses a Parquet file whose row groups do not lie in the order of its rows.
+/// Refuses a Parquet file whose row groups are not stored in the order of its rows.
 fn check_groups(job: &Context, text: &FileText) -> Result<()> {
     let along = text.along().map_err(|error| Error::unfit(text.name(), error.to_string()))?;
     let Some(footer) = along.filter(|_| text.is_parquet()) else { return Ok(()) };
@@ -283,7 +291,7 @@ fn check_groups(job: &Context, text: &FileText) -> Result<()> {
     }
 }
 
-/// Refuses an answer that is not all: no node should give one.
+/// Checks that an answer is complete.
 fn check_all(wholes: &[Whole], what: &str, found: u64, expected: RangeInclusive<u64>) -> Result<()> {
     if expected.contains(&found) {
         return Ok(());
@@ -293,12 +301,12 @@ fn check_all(wholes: &[Whole], what: &str, found: u64, expected: RangeInclusive<
     Err(NodesError::Incomplete { name, what }.into())
 }
 
-/// Whether lines of a file mean nothing: a table of Parquet or Arrow, by its name.
+/// Returns true for binary tables, which have no lines: Parquet or Arrow by the file name.
 pub fn is_binary_table(whole: &Whole) -> bool {
     matches!(&*ending_of(whole), "parquet" | "arrow")
 }
 
-/// What nodes said at their ends, as one.
+/// Adds up the final summaries of nodes.
 fn told<'a>(summaries: impl Iterator<Item = &'a Value>) -> SortSummary {
     let mut all = SortSummary { rows: 0, bytes: 0, scratch_bytes_expected: None, stats: Default::default() };
     for told in summaries {
@@ -317,7 +325,7 @@ fn told<'a>(summaries: impl Iterator<Item = &'a Value>) -> SortSummary {
     all
 }
 
-/// The error for a row that no answer carries.
+/// Returns the error for a row that is too long to be sent.
 fn too_long(name: &str, bytes: usize, limit: usize) -> TableError {
     let (bytes, limit) = (format_bytes(bytes as u64), format_bytes(limit as u64));
     let what = format!(

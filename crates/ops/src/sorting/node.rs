@@ -1,4 +1,4 @@
-//! The half of a sort that a node does.
+//! The node's side of a sort.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::{
 };
 use crate::files::{FileText, piece_of, text_of};
 
-/// The work of sorting pieces of files, for a node.
+/// The work of sorting pieces of files on a node.
 #[derive(Debug)]
 pub struct Sorts;
 
@@ -44,14 +44,14 @@ impl Work for Sorts {
             file: of_name.clone(),
             what: failure.to_string(),
         };
-        // Rows with equal keys keep the order of pieces, in which these are pulled.
+        // Rows with equal keys keep the order in which pieces are pulled.
         let inputs =
             std::iter::once(Ok(first)).chain(sources).map(move |source| input(source).map_err(&unfit));
         sort_pieces(&job, &name, arguments, Inputs::asked(inputs, Some(bytes)), reply)
     }
 }
 
-/// Sorts pieces of files, which errors call `name`, and answers with their rows in order.
+/// Sorts pieces of files, and answers with their rows in order; errors name the file `name`.
 pub(super) fn sort_pieces(
     job: &Job,
     name: &str,
@@ -61,7 +61,7 @@ pub(super) fn sort_pieces(
 ) -> Result<Value, Failure> {
     let Arguments { what, descending, unique, row_bytes_max } = arguments;
     let options = SortOptions { descending, unique, resume: false };
-    // Taken from the budget before the sort takes what is free.
+    // Reserved before the sort takes the free budget.
     let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
     let row_bytes_max = row_bytes_max.min(ROW_BYTES_MAX);
     let mut out = Out { reply, name: name.to_string(), row_bytes_max, memory, failed: None };
@@ -95,7 +95,7 @@ fn number_of(source: &TaskSource) -> Result<u32, Failure> {
     u32::try_from(source.number).map_err(|_| format!("a piece of the number {}", source.number).into())
 }
 
-/// A piece of lines or records.
+/// Returns a piece of lines or records.
 fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
     let part = FilePart { at: 0, ..piece_of(job, &source.source)? };
     let (name, bytes) = (source.source.name(), source.source.part_bytes());
@@ -103,14 +103,14 @@ fn bytes_of(job: &Job, source: &TaskSource) -> Result<Input, Failure> {
     Ok(input.numbered(number_of(source)?))
 }
 
-/// A piece of a table, with what goes along.
+/// Returns a piece of a table, with the attached part of its file.
 fn table(job: &Job, source: &TaskSource, files: &[FileText]) -> Result<Input, Failure> {
     let text = text_of(files, source.whole)?;
     let parts = [Some(piece_of(job, &source.source)?), text.along()?].into_iter().flatten().collect();
     Ok(text.input(parts).numbered(number_of(source)?))
 }
 
-/// Where sorted rows go.
+/// The receiver of sorted rows.
 struct Out<'a> {
     reply: &'a mut dyn Reply,
     name: String,
@@ -120,7 +120,7 @@ struct Out<'a> {
 }
 
 impl Out<'_> {
-    /// Answers with a block of whole rows, as a column.
+    /// Answers with a block of complete rows, as one column.
     fn rows(&mut self, block: &[u8], shape: Shape) -> Result<(), TableError> {
         let (mut ends, mut end) = (vec![0], 0);
         while end < block.len() {
@@ -141,7 +141,7 @@ impl Out<'_> {
     /// Answers with rows of a table.
     fn columns(&mut self, batch: RecordBatch) -> Result<(), TableError> {
         let bytes = slice_bytes(&batch);
-        // A batch ends with the row that fills it.
+        // A batch ends with the row that reaches the batch size.
         let last = slice_bytes(&batch.slice(batch.num_rows().saturating_sub(1), 1.min(batch.num_rows())));
         if last > self.row_bytes_max {
             return Err(too_long(&self.name, last, self.row_bytes_max));
@@ -150,7 +150,7 @@ impl Out<'_> {
         self.send(batch)
     }
 
-    /// Takes more memory for a batch that is longer than usual.
+    /// Reserves more memory for a batch that is longer than usual.
     fn hold(&mut self, bytes: usize) -> Result<(), TableError> {
         let wanted = COPIES * bytes.max(BATCH_BYTES) as u64;
         if wanted != self.memory.bytes() {
@@ -167,7 +167,7 @@ impl Out<'_> {
     }
 }
 
-/// Bytes of the values of a batch, whatever they are a part of.
+/// Returns the size of a batch's values in bytes, without the rest of shared buffers.
 pub(super) fn slice_bytes(batch: &RecordBatch) -> usize {
     let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(usize::MAX);
     batch.columns().iter().map(bytes).fold(0, usize::saturating_add)

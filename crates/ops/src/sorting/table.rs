@@ -1,4 +1,4 @@
-//! Rows of tables of several nodes, merged and written as a table.
+//! Merges rows of tables of several nodes, and writes them as one table.
 
 use std::{cmp::Ordering, path::Path, sync::Arc};
 
@@ -11,27 +11,27 @@ use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter,
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
 
-/// Rows that are put together to be written.
+/// The number of rows in a batch to write.
 const ROWS: usize = 8 << 10;
-/// Bytes of batches that are held for them, about.
+/// The approximate size of the batches that are held for one batch to write, in bytes.
 const HELD_BYTES: usize = 2 << 20;
-/// Columns take so many times the bytes that the same rows have when they are sorted, at most: an empty text takes four bytes, or
-/// one.
+/// The largest ratio of a row's size as columns to its size in the sort: an empty text takes four bytes in a
+/// column and one in the sort.
 const COLUMNS_PER_ROW: usize = 8;
 
-/// What rows of a table are, and how they compare.
+/// The layout and order of a table's rows.
 #[derive(Debug)]
 pub(super) struct TableHow {
     schema: SchemaRef,
     keys: Vec<usize>,
-    /// Of equal rows one stays: fractions compare in their normal form.
+    /// True if one of several equal rows is kept: fractions then compare in their normal form.
     is_unique: bool,
     converter: RowConverter,
     bytes_max: usize,
 }
 
 impl TableHow {
-    /// Of a table with these columns, which errors call `name`.
+    /// Returns the layout of a table with these columns; errors name the table `name`.
     pub fn new(name: &str, layout: TableLayout, is_unique: bool, row_bytes_max: usize) -> Result<TableHow> {
         let TableLayout { read: schema, keys, .. } = layout;
         let field = |&(column, order): &(usize, _)| {
@@ -53,12 +53,12 @@ fn unsupported(name: &str, error: impl ToString) -> TableError {
     TableError::Unsupported { file: name.to_string(), what: error.to_string() }
 }
 
-/// Rows of a batch.
+/// The rows of a batch.
 #[derive(Debug)]
 pub(super) struct TableRows {
-    /// Without the numbers of pieces; none for a row alone.
+    /// The columns without the numbers of pieces; `None` for a single row.
     batch: Option<RecordBatch>,
-    /// The keys, as bytes that compare as these do.
+    /// The keys in an encoding that compares as bytes.
     keys: BinaryArray,
     /// The numbers of the pieces.
     pieces: UInt32Array,
@@ -111,12 +111,12 @@ impl InOrder for TableRows {
 struct Waiting {
     batches: Vec<RecordBatch>,
     bytes: usize,
-    /// Which row of which batch comes when.
+    /// The batch and the row of each row, in the order of the output.
     rows: Vec<(usize, usize)>,
 }
 
 impl Waiting {
-    /// Where a batch is among those that are held.
+    /// Returns the index of a batch among the held batches.
     fn place(&mut self, batch: &RecordBatch) -> usize {
         let is_it = |held: &RecordBatch| Arc::ptr_eq(held.column(0), batch.column(0));
         self.batches.iter().rposition(is_it).unwrap_or_else(|| {
@@ -130,7 +130,7 @@ impl Waiting {
         self.rows.len() >= ROWS || self.bytes >= HELD_BYTES
     }
 
-    /// The rows in their order; none are left.
+    /// Takes all rows in their order.
     fn take(&mut self, schema: &SchemaRef) -> std::result::Result<RecordBatch, arrow_schema::ArrowError> {
         let column = |column: usize| {
             let all: Vec<&dyn Array> =
@@ -144,7 +144,7 @@ impl Waiting {
 }
 
 impl Sorting<'_> {
-    /// Sorts rows of a table, of which there are `rows` if anyone knows.
+    /// Sorts rows of a table; `rows` is their number if known.
     pub(super) fn table(
         &self,
         what: What,
@@ -159,7 +159,7 @@ impl Sorting<'_> {
         })
     }
 
-    /// Writes rows of a table, of which there are `rows` if anyone knows.
+    /// Writes rows of a table; `rows` is their number if known.
     fn write_table(
         &self,
         mut merged: Merged<TableRows>,
@@ -168,7 +168,7 @@ impl Sorting<'_> {
         wholes: &[Whole],
     ) -> Result<(SortSummary, Gathered)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
-        // Held, and put together.
+        // Held batches, and the batch to write.
         let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
         let mut writer = TableWriter::create(self.output, schema.clone(), asker.context.budget())?;
         let mut waiting = Waiting::default();

@@ -1,4 +1,4 @@
-//! Several agents in this process that go wrong as planned, and sorts that give the same bytes as one here.
+//! Sorts on nodes in this process with planned faults, compared byte by byte with local sorts.
 
 use std::{
     fs,
@@ -20,25 +20,25 @@ use tempfile::TempDir;
 use super::{bytes::ByteRows, table::TableRows, *};
 use crate::testing::{slow_store, write_parquet};
 
-/// What goes wrong on a node, once it has answered so many batches.
+/// The fault of a node, which occurs after a number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
     None,
     /// The task fails.
     Fails,
-    /// A row that is none.
+    /// A row is invalid.
     Garbage,
-    /// The task ends as if all were done.
+    /// The task ends early, as if all rows were sent.
     EndsEarly,
-    /// The last row comes once more.
+    /// The last row is sent twice.
     Twice,
-    /// After so many reads, another one fails.
+    /// A read fails after a number of reads.
     ReadFails,
 }
 
 type Plan = Arc<Mutex<(Fault, usize)>>;
 
-/// [`Sorts`] on a node that goes wrong as planned. It answers a few rows at a time.
+/// [`Sorts`] on a node with a planned fault, in batches of a few rows.
 struct Faulty(Plan);
 
 impl Work for Faulty {
@@ -55,7 +55,7 @@ impl Work for Faulty {
     }
 }
 
-/// Reads of a node, which fail when that is planned.
+/// The reads of a node, with a planned fault.
 struct Reads(Plan);
 
 impl Work for Reads {
@@ -103,7 +103,7 @@ impl Reply for FewRows<'_> {
                     let mut columns = few.columns().to_vec();
                     let garbage: ArrayRef =
                         Arc::new(BinaryArray::from(vec![&b"garbage"[..]; few.num_rows()]));
-                    // Any text may stand in a column of a table, but each row is of a piece.
+                    // Any text is valid in a column of a table, but the numbers of pieces must not be null.
                     match columns[0].data_type() == garbage.data_type() {
                         true => columns[0] = garbage,
                         false => {
@@ -123,7 +123,7 @@ impl Reply for FewRows<'_> {
     }
 }
 
-/// Nodes in this process, and a folder here.
+/// Nodes in this process, and a local folder.
 struct Cluster {
     _serving: Vec<Serving>,
     plans: Vec<Plan>,
@@ -136,7 +136,7 @@ impl Cluster {
         Cluster::with_latency(count, Duration::ZERO)
     }
 
-    /// Nodes whose drives take so long for each read and write.
+    /// Starts nodes whose drives have this latency for each read and write.
     fn with_latency(count: usize, latency: Duration) -> Cluster {
         let folders: Vec<TempDir> = (0..=count).map(|_| tempfile::tempdir().unwrap()).collect();
         let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
@@ -159,7 +159,7 @@ impl Cluster {
         self.folders.last().unwrap().path().join(name)
     }
 
-    /// Puts a file here and on nodes, each piece on `copies` of them.
+    /// Writes a file locally and to nodes, each piece to `copies` nodes.
     fn put(&self, name: &str, bytes: &[u8], copies: usize, record_bytes: Option<u64>) {
         self.put_in_pieces(name, bytes, (copies, 9), record_bytes);
     }
@@ -201,7 +201,7 @@ impl Cluster {
         Ok(sorted?.0)
     }
 
-    /// The same with the help of this machine, in so much memory; with what it cost.
+    /// Sorts on nodes and locally together, within this memory, and returns the cost as well.
     fn sort_together(
         &self,
         memory_bytes: u64,
@@ -220,7 +220,7 @@ impl Cluster {
         sorted
     }
 
-    /// What a sort here gives.
+    /// Returns the result of a local sort.
     fn expected(&self, name: &str, by: &SortBy, options: SortOptions) -> Vec<u8> {
         let store = Store::open(self.here("store")).unwrap();
         let job = store.job(Budget::new(64 << 20, 2), Cancel::default()).unwrap();
@@ -250,13 +250,14 @@ fn job() -> Context {
 
 const ROWS: usize = 3000;
 
-/// A few different lines, the last without its end.
+/// Returns a few different lines, the last without a line feed.
 fn lines(rows: usize) -> Vec<u8> {
     let all: String = (0..rows).map(|row| format!("{}\n", "x".repeat(row * 7919 % 31))).collect();
     all.into_bytes()[..].strip_suffix(b"\n").unwrap().to_vec()
 }
 
-/// A few different keys in the second and third byte; the rest says which record it is.
+/// Returns records with a few different keys in the second and third byte; the other bytes identify the
+/// record.
 fn records(rows: usize) -> Vec<u8> {
     let record = |row: usize| {
         let [a, b, ..] = ((row * 7919 % 13) as u16).to_be_bytes();
@@ -266,7 +267,7 @@ fn records(rows: usize) -> Vec<u8> {
     (0..rows).flat_map(record).collect()
 }
 
-/// Ties and nulls in both keys.
+/// Returns a table with ties and nulls in both keys.
 fn table(rows: usize) -> Vec<u8> {
     let row = |row: usize| {
         let town = ["Ulm", "", "Kiel"][row * 7919 % 3];
@@ -332,7 +333,7 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
                     cluster.plan(&[fine, (fault, after), fine, fine]);
                     cluster.sort(name, &by, options, "out.csv").unwrap();
                     assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}");
-                    // One that goes on with the work of another is lost too.
+                    // The node that takes over the work is lost too.
                     cluster.plan(&[(fault, after / 2), fine, (Fault::Fails, after + 3), fine]);
                     cluster.sort(name, &by, options, "out.csv").unwrap();
                     assert!(cluster.read("out.csv") == expected, "{name} {options:?} {fault:?} {after}, two");
@@ -342,10 +343,10 @@ fn every_row_comes_once_wherever_nodes_are_lost_in_their_answers() {
     }
 }
 
-/// So many that pieces are no short values, which nodes have in memory.
+/// The number of rows with which pieces are too large for a node to keep in memory.
 const MANY_ROWS: usize = 60_000;
 
-/// The ways, and Parquet with row groups for the pieces.
+/// Returns the kinds of sorts, also of Parquet with row groups that fit the pieces, and of keys across pieces.
 fn ways_together() -> Vec<Way> {
     let mut all = ways_of(MANY_ROWS).to_vec();
     let folder = tempfile::tempdir().unwrap();
@@ -354,7 +355,7 @@ fn ways_together() -> Vec<Way> {
     write_parquet(&csv, &parquet, 1000);
     let by = all[2].3.clone();
     all.push(("table.parquet", fs::read(parquet).unwrap(), None, by));
-    // Each key in two or three pieces that follow each other, so that who sorts these has to know which is the first.
+    // Each key lies in two or three consecutive pieces, so that their order matters.
     let late = |row: u32| [(row / 5000) as u8].into_iter().chain(row.to_be_bytes());
     let late: Vec<u8> = (0..MANY_ROWS as u32).flat_map(late).collect();
     let rows: String = (0..MANY_ROWS).map(|row| format!("{row},t{}\n", row / 5000)).collect();
@@ -370,7 +371,7 @@ fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
     let cluster = Cluster::with_latency(2, Duration::from_millis(12));
     for (way, (name, bytes, record_bytes, by)) in ways_together().into_iter().enumerate() {
         cluster.put_in_pieces(name, &bytes, (1, 24), record_bytes);
-        // Each way by two of them, and each of them in two ways.
+        // Each kind of sort runs with two of the options, and each option with two kinds of sorts.
         for (descending, unique) in ALL_OPTIONS.into_iter().skip(way % 2).step_by(2) {
             let options = SortOptions { descending, unique, resume: false };
             let (summary, gathered) = cluster.sort_together(256 << 20, name, &by, options).unwrap();
@@ -383,7 +384,7 @@ fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
             assert!(!here.why.contains("order"), "{name} {options:?}: {here:?}");
         }
     }
-    // Where there is no room or no store for it, nodes do it all.
+    // Without memory or a store for local work, nodes do all work.
     let (name, .., by) = &ways()[0];
     let (_, gathered) = cluster.sort_together(48 << 20, name, by, SortOptions::default()).unwrap();
     let here = gathered.here.unwrap();
@@ -400,7 +401,7 @@ fn what_slow_nodes_have_not_begun_is_sorted_here_and_nobody_can_tell() {
     assert!(cluster.read("plain") == expected);
 }
 
-/// INSHORE_SEEDS tells how many.
+/// The environment variable INSHORE_SEEDS sets the number of seeds.
 #[test]
 fn whatever_goes_wrong_while_a_sort_is_helped_every_row_comes_once() {
     let cluster = Cluster::with_latency(3, Duration::from_millis(8));
@@ -465,7 +466,7 @@ fn what_no_other_node_has_is_an_error_and_leaves_nothing() {
             assert!(!cluster.here("out.csv").exists());
         }
     }
-    // A node that says that this was all, and one that gives a row twice.
+    // One node ends early, or sends a row twice.
     for fault in [Fault::EndsEarly, Fault::Twice] {
         cluster.plan(&[(fault, 3), (Fault::None, 0)]);
         for (name, _, _, by) in &ways()[..2] {

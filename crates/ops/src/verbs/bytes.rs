@@ -1,4 +1,4 @@
-//! Bytes of an answer.
+//! Writes the bytes of an answer.
 
 use std::io::{BufWriter, Write};
 
@@ -10,10 +10,10 @@ use crate::{
     operation::Asked,
 };
 
-/// Has bytes written into the output, which appears whole or not at all, or to whoever takes them.
+/// Writes bytes to the output file, which appears complete or not at all, or to the receiver of bytes.
 ///
 /// # Errors
-/// Those of `write`; [`Error::NoOutput`].
+/// The errors of `write`; [`Error::NoOutput`].
 pub(super) fn write_bytes<T>(
     asked: &Asked<'_>,
     bytes: Option<&mut (dyn Write + Send)>,

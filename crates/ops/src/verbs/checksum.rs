@@ -24,45 +24,46 @@ use crate::{
     target::Done,
 };
 
-/// Computes checksums of files, or checks those in lists; see [`checksum_files`]. The bytes of a file on nodes come here, since a
-/// checksum needs all of them in their order.
+/// Computes checksums of files, or checks files against lists of checksums; see [`checksum_files`]. The bytes
+/// of a file on nodes are fetched, since a checksum needs all bytes in their order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Checksum {
-    /// How bytes become a checksum.
+    /// The checksum algorithm.
     pub algorithm: kernels::Checksum,
-    /// The inputs are lists of checksums and names, as `sha256sum` prints them, and these files are checked.
+    /// True if the inputs are lists of checksums and names in the format of `sha256sum`, and the listed files
+    /// are to be checked.
     pub check: bool,
 }
 
 impl Default for Checksum {
-    /// SHA-256 of the inputs.
+    /// Returns SHA-256 of the inputs.
     fn default() -> Self {
         Checksum { algorithm: kernels::Checksum::Sha256, check: false }
     }
 }
 
-/// What was found of all files, in their order.
+/// The checksums of all files, in their order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ChecksumAnswer {
     /// The files.
     pub files: Vec<FileChecksum>,
 }
 
-/// What was found of a file.
+/// The checksum of a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileChecksum {
-    /// Its name; `-` is standard input, as those who read a list expect it.
+    /// The name; `-` for standard input, as in lists of checksums.
     pub name: String,
-    /// Its checksum; none where it cannot be read.
+    /// The checksum; `None` if the file cannot be read.
     pub checksum: Option<String>,
-    /// Whether the checksum is that of the list, where a list was given.
+    /// True if the checksum equals that of the list; `None` without a list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_right: Option<bool>,
 }
 
 impl Checksum {
-    /// Names, and checksums where lists have them.
+    /// Returns the names of files, with the checksums of lists.
     fn wanted(&self, inputs: &[PathBuf]) -> Result<Vec<(PathBuf, Option<String>)>> {
         if !self.check {
             return Ok(inputs.iter().map(|path| (path.clone(), None)).collect());
@@ -81,19 +82,19 @@ impl Checksum {
     }
 }
 
-/// A file and the checksum that a list has of it.
+/// A file with its checksum in a list.
 type Wanted<F> = (F, Option<String>);
 
-/// A file on nodes; of a list, a name of which there is nothing is an error for that name alone.
+/// A file on nodes; a name of a list that no node has is an error for that name only.
 #[cfg(feature = "nodes")]
 type FoundWhole = std::result::Result<Whole, (PathBuf, Error)>;
 
-/// Files whose checksums are computed.
+/// The files whose checksums are computed.
 #[derive(Debug)]
 pub enum ChecksumFiles {
-    /// Files and datasets here.
+    /// Local files and datasets.
     Here(Vec<Wanted<PathBuf>>),
-    /// Files on nodes, and names of a list of which there is nothing.
+    /// Files on nodes, and names of a list that no node has.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes, Vec<Wanted<FoundWhole>>),
 }
@@ -141,7 +142,7 @@ impl Operation for Checksum {
     }
 }
 
-/// What was found of a file.
+/// Returns the checksum of a file; reports an error and compares with the list.
 fn found(
     name: String,
     expected: Option<String>,

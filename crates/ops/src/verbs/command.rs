@@ -19,34 +19,35 @@ use crate::{
     target::Done,
 };
 
-/// Runs a command on each node that has some of the inputs, which become its standard input; without inputs, on each node. What
-/// commands write goes to the output or to [`Beside::bytes`], node by node; without either the answer has it.
+/// Runs a command on each node that has some of the inputs, which become the standard input; without inputs,
+/// on each node. Standard output goes to the output or to [`Beside::bytes`], node by node; without either,
+/// the answer holds the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunCommand {
-    /// The program, which the node has to allow.
+    /// The operator's name of the program, which the node has to allow.
     pub program: String,
-    /// Its arguments.
+    /// The arguments of the program.
     #[serde(default)]
     pub args: Vec<String>,
 }
 
-/// What became of a command on each node.
+/// The outcome of a command on each node.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CommandAnswer {
     /// A response for each node.
     pub responses: Vec<NodeResponse>,
 }
 
-/// What became of a command on a node.
+/// The outcome of a command on one node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeResponse {
     /// The node.
     pub node: String,
-    /// How it ended, and what it took.
+    /// The exit status and the resources that the command took.
     #[serde(flatten)]
     pub response: CommandResponse,
-    /// What it wrote, where that went nowhere else.
+    /// The standard output, if neither an output nor a receiver takes the bytes.
     pub output: String,
 }
 
@@ -99,18 +100,18 @@ impl Operation for RunCommand {
     }
 }
 
-/// What a command wrote and was not written here yet.
+/// The standard output of a node that is not written to the output yet.
 #[derive(Default)]
 struct Output {
     has_ended: bool,
-    /// All of it, where it goes nowhere else.
+    /// All bytes, if neither an output nor a receiver takes them.
     kept: Vec<u8>,
-    /// In a file without a name, while it is the turn of a node before.
+    /// An unnamed file with the bytes of a node, while an earlier node's bytes are written.
     waiting: Option<File>,
 }
 
-/// Writes what the commands on all nodes write, node by node, or keeps it. All nodes are listened to at once, so that no command waits
-/// for the turn of its node.
+/// Writes or keeps the standard output of commands on all nodes, node by node. All nodes are read
+/// concurrently, so that no command waits for its turn.
 fn take_outputs(
     streams: &mut Streams,
     outputs: &mut [Output],

@@ -31,30 +31,31 @@ use crate::{
     wasm::run_wasm_on_nodes,
 };
 
-/// Runs a module of WebAssembly over inputs; see [`run_wasm`]. What it emits goes to the output, or to [`Beside::bytes`].
+/// Runs a WebAssembly module over inputs; see [`run_wasm`]. The result goes to the output, or to
+/// [`Beside::bytes`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunKernel {
-    /// The name of a module that was pushed, or a file that ends with `.wasm`.
+    /// The name of a pushed module, or a file that ends with `.wasm`.
     pub kernel: String,
-    /// What the module is started with.
+    /// The arguments of the module.
     #[serde(default)]
     pub args: String,
 }
 
-/// What a kernel did.
+/// The summary of a kernel's run.
 #[derive(Clone, Debug, Serialize)]
 pub struct KernelAnswer {
-    /// The kernel, as it was named.
+    /// The kernel, as named in the request.
     pub kernel: String,
-    /// What its instances took.
+    /// The resources that the instances took.
     pub module: WasmSummary,
 }
 
-/// The module in a file, called after the file.
+/// Reads the module of a file, and names the module after the file.
 ///
 /// # Errors
-/// [`Error::Unreadable`], [`Error::BadName`]; as [`Module::new`].
+/// [`Error::Unreadable`], [`Error::BadName`]; the errors of [`Module::new`].
 pub fn read_module(path: &Path) -> Result<Module> {
     let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
     let mut bytes = Vec::new();
@@ -70,7 +71,8 @@ impl RunKernel {
         self.kernel.ends_with(ENDING)
     }
 
-    /// The module that was pushed to nodes: this machine checks the module that runs there.
+    /// Fetches the module that was pushed to nodes, so that the client checks the same module that the nodes
+    /// run.
     #[cfg(feature = "nodes")]
     fn on_nodes(&self, on: &OnNodes, job: &Execution) -> Result<Module> {
         let name = &self.kernel;
@@ -141,27 +143,27 @@ impl Operation for RunKernel {
     }
 }
 
-/// Checks a module, the input, and puts it into the store here or on each node.
+/// Checks a module, the only input, and writes the module to the local store or to each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PushKernel {
-    /// What it is called; else as the file without its ending.
+    /// The name of the kernel; by default the name of the file without its ending.
     pub name: Option<String>,
 }
 
-/// What was pushed.
+/// The pushed module.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PushAnswer {
     /// The name of the kernel.
     pub name: String,
-    /// Bytes of the module.
+    /// The size of the module in bytes.
     pub bytes: u64,
-    /// SHA-256 of the module, in hexadecimal.
+    /// The SHA-256 of the module in hexadecimal.
     pub sha256: String,
-    /// What kind of result it has.
+    /// The kind of the module's result.
     #[serde(skip)]
     pub result: WasmResult,
-    /// How many nodes it is on.
+    /// The number of nodes that have the module.
     #[serde(skip)]
     pub nodes: usize,
 }
@@ -171,7 +173,7 @@ impl Operation for PushKernel {
     const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
-    /// The module, and its kind of result.
+    /// The module, and the kind of its result.
     type Plan = (Module, WasmResult);
     type Answer = PushAnswer;
 

@@ -19,20 +19,20 @@ use crate::{kmers::count_kmers_on_nodes, operation::helping_on};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CountKmers {
-    /// Bases in a k-mer.
+    /// The number of bases in a k-mer.
     pub k: u32,
     /// Counts a k-mer and its reverse complement as one.
     pub canonical: bool,
-    /// Writes those only that occur so often.
+    /// Writes only k-mers with at least this count.
     pub min_count: u32,
     /// Writes codes instead of text; `k` up to 32.
     pub codes: bool,
-    /// Finished runs outlive an interruption, and those of an interrupted count like this are gone on with.
+    /// Keeps finished runs after an interruption, and resumes an interrupted count with the same options.
     pub resume: bool,
 }
 
 impl Default for CountKmers {
-    /// As [`KmerOptions::default`].
+    /// Returns the options of [`KmerOptions::default`].
     fn default() -> Self {
         let KmerOptions { k, canonical, min_count, codes, resume } = KmerOptions::default();
         CountKmers { k, canonical, min_count, codes, resume }

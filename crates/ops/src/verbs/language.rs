@@ -26,7 +26,8 @@ use crate::{
     target::Done,
 };
 
-/// Makes profiles of languages from labelled samples, and puts them into the store here as a dataset; see [`Profiles::train`].
+/// Trains profiles of languages with labelled samples, and writes the profiles to the local store as a
+/// dataset; see [`Profiles::train`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainLanguage {
@@ -34,48 +35,49 @@ pub struct TrainLanguage {
     pub name: String,
     /// The language of each input. Inputs of one language are one sample.
     pub labels: Vec<String>,
-    /// How many n-grams of a language are kept: the most frequent ones.
+    /// The number of n-grams that are kept for each language: the most frequent ones.
     pub grams: usize,
 }
 
-/// What was trained.
+/// The trained profiles.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrainAnswer {
     /// The name of the dataset.
     pub name: String,
-    /// How many n-grams each language has.
+    /// The number of n-grams of each language.
     pub grams: BTreeMap<String, usize>,
 }
 
-/// Tells which language texts are in, by profiles in the store here; see [`identify`] and [`identify_column`].
+/// Identifies the languages of texts with profiles in the local store; see [`identify`] and
+/// [`identify_column`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IdentifyLanguage {
-    /// The dataset of profiles, as it was trained.
+    /// The dataset of profiles, as trained.
     pub profiles: String,
-    /// Tells the language of each line that is not empty.
+    /// Identifies the language of each non-empty line.
     #[serde(default)]
     pub lines: bool,
-    /// Tells the language of each row of this column of tables.
+    /// Identifies the language of each row of this column of tables.
     #[serde(default)]
     pub column: Option<String>,
 }
 
-/// What was told.
+/// The counts of identified texts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LanguageAnswer {
-    /// Texts, and those of them in none of the languages.
+    /// The numbers of texts, and of texts in none of the languages.
     #[serde(flatten)]
     pub summary: LanguageSummary,
-    /// Inputs that could not be read while others went on.
+    /// The number of inputs that could not be read, while others succeeded.
     pub failed: u64,
-    /// Languages of the profiles.
+    /// The number of languages of the profiles.
     #[serde(skip)]
     pub languages: usize,
 }
 
 impl IdentifyLanguage {
-    /// Where in a source a text is.
+    /// Returns the unit of text that has a language.
     pub fn place(&self) -> LanguagePlace {
         match (&self.column, self.lines) {
             (Some(_), _) => LanguagePlace::Row,
@@ -102,7 +104,7 @@ impl Operation for TrainLanguage {
         Ok(())
     }
 
-    /// Names on nodes are looked up for each label, when it is known that nodes answer.
+    /// Looks up all names once; the names of each label are looked up again in `run`.
     fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
         asked.sources()
     }
@@ -117,7 +119,7 @@ impl Operation for TrainLanguage {
         let stored = asked.stored(job)?;
         let store = stored.store();
         if store.list()?.iter().any(|known| known.name == self.name) {
-            // Said before the work and not after it.
+            // The error is returned before the work.
             store.create_dataset(stored, &self.name, "language")?;
         }
         let labelled = self.labels.iter().zip(asked.inputs);
@@ -148,7 +150,7 @@ impl Operation for TrainLanguage {
     }
 }
 
-/// The tables that are named, or the one that was handed over.
+/// Returns the named tables, or the table that was handed over.
 fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
     match inputs {
         [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),

@@ -1,4 +1,4 @@
-//! The operations, one file for each verb or two that share their work.
+//! The operations, one file for each verb or for several verbs with common work.
 
 #[cfg(any(feature = "nodes", feature = "wasm"))]
 mod bytes;

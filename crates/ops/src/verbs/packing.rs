@@ -26,41 +26,42 @@ use crate::{
     target::Done,
 };
 
-/// Compresses files, each into one beside it whose name has the ending of the format, or into the output; see [`compress_file`].
-/// The result of a file on nodes is written here, under the name of that file.
+/// Compresses files, each into a new file beside its input with the ending of the format, or into the output;
+/// see [`compress_file`]. The results of files on nodes are written locally, under the names of the files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Compress {
-    /// The format; else that of the output's ending, else zstd.
+    /// The format; by default the format of the output's ending, or zstd.
     pub format: Option<Format>,
-    /// The level; else the format's default.
+    /// The level; by default the default of the format.
     pub level: Option<u32>,
-    /// Replaces files that are there already.
+    /// Replaces existing files.
     pub force: bool,
-    /// Removes each input once its result is on the drive.
+    /// Removes each input after its result is on the drive.
     pub remove: bool,
 }
 
-/// Decompresses files, each into one beside it without the ending, or into the output; see [`decompress_file`]. A file on nodes comes
-/// here as it is, since less bytes move so, and its result is written here, under its name without the ending.
+/// Decompresses files, each into a new file beside its input without the ending, or into the output; see
+/// [`decompress_file`]. A file on nodes is fetched compressed, which moves fewer bytes, and its result is
+/// written locally, under its name without the ending.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Decompress {
-    /// Replaces files that are there already.
+    /// Replaces existing files.
     pub force: bool,
-    /// Removes each input once its result is on the drive.
+    /// Removes each input after its result is on the drive.
     pub remove: bool,
 }
 
-/// What became of all files.
+/// The summary of all files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PackAnswer {
-    /// Files that became others.
+    /// The number of files that succeeded.
     pub files: u64,
-    /// Their bytes.
+    /// The bytes of these files.
     #[serde(flatten)]
     pub sums: PackSummary,
-    /// Files that failed while others went on.
+    /// The number of files that failed, while others succeeded.
     #[serde(skip_serializing_if = "is_none")]
     pub failed: u64,
 }
@@ -86,7 +87,8 @@ fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
     }
 }
 
-/// Works on one file after the other, each with all cores. A file that fails is told, and the others go on.
+/// Processes one file after the other, each with all cores. The error of a file is reported, and the other
+/// files follow.
 fn each_file(
     asked: &Asked<'_>,
     job: &Execution,
@@ -96,7 +98,7 @@ fn each_file(
 ) -> Result<Done<PackAnswer>> {
     let sizes = asked.inputs.iter().filter_map(|path| Input::new(path).compressed_bytes()).sum();
     job.start_phase(asked.operation, "bytes", sizes);
-    // What comes from standard input goes to standard output.
+    // The result of standard input goes to standard output.
     let has_stdin = asked.inputs.iter().any(|path| path == Path::new("-"));
     let output = asked.output.map(Path::to_path_buf).or_else(|| has_stdin.then(|| PathBuf::from("-")));
     check_one(output.as_deref(), asked.inputs.len())?;
@@ -160,7 +162,8 @@ impl Operation for Compress {
     }
 }
 
-/// Works on files on nodes, and writes the result of each into the output, or here under the name that `called` makes of the file's.
+/// Processes files on nodes, and writes each result to the output, or to a local file that `called` names
+/// after the file.
 #[cfg(feature = "nodes")]
 fn each_whole(
     asked: &Asked<'_>,
@@ -199,7 +202,7 @@ fn each_whole(
     Ok(Done::on_nodes(answer, on, all))
 }
 
-/// Refuses to remove what was read on nodes.
+/// Refuses to remove inputs on nodes.
 fn check_remove(operation: &'static str, remove: bool, place: Place) -> Result<()> {
     match place {
         Place::Nodes if remove => {

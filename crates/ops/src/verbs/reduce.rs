@@ -1,6 +1,7 @@
 //! The operations `reduce` and `count values`.
 //!
-//! Here `inshore_tables::reduce` groups; on nodes a query does, whose first half runs where the rows lie.
+//! The local target uses `inshore_tables::reduce`; on nodes a query computes the groups, and the first stage
+//! of the query runs where the rows are stored.
 
 use std::path::{Path, PathBuf};
 
@@ -18,62 +19,62 @@ use crate::{
     target::{Done, Target},
 };
 
-/// Groups the rows of tables by columns, and computes something of each group; see [`tables::reduce`].
+/// Groups the rows of tables by columns, and computes aggregates of each group; see [`tables::reduce`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reduce {
-    /// Columns whose values make a group; without any, all rows are one.
+    /// The columns whose values make a group; without any, all rows are one group.
     pub by: Vec<String>,
-    /// What is computed of each group, in the order of the result's columns.
+    /// The aggregates of each group, in the order of the result's columns.
     pub aggregates: Vec<Aggregate>,
-    /// Columns of CSV that are text even where they look like numbers.
+    /// Columns of CSV that are text even if their values look like numbers.
     pub text: Vec<String>,
-    /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+    /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
     pub header: Option<bool>,
-    /// Finished runs outlive an interruption, and those of an interrupted reduce like this are gone on with.
+    /// Keeps finished runs after an interruption, and resumes an interrupted reduce with the same options.
     pub resume: bool,
 }
 
-/// Counts how often each value of columns occurs: [`Reduce`] by these columns, with a count of rows.
+/// Counts the occurrences of each value of columns: [`Reduce`] by these columns, with a count of rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CountValues {
-    /// The columns whose values count together.
+    /// The columns whose combined values are counted.
     pub columns: Vec<String>,
-    /// Columns of CSV that are text even where they look like numbers.
+    /// Columns of CSV that are text even if their values look like numbers.
     #[serde(default)]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+    /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
     #[serde(default)]
     pub header: Option<bool>,
-    /// Finished runs outlive an interruption, and those of an interrupted count like this are gone on with.
+    /// Keeps finished runs after an interruption, and resumes an interrupted count with the same options.
     #[serde(default)]
     pub resume: bool,
 }
 
-/// One column of the result.
+/// An aggregate: one column of the result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Aggregate {
-    /// What is computed.
+    /// The aggregate function.
     pub function: Function,
-    /// Of which column; a count without one is that of rows.
+    /// The column; a count without a column counts rows.
     #[serde(default)]
     pub column: Option<String>,
 }
 
 impl Aggregate {
-    /// The number of rows.
+    /// Returns an aggregate that counts rows.
     pub fn count() -> Aggregate {
         Aggregate { function: Function::Count, column: None }
     }
 
-    /// A function of a column.
+    /// Returns a function of a column.
     pub fn of(function: Function, column: impl Into<String>) -> Aggregate {
         Aggregate { function, column: Some(column.into()) }
     }
 
-    /// As the library below has it.
+    /// Converts the aggregate to the type of `inshore_tables`.
     fn known(&self) -> Result<tables::Aggregate> {
         match &self.column {
             Some(column) => Ok(tables::Aggregate::of(self.function, column)),
@@ -82,7 +83,7 @@ impl Aggregate {
         }
     }
 
-    /// As SQL has it; none for a function that depends on the order of rows.
+    /// Converts the aggregate to SQL; `None` for a function that depends on the order of rows.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     fn sql(&self) -> Option<String> {
         let column = self.column.as_deref().map(quoted);
@@ -100,30 +101,30 @@ impl Aggregate {
     }
 }
 
-/// The name of a column in SQL.
+/// Quotes the name of a column for SQL.
 #[cfg(all(feature = "nodes", feature = "sql"))]
 fn quoted(column: &str) -> String {
     format!("\"{}\"", column.replace('"', "\"\""))
 }
 
-/// What was grouped.
+/// The summary of grouping.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub enum ReduceAnswer {
-    /// By this machine.
+    /// The summary of a local run.
     Here(ReduceSummary),
-    /// By nodes, and by operators here over their answers.
+    /// The summary of a run on nodes, whose answers local operators combine.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     Nodes {
-        /// Groups written.
+        /// The number of written groups.
         groups: u64,
-        /// The operators here.
+        /// The local operators.
         operators: Vec<inshore_sql::Ran>,
     },
 }
 
 impl ReduceAnswer {
-    /// Groups written.
+    /// Returns the number of written groups.
     pub fn groups(&self) -> u64 {
         match self {
             ReduceAnswer::Here(summary) => summary.groups,
@@ -133,17 +134,17 @@ impl ReduceAnswer {
     }
 }
 
-/// Where the tables are.
+/// The places of the tables.
 #[derive(Debug)]
 pub enum Plan {
-    /// Here.
+    /// Local files.
     Here,
-    /// On nodes.
+    /// Nodes.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     Nodes(sql::NodesOfQuery),
 }
 
-/// Nodes group by queries, which only some builds have.
+/// The targets; nodes group by queries, which need a feature.
 const PLACES: &[Place] =
     if cfg!(all(feature = "nodes", feature = "sql")) { &Place::ALL } else { &[Place::Local] };
 
@@ -206,7 +207,7 @@ impl Reduce {
         }
     }
 
-    /// The query that groups as this does, in the order of groups.
+    /// Returns the equivalent query, which orders the groups.
     #[cfg(all(feature = "nodes", feature = "sql"))]
     fn query(&self) -> String {
         let by: Vec<String> = self.by.iter().map(|column| quoted(column)).collect();

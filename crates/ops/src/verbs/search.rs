@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   folders, files, datasets ─► walk ─► sources ─┐                ┌─► rows: the output, or Beside::rows
-//!   patterns ─► kernel ──────────────────────────┴─► here, nodes ─┤
-//!                                                                 └─► Beside::matches: blocks, for whoever prints them
+//!   patterns ─► kernel ──────────────────────────┴─► local/nodes ─┤
+//!                                                                 └─► Beside::matches: blocks, for printing
 //! ```
 
 use std::{
@@ -29,35 +29,35 @@ use crate::{
     target::Done,
 };
 
-/// Searches files, and those below folders, for lines that match a pattern; see [`Kernel`] and [`walk`]. Without inputs, the current
-/// folder is searched. The lines go to the output or to [`Beside::rows`] as rows, or to [`Beside::matches`]; without any of them
-/// they are counted.
+/// Searches files, and files below folders, for lines that match a pattern; see [`Kernel`] and [`walk`].
+/// Without inputs, the current folder is searched. The lines go to the output or to [`Beside::rows`] as rows,
+/// or to [`Beside::matches`]; without any of these, the lines are counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
-    /// Patterns; a line that one of them matches is meant.
+    /// The patterns; a line matches if one of them matches.
     pub patterns: Vec<String>,
-    /// How patterns are read.
+    /// The options of patterns.
     #[serde(default)]
     pub matching: PatternOptions,
-    /// How lines become rows.
+    /// The options for turning lines into rows.
     #[serde(default)]
     pub rows: SearchTableOptions,
-    /// Which files below folders are searched.
+    /// The options that select files below folders.
     #[serde(default)]
     pub walk: WalkOptions,
-    /// Unpacks gzip, bzip2, zstd and lz4.
+    /// Decompresses gzip, bzip2, zstd and lz4.
     #[serde(default)]
     pub unpack: bool,
-    /// Lets matches go across the ends of lines, for [`Beside::matches`].
+    /// Allows matches that span lines, for [`Beside::matches`].
     #[serde(default)]
     pub multiline: bool,
-    /// With `multiline`, lets a dot match line feeds.
+    /// Lets a dot match line feeds, with `multiline`.
     #[serde(default)]
     pub multiline_dotall: bool,
 }
 
-/// A file that a walk found, or a path that it cannot look at.
+/// A file that a walk found, or an error for a path.
 type Walked = std::result::Result<Candidate, inshore_neardata::Error>;
 
 type Failed<'a> = Option<&'a (dyn Fn(&Error) + Sync)>;
@@ -69,10 +69,11 @@ fn tell(failed: Failed<'_>, error: impl Into<Error>) {
 }
 
 impl Search {
-    /// The files that inputs mean here, without datasets. A path that cannot be looked at is told to `failed`, and the others go on.
+    /// Returns the local files of the inputs, without datasets. `failed` receives the errors of paths, and
+    /// the other paths follow.
     ///
     /// # Errors
-    /// As [`walk`].
+    /// The errors of [`walk`].
     pub fn candidates<'a>(
         &self,
         inputs: &[PathBuf],
@@ -82,7 +83,7 @@ impl Search {
         Ok(self.walked(inputs)?.filter_map(move |found| found.map_err(tell).ok()))
     }
 
-    /// The same, with the errors of paths that cannot be looked at in their places.
+    /// Returns the same files, with the errors of paths in their places.
     fn walked(&self, inputs: &[PathBuf]) -> Result<impl Iterator<Item = Walked> + Send + use<>> {
         let paths: Vec<PathBuf> =
             inputs.iter().filter(|path| dataset_name(path).is_none()).cloned().collect();
@@ -95,7 +96,8 @@ impl Search {
         TextOptions { unpack: self.unpack, ..TextOptions::default() }
     }
 
-    /// Files that a walk found, and then datasets, each with what it is called. A path that the walk cannot look at fails in its turn.
+    /// Returns the files of a walk and then the datasets, each with its name. An error of the walk becomes a
+    /// source that fails in its turn.
     fn files<W: Iterator<Item = Walked> + Send>(
         &self,
         walked: W,
@@ -121,7 +123,7 @@ impl Search {
         Ok(walked.map(source).chain(stored))
     }
 
-    /// The same as texts that are read as a whole.
+    /// Returns the same files as texts that are read as a whole.
     fn texts<'a>(
         &self,
         asked: &Asked<'_>,
@@ -133,7 +135,7 @@ impl Search {
             asked.inputs.iter().filter(|path| dataset_name(path).is_some()).cloned().collect();
         let stored =
             if named.is_empty() { Vec::new() } else { table_inputs(Some(asked.stored(job)?), &named)? };
-        // A dataset is searched as it is, or unpacked.
+        // The encoding of a dataset's bytes is not detected; compressed bytes may be decompressed.
         let of_dataset = move |input: Input| Text {
             file: Candidate { path: PathBuf::from(input.name()), is_named: true },
             input,
@@ -148,7 +150,7 @@ impl Search {
         Ok(files.chain(stored.into_iter().map(of_dataset)))
     }
 
-    /// The matcher, where matches may go across the ends of lines.
+    /// Returns the matcher for matches that span lines, if the request allows them.
     fn matching(&self, job: &Execution) -> Result<Option<Matching>> {
         if !self.multiline {
             return Ok(None);
@@ -157,7 +159,7 @@ impl Search {
         Ok(matcher_across_lines(&self.patterns, &self.matching, dot_is_all, !text, job.budget())?)
     }
 
-    /// Searches, and gives blocks to whoever takes them.
+    /// Searches, and passes blocks to the receiver of matches.
     fn give_matches(
         &self,
         sources: &Sources,
@@ -182,7 +184,7 @@ impl Search {
             None => kernel,
         };
         if self.rows.max_count == 0 {
-            // As for ripgrep: nothing is looked at.
+            // As in ripgrep, no file is read.
             return Ok(Done::here(SearchSummary::default()));
         }
         let (mut summary, mut has_match) = (SearchSummary::default(), false);
@@ -229,7 +231,7 @@ impl Search {
         }
     }
 
-    /// Searches, and makes rows of lines.
+    /// Searches, and turns lines into rows.
     fn give_rows(
         &self,
         sources: &Sources,
@@ -266,7 +268,7 @@ impl Search {
             })
         };
         let searched = match sources {
-            // Rows of the files before a path that cannot be looked at come first.
+            // The rows of the files before a failing path come first.
             Sources::Here => {
                 let files = self.files(self.walked(asked.inputs)?, asked, job)?;
                 table.run(job, files, each).map(Done::here)
@@ -287,7 +289,7 @@ impl Search {
     }
 }
 
-/// The file as it is called.
+/// Returns the file with its displayed name.
 fn titled(candidate: Candidate) -> Candidate {
     match candidate.path == Path::new("-") {
         true => Candidate { path: PathBuf::from("<stdin>"), ..candidate },

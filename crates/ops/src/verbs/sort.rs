@@ -27,15 +27,15 @@ use crate::{operation::helping_on, sorting};
 pub struct Sort {
     /// The kind of row, and the key.
     pub by: By,
-    /// The greatest first; equal rows keep the order of the input.
+    /// Sorts in descending order; equal rows keep the order of the input.
     pub descending: bool,
-    /// Of rows with equal keys only the first stays.
+    /// Keeps only the first of several rows with equal keys.
     pub unique: bool,
-    /// Finished runs outlive an interruption, and those of an interrupted sort like this are gone on with.
+    /// Keeps finished runs after an interruption, and resumes an interrupted sort with the same options.
     pub resume: bool,
 }
 
-/// Says what kind of row is sorted, and by which key.
+/// The kind of rows, and the sort key.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum By {
@@ -44,27 +44,27 @@ pub enum By {
     Lines,
     /// Records of a fixed length.
     Records {
-        /// Bytes of a record.
+        /// The length of a record in bytes.
         bytes: u64,
-        /// The bytes that are the key: the first, and the one behind the last; all of them without it.
+        /// The start and end of the key within a record, in bytes; by default the whole record.
         #[serde(default)]
         key: Option<(u64, u64)>,
     },
     /// Rows of tables.
     Columns {
-        /// The columns to sort by, the first one first.
+        /// The columns to sort by, most significant first.
         keys: Vec<SortKey>,
-        /// Columns of CSV that are text even where they look like numbers.
+        /// Columns of CSV that are text even if their values look like numbers.
         #[serde(default)]
         text: Vec<String>,
-        /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+        /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
         #[serde(default)]
         header: Option<bool>,
     },
 }
 
 impl By {
-    /// What is sorted, for people.
+    /// Returns the name of the rows for messages.
     pub fn unit(&self) -> &'static str {
         match self {
             By::Lines => "lines",
@@ -74,7 +74,7 @@ impl By {
     }
 }
 
-/// The bytes of a record, and those of its key.
+/// Checks and returns the length of a record and the range of its key.
 fn record(bytes: u64, key: Option<(u64, u64)>) -> Result<(usize, Range<usize>)> {
     if bytes == 0 {
         let what = "by.records.bytes: expected 1 at least, got 0".to_string();
@@ -88,7 +88,7 @@ fn record(bytes: u64, key: Option<(u64, u64)>) -> Result<(usize, Range<usize>)> 
     }
 }
 
-/// Whether lines of a file mean nothing, by the ending of its name.
+/// Refuses binary tables, which have no lines.
 fn check_lines<'a>(mut files: impl Iterator<Item = (&'a str, bool)>) -> Result<()> {
     match files.find(|(_, is_table)| *is_table) {
         Some((name, _)) => Err(Error::TableAsLines { name: name.to_string() }),

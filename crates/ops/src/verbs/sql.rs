@@ -24,23 +24,23 @@ use crate::{
     target::{OnNodes, Target},
 };
 
-/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, else to [`Beside::rows`], and are counted where
-/// there is neither.
+/// Runs a query over files and datasets; see [`Query`]. The rows go to the output, or else to
+/// [`Beside::rows`]; without both, the rows are counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sql {
     /// The query.
     pub query: String,
-    /// Columns of CSV that are text even where they look like numbers.
+    /// Columns of CSV that are text even if their values look like numbers.
     #[serde(default)]
     pub text: Vec<String>,
-    /// Whether the first line of CSV has names; without it the line is refused where it may be a row.
+    /// True if the first line of CSV holds names; by default the line is refused if it may be a row.
     #[serde(default)]
     pub header: Option<bool>,
-    /// Folders whose files are tables under their names.
+    /// Folders whose files are tables under their own names.
     #[serde(default)]
     pub folders: Vec<PathBuf>,
-    /// Tables with names of their own.
+    /// Tables with names from the request.
     #[serde(default)]
     pub tables: Vec<NamedTable>,
 }
@@ -55,7 +55,7 @@ pub struct NamedTable {
     pub path: PathBuf,
 }
 
-/// Nodes whose tables a query names.
+/// The nodes of a query's tables.
 #[cfg(feature = "nodes")]
 #[derive(Debug)]
 pub struct NodesOfQuery {
@@ -65,7 +65,7 @@ pub struct NodesOfQuery {
 
 #[cfg(feature = "nodes")]
 impl NodesOfQuery {
-    /// Asks nodes what they have.
+    /// Asks nodes for their datasets.
     pub(crate) fn new(on: &OnNodes, header: Option<bool>) -> Result<NodesOfQuery> {
         let tables = NodeTables::new(&on.nodes, on.options.clone())?.with_header(header.into());
         Ok(NodesOfQuery { on: on.clone(), tables: Arc::new(tables) })
@@ -76,14 +76,14 @@ impl NodesOfQuery {
         tables.with_elsewhere(self.tables.clone())
     }
 
-    /// The answer to a query that is over, and what nodes did for it.
+    /// Returns the answer to a completed query, with the work of nodes.
     pub(crate) fn done<A>(&self, answer: A) -> Done<A> {
         Done::on_nodes(answer, &self.on, self.tables.gathered())
     }
 }
 
-/// Runs a query. A file begins anew where a row shows that columns of a table were guessed wrong, and so does whoever takes rows
-/// and can.
+/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again and the output is
+/// written anew, provided that the output is a file or a receiver that can begin anew.
 pub(crate) fn run(
     job: &Job,
     text: &str,
@@ -119,7 +119,8 @@ pub(crate) fn run(
     Ok(query.report())
 }
 
-/// Takes the rows of a query; once more, with columns that were looked for in all rows, where a row contradicts what was guessed.
+/// Takes the rows of a query; if a row contradicts the inferred columns, once more with columns that are
+/// inferred from all rows.
 fn exactly(
     query: &mut Query,
     can_begin_anew: bool,

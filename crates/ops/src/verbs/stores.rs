@@ -31,59 +31,59 @@ use crate::{
     target::{OnNodes, wholes},
 };
 
-/// The unit in which bytes stream: larger requests gain nothing.
+/// The size of read and write requests in bytes; larger requests are not faster.
 const BUFFER_BYTES: usize = 1 << 20;
-/// The unit of checking, unless the user wants another one.
+/// The default size of a checksummed block in bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Puts a file, or standard input, into the store here, or spreads it over nodes.
+/// Writes a file or standard input to the local store, or spreads the file over nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PutDataset {
     /// The name of the dataset.
     pub name: String,
-    /// Appends to the dataset, or begins one that can be appended to.
+    /// Appends to the dataset, or creates a dataset that can be appended to.
     #[serde(default)]
     pub append: bool,
-    /// Devices, 1 or 2, or nodes that each byte lies on.
+    /// The number of devices (1 or 2) or nodes that hold each byte.
     #[serde(default)]
     pub copies: Option<u8>,
-    /// Extents of data in a group, and extents of Reed-Solomon parity that belong to them.
+    /// The numbers of data extents and of Reed-Solomon parity extents in a group.
     #[serde(default)]
     pub parity: Option<(u8, u8)>,
-    /// The unit of checking: 4 KiB to 2 MiB, a power of two.
+    /// The size of a checksummed block in bytes: 4 KiB to 2 MiB, a power of two.
     #[serde(default)]
     pub block_bytes: Option<u32>,
-    /// On nodes: bytes of a piece, about.
+    /// The approximate size of a piece on nodes, in bytes.
     #[serde(default)]
     pub piece_bytes: Option<u64>,
-    /// On nodes: pieces end with a record of so many bytes, and not with a line.
+    /// The length of a record in bytes: on nodes, pieces then end with records instead of lines.
     #[serde(default)]
     pub record_bytes: Option<u64>,
 }
 
-/// What was put.
+/// The summary of a written dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PutAnswer {
     /// The name of the dataset.
     pub name: String,
-    /// Bytes that were put.
+    /// The number of written bytes.
     pub bytes: u64,
-    /// Bytes of the dataset here.
+    /// The size of the local dataset in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
-    /// Pieces on nodes.
+    /// The number of pieces on nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pieces: Option<u64>,
-    /// Bytes that went over the wire.
+    /// The number of bytes sent over the network.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes_moved: Option<u64>,
-    /// How many nodes they are on.
+    /// The number of nodes that hold the pieces.
     #[serde(skip)]
     pub nodes: usize,
 }
 
-/// The only input of an operation.
+/// Returns the only input of an operation.
 pub(super) fn only<'a>(operation: &'static str, inputs: &'a [PathBuf]) -> Result<&'a PathBuf> {
     match inputs {
         [input] => Ok(input),
@@ -150,7 +150,8 @@ impl PutDataset {
     fn put_here(&self, job: &Job, file: &Path) -> Result<PutAnswer> {
         loop {
             match self.put_once(job, file) {
-                // Somebody else appended at the same time. What can be read again is appended after that.
+                // Another process appended at the same time. A regular file is read again and appended after
+                // the other data.
                 Err(Error::Store(StoreError::Changed { .. } | StoreError::NameExists { .. }))
                     if self.append =>
                 {
@@ -176,7 +177,7 @@ impl PutDataset {
         let before = writer.len();
         if path == Path::new("-") {
             job.start_phase("reading standard input", "bytes", 0);
-            // Not through the buffer of `Stdin`, which would be a copy more.
+            // The buffer of `Stdin` would need another copy.
             let stdin = io::stdin().as_fd().try_clone_to_owned();
             let mut stdin = stdin.map(File::from).map_err(|error| unreadable(path, error))?;
             put_stream(job, path, &mut stdin, &mut writer)?;
@@ -185,7 +186,7 @@ impl PutDataset {
             let mut file = File::open(path).map_err(failed)?;
             let is_folder = file.metadata().is_ok_and(|found| found.is_dir());
             match file_bytes(&file).map_err(failed)? {
-                // A named pipe, a device, or a file that is made up as it is read.
+                // A named pipe, a device, or a file whose contents are generated during the read.
                 None if !is_folder => {
                     job.start_phase("reading", "bytes", 0);
                     put_stream(job, path, &mut file, &mut writer)?;
@@ -287,13 +288,14 @@ fn unreadable(path: &Path, source: io::Error) -> Error {
     Error::Unreadable { path, source }
 }
 
-/// Refuses a budget in which a dataset that is guarded like this cannot be written.
+/// Refuses a budget that is too small to write a dataset with this redundancy.
 fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Result<()> {
     const MIB: u64 = 1 << 20;
-    // A group of extents with parity, two buffers of the writer, four to read the file, and lists and checksums.
+    // The memory of a group of extents with parity, two buffers of the writer, four buffers of the reader,
+    // and lists and checksums.
     let group = if redundancy.parity() > 0 { 2 * MIB * redundancy.devices() as u64 } else { 0 };
     let others = group + 5 * MIB;
-    // The writer takes a quarter of the budget, if that is more than two buffers.
+    // The writer takes a quarter of the budget, if a quarter exceeds two buffers.
     let smallest = (others + 2 * buffer_bytes as u64).max(others * 4 / 3).next_multiple_of(MIB).max(8 * MIB);
     let given = job.budget().memory_bytes();
     if given < smallest {
@@ -306,7 +308,7 @@ fn check_memory(job: &Job, redundancy: Redundancy, buffer_bytes: usize) -> Resul
     Ok(())
 }
 
-/// Reads straight into the buffers that are written.
+/// Reads directly into the buffers of the writer.
 fn put_stream(job: &Job, path: &Path, input: &mut impl Read, writer: &mut FileWriter) -> Result<()> {
     loop {
         job.check_cancelled()?;
@@ -332,36 +334,36 @@ fn put_file(job: &Job, path: &Path, writer: &mut FileWriter) -> Result<()> {
     Ok(())
 }
 
-/// Writes the bytes of a file of a dataset to the output.
+/// Writes the bytes of a dataset's file to the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GetDataset {
-    /// The first byte that is wanted.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// How many bytes are wanted; else all that follow.
+    /// The number of bytes; by default all bytes after the offset.
     pub length: Option<u64>,
 }
 
-/// What was written.
+/// The summary of the written bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GetAnswer {
-    /// The dataset, or its file, as it was named.
+    /// The dataset or its file, as named in the request.
     pub name: String,
-    /// Bytes that were written.
+    /// The number of written bytes.
     pub bytes: u64,
 }
 
-/// A file whose bytes are wanted.
+/// The file to read.
 #[derive(Debug)]
 pub enum GetPlan {
-    /// A file of a dataset of the store here: these names.
+    /// A dataset of the local store, and the name of its file.
     Here(String, Option<String>),
     /// A file on nodes.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes, Box<Whole>),
 }
 
-/// `NAME` or `NAME/FILE`, with or without `store:`, as it was named.
+/// Returns the name of a dataset or its file, `NAME` or `NAME/FILE`, without the prefix `store:`.
 fn dataset_of(path: &Path) -> Result<&str> {
     let named = path.to_str().ok_or_else(|| Error::BadName { path: path.to_path_buf() })?;
     Ok(named.strip_prefix("store:").unwrap_or(named))
@@ -440,13 +442,13 @@ impl Operation for GetDataset {
     }
 }
 
-/// Has bytes written to standard output, or into a file that appears whole or not at all.
+/// Writes bytes to standard output, or to a file that appears complete or not at all.
 fn write_to<T>(
     output: &Path,
     write: impl FnOnce(&mut dyn FnMut(&[u8]) -> Result<()>) -> Result<T>,
 ) -> Result<T> {
     if output == Path::new("-") {
-        // No buffer between: pieces are large.
+        // Pieces are large, so that no further buffer is needed.
         let mut out = io::stdout().lock();
         let failed = |error| StoreError::io("write", "standard output", error);
         let done = write(&mut |piece| Ok(out.write_all(piece).map_err(failed)?))?;
@@ -498,7 +500,7 @@ fn copy_out(
     Ok(())
 }
 
-/// The file of a dataset that was named, or the only one that there is.
+/// Returns the named file of a dataset, or its only file.
 ///
 /// # Errors
 /// [`Error::SeveralFiles`], [`Error::NoFile`].
@@ -517,7 +519,7 @@ pub fn dataset_file(dataset: &Dataset, name: Option<&str>) -> Result<CheckedFile
     dataset.file(&found).ok_or_else(missing)
 }
 
-/// A range of a file of so many bytes.
+/// Returns a range within a file of this length in bytes.
 ///
 /// # Errors
 /// [`Error::BeyondEnd`].
@@ -528,7 +530,7 @@ pub fn dataset_range((file, bytes): (&str, u64), offset: u64, length: Option<u64
     Ok(offset..length.map_or(bytes, |length| offset.saturating_add(length).min(bytes)))
 }
 
-/// Refuses to write over what the store consists of.
+/// Refuses an output that would overwrite a file of the store.
 ///
 /// # Errors
 /// [`Error::InStore`].
@@ -546,66 +548,66 @@ pub fn check_is_outside(store: &Store, output: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Lists datasets, of the store here or files of nodes.
+/// Lists the datasets of the local store, or the files of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ListDatasets {}
 
-/// What there is.
+/// The listed datasets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListAnswer {
-    /// Datasets here, or files on nodes.
+    /// Local datasets, or files on nodes.
     pub datasets: Vec<Listed>,
-    /// What is wrong with some of them, and nodes that do not answer.
+    /// Problems of some datasets, and errors of nodes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// A dataset here, or a file on nodes.
+/// A local dataset, or a file on nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Listed {
-    /// Its name.
+    /// The name of the dataset or file.
     pub name: String,
-    /// What sort of data it is.
+    /// The kind of data.
     pub kind: String,
-    /// Bytes of its files.
+    /// The size of all its files in bytes.
     pub bytes: u64,
-    /// Only here.
+    /// Properties of a local dataset.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub here: Option<ListedHere>,
-    /// Only on nodes.
+    /// Properties of a file on nodes.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub spread: Option<ListedSpread>,
-    /// The name of the dataset that it is of.
+    /// The name of the dataset of a file.
     #[serde(skip)]
     pub dataset: String,
 }
 
-/// What is known of a dataset here.
+/// The properties of a local dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedHere {
-    /// Bytes on the devices.
+    /// The number of bytes on the devices.
     pub stored_bytes: u64,
     /// The number of files.
     pub files: usize,
-    /// Whether nothing can be appended any more.
+    /// True if the dataset cannot be appended to.
     pub sealed: bool,
-    /// What guards it.
+    /// The redundancy.
     pub redundancy: String,
 }
 
-/// What is known of a file on nodes.
+/// The properties of a file on nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedSpread {
-    /// Pieces that it consists of.
+    /// The number of pieces.
     pub pieces: usize,
-    /// Nodes that each piece is on.
+    /// The number of nodes that hold each piece.
     pub copies: usize,
-    /// Nodes that have some of it.
+    /// The nodes that hold pieces.
     pub nodes: Vec<String>,
 }
 
-/// Makes an entry of what the store tells.
+/// Makes an entry of a dataset's summary in the store.
 impl From<DatasetSummary> for Listed {
     fn from(summary: DatasetSummary) -> Listed {
         let DatasetSummary { name, kind, bytes, stored_bytes, files, sealed, redundancy, .. } = summary;
@@ -663,17 +665,18 @@ impl Operation for ListDatasets {
     }
 }
 
-/// Removes datasets, those of the inputs. What cannot be removed is told, and the others go.
+/// Removes the datasets of the inputs. The error of a dataset is reported, and the other datasets are
+/// removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RemoveDatasets {}
 
-/// What was removed.
+/// The removed datasets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RemoveAnswer {
-    /// The names of datasets.
+    /// The names of the datasets.
     pub removed: Vec<String>,
-    /// From how many nodes each was removed.
+    /// The number of nodes from which each dataset was removed.
     #[serde(skip)]
     pub nodes: Vec<usize>,
 }

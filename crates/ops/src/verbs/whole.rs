@@ -1,4 +1,4 @@
-//! The bytes of a file on nodes, read from its beginning to its end.
+//! Reads the bytes of a file on nodes sequentially.
 
 use std::{
     io::{self, Read},
@@ -20,17 +20,17 @@ use crate::{
     target::OnNodes,
 };
 
-/// Blocks that came and wait to be read, and about how large one is.
+/// The number of blocks that are fetched ahead, and the approximate size of a block in bytes.
 const BLOCKS_AHEAD: usize = 2;
 const BLOCK_BYTES: u64 = 2 << 20;
 
-/// Gives a range of the bytes of a file on nodes to `read`, while more of them come. All of them are read or it is an error: where bytes follow
-/// each other, a partial answer is none.
+/// Passes a range of a file on nodes to `read`, while further bytes are fetched. A missing byte is an error,
+/// since a partial answer is useless for sequential bytes.
 ///
-/// Memory: 6 MiB, and that of [`run_on_nodes`].
+/// Memory: 6 MiB, and the memory of [`run_on_nodes`].
 ///
 /// # Errors
-/// Those of `read`; as [`run_on_nodes`].
+/// The errors of `read` and of [`run_on_nodes`].
 pub(crate) fn read_whole<T>(
     on: &OnNodes,
     job: &Context,
@@ -61,7 +61,7 @@ pub(crate) fn read_whole<T>(
         let came = bytes.read;
         drop(bytes);
         let gathered = gathering.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // A file that ends early since nodes failed is told as that.
+        // If the file ends early because nodes failed, the error of the nodes is returned.
         let gathered = gathered.map_err(of_nodes)?;
         let done = done?;
         if came != wanted {
@@ -82,13 +82,13 @@ fn of_nodes(error: ReadError) -> Error {
     }
 }
 
-/// Blocks as they come, one behind the other.
+/// The fetched blocks, as one sequence of bytes.
 struct Blocks {
     blocks: Receiver<Vec<u8>>,
     block: Vec<u8>,
-    /// Bytes of the block that were read.
+    /// The number of bytes of the block that were read.
     taken: usize,
-    /// Bytes that were read of all.
+    /// The number of bytes of all blocks that were read.
     read: u64,
 }
 

@@ -19,22 +19,22 @@ use crate::{
     target::Done,
 };
 
-/// Counts words; see [`count_words`]. Without an output only the most frequent ones are given.
+/// Counts words; see [`count_words`]. Without an output, the answer has only the most frequent words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CountWords {
-    /// Whatever stands between white space is a word, instead of words as Unicode has them.
+    /// Splits text at white space, instead of at Unicode word boundaries.
     pub split: bool,
-    /// Words that differ in case only are one, in lower case.
+    /// Converts words to lower case before counting.
     pub ignore_case: bool,
-    /// Only words that occur so often are given.
+    /// Returns only words with at least this count.
     pub min_count: u64,
-    /// How many of the most frequent words the answer has.
+    /// The number of most frequent words in the answer.
     pub top: usize,
 }
 
 impl Default for CountWords {
-    /// As [`WordOptions::default`].
+    /// Returns the options of [`WordOptions::default`].
     fn default() -> Self {
         let WordOptions { split, ignore_case, min_count, top, table_bytes: _ } = WordOptions::default();
         CountWords { split, ignore_case, min_count, top }
