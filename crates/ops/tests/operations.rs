@@ -142,6 +142,15 @@ fn all_rows() -> Vec<Row> {
         ),
         row(table("SELECT shop, item, price FROM sales WHERE price > 50"), "csv"),
         row(
+            json!({ "operation": "kernel run", "version": 1, "inputs": ["@lines.txt"], "kernel": "hits" }),
+            "bin",
+        ),
+        row(json!({ "operation": "kernel push", "version": 1, "inputs": ["@hits.wasm"] }), None),
+        row(
+            json!({ "operation": "node run", "version": 1, "program": "wc", "inputs": ["@lines.txt"] }),
+            "txt",
+        ),
+        row(
             json!({ "operation": "store put", "version": 1, "inputs": ["@lines.txt"], "name": "copied" }),
             None,
         ),
