@@ -103,6 +103,10 @@ fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     if is(cause, inshore::kernels::Error::is_cancelled) {
         return true;
     }
+    #[cfg(feature = "wasm")]
+    if is(cause, inshore::wasm::Error::is_cancelled) {
+        return true;
+    }
     #[cfg(feature = "sql")]
     if is(cause, inshore::sql::Error::is_cancelled) {
         return true;

@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
+    ops::verbs::read_module,
     store::{NewFile, format_bytes, make_folder},
     wasm::{Module, WasmKernel},
 };
@@ -17,7 +18,7 @@ use serde_json::json;
 
 use crate::{
     args::{Build, Everywhere, Example, Language, New},
-    kernel::{read_module, told},
+    kernel::told,
     outcome::{print_json, print_line},
 };
 
@@ -215,7 +216,7 @@ fn build_rust(folder: &Path) -> Result<Module> {
         .filter(|path| path.extension().is_some_and(|ending| ending == "wasm"))
         .collect();
     match (modules.pop(), modules.is_empty()) {
-        (Some(module), true) => read_module(&module),
+        (Some(module), true) => Ok(read_module(&module)?),
         (None, _) => bail!("{}: cargo made no module here: is crate-type [\"cdylib\"]?", made.display()),
         (Some(_), false) => bail!("{}: several modules lie here: remove the folder target", made.display()),
     }
@@ -237,7 +238,7 @@ fn build_c(folder: &Path) -> Result<Module> {
     clang.args(["--target=wasm32", "-O2", "-nostdlib", "-fno-builtin", "-msimd128", "-mbulk-memory"]);
     clang.args(["-Wl,--no-entry", "-Wl,--strip-all", "-o"]).arg(&module).args(&sources).current_dir(folder);
     run(&mut clang, "building a kernel in C needs clang and lld, or another clang named by CLANG")?;
-    read_module(&module)
+    Ok(read_module(&module)?)
 }
 
 #[cfg(test)]

@@ -18,6 +18,8 @@ mod advice;
 mod answers;
 mod args;
 mod bench;
+#[cfg(feature = "nodes")]
+mod commands;
 #[cfg(feature = "records")]
 mod counting;
 #[cfg(feature = "text")]
@@ -30,8 +32,6 @@ mod graphs;
 mod kernel;
 #[cfg(feature = "wasm")]
 mod kernel_new;
-#[cfg(all(feature = "nodes", feature = "wasm"))]
-mod kernel_on_nodes;
 #[cfg(feature = "text")]
 mod language;
 mod manual;
@@ -132,9 +132,9 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Graph { command } => graph(options, command),
         Command::Store { command } => store(options, command),
         #[cfg(feature = "nodes")]
-        Command::Node { command } => node(&options, command),
+        Command::Node { command } => node(options, command),
         #[cfg(feature = "wasm")]
-        Command::Kernel { command } => kernel(&options, command).map(|()| true),
+        Command::Kernel { command } => kernel(options, command).map(|()| true),
         #[cfg(feature = "text")]
         Command::Language { command } => language(options, command).map(|()| true),
         #[cfg(feature = "text")]
@@ -159,22 +159,22 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
 }
 
 #[cfg(feature = "nodes")]
-fn node(options: &Everywhere, command: args::NodeCommand) -> anyhow::Result<bool> {
+fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool> {
     match command {
-        args::NodeCommand::Serve(serve) => nodes::serve(options, &serve)?,
-        args::NodeCommand::Credentials(made) => nodes::credentials(options, &made)?,
-        args::NodeCommand::Run(run) => return nodes::run_command(options, &run),
-        args::NodeCommand::Traverse(traverse) => traversing::traverse(options, &traverse)?,
-        args::NodeCommand::Status => return nodes::status(options),
+        args::NodeCommand::Serve(serve) => nodes::serve(&options, &serve)?,
+        args::NodeCommand::Credentials(made) => nodes::credentials(&options, &made)?,
+        args::NodeCommand::Run(run) => return commands::run(options, &run),
+        args::NodeCommand::Traverse(traverse) => traversing::traverse(&options, &traverse)?,
+        args::NodeCommand::Status => return nodes::status(&options),
     }
     Ok(true)
 }
 
 #[cfg(feature = "wasm")]
-fn kernel(options: &Everywhere, command: args::KernelCommand) -> anyhow::Result<()> {
+fn kernel(options: Everywhere, command: args::KernelCommand) -> anyhow::Result<()> {
     match command {
-        args::KernelCommand::New(new) => kernel_new::new(options, &new),
-        args::KernelCommand::Build(build) => kernel_new::build(options, &build),
+        args::KernelCommand::New(new) => kernel_new::new(&options, &new),
+        args::KernelCommand::Build(build) => kernel_new::build(&options, &build),
         args::KernelCommand::Push(push) => kernel::push(options, &push),
         args::KernelCommand::Run(run) => kernel::run(options, &run),
         args::KernelCommand::Ls => kernel::ls(options),

@@ -2,8 +2,8 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Seek, Write},
+    fs,
+    io::{self, Write},
     path::{Path, PathBuf},
     process,
     sync::atomic::Ordering,
@@ -12,30 +12,26 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    commands::{
-        COMMAND, CommandArguments, CommandResponse, Commands, check_program, command_limits, command_output,
-    },
+    commands::{Commands, check_program, command_limits},
     neardata::nodes::{
-        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Error, Gathered, HereCost,
-        NodeStatus, Nodes, Repaired, RunOptions, Streams, read_credentials, stream_from_each,
-        stream_from_nodes, time_text, write_credentials,
+        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Gathered, HereCost, NodeStatus,
+        Nodes, Repaired, RunOptions, read_credentials, time_text, write_credentials,
     },
-    ops::{self, wholes},
     sandbox::{Policy, Protections},
     store::{format_bytes, make_folder},
     works,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     iterator::Signals,
 };
 
 use crate::{
-    args::{Credentials, Everywhere, Log, Repair, RunCommand, Serve},
+    args::{Credentials, Everywhere, Log, Repair, Serve},
     failure, node_page,
-    outcome::{Outcome, print_json, print_line, say},
-    session::{Session, budget, plain_run},
+    outcome::{print_json, print_line, say},
+    session::{Session, budget},
     table::{self, Align},
     terminal,
 };
@@ -135,136 +131,6 @@ fn program(allowed: &str) -> Result<(String, PathBuf)> {
     };
     check_program(&path).map_err(anyhow::Error::msg).with_context(|| format!("--allow {allowed}"))?;
     Ok((checked_name(name)?.to_string(), path))
-}
-
-/// Runs a command on nodes, and says whether all ended with 0.
-pub fn run_command(options: &Everywhere, words: &RunCommand) -> Result<bool> {
-    if words.program.starts_with("store:") {
-        bail!("{} is no program: a command is given what it reads by --input {0}", words.program);
-    }
-    let nodes = connect(options)?;
-    let mut run = plain_run(options)?;
-    let asked = run_options(options);
-    let arguments = CommandArguments { program: words.program.clone(), args: words.args.clone() };
-    let arguments = serde_json::to_value(arguments)?;
-    let mut streams = match words.input.is_empty() {
-        true => stream_from_each(&nodes, &run.job, COMMAND, arguments, &asked)?,
-        false => {
-            let wholes = wholes(&nodes, &words.input)?;
-            stream_from_nodes(&nodes, &run.job, (COMMAND, false), arguments, &wholes, &asked)?
-        }
-    };
-    let mut outputs: Vec<Output> = (0..streams.len()).map(|_| Output::default()).collect();
-    take_outputs(&mut streams, &mut outputs, options.json)?;
-    let mut responses = Vec::new();
-    for (stream, output) in outputs.into_iter().enumerate() {
-        let summary = streams.summary(stream).cloned().unwrap_or_default();
-        let response: CommandResponse = serde_json::from_value(summary).map_err(|_| Error::BadAnswer {
-            node: streams.node(stream).to_string(),
-            what: "no response of a command".to_string(),
-        })?;
-        responses.push((streams.node(stream).to_string(), (response, output.kept)));
-    }
-    let gathered = streams.finish();
-    tell_missing(options, &nodes, &gathered);
-    for (node, (response, _)) in &responses {
-        let errors = response.errors.trim_end();
-        if !errors.is_empty() && !options.json {
-            errors.lines().for_each(|line| say(&format!("{node}: {line}")));
-        }
-        let how = match (&response.ended, response.code, response.signal) {
-            (Some(why), ..) => format!("it was ended: {why}"),
-            (None, Some(0), _) => continue,
-            (None, Some(code), _) => format!("it ended with {code}"),
-            (None, None, signal) => format!("signal {} ended it", signal.unwrap_or(0)),
-        };
-        if !options.json && !options.quiet {
-            say(&format!("{node}: {}: {how}", words.program));
-        }
-    }
-    let all_good =
-        responses.iter().all(|(_, (response, _))| response.code == Some(0) && response.ended.is_none());
-    let value = |(node, (response, output)): &(String, (CommandResponse, Vec<u8>))| {
-        let mut value = json!(response);
-        value["node"] = json!(node);
-        value["output"] = json!(String::from_utf8_lossy(output));
-        value
-    };
-    let summary = json!({ "responses": responses.iter().map(value).collect::<Vec<_>>() });
-    let summary = with_nodes(summary, &nodes, &gathered);
-    let sentence = format!("{} on {} nodes", words.program, responses.len());
-    let mut how = costs(&gathered);
-    how.extend(responses.iter().map(|(node, (response, _))| {
-        let told = format!(
-            "{node}: {:.2} s, {:.2} s of CPU, {} of memory; contained by {}",
-            response.seconds,
-            response.cpu_seconds,
-            format_bytes(response.memory_bytes_max),
-            response.protections
-        );
-        ("command", told)
-    }));
-    let outcome = Outcome::new("node run", run.finish(), summary, sentence);
-    Outcome { sentence_aside: true, how, ..outcome }.tell(options)?;
-    Ok(all_good)
-}
-
-/// What a command wrote and was not printed yet.
-#[derive(Default)]
-struct Output {
-    has_ended: bool,
-    /// All of it, for JSON.
-    kept: Vec<u8>,
-    /// In a file without a name, while it is the turn of a node before.
-    waiting: Option<File>,
-}
-
-/// Prints what the commands on all nodes write, node by node, or keeps it. All are listened to at once: nobody waits for the turn
-/// of his node.
-fn take_outputs(streams: &mut Streams, outputs: &mut [Output], keep: bool) -> Result<()> {
-    let mut out = terminal::stdout();
-    let mut turn = 0;
-    while turn < outputs.len() {
-        for (stream, output) in outputs.iter_mut().enumerate().skip(turn) {
-            let mut wait = if stream == turn { Duration::from_millis(5) } else { Duration::ZERO };
-            while !output.has_ended {
-                let Some(batch) = streams.next_within(stream, wait)? else { break };
-                wait = Duration::ZERO;
-                let Some(batch) = batch else {
-                    output.has_ended = true;
-                    break;
-                };
-                let bytes = command_output(&batch).ok_or_else(|| Error::BadAnswer {
-                    node: streams.node(stream).to_string(),
-                    what: "what is no output of a command".to_string(),
-                })?;
-                if keep {
-                    output.kept.extend(bytes);
-                } else if stream == turn {
-                    out.write_all(&bytes)?;
-                } else {
-                    let file = match &mut output.waiting {
-                        Some(file) => file,
-                        none => {
-                            none.insert(tempfile::tempfile().context("cannot keep what a command writes")?)
-                        }
-                    };
-                    file.write_all(&bytes).context("cannot keep what a command writes")?;
-                }
-            }
-        }
-        while outputs.get(turn).is_some_and(|output| output.has_ended) {
-            turn += 1;
-            if let Some(mut file) = outputs.get_mut(turn).and_then(|output| output.waiting.take()) {
-                file.rewind().context("cannot read what a command wrote")?;
-                io::copy(&mut file, &mut out)?;
-            }
-        }
-        if !keep {
-            out.flush()?;
-        }
-    }
-    Ok(())
 }
 
 fn host_name() -> Option<String> {
@@ -457,11 +323,6 @@ fn done_here(here: &HereCost) -> String {
         pieces => format!("did {pieces} pieces itself, {}, which came here for it", format_bytes(*bytes)),
     };
     format!("{did}: {why}{speeds}")
-}
-
-/// The same as JSON, in the summary of a command.
-pub fn with_nodes(summary: Value, nodes: &Nodes, gathered: &Gathered) -> Value {
-    ops::with_nodes(summary, gathered, nodes.bytes_in() + nodes.bytes_out())
 }
 
 /// Drops what is outdated, and says what that was.

@@ -6,6 +6,7 @@
 //! ```
 
 use std::{
+    io::Write,
     path::PathBuf,
     sync::atomic::{AtomicBool, Ordering},
 };
@@ -111,6 +112,7 @@ pub fn run_on<O: Operation>(
     let beside = Beside {
         failed: Some(&failed),
         rows: beside.rows.map(|rows| rows as &mut dyn Rows),
+        bytes: beside.bytes.map(|bytes| bytes as &mut (dyn Write + Send)),
         #[cfg(feature = "text")]
         matches: beside.matches.map(|matches| matches as &mut dyn Matches),
     };

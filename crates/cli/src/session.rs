@@ -99,6 +99,7 @@ impl Session {
     }
 
     /// The same for a job that reads files: where there is no store yet, none is made for files that cannot be read.
+    #[cfg(feature = "graph")]
     pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
         self.look_at_all(inputs)?;
         self.start()

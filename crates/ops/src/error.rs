@@ -192,6 +192,10 @@ pub enum Error {
     #[cfg(feature = "nodes")]
     #[error("{0}")]
     File(#[from] crate::files::Error),
+    /// A module of WebAssembly.
+    #[cfg(feature = "wasm")]
+    #[error("{0}")]
+    Wasm(#[from] crate::wasm::Error),
     /// A query.
     #[cfg(feature = "sql")]
     #[error("{0}")]

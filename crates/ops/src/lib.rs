@@ -49,6 +49,8 @@ mod error;
 mod files;
 #[cfg(feature = "nodes")]
 pub mod kmers;
+#[cfg(feature = "text")]
+mod matches;
 mod operation;
 mod place;
 #[cfg(all(feature = "nodes", feature = "sql"))]

@@ -9,7 +9,10 @@
 //! A request in JSON is one object: `operation`, `version`, `inputs`, `output`, and the fields of the operation beside them. An
 //! unknown field and another version are errors. Inputs and outputs that JSON cannot carry are handed [beside](Beside) it.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
@@ -327,9 +330,11 @@ pub struct Beside<'a> {
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
     /// Takes the rows of the answer, where no output is named.
     pub rows: Option<&'a mut dyn Rows>,
+    /// Takes the bytes of the answer, where no output is named.
+    pub bytes: Option<&'a mut (dyn Write + Send)>,
     /// Takes what a search finds, instead of rows.
     #[cfg(feature = "text")]
-    pub matches: Option<&'a mut dyn crate::verbs::Matches>,
+    pub matches: Option<&'a mut dyn crate::matches::Matches>,
 }
 
 impl Beside<'_> {

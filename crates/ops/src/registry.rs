@@ -95,6 +95,12 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::Checksum>(),
     #[cfg(feature = "sql")]
     Entry::of::<verbs::Sql>(),
+    #[cfg(feature = "wasm")]
+    Entry::of::<verbs::RunKernel>(),
+    #[cfg(feature = "wasm")]
+    Entry::of::<verbs::PushKernel>(),
+    #[cfg(feature = "nodes")]
+    Entry::of::<verbs::RunCommand>(),
     Entry::of::<verbs::PutDataset>(),
     Entry::of::<verbs::GetDataset>(),
     Entry::of::<verbs::ListDatasets>(),

@@ -35,6 +35,11 @@ fn row(request: Value, output: impl Into<Option<&'static str>>) -> Row {
 
 /// At least one row for each operation, and one for each way that an operation has.
 fn rows() -> Vec<Row> {
+    let is_built = |row: &Row| OPERATIONS.iter().any(|entry| row.request["operation"] == entry.name);
+    all_rows().into_iter().filter(is_built).collect()
+}
+
+fn all_rows() -> Vec<Row> {
     let table = |query: &str| {
         json!({ "operation": "sql", "version": 1, "query": query,
                 "tables": [{ "name": "sales", "path": "@sales.csv" }] })
@@ -136,6 +141,15 @@ fn rows() -> Vec<Row> {
         ),
         row(table("SELECT shop, item, price FROM sales WHERE price > 50"), "csv"),
         row(
+            json!({ "operation": "kernel run", "version": 1, "inputs": ["@lines.txt"], "kernel": "hits" }),
+            "bin",
+        ),
+        row(json!({ "operation": "kernel push", "version": 1, "inputs": ["@hits.wasm"] }), None),
+        row(
+            json!({ "operation": "node run", "version": 1, "program": "wc", "inputs": ["@lines.txt"] }),
+            "txt",
+        ),
+        row(
             json!({ "operation": "store put", "version": 1, "inputs": ["@lines.txt"], "name": "copied" }),
             None,
         ),
@@ -153,6 +167,9 @@ fn rows() -> Vec<Row> {
         ),
     ]
 }
+
+/// Operations whose child process is the program that asks for it: the tests of the command run them at every target.
+const BY_THE_COMMAND: [&str; 3] = ["kernel run", "kernel push", "node run"];
 
 /// Files here, which are datasets of the store here too, and on three nodes.
 struct Setup {
@@ -440,7 +457,13 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
         }
         NormalForm::Rows => rows(false),
         NormalForm::SortedRows => rows(true),
-        NormalForm::Answer => Normal::Answer(answer),
+        NormalForm::Answer => {
+            // What nodes did stands beside the answer.
+            let mut answer = answer;
+            let fields = answer.as_object_mut().unwrap();
+            ["nodes", "missing", "here", "bytes_moved"].iter().for_each(|field| _ = fields.remove(*field));
+            Normal::Answer(answer)
+        }
         NormalForm::Common => Normal::Common(common(answer)),
     }
 }
@@ -484,18 +507,21 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     for row in rows() {
         let entry = named(&row.request).unwrap();
         seen.insert(entry.name);
-        let (written, answer) = setup.run(entry, &row, Place::Local);
-        let expected = normal(entry.form, written, answer);
+        let expected = (!BY_THE_COMMAND.contains(&entry.name)).then(|| {
+            let (written, answer) = setup.run(entry, &row, Place::Local);
+            normal(entry.form, written, answer)
+        });
         for place in Place::ALL {
             let title = format!("{} on {place}", row.request);
             if entry.places.contains(&place) {
+                let Some(expected) = &expected else { continue };
                 let (written, answer) = setup.run(entry, &row, place);
                 let tells_of_nodes = place == Place::Nodes && entry.form != NormalForm::Common;
                 assert_eq!(answer["nodes"].is_array(), tells_of_nodes, "{title}: {answer}");
                 if tells_of_nodes {
                     assert_eq!(answer["nodes"].as_array().unwrap().len(), 3, "{title}: {answer}");
                 }
-                assert_same(&expected, &normal(entry.form, written, answer), &title);
+                assert_same(expected, &normal(entry.form, written, answer), &title);
                 continue;
             }
             let request = setup.request(&row, place, &setup.path("none"));
@@ -510,7 +536,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     }
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
-    assert_eq!(refused, BTreeSet::new());
+    assert_eq!(refused, BTreeSet::from([("node run", Place::Local.to_string())]));
 }
 
 #[test]
@@ -518,6 +544,10 @@ fn a_job_without_a_store_is_refused_where_one_is_needed() {
     let setup = Setup::new();
     for row in rows() {
         let entry = named(&row.request).unwrap();
+        if entry.name == "kernel push" {
+            // The module is looked at first.
+            continue;
+        }
         for place in Place::ALL
             .into_iter()
             .filter(|&place| entry.store.is_needed(place) && entry.places.contains(&place))
@@ -595,7 +625,7 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     };
     let error = get(json!({ "inputs": ["store:lines.txt/none"] }));
     assert!(matches!(error, Error::NoFile { ref files, .. } if files[..] == ["lines.txt"]), "{error}");
-    let error = get(json!({ "inputs": ["lines.txt"], "offset": 1 << 40 }));
+    let error = get(json!({ "inputs": ["lines.txt"], "offset": 1_u64 << 40 }));
     assert!(matches!(error, Error::BeyondEnd { .. }), "{error}");
     let device = setup.store.path().join("new");
     let error = get(json!({ "inputs": ["lines.txt"], "output": device }));
@@ -668,7 +698,7 @@ fn a_search_gives_its_blocks_to_who_takes_them_and_tells_what_it_cannot_read() {
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let (mut taken, told) = (Taken::default(), AtomicUsize::new(0));
         let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
-        let beside = Beside { failed: Some(&failed), rows: None, matches: Some(&mut taken) };
+        let beside = Beside { failed: Some(&failed), matches: Some(&mut taken), ..Beside::default() };
         let job = Execution::Stored(setup.job());
         let answer = named(&request).unwrap().run(&request, &setup.target(place), &job, beside).unwrap();
         (taken, answer, told.into_inner())

@@ -1,7 +1,13 @@
 //! The operations, one file for each verb or two that share their work.
 
+#[cfg(any(feature = "nodes", feature = "wasm"))]
+mod bytes;
 #[cfg(feature = "text")]
 mod checksum;
+#[cfg(feature = "nodes")]
+mod command;
+#[cfg(feature = "wasm")]
+mod kernel;
 #[cfg(feature = "records")]
 mod kmers;
 #[cfg(feature = "text")]
@@ -22,6 +28,10 @@ mod whole;
 #[cfg(feature = "text")]
 mod words;
 
+#[cfg(feature = "nodes")]
+pub use self::command::{CommandAnswer, NodeResponse, RunCommand};
+#[cfg(feature = "wasm")]
+pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
 pub use self::stores::{
@@ -33,7 +43,7 @@ pub use self::{
     checksum::{Checksum, ChecksumAnswer, ChecksumFiles, FileChecksum},
     language::{IdentifyLanguage, LanguageAnswer, TrainAnswer, TrainLanguage},
     packing::{Compress, Decompress, PackAnswer},
-    search::{Matches, Search, Text},
+    search::Search,
     words::CountWords,
 };
 #[cfg(feature = "records")]
@@ -42,3 +52,5 @@ pub use self::{
     reduce::{Aggregate, CountValues, Function, Reduce, ReduceAnswer},
     sort::{By, Sort},
 };
+#[cfg(feature = "text")]
+pub use crate::matches::{Matches, Text};

@@ -12,17 +12,18 @@ use std::{
 };
 
 use inshore_kernels::{
-    self as kernels, Candidate, Found, Matching, PatternOptions, Search as Kernel, SearchItem, SearchSummary,
-    SearchTable, SearchTableOptions, TextOptions, WalkOptions, Wanted, dataset_name, matcher_across_lines,
+    self as kernels, Candidate, Matching, PatternOptions, Search as Kernel, SearchItem, SearchSummary,
+    SearchTable, SearchTableOptions, TextOptions, WalkOptions, dataset_name, matcher_across_lines,
     stored_sources, table_inputs, walk,
 };
 use inshore_neardata::{Event, Next, Source};
-use inshore_store::{Context, Execution};
+use inshore_store::Execution;
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
+    matches::{Matches, Text},
     operation::{Asked, Beside, NormalForm, Operation, Rows, Sources, StoreUse},
     place::Place,
     target::Done,
@@ -54,61 +55,6 @@ pub struct Search {
     /// With `multiline`, lets a dot match line feeds.
     #[serde(default)]
     pub multiline_dotall: bool,
-}
-
-/// Takes what a search finds, in the order of files and blocks.
-pub trait Matches: Send {
-    /// What of matches is wanted.
-    fn wanted(&self) -> Wanted;
-
-    /// What stands instead of matches in the lines that are given.
-    fn replacement(&self) -> Option<&str> {
-        None
-    }
-
-    /// Begins on nodes, where it is known now whether files of several datasets are searched.
-    fn begin_on_nodes(&mut self, _has_several: bool) {}
-
-    /// Takes what was found in a block of a file.
-    ///
-    /// # Errors
-    /// What ends the search.
-    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next>;
-
-    /// Takes that a file cannot be read, or not to its end, and says whether that is a failure.
-    ///
-    /// # Errors
-    /// What ends the search.
-    fn failed(&mut self, file: &Candidate, error: &kernels::Error) -> io::Result<bool>;
-
-    /// Takes the end of a file.
-    ///
-    /// # Errors
-    /// What ends the search.
-    fn end(&mut self, file: &Candidate) -> io::Result<Next>;
-
-    /// Searches texts for matches that go across the ends of lines, one after the other. A text that fails is told to `failed`.
-    ///
-    /// # Errors
-    /// What ends the search.
-    fn across(
-        &mut self,
-        job: &Context,
-        matching: &Matching,
-        texts: &mut dyn Iterator<Item = Text>,
-        failed: &dyn Fn(&Error),
-    ) -> Result<SearchSummary>;
-}
-
-/// A text to be searched as a whole.
-#[derive(Debug)]
-pub struct Text {
-    /// Its bytes.
-    pub input: Input,
-    /// What it is called.
-    pub file: Candidate,
-    /// How its bytes become text.
-    pub options: TextOptions,
 }
 
 type Failed<'a> = Option<&'a (dyn Fn(&Error) + Sync)>;
@@ -369,7 +315,7 @@ impl Operation for Search {
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Done<SearchSummary>> {
-        let Beside { failed, rows, matches } = beside;
+        let Beside { failed, rows, matches, .. } = beside;
         if asked.target.place() == Place::Nodes && self.matching(job)?.is_some() {
             let (operation, place) = (Self::NAME, Place::Nodes);
             let why = "a match across lines is not looked for in pieces of files";

@@ -84,7 +84,7 @@ pub struct PutAnswer {
 }
 
 /// The only input of an operation.
-fn only<'a>(operation: &'static str, inputs: &'a [PathBuf]) -> Result<&'a PathBuf> {
+pub(super) fn only<'a>(operation: &'static str, inputs: &'a [PathBuf]) -> Result<&'a PathBuf> {
     match inputs {
         [input] => Ok(input),
         inputs => {

@@ -1,0 +1,35 @@
+//! Bytes of an answer.
+
+use std::io::{BufWriter, Write};
+
+use inshore_store::Error as StoreError;
+use inshore_tables::NewFile;
+
+use crate::{
+    error::{Error, Result},
+    operation::Asked,
+};
+
+/// Has bytes written into the output, which appears whole or not at all, or to whoever takes them.
+///
+/// # Errors
+/// Those of `write`; [`Error::NoOutput`].
+pub(super) fn write_bytes<T>(
+    asked: &Asked<'_>,
+    bytes: Option<&mut (dyn Write + Send)>,
+    write: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>,
+) -> Result<T> {
+    let Some(output) = asked.output else {
+        let out = bytes.ok_or(Error::NoOutput { operation: asked.operation })?;
+        let done = write(out)?;
+        out.flush().map_err(|error| StoreError::io("write", "the output", error))?;
+        return Ok(done);
+    };
+    let file = NewFile::create(output)?;
+    let mut out = BufWriter::with_capacity(1 << 16, file.writer()?);
+    let done = write(&mut out)?;
+    out.flush().map_err(|error| file.error(error))?;
+    drop(out);
+    file.publish()?;
+    Ok(done)
+}

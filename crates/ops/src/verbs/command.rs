@@ -1,0 +1,172 @@
+//! The operation `node run`.
+
+use std::{
+    fs::File,
+    io::{self, Seek, Write},
+    time::Duration,
+};
+
+use inshore_neardata::nodes::{Error as NodesError, Streams, stream_from_each, stream_from_nodes};
+use inshore_store::{Error as StoreError, Execution};
+use serde::{Deserialize, Serialize};
+
+use super::bytes::write_bytes;
+use crate::{
+    commands::{COMMAND, CommandArguments, CommandResponse, command_output},
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
+    place::Place,
+    target::Done,
+};
+
+/// Runs a command on each node that has some of the inputs, which become its standard input; without inputs, on each node. What
+/// commands write goes to the output or to [`Beside::bytes`], node by node; without either the answer has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunCommand {
+    /// The program, which the node has to allow.
+    pub program: String,
+    /// Its arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+}
+
+/// What became of a command on each node.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CommandAnswer {
+    /// A response for each node.
+    pub responses: Vec<NodeResponse>,
+}
+
+/// What became of a command on a node.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeResponse {
+    /// The node.
+    pub node: String,
+    /// How it ended, and what it took.
+    #[serde(flatten)]
+    pub response: CommandResponse,
+    /// What it wrote, where that went nowhere else.
+    pub output: String,
+}
+
+impl Operation for RunCommand {
+    const NAME: &'static str = "node run";
+    const PLACES: &'static [Place] = &[Place::Nodes];
+    const STORE: StoreUse = StoreUse::Never;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = Sources;
+    type Answer = CommandAnswer;
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        asked.sources()
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Done<CommandAnswer>> {
+        let Sources::Nodes(on, wholes) = sources else {
+            return Err(Error::Unsupported { operation: Self::NAME, place: Place::Local });
+        };
+        let arguments = CommandArguments { program: self.program.clone(), args: self.args.clone() };
+        let arguments = serde_json::to_value(arguments).expect("plain data");
+        let mut streams = match wholes.is_empty() {
+            true => stream_from_each(&on.nodes, job, COMMAND, arguments, &on.options)?,
+            false => stream_from_nodes(&on.nodes, job, (COMMAND, false), arguments, &wholes, &on.options)?,
+        };
+        let mut outputs: Vec<Output> = (0..streams.len()).map(|_| Output::default()).collect();
+        match asked.output.is_none() && beside.bytes.is_none() {
+            true => take_outputs(&mut streams, &mut outputs, None)?,
+            false => {
+                write_bytes(asked, beside.bytes, |out| take_outputs(&mut streams, &mut outputs, Some(out)))?
+            }
+        }
+        let mut answer = CommandAnswer::default();
+        for (stream, output) in outputs.into_iter().enumerate() {
+            let node = streams.node(stream).to_string();
+            let summary = streams.summary(stream).cloned().unwrap_or_default();
+            let response: CommandResponse = serde_json::from_value(summary).map_err(|_| {
+                NodesError::BadAnswer { node: node.clone(), what: "no response of a command".to_string() }
+            })?;
+            let output = String::from_utf8_lossy(&output.kept).into_owned();
+            answer.responses.push(NodeResponse { node, response, output });
+        }
+        Ok(Done::on_nodes(answer, &on, streams.finish()))
+    }
+}
+
+/// What a command wrote and was not written here yet.
+#[derive(Default)]
+struct Output {
+    has_ended: bool,
+    /// All of it, where it goes nowhere else.
+    kept: Vec<u8>,
+    /// In a file without a name, while it is the turn of a node before.
+    waiting: Option<File>,
+}
+
+/// Writes what the commands on all nodes write, node by node, or keeps it. All nodes are listened to at once, so that no command waits
+/// for the turn of its node.
+fn take_outputs(
+    streams: &mut Streams,
+    outputs: &mut [Output],
+    mut out: Option<&mut (dyn Write + Send)>,
+) -> Result<()> {
+    let mut turn = 0;
+    while turn < outputs.len() {
+        for (stream, output) in outputs.iter_mut().enumerate().skip(turn) {
+            let mut wait = if stream == turn { Duration::from_millis(5) } else { Duration::ZERO };
+            while !output.has_ended {
+                let Some(batch) = streams.next_within(stream, wait)? else { break };
+                wait = Duration::ZERO;
+                let Some(batch) = batch else {
+                    output.has_ended = true;
+                    break;
+                };
+                let bytes = command_output(&batch).ok_or_else(|| NodesError::BadAnswer {
+                    node: streams.node(stream).to_string(),
+                    what: "what is no output of a command".to_string(),
+                })?;
+                match &mut out {
+                    None => output.kept.extend(bytes),
+                    Some(out) if stream == turn => out.write_all(&bytes).map_err(unwritten)?,
+                    Some(_) => output.wait(&bytes).map_err(unkept)?,
+                }
+            }
+        }
+        while outputs.get(turn).is_some_and(|output| output.has_ended) {
+            turn += 1;
+            let waiting = outputs.get_mut(turn).and_then(|output| output.waiting.take());
+            if let (Some(mut file), Some(out)) = (waiting, &mut out) {
+                file.rewind().map_err(unkept)?;
+                io::copy(&mut file, out).map_err(unwritten)?;
+            }
+        }
+        if let Some(out) = &mut out {
+            out.flush().map_err(unwritten)?;
+        }
+    }
+    Ok(())
+}
+
+impl Output {
+    fn wait(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = match &mut self.waiting {
+            Some(file) => file,
+            none => none.insert(tempfile::tempfile()?),
+        };
+        file.write_all(bytes)
+    }
+}
+
+fn unwritten(source: io::Error) -> Error {
+    StoreError::io("write", "the output", source).into()
+}
+
+fn unkept(source: io::Error) -> Error {
+    StoreError::io("keep", "what a command writes", source).into()
+}

@@ -1,0 +1,217 @@
+//! The operations `kernel run` and `kernel push`.
+
+use std::{
+    fs::File,
+    io::Read,
+    path::{Path, PathBuf},
+};
+
+#[cfg(feature = "nodes")]
+use inshore_kernels::Error as KernelError;
+use inshore_kernels::text_sources;
+#[cfg(feature = "nodes")]
+use inshore_neardata::nodes::LoadOptions;
+use inshore_sandbox::WasmResult;
+use inshore_store::Execution;
+use serde::{Deserialize, Serialize};
+
+#[cfg(feature = "nodes")]
+use super::whole::read_whole;
+use super::{bytes::write_bytes, stores::only};
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, is_dataset},
+    place::Place,
+    target::{Done, Target},
+    wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, run_wasm},
+};
+#[cfg(feature = "nodes")]
+use crate::{
+    target::{OnNodes, wholes},
+    wasm::run_wasm_on_nodes,
+};
+
+/// Runs a module of WebAssembly over inputs; see [`run_wasm`]. What it emits goes to the output, or to [`Beside::bytes`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunKernel {
+    /// The name of a module that was pushed, or a file that ends with `.wasm`.
+    pub kernel: String,
+    /// What the module is started with.
+    #[serde(default)]
+    pub args: String,
+}
+
+/// What a kernel did.
+#[derive(Clone, Debug, Serialize)]
+pub struct KernelAnswer {
+    /// The kernel, as it was named.
+    pub kernel: String,
+    /// What its instances took.
+    pub module: WasmSummary,
+}
+
+/// The module in a file, called after the file.
+///
+/// # Errors
+/// [`Error::Unreadable`], [`Error::BadName`]; as [`Module::new`].
+pub fn read_module(path: &Path) -> Result<Module> {
+    let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MODULE_BYTES_MAX + 1).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
+    let name = path.file_stem().and_then(|name| name.to_str());
+    Ok(Module::new(name.ok_or_else(|| Error::BadName { path: path.to_path_buf() })?, bytes)?)
+}
+
+impl RunKernel {
+    fn is_file(&self) -> bool {
+        self.kernel.ends_with(ENDING)
+    }
+
+    /// The module that was pushed to nodes: this machine checks the module that runs there.
+    #[cfg(feature = "nodes")]
+    fn on_nodes(&self, on: &OnNodes, job: &Execution) -> Result<Module> {
+        let name = &self.kernel;
+        let found = wholes(&on.nodes, &[crate::wasm::dataset_of(name).into()])?;
+        let bad = |what: &str| crate::wasm::Error::Kernel { name: name.clone(), what: what.to_string() };
+        let [whole] = &found[..] else {
+            let what =
+                "these nodes have different kernels of this name: push it anew, or run the file itself";
+            return Err(bad(what).into());
+        };
+        if whole.bytes() > MODULE_BYTES_MAX {
+            return Err(bad("the dataset of this name is too large for a module").into());
+        }
+        let (bytes, _) = read_whole(on, job, whole, 0..whole.bytes(), |input| {
+            let mut bytes = Vec::new();
+            let failed = |source| KernelError::Input { name: name.clone(), source };
+            input.read_to_end(&mut bytes).map_err(failed)?;
+            Ok(bytes)
+        })?;
+        Ok(Module { is_pushed: true, ..Module::new(name, bytes)? })
+    }
+}
+
+impl Operation for RunKernel {
+    const NAME: &'static str = "kernel run";
+    const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
+    const STORE: StoreUse = StoreUse::Datasets;
+    const FORM: NormalForm = NormalForm::Bytes;
+    type Plan = Sources;
+    type Answer = KernelAnswer;
+
+    fn needs_store(&self, inputs: &[PathBuf], place: Place) -> bool {
+        place == Place::Local && (!self.is_file() || inputs.iter().any(|path| is_dataset(path)))
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
+        asked.sources()
+    }
+
+    fn run(
+        &self,
+        sources: Sources,
+        asked: &Asked<'_>,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Done<KernelAnswer>> {
+        let module = match (self.is_file(), asked.target) {
+            (true, _) => read_module(Path::new(&self.kernel))?,
+            (false, Target::Local) => Module::stored(asked.stored(job)?, &self.kernel)?,
+            #[cfg(feature = "nodes")]
+            (false, Target::Nodes(on)) => self.on_nodes(on, job)?,
+        };
+        let kernel = WasmKernel::new(module, &self.args);
+        let answer = |module: WasmSummary| KernelAnswer { kernel: self.kernel.clone(), module };
+        write_bytes(asked, beside.bytes, |out| match sources {
+            Sources::Here => {
+                let sources = text_sources(job.job(), asked.inputs)?.into_iter();
+                Ok(Done::here(answer(run_wasm(job, &kernel, sources, &mut |bytes| out.write_all(bytes))?)))
+            }
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => {
+                let write = &mut |bytes: &[u8]| out.write_all(bytes);
+                let ran = run_wasm_on_nodes(&on.nodes, job, &kernel, &wholes, &on.options, write);
+                let (summary, gathered) = ran?;
+                Ok(Done::on_nodes(answer(summary), &on, gathered))
+            }
+        })
+    }
+}
+
+/// Checks a module, the input, and puts it into the store here or on each node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PushKernel {
+    /// What it is called; else as the file without its ending.
+    pub name: Option<String>,
+}
+
+/// What was pushed.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PushAnswer {
+    /// The name of the kernel.
+    pub name: String,
+    /// Bytes of the module.
+    pub bytes: u64,
+    /// SHA-256 of the module, in hexadecimal.
+    pub sha256: String,
+    /// What kind of result it has.
+    #[serde(skip)]
+    pub result: WasmResult,
+    /// How many nodes it is on.
+    #[serde(skip)]
+    pub nodes: usize,
+}
+
+impl Operation for PushKernel {
+    const NAME: &'static str = "kernel push";
+    const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Answer;
+    /// The module, and its kind of result.
+    type Plan = (Module, WasmResult);
+    type Answer = PushAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        only(Self::NAME, inputs).map(drop)
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<(Module, WasmResult)> {
+        let mut module = read_module(only(Self::NAME, asked.inputs)?)?;
+        if let Some(name) = &self.name {
+            module.name.clone_from(name);
+        }
+        let result = WasmKernel::new(module.clone(), "").check()?;
+        Ok((module, result))
+    }
+
+    fn run(
+        &self,
+        (module, result): (Module, WasmResult),
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<PushAnswer>> {
+        let (bytes, sha256) = (module.bytes.len() as u64, module.sha256());
+        let nodes = match asked.target {
+            Target::Local => {
+                let job = asked.stored(job)?;
+                module.put(&job.store(), job)?;
+                0
+            }
+            #[cfg(feature = "nodes")]
+            Target::Nodes(on) => {
+                let copies = on.nodes.addresses().count();
+                let load = LoadOptions { copies, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
+                let called = only(Self::NAME, asked.inputs)?.display().to_string();
+                let dataset = crate::wasm::dataset_of(&module.name);
+                on.nodes.put(job, &dataset, (&called, Some(bytes)), &module.bytes[..], &load)?;
+                copies
+            }
+        };
+        Ok(Done::here(PushAnswer { name: module.name, bytes, sha256, result, nodes }))
+    }
+}
