@@ -70,7 +70,8 @@ pub(super) fn unneeded(after: Duration) -> String {
 /// Observes a job while it runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// A node that has finished nothing for so long counts as one that is done with its first shard now.
+    /// A node that has finished nothing for so long counts as one that is done with its first shard now. Pulls in a quarter of it say nothing
+    /// alone: tasks read ahead.
     patience: Duration,
     nodes: BTreeMap<usize, Seen>,
     client_began: Option<Duration>,
@@ -148,7 +149,11 @@ impl Rates {
             match before.unwrap_or((seen.last, seen.bytes)) {
                 (_, 0) if is_waited_for => None,
                 (_, 0) => Some(Rates::rate(seen.first_bytes, seen.began, now)),
-                (last, bytes) => Some(Rates::rate(bytes, seen.began, last)),
+                (last, bytes) => {
+                    let until = seen.before.and(self.client_began).unwrap_or(now);
+                    let is_early = last.saturating_sub(seen.began) < self.patience / 4;
+                    Some(Rates::rate(bytes, seen.began, if is_early { until } else { last }))
+                }
             }
         };
         let meanwhile = |seen: &Seen| {
@@ -241,5 +246,18 @@ mod tests {
         assert_eq!(observed.alone, Some(2000.0), "it stays what it was");
         assert_eq!(observed.meanwhile, Some(2000.0 / 1.75 + 500.0));
         assert_eq!(observed.client, Some((3000.0, 1.0)));
+    }
+
+    #[test]
+    fn a_task_that_reads_ahead_is_not_fast() {
+        let at = |millis: u64| Duration::from_millis(millis);
+        let mut rates = Rates::new(at(2000));
+        rates.pulled(0, at(0), 0);
+        rates.pulled(0, at(1), 1000);
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
+        assert_eq!([250, 500].map(|now| alone(&rates, now)), [Some(4000.0), Some(2000.0)]);
+        rates.client_pulls(at(1000));
+        rates.pulled(0, at(1500), 3000);
+        assert_eq!(alone(&rates, 2000), Some(1000.0));
     }
 }
