@@ -75,7 +75,8 @@ pub(super) fn unneeded(after: Duration) -> String {
 /// Measures the rates of a job while the job runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// The time after which a node without a finished shard counts as finishing its first shard at present.
+    /// The time after which a node without a finished shard counts as finishing its first shard at present. Pulls
+    /// within the first quarter of this time give no rate: tasks read ahead.
     patience: Duration,
     nodes: BTreeMap<usize, Seen>,
     client_began: Option<Duration>,
@@ -153,7 +154,11 @@ impl Rates {
             match before.unwrap_or((seen.last, seen.bytes)) {
                 (_, 0) if is_waited_for => None,
                 (_, 0) => Some(Rates::rate(seen.first_bytes, seen.began, now)),
-                (last, bytes) => Some(Rates::rate(bytes, seen.began, last)),
+                (last, bytes) => {
+                    let until = seen.before.and(self.client_began).unwrap_or(now);
+                    let is_early = last.saturating_sub(seen.began) < self.patience / 4;
+                    Some(Rates::rate(bytes, seen.began, if is_early { until } else { last }))
+                }
             }
         };
         let meanwhile = |seen: &Seen| {
@@ -246,5 +251,18 @@ mod tests {
         assert_eq!(observed.alone, Some(2000.0), "it stays what it was");
         assert_eq!(observed.meanwhile, Some(2000.0 / 1.75 + 500.0));
         assert_eq!(observed.client, Some((3000.0, 1.0)));
+    }
+
+    #[test]
+    fn a_task_that_reads_ahead_is_not_fast() {
+        let at = |millis: u64| Duration::from_millis(millis);
+        let mut rates = Rates::new(at(2000));
+        rates.pulled(0, at(0), 0);
+        rates.pulled(0, at(1), 1000);
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
+        assert_eq!([250, 500].map(|now| alone(&rates, now)), [Some(4000.0), Some(2000.0)]);
+        rates.client_pulls(at(1000));
+        rates.pulled(0, at(1500), 3000);
+        assert_eq!(alone(&rates, 2000), Some(1000.0));
     }
 }
