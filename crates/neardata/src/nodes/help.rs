@@ -75,10 +75,11 @@ pub(super) fn unneeded(after: Duration) -> String {
 /// Measures the rates of a job while the job runs.
 #[derive(Debug, Default)]
 pub(super) struct Rates {
-    /// The time after which a node without a finished shard counts as finishing its first shard at present. Pulls
-    /// within the first quarter of this time give no rate: tasks read ahead.
+    /// The time after which a node without a rate counts as finishing its first shard at present. A rate takes a
+    /// quarter of this time.
     patience: Duration,
-    nodes: BTreeMap<usize, Seen>,
+    /// The attempts of nodes; `None` for an attempt that pulls no more.
+    nodes: BTreeMap<usize, Option<Seen>>,
     client_began: Option<Duration>,
     client_pulled: usize,
     client_bytes: u64,
@@ -93,6 +94,9 @@ struct Seen {
     began: Duration,
     last: Duration,
     bytes: u64,
+    /// The time and the bytes of the first report of finished shards. The rate counts from there: a task has to
+    /// start first, and reads ahead.
+    first: (Duration, u64),
     /// The bytes of the first shard.
     first_bytes: u64,
     /// The last time and the bytes when the client began pulling.
@@ -106,30 +110,35 @@ impl Rates {
 
     /// Records that a node pulls a shard and has finished `bytes` of shards.
     pub fn pulled(&mut self, attempt: usize, now: Duration, bytes: u64) {
-        let none = Seen { began: now, last: now, bytes: 0, first_bytes: 0, before: None };
-        let seen = self.nodes.entry(attempt).or_insert(none);
-        if bytes > seen.bytes {
+        let none = Seen { began: now, last: now, bytes: 0, first: (now, 0), first_bytes: 0, before: None };
+        let seen = self.nodes.entry(attempt).or_insert(Some(none));
+        if let Some(seen) = seen.as_mut().filter(|seen| bytes > seen.bytes) {
+            if seen.bytes == 0 {
+                seen.first = (now, bytes);
+            }
             (seen.last, seen.bytes) = (now, bytes);
         }
     }
 
     /// Records that a node is handed a shard of `bytes`.
     pub fn handed(&mut self, attempt: usize, bytes: u64) {
-        if let Some(seen) = self.nodes.get_mut(&attempt).filter(|seen| seen.first_bytes == 0) {
+        let seen = self.nodes.get_mut(&attempt).and_then(Option::as_mut);
+        if let Some(seen) = seen.filter(|seen| seen.first_bytes == 0) {
             seen.first_bytes = bytes;
         }
     }
 
-    /// Removes a node that pulls no more, since its rate has no bearing on the remaining work.
+    /// Leaves out a node that pulls no more, since its rate has no bearing on the remaining work. A pull that was
+    /// reported before the end may arrive later.
     pub fn forget(&mut self, attempt: usize) {
-        self.nodes.remove(&attempt);
+        self.nodes.insert(attempt, None);
     }
 
     pub fn client_pulls(&mut self, now: Duration) {
         self.client_pulled += 1;
         if self.client_began.is_none() {
             self.client_began = Some(now);
-            self.nodes.values_mut().for_each(|seen| seen.before = Some((seen.last, seen.bytes)));
+            self.nodes.values_mut().flatten().for_each(|seen| seen.before = Some((seen.last, seen.bytes)));
         }
     }
 
@@ -148,26 +157,27 @@ impl Rates {
 
     /// Returns the measurements at time `now`.
     pub fn observed(&self, queued_bytes: u64, left_bytes: u64, now: Duration) -> Observed {
+        let is_short = |from: Duration, to: Duration| to.saturating_sub(from) < self.patience / 4;
         let alone = |seen: &Seen| {
-            let before = seen.before.filter(|(_, bytes)| *bytes > 0);
-            let is_waited_for = now.saturating_sub(seen.began) < self.patience;
-            match before.unwrap_or((seen.last, seen.bytes)) {
-                (_, 0) if is_waited_for => None,
-                (_, 0) => Some(Rates::rate(seen.first_bytes, seen.began, now)),
-                (last, bytes) => {
-                    let until = seen.before.and(self.client_began).unwrap_or(now);
-                    let is_early = last.saturating_sub(seen.began) < self.patience / 4;
-                    Some(Rates::rate(bytes, seen.began, if is_early { until } else { last }))
-                }
+            let (last, bytes) = seen.before.unwrap_or((seen.last, seen.bytes));
+            let until = seen.before.and(self.client_began).unwrap_or(now);
+            let (first, first_bytes) = seen.first;
+            if bytes > first_bytes && !is_short(first, last) {
+                return Some(Rates::rate(bytes - first_bytes, first, last));
             }
+            let is_waited_for = until.saturating_sub(seen.began) < self.patience;
+            let to = if bytes == 0 || is_short(seen.began, last) { until } else { last };
+            let bytes = if bytes == 0 { seen.first_bytes } else { bytes };
+            (!is_waited_for).then(|| Rates::rate(bytes, seen.began, to))
         };
         let meanwhile = |seen: &Seen| {
             let (last, bytes) = seen.before?;
-            (seen.bytes > bytes).then(|| Rates::rate(seen.bytes - bytes, last, seen.last))
+            (seen.bytes > bytes && !is_short(last, seen.last))
+                .then(|| Rates::rate(seen.bytes - bytes, last, seen.last))
         };
         let of_all = |rate: &dyn Fn(&Seen) -> Option<f64>| {
-            let sum = self.nodes.values().map(rate).sum::<Option<f64>>();
-            sum.filter(|_| !self.nodes.is_empty())
+            let sum = self.nodes.values().flatten().map(rate).sum::<Option<f64>>();
+            sum.filter(|_| self.nodes.values().any(Option::is_some))
         };
         let client = self.client_began.filter(|_| self.client_shards > 0).map(|began| {
             let rate = Rates::rate(self.client_bytes, began, self.client_last);
@@ -254,15 +264,24 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_reads_ahead_is_not_fast() {
+    fn the_start_of_a_task_and_reading_ahead_do_not_count() {
         let at = |millis: u64| Duration::from_millis(millis);
+        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
         let mut rates = Rates::new(at(2000));
         rates.pulled(0, at(0), 0);
         rates.pulled(0, at(1), 1000);
-        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
-        assert_eq!([250, 500].map(|now| alone(&rates, now)), [Some(4000.0), Some(2000.0)]);
-        rates.client_pulls(at(1000));
-        rates.pulled(0, at(1500), 3000);
-        assert_eq!(alone(&rates, 2000), Some(1000.0));
+        rates.pulled(0, at(2), 2000);
+        assert_eq!([2, 1999, 2000].map(|now| alone(&rates, now)), [None, None, Some(1000.0)]);
+        rates.client_pulls(at(2000));
+        rates.pulled(0, at(2500), 4000);
+        assert_eq!(alone(&rates, 3000), Some(1000.0));
+        let mut rates = Rates::new(at(2000));
+        rates.pulled(0, at(0), 0);
+        rates.pulled(0, at(700), 500);
+        rates.pulled(0, at(1200), 1000);
+        assert_eq!(alone(&rates, 1300), Some(1000.0), "the first shard took longer");
+        rates.forget(0);
+        rates.pulled(0, at(1400), 1500);
+        assert_eq!(alone(&rates, 1400), None, "a late report of a task that has ended");
     }
 }
