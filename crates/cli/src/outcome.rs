@@ -99,14 +99,19 @@ pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }
 
+/// The memory that a process may take beside its budget: code, stacks, and state of libraries.
+const BESIDE_BYTES: u64 = 64 << 20;
+
 fn cost(report: &Report) -> String {
     format!(
-        "{:.1} s, read {} from the store, wrote {} to it, peak memory {} with a budget of {}",
+        "{:.1} s, read {} from the store, wrote {} to it, peak memory {} of at most {} (budget {} + {})",
         report.seconds,
         format_bytes(report.bytes_read),
         format_bytes(report.bytes_written),
         format_bytes(report.memory_resident_bytes_max),
+        format_bytes(report.memory_budget_bytes + BESIDE_BYTES),
         format_bytes(report.memory_budget_bytes),
+        format_bytes(BESIDE_BYTES),
     )
 }
 
@@ -208,7 +213,8 @@ mod tests {
 
     #[test]
     fn the_cost_is_one_line() {
-        let line = "4.0 s, read 8 GiB from the store, wrote 0 bytes to it, peak memory 96 MiB with a budget of 64 MiB";
+        let line = "4.0 s, read 8 GiB from the store, wrote 0 bytes to it, peak memory 96 MiB of at most 128 MiB \
+                    (budget 64 MiB + 64 MiB)";
         assert_eq!(cost(&report()), line);
     }
 
