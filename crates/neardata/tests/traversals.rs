@@ -545,7 +545,7 @@ fn steps_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let request = |change: &dyn Fn(&mut Value)| {
             let mut arguments = arguments.clone();
             change(&mut arguments);
-            json!({ "version": 3, "kind": "traverse", "arguments": arguments, "pieces": [] })
+            json!({ "version": 4, "kind": "traverse", "arguments": arguments, "pieces": [] })
         };
         for bad in [
             request(&|arguments| *arguments = json!({})),
