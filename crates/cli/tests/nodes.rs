@@ -200,7 +200,7 @@ fn checksums_decompressed_files_and_profiles_of_nodes_are_those_of_here() {
     folder.run(&format!("decompress store:web.log.gz -o unpacked --node {named} --quiet")).ok();
     assert!(folder.read("unpacked") == text());
     let said = folder.run(&format!("decompress store:web.log.gz --node {named}")).exits(2);
-    assert!(said.stderr.contains("web.log: it is there already: --force replaces it"), "{}", said.stderr);
+    assert!(said.stderr.contains("web.log: it exists already: --force replaces it"), "{}", said.stderr);
     let said = folder.run(&format!("decompress store:web.log.gz --rm --node {named}")).exits(2);
     assert!(said.stderr.contains("--rm does not go with --node"), "{}", said.stderr);
     let said = folder.run(&format!("decompress store:web.log -o none --node {named}")).exits(2);

@@ -61,7 +61,7 @@ fn interrupted(folder: &Folder, words: &str, runs: u64, signal: Signal) -> Optio
     }
     if signal == Signal::INT {
         assert_eq!(output.status.code(), Some(130), "{told}");
-        assert!(told.contains("finished work") && told.contains("the same command goes on"), "{told}");
+        assert!(told.contains("finished work") && told.contains("the same command resumes"), "{told}");
     } else {
         assert_eq!(output.status.code(), None, "{told}");
     }

@@ -153,7 +153,7 @@ where
         let mut ahead: VecDeque<Task> = VecDeque::new();
         loop {
             self.context.check_cancelled().map_err(Error::from)?;
-            let task = match ahead.pop_front() {
+            let mut task = match ahead.pop_front() {
                 Some(task) => task,
                 None => match self.order.claim(true) {
                     Claim::Block { source, number, shared } => {
@@ -178,6 +178,14 @@ where
                     }
                     _ => break,
                 }
+            }
+            // Two sources that are opened at the same time may divide in any order. A worker that waits with a later
+            // block must not hold an earlier one, for which the other workers wait.
+            let place = |task: &Task| (task.source, task.number);
+            if let Some(earliest) = ahead.iter_mut().min_by_key(|task| place(task))
+                && place(earliest) < place(&task)
+            {
+                std::mem::swap(earliest, &mut task);
             }
             self.do_block(&mut reading, &mut worker, task)?;
             self.deliver()?;

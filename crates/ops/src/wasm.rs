@@ -798,10 +798,13 @@ pub fn run_wasm_on_nodes(
         match why {
             // The partial state is discarded: another node starts anew.
             Some(error) => streams.replace(stream, &error)?,
+            // A stream without a summary is that of a task that pulled nothing: there is no state to merge.
             None => {
-                last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
-                let told = streams.summary(stream).and_then(|told| WasmSummary::deserialize(told).ok());
-                summary.add_other(told.unwrap_or_default());
+                if let Some(told) = streams.summary(stream) {
+                    let told = WasmSummary::deserialize(told).unwrap_or_default();
+                    last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
+                    summary.add_other(told);
+                }
             }
         }
         stream += 1;

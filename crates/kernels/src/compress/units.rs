@@ -158,7 +158,7 @@ impl<R: Read> Units<R> {
             (None, _) if has_skipped && head.is_empty() => Format::Zstd,
             (None, other) => {
                 let found = match other {
-                    Some(other) => format!("a {other} file"),
+                    Some(other) => format!("a file of {other}"),
                     None if head.is_empty() => "an empty file".to_string(),
                     None => format!("a file that begins with {:02x?}", &head[..head.len().min(4)]),
                 };

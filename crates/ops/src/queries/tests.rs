@@ -158,7 +158,8 @@ fn only_columns_that_a_query_needs_come_here() {
     // Most bytes belong to a column that the query does not need.
     let row = |row: u64| {
         let word = row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        format!("{row},{word:x}{:x}{:x},{}\n", !word, word.rotate_left(20), word >> 40)
+        let noise = [word, !word, word.rotate_left(20), word.rotate_left(40)].map(|word| format!("{word:x}"));
+        format!("{row},{},{}\n", noise.concat(), word >> 40)
     };
     fs::write(&csv, "row,noise,number\n".to_string() + &(0..20_000).map(row).collect::<String>()).unwrap();
     write_parquet(&csv, &parquet, 2000);
