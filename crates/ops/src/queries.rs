@@ -298,7 +298,7 @@ impl Elsewhere for NodeTables {
         let heads = (0..streams.len()).map(|_| Head::default()).collect();
         self.state.0.lock().expect("no panic under this lock").open += 1;
         let state = self.state.clone();
-        Ok(Box::new(Rows { streams: Some(streams), helping, heads, turn: 0, state }))
+        Ok(Box::new(Rows { streams: Some(streams), helping, heads, turn: 0, refusal: None, state }))
     }
 }
 
@@ -317,6 +317,8 @@ struct Rows {
     helping: Option<JoinHandle<()>>,
     heads: Vec<Head>,
     turn: usize,
+    /// The last refusal of a node whose work was given to others.
+    refusal: Option<NodesError>,
     state: Arc<(Mutex<State>, Condvar)>,
 }
 
@@ -355,7 +357,10 @@ impl FragmentRows for Rows {
                     }
                     Ok(Some(None)) => self.heads[stream].has_ended = true,
                     Err(error @ (NodesError::Store(_) | NodesError::Deadline { .. })) => {
-                        return Err(failed(error));
+                        // Many attempts after a refusal may take more memory than there is: the refusal is the
+                        // cause.
+                        let refusal = self.refusal.take().filter(|_| !error.is_cancelled());
+                        return Err(failed(refusal.unwrap_or(error)));
                     }
                     Err(error) => {
                         if streams.is_here(stream) {
@@ -374,6 +379,7 @@ impl FragmentRows for Rows {
                         let missing = streams.missing();
                         match streams.replace(stream, &error) {
                             Ok(_) if is_refused && streams.missing() > missing => return Err(failed(error)),
+                            Ok(()) if is_refused => self.refusal = Some(error),
                             Ok(()) => {}
                             Err(_) if is_refused => return Err(failed(error)),
                             Err(missing) => return Err(failed(missing)),

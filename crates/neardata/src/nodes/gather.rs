@@ -386,8 +386,11 @@ impl Gather {
             let mut state = run.state();
             // A node that takes over the work of another node may answer in two streams at once.
             let bytes = run.answering(&state) as u64 * ANSWER_BYTES;
-            if bytes > self.memory.bytes() {
-                self.memory.resize(bytes)?;
+            if bytes > self.memory.bytes()
+                && let Err(error) = self.memory.resize(bytes)
+            {
+                // Many attempts after a refusal may take more memory than there is: the refusal is the cause.
+                return Err(state.refusal.take().unwrap_or(error.into()));
             }
             if state.scheduler.is_over(attempt) {
                 self.streams.remove(&attempt);
