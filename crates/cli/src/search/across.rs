@@ -96,7 +96,7 @@ impl<'a> Shower<'a> {
         Shower { words, style, printer, json: Json::default(), has_match: false }
     }
 
-    /// Whether there was a match.
+    /// Returns true if there was a match.
     pub fn has_match(&self) -> bool {
         self.has_match
     }

@@ -116,13 +116,13 @@ fn operation(words: &Search, patterns: Vec<String>) -> verbs::Search {
     }
 }
 
-/// What is found, as ripgrep prints it.
+/// Prints matches as ripgrep does.
 struct View<'a> {
     words: &'a Search,
     style: Style,
     file: Option<&'a NewFile>,
     printer: Printer<'a>,
-    /// Whether there was a match across lines, where such ones were searched.
+    /// True if there was a match across lines; `None` if matches end with their lines.
     across: Option<bool>,
 }
 

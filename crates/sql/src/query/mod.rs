@@ -68,14 +68,12 @@ pub struct Query {
     mode: PlanMode,
     /// The number of new attempts after a node was lost.
     restarts: usize,
-    /// The free bytes of the budget before the first attempt.
-    free_bytes: u64,
 }
 
 /// The greatest number of new attempts after a node was lost.
 const RESTARTS_MAX: usize = 3;
 
-/// The time that a new attempt waits until the attempt before has ended its requests to nodes and freed its memory.
+/// The time that a new attempt waits for requests to nodes to end.
 const REMOTE_END_WAIT: Duration = Duration::from_secs(10);
 
 impl Query {
@@ -97,7 +95,6 @@ impl Query {
 
     pub(crate) fn start_within(job: &Job, text: &str, mut tables: Tables, limits: Limits) -> Result<Query> {
         check_budget(job.budget())?;
-        let free_bytes = job.budget().free_bytes();
         let running = match Running::start(job, text, &tables, limits, PlanMode::BroadcastSmallSides) {
             // The first rows of two files suggest different types.
             Err(Error::Table(error)) if error.is_contradiction() && tables.are_guessed() => {
@@ -126,7 +123,6 @@ impl Query {
             ended: false,
             mode: PlanMode::BroadcastSmallSides,
             restarts: 0,
-            free_bytes,
         };
         query.make_first_batch();
         Ok(query)
@@ -237,14 +233,9 @@ impl Query {
     /// Runs the query from the start, once the run before holds no memory.
     fn begin_again(&mut self) -> Result<()> {
         let remote = self.running.take().and_then(|running| running.shared.remote.get().cloned());
-        // Requests to nodes end soon after their receiver is gone, and threads that wait for them drop their operators.
-        let holds_memory = || {
-            remote.as_ref().is_some_and(|remote| {
-                remote.strong_count() > 0 || self.job.budget().free_bytes() < self.free_bytes
-            })
-        };
+        // Requests to nodes end soon after their receiver is gone.
         let until = Instant::now() + REMOTE_END_WAIT;
-        while holds_memory() && Instant::now() < until {
+        while remote.as_ref().is_some_and(|remote| remote.strong_count() > 0) && Instant::now() < until {
             self.job.check_cancelled()?;
             thread::sleep(Duration::from_millis(1));
         }
