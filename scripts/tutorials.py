@@ -85,9 +85,10 @@ def free_ports(count: int) -> int:
     raise SystemExit("tutorials.py: no free ports")
 
 
-def run(script: Path, inshore: Path, python: str | None) -> str | None:
+def run(script: Path, inshore: Path, python: Path | None) -> str | None:
     """Run a script in a new folder; return what it printed if it failed."""
-    interpreter = ["bash", "-x"] if script.suffix == ".sh" else [str(python)]
+    # A link is kept: the interpreter of a virtual environment finds its packages beside the link.
+    interpreter = ["bash", "-x"] if python is None or script.suffix == ".sh" else [str(python.absolute())]
     # Below the repository, since containers of commands may not reach the folder for temporary files.
     with tempfile.TemporaryDirectory(prefix="tutorial.", dir=ROOT / "target") as folder:
         tools = Path(folder) / "tools"
@@ -120,7 +121,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--inshore", type=Path, required=True)
-    parser.add_argument("--python", help="an interpreter with the package inshore, pandas, polars and duckdb")
+    parser.add_argument(
+        "--python", type=Path, help="an interpreter with the package inshore, pandas, polars and duckdb"
+    )
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     scripts = sorted(path for path in FOLDER.iterdir() if path.suffix in LANGUAGES)

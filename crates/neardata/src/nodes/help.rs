@@ -13,6 +13,9 @@ use std::{collections::BTreeMap, time::Duration};
 /// variation between two runs of one job.
 const GAIN: f64 = 1.15;
 
+/// The reason of a client that pulled no more because its gain was never measured.
+const TOO_LATE: &str = "the nodes were done with the rest before it was known";
+
 /// The rates and sizes measured so far in a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Observed {
@@ -48,12 +51,14 @@ pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> De
     let Observed { alone, meanwhile, client, pulled, queued_bytes, left_bytes } = *observed;
     let queued = queued_bytes as f64;
     let is_long = alone.is_some_and(|alone| left_bytes as f64 / alone >= after.as_secs_f64());
-    let Some(alone) = alone.filter(|_| pulled > 0 || is_long) else { return Decision::Wait(unneeded(after)) };
+    let Some(alone) = alone.filter(|_| pulled > 0 || is_long) else {
+        return Decision::Wait(if pulled > 0 { TOO_LATE.to_string() } else { unneeded(after) });
+    };
     if pulled < threads && client.is_none() {
         return Decision::Pull;
     }
     let Some((meanwhile, (client, shard_seconds))) = meanwhile.zip(client) else {
-        return Decision::Wait("the nodes were done with the rest before it was known".to_string());
+        return Decision::Wait(TOO_LATE.to_string());
     };
     let together = meanwhile + client;
     if together < alone * GAIN {
@@ -235,6 +240,25 @@ mod tests {
             is_wait(decide(&tried(100.0, 50.0, 100.0), 1, after)),
             "nodes are done sooner than a shard here"
         );
+    }
+
+    #[test]
+    fn a_client_leaves_nodes_whose_drives_are_the_limit() {
+        // A drive of 10 bytes per millisecond, half of which the client takes once it pulls.
+        let at = |millis: u64| Duration::from_millis(millis);
+        let mut rates = Rates::new(at(400));
+        (0..=4).for_each(|shard| rates.pulled(0, at(shard * 100), shard * 1000));
+        rates.handed(0, 1000);
+        let decide_at = |rates: &Rates, now: u64| decide(&rates.observed(9000, 9000, at(now)), 1, at(400));
+        assert_eq!(decide_at(&rates, 400), Decision::Pull, "a trial");
+        rates.client_pulls(at(400));
+        assert_eq!(decide_at(&rates, 500), Decision::Wait(TOO_LATE.to_string()));
+        rates.client_did(at(600), 1000, 0.2);
+        rates.pulled(0, at(600), 5000);
+        assert!(matches!(decide_at(&rates, 600), Decision::Leave(_)));
+        // A node that pulls no more tells nothing about a gain.
+        rates.forget(0);
+        assert_eq!(decide_at(&rates, 600), Decision::Wait(TOO_LATE.to_string()));
     }
 
     #[test]

@@ -51,32 +51,6 @@ fn nodes_that_are_fast_enough_are_left_alone() {
 }
 
 #[test]
-fn a_client_does_not_help_where_the_drives_of_nodes_are_the_limit() {
-    let home = tempfile::tempdir().unwrap();
-    let limits = Limits { bytes_per_second: 10_000_000, ..Limits::default() };
-    let drive: Arc<dyn Device> = Arc::new(Throttled::new(Arc::new(Memory::new(512)), limits));
-    let store = Store::open_on(home.path(), vec![drive]).unwrap();
-    let agent = Agent::new(store, works(&Plan::default()), config("slow drive"));
-    let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
-    let nodes = client(vec![serving.address().to_string()], None);
-    let text = text(500_000);
-    // A shard takes the drive a tenth of a second, so that the pauses between shards do not count.
-    let options = LoadOptions { piece_bytes: Some(1_000_000), ..LoadOptions::default() };
-    nodes.put(&job(), "text", ("text", None), Cursor::new(&text), &options).unwrap();
-    let wholes = nodes.catalog().unwrap().named("text").unwrap();
-    let mut places = Vec::new();
-    let kernel = find("needle");
-    let gathered = run_on_nodes(&nodes, &job(), &kernel, &wholes, &helping(300), |event: Event<'_, Find>| {
-        places.extend(event.part.transpose()?.unwrap_or_default());
-        Ok(Next::Go)
-    });
-    let here = gathered.unwrap().here.unwrap();
-    assert_eq!(places, expected(&text));
-    assert!(here.why.contains("would not have been worth the bytes"), "{here:?}");
-    assert!(here.bytes < text.len() as u64 * 2 / 3, "{here:?} of {}", text.len());
-}
-
-#[test]
 fn what_fails_here_is_done_by_the_nodes() {
     let cluster = Cluster::new(2);
     let text = text(60_000);
