@@ -39,7 +39,7 @@ const ELSEWHERE: [(&str, &str); 21] = [
 const ARGUMENTS_ELSEWHERE: [(&str, &str, &str); 1] = [(
     "search",
     "--stats",
-    "--counters FILE writes counters of the search as JSON, --explain tells the costs",
+    "--counters FILE writes counters of the search as JSON, --explain prints the costs",
 )];
 
 /// Returns the error with better proposals, if there are any.

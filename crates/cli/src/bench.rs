@@ -112,7 +112,7 @@ fn numbers_of(store: &Store, folder: Option<&Path>) -> Result<Vec<u16>> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let number = store.device_paths()?.into_iter().find(|(_, path)| *path == folder);
         let number = number.with_context(|| {
-            format!("{} was moved: it is no device of {}", folder.display(), store.path().display())
+            format!("{} was moved: it is not a device of {}", folder.display(), store.path().display())
         })?;
         return Ok(vec![number.0]);
     }

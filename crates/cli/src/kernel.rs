@@ -69,7 +69,7 @@ fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
     }
     if found.is_empty() {
         if !options.quiet {
-            say("no kernels: `inshore kernel push` puts one there");
+            say("there are no kernels: `inshore kernel push` stores one");
         }
         return Ok(());
     }
@@ -87,7 +87,7 @@ pub fn rm(options: Everywhere, names: &[String]) -> Result<()> {
 
 pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
     if options.json && words.output.is_none() {
-        bail!("--json wants standard output, where the result goes: name a file for it with --output");
+        bail!("--json and the result both use standard output: pass --output FILE");
     }
     let operation = verbs::RunKernel { kernel: words.kernel.clone(), args: words.args.clone() };
     let request = Request { output: words.output.clone(), ..Request::new(operation, &words.paths) };

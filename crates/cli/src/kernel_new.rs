@@ -113,7 +113,7 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
         bail!("{}: a kernel's name is a letter, then letters, digits, '-' and '_'", folder.display());
     }
     if folder.exists() {
-        bail!("{}: this is there already; nothing is overwritten", folder.display());
+        bail!("{}: the folder exists already: remove it or choose another name", folder.display());
     }
     let mut files = vec![("README.md", readme(name, *language, *from))];
     match language {
@@ -133,7 +133,7 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
     for (path, text) in &files {
         let path = folder.join(path);
         let above = path.parent().expect("it is in the folder");
-        make_folder(above).with_context(|| format!("{}: cannot make this folder", above.display()))?;
+        make_folder(above).with_context(|| format!("{}: cannot create the folder", above.display()))?;
         NewFile::write_whole(&path, text.as_bytes())?;
     }
     if options.json {
@@ -184,7 +184,7 @@ fn run(command: &mut Command, missing: &str) -> Result<()> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run {shown}: {missing}"))?;
     if !status.success() {
-        bail!("{shown} did not build the kernel ({status}); what it said stands above");
+        bail!("{shown} failed to build the kernel ({status}): see its messages above");
     }
     Ok(())
 }
@@ -217,8 +217,12 @@ fn build_rust(folder: &Path) -> Result<Module> {
         .collect();
     match (modules.pop(), modules.is_empty()) {
         (Some(module), true) => Ok(read_module(&module)?),
-        (None, _) => bail!("{}: cargo made no module here: is crate-type [\"cdylib\"]?", made.display()),
-        (Some(_), false) => bail!("{}: several modules lie here: remove the folder target", made.display()),
+        (None, _) => {
+            bail!("{}: cargo built no module in this folder: check crate-type [\"cdylib\"]?", made.display())
+        }
+        (Some(_), false) => {
+            bail!("{}: the folder has several modules: remove the folder target", made.display())
+        }
     }
 }
 
@@ -232,7 +236,7 @@ fn build_c(folder: &Path) -> Result<Module> {
     if sources.is_empty() {
         bail!("{}: a folder with a Cargo.toml or a .c file is expected", folder.display());
     }
-    let aside = tempfile::tempdir().context("cannot make a folder for the module")?;
+    let aside = tempfile::tempdir().context("cannot create a folder for the module")?;
     let module = aside.path().join("kernel.wasm");
     let mut clang = Command::new(tool("CLANG", "clang"));
     clang.args(["--target=wasm32", "-O2", "-nostdlib", "-fno-builtin", "-msimd128", "-mbulk-memory"]);

@@ -45,7 +45,7 @@ pub fn are_named(options: &Everywhere) -> bool {
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language, \
+            "this command does not run on nodes: --node works with search, count, sql, reduce, sort, language, \
              compress, decompress, checksum, kernel push, run, ls and rm, store put, get, ls, rm and repair, node run, status and traverse"
         );
     }
@@ -73,7 +73,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         credentials,
         ..habits
     };
-    let whom = if config.credentials.is_some() { "who has a token" } else { "this machine alone" };
+    let whom = if config.credentials.is_some() { "clients with a token" } else { "this machine alone" };
     let told = format!(
         "{} serves {whom} with {} for tasks, {} of them at once",
         config.name,
@@ -98,7 +98,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         print_line(&format!("{told}, on {}", serving.address()))?;
         if let Some(page) = &page {
             let scheme = if page.address().ip().is_loopback() { "http" } else { "https" };
-            print_line(&format!("its page: {scheme}://{}/", page.address()))?;
+            print_line(&format!("status page: {scheme}://{}/", page.address()))?;
         }
     }
     io::stdout().flush()?;
@@ -108,7 +108,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         process::exit(failure::STOPPED.into());
     });
     if !options.quiet {
-        say(&format!("stopping: running tasks have {} s (again: at once)", words.drain));
+        say(&format!("stopping: running tasks have {} s (a second signal stops at once)", words.drain));
     }
     Ok(serving.stop()?)
 }
@@ -164,7 +164,7 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
         return Ok(print_json(&json!({ "command": "node credentials", "files": made, "token": token }))?);
     }
     if made.is_empty() && !options.quiet {
-        say("there is an authority already: --for-node and --for-client make credentials with it");
+        say("the authority exists already: --for-node and --for-client create credentials");
     }
     made.iter().try_for_each(|path| print_line(&path.display().to_string()))?;
     Ok(())
@@ -174,7 +174,7 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
 fn checked_name(name: &str) -> Result<&str> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_good) {
-        bail!("'{name}' is no name: letters, digits, '-', '_' and '.', and no '.' at its start");
+        bail!("bad name '{name}': expected letters, digits, '-', '_' and '.', not beginning with '.'");
     }
     Ok(name)
 }
@@ -248,7 +248,7 @@ fn warn(options: &Everywhere, warning: &str) {
 /// Makes ready to speak with the nodes that were named.
 pub fn connect(options: &Everywhere) -> Result<Nodes> {
     if options.node.is_empty() {
-        bail!("no nodes are named: --node HOST,HOST:PORT,...");
+        bail!("no nodes are given: use --node HOST,HOST:PORT,...");
     }
     let (silence, deadline) = (Duration::from_secs(options.silence), options.deadline);
     let credentials: Option<ClientCredentials> =
@@ -299,7 +299,7 @@ pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
     let told = gathered.nodes.iter().map(|node| {
         let lost = node.lost.as_ref().map_or(String::new(), |why| format!(", lost: {why}"));
         let told = format!(
-            "{}: read {} there, {} came here, {:.1} s, {:.1} s of CPU{lost}",
+            "{}: {} read there, {} sent here, {:.1} s, {:.1} s of CPU{lost}",
             node.node,
             format_bytes(node.bytes_read),
             format_bytes(node.bytes_moved),
@@ -315,12 +315,12 @@ pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
 fn done_here(here: &HereCost) -> String {
     let HereCost { pieces, bytes, nodes_bytes_per_second: nodes, why, .. } = here;
     let speed = |bytes: f64| format!("{}/s", format_bytes(bytes as u64));
-    let speeds = here.bytes_per_second.map_or(String::new(), |here| {
-        format!(" ({} here, {} for all nodes before)", speed(here), speed(*nodes))
-    });
+    let speeds = here
+        .bytes_per_second
+        .map_or(String::new(), |here| format!(" ({} here, {} for all nodes)", speed(here), speed(*nodes)));
     let did = match pieces {
-        0 => "did nothing itself".to_string(),
-        pieces => format!("did {pieces} pieces itself, {}, which came here for it", format_bytes(*bytes)),
+        0 => "processed no pieces".to_string(),
+        pieces => format!("processed {pieces} pieces, with {} sent here", format_bytes(*bytes)),
     };
     format!("{did}: {why}{speeds}")
 }
@@ -328,7 +328,7 @@ fn done_here(here: &HereCost) -> String {
 /// Drops what is outdated, and says what that was.
 pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
     if words.keep.is_some() && words.names.len() != 1 {
-        bail!("--keep is the id of one dataset: name one");
+        bail!("--keep is the id of one dataset: give its name");
     }
     let repaired = connect(options)?.repair(&words.names, words.keep)?;
     if options.json {
@@ -338,18 +338,20 @@ pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
         return Ok(());
     }
     if repaired.is_empty() {
-        print_line("nothing is outdated")?;
+        print_line("there are no outdated generations")?;
     }
     for Repaired { name, id, put, nodes, absent } in &repaired {
         let dropped = match &nodes[..] {
-            [] => "a mark of its removal".to_string(),
+            [] => "the record of its removal".to_string(),
             nodes => format!("shards on {}", nodes.join(", ")),
         };
         let rest = match &absent[..] {
             [] => String::new(),
-            absent => format!("; {} may have some still: repair again when they are back", absent.join(", ")),
+            absent => {
+                format!("; {} may still have data: repair again once these nodes are back", absent.join(", "))
+            }
         };
-        print_line(&format!("{name}: dropped {id} (put {put}): {dropped}{rest}"))?;
+        print_line(&format!("{name}: removed generation {id} (put {put}): {dropped}{rest}"))?;
     }
     Ok(())
 }

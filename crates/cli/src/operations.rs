@@ -219,31 +219,31 @@ fn in_options(error: &Error) -> Option<String> {
                 option => option,
             };
             match place {
-                Place::Nodes => format!("--{option} does not go with --node: {why}"),
-                Place::Local => format!("--{option} goes with --node: {why}"),
+                Place::Nodes => format!("--{option} does not work with --node: {why}"),
+                Place::Local => format!("--{option} needs --node: {why}"),
             }
         }
         Error::SeveralFiles { name, files } => {
             format!("{name} has several files: choose one with --file ({})", files.join(", "))
         }
         Error::NoInput { .. } => {
-            "which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)".to_string()
+            "no dataset is given: expected store:NAME (`inshore store ls --node ...` lists them)".to_string()
         }
         Error::OneOutput { .. } => format!("-o {error}"),
-        Error::OneInput { .. } => "one table is grouped on nodes: name one dataset, store:NAME".to_string(),
+        Error::OneInput { .. } => "nodes group one table: give one dataset, store:NAME".to_string(),
         Error::TableAsLines { .. } => format!("{error} with --key"),
         Error::KeyBeyondRecord { start, end, bytes } => {
             format!("--key-bytes {start}..{end} reaches beyond the {bytes} bytes of a record")
         }
         Error::NothingAsked => {
-            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
+            "nothing to compute: give columns with --by, or aggregates (--count, --sum COLUMN, ...)"
                 .to_string()
         }
         #[cfg(feature = "text")]
         Error::Kernel(inshore::kernels::Error::Exists { .. }) => format!("{error}: --force replaces it"),
         #[cfg(feature = "text")]
         Error::Kernel(inshore::kernels::Error::UnknownEnding { .. }) => {
-            format!("{error}: say with -o what to write")
+            format!("{error}: pass -o FILE")
         }
         #[cfg(feature = "text")]
         Error::Kernel(inshore::kernels::Error::BadPattern { what })

@@ -44,7 +44,7 @@ impl Session {
         }
         let store = Store::open(&self.folder)?;
         if !self.options.quiet {
-            say(&format!("note: a new store was made in {}", store.path().display()));
+            say(&format!("note: created a new store in {}", store.path().display()));
         }
         Ok(self.store.get_or_init(|| store))
     }
@@ -146,7 +146,7 @@ fn check_readable(path: &Path) -> Result<()> {
 /// Refuses an output on standard output (`-`) if `--json` uses that.
 pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
     if output == Path::new("-") && options.json {
-        bail!("-o - and --json both want standard output: give -o FILE");
+        bail!("-o - and --json both use standard output: give -o FILE");
     }
     Ok(())
 }
@@ -201,7 +201,7 @@ pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
         .store
         .clone()
         .or_else(default_store_path)
-        .context("no place for a store: there is neither --store nor INSHORE_STORE nor a home directory")
+        .context("no folder for the store: neither --store nor INSHORE_STORE nor a home directory is set")
 }
 
 /// Returns the folders of `--store`: one, or several with ':' between them.

@@ -154,9 +154,8 @@ impl Shown {
 /// Returns the text of the query: given, from a file, or from standard input.
 fn question(words: &Sql) -> Result<String> {
     match (&words.query, &words.file) {
-        (_, Some(file)) => {
-            std::fs::read_to_string(file).with_context(|| format!("{}: cannot read it", file.display()))
-        }
+        (_, Some(file)) => std::fs::read_to_string(file)
+            .with_context(|| format!("{}: cannot read the query", file.display())),
         (Some(query), None) if query == "-" => {
             let mut text = String::new();
             io::stdin().read_to_string(&mut text).context("standard input: cannot read the query")?;

@@ -124,7 +124,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
             return Err(Error::BadInput {
                 place: answer.name().to_string(),
                 found: format!("columns {}", names.join(", ")),
-                expected: "the columns of an algorithm's answer".to_string(),
+                expected: "the columns of a result of graph pagerank, bfs, sssp, communities, clustering, components or betweenness".to_string(),
             });
         }
     };
@@ -163,7 +163,7 @@ impl Table<'_> {
                 match self.ids.get(row) {
                     Some(&expected) if expected == id => row += 1,
                     Some(expected) => {
-                        return Ok(Err(format!("row {row} is vertex {id}, expected {expected}")));
+                        return Ok(Err(format!("row {row} has vertex {id}, expected {expected}")));
                     }
                     None => return Ok(Err(format!("row {row}: the graph has only {row} vertices"))),
                 }
@@ -173,7 +173,7 @@ impl Table<'_> {
             }
         }
         if row < self.ids.len() {
-            return Ok(Err(format!("{row} rows, but the graph has {} vertices", self.ids.len())));
+            return Ok(Err(format!("the result has {row} rows, and the graph {} vertices", self.ids.len())));
         }
         Ok(Ok(()))
     }
@@ -205,7 +205,7 @@ impl Table<'_> {
         let mut labels = Vec::with_capacity(self.ids.len());
         let read = self.read(&[(column, DataType::UInt64, false)], |batch| {
             for id in batch.column(1).as_primitive::<UInt64Type>().values() {
-                labels.push(*numbers.get(id).ok_or_else(|| format!("{column} {id} is no vertex"))?);
+                labels.push(*numbers.get(id).ok_or_else(|| format!("{column} {id} is not a vertex"))?);
             }
             Ok(())
         })?;
@@ -224,12 +224,13 @@ impl Table<'_> {
                     (true, true) => None,
                     (false, false) => {
                         let id = parents.value(row);
-                        let parent = numbers.get(&id).ok_or_else(|| format!("parent {id} is no vertex"))?;
+                        let parent =
+                            numbers.get(&id).ok_or_else(|| format!("parent {id} is not a vertex"))?;
                         Some((*parent, levels.value(row)))
                     }
                     _ => {
                         return Err(format!(
-                            "vertex {}: one of parent and level is null",
+                            "vertex {}: parent or level is null, but not both",
                             self.ids[visits.len()]
                         ));
                     }

@@ -118,8 +118,8 @@ impl Checkpoints {
             piece.dataset.file(name).ok_or_else(|| crate::Error::BadGraph {
                 name: piece.dataset.name().to_string(),
                 what: "a checkpoint",
-                found: format!("no file {name}"),
-                expected: "states, and a list of active vertices".to_string(),
+                found: format!("a checkpoint without the file {name}"),
+                expected: "files of vertex states and active vertices".to_string(),
             })
         };
         let saved = file("state")?;

@@ -273,7 +273,7 @@ impl Graph {
         (self.info.directed && self.reverse.is_none()).then(|| {
             let name = &self.info.name;
             format!(
-                "{name} was imported without in-edges: they were made for this job (--reverse keeps them)"
+                "{name} was imported without in-edges: they were computed for this job (import with --reverse to keep them)"
             )
         })
     }
@@ -349,7 +349,7 @@ fn file_of(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFil
         let expected = len.map_or("one".to_string(), |len| format!("{len} bytes"));
         bad_length(dataset, name, found, expected)
     };
-    let file = dataset.file(name).ok_or_else(|| bad("no such file".into()))?;
+    let file = dataset.file(name).ok_or_else(|| bad("no file".into()))?;
     match len {
         Some(len) if file.len() != len => Err(bad(format!("{} bytes", file.len()))),
         _ => Ok(file),

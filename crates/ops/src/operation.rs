@@ -315,7 +315,7 @@ pub enum Sources {
 pub(crate) fn check_resume(operation: &'static str, resume: bool, place: Place) -> Result<()> {
     match place {
         Place::Nodes if resume => {
-            let why = "nodes keep no runs";
+            let why = "nodes do not keep runs of interrupted jobs";
             Err(Error::UnsupportedOption { operation, option: "resume", place, why })
         }
         _ => Ok(()),

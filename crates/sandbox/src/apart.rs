@@ -265,7 +265,7 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
         WorkerEnd::Killed(libc::SIGKILL) => {
             "it was killed, maybe because the system ran out of memory".to_string()
         }
-        _ if words.is_empty() => format!("its process ended early ({status})"),
+        _ if words.is_empty() => format!("the child process ended early ({status})"),
         _ => {
             let all: Vec<char> = words.chars().collect();
             let told: String = match all.len() > 2 * WORDS {
@@ -275,7 +275,7 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
                     .collect(),
                 false => words.to_string(),
             };
-            format!("its process ended early ({status}): {told}")
+            format!("the child process ended early ({status}): {told}")
         }
     };
     Some(ApartEnd { end, text })

@@ -33,8 +33,8 @@ pub enum Error {
     /// More runs were written than a budget of this size has room to index (checksums and first keys): 512 times the budget with
     /// keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
     #[error(
-        "{name}: {} of runs are too much for a budget of {}: {}",
-        inshore_store::format_bytes(*spilled),
+        "{name}: a budget of {} cannot index {} of sorted runs: {}",
+        inshore_store::format_bytes(*memory),
         inshore_store::format_bytes(*memory),
         enough.map_or("give it more memory".to_string(), |enough| {
             format!("{} are enough", inshore_store::format_bytes_up(enough))

@@ -150,7 +150,7 @@ fn short_message(error: &DataFusionError) -> String {
     if let DataFusionError::SQL(error, _) = error {
         return match &**error {
             ParserError::TokenizerError(what) | ParserError::ParserError(what) => {
-                format!("the query is not SQL: {what}")
+                format!("the query is not valid SQL: {what}")
             }
             ParserError::RecursionLimitExceeded => "the query is nested too deep".to_string(),
         };

@@ -250,7 +250,11 @@ impl ExecutionPlan for RemoteTableScan {
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        Err(Error::Internal(format!("the scan of the remote table {} is in no fragment", self.table)).into())
+        Err(Error::Internal(format!(
+            "internal error: no fragment has the scan of the remote table {}",
+            self.table
+        ))
+        .into())
     }
 }
 
@@ -368,7 +372,7 @@ impl PhysicalOptimizerRule for PushDownFragments {
             let may_be_taken = budget.free_bytes().saturating_sub(fragments * answer_bytes) / 4;
             let help_bytes = remote.elsewhere.help_bytes(may_be_taken / fragments.max(1));
             let each = answer_bytes + help_bytes.min(may_be_taken);
-            let answers = budget.reserve(fragments * each, "answers of nodes on their way");
+            let answers = budget.reserve(fragments * each, "received answers of nodes");
             let _ = remote.answers.set((answers.map_err(Error::from)?, each));
         }
         Ok(plan)
@@ -440,7 +444,8 @@ impl ExecutionPlan for RemoteScan {
                 },
                 (None, rows) => rows?,
             };
-            let ended_early = || Err(Error::Internal("the thread that asks nodes ended early".to_string()));
+            let ended_early =
+                || Err(Error::Internal("the thread that sends requests to nodes ended early".to_string()));
             let batch = rows.recv().await.unwrap_or_else(ended_early).transpose()?;
             Some((batch.map_err(DataFusionError::from), (None, Some(rows))))
         });

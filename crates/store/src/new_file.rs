@@ -129,7 +129,7 @@ impl NewFile {
             let what = "it exists and is not a plain file, so it cannot be replaced".to_string();
             return Err(Error::BadOutput { file: name, what });
         }
-        fs::metadata(folder_of(&path)).map_err(|source| Error::io("find the folder of it", &name, source))?;
+        fs::metadata(folder_of(&path)).map_err(|source| Error::io("open its folder", &name, source))?;
         let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode()));
         let make = || -> io::Result<(Part, NewFileWriter)> {
             let part = Part::create(&path, mode)?;
@@ -199,8 +199,8 @@ impl NewFile {
         let Some((part, path)) = part else { return Ok(()) };
         let failed = |what: &str, source| Error::io(what, &name, source);
         part.file().sync_all().map_err(|source| failed("sync it", source))?;
-        let replaced = name_it(part, &path).map_err(|source| failed("give it its name", source))?;
-        sync_folder(folder_of(&path)).map_err(|source| failed("sync the folder of it", source))?;
+        let replaced = name_it(part, &path).map_err(|source| failed("rename its temporary file", source))?;
+        sync_folder(folder_of(&path)).map_err(|source| failed("sync its folder", source))?;
         let removed = replaced.map_or(Ok(()), fs::remove_file);
         removed.map_err(|source| failed("remove the file that it replaced", source))
     }

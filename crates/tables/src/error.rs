@@ -22,7 +22,7 @@ pub enum Error {
     #[error(transparent)]
     SortReduce(inshore_sortreduce::Error),
     /// There is not enough room on a disk; found before the work began.
-    #[error("{place}: the job needs {what}, and {} are free", format_bytes(*free))]
+    #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
         /// The store or the folder of the result.
         place: String,
@@ -71,7 +71,7 @@ pub enum Error {
     },
     /// A piece of the file that cannot be divided is larger than the budget allows.
     #[error(
-        "{place}: {what} of {} exceeds the {} that may be held at once{}",
+        "{place}: {what} of {} exceeds the limit of {} in memory{}",
         format_bytes(*bytes), format_bytes(*limit), advice(what, *limit, *enough)
     )]
     TooLarge {
@@ -87,7 +87,7 @@ pub enum Error {
         enough: Option<u64>,
     },
     /// The ending of a file name is not one that can be read or written.
-    #[error("{file}: files with the ending {ending:?} cannot be {what}: expected {expected}")]
+    #[error("{file}: the file extension {ending:?} cannot be {what}: expected {expected}")]
     UnknownEnding {
         /// The file.
         file: String,
@@ -176,14 +176,14 @@ impl Error {
     pub fn unread_type(file: &str, column: &Field) -> Error {
         let (name, kind) = (column.name(), column.data_type());
         let holds = if kind.is_nested() {
-            "holds objects or arrays, which are not read: it"
+            "holds objects or arrays, which are not supported: it"
         } else {
-            "is not read: it"
+            "is not supported: it"
         };
         let kind = quote(kind.to_string().as_bytes());
         let what = format!(
-            "column '{name}' {holds} has the type {kind}, and the types that are read are whole numbers, fractions, decimals of 128 and \
-             256 bits, text, bytes, truth values, dates, times and durations"
+            "column '{name}' {holds} has the type {kind}, and supported types are integers, floating point numbers, decimals of 128 and \
+             256 bits, text, bytes, booleans, dates, times and durations"
         );
         Error::unsupported(file, what)
     }
@@ -212,7 +212,7 @@ impl Error {
 /// Describes how a piece of a file that is too large can be read.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
-        Some(enough) => format!(": a budget of {} is enough for that", format_bytes_up(enough)),
+        Some(enough) => format!(": a budget of {} is enough", format_bytes_up(enough)),
         None if what == "a line" && limit >= LINE_BYTES_MAX => String::new(),
         None => " (a larger --memory helps)".to_string(),
     }

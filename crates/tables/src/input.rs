@@ -369,7 +369,10 @@ impl Input {
             Place::Parts(parts) => (RawBytes::Parts(parts.stream()), None),
             Place::Stream(SharedStream(stream)) => {
                 let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-                (RawBytes::Stream(stream.ok_or_else(|| self.cannot("was read already"))?), None)
+                (
+                    RawBytes::Stream(stream.ok_or_else(|| self.cannot("is a stream that was read already"))?),
+                    None,
+                )
             }
             Place::Stdin | Place::Path(_) => {
                 let file = self.open_file()?;
@@ -704,7 +707,7 @@ mod tests {
         }
         assert_eq!(read(&skippable(b"alone"), 64 << 20).unwrap(), b"");
         let error = read(&[skippable(b"x"), gzip(b"text")].concat(), 64 << 20).unwrap_err().to_string();
-        assert!(error.contains("expected a frame behind a skippable one"), "{error}");
+        assert!(error.contains("expected a frame after a skippable frame"), "{error}");
         let error = read(&skippable(b"cut")[..10], 64 << 20).unwrap_err().to_string();
         assert!(error.contains("truncated"), "{error}");
     }

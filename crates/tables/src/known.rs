@@ -33,7 +33,9 @@ fn write_schema<S: Serializer>(schema: &SchemaRef, out: S) -> std::result::Resul
 
 fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<SchemaRef, D::Error> {
     let bytes = BASE64.decode(String::deserialize(input)?).map_err(D::Error::custom)?;
-    schema_of(&bytes).map(Arc::new).ok_or_else(|| D::Error::custom("these are no columns"))
+    schema_of(&bytes)
+        .map(Arc::new)
+        .ok_or_else(|| D::Error::custom("invalid columns: expected a schema of Arrow"))
 }
 
 /// Reads the columns at the start of a stream. Arrow's own reader would allocate any length that the stream claims.

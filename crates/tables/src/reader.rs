@@ -414,7 +414,7 @@ impl TableReader {
     /// larger than usual. After an error there are no more rows, and every further call is an error.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.failed {
-            return Err(Error::damaged(&self.name, "reading it has failed before"));
+            return Err(Error::damaged(&self.name, "an earlier read failed"));
         }
         if self.ended {
             return Ok(None);
@@ -693,7 +693,7 @@ impl Source {
 
 fn find_columns(file: &str, names: &[String], wanted: &Schema) -> Result<Vec<usize>> {
     if wanted.fields().is_empty() {
-        return Err(Error::unsupported(file, "no column is chosen"));
+        return Err(Error::unsupported(file, "no column is selected"));
     }
     let find = |field: &Arc<Field>| {
         let mut found = names.iter().enumerate().filter(|(_, name)| *name == field.name());
@@ -773,7 +773,7 @@ fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T>
     let depth = CATCHING.replace(CATCHING.get() + 1);
     let decoded = catch_unwind(AssertUnwindSafe(decode));
     CATCHING.set(depth);
-    decoded.unwrap_or_else(|_| Err(Error::damaged(file, "damaged in a way that its decoder does not expect")))
+    decoded.unwrap_or_else(|_| Err(Error::damaged(file, "damaged: the decoder panicked")))
 }
 
 thread_local! {

@@ -30,7 +30,7 @@ pub(crate) fn keep(
     (env!("CARGO_PKG_VERSION"), what, format!("{question:?}")).hash(&mut hash);
     for input in inputs {
         let Some(path) = input.path().filter(|_| input.compressed_bytes().is_some()) else {
-            let what = "expected files to resume with: what a pipe gave cannot be had again";
+            let what = "expected files to resume with: a pipe cannot be read twice";
             return Err(Error::unsupported(input.name(), what.to_string()));
         };
         let fail = |source| Error::io(input.name(), "open it", source);

@@ -226,7 +226,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             _ => true,
         };
         if is_cut {
-            return Err(Error::damaged(name, format!("truncated: record {} has no end", self.record)));
+            return Err(Error::damaged(name, format!("truncated: record {} does not end", self.record)));
         }
         self.state = State::Begin;
         self.has_return = false;
@@ -259,7 +259,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         }
         Err(Error::BadValue {
             place: format!("{name}: record {}", self.record),
-            expected: format!("{} letters of quality, one for each base", self.letters),
+            expected: format!("{} quality values, one for each base", self.letters),
             found: self.qualities.to_string(),
         })
     }
@@ -398,7 +398,7 @@ mod tests {
         for (text, expected) in [
             (&b"ACGT\n"[..], "test.fa: record 0: expected '>' of FASTA or '@' of FASTQ, got 'ACGT'"),
             (b"@a\nAC\nGT\n", "record 1: expected '+' after one line of bases, got 'GT'"),
-            (b"@a\nAC\n+\nIII\n", "record 1: expected 2 letters of quality, one for each base, got 3"),
+            (b"@a\nAC\n+\nIII\n", "record 1: expected 2 quality values, one for each base, got 3"),
             (b"@a\nAC\n+\nII\nx\n", "record 1: expected '@' at the beginning of a record, got 'x'"),
             (b"@a\nAC\n+\nII\n@b\nAC\n", "test.fa: truncated: record 2 has no end"),
             (b"@a\nAC\n+\nI", "test.fa: truncated: record 1 has no end"),

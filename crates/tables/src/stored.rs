@@ -178,7 +178,7 @@ impl PartPieces {
             let found = self.parts.list.iter().position(|part| part.range().contains(&start));
             let place = found.ok_or_else(|| {
                 let end = start + out.len() as u64;
-                Error::damaged(name, format!("bytes {start} to {end} are not on this machine"))
+                Error::damaged(name, format!("bytes {start} to {end} were not sent to this machine"))
             })?;
             let part = &self.parts.list[place];
             let range = part.range();
@@ -281,7 +281,7 @@ impl StoredPieces {
         let most = (share as usize / window_bytes).clamp(1, WINDOWS_MAX);
         let buffer = match windows.len() < most {
             false => oldest(windows),
-            true => match Buffer::zeroed(job.budget(), window_bytes, "windows of a file") {
+            true => match Buffer::zeroed(job.budget(), window_bytes, "read buffers of a file") {
                 Err(inshore_store::RuntimeError::OverBudget { .. }) if !windows.is_empty() => oldest(windows),
                 more => more?,
             },

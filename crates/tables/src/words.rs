@@ -267,9 +267,8 @@ pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result
     let word = |value: i64| if is_ordered { value as u64 ^ SIGN } else { value as u64 };
     if kind.is_decimal() {
         let narrow = |value: Option<i128>| {
-            let value = i64::try_from(value.unwrap_or(0)).map_err(|_| {
-                Error::unsupported(file, "a decimal number that does not fit 64 bits".to_string())
-            });
+            let value = i64::try_from(value.unwrap_or(0))
+                .map_err(|_| Error::unsupported(file, "a decimal number that exceeds 64 bits".to_string()));
             value.map(word)
         };
         return array.as_primitive::<Decimal128Type>().iter().map(narrow).collect();

@@ -114,7 +114,7 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => bail!("{place}: not a folder: expected an empty one"),
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound => bail!("{place}: no such folder: make it first"),
+            io::ErrorKind::NotFound => bail!("{place}: no such folder: create it first"),
             io::ErrorKind::NotConnected => {
                 bail!(
                     "{place}: a stale mount, whose command has ended: unmount it with fusermount3 -u {place}"
@@ -126,7 +126,10 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
     let mut entries = fs::read_dir(mountpoint).with_context(|| format!("cannot list {place}"))?;
     if let Some(entry) = entries.next() {
         let name = entry.with_context(|| format!("cannot list {place}"))?.file_name();
-        bail!("{place}: not empty, it has {:?}: expected an empty folder", name.to_string_lossy());
+        bail!(
+            "{place}: the folder is not empty (it has {:?}): expected an empty folder",
+            name.to_string_lossy()
+        );
     }
     if let Err(error) = fs::metadata("/dev/fuse") {
         bail!("/dev/fuse: {error}: load the kernel's module fuse, or give this container the device");
@@ -139,7 +142,7 @@ fn cannot_mount(mountpoint: &Path) -> String {
     match getuid().is_root() {
         true => format!("cannot mount at {place}"),
         false => {
-            format!("cannot mount at {place}: users must be allowed to open /dev/fuse, and need fusermount3")
+            format!("cannot mount at {place}: users need the permission to open /dev/fuse, and fusermount3")
         }
     }
 }

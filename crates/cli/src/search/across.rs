@@ -114,7 +114,7 @@ impl<'a> Shower<'a> {
             return Ok(summary);
         }
         let third = job.budget().free_bytes() / 3;
-        let room = job.budget().reserve(third, "a file that is searched across lines")?;
+        let room = job.budget().reserve(third, "a search across lines")?;
         let _places = job.budget().reserve(third, "matches across lines")?;
         let Style { shown, colours, column, .. } = *self.style;
         let keeps_places = match shown {
@@ -172,12 +172,10 @@ impl<'a> Shower<'a> {
                             refuse(neardata::Error::from_read(&title.to_string(), error).to_string());
                         }
                         () if watchful.is_full.take() => refuse(format!(
-                            "{title}: matches next to each other, and what they are replaced by, take more than the {room} \
-                             that a third of the budget are; raise --memory"
+                            "{title}: adjacent matches and their replacements take more than {room}, a third of the budget: raise --memory"
                         )),
                         () if bytes.read >= third && !is_of_writing => refuse(format!(
-                            "{title}: a search across lines (-U) reads all of a file into memory, and this one has more than \
-                             the {room} that a third of the budget are; raise --memory"
+                            "{title}: a search across lines (-U) reads all of a file into memory, and this file has more than {room}, a third of the budget: raise --memory"
                         )),
                         () => return Err(kernels::Error::Write(error).into()),
                     }

@@ -50,7 +50,7 @@ use crate::{
 pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     let is_local = operations::place(&options) == Place::Local;
     if !is_local && (words.files || words.type_list) {
-        bail!("--files and --type-list do not go with --node: datasets are searched as they are");
+        bail!("--files and --type-list do not work with --node: datasets are searched by name");
     }
     if words.type_list {
         file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;

@@ -77,7 +77,7 @@ impl IndexCursor {
         let end = entries.end.min(self.blocks.first_entry(first + blocks_max)?);
         if end <= entries.start {
             return Err(self.blocks.bad(format!(
-                "block {} before edge {}",
+                "an end of block {} before edge {}",
                 first + blocks_max,
                 entries.start
             )));
@@ -105,7 +105,9 @@ impl IndexCursor {
         self.slot = slot;
         if self.entry + u64::from(degree) > self.csr.entries {
             let (entries, end) = (self.csr.entries, self.entry + u64::from(degree));
-            return Err(self.csr.bad_index(format!("{end} edges"), format!("{entries} at most")));
+            return Err(self
+                .csr
+                .bad_index(format!("a row that ends at edge {end}"), format!("at most {entries} edges")));
         }
         Ok((self.entry, degree))
     }

@@ -96,15 +96,18 @@ impl Csr {
         }
         Err(Error::BadGraph {
             name: self.edges.name().to_string(),
-            what: "an edge",
-            found: format!("to vertex number {max}"),
-            expected: format!("numbers below {}", self.entry_range),
+            what: "target of an edge",
+            found: format!("vertex number {max}"),
+            expected: format!("vertex numbers below {}", self.entry_range),
         })
     }
 
     /// Creates the error of rows whose edges are not where the index says.
     pub fn misplaced(&self, first: u64) -> Error {
-        self.bad_index(format!("edge {first} behind its block"), "edges in their blocks".to_string())
+        self.bad_index(
+            format!("edge {first} after the end of its block"),
+            "each edge in the block that the index names".to_string(),
+        )
     }
 
     /// Returns the memory that [`Self::hold`] takes.

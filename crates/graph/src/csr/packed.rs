@@ -358,15 +358,17 @@ impl Unpacker {
             let Some(bytes) = blocks.get(self.block * BLOCK_BYTES..(self.block + 1) * BLOCK_BYTES) else {
                 return Ok(false);
             };
-            let block =
-                ParsedBlock::open(bytes).ok_or_else(|| bad_block(csr, "more frames than have room"))?;
+            let block = ParsedBlock::open(bytes).ok_or_else(|| bad_block(csr, "more frames than fit"))?;
             let held = block.frames();
             if held.contains(&frame) {
                 let last = wanted.end.div_ceil(FRAME as u64).min(held.end);
                 return self.unpack_frames(csr, &block, frame..last.min(frame + STEP as u64)).map(|()| true);
             }
             if frame < held.start {
-                return Err(bad_block(csr, &format!("frames from {}, not {frame}", held.start)));
+                return Err(bad_block(
+                    csr,
+                    &format!("frames beginning with {} instead of {frame}", held.start),
+                ));
             }
             self.block += 1;
         }
@@ -376,7 +378,7 @@ impl Unpacker {
         self.values.resize((frames.end - frames.start) as usize * FRAME, 0);
         let (chunks, _) = self.values.as_chunks_mut::<FRAME>();
         for (frame, entries) in frames.clone().zip(chunks) {
-            block.unpack(frame, entries).ok_or_else(|| bad_block(csr, "a frame of other bytes"))?;
+            block.unpack(frame, entries).ok_or_else(|| bad_block(csr, "a frame of the wrong length"))?;
         }
         csr.check_targets(&self.values)?;
         self.entries = frames.start * FRAME as u64..(frames.end * FRAME as u64).min(csr.entries);
@@ -389,7 +391,7 @@ fn bad_block(csr: &Csr, found: &str) -> Error {
         name: csr.edges.name().to_string(),
         what: "a block of edges",
         found: found.to_string(),
-        expected: "packed frames, one after the other".to_string(),
+        expected: "consecutive packed frames".to_string(),
     }
 }
 

@@ -83,7 +83,10 @@ impl RowReader {
     }
 
     fn too_long(&self) -> Error {
-        self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
+        self.csr.bad_index(
+            format!("{} edges after the end of the range", self.left),
+            "no further edges in this range".to_string(),
+        )
     }
 
     /// Returns the next part of the present row, with its weights where there are any; `None` at the end of the row.

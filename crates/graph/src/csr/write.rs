@@ -210,7 +210,7 @@ impl BlockWriter {
         let first_frame = u32::try_from(first_frame).map_err(|_| Error::BadInput {
             place: "this graph".to_string(),
             found: "more than 2^39 edges in one direction".to_string(),
-            expected: "fewer: several graphs".to_string(),
+            expected: "at most 2^39: split the input into several graphs".to_string(),
         })?;
         self.edges.write(block)?;
         self.blocks.write(&first_frame.to_le_bytes())?;

@@ -91,7 +91,7 @@ impl Choice {
     /// Names the way of updates, for `--explain`: `pull` is what the program needs, `strategy` sorts updates if they are sorted.
     pub fn way(&self, pull: Pull, strategy: Option<Strategy>) -> &'static str {
         match (self.step, pull, strategy) {
-            (Step::Blocks, ..) => "combined column by column",
+            (Step::Blocks, ..) => "combined by edge partition",
             (Step::PushCached, ..) => "sent along edges that are in memory, in an array in memory",
             (Step::Pull, Pull::All, _) => "pulled along edges, from an array in memory",
             (Step::Pull, _, None) => "pulled along in-edges, in an array in memory",

@@ -74,7 +74,7 @@ pub(super) struct Pool {
 
 impl Pool {
     pub fn new(job: &Job, workers: usize, large_bytes: usize, small_bytes: usize) -> Result<Vec<Pool>> {
-        let what = "windows of edges";
+        let what = "read buffers of edges";
         let large = Buffer::zeroed(job.budget(), CHUNKS * workers * large_bytes, what)?.split(large_bytes);
         let small_count = CHUNKS * (large_bytes / small_bytes);
         let small = Buffer::zeroed(job.budget(), workers * small_count * small_bytes, what)?;

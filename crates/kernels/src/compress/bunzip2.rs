@@ -390,7 +390,7 @@ impl Room {
         // Programs of 1998 and before wrote such blocks.
         if is_mixed {
             return Err(BlockError::Damaged(
-                "a randomised block, as bzip2 0.9.0 wrote: decompress the file with bzip2",
+                "a block is randomised, as by bzip2 0.9.0, which is not supported: decompress the file with bzip2",
             ));
         }
         // A small file needs no large table.

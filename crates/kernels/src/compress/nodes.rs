@@ -116,7 +116,7 @@ impl Portable for Pack {
             (Some(format), Some(level)) => Pack::new(format, Some(level)),
             _ => {
                 let what = format!("expected a format and a level, got {arguments}");
-                Err(Error::Damaged { name: "a request to compress".to_string(), what })
+                Err(Error::Damaged { name: "request to compress".to_string(), what })
             }
         }
     }

@@ -466,7 +466,7 @@ impl Assembler {
                 }
                 (Element::End(checksum), stream @ Some((_, _))) => {
                     let (_, sum) = stream.take().expect("looked at");
-                    if sum == checksum { Ok(()) } else { Err("the checksum of a stream differs") }
+                    if sum == checksum { Ok(()) } else { Err("the checksum of a stream does not match") }
                 }
                 _ => unreachable!("what is met follows the form of a stream"),
             };

@@ -170,7 +170,10 @@ pub fn identify_on_nodes(
     let languages = classifier.labels().len();
     let known = |found: Identified<'_>| {
         if found.verdict.is_some_and(|verdict| verdict.language >= languages) {
-            let what = format!("a node answers language {:?} of {languages}", found.verdict);
+            let what = format!(
+                "protocol error: a node returned language {:?}, expected one of {languages}",
+                found.verdict
+            );
             return Err(Error::BadProfiles { name: found.name.to_string(), what });
         }
         each(found)

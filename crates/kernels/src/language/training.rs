@@ -42,7 +42,7 @@ impl Work for CountsGrams {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let expected = arguments();
         if task.arguments != expected {
-            return Err(format!("expected a request for {expected}, got {}", task.arguments).into());
+            return Err(format!("expected the arguments {expected}, got {}", task.arguments).into());
         }
         let counts = count(&task.job, task.sources.map(source_of_task))?;
         let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
@@ -84,7 +84,7 @@ impl Profiles {
             refuse_compressed(nodes, context, &wholes, run).map_err(failed)?;
             let streams = stream_from_nodes(nodes, context, (KIND, true), arguments(), &wholes, run);
             let mut merged = Merged::<Grams>::new(streams.map_err(failed)?, ()).map_err(failed)?;
-            let mut memory = context.budget().reserve(0, "n-grams that are counted")?;
+            let mut memory = context.budget().reserve(0, "counted n-grams")?;
             let mut counts: HashMap<u32, u64> = HashMap::new();
             while let Some((grams, rows)) = merged.next().map_err(failed)? {
                 let most = (counts.len() + rows.len()) as u64 * COUNTED_BYTES;

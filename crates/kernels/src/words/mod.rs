@@ -168,7 +168,7 @@ pub fn count_words(
         summary.words += worker.words;
         summary.spills += worker.spills;
     }
-    job.start_phase("adding up", "words", 0);
+    job.start_phase("adding counts", "words", 0);
     let Some(sort) = kernel.sort.into_inner().expect("no panic under this lock").sort else {
         return Ok(summary);
     };

@@ -172,7 +172,7 @@ impl Operation for IdentifyLanguage {
             return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
         }
         if self.column.is_some() && place == Place::Nodes {
-            let why = "texts are told as a whole or, with --lines, by lines";
+            let why = "nodes identify the language of whole texts or, with --lines, of lines";
             return Err(Error::UnsupportedOption { operation: Self::NAME, option: "column", place, why });
         }
         Ok(())

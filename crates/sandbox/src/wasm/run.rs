@@ -208,7 +208,7 @@ impl Sandbox {
 
 /// Takes results where none can come: the module's process refuses to send them.
 fn nothing(_: &Answer, _: &[u8]) -> io::Result<()> {
-    Err(io::Error::other("it emits during a call that must not emit"))
+    Err(io::Error::other("it called emit in a function that must not emit"))
 }
 
 /// Takes emitted bytes, of any block.
@@ -281,16 +281,14 @@ impl WasmRun {
             let Answer { code, place, .. } = *answer;
             let (block, offset, end) = (place.block, place.offset, place.end);
             if block >= blocks.count {
-                return Err(io::Error::other(
-                    "protocol error: it sends results of a block outside the request",
-                ));
+                return Err(io::Error::other("protocol error: results of a block that was not requested"));
             }
             output(BlockPart { block, offset, end, is_last: code == LAST, bytes })
         })?;
         match done.place.block {
             count if count <= blocks.count => Ok(count),
             _ => self
-                .stop(self.kernel("its process", "protocol error: it reports more blocks than there are"))
+                .stop(self.kernel("its process", "protocol error: more blocks reported than sent"))
                 .map(|()| 0),
         }
     }
@@ -532,9 +530,7 @@ impl WasmRun {
         match self.helper.reply()? {
             Reply::Done(report) => Ok(report),
             Reply::Failed(failure) => Err(failure.into()),
-            Reply::Ready => {
-                Err(self.kernel("its process", "protocol error: it reports twice that it is ready"))
-            }
+            Reply::Ready => Err(self.kernel("its process", "protocol error: ready reported twice")),
         }
     }
 }

@@ -159,7 +159,7 @@ pub(super) async fn logical_plan(
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     only_reading.verify_plan(&plan).map_err(|error| {
         Error::Query(format!(
-            "only queries are answered (SELECT, EXPLAIN, VALUES): {}",
+            "only queries are supported (SELECT, EXPLAIN, VALUES): {}",
             error.strip_backtrace()
         ))
     })?;
@@ -176,7 +176,7 @@ fn check_is_query(statement: &Statement) -> Result<()> {
         other => {
             let text = other.to_string();
             let shown: String = text.chars().take(40).collect();
-            Err(Error::Query(format!("only queries are answered (SELECT, EXPLAIN, VALUES), not {shown}")))
+            Err(Error::Query(format!("only queries are supported (SELECT, EXPLAIN, VALUES), not {shown}")))
         }
     }
 }

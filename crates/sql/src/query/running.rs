@@ -127,7 +127,7 @@ impl Running {
                 Ok(waited) => break waited,
                 Err(RecvTimeoutError::Timeout) => self.check_progress(&mut idle)?,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Internal("the threads of the query have ended".to_string()));
+                    return Err(Error::Internal("the threads of the query ended early".to_string()));
                 }
             }
         };

@@ -237,7 +237,7 @@ fn number(call: &ScalarFunction, is_exact: bool) -> Result<Expr> {
     }
     match text.parse::<f64>() {
         Ok(fraction) => Ok(lit(fraction)),
-        Err(_) => plan_err!("{text} is no number"),
+        Err(_) => plan_err!("{text} is not a number"),
     }
 }
 
@@ -285,6 +285,6 @@ impl ScalarUDFImpl for KeptLiteral {
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        plan_err!("{NUMBER} stands for a number, and is no function")
+        plan_err!("{NUMBER} is a literal and not a function")
     }
 }

@@ -64,7 +64,7 @@ impl Files {
                 Some(first) => {
                     let (name, found, expected) = (input.name(), list(schema), list(first));
                     let text = format!(
-                        "{name}: its columns are not those of the first file: expected {expected}, got {found}"
+                        "{name}: its columns differ from those of the first file: expected {expected}, got {found}"
                     );
                     return Err(Error::Query(text));
                 }

@@ -262,9 +262,8 @@ impl DriveProfile {
             return Err(bad("devices", "none".into(), "at least one".into()));
         }
         if let Some(device) = profile.devices.iter().find(|device| !device.is_sound()) {
-            let found =
-                format!("a capacity, rates or latencies of device {} that make no sense", device.number);
-            return Err(bad("numbers", found, "positive ones for every pattern".into()));
+            let found = format!("an implausible capacity, rate or latency of device {}", device.number);
+            return Err(bad("numbers", found, "positive numbers for every access pattern".into()));
         }
         profile.devices.sort_by_key(|device| device.number);
         Ok(profile)

@@ -205,7 +205,7 @@ impl CsvSource {
             Some(index) => Err(Error::bad_line(
                 &self.name,
                 self.records.record_line(),
-                "lines that end with a line feed (tr '\\r' '\\n' makes them of carriage returns)",
+                "lines that end with a line feed (tr '\\r' '\\n' converts carriage returns)",
                 self.records.field(index),
             )),
         }
@@ -217,10 +217,10 @@ impl CsvSource {
             return Ok(());
         }
         let why = |(index, name): (usize, &String)| match name {
-            name if name.is_empty() => Some("nothing"),
+            name if name.is_empty() => Some("empty"),
             name if fraction(name).is_some() => Some("a number"),
             name if is_time(name) => Some("a date or a time"),
-            name if self.names[..index].contains(name) => Some("the same twice"),
+            name if self.names[..index].contains(name) => Some("a repeated name"),
             _ => None,
         };
         let Some((index, why)) =
@@ -232,9 +232,7 @@ impl CsvSource {
         Err(Error::BadValue {
             place: format!("{}:{line}", self.name),
             expected: "the names of columns".to_string(),
-            found: format!(
-                "{name} ({why}): --header yes takes it for a name, --header no for a value of the first row"
-            ),
+            found: format!("{name} ({why}): --header yes reads the line as names, --header no as a row"),
         })
     }
 

@@ -204,7 +204,7 @@ impl Records {
                 if self.has_ended {
                     return Err(Error::BadValue {
                         place: format!("{}:{}", self.input.name(), self.record_line + *feeds),
-                        expected: "a quote that closes the one that opens here".to_string(),
+                        expected: "a closing quote for the quote that opens here".to_string(),
                         found: "the end of the file".to_string(),
                     });
                 }
@@ -227,7 +227,7 @@ impl Records {
             _ => {
                 let shown = behind.split(|&byte| byte == b'\n').next().unwrap_or_default().to_vec();
                 let line = self.record_line + *feeds + feeds_inside;
-                let expected = "a separator or the end of the line behind a quote that closes";
+                let expected = "a separator or the end of the line after a closing quote";
                 return Err(Error::bad_line(self.input.name(), line, expected, &shown));
             }
         }

@@ -63,8 +63,7 @@ fn options() -> ArrowReaderOptions {
 
 impl ParquetSource {
     pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
-        let seekable = "Parquet is read from its end, so it must be a plain file, not standard input, a pipe or \
-            compressed as a whole";
+        let seekable = "Parquet must be a plain file, since its footer is read first: not standard input, a pipe or a compressed file";
         let Some(bytes) = input.compressed_bytes() else {
             // The error should name a path that does not exist.
             input.open_pieces()?;
@@ -87,8 +86,8 @@ impl ParquetSource {
         })?;
         let mut rows_left = 0u64;
         for group in found.metadata().row_groups() {
-            let rows =
-                u64::try_from(group.num_rows()).map_err(|_| file.error("a row group of negative length"))?;
+            let rows = u64::try_from(group.num_rows())
+                .map_err(|_| file.error("a row group has a negative length"))?;
             rows_left = rows_left.saturating_add(rows);
         }
         Ok(ParquetSource {
@@ -242,7 +241,7 @@ impl ParquetSource {
             let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
             (end <= self.file.bytes).then_some(start..end)
         };
-        range().ok_or_else(|| self.file.error("a column beyond the end of the file"))
+        range().ok_or_else(|| self.file.error("a column chunk lies beyond the end of the file"))
     }
 
     pub fn row_groups(&self) -> usize {
@@ -354,7 +353,7 @@ impl ParquetSource {
         self.rows_left = self
             .rows_left
             .checked_sub(batch.num_rows() as u64)
-            .ok_or_else(|| self.file.error("more rows than the footer says"))?;
+            .ok_or_else(|| self.file.error("there are more rows than the footer counts"))?;
         batch.project(&self.order).map(Some).map_err(|reported| self.file.error(reported))
     }
 }

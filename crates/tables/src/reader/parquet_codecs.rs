@@ -61,7 +61,9 @@ impl Codec {
                 let out = &mut unpacked[start..];
                 if !unframe(packed, out) && lz4_flex::block::decompress_into(packed, out).ok() != Some(bytes)
                 {
-                    return Err(io::Error::other("this is not LZ4, with Hadoop's lengths or without"));
+                    return Err(io::Error::other(
+                        "invalid LZ4 data, with or without the length prefix of Hadoop",
+                    ));
                 }
             }
             #[cfg(feature = "records")]

@@ -318,7 +318,7 @@ impl ColumnChunk {
     fn check_size(&self, start: u64, header: &PageHeader) -> Result<()> {
         let bytes = header.compressed_bytes.max(header.uncompressed_bytes);
         if header.compressed_bytes < 0 || header.uncompressed_bytes < 0 {
-            let what = "damaged Parquet: a page of negative size";
+            let what = "damaged Parquet: a page has a negative size";
             return Err(self.file.refuse(Error::damaged(self.place(start), what)));
         }
         if bytes as u64 > self.file.piece_limit {
@@ -335,7 +335,7 @@ impl ColumnChunk {
         }
         let unpacked_bytes = header.uncompressed_bytes as usize;
         if levels > packed.len() || levels > unpacked_bytes {
-            return Err(self.file.damaged("damaged Parquet: levels longer than their page".to_string()));
+            return Err(self.file.damaged("damaged Parquet: levels are longer than their page".to_string()));
         }
         let mut unpacked = Vec::with_capacity(unpacked_bytes + 1);
         unpacked.extend_from_slice(&packed[..levels]);
@@ -405,7 +405,7 @@ impl Pages {
     ) -> Result<Self> {
         let start = start_of(chunk);
         if start < 0 || chunk.compressed_size() < 0 {
-            return Err(file.damaged("damaged Parquet: a column chunk at a negative place".to_string()));
+            return Err(file.damaged("damaged Parquet: a column chunk has a negative offset".to_string()));
         }
         let column_name = descriptor.path().string();
         let mut chunk = chunk.clone();
@@ -416,8 +416,9 @@ impl Pages {
         if codec.is_some() {
             chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
         } else if matches!(chunk.compression(), Compression::BROTLI(_)) {
-            let what =
-                format!("column '{column_name}' is packed by Brotli, which needs the feature `records`");
+            let what = format!(
+                "column '{column_name}' is compressed with Brotli, which needs the feature `records`"
+            );
             return Err(file.refuse(Error::unsupported(&file.name, what)));
         }
         let value_bytes_min = match descriptor.physical_type() {

@@ -131,7 +131,7 @@ impl Windows {
             return None;
         }
         let window_bytes = 1 << bytes.ilog2();
-        let region = Buffer::zeroed(budget, window_bytes * count, "windows of a Parquet file").ok()?;
+        let region = Buffer::zeroed(budget, window_bytes * count, "read buffers of a Parquet file").ok()?;
         let spare = FreeBuffers(Arc::new(Mutex::new(region.split(window_bytes))));
         let (requests, queue) = channel::<WindowRequest>();
         let read_from = file.clone();

@@ -204,7 +204,7 @@ impl Values {
             Values::UInt32(_) => "a whole number from 0 to 2^32-1",
             Values::Int32(_) => "a whole number from -2^31 to 2^31-1",
             Values::Wide(_) => "a whole number of at most 38 digits",
-            Values::Float64(_) if origin != Origin::Asked => "a number that 64 bits of floating point hold",
+            Values::Float64(_) if origin != Origin::Asked => "a number in the range of 64-bit floating point",
             Values::Float64(_) | Values::Float32(_) => "a number",
             Values::Boolean(_) => "true or false",
             Values::Utf8(_) => "text in UTF-8",

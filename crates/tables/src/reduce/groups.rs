@@ -145,7 +145,9 @@ impl NumberGroups {
     /// range, or an unexpected null.
     pub fn add(&mut self, key: &ArrayRef, states: &[ArrayRef]) -> Result<()> {
         let shape = &self.shape;
-        let wrong = |what: &str| Error::damaged(&self.name, format!("wrong statistics of a file: {what}"));
+        let wrong = |what: &str| {
+            Error::damaged(&self.name, format!("damaged file: its statistics are wrong: {what}"))
+        };
         let mut words = Vec::with_capacity(shape.combine.len());
         let mut bits = vec![0; if shape.has_bits() { key.len() } else { 0 }];
         for (number, (column, state)) in states.iter().zip(&shape.states).enumerate() {
@@ -153,7 +155,9 @@ impl NumberGroups {
             let mut of_column = words_of(column, combine, &self.name)?;
             match column.nulls().filter(|nulls| nulls.null_count() > 0) {
                 None => bits.iter_mut().for_each(|bits| *bits |= 1 << number),
-                Some(_) if !state.has_nulls => return Err(wrong("there is a null where it counts none")),
+                Some(_) if !state.has_nulls => {
+                    return Err(wrong("a column has a null, and the statistics count none"));
+                }
                 Some(nulls) => {
                     // A null gets the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
@@ -172,7 +176,7 @@ impl NumberGroups {
             words.push(bits);
         }
         let Some(keys) = shape.keys.of_records::<u64>(&key_words(key, &self.name)?) else {
-            return Err(wrong("there is a key below the smallest or above the largest of it"));
+            return Err(wrong("a column has a key outside of the range of the statistics"));
         };
         self.sink.push(&keys, &words)
     }

@@ -210,7 +210,7 @@ impl Asked<'_> {
         let sums = self.options.aggregates.iter().filter(|aggregate| aggregate.function == Function::Sum);
         let names: Vec<String> = sums.map(Aggregate::name).collect();
         let what = format!(
-            "a sum ({}) does not fit 64 bits, or a decimal one 38 digits: convert the column to floating point",
+            "a sum ({}) does not fit 64 bits, or 38 digits of a decimal: convert the column to floating point",
             names.join(", ")
         );
         Error::unsupported(self.inputs[0].name(), what)

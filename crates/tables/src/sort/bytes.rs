@@ -217,8 +217,9 @@ fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
     match bytes % record_bytes {
         0 => Ok(()),
         rest => {
-            let what =
-                format!("{bytes} bytes are no whole number of records of {record_bytes}: {rest} are left");
+            let what = format!(
+                "the size of {bytes} bytes is not a multiple of the record size {record_bytes}: {rest} bytes remain"
+            );
             Err(Error::damaged(input.name(), what))
         }
     }

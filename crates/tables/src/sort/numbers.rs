@@ -144,9 +144,10 @@ impl KeyPart {
             false => key_words(column, name)?,
         };
         let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0);
-        let wrong = |what: &str| Error::damaged(name, format!("wrong statistics of a file: {what}"));
+        let wrong =
+            |what: &str| Error::damaged(name, format!("damaged file: its statistics are wrong: {what}"));
         if nulls.is_some() && self.null.is_none() {
-            return Err(wrong("there is a null where it counts none"));
+            return Err(wrong("a column has a null, and the statistics count none"));
         }
         let Keys { first, last } = self.keys;
         let is_moved = u64::from(self.null == Some(0));
@@ -165,7 +166,7 @@ impl KeyPart {
             *key |= code.checked_shl(self.shift).unwrap_or(0);
         }
         match is_outside {
-            true => Err(wrong("there is a number below the smallest or above the largest of it")),
+            true => Err(wrong("a column has a number outside of the range of the statistics")),
             false => Ok(()),
         }
     }

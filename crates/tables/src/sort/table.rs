@@ -416,7 +416,7 @@ pub fn sort_columns(
 
 fn key_orders(name: &str, keys: &[SortKey], options: SortOptions) -> Result<Vec<ColumnOrder>> {
     if keys.is_empty() {
-        return Err(Error::unsupported(name, "a table is sorted by columns, and none is named"));
+        return Err(Error::unsupported(name, "no column to sort by is given"));
     }
     let order =
         |key: &SortKey| ColumnOrder { descending: key.descending != options.descending, nulls_first: false };
@@ -451,7 +451,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
         };
     }
     let what =
-        format!("its columns are not those of the first input: expected {all_expected}, got {all_found}");
+        format!("its columns differ from those of the first input: expected {all_expected}, got {all_found}");
     Error::unsupported(input.name(), what)
 }
 

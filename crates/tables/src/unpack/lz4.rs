@@ -39,7 +39,10 @@ impl<R: BufRead> Read for Lz4Frames<R> {
                 self.source = Some(inner);
                 if has_ended {
                     // A decoder at the end of a frame has read exactly that frame.
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame ends in the middle"));
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "truncated: the data ends inside a frame",
+                    ));
                 }
             }
             let Some(source) = &mut self.source else { return Ok(0) };

@@ -124,10 +124,9 @@ impl Compression {
     /// Makes the error for this format where it is not decompressed.
     pub(crate) fn refuse(self, name: &str) -> Error {
         let what = match self.is_archive() {
-            true => format!("it is a {self} archive, which is not read: extract the files in it first"),
+            true => format!("it is a {self} archive, which is not supported: extract the files first"),
             false => format!(
-                "it is compressed with {self}, which is not unpacked here: decompress it first (gzip, zstd, bzip2 and lz4 \
-                 are unpacked)"
+                "it is compressed with {self}, which is not supported: decompress it first (gzip, zstd, bzip2 and lz4 are supported)"
             ),
         };
         Error::unsupported(name, what)
@@ -210,14 +209,14 @@ impl<R: Read> Unpacked<R> {
         if is_skippable(&head) {
             (head, whole) = behind_skippable(whole).map_err(|error| match error.kind() {
                 io::ErrorKind::UnexpectedEof => {
-                    Error::damaged(name, "truncated: the data ends in the middle of a skippable frame")
+                    Error::damaged(name, "truncated: the data ends inside a skippable frame")
                 }
                 _ => failed(error),
             })?;
             format = Compression::of_head(&head);
             let is_frame = matches!(format, Some(Compression::Zstd | Compression::Lz4));
             if !is_frame && !head.is_empty() {
-                let what = "damaged zstd or lz4 data: expected a frame behind a skippable one, or the end";
+                let what = "damaged zstd or lz4 data: expected a frame after a skippable frame, or the end of the data";
                 return Err(Error::damaged(name, what));
             }
             // A file of skippable frames alone is an empty file of zstd.
@@ -230,11 +229,11 @@ impl<R: Read> Unpacked<R> {
             Some(Compression::Gzip) => Unpacked::Gzip(Box::new(GzipMembers::new(buffered(whole)))),
             Some(Compression::Zstd) => Unpacked::Zstd(Box::new(ZstdFrames::new(whole, name, budget)?)),
             Some(Compression::Bzip2) => Unpacked::Bzip2 {
-                _memory: memory(BZIP2_BYTES, "what bzip2 is unpacked with")?,
+                _memory: memory(BZIP2_BYTES, "the bzip2 decompressor")?,
                 decoder: Box::new(MultiBzDecoder::new(buffered(whole))),
             },
             Some(Compression::Lz4) => Unpacked::Lz4 {
-                _memory: memory(LZ4_BYTES, "what lz4 is unpacked with")?,
+                _memory: memory(LZ4_BYTES, "the lz4 decompressor")?,
                 decoder: Box::new(Lz4Frames::new(buffered(whole))),
             },
             Some(other) => return Err(other.refuse(name)),
@@ -270,7 +269,7 @@ impl<R: Read> Unpacked<R> {
                 _ if is_named || error.raw_os_error().is_some() => return error,
                 io::ErrorKind::Interrupted => return error,
                 io::ErrorKind::UnexpectedEof => {
-                    format!("truncated: the {format} data, or what follows it, ends in the middle")
+                    format!("truncated: the {format} data, or the data after it, ends early")
                 }
                 _ => format!("damaged {format} data: {error}"),
             };

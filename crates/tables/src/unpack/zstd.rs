@@ -118,7 +118,7 @@ impl<R: Read> ZstdFrames<R> {
             None => {
                 return Err(Error::damaged(
                     &self.name,
-                    "damaged zstd data: expected the header of a frame, or the end",
+                    "damaged zstd data: expected the header of a frame, or the end of the data",
                 ));
             }
         }
@@ -158,7 +158,7 @@ impl<R: Read> ZstdFrames<R> {
         if self.fill()? {
             return Ok(());
         }
-        Err(Error::damaged(&self.name, "truncated: the zstd data ends in the middle of a frame"))
+        Err(Error::damaged(&self.name, "truncated: the zstd data ends inside a frame"))
     }
 
     /// Adds compressed bytes to the buffer; false at the end.

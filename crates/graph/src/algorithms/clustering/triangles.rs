@@ -61,7 +61,7 @@ impl Triangles<'_> {
         let mut held = HeldRows::new(self.job, block_bytes)?;
         self.job.progress().tell(|| {
             let bytes = format_bytes(block_bytes.min(4 * self.oriented.entries));
-            format!("edges are held in memory, {bytes} at a time, and the others read past them")
+            format!("edges are loaded into memory, {bytes} at a time, and joined with one pass over the graph each")
         });
         let mut passes = 0;
         while held.load_next(self.job, self.oriented)? {

@@ -174,7 +174,7 @@ pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
 
 /// Passes over all rows. Returns `None` where more than `room` edges remained: then these are not written.
 fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
-    job.start_phase("growing a set of connected vertices", "edges", out.entries);
+    job.start_phase("growing a set of connected vertices by rows", "edges", out.entries);
     let new_writer = |_| PairWriter::new(job, "remaining edges", BUFFER_BYTES);
     let writers = (0..scan_threads(job)).map(new_writer).collect::<Result<Vec<_>>>()?;
     let (left, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -198,7 +198,11 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
 
 /// Passes over the remaining edges.
 fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
-    job.start_phase("growing the set along the remaining edges", "edges", pairs.iter().map(Pairs::len).sum());
+    job.start_phase(
+        "growing a set of connected vertices by remaining edges",
+        "edges",
+        pairs.iter().map(Pairs::len).sum(),
+    );
     let work = |pairs: Pairs| -> Result<Pairs> {
         let mut writer = PairWriter::new(job, "remaining edges", BUFFER_BYTES)?;
         pairs.for_each(job, |a, b| match pass.set.absorb(a, &[b]) {

@@ -216,11 +216,9 @@ impl RangeForest {
         let answers = plan.writers(&job, "answers", plan.ranges() as usize - 1)?;
         let marks = match plan.ranges() {
             1 => None,
-            _ => Some(Buffer::zeroed(
-                job.budget(),
-                plan.width.div_ceil(64) as usize * 8,
-                "answered questions",
-            )?),
+            _ => {
+                Some(Buffer::zeroed(job.budget(), plan.width.div_ceil(64) as usize * 8, "answered lookups")?)
+            }
         };
         let mut labels = ComponentLabels {
             job,

@@ -270,10 +270,12 @@ fn each_is_near(graph: &Plain, ranks: &[f64], expected: &[f64]) -> std::result::
 
 fn all_are_near(ranks: &[f64], expected: &[f64], limit: f64) -> std::result::Result<String, String> {
     let off: f64 = ranks.iter().zip(expected).map(|(rank, expected)| (rank - expected).abs()).sum();
-    let (count, told) = (ranks.len(), "of those that a power iteration in memory converges to");
+    let (count, told) = (ranks.len(), "the ranks of a power iteration in memory that converged");
     match off <= limit + ROUNDING {
-        true => Ok(format!("{count} ranks, all together within {off:.1e} {told}")),
-        false => Err(format!("{count} ranks, all together not within {limit:.1e} {told}, but {off:.1e}")),
+        true => Ok(format!("{count} ranks, all together within {off:.1e} of {told}")),
+        false => {
+            Err(format!("{count} ranks, all together {off:.1e} from {told}, expected at most {limit:.1e}"))
+        }
     }
 }
 

@@ -49,7 +49,7 @@ fn write_bytes(plan: &ColumnPlan) -> usize {
 
 /// Cuts the edges of all rows.
 pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> Result<Columns> {
-    job.start_phase("cutting edges into columns", "edges", rows.entries);
+    job.start_phase("partitioning edges by destination", "edges", rows.entries);
     let vertices = rows.vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
     let bits = u64::BITS - (plan.width - 1).leading_zeros();
@@ -186,8 +186,9 @@ impl<'a> Cutter<'a> {
         bits: u32,
         room: &'a Mutex<ChunkSpace>,
     ) -> Result<Cutter<'a>> {
-        let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "edges of columns")?;
-        let chunks = Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "chunks of columns")?;
+        let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "partitioned edges")?;
+        let chunks =
+            Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "buffers of the edge partition")?;
         let open = |chunk| OpenColumn { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
         Ok(Cutter {
             job,

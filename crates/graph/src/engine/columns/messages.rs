@@ -47,7 +47,8 @@ impl Messages {
         match self {
             Messages::Memory(buffer) => Ok(MessageReader::Memory(buffer.typed())),
             Messages::Flash(parts) => {
-                let buffers = Buffer::zeroed(job.budget(), WINDOWS * WINDOW_BYTES, "windows of messages")?;
+                let buffers =
+                    Buffer::zeroed(job.budget(), WINDOWS * WINDOW_BYTES, "read buffers of messages")?;
                 Ok(MessageReader::Flash(FlashReader {
                     job: job.clone(),
                     parts,

@@ -74,7 +74,7 @@ impl Columns {
             Ok(columns) => Ok(Some(columns)),
             Err(Error::Store(error)) if error.is_no_space() && !is_forced => {
                 tracing::debug!("no room for columns");
-                job.progress().tell(|| "no room on the drive for columns".to_string());
+                job.progress().tell(|| "not enough space on the drive for the edge partition".to_string());
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -102,8 +102,8 @@ impl Columns {
     /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was cut.
     fn bad_frame(&self) -> Error {
         let (found, expected) =
-            ("a malformed frame".to_string(), "packed senders and destinations".to_string());
-        Error::BadGraph { name: self.rows.edges.name().to_string(), what: "a column", found, expected }
+            ("a malformed frame of edges".to_string(), "packed pairs of sender and destination".to_string());
+        Error::BadGraph { name: self.rows.edges.name().to_string(), what: "edge partition", found, expected }
     }
 }
 

@@ -31,7 +31,8 @@ pub(super) struct ChunkReader<'a> {
 impl<'a> ChunkReader<'a> {
     pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
         // The buffers are not touched if all chunks are in memory.
-        let buffers = Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "chunks of a column")?;
+        let buffers =
+            Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "read buffers of the edge partition")?;
         Ok(ChunkReader {
             job,
             chunk_bytes,

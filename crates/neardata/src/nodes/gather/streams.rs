@@ -204,7 +204,7 @@ impl Streams {
             Some(_) => Ok(()),
             None => Err(Error::BadAnswer {
                 node: self.gather.run.address(puller).to_string(),
-                what: "something else than what it ended with".to_string(),
+                what: "the answer ended with another part than expected".to_string(),
             }),
         }
     }
