@@ -15,7 +15,7 @@ pub enum Error {
     /// A file could not be read, or the result not be written.
     #[error(transparent)]
     Table(inshore_tables::Error),
-    /// The query is not SQL, names what is not there, or fails on the values that it meets.
+    /// The query is not valid SQL, names a table or function that does not exist, or fails on values of the data.
     #[error("{0}")]
     Query(String),
     /// The query names a column that its tables do not have.
@@ -24,7 +24,7 @@ pub enum Error {
     /// An operator that cannot continue on flash needs more memory than there is.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
-    /// A node was lost after some rows of its fragment were taken: the query can be run again.
+    /// A node was lost after some rows of its fragment were used: the query can be run again.
     #[error("{0}")]
     Interrupted(String),
     /// Nodes cannot answer the query.
