@@ -51,12 +51,12 @@ pub enum Error {
         /// The value at that place.
         found: String,
     },
-    /// A value of a text file (CSV, JSON lines) that contradicts what the first rows suggest of its column.
+    /// A value of a text file (CSV, JSON lines) that contradicts the column type inferred from the first rows.
     #[error("{place}: expected {expected}, got {found}")]
     Contradiction {
         /// File and line.
         place: String,
-        /// The guessed type of the column, and advice.
+        /// The inferred type of the column, and advice.
         expected: String,
         /// The value at that place.
         found: String,
@@ -66,7 +66,7 @@ pub enum Error {
     Damaged {
         /// The file.
         file: String,
-        /// The fault, with its place as far as that is known.
+        /// The fault, with its place if known.
         what: String,
     },
     /// A piece of the file that cannot be divided is larger than the budget allows.
@@ -79,11 +79,11 @@ pub enum Error {
         place: String,
         /// The piece ("a Parquet page", "a zstd window", "a line").
         what: &'static str,
-        /// Its size as far as that is known: for lines and CSV records the size at which reading stopped.
+        /// Its size, or for lines and CSV records the size at which reading stopped.
         bytes: u64,
         /// The most that is accepted.
         limit: u64,
-        /// A budget in which all such pieces of the file fit, where that is known.
+        /// A budget in which all such pieces of the file fit, if known.
         enough: Option<u64>,
     },
     /// The ending of a file name is not one that can be read or written.
@@ -98,7 +98,7 @@ pub enum Error {
         /// The endings that work.
         expected: &'static str,
     },
-    /// A requested column is not in the file, or is there twice.
+    /// A requested column is missing in the file, or occurs twice.
     #[error("{file}: {}", no_column(column, *found, columns))]
     NoColumn {
         /// The file.
@@ -200,7 +200,7 @@ impl Error {
         Error::Unsupported { file: file.into(), what: what.into() }
     }
 
-    /// Takes an error of this crate back out of an [`io::Error`] that carried it through a library.
+    /// Unwraps an error of this crate from an [`io::Error`] that passed through a library.
     pub(crate) fn from_read(file: &str, source: io::Error) -> Self {
         match source.downcast::<Error>() {
             Ok(error) => error,
@@ -231,7 +231,7 @@ fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     }
 }
 
-/// Returns the most similar name, if at most a quarter of its letters and one more differ.
+/// Returns the most similar name, if at most a quarter of its letters plus one differ.
 fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     let lower = wanted.to_lowercase();
     let is_short = |name: &&'a String| name.len().max(wanted.len()) <= NAME_BYTES_MAX;
@@ -240,8 +240,8 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     (edits <= 1 + wanted.chars().count() / 4).then_some(name)
 }
 
-/// Counts the insertions, deletions and replacements that turn one word into another. A library for this would be one
-/// more package of every build.
+/// Counts the insertions, deletions and replacements that turn one word into another. A crate for this function would
+/// be an additional dependency of every build.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -1,11 +1,11 @@
 //! Reads chosen columns of a table as Arrow record batches, in bounded memory.
 //!
-//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches as
-//! the file has them, and [`slices`] cuts them to size and converts them to the types that the caller asked for. CSV
+//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches of
+//! any size, and [`slices`] cuts them to size and converts them to the types that the caller requested. CSV
 //! has no types of its own and is parsed into the wanted ones directly.
 //!
-//! The caller names the types because a graph wants its ids as `UInt64` whatever type the file has, and a value that
-//! does not fit must be refused where its row is still known.
+//! The caller passes the types, since a graph needs its ids as `UInt64` for any type in the file, and a value that
+//! does not fit must be refused while its row is known.
 
 mod csv;
 mod csv_records;

@@ -1,7 +1,7 @@
 //! An Arrow IPC file or stream as a source of batches.
 //!
 //! Both are read as a stream: the file format is the stream between two magics, followed by a footer for readers that
-//! seek. So an Arrow file also reads from a pipe and below gzip.
+//! seek. An Arrow file can therefore also be read from a pipe or compressed by gzip.
 //!
 //! ```text
 //! ["ARROW1" padding] message ... end of stream [footer, its length, "ARROW1"]
@@ -46,7 +46,7 @@ const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
 pub(super) struct IpcSource {
     input: Bytes,
     is_file: bool,
-    /// The schema of the file, and the same without dictionaries.
+    /// The schema of the file, and the schema with values instead of dictionaries.
     stored: SchemaRef,
     plain: SchemaRef,
     /// Dictionaries by their ids, and the memory of each.
@@ -268,7 +268,7 @@ impl IpcSource {
     fn next_header(&mut self) -> Result<Option<Vec<u8>>> {
         let mut start = [0; 4];
         if !self.read_exact_or_end(&mut start)? {
-            // A stream may simply stop; a file has an end mark and a footer.
+            // A stream may end without a mark; a file has an end mark and a footer.
             let end = if self.is_file { Err(self.truncated()) } else { Ok(None) };
             return end;
         }
@@ -378,7 +378,7 @@ fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, 
             DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
             other => other.clone(),
         };
-        // One cast (arrow 59.3) would take a null in the dictionary for an empty text.
+        // A direct cast (arrow 59.3) would turn a null in the dictionary into an empty text.
         take(&cast(coded.values(), &kind)?, coded.keys(), None)
     };
     let columns = batch.columns().iter().map(plain).collect::<std::result::Result<Vec<_>, _>>()?;

@@ -1,5 +1,4 @@
-//! Groups of one key of whole numbers with states that are numbers, for callers that have the rows already, such as a
-//! query.
+//! Groups of one key of whole numbers with states that are numbers, for callers with rows in memory, such as a query.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
@@ -65,8 +64,8 @@ pub struct NumberConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory. It takes
-/// and gives columns, and is an order of magnitude faster than a sort of rows.
+/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory. Input
+/// and output are columns, and the speed is an order of magnitude above that of a sort of rows.
 pub struct NumberGroups {
     name: String,
     shape: StateWords,
@@ -74,13 +73,13 @@ pub struct NumberGroups {
     records: Box<dyn Records>,
 }
 
-/// The columns, and the words of a record that stand for them.
+/// The columns, and the words of a record that represent them.
 #[derive(Clone)]
 struct StateWords {
     key_type: DataType,
     keys: Keys,
     states: Vec<NumberState>,
-    /// One operation for each state, and one for the bits that mark states that are not null, where some may be.
+    /// One operation for each state, and one for the bits of states that are not null, if a state may be null.
     combine: Vec<Combine>,
 }
 
@@ -112,7 +111,7 @@ impl NumberGroups {
         smallest_memory_bytes(1, 8 + 8 * WORDS_MAX)
     }
 
-    /// Begins groups that one thread makes. `name` stands for the rows in errors.
+    /// Begins groups of one thread. `name` names the rows in errors.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
@@ -159,7 +158,7 @@ impl NumberGroups {
                     return Err(wrong("a column has a null, and the statistics count none"));
                 }
                 Some(nulls) => {
-                    // A null gets the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
+                    // A null becomes the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {
