@@ -1,6 +1,7 @@
 //! Checks an answer with the textbook algorithm, in memory.
 //!
-//! The check is for users who do not trust the engine, and shares nothing with it but the files of the graph: each algorithm's
+//! The check is for users who do not trust the engine, and has only the files of the graph in common with it: each
+//! algorithm's
 //! file has a `verify` that works on plain vectors. The whole graph must fit in memory, about 4 bytes per edge and 50 per vertex;
 //! no budget applies.
 
@@ -65,8 +66,8 @@ pub struct Verdict {
 /// Checks the table that a job wrote; its columns tell the algorithm.
 ///
 /// # Errors
-/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A wrong answer is
-/// no error: see [`Verdict::good`].
+/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A
+/// wrong answer is not an error: see [`Verdict::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
     let mut plain = Plain::load(graph, job)?;
@@ -134,7 +135,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
     })
 }
 
-/// Contents of a table, or the reason why it is no answer.
+/// Contents of a table, or the reason why it is not an answer.
 type Found<T> = std::result::Result<T, String>;
 
 /// Parent and level of each vertex that was reached.

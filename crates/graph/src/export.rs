@@ -136,7 +136,7 @@ fn each_number(
     })
 }
 
-/// Ids of sources, which come in order.
+/// Ids of sources, in ascending order.
 struct Sources {
     ids: IdStream,
     current: Option<(u32, u64)>,

@@ -11,7 +11,7 @@ use crate::{Error, Result};
 pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
 const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
 
-/// Finds blocks, fastest in ascending order of entries.
+/// Finds blocks; lookups in ascending order of entries are the fastest.
 pub(super) struct BlockCursor {
     job: Job,
     csr: Csr,
@@ -91,7 +91,7 @@ impl BlockCursor {
         let bytes = window.start * 4..window.end * 4;
         let buffer = match self.buffer.take() {
             Some(buffer) => buffer,
-            // The buffer is lost after a read that failed.
+            // A failed read loses the buffer.
             None => Buffer::zeroed(self.job.budget(), CURSOR_BYTES as usize, "the index of edge blocks")?,
         };
         self.buffer = Some(self.csr.blocks.submit_read(&self.job, bytes, buffer)?.wait()?.0);

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! An entry is stored as its difference to the one before. Rows ascend, so differences are small except where a row ends and
-//! another begins: such a difference can be negative, and so large that the other 127 would pay for its width. A negative base
-//! makes room for negative differences, and outliers are stored apart (Zukowski et al., "Super-Scalar RAM-CPU Cache Compression",
+//! another begins: such a difference can be negative, and so large that all 128 differences would need its width. A
+//! negative base allows negative differences, and outliers are stored separately (Zukowski et al., "Super-Scalar
+//! RAM-CPU Cache Compression",
 //! 2006). The lanes are those of vector registers: four consecutive differences lie side by side (Lemire and Boytsov, "Decoding
 //! billions of integers per second through vectorization", 2015).
 
@@ -34,8 +35,8 @@ const STEP: usize = 32;
 /// Memory of an [`Unpacker`].
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
-/// Returns an upper bound on the bytes of the blocks of so many entries: unpacked, with a slot for each frame and an empty end in
-/// each block.
+/// Returns an upper bound on the bytes of the blocks of a number of entries: unpacked, with a slot for each frame and
+/// an empty end in each block.
 pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     let frames = entries.div_ceil(FRAME as u64);
     let frame_bytes = (SLOT_BYTES + FRAME * 4) as u64;
@@ -89,7 +90,8 @@ fn bits_of(value: u32) -> u32 {
 
 /// Returns the cheapest encoding of these differences: bytes, width, and bytes of an outlier.
 fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
-    // Four counters at once: most differences have about the same width, and increments of one counter would wait for each other.
+    // Four counters are used: most differences have about the same width, and increments of one counter would depend
+    // on each other.
     let mut counts_of = [[0u32; 33]; LANES];
     let (rounds, _) = differences.as_chunks::<LANES>();
     for round in rounds {
@@ -347,11 +349,11 @@ impl Unpacker {
         &self.values[(entries.start - start) as usize..(entries.end - start) as usize]
     }
 
-    /// Unpacks the first of the entries `wanted` from `blocks`, and as many after it as fit; returns `false` where it lies past
-    /// all blocks. With the same blocks, later calls must ask for later entries.
+    /// Unpacks the first of the entries `wanted` from `blocks`, and as many after it as fit; returns `false` if that
+    /// entry is after all blocks. With the same blocks, later calls must request later entries.
     ///
     /// # Errors
-    /// [`Error::BadGraph`] where blocks are not as a [`Packer`] writes them, or entries are no vertices.
+    /// [`Error::BadGraph`] if a [`Packer`] did not write the blocks, or entries are beyond the last vertex.
     pub fn unpack(&mut self, csr: &Csr, blocks: &[u8], wanted: Range<u64>) -> Result<bool> {
         let frame = frame_of(wanted.start);
         loop {

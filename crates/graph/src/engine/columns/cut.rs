@@ -1,7 +1,8 @@
 //! Cuts rows into columns.
 //!
 //! Each worker walks over a part of the vertices in order and appends edges to buffers of their columns: 256 edges become a
-//! packed frame, frames fill a chunk, and a full chunk stays in memory while there is room, or is appended to the worker's file.
+//! packed frame, frames fill a chunk, and a full chunk stays in memory while there is space, or is appended to the
+//! worker's file.
 
 use std::{ops::Range, sync::Mutex};
 
@@ -33,7 +34,7 @@ pub(super) enum Place {
     Flash { number: u32 },
 }
 
-/// Returns the memory of cutting into `columns`, without chunks that stay.
+/// Returns the memory for cutting edges into `columns`, without the chunks that stay in memory.
 pub(super) fn memory_bytes(plan: &ColumnPlan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
     let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
@@ -130,7 +131,7 @@ impl ChunkSpace {
 
 /// The output of one worker: the edges of its part of all vertices.
 pub(super) struct Cut {
-    /// The number of the part's first sender.
+    /// The number of the first sender of the part.
     pub first_sender: u64,
     /// Chunks of each column, in order.
     pub chunks: Vec<Vec<PackedChunk>>,
@@ -140,7 +141,8 @@ pub(super) struct Cut {
     _lists: Reservation,
 }
 
-/// Returns the memory of a chunk's place, and of its buffer or checksum, in lists whose capacity may be twice their length.
+/// Returns the memory of the location of a chunk, and of its buffer or checksum, in lists whose capacity may be twice
+/// their length.
 pub(super) fn listed_bytes(plan: &ColumnPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
     2 * (size_of::<PackedChunk>() + other) as u64
@@ -152,7 +154,7 @@ fn open_bytes(columns: usize) -> u64 {
 
 /// The buffer of a column.
 struct OpenColumn {
-    /// Keys that do not fill a frame yet.
+    /// Keys of an incomplete frame.
     keys: usize,
     chunk: Buffer,
     filled: usize,
