@@ -173,7 +173,7 @@ fn answer(
     Ok(Outcome { rows: top, sentence_aside, notice, how, ..outcome }.tell(&session.options)?)
 }
 
-/// Checks the output before hours of work and not after.
+/// The output is checked before the work, which may take hours.
 fn check_output(session: &Session, asked: &AlgorithmArgs) -> Result<()> {
     let Some(path) = &asked.output else { return Ok(()) };
     if path == Path::new("-") && asked.top.is_some() {

@@ -19,7 +19,7 @@ use crate::{
     terminal,
 };
 
-/// Runs a command on nodes, and says whether all ended with 0.
+/// Runs a command on nodes; returns whether all processes ended with exit code 0.
 pub fn run(options: Everywhere, words: &RunCommand) -> Result<bool> {
     if words.program.starts_with("store:") {
         bail!("{} is not a program: pass the input of a command with --input {0}", words.program);

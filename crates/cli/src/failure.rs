@@ -37,7 +37,8 @@ fn is_without_threads(panic: &str) -> bool {
         .any(|words| panic.contains(words))
 }
 
-/// Ends the process with an error if a panic means that the system starts no more threads; a node goes on, without the task.
+/// Ends the process with an error if a panic means that the system starts no more threads; a node continues without
+/// the task.
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(

@@ -1,4 +1,4 @@
-//! `inshore kernel`: modules of WebAssembly in the store and on nodes, and run over files.
+//! `inshore kernel`: manages WebAssembly modules in the store and on nodes, and runs them over files.
 //!
 //! `new` and `build` are in `kernel_new`.
 
@@ -26,7 +26,7 @@ use crate::{
     terminal,
 };
 
-/// What kind of result a module has, in words.
+/// Describes the kind of a module's result.
 pub fn told(result: WasmResult) -> &'static str {
     match result {
         WasmResult::InOrder => "results in order",
@@ -98,7 +98,7 @@ pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
         let counters = json!({ "command": "kernel run", "report": ran.report, "summary": ran.done });
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
     }
-    // The result alone, unless more is asked for.
+    // Without further options only the result is printed.
     ran.options.quiet |= words.output.is_none();
     ran.tell(|report, done| {
         let module = &done.answer.module;

@@ -22,7 +22,7 @@ use crate::{
     outcome::{print_json, print_line},
 };
 
-/// Targets of Rust without a system, the first that is installed is taken.
+/// Rust targets without an operating system; the first installed one is used.
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
 
 const RUST_SDK: [(&str, &str); 2] = [
@@ -68,7 +68,7 @@ strip = true
     )
 }
 
-/// Vectors of 128 bits: the sandbox has them.
+/// The sandbox supports vectors of 128 bits.
 const CARGO_CONFIG: &str = "\
 [target.'cfg(target_arch = \"wasm32\")']
 rustflags = [\"-C\", \"target-feature=+simd128,+bulk-memory\"]
@@ -174,12 +174,12 @@ pub fn build(options: &Everywhere, words: &Build) -> Result<()> {
     Ok(())
 }
 
-/// A tool, as the environment or habit names it.
+/// Returns the command of a tool: from the environment variable, or the default name.
 fn tool(variable: &str, name: &str) -> OsString {
     env::var_os(variable).unwrap_or_else(|| name.into())
 }
 
-/// Runs a tool that says what is wrong on standard error.
+/// Runs a tool, which reports errors on standard error.
 fn run(command: &mut Command, missing: &str) -> Result<()> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run {shown}: {missing}"))?;
@@ -206,7 +206,7 @@ fn build_rust(folder: &Path) -> Result<Module> {
     };
     let mut cargo = Command::new(tool("CARGO", "cargo"));
     cargo.args(["build", "--release", "--target", target]).current_dir(folder);
-    // Where the module lies, whatever the user's habits are.
+    // The location of the module, independent of the user's configuration.
     cargo.arg("--target-dir").arg(folder.join("target"));
     run(&mut cargo, missing)?;
     let made = folder.join("target").join(target).join("release");

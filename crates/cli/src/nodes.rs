@@ -1,4 +1,4 @@
-//! Commands on nodes: serving, credentials, and what `--node` makes of other commands.
+//! Commands on nodes: serving, credentials, and the effect of `--node` on other commands.
 
 use std::{
     collections::BTreeMap,
@@ -36,12 +36,12 @@ use crate::{
     terminal,
 };
 
-/// Whether the command is meant for nodes.
+/// Returns whether the command runs on nodes.
 pub fn are_named(options: &Everywhere) -> bool {
     !options.node.is_empty()
 }
 
-/// Refuses `--node` where a command knows nothing of nodes.
+/// Refuses `--node` for a command that does not run on nodes.
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
@@ -113,7 +113,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
     Ok(serving.stop()?)
 }
 
-/// Begins to log what the node does.
+/// Begins to log the actions of the node.
 fn log(how: Log) {
     let lines = tracing_subscriber::fmt().with_writer(terminal::stderr).with_target(false).with_ansi(false);
     match how {
@@ -123,7 +123,7 @@ fn log(how: Log) {
     }
 }
 
-/// The name and path of a program that is allowed.
+/// Parses the name and path of an allowed program.
 fn program(allowed: &str) -> Result<(String, PathBuf)> {
     let (name, path) = match allowed.split_once('=') {
         Some((name, path)) => (name, PathBuf::from(path)),
@@ -170,7 +170,7 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
     Ok(())
 }
 
-/// A name that becomes a part of a file's.
+/// Checks a name that becomes a part of a file name.
 fn checked_name(name: &str) -> Result<&str> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_good) {
@@ -245,7 +245,7 @@ fn warn(options: &Everywhere, warning: &str) {
     }
 }
 
-/// Makes ready to speak with the nodes that were named.
+/// Creates the client of the nodes that `--node` names.
 pub fn connect(options: &Everywhere) -> Result<Nodes> {
     if options.node.is_empty() {
         bail!("no nodes are given: use --node HOST,HOST:PORT,...");
@@ -259,7 +259,7 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
     Ok(Nodes::new(ClientConfig { silence, deadline, ..config })?)
 }
 
-/// How nodes are asked, as the options say.
+/// Returns the options of requests to nodes.
 pub fn run_options(options: &Everywhere) -> RunOptions {
     let habits = RunOptions::default();
     RunOptions {
@@ -271,7 +271,7 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
     }
 }
 
-/// Says which nodes were lost, and what was not read, where copies or a partial answer did.
+/// Reports lost nodes, and data that was not read, if replicas or a partial answer made up for them.
 pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
     if options.quiet {
         return;
@@ -294,7 +294,7 @@ pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
     }
 }
 
-/// What nodes did, for `--explain`.
+/// Describes the work of nodes, for `--explain`.
 pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
     let told = gathered.nodes.iter().map(|node| {
         let lost = node.lost.as_ref().map_or(String::new(), |why| format!(", lost: {why}"));
@@ -311,7 +311,7 @@ pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
     told.chain(gathered.here.iter().map(|here| ("this machine", done_here(here)))).collect()
 }
 
-/// What this machine did itself, and why no more.
+/// Describes the part of the work that this machine did, and the reason why the part was not larger.
 fn done_here(here: &HereCost) -> String {
     let HereCost { pieces, bytes, nodes_bytes_per_second: nodes, why, .. } = here;
     let speed = |bytes: f64| format!("{}/s", format_bytes(bytes as u64));
@@ -325,7 +325,7 @@ fn done_here(here: &HereCost) -> String {
     format!("{did}: {why}{speeds}")
 }
 
-/// Drops what is outdated, and says what that was.
+/// Removes outdated generations, and reports them.
 pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
     if words.keep.is_some() && words.names.len() != 1 {
         bail!("--keep is the id of one dataset: give its name");

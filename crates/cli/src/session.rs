@@ -89,7 +89,7 @@ impl Session {
         check_stdout_is_free(&self.options, output)
     }
 
-    /// Starts a job in the requested budget, and draws its progress if a person can see it.
+    /// Starts a job in the requested budget, and draws its progress on a terminal.
     pub fn start(&self) -> Result<Run> {
         Ok(run(self.job()?, &self.options))
     }
@@ -116,7 +116,7 @@ impl Session {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
-                    // A dataset needs a store: the error says so.
+                    // The error says that a dataset needs a store.
                     Store::open_folders(std::slice::from_ref(&self.folder))?;
                 }
                 check_readable(path)?;
@@ -126,7 +126,7 @@ impl Session {
     }
 }
 
-/// Opens a file that a command is going to read, to fail as the command would; leaves standard input alone.
+/// Opens a file that a command will read, so that errors are reported early; standard input is not opened.
 fn check_readable(path: &Path) -> Result<()> {
     let failed = |error| Error::io("open", path, error);
     if path == Path::new("-") {
@@ -158,7 +158,7 @@ pub fn budget(options: &Everywhere) -> Budget {
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
 }
 
-/// Starts a job that needs no store, begins to listen for signals, and draws its progress if a person can see it.
+/// Starts a job that needs no store, begins to listen for signals, and draws its progress on a terminal.
 #[cfg(feature = "nodes")]
 pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
     let context = plain_context(options)?;

@@ -27,7 +27,7 @@ use crate::{
     terminal,
 };
 
-/// Rows that are shown to a person.
+/// The number of rows that are printed on a terminal.
 const SHOWN_ROWS: usize = 40;
 
 pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
@@ -70,7 +70,7 @@ pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
     })
 }
 
-/// The use of rows that go to no file.
+/// The use of rows without an output file.
 enum Shown {
     /// They are counted.
     Nothing,

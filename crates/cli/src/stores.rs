@@ -125,7 +125,7 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
     print_table(&header, &files.iter().map(row).collect::<Vec<_>>())
 }
 
-/// What a file that is put is called.
+/// Returns the name of the dataset for a file.
 fn name_of(words: &Put) -> Result<String> {
     let is_stdin = words.file == Path::new("-");
     Ok(match (&words.name, words.file.file_name()) {
@@ -167,9 +167,9 @@ pub fn put(options: Everywhere, words: &Put) -> Result<()> {
     told.with_context(|| format!("{name} is stored, but the message on standard output failed"))
 }
 
-/// Lets a pipe hold more than its 64 KiB, so that whoever writes into it waits less often.
+/// Lets a pipe hold more than its 64 KiB, so that the writer waits less often.
 fn widen(pipe: &impl AsFd) {
-    // What is no pipe, or may not be wider, stays as it is.
+    // Errors are ignored: other files, and pipes at their limit, are not changed.
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
 }
 
@@ -188,7 +188,7 @@ pub fn get(options: Everywhere, words: &Get) -> Result<()> {
     })
 }
 
-/// Removes datasets for a command, and tells what is done with each.
+/// Removes datasets for a command, and prints the result for each.
 pub fn rm(command: &'static str, options: Everywhere, names: &[String]) -> Result<()> {
     let request = Request::new(RemoveDatasets {}, names);
     let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
@@ -214,7 +214,7 @@ pub fn seal(session: &Session, names: &[String]) -> Result<()> {
     for_each(session, "store seal", "sealed", names, |name| store.seal(name))
 }
 
-/// Does something to each dataset; tells of those where it could not be done and fails at the end if there were any.
+/// Runs an action on each dataset; reports each failure, and returns an error at the end if there was one.
 fn for_each(
     session: &Session,
     command: &'static str,
@@ -268,7 +268,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
     if kept.is_empty() { Ok(()) } else { print_kept(&kept) }
 }
 
-/// What interrupted jobs left, for the same command with --resume.
+/// Prints the kept work of interrupted jobs, with which the same command with --resume continues.
 fn print_kept(kept: &[Kept]) -> Result<()> {
     let header = [
         ("kept", Align::Left),
@@ -306,7 +306,7 @@ fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
     print_table(&header, &rows.collect::<Vec<_>>())
 }
 
-/// Whether all is whole, or mended.
+/// Verifies datasets; returns true if there was no damage, or all damage was repaired.
 pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool> {
     let mut run = session.start()?;
     let findings = session.store()?.verify(&run.job, names, repair)?;

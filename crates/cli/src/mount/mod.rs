@@ -97,7 +97,7 @@ fn config(arguments: &args::Mount) -> Config {
     config
 }
 
-/// Returns the slots of the cache in a budget of so many bytes.
+/// Returns the number of cache slots in a budget of this size.
 fn slots(budget_bytes: u64) -> Result<usize, Error> {
     if budget_bytes < SMALLEST_BYTES {
         let what = "store mount".to_string();
@@ -107,7 +107,7 @@ fn slots(budget_bytes: u64) -> Result<usize, Error> {
     Ok((free / SLOT_BYTES as u64).clamp(*SLOTS.start(), *SLOTS.end()) as usize)
 }
 
-/// Refuses a mountpoint that is no empty folder, and a machine without FUSE.
+/// Refuses a mountpoint other than an empty folder, and a machine without FUSE.
 fn check_mountpoint(mountpoint: &Path) -> Result<()> {
     let place = mountpoint.display();
     match fs::metadata(mountpoint) {
@@ -159,11 +159,11 @@ fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Resu
     mounted.join().context("the file system failed")
 }
 
-/// Detaches the mount from the tree of folders and waits a short time for processes with open files: they get errors when this
-/// process ends.
+/// Detaches the mount from the tree of folders and waits a short time for processes with open files, which get errors
+/// once this process ends.
 fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> Result<()> {
     let place = mountpoint.display();
-    // Another process may have unmounted it already, and mounted something else.
+    // Another process may have unmounted this mount, and mounted another file system.
     if device.is_some() && fs::metadata(mountpoint).map(|root| root.dev()).ok() == device {
         detach(mountpoint).with_context(|| format!("cannot unmount {place}"))?;
     }
