@@ -1,4 +1,4 @@
-//! N-grams counted where the samples lie.
+//! Counts n-grams on the nodes that store the samples.
 //!
 //! Each node counts the n-grams of its pieces and answers with all of them, in order; here the answers are merged as they come, and
 //! equal ones add up.
@@ -27,7 +27,7 @@ use crate::{
 };
 
 const KIND: &str = "count-grams";
-/// N-grams that are given at once.
+/// The number of n-grams in a batch.
 const BATCH_ROWS: usize = 64 << 10;
 
 /// The work of counting n-grams, for a node.
@@ -65,13 +65,13 @@ fn arguments() -> Value {
 }
 
 impl Profiles {
-    /// Makes profiles of labelled samples on nodes, as [`Profiles::train`] does here.
+    /// Computes profiles of labelled samples on nodes, as [`Profiles::train`] does locally.
     ///
-    /// Memory here: 48 bytes for each different n-gram of a language, and a batch of each node's answer.
+    /// Memory on this machine: 48 bytes for each different n-gram of a language, and a batch of each node's answer.
     ///
     /// # Errors
-    /// As [`Profiles::train`] and [`nodes::run_on_nodes`]. A node that is lost in the middle of its answer, whose pieces no other has,
-    /// is an error even where a partial answer would do.
+    /// The errors are those of [`Profiles::train`] and [`nodes::run_on_nodes`]. If a node is lost during its answer
+    /// and its pieces have no other replica, that is an error even if partial answers are allowed.
     pub fn train_on_nodes(
         nodes: &Nodes,
         context: &Context,

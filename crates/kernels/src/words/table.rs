@@ -1,4 +1,4 @@
-//! This module is a table of words and counts in a fixed amount of memory.
+//! This module counts words in a table of fixed memory.
 //!
 //! ```text
 //!   front   [ word of up to 15 bytes with its length | count ] ...       two places for each hash, in a core's cache
@@ -102,7 +102,7 @@ impl Table {
         before.count == 0 || self.wait(before, place)
     }
 
-    /// Lets an evicted word wait; if there is no room, puts the word back.
+    /// Queues an evicted word; if the queue is full, puts the word back.
     fn wait(&mut self, short: ShortWord, place: usize) -> bool {
         if self.waiting.len() == WAITING && !self.insert_waiting() {
             let pair = &mut self.front.typed_mut::<Pair>()[place];
