@@ -122,7 +122,7 @@ impl Headers {
 #[derive(Debug)]
 enum Refs {
     Here(Vec<ExtentRef>),
-    /// The references lie in a file of their own.
+    /// The references are in a separate file.
     Listed(CheckedFile),
 }
 
@@ -187,7 +187,7 @@ impl CheckedFile {
         }
     }
 
-    /// Returns the file of the references, if they lie in a file of their own.
+    /// Returns the file of the references, if they are in a separate file.
     pub(crate) fn list(&self) -> Option<&CheckedFile> {
         match &self.map().refs {
             Refs::Here(_) => None,

@@ -182,8 +182,8 @@ impl Superblock {
             && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
-    /// Returns true if this superblock is the same as `other` or a successor. The other one may then have changes of
-    /// its own that were never acknowledged, but no acknowledged ones: every device of the log knows an acknowledged
+    /// Returns true if this superblock is the same as `other` or a successor. The other branch may then have changes
+    /// that were never acknowledged, but no acknowledged changes: every device of the log knows an acknowledged
     /// change, or the change began a branch.
     pub fn descends_from(&self, other: &Superblock) -> bool {
         other.branches.last().is_none_or(|branch| self.branches.contains(branch))

@@ -74,7 +74,7 @@ impl Shared {
             change.write_superblock(&mut next)?;
         }
         self.registry.meet_on(folders(&change.devices));
-        // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
+        // From here on the device belongs to the store, with its own superblock, and may hold the log.
         let change = change.commit_superblock(next).change();
         let superblock = change.log.superblock.clone();
         // A known device may have lost its copy of the log.
@@ -111,7 +111,7 @@ impl Shared {
         let mut next = change.log.superblock.clone();
         let entry = next.devices.iter_mut().find(|entry| entry.number == number);
         entry.ok_or(Error::NoDevice { number })?.is_leaving = is_leaving;
-        // The log is begun anew, so that no part of it stays on the device.
+        // A new log is begun, so that no part of the log stays on the device.
         change.commit_new_log(next, Urgency::Needed)
     }
 
