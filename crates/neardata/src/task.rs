@@ -142,7 +142,7 @@ pub trait Reply: Send {
     /// since nodes send nothing before the first batch.
     ///
     /// # Errors
-    /// As [`Reply::batch`].
+    /// The errors are those of [`Reply::batch`].
     fn begun(&mut self, _columns: &SchemaRef) -> Result<(), Failure> {
         Ok(())
     }
@@ -267,7 +267,7 @@ pub trait Portable: Kernel + Sized {
     /// Creates the kernel for a client that runs shards itself.
     ///
     /// # Errors
-    /// As [`Self::of_arguments`].
+    /// The errors are those of [`Self::of_arguments`].
     fn for_client(arguments: &Value) -> Result<Self, Self::Error> {
         Self::of_arguments(arguments)
     }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A node pulls shards and answers them in that order. The answers are therefore merged by taking from each
-//! stream in the order of shards. Answers of a node that is ahead wait on this machine as far as memory is
-//! free; beyond that, the flow control window of the connection stops the node.
+//! stream in the order of shards. Answers of a node that is ahead wait on this machine while memory is free; after
+//! that, the flow control window of the connection stops the node.
 //!
 //! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). The shard in work continues
 //! from the position up to which it was taken. The same happens to the shards of a node that answers but makes
@@ -147,7 +147,7 @@ fn consume_all<K: Portable>(
 /// Memory: as [`run_on_nodes`], and the bytes of the range, which are not reserved.
 ///
 /// # Errors
-/// As [`run_on_nodes`].
+/// The errors are those of [`run_on_nodes`].
 pub fn read_from_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -539,7 +539,7 @@ impl Gather {
         Ok(())
     }
 
-    /// Passes over a row of a shard of which no more is wanted; such rows must also come to an end.
+    /// Skips a row of a shard whose rest is not needed; such rows must also come to an end.
     fn pass_over(&mut self, attempt: usize, row: &PartRow) -> Result<()> {
         let shard = row.number as usize;
         let bytes = self.run.shards[shard].piece.bytes;
@@ -639,7 +639,7 @@ impl Gather {
         }
     }
 
-    /// Records that no more of a shard is wanted.
+    /// Records that the rest of a shard is not needed.
     fn end_of(&mut self, number: usize, is_skipped: bool) {
         self.beginning.clear();
         if is_skipped {

@@ -130,7 +130,7 @@ pub(super) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> Stri
     ))
 }
 
-/// Returns the generations of a name to drop: a mark or a higher number outdates a generation. If several
+/// Returns the generations of a name to drop: a removal mark or a higher number makes a generation outdated. If several
 /// generations remain, `keep` selects the generation that stays.
 ///
 /// # Errors

@@ -237,7 +237,7 @@ impl Lanes {
         self.helps.tell_costs(&self.run, gathered);
     }
 
-    /// Does the work of one thread on this machine until the job is over.
+    /// Runs one local worker thread until the job is over.
     pub fn work<K>(&self, budget: Budget, arguments: &Value)
     where
         K: Portable,
@@ -493,7 +493,8 @@ impl Iterator for HelpPieces {
 }
 
 impl Help {
-    /// Creates the help with half of the free memory (all of it with `takes_all_memory`). Returns `None` if the
+    /// Creates the local worker of a job with half of the free memory (all of it with `takes_all_memory`). Returns
+    /// `None` if the
     /// memory is too small.
     pub(in crate::nodes) fn new(
         run: &Arc<Run>,

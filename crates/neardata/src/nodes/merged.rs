@@ -112,7 +112,7 @@ impl<R: InOrder> Merged<R> {
     /// Begins to merge and waits for the first rows of all streams.
     ///
     /// # Errors
-    /// As [`Merged::next`].
+    /// The errors are those of [`Merged::next`].
     pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
         let (heads, lost, repeated) = (Vec::new(), BTreeMap::new(), Vec::new());
         let mut merged = Merged { streams, how, heads, lost, repeated, set_aside: 0 };
@@ -158,7 +158,7 @@ impl<R: InOrder> Merged<R> {
     /// Returns the batch with the next row, or `None` at the end.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// The errors are those of [`Self::next`].
     pub fn first(&mut self) -> Result<Option<&R>> {
         self.refill()?;
         let least = self.least_two().map(|(least, _)| least);
@@ -172,7 +172,7 @@ impl<R: InOrder> Merged<R> {
     /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// The errors are those of [`Self::next`].
     pub fn next_together(&mut self) -> Result<Vec<(&R, Range<usize>)>> {
         self.refill()?;
         let last = |head: &Head<R>| head.rows.as_ref().map(|rows| rows.rows() - 1);

@@ -137,7 +137,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const EVENTS: usize = 256;
 
 impl Nodes {
-    /// Follows chains of pages through a file from each of `starts`, all at once.
+    /// Follows chains of pages through a file from each of `starts`, concurrently.
     ///
     /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one
     /// page in flight for each chain if the client follows the pointers.
