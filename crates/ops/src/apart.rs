@@ -15,7 +15,7 @@
 //! memory of the task, which lies within the memory of the node. The memory is split into three parts:
 //!
 //! - [`own_bytes`] for the program itself and for memory that no budget counts;
-//! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches on their way to the node;
+//! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches in flight to the node;
 //! - the rest for the job.
 //!
 //! A message to the node has a header and a payload. The header holds the kind (u8), then as little-endian
@@ -71,14 +71,14 @@ pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
 
-/// Returns the number of threads for which a quarter of this memory has room; at least [`THREADS_MIN`].
+/// Returns the number of threads whose memory fits a quarter of this memory; at least [`THREADS_MIN`].
 fn threads_within(bytes: u64) -> usize {
     ((bytes / 4).saturating_sub(own_bytes(0)) / (2 * MIB)).max(THREADS_MIN as u64) as usize
 }
 
 const THREADS_MIN: usize = 2;
 
-/// The least memory for batches on their way to the client.
+/// The least memory for batches in flight to the client.
 pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
 const ANSWER_PART: u64 = 8;
 const ANSWER_BYTES_MAX: u64 = 320 * MIB;
@@ -562,7 +562,8 @@ fn shortened(words: &str) -> String {
     }
 }
 
-/// Reads the order, and returns the length of its text. The node sends nothing more before the first request.
+/// Reads the first message with the task, and returns the length of its text. The node sends nothing more before the
+/// first request.
 fn ordered(socket: &UnixStream) -> Option<(Order, u64)> {
     let mut counted = Counted { from: socket, bytes: 0 };
     let order = Order::deserialize(&mut serde_json::Deserializer::from_reader(BufReader::new(&mut counted)));

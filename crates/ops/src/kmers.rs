@@ -16,8 +16,8 @@
 //! If nodes are slow, the client fetches pieces that no node has begun, and counts them as one more node
 //! would.
 //!
-//! If a node is lost, other nodes count its pieces anew, and the client skips their answers up to the last
-//! k-mer that was taken.
+//! If a node is lost, other nodes count its pieces again, and the client skips their answers up to the last k-mer
+//! that was used.
 //!
 //! Cost: each distinct k-mer of a node goes over the network once, with its count, in 3 to 4 bytes for k = 25
 //! ([`inshore_tables::pack_kmers`]). For comparison, a base of a read takes one byte in FASTA and two in

@@ -798,9 +798,9 @@ pub fn run_wasm_on_nodes(
             }
         };
         match why {
-            // The partial state is discarded: another node starts anew.
+            // The partial state is discarded: another node starts from the beginning.
             Some(error) => streams.replace(stream, &error)?,
-            // A stream without a summary is that of a task that pulled nothing: there is no state to merge.
+            // A stream without a summary belongs to a task that pulled no shard: there is no state to merge.
             None => {
                 if let Some(told) = streams.summary(stream) {
                     let told = WasmSummary::deserialize(told).unwrap_or_default();

@@ -150,7 +150,7 @@ impl Operation for TrainLanguage {
     }
 }
 
-/// Returns the named tables, or the table that was handed over.
+/// Returns the named tables, or the table that was passed in memory.
 fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
     match inputs {
         [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),
