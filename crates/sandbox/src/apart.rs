@@ -1,5 +1,5 @@
-//! This module runs work of our own program in a worker process that can be killed: work on requests of clients,
-//! whose memory and time nobody can predict.
+//! This module runs work of our own program in a worker process that can be killed: work on requests of clients, with
+//! unpredictable memory and time.
 //!
 //! ```text
 //!   our process                              our program once more

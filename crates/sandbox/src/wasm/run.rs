@@ -222,8 +222,8 @@ impl WasmRun {
         self.result
     }
 
-    /// Sends the module a block that begins at `offset` of the source, and hands over the bytes that the module has
-    /// emitted by then, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
+    /// Sends the module a block that begins at `offset` of the source, and passes on the bytes that the module has
+    /// emitted so far, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
     /// be in flight. Costs one copy of the block.
     ///
     /// # Errors
@@ -293,7 +293,7 @@ impl WasmRun {
         }
     }
 
-    /// Waits until the module is done with all blocks, and hands over the emitted bytes.
+    /// Waits until the module has processed all blocks, and passes on the emitted bytes.
     ///
     /// # Errors
     /// The errors of [`WasmRun::block`].
@@ -338,7 +338,7 @@ impl WasmRun {
         self.give(CallKind::Merge, state)
     }
 
-    /// Has a module with a [state](WasmResult::State) finish, hands over the rest of the result, and ends the module.
+    /// Has a module with a [state](WasmResult::State) finish, passes on the rest of the result, and ends the module.
     ///
     /// # Errors
     /// The errors of [`WasmRun::block`].
