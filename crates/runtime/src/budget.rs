@@ -57,7 +57,8 @@ impl Budget {
         self.0.memory_bytes
     }
 
-    /// Returns true if the budget was cut out of another one. A user who set that one does not know of this part.
+    /// Returns true if the budget was cut out of another one. The user set the whole budget, and does not know of
+    /// this part.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }
