@@ -133,7 +133,7 @@ pub fn run_on<O: Operation>(
     Ok(Ran { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 
-/// Where jobs are started.
+/// The store, or the options without one, on which jobs start.
 enum Jobs {
     OnStore(Session),
     #[cfg(feature = "nodes")]

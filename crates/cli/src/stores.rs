@@ -27,7 +27,7 @@ use crate::{
     terminal,
 };
 
-/// What a pipe holds at most.
+/// The capacity of the pipe in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
@@ -242,7 +242,7 @@ fn for_each(
     Ok(())
 }
 
-/// What `store jobs` tells.
+/// The output of `store jobs`.
 #[derive(Serialize)]
 struct Work {
     jobs: Vec<JobUsage>,

@@ -52,7 +52,7 @@ enum Printer<'a> {
     Json(JSON<Out<'a>>),
 }
 
-/// What was found in a text.
+/// The matches in a text.
 struct Seen {
     has_match: bool,
     lines: u64,

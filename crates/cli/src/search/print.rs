@@ -45,9 +45,9 @@ pub struct Style {
     /// The most printed lines of a file.
     pub max_count: u64,
     pub include_zero: bool,
-    /// Somebody is watching.
+    /// True if results are printed immediately, for a terminal.
     pub at_once: bool,
-    /// Of every binary file it is told that it matches; else of those only that the user named.
+    /// True if every matching binary file is reported; otherwise only files that the user named are reported.
     pub binary_is_named: bool,
 }
 
@@ -123,7 +123,8 @@ impl<'a> Printer<'a> {
         let quits = found.nul.is_some() && !(whose.is_named || self.style.binary_is_named);
         match self.style.shown {
             Shown::Nothing | Shown::Paths | Shown::PathsWithout => {
-                // As where lines are shown: those before a NUL byte count, and those behind it only where nothing ends there.
+                // As for printed lines, lines before a NUL byte count, and lines after it only if the search does not
+                // end there.
                 let has_match = found.line_count > 0 || found.matches_behind_nul && !quits;
                 if !has_match {
                     self.state.is_left |= quits;
