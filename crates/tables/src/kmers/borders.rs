@@ -86,7 +86,7 @@ impl KmerBorders {
         let old = self.codes.capacity();
         if wanted > old {
             let new = wanted.max(2 * old).max(CODES_MIN);
-            // Both are there while one is copied.
+            // During the copy both lists exist.
             self.memory.resize(((old + new) * size_of::<u128>()) as u64)?;
             self.codes.reserve_exact(new - self.codes.len());
             self.memory.resize((self.codes.capacity() * size_of::<u128>()) as u64)?;
@@ -94,7 +94,7 @@ impl KmerBorders {
         Ok(())
     }
 
-    /// How many there are.
+    /// Returns the number of k-mers.
     pub fn kmers(&self) -> u64 {
         self.kmers
     }
