@@ -325,7 +325,7 @@ impl Graph {
 /// Lists the graphs of a store, by name.
 ///
 /// # Errors
-/// As [`Graph::open`].
+/// The errors are those of [`Graph::open`].
 pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
     let mut graphs = Vec::new();
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {

@@ -62,7 +62,7 @@ pub fn run<P: VertexProgram>(
 /// in-edges, a superstep pulls along those of waiting vertices if that reads less.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors are those of [`run`].
 pub fn search<P: SearchProgram>(
     graph: &Graph,
     job: &Job,

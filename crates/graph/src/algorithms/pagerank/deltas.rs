@@ -134,7 +134,7 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
 /// Runs PageRank with a vertex tolerance.
 ///
 /// # Errors
-/// As [`super::pagerank`].
+/// The errors are those of [`super::pagerank`].
 pub(super) fn pagerank(
     graph: &Graph,
     job: &Job,
