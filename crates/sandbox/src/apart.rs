@@ -292,7 +292,7 @@ pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, 
     }
 }
 
-/// Becomes a worker in a program that knows by its arguments `args` that it was started as one. If the allocator is a
+/// Runs as a worker, in a program that was started as one with the arguments `args`. If the allocator is a
 /// [`LimitedAllocator`](crate::LimitedAllocator), the limit is exact for large allocations.
 pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) -> ! {
     main(args, true, doing, work)

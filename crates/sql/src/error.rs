@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The budget or the store refused, or somebody asked to stop.
+    /// The budget or the store refused, or the job was cancelled.
     #[error(transparent)]
     Store(inshore_store::Error),
     /// A file could not be read, or the result not be written.

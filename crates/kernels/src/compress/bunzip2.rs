@@ -39,7 +39,8 @@ const SYMBOLS_MAX: usize = 258;
 const CODE_BITS_MAX: u32 = 20;
 /// Limits the codes that one look-up finds.
 const WIDE_BITS: u32 = 10;
-/// Splits a word of a table by pairs: the row below, the number of the pair above; the other way round while the
+/// Splits a table word that represents pairs: the row below, the number of the pair above; the other way round while
+/// the
 /// table is made.
 const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;

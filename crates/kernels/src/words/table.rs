@@ -6,8 +6,8 @@
 //!   arena   [ hash u64 | count u64 | length u32 | word | up to 8 ] ...   entries in the order of their first occurrence
 //! ```
 //!
-//! A new word in the front replaces the second of the two words at its place, the rarer one. Evicted words wait until
-//! there are some: then the slots of all are looked up, and their entries, before the first word is inserted, so that
+//! A new word in the front replaces the second of the two words at its place, the rarer one. Evicted words are
+//! inserted in batches: the slots and entries of a batch are looked up before its first word is inserted, so that
 //! cache misses overlap.
 
 use std::hint::black_box;

@@ -32,7 +32,7 @@ pub(crate) struct Formation<O: Operation> {
     map_suits: bool,
     /// Units of the input in the chunk, if runs are kept.
     units: Option<Units>,
-    /// Results since they were last taken.
+    /// The results since the last call that took results.
     pub done: Formed<O::Key>,
 }
 
