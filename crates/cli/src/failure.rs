@@ -150,7 +150,8 @@ mod tests {
     fn a_job_that_stopped_at_its_deadline_says_so_and_was_stopped_by_nobody() {
         let stopped = || anyhow::Error::from(store::Error::Cancelled).context("ranking");
         let over = at_deadline(stopped(), Deadline::after(Duration::ZERO));
-        let expected = "the deadline of 0 s is over: ranking\n  because: stopped before it was done";
+        let expected =
+            "the deadline of 0 s has passed: ranking\n  because: the job was stopped before it was done";
         assert!(over.to_string().starts_with(expected), "{over}");
         assert!(!over.chain().any(is_cancelled));
         for deadline in [None, Deadline::after(Duration::from_secs(3600))] {

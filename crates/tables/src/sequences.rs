@@ -401,8 +401,8 @@ mod tests {
             (b"@a\nAC\nGT\n", "record 1: expected '+' after one line of bases, got 'GT'"),
             (b"@a\nAC\n+\nIII\n", "record 1: expected 2 quality values, one for each base, got 3"),
             (b"@a\nAC\n+\nII\nx\n", "record 1: expected '@' at the beginning of a record, got 'x'"),
-            (b"@a\nAC\n+\nII\n@b\nAC\n", "test.fa: truncated: record 2 has no end"),
-            (b"@a\nAC\n+\nI", "test.fa: truncated: record 1 has no end"),
+            (b"@a\nAC\n+\nII\n@b\nAC\n", "test.fa: truncated: record 2 does not end"),
+            (b"@a\nAC\n+\nI", "test.fa: truncated: record 1 does not end"),
         ] {
             let error = read(text, 100, 100, 3).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

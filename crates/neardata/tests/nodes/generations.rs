@@ -77,7 +77,7 @@ fn a_dataset_that_was_put_anew_while_a_node_was_away_is_not_joined_with_what_tha
     let gone = members.go(2);
     let why = told(all.remove("doc").unwrap_err());
     assert!(why.contains("removed from 2 nodes, but") && why.contains(&gone), "{why}");
-    assert!(why.contains(&format!("`inshore store repair doc` drops what {gone} has of it")), "{why}");
+    assert!(why.contains(&format!("`inshore store repair doc` removes the rest from {gone}")), "{why}");
     put(&members.nodes(&[0, 1]), "new line\n", 2);
     members.come(2);
     let all = members.nodes(&[0, 1, 2]);
