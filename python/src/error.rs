@@ -310,7 +310,7 @@ impl Tells for ops::Error {
             #[cfg(feature = "text")]
             ops::Error::Kernel(error) => error.message(),
             ops::Error::OneOutput { inputs, .. } => {
-                format!("output is one file, and there are {inputs} inputs: expected one")
+                format!("output is one file, and {inputs} inputs are given: expected one")
             }
             _ => self.to_string(),
         }

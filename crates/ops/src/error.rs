@@ -120,7 +120,7 @@ pub enum Error {
         operation: &'static str,
     },
     /// The request has several inputs and one output file.
-    #[error("{} is one file, and there are {inputs} inputs", output.display())]
+    #[error("{} is one file, and {inputs} inputs are given", output.display())]
     OneOutput {
         /// The file.
         output: PathBuf,
