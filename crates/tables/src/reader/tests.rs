@@ -311,7 +311,7 @@ fn dictionary_columns_are_read_as_their_values() {
     let whole = batch([("id", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("name", Arc::new(long))]);
     let bytes = arrow_stream(&whole);
     let error = refusal("e.arrow", &bytes, &[("name", DataType::Utf8)]);
-    assert!(error.contains("an Arrow dictionary of") && error.contains("exceeds the 2 MiB"), "{error}");
+    assert!(error.contains("an Arrow dictionary of") && error.contains("exceeds the limit of 2 MiB"), "{error}");
     assert_eq!(read("e.arrow", &bytes, &[("id", DataType::UInt64)]).unwrap().num_rows(), 1);
 }
 
@@ -432,7 +432,7 @@ fn parquet_pages_above_a_quarter_of_the_budget_are_refused_by_name_and_size() {
         let bytes = parquet(&long, properties);
         let error = refusal("e.parquet", &bytes, &[("name", DataType::Utf8)]);
         assert!(error.contains("column 'name'") && error.contains("a Parquet page of"), "{error}");
-        assert!(error.contains("exceeds the 2 MiB"), "{error}");
+        assert!(error.contains("exceeds the limit of 2 MiB"), "{error}");
         assert!(read_with("e.parquet", &bytes, &[("name", DataType::Utf8)], 10, 64 << 20).is_ok());
     }
 }
@@ -528,7 +528,7 @@ fn arrow_batches_above_a_quarter_of_the_budget_are_refused_by_size() {
     {
         let bytes = arrow_file(&whole, compression);
         let error = refusal("e.arrow", &bytes, &id);
-        assert!(error.contains(what) && error.contains("2.3 MiB exceeds the 2 MiB"), "{error}");
+        assert!(error.contains(what) && error.contains("2.3 MiB exceeds the limit of 2 MiB"), "{error}");
         assert_eq!(read_with("e.arrow", &bytes, &id, 1000, 16 << 20).unwrap().num_rows(), 600_000);
     }
 }
@@ -537,7 +537,7 @@ fn arrow_batches_above_a_quarter_of_the_budget_are_refused_by_size() {
 fn a_csv_record_above_a_quarter_of_the_budget_is_refused_with_its_line() {
     let text = format!("a,b\n1,2\n3,\"{}", "x\n".repeat(3 << 20));
     let error = refusal("e.csv", text.as_bytes(), &[("a", DataType::UInt64)]);
-    assert!(error.contains("e.csv:3: a CSV record") && error.contains("exceeds the 2 MiB"), "{error}");
+    assert!(error.contains("e.csv:3: a CSV record") && error.contains("exceeds the limit of 2 MiB"), "{error}");
 }
 
 /// A dictionary of one long string and a million rows that point to it would be 1 TiB of text; here it is 50 MiB.
