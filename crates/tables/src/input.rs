@@ -755,7 +755,7 @@ mod tests {
         for packed in [wide.clone(), [zstd(b"narrow"), wide].concat()] {
             assert!(read(&packed, 64 << 20).is_ok());
             let error = read(&packed, 63 << 20).unwrap_err().to_string();
-            assert!(error.contains("a zstd window of 16 MiB exceeds the 15.8 MiB"), "{error}");
+            assert!(error.contains("a zstd window of 16 MiB exceeds the limit of 15.8 MiB"), "{error}");
         }
     }
 

@@ -232,7 +232,7 @@ mod tests {
     fn a_line_longer_than_a_block_is_refused_with_its_number_and_size() {
         let text = b"short\nlonger than ten\nshort\n";
         let error = blocks(text, 10).unwrap_err().to_string();
-        assert!(error.contains("edges.txt:2: a line of 11 bytes exceeds the 10 bytes"), "{error}");
+        assert!(error.contains("edges.txt:2: a line of 11 bytes exceeds the limit of 10 bytes"), "{error}");
         assert_eq!(blocks(text, 16).unwrap(), naive(text));
     }
 

@@ -311,7 +311,10 @@ fn dictionary_columns_are_read_as_their_values() {
     let whole = batch([("id", Arc::new(UInt64Array::from(vec![1])) as ArrayRef), ("name", Arc::new(long))]);
     let bytes = arrow_stream(&whole);
     let error = refusal("e.arrow", &bytes, &[("name", DataType::Utf8)]);
-    assert!(error.contains("an Arrow dictionary of") && error.contains("exceeds the limit of 2 MiB"), "{error}");
+    assert!(
+        error.contains("an Arrow dictionary of") && error.contains("exceeds the limit of 2 MiB"),
+        "{error}"
+    );
     assert_eq!(read("e.arrow", &bytes, &[("id", DataType::UInt64)]).unwrap().num_rows(), 1);
 }
 
@@ -537,7 +540,10 @@ fn arrow_batches_above_a_quarter_of_the_budget_are_refused_by_size() {
 fn a_csv_record_above_a_quarter_of_the_budget_is_refused_with_its_line() {
     let text = format!("a,b\n1,2\n3,\"{}", "x\n".repeat(3 << 20));
     let error = refusal("e.csv", text.as_bytes(), &[("a", DataType::UInt64)]);
-    assert!(error.contains("e.csv:3: a CSV record") && error.contains("exceeds the limit of 2 MiB"), "{error}");
+    assert!(
+        error.contains("e.csv:3: a CSV record") && error.contains("exceeds the limit of 2 MiB"),
+        "{error}"
+    );
 }
 
 /// A dictionary of one long string and a million rows that point to it would be 1 TiB of text; here it is 50 MiB.
