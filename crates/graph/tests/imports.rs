@@ -305,7 +305,7 @@ fn columns_are_taken_by_their_names_and_never_twice() {
         ..ImportOptions::default()
     };
     let error = world.import("p", std::slice::from_ref(&plain), &named("x", "x")).unwrap_err().to_string();
-    assert!(error.contains("instead of 'x' twice"), "{error}");
+    assert!(error.contains("'x' is used twice"), "{error}");
     world.import("p", std::slice::from_ref(&plain), &named("y", "x")).unwrap();
     let weighted = ImportOptions { weighted: true, ..ImportOptions::default() };
     let error = world.import("q", &[plain], &weighted).unwrap_err().to_string();

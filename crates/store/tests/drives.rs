@@ -642,7 +642,7 @@ fn a_lost_drive_with_the_only_copy_of_something_is_not_removed_by_halves() {
     bench.mv("e1", "q1");
     let store = bench.open("e0").unwrap();
     let error = store.remove_device(&job(&store), 1, |_| {}).unwrap_err().to_string();
-    assert!(error.contains("of alone:") && !error.contains("twice"), "{error}");
+    assert!(error.contains("data of alone has") && !error.contains("twice"), "{error}");
     assert_eq!(store.usage().unwrap()[1].state, "missing");
     drop(store);
     bench.mv("q1", "e1");

@@ -262,7 +262,7 @@ impl Store {
                 catalog.datasets.values().filter(runs_on).map(|record| record.name.as_str()).collect();
             if !lost.is_empty() {
                 return bad(format!(
-                    "device {number} is missing and has data of {}, which have neither copies nor parity: put the device back, \
+                    "device {number} is missing, and its data of {} has neither copies nor parity: put the device back, \
                      or remove {} first",
                     lost.join(", "),
                     if lost.len() == 1 { "this dataset" } else { "these datasets" }

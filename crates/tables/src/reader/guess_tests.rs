@@ -173,7 +173,7 @@ fn a_first_row_that_may_be_no_header_is_refused_without_the_header_option() {
     let place = Place::new();
     for (text, why) in [
         ("1,2\n3,4\n", "'1' (a number)"),
-        ("a,,c\n1,2,3\n", "'' (nothing)"),
+        ("a,,c\n1,2,3\n", "'' (empty)"),
         ("a,b,a\n1,2,3\n", "'a' (a repeated name)"),
         ("country,2019\nx,1\n", "'2019' (a number)"),
         ("a,2020-01-31\nb,2020-02-01\n", "'2020-01-31' (a date or a time)"),
