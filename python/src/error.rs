@@ -241,7 +241,7 @@ impl Tells for kernels::Error {
     fn message(&self) -> String {
         match self {
             kernels::Error::Exists { .. } => format!("{self}: force=True replaces it"),
-            kernels::Error::UnknownEnding { .. } => format!("{self}: say with output what to write"),
+            kernels::Error::UnknownEnding { .. } => format!("{self}: pass output"),
             _ => self.to_string(),
         }
     }
@@ -310,7 +310,7 @@ impl Tells for ops::Error {
             #[cfg(feature = "text")]
             ops::Error::Kernel(error) => error.message(),
             ops::Error::OneOutput { inputs, .. } => {
-                format!("output is one file, and {inputs} are given: expected one")
+                format!("output is one file, and there are {inputs} inputs: expected one")
             }
             _ => self.to_string(),
         }

@@ -101,7 +101,7 @@ pub(crate) fn serve(
 ) -> PyResult<Agent> {
     let bad = |_| Error::Address {
         address: listen.to_string(),
-        what: "this is no address to listen at: it is NUMBER:PORT".to_string(),
+        what: "this is not an address to listen on: expected IP:PORT".to_string(),
     };
     let address: SocketAddr = listen.parse().map_err(bad).map_err(to_python)?;
     let slots = match whole::<u32>("slots", slots)? {
@@ -295,7 +295,7 @@ impl Nodes {
             let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
             let [only] = &wholes[..] else {
                 let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-                let what = format!("it is several files: {}", titles.join(", "));
+                let what = format!("the dataset has several files: {}", titles.join(", "));
                 return Err(Error::Incomplete { name, what }.into());
             };
             Ok::<_, ops::Error>(copy(job, nodes, only, &path, &options)?)
@@ -329,7 +329,7 @@ impl Nodes {
             let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
             match &wholes[..] {
                 [only] => Ok::<_, ops::Error>(nodes.traverse(job, only, &starts, &options)?),
-                _ => Err(Error::Pages { name, what: "it is several files".to_string() }.into()),
+                _ => Err(Error::Pages { name, what: "the dataset has several files".to_string() }.into()),
             }
         })?;
         to_json(&done)
@@ -364,7 +364,7 @@ fn copy(
     writer.flush().map_err(kernels::Error::Write)?;
     drop(writer);
     if bytes != only.bytes() {
-        let what = format!("{bytes} bytes came of {}", only.bytes());
+        let what = format!("received {bytes} bytes, expected {}", only.bytes());
         let error = Error::Incomplete { name: only.title.clone(), what };
         return Err(ReadError::Stream(Box::new(error)).into());
     }

@@ -37,11 +37,12 @@ fn is_without_threads(panic: &str) -> bool {
         .any(|words| panic.contains(words))
 }
 
-/// Ends the process with an error if a panic means that the system starts no more threads; a node goes on, without the task.
+/// Ends the process with an error if a panic means that the system starts no more threads; a node continues without
+/// the task.
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(
-            "inshore: the system starts no more threads: use fewer --threads, or raise `ulimit -u`, `ulimit -v` or the limits of the cgroup",
+            "inshore: cannot start more threads: use fewer --threads, or raise `ulimit -u`, `ulimit -v` or the limits of the cgroup",
         );
         process::exit(FAILED.into());
     }
@@ -71,7 +72,7 @@ pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::
 
 /// Returns the message of an expired deadline.
 pub fn deadline_message(deadline: Deadline) -> String {
-    format!("the deadline of {} s is over", deadline.given().as_secs_f64())
+    format!("the deadline of {} s has passed", deadline.given().as_secs_f64())
 }
 
 /// Returns the error and its causes. Many errors quote their cause, so a cause that was already quoted is skipped.

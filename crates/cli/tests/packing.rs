@@ -63,7 +63,7 @@ fn nothing_is_lost_or_replaced_unasked() {
     let said = folder.run("compress a.txt.zst").exits(2);
     assert!(said.stderr.contains("it is compressed already"), "{}", said.stderr);
     let said = folder.run("decompress a.txt").exits(2);
-    assert!(said.stderr.contains("say with -o"), "{}", said.stderr);
+    assert!(said.stderr.contains("pass -o"), "{}", said.stderr);
     folder.write("bad.gz", "no gzip");
     folder.write("good.txt", "good");
     let said = folder.run("decompress bad.gz -o out").exits(2);

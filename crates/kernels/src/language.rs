@@ -221,7 +221,7 @@ impl Kernel for CountGrams {
     }
 
     fn worker(&self, job: &Context) -> Result<GramCounts> {
-        let reservation = job.budget().reserve(0, "n-grams that are counted")?;
+        let reservation = job.budget().reserve(0, "counted n-grams")?;
         Ok(GramCounts { text: Normaliser::default(), counts: HashMap::new(), reservation })
     }
 

@@ -52,7 +52,7 @@ pub struct PatternOptions {
     pub ignore_case: bool,
     /// Ignores case for patterns without a capital letter.
     pub smart_case: bool,
-    /// Accepts matches only if no word character stands beside them.
+    /// Accepts matches only if no word character is adjacent.
     pub words: bool,
     /// Accepts matches only if they are whole lines.
     pub lines: bool,
@@ -89,7 +89,7 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
-    /// Is set for patterns such as \\A, which have to see each line separately.
+    /// True for patterns such as \\A, which must be matched line by line.
     line_by_line: bool,
     /// A literal that every selected line contains, if one is known.
     needle: Option<Needle>,
@@ -465,7 +465,7 @@ impl Kernel for Search {
         Ok(lines.found)
     }
 
-    /// After a NUL byte, only the question whether a line matches is left.
+    /// After a NUL byte, only the existence of a match matters.
     fn zeros_end_lines(&self) -> bool {
         self.arguments.detect_binary
     }
@@ -732,7 +732,7 @@ impl Lines<'_> {
         goes_on
     }
 
-    /// Adds a line, and tells whether more lines are wanted.
+    /// Adds a line, and returns whether more lines are needed.
     fn add(&mut self, line: Match, is_match: bool) -> bool {
         let text = &self.text[line];
         let number = if self.numbered {

@@ -52,7 +52,7 @@ impl Candidate {
 
 /// Lists the files below `paths`, in the order of paths; without paths, the files below the current folder, named
 /// relative to that folder. A path that names a file is listed whatever the options say; a path or folder that cannot
-/// be read is an error in its place. The file that standard output is written to is left out.
+/// be read is an error in its place. The file that receives standard output is skipped.
 ///
 /// # Errors
 /// [`Error::BadOption`] for an invalid glob or an unknown type.

@@ -17,7 +17,7 @@ pub enum Error {
     Stream(Box<dyn std::error::Error + Send + Sync>),
     /// A line that exceeds the part of the budget for a single line.
     #[error(
-        "{source_name}: a line that begins at byte {offset} exceeds the {} that the budget has for one",
+        "{source_name}: the line at byte {offset} exceeds the limit of {} for a line: raise --memory",
         format_bytes(*limit)
     )]
     LineTooLong {

@@ -83,7 +83,7 @@ pub(crate) fn run_or_leave<K: Kernel>(
     consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
 ) -> std::result::Result<Vec<K::Worker>, K::Error> {
     let (budget, threads) = (context.budget(), context.budget().threads());
-    let waiting = budget.reserve(budget.free_bytes() / 8, "what was found and waits for its turn");
+    let waiting = budget.reserve(budget.free_bytes() / 8, "buffered results");
     let waiting = waiting.map_err(Error::from)?;
     let run = Run {
         context,

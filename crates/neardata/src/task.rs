@@ -142,7 +142,7 @@ pub trait Reply: Send {
     /// since nodes send nothing before the first batch.
     ///
     /// # Errors
-    /// As [`Reply::batch`].
+    /// The errors are those of [`Reply::batch`].
     fn begun(&mut self, _columns: &SchemaRef) -> Result<(), Failure> {
         Ok(())
     }
@@ -267,7 +267,7 @@ pub trait Portable: Kernel + Sized {
     /// Creates the kernel for a client that runs shards itself.
     ///
     /// # Errors
-    /// As [`Self::of_arguments`].
+    /// The errors are those of [`Self::of_arguments`].
     fn for_client(arguments: &Value) -> Result<Self, Self::Error> {
         Self::of_arguments(arguments)
     }
@@ -405,7 +405,7 @@ where
     // The number and the whole of each source that was begun, in this order.
     let names: Mutex<Vec<(u64, u64)>> = Mutex::default();
     // Reserved from the budget before the workers reserve the free rest.
-    let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
+    let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "buffered answers")?;
     let answers = Mutex::new(Rows::new(reply, memory));
     let enough = Mutex::new(HashSet::new());
     // The sender of shards may wait for answers, so no answer is held back while the next source is awaited.
@@ -507,7 +507,7 @@ impl<'a> Rows<'a> {
         if is_large && self.memory.resize(in_batches + scratch.len() as u64).is_err() {
             let bytes = inshore_store::format_bytes(scratch.len() as u64);
             let what =
-                format!("what was found before byte {} exceeds the memory of the task: {bytes}", reach.bytes);
+                format!("the results before byte {} exceed the memory of the task: {bytes}", reach.bytes);
             self.add(number, reach, FAILED, what.as_bytes());
             scratch = Vec::new();
         }

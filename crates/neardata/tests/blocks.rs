@@ -359,7 +359,7 @@ fn a_line_that_does_not_fit_is_refused_by_name_and_place() {
     let sources = || vec![Source::file(&path), stream(bytes.clone()), Source::file(&cold)];
     let line = Border::Line { numbered: true };
     for (found, failed) in echo(&job(8 << 20, 2), line, sources()) {
-        assert!(failed.unwrap().contains(": a line that begins at byte 500000 exceeds the "));
+        assert!(failed.unwrap().contains(": the line at byte 500000 exceeds the "));
         assert!(bytes.starts_with(&found));
     }
     assert!(echo(&job(8 << 20, 2), Border::Byte, sources()).iter().all(|(found, _)| *found == bytes));

@@ -395,7 +395,8 @@ fn a_file_that_is_spread_is_searched_and_read_as_if_it_lay_here() {
     assert!(bytes == text);
     assert_eq!(cluster.nodes.remove("one").unwrap(), 3);
     assert!(
-        told(cluster.nodes.catalog().unwrap().named("one").unwrap_err()).contains("on none of the nodes")
+        told(cluster.nodes.catalog().unwrap().named("one").unwrap_err())
+            .contains("not found on any of the nodes")
     );
 }
 
@@ -656,7 +657,7 @@ fn a_node_that_repeats_what_is_over_is_lost() {
     cluster.plan(0, Fault::Endless, 1);
     let began = Instant::now();
     let error = told(find_first().unwrap_err());
-    assert!(error.contains("it answers again what is over"), "{error}");
+    assert!(error.contains("an answer for a shard that was answered already"), "{error}");
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
 }
 
@@ -720,11 +721,11 @@ fn a_full_node_refuses_with_the_reason() {
         // The refusal may be temporary: the client retries until its deadline, and then reports the reason.
         let soon = nodes.begin(Deadline::after(Duration::from_millis(1500)));
         let error = told(ask(&soon, RunOptions::default()).unwrap_err());
-        assert!(error.contains("its queue is full: 1 tasks run and 1 wait"), "{error}");
+        assert!(error.contains("the queue is full: 1 tasks run and 1 wait"), "{error}");
         assert!(serving.agent().status().refused >= 2, "it was asked once");
         let large = RunOptions { node_memory_bytes: Some(1 << 40), ..RunOptions::default() };
         let error = told(ask(&nodes, large).unwrap_err());
-        assert!(error.contains("larger than all that this node gives"), "{error}");
+        assert!(error.contains("exceeds the memory of this node"), "{error}");
         cancel.cancel();
         waiting.into_iter().for_each(|waiting| assert!(waiting.join().unwrap().is_err()));
     });
@@ -838,7 +839,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         // A client of an earlier version gets an error that names both versions.
         let earlier = json!({ "version": 3, "kind": "find", "arguments": { "needle": "a" }, "pieces": [] });
         let refused = client.do_get(Ticket { ticket: earlier.to_string().into() }).await.unwrap_err();
-        assert!(refused.message().contains("requests of version 3 (it speaks 4)"), "{refused}");
+        assert!(refused.message().contains("version 3 of requests, expected 4"), "{refused}");
         let garbage = [&b""[..], b"\xff\xfe", b"{", &[b'['; 100_000]];
         for bytes in garbage {
             let ticket = Ticket { ticket: bytes.to_vec().into() };
@@ -862,7 +863,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
         let many = format!("[{}0]", r#"{"":0},"#.repeat(200_000));
         let ticket = format!(r#"{{"version":4,"kind":"contents","arguments":{many},"pieces":[]}}"#);
         let refused = client.do_get(Ticket { ticket: ticket.into() }).await.unwrap_err();
-        assert!(refused.message().contains("64 MiB is the most"), "{refused}");
+        assert!(refused.message().contains("the limit is 64 MiB"), "{refused}");
         // An incomplete load leaves nothing behind.
         let step = |step: Value| FlightData { app_metadata: step.to_string().into(), ..FlightData::default() };
         let begin = json!({ "step": "begin", "version": 4, "name": "half", "id": "1".repeat(32), "block_bytes": 4096 });
@@ -882,7 +883,7 @@ fn requests_that_make_no_sense_are_refused_and_the_node_goes_on() {
                     Err(refused) => break refused,
                 }
             };
-            assert!(refused.message().contains("is not the next piece"), "{refused}");
+            assert!(refused.message().contains("is not the next file"), "{refused}");
         }
     });
     assert!(!cluster.nodes.catalog().unwrap().has("half"));

@@ -290,17 +290,17 @@ fn what_is_no_file_of_pages_is_refused_before_anything_is_asked() {
     let with = |page_bytes, at| TraverseOptions { pointers: Pointers { page_bytes, at }, ..good() };
     assert!(ask("lines", &[0], good()).contains("are not whole pages of 4096 bytes: put it with --record"));
     assert!(ask("pages", &[0], with(4095, 0)).contains("are not whole pages of 4095"));
-    assert!(ask("pages", &[10], good()).contains("no page 10 to begin with: it has 10"));
-    assert!(ask("pages", &[u64::MAX], good()).contains("no page 18446744073709551615"));
-    assert!(ask("pages", &[], good()).contains("0 chains are not 1 to"));
-    assert!(ask("pages", &vec![0; CHAINS_MAX + 1], good()).contains("chains are not 1 to"));
-    assert!(ask("pages", &[0], with(4096, 4089)).contains("byte 4089 do not lie in a page"));
-    assert!(ask("pages", &[0], with(0, 0)).contains("do not lie"));
-    assert!(ask("pages", &[0], with(1 << 40, 0)).contains("do not lie"));
+    assert!(ask("pages", &[10], good()).contains("the starting page 10 does not exist: the file has 10"));
+    assert!(ask("pages", &[u64::MAX], good()).contains("the starting page 18446744073709551615"));
+    assert!(ask("pages", &[], good()).contains("chains, got 0"));
+    assert!(ask("pages", &vec![0; CHAINS_MAX + 1], good()).contains("expected 1 to"));
+    assert!(ask("pages", &[0], with(4096, 4089)).contains("byte 4089 are not within a page"));
+    assert!(ask("pages", &[0], with(0, 0)).contains("are not within"));
+    assert!(ask("pages", &[0], with(1 << 40, 0)).contains("are not within"));
     let far = TraverseOptions { steps: STEPS_MAX + 1, ..good() };
-    assert!(ask("pages", &[0], far).contains("more than a chain may have"));
+    assert!(ask("pages", &[0], far).contains("exceed the limit of"));
     let large = TraverseOptions { node_memory_bytes: Some(1 << 40), ..good() };
-    assert!(ask("pages", &[0], large).contains("its tasks leave"));
+    assert!(ask("pages", &[0], large).contains("of memory is free"));
     let small = TraverseOptions { node_memory_bytes: Some(100), ..good() };
     assert!(ask("pages", &[0], small).contains("pages of chains"));
 }
@@ -315,8 +315,11 @@ fn a_page_that_points_nowhere_is_named() {
         cluster.put(&name, &file(&pointers), 5, 1);
         for by in ALL {
             let error = told(traverse(&cluster.nodes, &name, &[0], &options(1000, by)).unwrap_err());
-            assert!(error.contains("page 42 names page") && error.contains(&nowhere.to_string()), "{error}");
-            assert!(error.contains("there are 100") && error.contains(&name), "{error}");
+            assert!(
+                error.contains("page 42 points to page") && error.contains(&nowhere.to_string()),
+                "{error}"
+            );
+            assert!(error.contains("the file has 100") && error.contains(&name), "{error}");
             // The chain is followed up to the bad page.
             let before = pointers.iter().position(|&next| next == 42).unwrap() as u64;
             let done = traverse(&cluster.nodes, &name, &[before], &options(1, by)).unwrap();
@@ -451,7 +454,7 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
         until("not all of them begin", || cluster.running() >= 64);
         let error = traverse(&cluster.nodes, "pages", &[0], &options(1, By::Nodes));
         cancel.cancel();
-        assert!(told(error.unwrap_err()).contains("takes part in 64 traversals already"));
+        assert!(told(error.unwrap_err()).contains("64 traversals are running already"));
     });
     cluster.is_idle_soon();
 }
@@ -520,7 +523,10 @@ fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
         let writer = client(cluster.addresses(), Some(own));
         put(&writer, "pages", &file(&cycle(100)), 4 * PAGE, 1);
         let error = told(traverse(&writer, "pages", &[0], &options(500, By::Nodes)).unwrap_err());
-        assert!(error.contains(expected) && error.contains("cannot hand on to it"), "{expected}: {error}");
+        assert!(
+            error.contains(expected) && error.contains("cannot pass chains to it"),
+            "{expected}: {error}"
+        );
         // The client's own credentials are valid.
         let done = traverse(&writer, "pages", &[0], &options(500, By::Turns)).unwrap();
         is_right(&done, &cycle(100), &[0], 500);

@@ -16,8 +16,8 @@
 //! If nodes are slow, the client fetches pieces that no node has begun, and counts them as one more node
 //! would.
 //!
-//! If a node is lost, other nodes count its pieces anew, and the client skips their answers up to the last
-//! k-mer that was taken.
+//! If a node is lost, other nodes count its pieces again, and the client skips their answers up to the last k-mer
+//! that was used.
 //!
 //! Cost: each distinct k-mer of a node goes over the network once, with its count, in 3 to 4 bytes for k = 25
 //! ([`inshore_tables::pack_kmers`]). For comparison, a base of a read takes one byte in FASTA and two in
@@ -140,8 +140,7 @@ impl Arguments {
         open: impl FnOnce(&str) -> Input,
     ) -> Result<(KmerPiece, Option<Place>), Failure> {
         let of = usize::try_from(whole).ok().and_then(|whole| self.files.get(whole));
-        let FileOfSequences { name, is_fastq, begin } =
-            of.ok_or("a file that the request does not tell of")?;
+        let FileOfSequences { name, is_fastq, begin } = of.ok_or("the request does not describe the file")?;
         let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
         let begins = match is_fastq {
             _ if offset <= *begin => Begins::File,
@@ -162,7 +161,7 @@ fn answer(
     (bytes, count_max): (Option<u64>, usize),
     (reply, is_here): (&mut dyn Reply, bool),
 ) -> Result<Value, Failure> {
-    let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "what is answered")?;
+    let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "buffered answers")?;
     let options = KmerOptions { k: arguments.k, canonical: arguments.canonical, ..KmerOptions::default() };
     let places = RefCell::new(Vec::new());
     let pieces = pieces.map(|piece| {
@@ -210,7 +209,7 @@ fn count_here(
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let pieces = pieces.map(|piece| {
-        let piece = piece.map_err(|error| of_nodes("pieces of nodes", error))?;
+        let piece = piece.map_err(|error| of_nodes("pieces from nodes", error))?;
         let (name, place) = (piece.title.clone(), (piece.whole, piece.offset, piece.bytes));
         let made = arguments.piece(place, |name| Input::stream(name, "", piece));
         made.map_err(|failure| tables::Error::Unsupported { file: name, what: failure.to_string() })
@@ -411,7 +410,7 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
     match counted {
         Counted::Kmers(codes, counts) => Ok((&codes[rows.clone()], &counts[rows.clone()])),
         Counted::Ends(_) => {
-            let what = "a node tells of ends of pieces behind its k-mers".to_string();
+            let what = "protocol error: a node sent ends of pieces after its k-mers".to_string();
             Err(tables::Error::Damaged { file: "k-mers of nodes".to_string(), what })
         }
     }
@@ -436,8 +435,7 @@ fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
             // The pieces that are present tell the format: they end with FASTQ records.
             Err(nodes::Error::Missing { .. }) if partial && ends_with_records => return is(true, 0),
             Err(nodes::Error::Missing { what }) if partial => {
-                let what =
-                    format!("its beginning, which says whether it is FASTA or FASTQ, was not read: {what}");
+                let what = format!("the first shard, which tells FASTA from FASTQ, was not read: {what}");
                 return Err(nodes::Error::Incomplete { name, what }.into());
             }
             Err(error) => return Err(error.into()),

@@ -105,7 +105,7 @@ pub enum Error {
         what: String,
     },
     /// The receiver of the result failed.
-    #[error("writing what a kernel found: {0}")]
+    #[error("cannot write the result of a kernel: {0}")]
     Write(#[source] io::Error),
 }
 
@@ -159,7 +159,7 @@ impl Module {
         match module.bytes.len() as u64 {
             0..=MODULE_BYTES_MAX => Ok(module),
             bytes => Err(module.bad(&format!(
-                "it has {}, and {} are the most",
+                "it has {}, more than the limit of {}",
                 format_bytes(bytes),
                 format_bytes(MODULE_BYTES_MAX)
             ))),
@@ -178,7 +178,7 @@ impl Module {
         let [file] = files[..] else { return Err(none("the dataset of this name has several files")) };
         let file = dataset.file(file).expect("it has this name");
         if file.len() > MODULE_BYTES_MAX {
-            return Err(none("the dataset of this name is too large for a module"));
+            return Err(none("the dataset of this name is too large for a kernel"));
         }
         let _memory = job.budget().reserve(file.len() + MIB, "a module")?;
         let mut reader = FileReader::new(job, &file, 0..file.len(), 256 << 10)?;
@@ -237,14 +237,18 @@ impl Arguments {
         let bad = |what: &str| Error::Kernel { name: name.clone(), what: what.to_string() };
         let module = match (module, job) {
             (Some(text), _) => {
-                let bytes = BASE64_STANDARD.decode(text).map_err(|_| bad("its bytes are not in base 64"))?;
+                let bytes = BASE64_STANDARD
+                    .decode(text)
+                    .map_err(|_| bad("the request has a module that is not in base 64"))?;
                 Module::new(name, bytes)?
             }
             (None, Some(job)) => Module::stored(job, name)?,
-            (None, None) => return Err(bad("only its name came, and there is no store to look in")),
+            (None, None) => {
+                return Err(bad("the request has only a name, and there is no store to find the kernel in"));
+            }
         };
         if module.sha256() != *sha256 {
-            return Err(bad("another module has this name here: push it anew, or run the file itself"));
+            return Err(bad("another kernel has this name here: push the kernel again, or run its file"));
         }
         Ok(WasmKernel::new(module, args))
     }
@@ -439,9 +443,7 @@ impl WasmKernel {
                 return self.failed(source);
             };
             let most = format_bytes(emitted.limit);
-            let what = format!(
-                "it emits more than {most} of the block at {offset}: with a larger --memory it may emit more"
-            );
+            let what = format!("it emits more than {most} for the block at {offset}: raise --memory");
             *place = Instance::Failed(what.clone());
             self.module.bad(&what)
         })
@@ -496,7 +498,7 @@ impl WasmKernel {
         match error {
             Some(error) => error.into(),
             None => self.module.bad(&format!(
-                "its state is larger than its memory of {}: with a larger --memory it has more",
+                "its state is larger than its memory of {}: raise --memory",
                 format_bytes(limit)
             )),
         }
@@ -781,7 +783,7 @@ pub fn run_wasm_on_nodes(
                 Ok(Some(batch)) => {
                     let bytes = state_of(&batch).ok_or_else(|| nodes::Error::BadAnswer {
                         node: streams.node(stream).to_string(),
-                        what: "what is no state of a kernel".to_string(),
+                        what: "expected the state of a kernel".to_string(),
                     })?;
                     state.add(bytes, limit).map_err(|error| kernel.too_much(error, limit))?;
                 }
@@ -796,9 +798,9 @@ pub fn run_wasm_on_nodes(
             }
         };
         match why {
-            // The partial state is discarded: another node starts anew.
+            // The partial state is discarded: another node starts from the beginning.
             Some(error) => streams.replace(stream, &error)?,
-            // A stream without a summary is that of a task that pulled nothing: there is no state to merge.
+            // A stream without a summary belongs to a task that pulled no shard: there is no state to merge.
             None => {
                 if let Some(told) = streams.summary(stream) {
                     let told = WasmSummary::deserialize(told).unwrap_or_default();

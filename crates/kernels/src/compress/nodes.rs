@@ -1,8 +1,8 @@
-//! Compressing where the bytes lie: what travels is compressed.
+//! Compresses files on the nodes that store them, and sends compressed bytes.
 //!
-//! A block that a node reads becomes one piece of the format, or a few, and pieces put one behind the other are a file of it. So what
-//! comes is as good as what [`super::compress`] gives, if not the same: the blocks are as large as the node's reads (2 MiB, less in
-//! little memory), and lz4 has a frame for each.
+//! A block that a node reads becomes one piece of the format, or a few, and concatenated pieces are a file of the
+//! format. The result is compressed about as well as that of [`super::compress`], with other bytes: the blocks are as
+//! large as the node's reads (2 MiB, less in little memory), and lz4 has a frame for each.
 
 use std::io::Write;
 
@@ -43,12 +43,12 @@ impl Work for Packs {
 pub struct Pack {
     format: Format,
     level: u32,
-    /// Bytes of a block where it is not one of a dataset's.
+    /// Bytes of a block, for sources other than datasets.
     block_bytes: Option<usize>,
 }
 
 impl Pack {
-    /// Compresses as `format`, at the level of habit where none is named.
+    /// Creates the kernel for `format`, at its default level without a `level`.
     ///
     /// # Errors
     /// [`Error::BadLevel`].
@@ -56,7 +56,7 @@ impl Pack {
         Ok(Pack { format, level: format.checked_level(level)?, block_bytes: None })
     }
 
-    /// What a worker takes: the compressor's state, and what becomes of a block.
+    /// Returns the memory of a worker: the compressor's state, and a compressed block.
     fn worker_bytes(self) -> u64 {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
     }
@@ -116,12 +116,12 @@ impl Portable for Pack {
             (Some(format), Some(level)) => Pack::new(format, Some(level)),
             _ => {
                 let what = format!("expected a format and a level, got {arguments}");
-                Err(Error::Damaged { name: "a request to compress".to_string(), what })
+                Err(Error::Damaged { name: "request to compress".to_string(), what })
             }
         }
     }
 
-    /// In blocks about as large as a node's where that has memory for them, so that as much is saved.
+    /// Uses blocks about as large as those of a node with enough memory, for the same compression ratio.
     fn for_client(arguments: &Value) -> Result<Pack> {
         let pack = Pack::of_arguments(arguments)?;
         Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })
@@ -138,10 +138,10 @@ impl Portable for Pack {
 
 /// Compresses a file on nodes into `output`.
 ///
-/// Memory here: as [`run_on_nodes`].
+/// The memory on this machine is that of [`run_on_nodes`].
 ///
 /// # Errors
-/// As [`run_on_nodes`]; [`Error::Write`].
+/// The errors are those of [`run_on_nodes`], and [`Error::Write`].
 pub fn compress_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -165,7 +165,7 @@ pub fn compress_on_nodes(
             }
             Ok::<_, Error>(Next::Go)
         })?;
-    // Nothing is compressed as one piece of nothing, so that a program that decompresses it finds a whole file.
+    // An empty file becomes one empty piece, so that the result is a valid compressed file.
     if out.bytes == 0 {
         let packer = Packer::new(pack.format);
         out.all(&packer.head())?;

@@ -1,4 +1,4 @@
-//! Languages told where the texts lie: profiles travel there, and verdicts back.
+//! Identifies languages on the nodes that store the texts: profiles are sent to nodes, and verdicts are returned.
 
 use std::ops::Deref;
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{Error, Result, texts::refuse_compressed};
 
-/// What travels: the n-grams of each language.
+/// The arguments of a request: the n-grams of each language.
 #[derive(Serialize, Deserialize)]
 struct Told {
     by_line: bool,
@@ -24,7 +24,7 @@ struct Told {
     languages: Vec<(String, Vec<u32>)>,
 }
 
-/// Profiles, and what is made of them.
+/// Profiles, and the classifier that is built from them.
 #[derive(Debug)]
 struct Own {
     profiles: Profiles,
@@ -39,12 +39,12 @@ impl Deref for Own {
     }
 }
 
-/// The kernel that tells the language of texts, with profiles of its own.
+/// The kernel that identifies the language of texts, with its own profiles.
 #[derive(Debug)]
 pub struct LanguageOfText(Identify<Own>);
 
 impl LanguageOfText {
-    /// Tells languages by these profiles.
+    /// Creates the kernel for these profiles.
     pub fn new(profiles: &Profiles, unit: Unit) -> LanguageOfText {
         let (profiles, classifier) = (profiles.clone(), Classifier::new(profiles));
         LanguageOfText(Identify { classifier: Own { profiles, classifier }, unit })
@@ -151,10 +151,12 @@ impl Portable for LanguageOfText {
     }
 }
 
-/// Tells the language of each file on nodes, or of each line that is not empty, in order, as [`super::identify`] does here.
+/// Identifies the language of each file on nodes, or of each line that is not empty, in order, as [`super::identify`]
+/// does locally.
 ///
 /// # Errors
-/// As [`run_on_nodes`]; what `each` and `failed` give; [`Error::BadProfiles`] where a node answers languages that are none.
+/// The errors are those of [`run_on_nodes`], `each` and `failed`, and [`Error::BadProfiles`] for an unknown language
+/// in an answer.
 pub fn identify_on_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -170,7 +172,10 @@ pub fn identify_on_nodes(
     let languages = classifier.labels().len();
     let known = |found: Identified<'_>| {
         if found.verdict.is_some_and(|verdict| verdict.language >= languages) {
-            let what = format!("a node answers language {:?} of {languages}", found.verdict);
+            let what = format!(
+                "protocol error: a node returned language {:?}, expected one of {languages}",
+                found.verdict
+            );
             return Err(Error::BadProfiles { name: found.name.to_string(), what });
         }
         each(found)

@@ -1,4 +1,4 @@
-//! N-grams counted where the samples lie.
+//! Counts n-grams on the nodes that store the samples.
 //!
 //! Each node counts the n-grams of its pieces and answers with all of them, in order; here the answers are merged as they come, and
 //! equal ones add up.
@@ -27,7 +27,7 @@ use crate::{
 };
 
 const KIND: &str = "count-grams";
-/// N-grams that are given at once.
+/// The number of n-grams in a batch.
 const BATCH_ROWS: usize = 64 << 10;
 
 /// The work of counting n-grams, for a node.
@@ -42,7 +42,7 @@ impl Work for CountsGrams {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let expected = arguments();
         if task.arguments != expected {
-            return Err(format!("expected a request for {expected}, got {}", task.arguments).into());
+            return Err(format!("expected the arguments {expected}, got {}", task.arguments).into());
         }
         let counts = count(&task.job, task.sources.map(source_of_task))?;
         let mut counts: Vec<(u32, u64)> = counts.into_iter().collect();
@@ -65,13 +65,13 @@ fn arguments() -> Value {
 }
 
 impl Profiles {
-    /// Makes profiles of labelled samples on nodes, as [`Profiles::train`] does here.
+    /// Computes profiles of labelled samples on nodes, as [`Profiles::train`] does locally.
     ///
-    /// Memory here: 48 bytes for each different n-gram of a language, and a batch of each node's answer.
+    /// Memory on this machine: 48 bytes for each different n-gram of a language, and a batch of each node's answer.
     ///
     /// # Errors
-    /// As [`Profiles::train`] and [`nodes::run_on_nodes`]. A node that is lost in the middle of its answer, whose pieces no other has,
-    /// is an error even where a partial answer would do.
+    /// The errors are those of [`Profiles::train`] and [`nodes::run_on_nodes`]. If a node is lost during its answer
+    /// and its pieces have no other replica, that is an error even if partial answers are allowed.
     pub fn train_on_nodes(
         nodes: &Nodes,
         context: &Context,
@@ -84,7 +84,7 @@ impl Profiles {
             refuse_compressed(nodes, context, &wholes, run).map_err(failed)?;
             let streams = stream_from_nodes(nodes, context, (KIND, true), arguments(), &wholes, run);
             let mut merged = Merged::<Grams>::new(streams.map_err(failed)?, ()).map_err(failed)?;
-            let mut memory = context.budget().reserve(0, "n-grams that are counted")?;
+            let mut memory = context.budget().reserve(0, "counted n-grams")?;
             let mut counts: HashMap<u32, u64> = HashMap::new();
             while let Some((grams, rows)) = merged.next().map_err(failed)? {
                 let most = (counts.len() + rows.len()) as u64 * COUNTED_BYTES;

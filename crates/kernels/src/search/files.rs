@@ -1,4 +1,4 @@
-//! A search of files: each block's result is handed over with the file that it is of.
+//! Searches files, and passes on each block's result with its file.
 
 use std::{collections::VecDeque, sync::Mutex};
 
@@ -11,13 +11,13 @@ use super::Search;
 use crate::{Candidate, Result};
 
 impl Search {
-    /// Searches `files`, and hands over what comes of each block with its file, in the order of files and blocks.
+    /// Searches `files`, and passes the result of each block with its file to `each`, in the order of files and blocks.
     ///
     /// Memory: that of [`inshore_neardata::run`].
     ///
     /// # Errors
-    /// What `each` gives; [`crate::Error::Store`] where the job was stopped or has too little memory. A file that cannot be read is
-    /// handed over as such.
+    /// The errors are those of `each`, and [`crate::Error::Store`] if the job was stopped or has too little memory. A
+    /// file that cannot be read is passed to `each` as a failed file.
     pub fn run(
         &self,
         job: &Context,
@@ -42,10 +42,10 @@ impl Search {
         Ok(())
     }
 
-    /// Searches files on nodes likewise, which are called by their titles.
+    /// Searches files on nodes in the same way; the files are named by their titles.
     ///
     /// # Errors
-    /// As [`Self::run`] and [`run_on_nodes`].
+    /// The errors are those of [`Self::run`] and [`run_on_nodes`].
     #[cfg(feature = "nodes")]
     pub fn run_on_nodes(
         &self,

@@ -5,7 +5,7 @@
 //!   counts    path, count                                   a row for each file that has some
 //! ```
 //!
-//! Rows are gathered into batches of about 1 MiB, which are handed over in the order of sources and lines. A slow
+//! Rows are gathered into batches of about 1 MiB, which are passed on in the order of sources and lines. A slow
 //! consumer slows the search, and the consumer's return value can end the search.
 
 use std::{
@@ -32,7 +32,7 @@ use crate::{Candidate, Error, Result};
 /// The target size of a batch; small budgets use less.
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
-/// The time after which gathered rows are handed over, however few.
+/// The time after which gathered rows are passed on, even if they are few.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Says which rows a search returns.
@@ -85,7 +85,7 @@ pub struct SearchTable {
     schema: SchemaRef,
 }
 
-/// An item that a search hands over.
+/// An item of a search's result.
 #[derive(Debug)]
 pub enum SearchItem {
     /// Holds at least one row.
@@ -139,7 +139,7 @@ impl SearchTable {
         &self.schema
     }
 
-    /// Searches `files`, which rows name by the candidate's path, and hands over rows in the order of files.
+    /// Searches `files`, and passes rows to `each` in the order of files; rows name the file by the candidate's path.
     ///
     /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which
     /// `each` may keep until the next call; a longer line takes more.

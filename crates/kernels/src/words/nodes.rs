@@ -1,12 +1,12 @@
-//! Words counted where the text lies.
+//! Counts words on the nodes that store the text.
 //!
-//! Each node counts the words of its pieces and answers with all of them, in the order of their bytes; here the answers are
-//! merged as they come, and equal words add up. Where a node is lost, others count its pieces anew, and what they say of
-//! words up to the last one that was taken from the lost one is passed over: the same text gives the same counts.
+//! Each node counts the words of its pieces and returns all of them, in the order of their bytes; the client merges
+//! the answers and adds the counts of equal words. If a node is lost, other nodes count its pieces again, and the
+//! client skips their words up to the last word of the lost answer: the same text has the same counts.
 //!
-//! Where that is faster, this machine pulls pieces, too: it fetches and counts them, as if it were one node more.
+//! If that is faster, this machine also pulls pieces: it fetches and counts them like a node.
 //!
-//! Cost: every different word of a node goes over the wire once, with its count.
+//! Cost: every distinct word of a node is sent once, with its count.
 
 use std::{cmp::Ordering, thread};
 
@@ -28,10 +28,10 @@ use crate::{
 };
 
 const KIND: &str = "count-words";
-/// Bytes of words and counts that are given at once.
+/// Bytes of words and counts in a batch.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The work of counting words, for a node.
+/// The task that counts words on a node.
 #[derive(Debug)]
 pub struct CountsWords;
 
@@ -53,7 +53,7 @@ fn answer(
     options: WordOptions,
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
-    // What is rare here may be frequent elsewhere.
+    // A word that is rare on this node may be frequent on others.
     let options = WordOptions { min_count: 1, top: 0, table_bytes: None, ..options };
     let summary = count_words(job, sources, &options, |batch| {
         reply.batch(batch).map_err(|failure| Error::Read(ReadError::Stream(failure)))
@@ -69,13 +69,13 @@ fn source_of(piece: nodes::Result<HelpPiece>) -> Source {
     }
 }
 
-/// Counts the words of files on nodes, as [`count_words`] does here.
+/// Counts the words of files on nodes, as [`count_words`] does locally.
 ///
-/// Memory here: a batch of each node's answer; and half of what is free, where this machine counts some of it.
+/// Memory on this machine: a batch of each node's answer, and half of the free memory if this machine counts pieces.
 ///
 /// # Errors
-/// As [`nodes::run_on_nodes`]; a node that is lost in the middle of its answer, whose pieces no other has, is an error even
-/// where a partial answer would do: a part of them was counted.
+/// The errors are those of [`nodes::run_on_nodes`]. If a node is lost during its answer and its pieces have no other
+/// replica, that is an error even if partial answers are allowed, since a part of its words was counted.
 pub fn count_words_on_nodes(
     nodes: &Nodes,
     context: &Context,
@@ -102,7 +102,7 @@ pub fn count_words_on_nodes(
     })
 }
 
-/// Adds up what nodes counted.
+/// Adds the counts of nodes.
 fn merge(
     context: &Context,
     streams: Streams,
@@ -156,7 +156,7 @@ fn failed(error: nodes::Error) -> Error {
     }
 }
 
-/// Words in order, each once, and how often they occur.
+/// Distinct words in order, with their counts.
 struct Counted {
     words: StringArray,
     counts: UInt64Array,

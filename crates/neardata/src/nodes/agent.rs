@@ -306,8 +306,7 @@ impl Agent {
         if config.credentials.is_none() && !address.ip().is_loopback() {
             return Err(Error::Credentials {
                 what: format!(
-                    "{address} is not of this machine alone: to serve others a node needs credentials \
-                     (`inshore node credentials` makes them)"
+                    "{address} can be reached by other machines: to serve them a node needs credentials (`inshore node credentials` creates them)"
                 ),
             });
         }
@@ -499,7 +498,7 @@ impl Agent {
                 let header = headers.get("authorization").and_then(|value| value.to_str().ok());
                 let token = header.and_then(|value| value.strip_prefix("Bearer "));
                 let token =
-                    token.ok_or_else(|| Refusal::unauthenticated("credentials: there is no token"))?;
+                    token.ok_or_else(|| Refusal::unauthenticated("credentials: the request has no token"))?;
                 let claims = credentials.check(token);
                 let claims = claims.map_err(|error| Refusal::unauthenticated(error.to_string()))?;
                 Caller { name: claims.subject, rights: claims.rights, token: Some(claims.id) }
@@ -510,7 +509,8 @@ impl Agent {
     /// Returns the caller of a request, or refuses a caller without this right.
     fn allowed<T>(&self, request: &Request<T>, right: Right) -> std::result::Result<Caller, Refusal> {
         let caller = request.extensions().get::<Caller>().cloned();
-        let caller = caller.ok_or_else(|| Refusal::unauthenticated("credentials: nobody looked at them"))?;
+        let caller = caller
+            .ok_or_else(|| Refusal::unauthenticated("credentials: the connection was not authenticated"))?;
         caller.check_rights(&[right]).map_err(|refusal| self.refuse(refusal))?;
         Ok(caller)
     }
@@ -553,7 +553,7 @@ impl Agent {
             Ok(done)
         }));
         let worked =
-            worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of the node's program".into()));
+            worked.unwrap_or_else(|_| Err("the task panicked: this is a bug in the node's program".into()));
         let report = job.report();
         let counts = &self.0.counts;
         let task = {
@@ -588,11 +588,11 @@ impl Agent {
             Err(error) => {
                 counts.failed.fetch_add(1, Ordering::Relaxed);
                 Err(if client.is_set_aside.load(Ordering::Relaxed) {
-                    Refusal::aborted("the task was set aside")
+                    Refusal::aborted("the task was stopped for a slow client")
                 } else if deadline_is_over.load(Ordering::Relaxed) {
                     Refusal::deadline_exceeded("the task was stopped at its deadline")
                 } else if job.cancel().is_cancelled() {
-                    Refusal::unavailable("the task was stopped: the node ends")
+                    Refusal::unavailable("the task was stopped: the node is shutting down")
                 } else {
                     Refusal::failed_precondition(error.to_string())
                 })
@@ -668,7 +668,7 @@ impl Agent {
         let dataset = place.ok().map(|place| &datasets[place]).filter(|dataset| dataset.id() == asked.id);
         let file = dataset.and_then(|dataset| dataset.file(MAP)).ok_or_else(not_found)?;
         if file.len() > MAP_BYTES_MAX as u64 {
-            let what = format!("a map of {}", format_bytes(file.len()));
+            let what = format!("the map of pieces has {}, more than the limit", format_bytes(file.len()));
             return Err(Error::BadAnswer { node: self.0.config.name.clone(), what });
         }
         Ok(file)
@@ -709,11 +709,11 @@ impl Agent {
     /// Returns the reason if the node is not ready for requests.
     pub(super) fn unready(&self) -> Option<&'static str> {
         if self.0.draining.load(Ordering::Relaxed) {
-            return Some("this node ends and takes no more tasks");
+            return Some("this node is shutting down and accepts no more tasks");
         }
         let store = self.0.store.clone();
         let devices = self.0.drives.get(DRIVE_PATIENCE, move || store.usage().ok());
-        devices.is_empty().then_some("the store's drives do not answer")
+        devices.is_empty().then_some("the drives of the store do not respond")
     }
 
     pub(super) fn count_loaded(&self, bytes: u64) {
@@ -899,8 +899,8 @@ impl FlightService for Agent {
         let held = inner.requests.hold(ticket).map_err(|refusal| self.refuse(refusal))?;
         let asked: TaskRequest = parsed(ticket).map_err(|refusal| self.refuse(refusal))?;
         if asked.version != VERSION {
-            let what = format!("requests of version {} (it speaks {VERSION})", asked.version);
-            return Err(self.refuse(Refusal::unimplemented(format!("this node does not know {what}"))));
+            let what = format!("version {} of requests, expected {VERSION}", asked.version);
+            return Err(self.refuse(Refusal::unimplemented(format!("this node does not support {what}"))));
         }
         let traverses = asked.kind == TRAVERSE;
         let work = match inner.works.get(&asked.kind).cloned() {
@@ -913,7 +913,10 @@ impl FlightService for Agent {
         };
         let Some(work) = work else {
             let known = inner.works.kinds().collect::<Vec<_>>().join(", ");
-            let what = format!("this node has no work called '{}': it has {known}", short(&asked.kind));
+            let what = format!(
+                "this node does not support tasks of the kind '{}': expected {known}",
+                short(&asked.kind)
+            );
             return Err(self.refuse(Refusal::unimplemented(what)));
         };
         let right = match work.needs() {
@@ -924,7 +927,9 @@ impl FlightService for Agent {
         };
         let caller = self.allowed(&request, right)?;
         if inner.draining.load(Ordering::Relaxed) {
-            return Err(self.refuse(Refusal::unavailable("this node ends and takes no more tasks")));
+            return Err(
+                self.refuse(Refusal::unavailable("this node is shutting down and accepts no more tasks"))
+            );
         }
         let habit = if traverses { visits::MEMORY_BYTES } else { inner.config.task_memory_bytes };
         let habit = habit.max(work.smallest_memory_bytes());
@@ -965,7 +970,7 @@ impl FlightService for Agent {
                 }
             };
             if agent.0.draining.load(Ordering::Relaxed) {
-                let ends = Refusal::unavailable("this node ends and takes no more tasks");
+                let ends = Refusal::unavailable("this node is shutting down and accepts no more tasks");
                 let _ = waiting.send(Err(agent.refuse(ends))).await;
                 return;
             }
@@ -1039,7 +1044,9 @@ impl FlightService for Agent {
     ) -> std::result::Result<Response<Self::DoPutStream>, Refusal> {
         let caller = self.allowed(&request, Right::Write)?;
         if self.0.draining.load(Ordering::Relaxed) {
-            return Err(self.refuse(Refusal::unavailable("this node ends and takes nothing more")));
+            return Err(
+                self.refuse(Refusal::unavailable("this node is shutting down and accepts no more uploads"))
+            );
         }
         // The wait is short: two clients that each hold a node and wait for the other's node would otherwise wait
         // forever.
@@ -1100,7 +1107,7 @@ impl FlightService for Agent {
                     "remove" => {
                         let asked: Removal = parsed(&body)?;
                         if !asked.is_sound() {
-                            let what = "a bad request: a mark of another dataset or version";
+                            let what = "invalid request: the removal names another dataset or version";
                             return Err(agent.refuse(Refusal::invalid_argument(what)));
                         }
                         agent.remove(&caller.who(), &asked).map_err(refused)?;
@@ -1108,7 +1115,8 @@ impl FlightService for Agent {
                     }
                     "hand-out" => {
                         if !agent.hand_out(&caller.name, parsed(&body)?) {
-                            let what = "there is no such task, it is another's, or it has too many shards";
+                            let what =
+                                "the task does not exist, belongs to another client, or has too many shards";
                             return Err(Refusal::failed_precondition(what));
                         }
                         Vec::new()
@@ -1118,7 +1126,7 @@ impl FlightService for Agent {
                         Vec::new()
                     }
                     other => {
-                        let what = format!("this node knows no action '{}'", short(other));
+                        let what = format!("this node does not support the action '{}'", short(other));
                         return Err(agent.refuse(Refusal::unimplemented(what)));
                     }
                 })
@@ -1133,35 +1141,35 @@ impl FlightService for Agent {
         &self,
         _: Request<Streaming<HandshakeRequest>>,
     ) -> std::result::Result<Response<Self::HandshakeStream>, Refusal> {
-        Err(Refusal::unimplemented("a token goes with each request; there is no handshake"))
+        Err(Refusal::unimplemented("handshakes are not supported: send a token with each request"))
     }
 
     async fn list_flights(
         &self,
         _: Request<Criteria>,
     ) -> std::result::Result<Response<Self::ListFlightsStream>, Refusal> {
-        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+        Err(Refusal::unimplemented("not supported: use the action 'catalog'"))
     }
 
     async fn get_flight_info(
         &self,
         _: Request<FlightDescriptor>,
     ) -> std::result::Result<Response<FlightInfo>, Refusal> {
-        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+        Err(Refusal::unimplemented("not supported: use the action 'catalog'"))
     }
 
     async fn poll_flight_info(
         &self,
         _: Request<FlightDescriptor>,
     ) -> std::result::Result<Response<PollInfo>, Refusal> {
-        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+        Err(Refusal::unimplemented("not supported: use the action 'catalog'"))
     }
 
     async fn get_schema(
         &self,
         _: Request<FlightDescriptor>,
     ) -> std::result::Result<Response<SchemaResult>, Refusal> {
-        Err(Refusal::unimplemented("ask for the action 'catalog'"))
+        Err(Refusal::unimplemented("not supported: use the action 'catalog'"))
     }
 
     async fn do_exchange(
@@ -1176,13 +1184,13 @@ impl FlightService for Agent {
         _: Request<Empty>,
     ) -> std::result::Result<Response<Self::ListActionsStream>, Refusal> {
         let actions = [
-            ("status", "how the node is"),
-            ("catalog", "the datasets that it holds"),
-            ("map", "where the pieces of spread files lie"),
-            ("certificate", "what the authority signed for the node"),
+            ("status", "returns the state of the node"),
+            ("catalog", "lists the datasets on the node"),
+            ("map", "returns the nodes that hold the pieces of files"),
+            ("certificate", "returns the certificate of the node"),
             ("remove", "removes a dataset"),
-            ("hand-out", "gives shards to a task of the client's, which pulls them"),
-            ("drain", "takes no more tasks"),
+            ("hand-out", "assigns shards to a task of the client"),
+            ("drain", "stops accepting tasks"),
         ];
         let actions = actions.map(|(kind, description)| {
             Ok(ActionType { r#type: kind.to_string(), description: description.to_string() })
@@ -1207,7 +1215,7 @@ fn hand_out(
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return,
                 Err(_) => {
-                    let what = format!("its answers were not taken for {} s", patience.as_secs());
+                    let what = format!("the client did not read answers for {} s", patience.as_secs());
                     let _ = left.send(Refusal::deadline_exceeded(what));
                     return;
                 }
@@ -1242,7 +1250,7 @@ fn read_map(job: &Job, file: &CheckedFile) -> Result<Vec<u8>> {
 
 fn parsed<T: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<T, Refusal> {
     serde_json::from_slice(bytes)
-        .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))
+        .map_err(|error| Refusal::invalid_argument(format!("invalid request: {error}")))
 }
 
 fn load_average() -> f64 {

@@ -127,7 +127,9 @@ impl Nodes {
                 Ok(status) => {
                     if let Some(other) = numbers.insert(status.node, place) {
                         let other = &self.0.nodes[other].address;
-                        let what = format!("as the same node as {other}: they share a store");
+                        let what = format!(
+                            "it has the node id of {other}: both addresses lead to one node, or two nodes share a store"
+                        );
                         return Err(self.0.nodes[place].bad_answer(&what));
                     }
                 }
@@ -251,10 +253,10 @@ impl Nodes {
                     match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
                         Some(&(node, id)) => holders.push(Holder { node, id, file: piece_name(number) }),
                         None => absent.push(match place {
-                            Some(place) => format!("{} (it has none of {name})", address(place)),
+                            Some(place) => format!("{} (it has no shard of {name})", address(place)),
                             None => match lost.iter().find(|(address, _)| *address == node.name) {
                                 Some((_, why)) => why.clone(),
-                                None => format!("{} (it is not among the nodes that answer)", node.name),
+                                None => format!("{} (it did not answer)", node.name),
                             },
                         }),
                     }
@@ -311,7 +313,7 @@ impl Nodes {
                 for ((file, key), answer) in zip(of_node, answers) {
                     maps[file] = answer.and_then(|map| {
                         let is_right = map.is_sound() && map.generation == files[file].1.generation;
-                        let what = || format!("a map of {} that makes no sense", key.name);
+                        let what = || format!("the map of the pieces of {} is invalid", key.name);
                         if is_right { Ok(map) } else { Err(node.bad_answer(&what()).to_string()) }
                     });
                     refused[file] += usize::from(maps[file].is_err());
@@ -325,7 +327,7 @@ impl Nodes {
 fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswer>> {
     let mut answers: Vec<MapAnswer> = node.read_all(&bodies.concat())?;
     if !(1..=asked).contains(&answers.len()) {
-        return Err(node.bad_answer(&format!("{} maps of {asked}", answers.len())));
+        return Err(node.bad_answer(&format!("{} maps for {asked} requests", answers.len())));
     }
     for what in answers.iter_mut().filter_map(|answer| answer.as_mut().err()) {
         *what = Error::Refused { node: node.address.clone(), what: mem::take(what) }.to_string();
@@ -336,8 +338,7 @@ fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswe
 /// Returns the reason why shards without a generation are not read.
 fn of_earlier_version(name: &str) -> String {
     format!(
-        "an earlier version of Inshore has spread it (maps of version 1, and this one reads {MAP_VERSION}): get it with that \
-         version, remove it (`inshore store rm {name}`) and put it again"
+        "an earlier version of Inshore stored it (map version 1, expected {MAP_VERSION}): read it with that version, remove it (`inshore store rm {name}`) and put it again"
     )
 }
 

@@ -131,15 +131,15 @@ impl Nodes {
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         for named in &config.nodes {
             let (host, address) = parsed(named).ok_or_else(|| {
-                bad(named, "this is no address of a node: it is HOST or HOST:PORT".to_string())
+                bad(named, "this is not an address of a node: expected HOST or HOST:PORT".to_string())
             })?;
             if nodes.iter().any(|node| node.address == address) {
-                return Err(bad(named, "it is named twice".to_string()));
+                return Err(bad(named, "it is given twice".to_string()));
             }
             nodes.push(Arc::new(Node::new(&host, address, &config)?));
         }
         if nodes.is_empty() {
-            return Err(bad("--node", "there is none named".to_string()));
+            return Err(bad("--node", "no node is given".to_string()));
         }
         drop(_inside);
         let ClientConfig { answer, deadline, .. } = config;
@@ -174,7 +174,7 @@ impl Nodes {
                 let first = answers.first().ok_or_else(|| node.bad_answer("nothing"))?;
                 let status: Status = node.read(first)?;
                 if status.version != VERSION {
-                    let what = format!("in version {}, and this is {VERSION}", status.version);
+                    let what = format!("protocol version {}, expected {VERSION}", status.version);
                     return Err(node.bad_answer(&what));
                 }
                 Ok(status)
@@ -221,7 +221,7 @@ impl Inner {
         let answered = match left {
             None => asked.await,
             Some(left) => {
-                let late = |_| Err(node.lost("no answer at the deadline".to_string()));
+                let late = |_| Err(node.lost("no answer before the deadline".to_string()));
                 tokio::time::timeout(left, asked).await.unwrap_or_else(late)
             }
         };
@@ -260,8 +260,7 @@ impl Node {
         if config.credentials.is_none() && !is_loopback(host) {
             return Err(Error::Credentials {
                 what: format!(
-                    "{address} is another machine: name the file of this client's with --credentials \
-                     (`inshore node credentials` makes it)"
+                    "{address} is another machine: pass the credentials of this client with --credentials FILE (`inshore node credentials` creates them)"
                 ),
             });
         }
@@ -286,9 +285,9 @@ impl Node {
                 .timeout(connect);
             endpoint =
                 endpoint.tls_config(tls).map_err(|error| Error::Credentials { what: chain(&error) })?;
-            let value = format!("Bearer {own}").parse().map_err(|_| Error::Credentials {
-                what: "the token has characters that none has".to_string(),
-            })?;
+            let value = format!("Bearer {own}")
+                .parse()
+                .map_err(|_| Error::Credentials { what: "the token has invalid characters".to_string() })?;
             token = Some(value);
         }
         let channel = endpoint.connect_lazy();
@@ -361,7 +360,7 @@ impl Node {
         });
         match asked.await {
             Ok(Some(bodies)) => Ok(bodies),
-            Ok(None) => Err(self.bad_answer(&format!("more than {ANSWERS_BYTES_MAX} bytes"))),
+            Ok(None) => Err(self.bad_answer(&format!("the answer has more than {ANSWERS_BYTES_MAX} bytes"))),
             Err(refusal) => Err(self.error(&refusal)),
         }
     }
@@ -375,14 +374,14 @@ impl Node {
     }
 
     pub fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T> {
-        serde_json::from_slice(bytes).map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
+        serde_json::from_slice(bytes).map_err(|error| self.bad_answer(&format!("invalid JSON: {error}")))
     }
 
     /// Parses concatenated messages.
     pub fn read_all<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<Vec<T>> {
         let messages = serde_json::Deserializer::from_slice(bytes).into_iter();
         let read = messages.collect::<std::result::Result<Vec<T>, _>>();
-        read.map_err(|error| self.bad_answer(&format!("JSON that is none: {error}")))
+        read.map_err(|error| self.bad_answer(&format!("invalid JSON: {error}")))
     }
 
     /// Converts a refusal to an error: either the node is lost or the node has refused the request.

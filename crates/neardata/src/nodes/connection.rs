@@ -168,7 +168,7 @@ impl Door {
             if connection.refusals.fetch_add(1, Ordering::Relaxed) == 0 {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
-            return Err(format!("{why}, and there may be no more"));
+            return Err(format!("{why}, which is the limit"));
         }
         // In the other case the connection was closed meanwhile, or a parallel request was faster.
         if state.forget_new(connection.number).is_some() {
@@ -392,11 +392,11 @@ mod tests {
         let third = enter(&door, 1);
         for _ in 0..3 {
             let why = third.ask().unwrap_err();
-            assert_eq!(why, "2 connections from this address are open, and there may be no more");
+            assert_eq!(why, "2 connections from this address are open, which is the limit");
         }
         enter(&door, 2).ask().unwrap();
         let full = enter(&door, 3);
-        assert_eq!(full.ask().unwrap_err(), "3 connections are open, and there may be no more");
+        assert_eq!(full.ask().unwrap_err(), "3 connections are open, which is the limit");
         let counts = door.counts();
         assert_eq!((counts.refused_address, counts.refused_full), (1, 1), "each is counted once");
         leave(&held[0]);

@@ -101,7 +101,7 @@ impl std::str::FromStr for Right {
         let found = Right::ALL.into_iter().find(|right| right.name() == name);
         found.ok_or_else(|| {
             let names = Right::ALL.map(Right::name).join(", ");
-            format!("'{name}' is no right: there are {names}")
+            format!("'{name}' is not a right: expected {names}")
         })
     }
 }
@@ -242,7 +242,7 @@ impl NodeCredentials {
         match now < claims.expires {
             true => Ok(claims),
             false => Err(bad(format!(
-                "the token of {} has expired at {}; this node's clock says {}: `{}` makes a new one",
+                "the token of {} has expired at {}; this node's clock says {}: `{}` creates a new one",
                 claims.subject,
                 time_text(claims.expires),
                 time_text(now),
@@ -289,7 +289,7 @@ impl ClientCredentials {
     pub fn warnings(&self) -> Result<Vec<String>> {
         let (claims, now) = (self.claims()?, seconds_now());
         let of_token = warning(&format!("the token of {}", claims.subject), claims.expires, now);
-        let of_token = of_token.map(|told| format!("{told}: `{}` makes a new one", claims.renewal()));
+        let of_token = of_token.map(|told| format!("{told}: `{}` creates a new one", claims.renewal()));
         let of_authority = certificate_expires(&of_pem(&self.authority)?)?;
         let of_authority = warning("the certificate of the authority", of_authority, now);
         Ok(of_token.into_iter().chain(of_authority).collect())
@@ -312,7 +312,8 @@ fn of_pem(pem: &str) -> Result<CertificateDer<'static>> {
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
     let fail = |what: String| bad(format!("{}: {what}", path.display()));
     let text = fs::read(path).map_err(|error| fail(error.to_string()))?;
-    let none = |error: serde_json::Error| fail(format!("these are no credentials of this kind: {error}"));
+    let none =
+        |error: serde_json::Error| fail(format!("the file does not have credentials of this kind: {error}"));
     let file: Value = serde_json::from_slice(&text).map_err(none)?;
     check_version(&file, path).map_err(fail)?;
     serde_json::from_value(file).map_err(none)
@@ -330,24 +331,23 @@ fn check_version(file: &Value, path: &Path) -> std::result::Result<(), String> {
     }
     if version != Some(1) {
         return Err(format!(
-            "credentials of version {}, and this program knows version {VERSION}: a newer Inshore made them",
+            "the credentials have version {}, expected {VERSION}: a newer version of Inshore created them",
             file["version"]
         ));
     }
-    let says = "credentials of version 1 (keys of Ed25519) are no longer taken";
+    let says = "credentials of version 1 (Ed25519 keys) are no longer supported";
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Err(match file["token"].as_str().and_then(Version1::of) {
         Some(token) => format!(
-            "{says}: `{}` makes new ones, in the folder of a new authority.json (`inshore node credentials DIR`)",
+            "{says}: `{}` creates new ones, in the folder of a new authority.json (`inshore node credentials DIR`)",
             token.renewal()
         ),
         None if file["token_key"].is_string() => format!(
-            "{says}: `inshore node credentials DIR --for-node NAME --address HOST,...` makes new ones, in the folder of a new \
+            "{says}: `inshore node credentials DIR --for-node NAME --address HOST,...` creates new ones, in the folder of a new \
              authority.json (`inshore node credentials DIR`)"
         ),
         None => format!(
-            "{says}: move the file away, and `inshore node credentials {}` makes a new authority; then make the files of all \
-             nodes and clients anew (--for-node, --for-client)",
+            "{says}: move the file away, and `inshore node credentials {}` creates a new authority; then create the files of all nodes and clients again (--for-node, --for-client)",
             folder.display()
         ),
     })
@@ -362,7 +362,7 @@ pub fn write<T: Serialize>(path: &Path, credentials: &T) -> Result<()> {
     let written = NewFile::write_whole_private(path, format!("{text}\n").as_bytes());
     written.map_err(|error| match &error {
         inshore_store::Error::Io { source, .. } if source.kind() == io::ErrorKind::AlreadyExists => {
-            bad(format!("{}: the file exists: remove it to make it anew", path.display()))
+            bad(format!("{}: the file exists already: remove it first", path.display()))
         }
         _ => bad(error.to_string()),
     })
@@ -495,7 +495,7 @@ mod tests {
         assert_eq!(node.check_at(&token, claims.expires - 1).unwrap(), claims);
         let error = node.check_at(&token, claims.expires + 3600).unwrap_err().to_string();
         let expected = "credentials: the token of writer has expired at 2026-11-27T04:00:00Z; this node's clock says \
-                        2026-11-27T05:00:00Z: `inshore node credentials DIR --for-client writer --rights read` makes a new one";
+                        2026-11-27T05:00:00Z: `inshore node credentials DIR --for-client writer --rights read` creates a new one";
         assert_eq!(error, expected);
     }
 
@@ -506,7 +506,7 @@ mod tests {
         assert!(soon.len() == 1 && soon[0].starts_with("the token of writer expires in "), "{soon:?}");
         assert!(
             soon[0].ends_with(
-                "`inshore node credentials DIR --for-client writer --rights read` makes a new one"
+                "`inshore node credentials DIR --for-client writer --rights read` creates a new one"
             )
         );
         assert!(authority.client("writer", &[], 15 * DAY).unwrap().warnings().unwrap().is_empty());
@@ -550,7 +550,7 @@ mod tests {
             ),
         ] {
             let error = told(name, text);
-            assert!(error.contains(name) && error.contains("version 1 (keys of Ed25519)"), "{error}");
+            assert!(error.contains(name) && error.contains("version 1 (Ed25519 keys)"), "{error}");
             assert!(error.contains(command), "{command} is not in {error}");
         }
         // The cases are: credentials from before nodes had tokens, credentials of a future version, and a
@@ -560,8 +560,8 @@ mod tests {
         assert!(told("node-a.json", bare).contains("--for-node NAME --address"));
         let newer = told("client-x.json", r#"{"version":3,"authority":"","token":""}"#);
         assert!(newer.contains("version 3") && newer.contains("newer"), "{newer}");
-        assert!(told("client-x.json", "{}").contains("no credentials of this kind"));
-        assert!(told("client-x.json", "[1]").contains("no credentials of this kind"));
+        assert!(told("client-x.json", "{}").contains("does not have credentials of this kind"));
+        assert!(told("client-x.json", "[1]").contains("does not have credentials of this kind"));
     }
 
     #[test]

@@ -44,13 +44,15 @@ pub enum Error {
     },
     /// A task that was stopped because its client took no answers while other tasks waited. The client may
     /// request the task again.
-    #[error("node {node}: the task was set aside: nobody took its answers while others waited")]
+    #[error(
+        "node {node}: the task was stopped: the client did not read its answers while other tasks waited"
+    )]
     SetAside {
         /// The node.
         node: String,
     },
     /// A node that sent an invalid answer.
-    #[error("node {node}: it answers {what}")]
+    #[error("node {node}: protocol error: {what}")]
     BadAnswer {
         /// The node.
         node: String,
@@ -72,7 +74,7 @@ pub enum Error {
         what: String,
     },
     /// A dataset or file that no node has.
-    #[error("{name}: on none of the nodes")]
+    #[error("{name}: not found on any of the nodes")]
     NotFound {
         /// The requested name.
         name: String,
@@ -96,7 +98,7 @@ pub enum Error {
     },
     /// A request for lines of a file that is cut at records.
     #[error(
-        "{name}: its pieces end with records of {record_bytes} bytes, not with lines: it can only be given back whole"
+        "{name}: its pieces end with records of {record_bytes} bytes, not with lines: only store get can read it"
     )]
     NoLines {
         /// The file.
@@ -106,7 +108,7 @@ pub enum Error {
     },
     /// A request for lines of a file that is cut at row groups.
     #[error(
-        "{name}: its pieces end with row groups of Parquet, not with lines: sql reads it, and store get gives it back"
+        "{name}: its pieces end with row groups of Parquet, not with lines: only sql, reduce, sort and store get can read it"
     )]
     RowGroups {
         /// The file.
@@ -121,7 +123,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The deadline of the client has passed.
-    #[error("the deadline of {seconds} s is over: {what}")]
+    #[error("the deadline of {seconds} s has passed: {what}")]
     Deadline {
         /// The given time in seconds.
         seconds: f64,

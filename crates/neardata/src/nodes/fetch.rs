@@ -52,7 +52,7 @@ impl Fetch {
         let placed = &run.shards[shard];
         let (node, whole) = run.holders(shard).into_iter().next().ok_or_else(|| Error::Incomplete {
             name: placed.title.clone(),
-            what: "no node is left that has it".to_string(),
+            what: "no remaining node has it".to_string(),
         })?;
         let begin = placed.piece.offset;
         let part = |(number, range): (usize, &Range<u64>)| PieceRequest {
@@ -120,7 +120,9 @@ impl Fetch {
             let Ok(answer) = self.run.nodes.0.runtime.block_on(next) else { continue };
             let bad = |what: &str| Error::BadAnswer { node: address.clone(), what: what.to_string() };
             return match answer {
-                Some(Ok(Some(batch))) => part_rows(&batch).ok_or_else(|| bad("columns of no part")).map(Some),
+                Some(Ok(Some(batch))) => {
+                    part_rows(&batch).ok_or_else(|| bad("an answer has unexpected columns")).map(Some)
+                }
                 Some(Ok(None)) | None => Ok(None),
                 Some(Err(error)) => Err(error),
             };
@@ -164,7 +166,7 @@ impl Read for Fetch {
                 }
                 (self.bytes, self.place) = (self.next().map_err(io::Error::other)?, 0);
                 if self.bytes.is_empty() || self.bytes.len() as u64 > self.left {
-                    let what = format!("{} bytes came where {} were left", self.bytes.len(), self.left);
+                    let what = format!("received {} bytes, expected at most {}", self.bytes.len(), self.left);
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, what));
                 }
                 self.left -= self.bytes.len() as u64;

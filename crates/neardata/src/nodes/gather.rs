@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A node pulls shards and answers them in that order. The answers are therefore merged by taking from each
-//! stream in the order of shards. Answers of a node that is ahead wait on this machine as far as memory is
-//! free; beyond that, the flow control window of the connection stops the node.
+//! stream in the order of shards. Answers of a node that is ahead wait on this machine while memory is free; after
+//! that, the flow control window of the connection stops the node.
 //!
 //! If a node is lost, its unanswered shards return to the queue (`scheduler.rs`). The shard in work continues
 //! from the position up to which it was taken. The same happens to the shards of a node that answers but makes
@@ -114,7 +114,7 @@ fn consume_all<K: Portable>(
                     Taken::Part(reach, bytes) => match K::decode(&bytes) {
                         Some(part) => (reach, Ok(part)),
                         None => {
-                            gather.lose_shard(number, "it answers a part that is none").map_err(failed)?;
+                            gather.lose_shard(number, "protocol error: an invalid part").map_err(failed)?;
                             continue;
                         }
                     },
@@ -147,7 +147,7 @@ fn consume_all<K: Portable>(
 /// Memory: as [`run_on_nodes`], and the bytes of the range, which are not reserved.
 ///
 /// # Errors
-/// As [`run_on_nodes`].
+/// The errors are those of [`run_on_nodes`].
 pub fn read_from_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -157,7 +157,7 @@ pub fn read_from_nodes(
 ) -> Result<Vec<u8>> {
     let wanted = range.end - range.start;
     let came = |bytes: usize| {
-        let what = format!("{bytes} bytes came of {wanted}");
+        let what = format!("received {bytes} bytes, expected {wanted}");
         Error::Incomplete { name: whole.title.clone(), what }
     };
     let mut bytes = Vec::with_capacity(wanted as usize);
@@ -306,7 +306,7 @@ impl Gather {
     ) -> Result<Gather> {
         let holders = wholes.iter().flat_map(|whole| &whole.pieces).flat_map(|piece| &piece.holders);
         let used = holders.map(|holder| holder.node).collect::<BTreeSet<_>>().len().max(1);
-        let memory = job.budget().reserve(used as u64 * ANSWER_BYTES, "answers of nodes on their way")?;
+        let memory = job.budget().reserve(used as u64 * ANSWER_BYTES, "received answers of nodes")?;
         let run = Run::new(nodes, job, wholes, work, options, order);
         run.state().ahead_nodes = used;
         Ok(Gather {
@@ -328,7 +328,7 @@ impl Gather {
         let mut state = self.run.state();
         let (budget, nodes) = (self.run.job.budget(), state.ahead_nodes as u64);
         let each = (budget.free_bytes() / 8 / nodes).min(AHEAD_BYTES_MAX);
-        if let Ok(memory) = budget.reserve(nodes * each, "answers that wait for their turn") {
+        if let Ok(memory) = budget.reserve(nodes * each, "buffered answers") {
             state.ahead_bytes = each;
             self.ahead = Some(memory);
         }
@@ -425,7 +425,7 @@ impl Gather {
             }
             None => {
                 self.streams.remove(&attempt);
-                Message::Failed(self.lost(attempt, "its answer ended early".to_string()))
+                Message::Failed(self.lost(attempt, "the answer ended early".to_string()))
             }
         }))
     }
@@ -436,7 +436,7 @@ impl Gather {
         let puller = state.scheduler.puller(attempt);
         let why = match puller.node() {
             Some(_) => format!("node {} has not answered", self.run.address(puller)),
-            None => "this machine was not done with it".to_string(),
+            None => "this machine did not finish it".to_string(),
         };
         self.open(&state, why)
     }
@@ -494,7 +494,11 @@ impl Gather {
             let next = self.run.state().scheduler.next_of(attempt);
             if next.is_none_or(|next| row.number != next as u64) {
                 let is_over = row.number < number as u64;
-                let why = if is_over { "it answers again what is over" } else { "it answers out of turn" };
+                let why = if is_over {
+                    "protocol error: an answer for a shard that was answered already"
+                } else {
+                    "protocol error: an answer out of order"
+                };
                 self.lose(attempt, why.to_string(), true)?;
             } else if row.number != number as u64 {
                 self.pass_over(attempt, &row)?;
@@ -518,7 +522,9 @@ impl Gather {
         match message {
             Message::Batch(batch) => match part_rows(&batch) {
                 Some(rows) => drop(self.rows.insert(attempt, rows.into())),
-                None => self.lose(attempt, "it answers columns that are none of a part".to_string(), true)?,
+                None => {
+                    self.lose(attempt, "protocol error: an answer has unexpected columns".to_string(), true)?
+                }
             },
             Message::Done => {
                 self.run.tell(Happened::Completed { attempt, shards: Vec::new() });
@@ -533,12 +539,16 @@ impl Gather {
         Ok(())
     }
 
-    /// Passes over a row of a shard of which no more is wanted; such rows must also come to an end.
+    /// Skips a row of a shard whose rest is not needed; such rows must also come to an end.
     fn pass_over(&mut self, attempt: usize, row: &PartRow) -> Result<()> {
         let shard = row.number as usize;
         let bytes = self.run.shards[shard].piece.bytes;
         if !self.passed.entry(attempt).or_default().goes_on(row, bytes) {
-            return self.lose(attempt, "it answers again what is over".to_string(), true);
+            return self.lose(
+                attempt,
+                "protocol error: an answer for a shard that was answered already".to_string(),
+                true,
+            );
         }
         if matches!(row.answer, Answer::End | Answer::Failed(_)) {
             self.run.tell(Happened::Answered { attempt, shard });
@@ -562,10 +572,14 @@ impl Gather {
                     || reach.bytes > bytes_max
                     || row.reach.lines > row.reach.bytes =>
             {
-                self.lose(attempt, "it answers the same twice, or more than there is".to_string(), true)?;
+                self.lose(
+                    attempt,
+                    "protocol error: an answer repeats bytes, or exceeds the shard".to_string(),
+                    true,
+                )?;
             }
             Answer::Beginning(bytes) if bytes.is_empty() => {
-                self.lose(attempt, "it begins a part with nothing".to_string(), true)?;
+                self.lose(attempt, "protocol error: a part begins with an empty answer".to_string(), true)?;
             }
             Answer::Beginning(bytes) => {
                 if self.begun_by != attempt {
@@ -573,7 +587,7 @@ impl Gather {
                     self.begun_by = attempt;
                 }
                 if self.beginning.len() + bytes.len() > PART_BYTES_MAX {
-                    self.lose(attempt, "it answers a part that is larger than any".to_string(), true)?;
+                    self.lose(attempt, "protocol error: a part exceeds the size limit".to_string(), true)?;
                 } else {
                     self.beginning.extend(bytes);
                 }
@@ -625,7 +639,7 @@ impl Gather {
         }
     }
 
-    /// Records that no more of a shard is wanted.
+    /// Records that the rest of a shard is not needed.
     fn end_of(&mut self, number: usize, is_skipped: bool) {
         self.beginning.clear();
         if is_skipped {

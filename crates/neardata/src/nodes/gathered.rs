@@ -103,7 +103,7 @@ pub struct HereCost {
     /// The throughput of all nodes together in bytes per second, before this machine pulled pieces; 0 if it was not
     /// measured.
     pub nodes_bytes_per_second: f64,
-    /// The reason why this machine did no more pieces, or none.
+    /// The reason why this machine processed no further pieces, or none.
     pub why: String,
 }
 

@@ -47,7 +47,7 @@ pub(super) fn now_ms() -> u64 {
 fn utc(ms: u64) -> String {
     let time =
         i64::try_from(ms / 1000).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
-    let Some(time) = time else { return "at no time".to_string() };
+    let Some(time) = time else { return "at an unknown time".to_string() };
     let (date, clock) = (time.date(), time.time());
     let month = u8::from(date.month());
     let (hour, minute, second) = clock.as_hms();
@@ -120,14 +120,17 @@ pub(super) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> Stri
     let what = match &there[..] {
         [] => return None,
         [only] if !only.is_removed() => return None,
-        [_] => "a generation of it that was removed is on these nodes",
-        _ => "generations of it that do not belong together are on these nodes",
+        [_] => "these nodes have a generation that was removed",
+        _ => "these nodes have different generations",
     };
     let told: Vec<String> = there.iter().map(|known| known.told(&address)).collect();
-    Some(format!("{what}: {}: `inshore store repair {name}` drops what is outdated", told.join(" and ")))
+    Some(format!(
+        "{what}: {}: `inshore store repair {name}` removes outdated generations",
+        told.join(" and ")
+    ))
 }
 
-/// Returns the generations of a name to drop: a mark or a higher number outdates a generation. If several
+/// Returns the generations of a name to drop: a removal mark or a higher number makes a generation outdated. If several
 /// generations remain, `keep` selects the generation that stays.
 ///
 /// # Errors
@@ -146,13 +149,13 @@ pub(super) fn outdated(
             let named = all.iter().find(|known| known.generation.id == keep);
             let told: Vec<String> = all.iter().map(|known| known.told(&address)).collect();
             Some(named.ok_or_else(|| {
-                format!("--keep {keep} is none of its live generations: {}", told.join(" and "))
+                format!("--keep {keep} is not one of its live generations: {}", told.join(" and "))
             })?)
         }
         (several @ [_, _, ..], None) => {
             let told: Vec<String> = several.iter().map(|known| known.told(&address)).collect();
             return Err(format!(
-                "neither of these generations outdates the other: {}: --keep ID keeps one and drops the others",
+                "neither of these generations replaces the other: {}: --keep ID keeps one and removes the others",
                 told.join(" and ")
             ));
         }
@@ -206,13 +209,13 @@ impl Nodes {
         let why = match (all.lost.first(), absent.is_empty()) {
             (None, true) => return Ok(from),
             (Some((_, why)), _) => why.clone(),
-            (None, false) => "not all of its nodes were named".to_string(),
+            (None, false) => "not all of its nodes were given".to_string(),
         };
         let mut what = format!("removed from {from} nodes, but {why}");
         if !absent.is_empty() {
             let absent: Vec<String> = absent.into_iter().collect();
             what = format!(
-                "{what}; once it is back, `inshore store repair {name}` drops what {} has of it",
+                "{what}; once the node is back, `inshore store repair {name}` removes the rest from {}",
                 absent.join(", ")
             );
         }
@@ -310,7 +313,7 @@ impl Nodes {
         let marked = self.remove_from(&marks).iter().filter(|(_, marked)| marked.is_ok()).count();
         let (_, error) = failed.swap_remove(0);
         let what = format!(
-            "removed from {} nodes, of which {marked} keep a mark of it, and then {error}",
+            "removed from {} nodes, of which {marked} recorded the removal, and then failed: {error}",
             done.len()
         );
         Err(Error::Incomplete { name: name.to_string(), what })
@@ -360,7 +363,7 @@ mod tests {
         // The dataset was removed and put again while one node was absent; that node came back.
         let replaced = [known(1, 1, &[2], true), known(2, 2, &[0, 1], false)];
         assert_eq!(ids(&replaced, None).unwrap(), [1]);
-        assert!(ids(&replaced, Some(1)).unwrap_err().contains("none of its live generations"));
+        assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
         // The nodes with the marks are lost: the number alone outdates the generation.
         assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
         // Only a mark remains, or a removed dataset.
@@ -385,9 +388,8 @@ mod tests {
         let removed = told(&[known(1, 1, &[2], true)]).unwrap();
         assert_eq!(
             removed,
-            "a generation of it that was removed is on these nodes: 00000000000000000000000000000001 \
-             (put 2026-05-28 20:26:40 UTC, removed 2026-05-28 20:26:41 UTC; on c): `inshore store repair x` drops what is \
-             outdated"
+            "these nodes have a generation that was removed: 00000000000000000000000000000001 \
+             (put 2026-05-28 20:26:40 UTC, removed 2026-05-28 20:26:41 UTC; on c): `inshore store repair x` removes outdated generations"
         );
         let two = told(&[known(1, 1, &[2], false), known(2, 1, &[0, 1], false)]).unwrap();
         assert!(

@@ -14,7 +14,7 @@ use std::{collections::BTreeMap, time::Duration};
 const GAIN: f64 = 1.15;
 
 /// The reason of a client that pulled no more because its gain was never measured.
-const TOO_LATE: &str = "the nodes were done with the rest before it was known";
+const TOO_LATE: &str = "the nodes finished the rest before the gain was measured";
 
 /// The rates and sizes measured so far in a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -63,18 +63,18 @@ pub(super) fn decide(observed: &Observed, threads: usize, after: Duration) -> De
     let together = meanwhile + client;
     if together < alone * GAIN {
         return Decision::Leave(
-            "the nodes did as much less meanwhile: it would not have been worth the bytes",
+            "the nodes slowed down by as much meanwhile, so the gain was not worth the transfer",
         );
     }
     match queued / together > shard_seconds {
         true => Decision::Pull,
-        false => Decision::Wait("the nodes were done with the rest before".to_string()),
+        false => Decision::Wait("the nodes finished the rest first".to_string()),
     }
 }
 
 /// Returns the reason why the client has pulled nothing.
 pub(super) fn unneeded(after: Duration) -> String {
-    format!("the nodes were not seen to have work for {} s before them", after.as_secs_f64())
+    format!("the nodes had less than {} s of work left", after.as_secs_f64())
 }
 
 /// Measures the rates of a job while the job runs.

@@ -65,7 +65,7 @@ const BATCH_BYTES: u64 = 512 << 10;
 /// The interval at which an idle thread tries to pull.
 const LOOK: Duration = Duration::from_millis(5);
 /// The reason why this machine stopped after a panic.
-pub(super) const PANICKED: &str = "the work here panicked: this is a fault of this program";
+pub(super) const PANICKED: &str = "the task panicked on this machine: this is a bug in Inshore";
 
 /// Options for help with work of which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,7 +198,7 @@ where
         let kernel = K::for_client(arguments).map_err(told)?;
         let worker = kernel.worker(job).map_err(told)?;
         let bytes = READING_BYTES + kernel.cached_block_bytes() as u64;
-        let reserved = job.budget().reserve(bytes, "what is read from a node");
+        let reserved = job.budget().reserve(bytes, "read buffers of a node");
         drop(worker);
         reserved.map(|_| kernel).map_err(|error| error.to_string())
     }));
@@ -220,11 +220,11 @@ impl Lanes {
             false => (threads, each),
         };
         let lanes: Vec<Budget> = (0..lanes)
-            .filter_map(|_| budget.part(each, 1, "a part of the work of nodes, done here").ok())
+            .filter_map(|_| budget.part(each, 1, "a thread that processes shards of nodes").ok())
             .collect();
         self.helps.state().threads = lanes.len();
         if lanes.is_empty() {
-            self.give_up("the memory here has no room for it".to_string());
+            self.give_up("the memory budget here is too small for a shard".to_string());
         }
         lanes
     }
@@ -237,7 +237,7 @@ impl Lanes {
         self.helps.tell_costs(&self.run, gathered);
     }
 
-    /// Does the work of one thread on this machine until the job is over.
+    /// Runs one local worker thread until the job is over.
     pub fn work<K>(&self, budget: Budget, arguments: &Value)
     where
         K: Portable,
@@ -245,7 +245,7 @@ impl Lanes {
     {
         let job = Context::new(budget, self.run.job.cancel().clone());
         let room = job.budget().memory_bytes() / 4;
-        let Ok(_room) = job.budget().reserve(room, "answers that wait for their turn") else { return };
+        let Ok(_room) = job.budget().reserve(room, "buffered answers") else { return };
         let (out, answers) = mpsc::channel((room / BATCH_BYTES).max(2) as usize);
         let attempt = self.run.begin_client(answers, Arc::default());
         // The kernel is created on the first shard and tested before the shard is read.
@@ -412,7 +412,7 @@ impl Drop for HelpPiece {
     /// that was not read completely ends the help.
     fn drop(&mut self) {
         if !self.fetch.is_done() {
-            return self.helps.give_up("a piece was left in its middle".to_string());
+            return self.helps.give_up("a shard was not read to its end".to_string());
         }
         self.fetch.end();
         self.helps.did_fetch(&self.fetch);
@@ -426,7 +426,7 @@ pub struct HelpEnd(Arc<Helps>);
 
 impl Drop for HelpEnd {
     fn drop(&mut self) {
-        self.0.give_up("its part of the work is done".to_string());
+        self.0.give_up("its share of the work is done".to_string());
     }
 }
 
@@ -493,7 +493,8 @@ impl Iterator for HelpPieces {
 }
 
 impl Help {
-    /// Creates the help with half of the free memory (all of it with `takes_all_memory`). Returns `None` if the
+    /// Creates the local worker of a job with half of the free memory (all of it with `takes_all_memory`). Returns
+    /// `None` if the
     /// memory is too small.
     pub(in crate::nodes) fn new(
         run: &Arc<Run>,
@@ -516,11 +517,11 @@ impl Help {
             _ => 2 * (reader_bytes + ahead_bytes),
         };
         let bytes = (if takes_all_memory { free } else { free / 2 }).checked_sub(reading_bytes);
-        let what = "a part of the work of nodes, done here";
+        let what = "a thread that processes shards of nodes";
         let part = |bytes: u64| whole.part(bytes, threads, what).ok();
         let budget = bytes.filter(|_| free >= FREE_BYTES_MIN).and_then(|bytes| part(bytes + reading_bytes));
         let Some(budget) = budget else {
-            helps.give_up("the memory here has no room for it".to_string());
+            helps.give_up("the memory budget here is too small for a shard".to_string());
             return None;
         };
         helps.state().threads = at_once;
@@ -547,9 +548,9 @@ impl Help {
         let reading = ANSWER_BYTES + BLOCK_BYTES + 2 * pieces.ahead_bytes;
         let mut answers = HelpAnswers { out };
         let done = panic::catch_unwind(AssertUnwindSafe(|| {
-            let store = store.ok_or("there is no store here for what would have to be kept on flash")?;
+            let store = store.ok_or("there is no store here for intermediate data")?;
             let own = store.job(budget, run.job.cancel().clone())?;
-            let _reading = own.budget().reserve(reading, "what is read from nodes")?;
+            let _reading = own.budget().reserve(reading, "read buffers of nodes")?;
             let done = work(&own, pieces, &mut answers);
             context.counters().add(own.counters());
             done

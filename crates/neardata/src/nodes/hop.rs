@@ -217,18 +217,20 @@ impl Arguments {
         let is_known =
             |holder: &Option<u16>| holder.is_none_or(|holder| (holder as usize) < self.nodes.len());
         Some(match () {
-            () if self.session().is_none() => "its number is none",
-            () if !self.pointers.is_sound() => "its pointers do not lie in its pages",
-            () if self.nodes.len() > NODES_MAX => "more nodes than any may have",
-            () if self.certificates.len() > NODES_MAX => "more certificates than nodes",
-            () if self.steps > STEPS_MAX => "more steps than any may have",
-            () if self.chains == 0 || self.chains as usize > CHAINS_MAX => "as many chains as none may have",
-            () if self.ends.len() != self.holders.len() => "other pieces than holders",
-            () if !self.ends.is_sorted() => "pieces that end before they begin",
-            () if self.pages().checked_mul(self.pointers.page_bytes).is_none() => {
-                "more pages than there can be"
+            () if self.session().is_none() => "its id is invalid",
+            () if !self.pointers.is_sound() => "pointers lie outside of pages",
+            () if self.nodes.len() > NODES_MAX => "there are more nodes than the limit",
+            () if self.certificates.len() > NODES_MAX => "there are more certificates than nodes",
+            () if self.steps > STEPS_MAX => "there are more steps than the limit",
+            () if self.chains == 0 || self.chains as usize > CHAINS_MAX => {
+                "the number of chains is not within the limits"
             }
-            () if !self.holders.iter().all(is_known) => "a holder that is none of its nodes",
+            () if self.ends.len() != self.holders.len() => "the numbers of pieces and of replicas differ",
+            () if !self.ends.is_sorted() => "a piece ends before it begins",
+            () if self.pages().checked_mul(self.pointers.page_bytes).is_none() => {
+                "there are more pages than the limit"
+            }
+            () if !self.holders.iter().all(is_known) => "a replica is on an unknown node",
             () => return None,
         })
     }
@@ -376,7 +378,7 @@ impl Link {
 
     /// Returns the reason why the link is closed.
     pub fn why(&self) -> String {
-        self.lost.get().cloned().unwrap_or_else(|| "the link to it broke".to_string())
+        self.lost.get().cloned().unwrap_or_else(|| "the connection broke".to_string())
     }
 
     /// Returns the sender of messages.
@@ -399,13 +401,13 @@ async fn listen(
     loop {
         let message = match answers.message().await {
             Ok(Some(message)) => message,
-            Ok(None) => return node.lost("it hears no more of traversals".to_string()),
+            Ok(None) => return node.lost("the node ended the connection of the traversal".to_string()),
             Err(refusal) => return node.error(&refusal),
         };
         node.bytes_in.fetch_add(message_bytes(&message), Ordering::Relaxed);
         match Hop::decode(&message.app_metadata) {
             Some(hop) => hear(FromLink::Hop(hop, message.data_body)).await,
-            None => return node.bad_answer("what is no step of a traversal"),
+            None => return node.bad_answer("expected a step of a traversal"),
         }
     }
 }

@@ -28,9 +28,9 @@ const LENGTH_BYTES: usize = size_of::<i64>();
 /// as the stream), a buffer outside the body, overlapping buffers, a compression other than zstd (an LZ4 frame
 /// may be longer than stated), an invalid length, or more than [`BATCH_BYTES_MAX`].
 pub(crate) fn check_lengths(header: &[u8], body: &[u8]) -> Result<u64, String> {
-    let message = root_as_message(header).map_err(|error| format!("a message that is none: {error}"))?;
+    let message = root_as_message(header).map_err(|error| format!("an invalid message: {error}"))?;
     if message.header_type() == MessageHeader::DictionaryBatch {
-        return Err("a dictionary, where there are none".to_string());
+        return Err("an unexpected dictionary".to_string());
     }
     let Some(batch) = message.header_as_record_batch() else { return Ok(body.len() as u64) };
     match batch.compression().map(|compression| compression.codec()) {
@@ -50,7 +50,7 @@ fn buffers<'a>(
     batch.buffers().into_iter().flatten().map(move |buffer| {
         let place = usize::try_from(buffer.offset()).ok().zip(usize::try_from(buffer.length()).ok());
         let found = place.and_then(|(at, len)| body.get(at..at.checked_add(len)?));
-        found.ok_or_else(|| "a buffer that lies outside of its message".to_string())
+        found.ok_or_else(|| "a buffer outside of its message".to_string())
     })
 }
 
@@ -78,7 +78,7 @@ fn unpacked_bytes(batch: &RecordBatch<'_>, body: &[u8]) -> Result<u64, String> {
                 0 => continue,
                 len => {
                     return Err(format!(
-                        "a compressed buffer of {len} bytes, which has no room for its length"
+                        "a compressed buffer of {len} bytes, too short for its length prefix"
                     ));
                 }
             }
@@ -257,7 +257,7 @@ mod tests {
             |at: usize| at + 8 + u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap()) as usize;
         let (columns, list) = (after(0), after(after(0)));
         let refused = check_lengths(&file[columns + 8..list], &file[list..]);
-        assert_eq!(refused.unwrap_err(), "a dictionary, where there are none");
+        assert_eq!(refused.unwrap_err(), "an unexpected dictionary");
     }
 
     #[test]

@@ -146,13 +146,13 @@ impl Nodes {
         let nodes = &self.0.nodes;
         let copies = options.copies.max(1);
         if copies > nodes.len() {
-            let what = format!("{copies} copies need as many nodes, and there are {}", nodes.len());
+            let what = format!("{copies} copies need {copies} nodes, and there are {}", nodes.len());
             return Err(Error::Incomplete { name: name.to_string(), what });
         }
         let numbers = self.numbers()?;
         let id = SpreadId::random();
         let _memory =
-            job.budget().reserve((4 * nodes.len() as u64 + 4) * DATA_BYTES as u64, "what is loaded")?;
+            job.budget().reserve((4 * nodes.len() as u64 + 4) * DATA_BYTES as u64, "upload buffers")?;
         let mut loads = nodes.iter().map(|node| Load::begin(self, node)).collect::<Vec<_>>();
         let begin = LoadStep::Begin {
             version: VERSION,
@@ -169,7 +169,11 @@ impl Nodes {
         for load in &mut loads {
             match load.answer(self, job)? {
                 LoadAnswer::Begun { generation } => number = number.max(generation.saturating_add(1)),
-                other => return Err(load.node.bad_answer(&format!("{other:?} to the beginning of a load"))),
+                other => {
+                    return Err(load
+                        .node
+                        .bad_answer(&format!("{other:?} as the answer to the start of an upload")));
+                }
             }
         }
         let generation = Generation { id, number, put_ms: now_ms() };
@@ -179,7 +183,7 @@ impl Nodes {
         let mut loaded = Loaded::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
-            self.0.check(|| format!("{} was read as far as byte {}", called, loaded.bytes))?;
+            self.0.check(|| format!("{} was read up to byte {}", called, loaded.bytes))?;
             job.check_cancelled()?;
             let read = read_much(&mut input, &mut buffer)
                 .map_err(|source| Error::Input { name: called.to_string(), source })?;
@@ -225,7 +229,7 @@ impl Nodes {
             pieces,
         };
         if json(&map).len() > MAP_BYTES_MAX {
-            let what = format!("{} pieces are too many: name a larger size of pieces", map.pieces.len());
+            let what = format!("{} pieces are too many: choose a larger --piece", map.pieces.len());
             return Err(Error::Incomplete { name: name.to_string(), what });
         }
         let step = LoadStep::Commit { map };
@@ -243,7 +247,10 @@ impl Nodes {
             None => Ok(loaded),
             Some(error) if committed == 0 => Err(error),
             Some(error) => {
-                let what = format!("{committed} of {} nodes have it, and then {error}", loads.len());
+                let what = format!(
+                    "{committed} of {} nodes committed it, and then the upload failed: {error}",
+                    loads.len()
+                );
                 Err(Error::Incomplete { name: name.to_string(), what })
             }
         }
@@ -255,7 +262,7 @@ impl Nodes {
         for (place, found) in self.status().into_iter().enumerate() {
             let number = found.status?.node;
             if numbers.contains(&number) {
-                return Err(self.0.nodes[place].bad_answer("as the same node as another: they share a store"));
+                return Err(self.0.nodes[place].bad_answer("it has the node id of another node: two addresses lead to one node, or two nodes share a store"));
             }
             numbers.push(number);
         }
@@ -460,7 +467,7 @@ impl<'a> Load<'a> {
                 Ok(Err(_)) => {
                     return Err(match nodes.0.runtime.block_on(self.answers.recv()) {
                         Some(Err(error)) => error,
-                        _ => self.node.lost("it takes nothing more".to_string()),
+                        _ => self.node.lost("the node closed the upload".to_string()),
                     });
                 }
                 Err(_) => {}
@@ -476,7 +483,7 @@ impl<'a> Load<'a> {
             });
             match waited {
                 Ok(Some(answer)) => return answer,
-                Ok(None) => return Err(self.node.lost("it ended the load".to_string())),
+                Ok(None) => return Err(self.node.lost("the node ended the upload".to_string())),
                 Err(_) => self.check(nodes, job)?,
             }
         }
@@ -484,7 +491,7 @@ impl<'a> Load<'a> {
 
     /// Fails if the deadline has passed or the job was cancelled.
     fn check(&self, nodes: &Nodes, job: &Context) -> Result<()> {
-        nodes.0.check(|| format!("node {} has not taken all of it", self.node.address))?;
+        nodes.0.check(|| format!("node {} has not received all of it", self.node.address))?;
         Ok(job.check_cancelled()?)
     }
 }

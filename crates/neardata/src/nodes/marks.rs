@@ -18,7 +18,7 @@ pub(super) fn mark_name(id: SpreadId) -> String {
 pub(super) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Mark> {
     serde_json::from_slice(dataset.attributes()).map_err(|error| Error::BadFormat {
         path: store.path().join(dataset.name()),
-        what: "mark of a removed dataset",
+        what: "record of a removed dataset",
         found: error.to_string(),
         expected: format!("JSON of version {MAP_VERSION}"),
     })

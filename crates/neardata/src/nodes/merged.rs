@@ -112,7 +112,7 @@ impl<R: InOrder> Merged<R> {
     /// Begins to merge and waits for the first rows of all streams.
     ///
     /// # Errors
-    /// As [`Merged::next`].
+    /// The errors are those of [`Merged::next`].
     pub fn new(streams: Streams, how: R::How) -> Result<Merged<R>> {
         let (heads, lost, repeated) = (Vec::new(), BTreeMap::new(), Vec::new());
         let mut merged = Merged { streams, how, heads, lost, repeated, set_aside: 0 };
@@ -158,7 +158,7 @@ impl<R: InOrder> Merged<R> {
     /// Returns the batch with the next row, or `None` at the end.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// The errors are those of [`Self::next`].
     pub fn first(&mut self) -> Result<Option<&R>> {
         self.refill()?;
         let least = self.least_two().map(|(least, _)| least);
@@ -172,7 +172,7 @@ impl<R: InOrder> Merged<R> {
     /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// The errors are those of [`Self::next`].
     pub fn next_together(&mut self) -> Result<Vec<(&R, Range<usize>)>> {
         self.refill()?;
         let last = |head: &Head<R>| head.rows.as_ref().map(|rows| rows.rows() - 1);
@@ -269,12 +269,12 @@ impl<R: InOrder> Merged<R> {
                         empty += 1;
                         continue;
                     }
-                    Some(rows) if rows.rows() == 0 => self.bad(stream, "nothing, again and again"),
+                    Some(rows) if rows.rows() == 0 => self.bad(stream, "too many empty answers"),
                     Some(rows) if !self.heads[stream].goes_on_with(&rows) => {
-                        self.bad(stream, "rows that are in no order")
+                        self.bad(stream, "rows out of order")
                     }
                     Some(rows) => match self.pass_over(stream, &rows) {
-                        None => self.bad(stream, "other rows than the node before it"),
+                        None => self.bad(stream, "rows that differ from those of the replica before"),
                         Some(first) if first == rows.rows() => continue,
                         Some(first) => {
                             let head = &mut self.heads[stream];
@@ -282,7 +282,7 @@ impl<R: InOrder> Merged<R> {
                             return Ok(());
                         }
                     },
-                    None => self.bad(stream, "rows that are none, or in no order"),
+                    None => self.bad(stream, "invalid rows, or rows out of order"),
                 },
                 Err(error @ (Error::Store(_) | Error::Deadline { .. })) => return Err(error),
                 Err(error) => error,
@@ -341,7 +341,7 @@ impl<R: InOrder> Merged<R> {
         let gone = head.gone.max(behind.as_ref().map_or(0, |behind| behind.gone));
         let was_taken = last.is_some() || behind.is_some();
         if self.streams.missing() > missing && was_taken {
-            let what = format!("{why}, and a part of its answer was taken");
+            let what = format!("{why}, after a part of its answer was used");
             return Err(Error::Missing { what });
         }
         let from = match (last, behind) {

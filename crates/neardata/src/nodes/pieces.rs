@@ -22,7 +22,10 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
             Entry::Vacant(entry) => entry.insert(store.dataset(&dataset)?),
         };
         if found.id() != id {
-            return Err(format!("{dataset} is another one than the client knows: it was made anew").into());
+            return Err(format!(
+                "{dataset} was replaced since the client looked it up: run the command again"
+            )
+            .into());
         }
         let bytes = found.file(&file).ok_or_else(|| format!("{dataset} has no file {file}"))?;
         if from > to || to > bytes.len() {
@@ -30,7 +33,7 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
         }
         // Each byte ends at most one line.
         if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
-            return Err(format!("{dataset}/{file} is no part of anything so large").into());
+            return Err(format!("the offset of {dataset}/{file} exceeds 64 bits").into());
         }
         let source = Source::dataset_part(job, bytes, from..to).behind(Base { offset, lines });
         sources.push(TaskSource { number, whole, source, stored: Some(Stored { dataset, id, file }) });

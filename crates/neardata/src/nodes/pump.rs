@@ -117,7 +117,9 @@ async fn next(
     decoded: &mut FlightDataDecoder,
 ) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
     let next = AssertUnwindSafe(decoded.next()).catch_unwind().await;
-    next.unwrap_or_else(|_| Some(Err(FlightError::DecodeError("what it claims does not fit".to_string()))))
+    next.unwrap_or_else(|_| {
+        Some(Err(FlightError::DecodeError("a length in the message is wrong".to_string())))
+    })
 }
 
 /// Sends a task request to a node and passes on the answers.
@@ -191,7 +193,7 @@ pub(super) async fn pump(
                 }
             }
             Err(FlightError::Tonic(refusal)) => Err(node.error(&refusal)),
-            Err(error) => Err(node.bad_answer(&format!("a message that is none: {error}"))),
+            Err(error) => Err(node.bad_answer(&format!("an invalid message: {error}"))),
         };
         let is_end = answer.is_err();
         if let Err(error) = &answer {
@@ -201,7 +203,7 @@ pub(super) async fn pump(
             return;
         }
     }
-    let error = node.lost("its answer ended early".to_string());
+    let error = node.lost("the answer ended early".to_string());
     hear(Heard::Closed(&error));
     out.send(Err(error), 0).await;
 }
@@ -258,7 +260,7 @@ mod tests {
         let views = one("number", StringViewArray::from_iter_values(["a", "b"]));
         messages[1] = Encoder::new().batch(&views, None).unwrap().remove(1);
         let error = wrong(messages).await;
-        assert!(error.contains("what it claims does not fit"), "{error}");
+        assert!(error.contains("a length in the message is wrong"), "{error}");
     }
 
     fn batch() -> Said {

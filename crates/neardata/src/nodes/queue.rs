@@ -75,7 +75,7 @@ impl Queue {
         let inner = &self.0;
         if memory_bytes > inner.memory_bytes {
             return Err(Refusal::resource_exhausted(format!(
-                "a task of {} is larger than all that this node gives to tasks ({})",
+                "a task of {} exceeds the memory of this node for all tasks ({})",
                 inshore_store::format_bytes(memory_bytes),
                 inshore_store::format_bytes(inner.memory_bytes)
             )));
@@ -110,7 +110,7 @@ impl Queue {
         let free = self.0.memory_bytes - state.used_bytes;
         if memory_bytes > free {
             return Err(format!(
-                "its tasks leave {} of its memory, and this one wants {}",
+                "{} of memory is free beside running tasks, and this task needs {}",
                 inshore_store::format_bytes(free),
                 inshore_store::format_bytes(memory_bytes)
             ));
@@ -133,12 +133,13 @@ impl Inner {
     /// Returns the reason if no more tasks of this client may wait.
     fn has_no_place(&self, state: &State, client: &str) -> Option<String> {
         if state.count >= self.waiting_max {
-            return Some(format!("its queue is full: {} tasks run and {} wait", state.running, state.count));
+            return Some(format!("the queue is full: {} tasks run and {} wait", state.running, state.count));
         }
         let own = state.waiting.get(client).map_or(0, VecDeque::len);
         let places = self.waiting_max.div_ceil(2);
-        (own >= places)
-            .then(|| format!("{own} tasks of {client} wait, and one client has half of the queue at most"))
+        (own >= places).then(|| {
+            format!("{own} tasks of {client} wait, half of the queue, which is the limit for a client")
+        })
     }
 
     fn fits(&self, state: &State, memory_bytes: u64) -> bool {
@@ -254,7 +255,10 @@ mod tests {
         drop((large, small));
         assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
         let refusal = queue.enter("a", 101).err().unwrap();
-        assert!(refusal.message().contains("larger than all") && pushback(&refusal).is_none(), "{refusal}");
+        assert!(
+            refusal.message().contains("exceeds the memory") && pushback(&refusal).is_none(),
+            "{refusal}"
+        );
     }
 
     #[test]
@@ -278,7 +282,7 @@ mod tests {
         let mut second = enter(&queue, "a", 1);
         let third = enter(&queue, "b", 1);
         let refusal = queue.enter("c", 1).err().unwrap();
-        assert_eq!(refusal.message(), "its queue is full: 1 tasks run and 2 wait");
+        assert_eq!(refusal.message(), "the queue is full: 1 tasks run and 2 wait");
         assert!(pushback(&refusal).is_some(), "there may be room soon");
         drop(third);
         let mut fourth = enter(&queue, "c", 1);
@@ -294,10 +298,13 @@ mod tests {
         let running = started(&mut enter(&queue, "a", 1)).unwrap();
         let mut own: Vec<Entered> = (0..3).map(|_| enter(&queue, "a", 1)).collect();
         let refusal = queue.enter("a", 1).err().unwrap();
-        assert_eq!(refusal.message(), "3 tasks of a wait, and one client has half of the queue at most");
+        assert_eq!(
+            refusal.message(),
+            "3 tasks of a wait, half of the queue, which is the limit for a client"
+        );
         assert!(pushback(&refusal).is_some(), "there may be room soon");
         let _others = [enter(&queue, "b", 1), enter(&queue, "c", 1)];
-        assert!(queue.enter("d", 1).err().unwrap().message().contains("its queue is full"));
+        assert!(queue.enter("d", 1).err().unwrap().message().contains("the queue is full"));
         // A task that runs, or whose client is gone, waits no more.
         own.pop();
         own.push(enter(&queue, "a", 1));

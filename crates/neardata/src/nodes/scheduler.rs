@@ -421,7 +421,12 @@ impl Scheduler {
     fn pulled(&mut self, attempt: usize, finished: usize, now: Duration) {
         let own = &mut self.attempts[attempt];
         if finished < own.finished || finished > own.handed.len() {
-            return self.fail(attempt, "it pulls more than it was handed", true, now);
+            return self.fail(
+                attempt,
+                "protocol error: it finished more shards than it was assigned",
+                true,
+                now,
+            );
         }
         own.finished = finished;
         if own.state == AttemptState::Begun {
@@ -453,7 +458,7 @@ impl Scheduler {
                 self.shards[shard].slow.extend(node);
             }
             self.attempts[attempt].is_blamed = true;
-            let what = format!("it got on no further for {} s", self.stall.as_secs_f64());
+            let what = format!("it made no progress for {} s", self.stall.as_secs_f64());
             self.fail(attempt, &what, false, now);
         }
     }
@@ -496,7 +501,12 @@ impl Scheduler {
 
     fn answered(&mut self, attempt: usize, shard: usize, now: Duration) {
         if self.attempts[attempt].out.front() != Some(&shard) {
-            return self.fail(attempt, "it answers a shard that it was not handed", true, now);
+            return self.fail(
+                attempt,
+                "protocol error: an answer for a shard that it was not assigned",
+                true,
+                now,
+            );
         }
         self.attempts[attempt].out.pop_front();
         self.shards[shard].state = ShardState::Answered;
@@ -512,7 +522,7 @@ impl Scheduler {
             Order::Combined => own.out.is_empty() || handed == shards,
         };
         if !is_all {
-            return self.fail(attempt, "it ended without having read all", true, now);
+            return self.fail(attempt, "it ended before all its shards were read", true, now);
         }
         own.state = AttemptState::Over;
         for shard in std::mem::take(&mut own.out) {
@@ -522,7 +532,12 @@ impl Scheduler {
 
     fn unreadable(&mut self, attempt: usize, shard: usize, why: String, now: Duration) {
         if self.attempts[attempt].out.front() != Some(&shard) {
-            return self.fail(attempt, "it answers a shard that it was not handed", true, now);
+            return self.fail(
+                attempt,
+                "protocol error: an answer for a shard that it was not assigned",
+                true,
+                now,
+            );
         }
         self.attempts[attempt].out.pop_front();
         self.shards[shard].unreadable.extend(self.attempts[attempt].puller.node());

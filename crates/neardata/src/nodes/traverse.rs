@@ -137,7 +137,7 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 const EVENTS: usize = 256;
 
 impl Nodes {
-    /// Follows chains of pages through a file from each of `starts`, all at once.
+    /// Follows chains of pages through a file from each of `starts`, concurrently.
     ///
     /// Memory on this machine: [`TraverseOptions::keep_bytes`], 16 bytes for each piece of the file, and one
     /// page in flight for each chain if the client follows the pointers.
@@ -223,14 +223,14 @@ impl<'a> Traversal<'a> {
         if !options.pointers.is_sound() {
             let most = inshore_store::format_bytes(PAGE_BYTES_MAX);
             return bad(format!(
-                "the 8 bytes at byte {at} do not lie in a page of {page_bytes} bytes (at most {most})"
+                "the 8 bytes at byte {at} are not within a page of {page_bytes} bytes (a page has at most {most})"
             ));
         }
         if options.steps > STEPS_MAX {
-            return bad(format!("{} steps are more than a chain may have ({STEPS_MAX})", options.steps));
+            return bad(format!("{} steps exceed the limit of {STEPS_MAX} for a chain", options.steps));
         }
         if starts.is_empty() || starts.len() > CHAINS_MAX {
-            return bad(format!("{} chains are not 1 to {CHAINS_MAX}", starts.len()));
+            return bad(format!("expected 1 to {CHAINS_MAX} chains, got {}", starts.len()));
         }
         let mut pages = 0;
         let mut ends = Vec::with_capacity(whole.pieces.len());
@@ -245,7 +245,7 @@ impl<'a> Traversal<'a> {
             ends.push(pages);
         }
         if let Some(start) = starts.iter().find(|&&start| start >= pages) {
-            return bad(format!("there is no page {start} to begin with: it has {pages}"));
+            return bad(format!("the starting page {start} does not exist: the file has {pages} pages"));
         }
         let lost =
             |(&node, why): (&usize, &String)| (node, format!("{}: {why}", nodes.0.nodes[node].address));
@@ -367,7 +367,7 @@ impl<'a> Traversal<'a> {
         for (&node, answer) in nodes.iter().zip(answers) {
             let answer = answer.and_then(|answer| {
                 let text = String::from_utf8(answer.concat());
-                text.map_err(|_| self.nodes.0.nodes[node].bad_answer("a certificate that is none"))
+                text.map_err(|_| self.nodes.0.nodes[node].bad_answer("an invalid certificate"))
             });
             match answer {
                 Ok(certificate) => {
@@ -482,7 +482,7 @@ impl<'a> Traversal<'a> {
     fn check(&self) -> Result<()> {
         self.nodes.0.check(|| {
             let left = self.over.iter().filter(|&&over| !over).count();
-            format!("{left} of {} chains are not at their end", self.chains.len())
+            format!("{left} of {} chains are not finished", self.chains.len())
         })?;
         Ok(self.job.check_cancelled()?)
     }
@@ -544,7 +544,7 @@ impl<'a> Traversal<'a> {
             Err(error) => return Err(error),
         };
         let Some(Telling { said, chain, walked, peer, text }) = Telling::of_batch(&batch) else {
-            return Ok(self.give_up(node, "it answers what is no step of a traversal"));
+            return Ok(self.give_up(node, "protocol error: expected a step of a traversal"));
         };
         let name = || self.nodes.0.nodes[node].address.clone();
         let chain = chain as usize;
@@ -555,19 +555,19 @@ impl<'a> Traversal<'a> {
             }
             Said::Unreached => {
                 let is_known = (peer as usize) < self.nodes.0.nodes.len();
-                let why = format!("node {} cannot hand on to it: {text}", name());
+                let why = format!("node {} cannot pass chains to it: {text}", name());
                 return Ok(self.give_up(if is_known { peer as usize } else { node }, why));
             }
             _ => {}
         }
         let steps = self.options.steps;
         if chain >= self.chains.len() || walked.page >= self.pages() || walked.steps > steps {
-            return Ok(self.give_up(node, "it answers a chain that is none"));
+            return Ok(self.give_up(node, "protocol error: an unknown chain"));
         }
         self.move_on(chain, walked);
         match said {
             Said::Done if walked.steps < steps => {
-                return Ok(self.give_up(node, "it ends a chain before its end"));
+                return Ok(self.give_up(node, "protocol error: a chain ended early"));
             }
             Said::Done => self.over[chain] = true,
             Said::Ended => (self.over[chain], self.chains[chain].ended) = (true, true),
@@ -581,7 +581,7 @@ impl<'a> Traversal<'a> {
                 // Otherwise the next attempt finds that the page is missing.
                 let is_somewhere = !attempt.holders[self.piece(walked.page)].is_empty();
                 return Ok(match is_somewhere {
-                    true => self.give_up(node, "it does not find a page that is there"),
+                    true => self.give_up(node, "protocol error: a page that exists was reported as missing"),
                     false => Flow::Anew,
                 });
             }
@@ -613,7 +613,7 @@ impl<'a> Traversal<'a> {
         };
         let (chain, page_bytes) = (hop.chain as usize, self.options.pointers.page_bytes);
         if chain >= self.chains.len() || self.over[chain] {
-            return Ok(self.give_up(node, "it answers a chain that is none"));
+            return Ok(self.give_up(node, "protocol error: an unknown chain"));
         }
         let known = self.chains[chain].walked;
         match hop.what {
@@ -635,13 +635,15 @@ impl<'a> Traversal<'a> {
                 self.move_on(chain, Walked { hops: hop.walked.hops + 1, ..hop.walked });
                 let holders = &attempt.holders[self.piece(hop.walked.page)];
                 match holders.contains(&node) {
-                    true => Ok(self.give_up(node, "it does not find a page that it has")),
+                    true => {
+                        Ok(self.give_up(node, "protocol error: a page that it has was reported as missing"))
+                    }
                     false if holders.is_empty() => Err(self.missing(hop.walked.page)),
                     false => self.go_on(attempt, chain),
                 }
             }
             What::Refused => Ok(self.give_up(node, String::from_utf8_lossy(&body))),
-            _ => Ok(self.give_up(node, "it answers what it was not asked")),
+            _ => Ok(self.give_up(node, "protocol error: an answer that was not requested")),
         }
     }
 
@@ -654,7 +656,7 @@ impl<'a> Traversal<'a> {
         }
         if next >= self.pages() {
             let (page, pages) = (walked.page, self.pages());
-            let what = format!("page {page} names page {next} as the next one, and there are {pages}");
+            let what = format!("page {page} points to page {next}, and the file has {pages} pages");
             return Err(self.bad_page(what));
         }
         walked.step(next);
@@ -733,7 +735,7 @@ impl Kept {
         let count = if options.by == By::Client { options.keep_bytes / (page_bytes + 8) } else { 0 };
         let memory = match count {
             0 => None,
-            _ => Some(job.budget().reserve(count * (page_bytes + 8), "pages that are kept")?),
+            _ => Some(job.budget().reserve(count * (page_bytes + 8), "cached pages")?),
         };
         Ok(Kept {
             page_bytes: page_bytes as usize,

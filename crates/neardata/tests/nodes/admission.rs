@@ -98,7 +98,7 @@ fn unfinished_requests_time_out() {
         let why =
             runtime.block_on(async { ask(connected(serving.address()).await, method, None, parts).await });
         assert_eq!(why.code(), Code::DeadlineExceeded, "{method}: {why}");
-        assert!(why.message().contains("not complete after 0.3 s"), "{why}");
+        assert!(why.message().contains("incomplete after 0.3 s"), "{why}");
     }
     assert_eq!(serving.agent().status().unfinished_bytes, 0);
     assert!(nodes.status().remove(0).status.is_ok());

@@ -109,13 +109,13 @@ fn a_removed_dataset_does_not_come_back_with_a_node() {
     members.go(1);
     // The client does not know the unreachable node at all.
     let why = told(members.nodes(&[0, 2]).remove("doc").unwrap_err());
-    assert!(why.contains("not all of its nodes were named") && why.contains("store repair doc"), "{why}");
+    assert!(why.contains("not all of its nodes were given") && why.contains("store repair doc"), "{why}");
     members.come(1);
     let all = members.nodes(&[0, 1, 2]);
     let why = read(&all).unwrap_err();
-    assert!(why.contains("a generation of it that was removed") && ids(&why).len() == 1, "{why}");
+    assert!(why.contains("a generation that was removed") && ids(&why).len() == 1, "{why}");
     assert_eq!(all.repair(&[], None).unwrap().len(), 1);
-    assert!(read(&all).unwrap_err().contains("on none of the nodes"));
+    assert!(read(&all).unwrap_err().contains("not found on any of the nodes"));
     assert_eq!((0..3).map(|node| members.marks(node)).sum::<usize>(), 0);
 }
 
@@ -143,7 +143,7 @@ fn a_mark_is_kept_until_every_node_has_confirmed_it() {
     members.nodes(&[0, 1, 2, 3]).repair(&["doc".to_string()], None).unwrap();
     assert_eq!((0..4).map(|node| members.marks(node)).sum::<usize>(), 0);
     let why = told(members.nodes(&[0]).repair(&["doc".to_string()], None).unwrap_err());
-    assert!(why.contains("store:doc: on none of the nodes"), "{why}");
+    assert!(why.contains("store:doc: not found on any of the nodes"), "{why}");
 }
 
 #[test]
@@ -179,12 +179,14 @@ fn of_two_live_generations_the_user_keeps_one() {
     assert!(why.contains(&members.address(0)) && why.contains(&members.address(1)), "{why}");
     let why = told(both.repair(&[], None).unwrap_err());
     assert!(
-        why.contains("neither of these generations outdates the other") && why.contains("--keep ID"),
+        why.contains("neither of these generations replaces the other") && why.contains("--keep ID"),
         "{why}"
     );
     assert_eq!(ids(&why).len(), 2, "{why}");
     let other = SpreadId(7);
-    assert!(told(both.repair(&["doc".to_string()], Some(other)).unwrap_err()).contains("none of its live"));
+    assert!(
+        told(both.repair(&["doc".to_string()], Some(other)).unwrap_err()).contains("not one of its live")
+    );
     // Keeps the generation on the second node.
     let at = |id: &SpreadId| why.find(&id.to_string()).unwrap();
     let second = why.find(&members.address(1)).unwrap();
@@ -210,7 +212,7 @@ fn what_an_earlier_version_has_spread_is_refused_by_name() {
     members.come(0);
     let nodes = members.nodes(&[0]);
     let why = read(&nodes).unwrap_err();
-    assert!(why.contains("maps of version 1, and this one reads 2") && why.contains("put it again"), "{why}");
+    assert!(why.contains("map version 1, expected 2") && why.contains("put it again"), "{why}");
     assert_eq!(nodes.remove("doc").unwrap(), 1);
     put(&nodes, "new\n", 1);
     assert_eq!(read(&nodes).unwrap(), "new\n");

@@ -182,12 +182,12 @@ fn a_node_that_pulls_more_than_it_was_handed_is_lost() {
         match copies {
             1 => {
                 let error = told(found.unwrap_err());
-                assert!(error.contains("it pulls more than it was handed"), "{error}");
+                assert!(error.contains("it finished more shards than it was assigned"), "{error}");
             }
             _ => {
                 assert_eq!(places, expected(&text));
                 let lost = found.unwrap().nodes.into_iter().find_map(|node| node.lost);
-                assert!(lost.unwrap().contains("it pulls more than it was handed"));
+                assert!(lost.unwrap().contains("it finished more shards than it was assigned"));
             }
         }
     }
@@ -214,7 +214,7 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
             Err(why) => break why,
         }
     };
-    assert!(told(&why).contains("it ended without having read all"), "{why}");
+    assert!(told(&why).contains("it ended before all its shards were read"), "{why}");
     // The other node has a copy of everything.
     streams.replace(liar, &why).unwrap();
     assert!(streams.len() > before);
@@ -280,10 +280,10 @@ fn a_map_that_a_node_does_not_give_is_asked_for_again_or_of_another_node() {
     alone.put("text", b"one line\n", 1, 1 << 20);
     for (given, expected) in [
         (refused, "the map is damaged"),
-        (of_another, "a map of text that makes no sense"),
-        ("", "0 maps of 1"),
-        (r#"{"Err":""}{"Err":""}"#, "2 maps of 1"),
-        ("{}", "JSON that is none"),
+        (of_another, "the map of the pieces of text is invalid"),
+        ("", "0 maps for 1"),
+        (r#"{"Err":""}{"Err":""}"#, "2 maps for 1"),
+        ("{}", "invalid JSON"),
     ] {
         let catalog = client_of(&alone, Lie::Maps(given)).0.catalog().unwrap();
         let error = told(catalog.named("text").unwrap_err());

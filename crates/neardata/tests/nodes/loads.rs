@@ -75,7 +75,7 @@ fn loads_keep_no_task_waiting_and_end_with_their_node() {
     let ended = thread::spawn(move || serving.stop());
     for load in loads {
         let why = runtime.block_on(load.ends());
-        assert!(why.message().contains("the node ends"), "{why}");
+        assert!(why.message().contains("the node is shutting down"), "{why}");
     }
     ended.join().unwrap().unwrap();
     let store = Store::open(cluster._folders[0].path()).unwrap();
@@ -92,7 +92,7 @@ fn a_load_that_brings_nothing_is_one_that_makes_no_sense() {
         load.data(b"").await;
         load.ends().await
     });
-    assert!(why.message().contains("data without any"), "{why}");
+    assert!(why.message().contains("a data message is empty"), "{why}");
 }
 
 /// The map of such a file takes several messages.

@@ -170,6 +170,6 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
     *plans[0].lock().unwrap() = (Fault::Fails, 6);
     let sorted = told(merged::<false>(&ask(), "sorted").unwrap_err());
     for error in [counted, sorted] {
-        assert!(error.contains("other rows than the node before it"), "{error}");
+        assert!(error.contains("rows that differ from those of the replica before"), "{error}");
     }
 }

@@ -149,5 +149,5 @@ fn probes_need_no_token_and_a_node_that_ends_is_alive_and_not_ready() {
     is("/readyz", "200", "\r\n\r\nready\n");
     serving.stop().unwrap();
     is("/healthz", "200", "\r\n\r\nok\n");
-    is("/readyz", "503", "this node ends and takes no more tasks");
+    is("/readyz", "503", "this node is shutting down and accepts no more tasks");
 }

@@ -23,7 +23,7 @@ fn what_a_stalled_node_has_comes_from_copies() {
         assert_eq!(found.places, expected(&text), "after {after} rows");
         let lost = found.gathered.nodes.iter().find_map(|node| node.lost.clone());
         assert!(
-            lost.is_some_and(|why| why.contains("it got on no further for 0.6 s")),
+            lost.is_some_and(|why| why.contains("it made no progress for 0.6 s")),
             "{:?}",
             found.gathered
         );

@@ -272,9 +272,9 @@ fn what_cannot_be_counted_leaves_nothing() {
         assert!(error.contains("a planned fault"), "{error}");
     }
     let error = refused(Fault::Fails, 2, true);
-    assert!(error.contains("a part of its answer was taken"), "{error}");
+    assert!(error.contains("a part of its answer was used"), "{error}");
     let error = refused(Fault::Long, 1, false);
-    assert!(error.contains("rows that are none, or in no order"), "{error}");
+    assert!(error.contains("invalid rows, or rows out of order"), "{error}");
     // If the node fails before its first answer, the rest is a partial answer.
     *cluster.plans[1].lock().unwrap() = (Fault::Fails, 0);
     let (summary, gathered) = cluster.count("genome.fa", &options, true).unwrap();

@@ -169,7 +169,7 @@ impl Sorting<'_> {
     ) -> Result<(SortSummary, Gathered)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
         // Held batches, and the batch to write.
-        let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
+        let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "combined batches of rows")?;
         let mut writer = TableWriter::create(self.output, schema.clone(), asker.context.budget())?;
         let mut waiting = Waiting::default();
         let (mut last, mut given) = (None::<Vec<u8>>, 0);

@@ -150,7 +150,7 @@ impl Operation for TrainLanguage {
     }
 }
 
-/// Returns the named tables, or the table that was handed over.
+/// Returns the named tables, or the table that was passed in memory.
 fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
     match inputs {
         [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),
@@ -172,7 +172,7 @@ impl Operation for IdentifyLanguage {
             return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
         }
         if self.column.is_some() && place == Place::Nodes {
-            let why = "texts are told as a whole or, with --lines, by lines";
+            let why = "nodes identify the language of whole texts or, with --lines, of lines";
             return Err(Error::UnsupportedOption { operation: Self::NAME, option: "column", place, why });
         }
         Ok(())

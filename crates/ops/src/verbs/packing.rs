@@ -206,7 +206,7 @@ fn each_whole(
 fn check_remove(operation: &'static str, remove: bool, place: Place) -> Result<()> {
     match place {
         Place::Nodes if remove => {
-            let (option, why) = ("remove", "store rm removes what is there");
+            let (option, why) = ("remove", "use store rm to remove datasets of nodes");
             Err(Error::UnsupportedOption { operation, option, place, why })
         }
         _ => Ok(()),

@@ -313,8 +313,8 @@ impl Operation for Search {
             let is_narrowed =
                 !(globs.is_empty() && types.is_empty() && types_not.is_empty()) || max_depth.is_some();
             match () {
-                () if self.unpack => return refuse("unpack", "datasets are searched as they are"),
-                () if is_narrowed => return refuse("walk", "datasets are named, and there are no folders"),
+                () if self.unpack => return refuse("unpack", "datasets are searched without decompression"),
+                () if is_narrowed => return refuse("walk", "datasets are given by name, without folders"),
                 () if inputs.is_empty() => return Err(Error::NoInput { operation: Self::NAME }),
                 () => {}
             }
@@ -336,7 +336,7 @@ impl Operation for Search {
         let Beside { failed, rows, matches, .. } = beside;
         if asked.target.place() == Place::Nodes && self.matching(job)?.is_some() {
             let (operation, place) = (Self::NAME, Place::Nodes);
-            let why = "a match across lines is not looked for in pieces of files";
+            let why = "matches across lines are not searched in pieces of files";
             return Err(Error::UnsupportedOption { operation, option: "multiline", place, why });
         }
         match matches {

@@ -146,7 +146,7 @@ impl Unfinished {
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         if self.until.as_mut().poll(context).is_ready() {
             return Poll::Ready(Some(Err(Refusal::deadline_exceeded(format!(
-                "the request was not complete after {:.1} s: {} of it came",
+                "the request was incomplete after {:.1} s: {} received",
                 self.patience.as_secs_f64(),
                 format_bytes(self.held.bytes())
             )))));
@@ -158,7 +158,7 @@ impl Unfinished {
             let bytes = data.len() as u64;
             if self.held.bytes() + bytes > self.bytes_max {
                 return Poll::Ready(Some(Err(Refusal::invalid_argument(format!(
-                    "the request is longer than {}, the most of its kind",
+                    "the request exceeds the limit of {} for its kind",
                     format_bytes(self.bytes_max - PREFIX_BYTES)
                 )))));
             }

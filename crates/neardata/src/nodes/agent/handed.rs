@@ -136,7 +136,7 @@ impl ToClient {
     fn may_keep_waiting(&self, since: Instant) -> Result<(), Failure> {
         if since.elapsed() > SLOW_CLIENT && self.agent.0.queue.fullness().waiting > 0 {
             self.is_set_aside.store(true, Ordering::Relaxed);
-            return Err("set aside".into());
+            return Err("stopped for a slow client".into());
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Pulls {
         let mut state = self.handed.state();
         loop {
             if state.is_left {
-                return Err("the work has failed".into());
+                return Err("the task has failed".into());
             }
             if let Some(shard) = state.ahead.pop_front() {
                 state.taken.push(shard.number);

@@ -43,10 +43,10 @@ impl Loads {
         let mut by_client = self.by_client.lock().expect("no panic under this lock");
         let (all, own) = (by_client.values().sum::<usize>(), by_client.get(client).copied().unwrap_or(0));
         if own >= LOADS_OF_CLIENT_MAX {
-            return Err(format!("{client} loads {own} files onto it already"));
+            return Err(format!("{client} is uploading {own} files already, the limit for a client"));
         }
         if all >= LOADS_MAX {
-            return Err(format!("{all} files are loaded onto it already"));
+            return Err(format!("{all} files are being uploaded already, the limit of the node"));
         }
         let _memory = queue.beside(RECEIVE_MEMORY_BYTES)?;
         *by_client.entry(client.to_string()).or_default() += 1;
@@ -82,12 +82,12 @@ mod tests {
         let mut own: Vec<LoadPlace> = (0..8).map(|_| enter("a").unwrap()).collect();
         assert!(enter("a").unwrap_err().contains("a loads 8 files"));
         let _others: Vec<LoadPlace> = (0..8).map(|_| enter("b").unwrap()).collect();
-        assert!(enter("c").unwrap_err().contains("16 files are loaded"));
+        assert!(enter("c").unwrap_err().contains("16 files are being uploaded"));
         own.pop();
         let _third = enter("c").unwrap();
         own.clear();
         let memory = queue.beside(9 * RECEIVE_MEMORY_BYTES).unwrap();
-        assert!(enter("a").unwrap_err().contains("its tasks leave 0 bytes"));
+        assert!(enter("a").unwrap_err().contains("0 bytes of memory is free"));
         drop(memory);
         enter("a").unwrap();
         assert_eq!(loads.by_client.lock().unwrap().len(), 2, "whoever has none is forgotten");

@@ -46,13 +46,13 @@ impl Answers {
             self.runtime.block_on(async { tokio::time::timeout(UNTAKEN, self.out.send(answer)).await });
         // The receiver may be gone; the next step finds out.
         sent.map(drop).map_err(|_| {
-            Refusal::deadline_exceeded(format!("its answers were not taken for {} s", UNTAKEN.as_secs()))
+            Refusal::deadline_exceeded(format!("the client did not read answers for {} s", UNTAKEN.as_secs()))
         })
     }
 }
 
 fn bad(what: &str) -> Refusal {
-    Refusal::invalid_argument(format!("a bad load: {what}"))
+    Refusal::invalid_argument(format!("invalid upload: {what}"))
 }
 
 /// Receives a load in a separate thread, and returns the stream of answers.
@@ -71,15 +71,15 @@ pub(super) fn receive(
         loop {
             let taken = match tokio::time::timeout(LOOK, messages.next()).await {
                 _ if is_stopped.is_cancelled() => {
-                    Err(Refusal::unavailable("the load was stopped: the node ends"))
+                    Err(Refusal::unavailable("the upload was stopped: the node is shutting down"))
                 }
                 _ if brought.elapsed() > IDLE => {
-                    let what = format!("no data came for {} s", IDLE.as_secs());
+                    let what = format!("no data received for {} s", IDLE.as_secs());
                     Err(Refusal::deadline_exceeded(what))
                 }
                 Err(_) => continue,
                 Ok(Some(Ok(message))) if message.data_body.len() > 4 * DATA_BYTES => {
-                    Err(bad("more data in a message than any has"))
+                    Err(bad("a message has more data than the limit"))
                 }
                 Ok(Some(Ok(message))) => Ok(message),
                 // The client has disconnected.
@@ -109,7 +109,8 @@ pub(super) fn receive(
         let Receiving { name, bytes, is_committed, begun, .. } = receiving;
         // The space is released before the client learns that the load has failed.
         drop(begun);
-        let went = (!is_committed && !name.is_empty()).then_some("the client went away before the end");
+        let went = (!is_committed && !name.is_empty())
+            .then_some("the client disconnected before the end of the upload");
         let why = failed.as_ref().map(Refusal::message).or(went);
         if is_committed || why.is_some() {
             agent.audit(&Audit {
@@ -163,14 +164,14 @@ impl<'a> Receiving<'a> {
             self.name.clone_from(&name);
             if version != VERSION {
                 let what =
-                    format!("this node does not know loads of version {version} (it speaks {VERSION})");
+                    format!("this node does not support version {version} of uploads, expected {VERSION}");
                 return Err(Refusal::unimplemented(what));
             }
             if self.begun.is_some() {
-                return Err(bad("it begins twice"));
+                return Err(bad("it has two begin messages"));
             }
             if !block_bytes.is_power_of_two() || !(4096..=65536).contains(&block_bytes) {
-                return Err(bad("its checksums are not every 4 to 64 KiB"));
+                return Err(bad("the block size is not a power of two from 4 to 64 KiB"));
             }
             let store = self.agent.store();
             let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), self.stop.clone());
@@ -181,7 +182,7 @@ impl<'a> Receiving<'a> {
             self.begun = Some(BegunLoad { writer, builder, _job: job, id, block_bytes, next_piece });
             return tell(LoadAnswer::Begun { generation });
         }
-        let begun = self.begun.as_mut().ok_or_else(|| bad("it does not begin"))?;
+        let begun = self.begun.as_mut().ok_or_else(|| bad("the begin message is missing"))?;
         match step {
             LoadStep::Begin { .. } => unreachable!("done above"),
             LoadStep::File { name } => {
@@ -190,16 +191,16 @@ impl<'a> Receiving<'a> {
                 let is_next = |number: &usize| (begun.next_piece..PIECES_MAX).contains(number);
                 match number.filter(is_next).filter(|&number| piece_name(number) == name) {
                     Some(number) => begun.next_piece = number + 1,
-                    None => return Err(bad(&format!("'{}' is not the next piece", short(&name)))),
+                    None => return Err(bad(&format!("'{}' is not the next file", short(&name)))),
                 }
                 begun.end_file().map_err(failed)?;
                 begun.begin_file(&name).map_err(failed)?;
             }
             LoadStep::Data => {
                 if message.data_body.is_empty() {
-                    return Err(bad("data without any"));
+                    return Err(bad("a data message is empty"));
                 }
-                let writer = begun.writer.as_mut().ok_or_else(|| bad("data of no file"))?;
+                let writer = begun.writer.as_mut().ok_or_else(|| bad("data before the first file"))?;
                 writer.write(&message.data_body).map_err(failed)?;
                 self.bytes += message.data_body.len() as u64;
                 self.agent.count_loaded(message.data_body.len() as u64);
@@ -210,7 +211,7 @@ impl<'a> Receiving<'a> {
             }
             LoadStep::Commit { map } => {
                 if !map.is_sound() || map.generation.id != begun.id || json(&map).len() > MAP_BYTES_MAX {
-                    return Err(bad("its map makes no sense"));
+                    return Err(bad("its map of pieces is invalid"));
                 }
                 let mut begun = self.begun.take().expect("looked at above");
                 begun.end_file().map_err(failed)?;

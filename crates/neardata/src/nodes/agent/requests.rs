@@ -83,7 +83,7 @@ impl Requests {
         match all <= most {
             true => Ok(()),
             false => Err(Refusal::resource_exhausted(format!(
-                "requests that are not complete would have {}, this one {} of it: {} is the most",
+                "incomplete requests would take {} of memory, this request {}: the limit is {}",
                 inshore_store::format_bytes(all),
                 inshore_store::format_bytes(body.bytes),
                 inshore_store::format_bytes(most)
@@ -102,7 +102,7 @@ impl Requests {
     /// The reason of the refusal.
     pub fn hold(&self, request: &[u8]) -> Result<Held, Refusal> {
         let shape: Arguments<'_> = serde_json::from_slice(request)
-            .map_err(|error| Refusal::invalid_argument(format!("a bad request: {error}")))?;
+            .map_err(|error| Refusal::invalid_argument(format!("invalid request: {error}")))?;
         self.take(request.len() as u64 * 2 + read_bytes(shape.arguments.get()))
     }
 
@@ -115,7 +115,7 @@ impl Requests {
         let all = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if all > self.bytes_max {
             return Err(Refusal::resource_exhausted(format!(
-                "requests and answers that nobody took would have {}, this one {} of it: {} is the most",
+                "requests and unread answers would take {} of memory, this one {}: the limit is {}",
                 inshore_store::format_bytes(all),
                 inshore_store::format_bytes(bytes),
                 inshore_store::format_bytes(self.bytes_max)
@@ -188,7 +188,7 @@ mod tests {
         // One MiB that becomes a hundred when parsed.
         let large = request(&format!("[{}0]", r#"{"":0},"#.repeat(150_000)));
         let why = requests.hold(large.as_bytes()).unwrap_err();
-        assert!(why.message().contains("64 MiB is the most"), "{why}");
+        assert!(why.message().contains("the limit is 64 MiB"), "{why}");
         // A dropped request takes no memory.
         let many = || requests.hold(request(&format!("\"{}\"", "x".repeat(8 << 20))).as_bytes());
         let held = [many().unwrap(), many().unwrap()];
@@ -206,7 +206,7 @@ mod tests {
         requests.more(&mut first, 20 << 20).unwrap();
         requests.more(&mut second, 12 << 20).unwrap();
         let why = requests.more(&mut second, 1).unwrap_err();
-        assert!(why.message().contains("32 MiB is the most"), "{why}");
+        assert!(why.message().contains("the limit is 32 MiB"), "{why}");
         drop(requests.take(64 << 20).unwrap());
         drop(second);
         requests.more(&mut first, 12 << 20).unwrap();

@@ -104,9 +104,9 @@ impl Traversals {
         let doors = self.doors();
         let is_nodes = caller.rights.contains(&Right::Relay);
         let door = doors.get(&hop.session).filter(|door| is_nodes || door.client == caller.name);
-        let door = door.ok_or("it takes no part in this traversal (any more)")?;
+        let door = door.ok_or("the node does not, or no longer, take part in this traversal")?;
         let sent = door.inbox.try_send(Event::Hop(hop, answers.clone()));
-        sent.map_err(|_| "more comes in than the traversal has chains".to_string())
+        sent.map_err(|_| "protocol error: more chains than the traversal has".to_string())
     }
 
     /// Dispatches a message from a link: a refusal goes to its traversal, and a lost link is reported to all
@@ -139,7 +139,7 @@ impl Agent {
         let credentials = self.0.config.credentials.as_ref().map(|own| own.as_client());
         let (host, named) = parsed(address).ok_or_else(|| Error::Address {
             address: address.to_string(),
-            what: "this is no address of a node".to_string(),
+            what: "this is not an address of a node: expected HOST or HOST:PORT".to_string(),
         })?;
         if let Some(own) = &self.0.config.credentials {
             own.check_node(&host, certificate.unwrap_or_default())?;
@@ -176,7 +176,7 @@ impl Agent {
                     _ => return,
                 };
                 let Some(hop) = Hop::decode(&message.app_metadata) else {
-                    let what = "a bad request: this is no step of a traversal";
+                    let what = "invalid request: expected a step of a traversal";
                     let _ = out.send(Err(agent.refuse(Refusal::invalid_argument(what)))).await;
                     return;
                 };
@@ -207,7 +207,7 @@ impl Visits {
     /// # Errors
     /// The reason why the request is invalid.
     pub fn new(agent: &Agent, caller: &Caller, asked: &TaskRequest) -> std::result::Result<Visits, Refusal> {
-        let bad = |what: String| Refusal::invalid_argument(format!("a bad traversal: {what}"));
+        let bad = |what: String| Refusal::invalid_argument(format!("invalid traversal: {what}"));
         let arguments: Arguments =
             serde_json::from_value(asked.arguments.clone()).map_err(|error| bad(error.to_string()))?;
         if let Some(fault) = arguments.fault() {
@@ -215,7 +215,7 @@ impl Visits {
         }
         let session = arguments.session().expect("it has no fault");
         if asked.pieces.iter().any(|piece| piece.number >= arguments.ends.len() as u64) {
-            return Err(bad("a piece that is none of its pieces".to_string()));
+            return Err(bad("a piece has an unknown number".to_string()));
         }
         Ok(Visits { agent: agent.clone(), client: caller.name.clone(), session, arguments })
     }
@@ -225,10 +225,12 @@ impl Visits {
         let (inbox, events) = threads::sync_channel(self.arguments.chains as usize + 16);
         let mut doors = self.agent.0.traversals.doors();
         if doors.len() >= TRAVERSALS_MAX {
-            return Err(format!("it takes part in {TRAVERSALS_MAX} traversals already").into());
+            return Err(
+                format!("{TRAVERSALS_MAX} traversals are running already, the limit of the node").into()
+            );
         }
         if doors.contains_key(&self.session) {
-            return Err("a traversal of this number is here already".into());
+            return Err("a traversal with this id is running already".into());
         }
         doors.insert(self.session, Door { client: self.client.clone(), inbox });
         Ok((Opening(self), events))
@@ -258,11 +260,11 @@ impl Work for Visits {
             let piece = source.number as usize;
             let (name, opened) = source.source.open(&job);
             let Opened::Dataset(_, file, range) = opened? else {
-                return Err("a piece that is no file".into());
+                return Err("a piece is not a file of a dataset".into());
             };
             let pages = arguments.ends[piece] - arguments.first_page(piece);
             if range != (0..pages * arguments.pointers.page_bytes) {
-                return Err(format!("{name} does not have the {pages} pages that the client knows").into());
+                return Err(format!("{name} does not have the {pages} pages that the client expects").into());
             }
             own[piece] = Some(file);
         }
@@ -407,7 +409,8 @@ impl Visiting<'_> {
             return self.leave(visit, Said::Done, String::new());
         }
         if walked.page >= arguments.pages() || walked.hops > walked.steps.saturating_add(1) {
-            let what = format!("page {} of {} was asked for", walked.page, arguments.pages());
+            let what =
+                format!("page {} was requested, and the file has {} pages", walked.page, arguments.pages());
             return self.leave(visit, Said::Bad, what);
         }
         let piece = arguments.piece(walked.page);
@@ -458,7 +461,7 @@ impl Visiting<'_> {
         }
         if next >= arguments.pages() {
             let (page, pages) = (visit.hop.walked.page, arguments.pages());
-            let what = format!("page {page} names page {next} as the next one, and there are {pages}");
+            let what = format!("page {page} points to page {next}, and the file has {pages} pages");
             return self.leave(visit, Said::Bad, what);
         }
         visit.hop.walked.step(next);
@@ -475,7 +478,7 @@ impl Visiting<'_> {
     fn hand_on(&mut self, mut visit: Visit, piece: usize) -> std::result::Result<(), Failure> {
         let arguments = &self.visits.arguments;
         if visit.hop.what == What::Read {
-            return self.leave(visit, Said::Nowhere, "it does not have the page".to_string());
+            return self.leave(visit, Said::Nowhere, "the node does not have the page".to_string());
         }
         if !arguments.by_itself {
             return self.answer(visit, What::Left, Bytes::new());

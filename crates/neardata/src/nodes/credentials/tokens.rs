@@ -85,11 +85,12 @@ pub(super) fn new_key() -> Result<String> {
 /// Returns the public key that checks signatures of the secret key.
 pub(super) fn public_key(secret: &str) -> Result<String> {
     let public = AsymmetricPublicKey::try_from(&secret_of(secret)?);
-    Ok(written(&public.map_err(|_| bad("the authority's token_key is no key"))?))
+    Ok(written(&public.map_err(|_| bad("token_key of the authority is not a key"))?))
 }
 
 fn secret_of(secret: &str) -> Result<AsymmetricSecretKey<V4>> {
-    AsymmetricSecretKey::try_from(secret).map_err(|_| bad("the authority's token_key is no key (k4.secret)"))
+    AsymmetricSecretKey::try_from(secret)
+        .map_err(|_| bad("token_key of the authority is not a key (expected k4.secret)"))
 }
 
 fn written(key: &impl FormatAsPaserk) -> String {
@@ -101,7 +102,7 @@ fn written(key: &impl FormatAsPaserk) -> String {
 pub(super) fn sign(secret: &str, claims: &Claims) -> Result<String> {
     let claims = serde_json::to_vec(claims).expect("plain data");
     let signed = PublicToken::sign(&secret_of(secret)?, &claims, None, None);
-    signed.map_err(|error| bad(format!("a token cannot be signed: {error:?}")))
+    signed.map_err(|error| bad(format!("cannot sign a token: {error:?}")))
 }
 
 /// Returns the claims of a token that was signed with the matching secret key. The time of expiry is not
@@ -109,7 +110,7 @@ pub(super) fn sign(secret: &str, claims: &Claims) -> Result<String> {
 pub(super) fn verify(public: &str, token: &str) -> Result<Claims> {
     let parsed = parse(token)?;
     let key = AsymmetricPublicKey::<V4>::try_from(public);
-    let key = key.map_err(|_| bad("the node's token_key is no key (k4.public)"))?;
+    let key = key.map_err(|_| bad("token_key of the node is not a key (expected k4.public)"))?;
     let trusted = PublicToken::verify(&key, &parsed, None, None);
     let trusted = trusted.map_err(|_| bad("the token was not signed by the authority of this node"))?;
     claims_of(trusted.payload().as_bytes())
@@ -124,15 +125,16 @@ fn parse(token: &str) -> Result<UntrustedToken<Public, V4>> {
     match (UntrustedToken::try_from(token), Version1::of(token)) {
         (Ok(parsed), _) => Ok(parsed),
         (Err(_), Some(old)) => Err(bad(format!(
-            "the token is of an older version of Inshore: `{}` makes a new one",
+            "an older version of Inshore created the token: `{}` creates a new one",
             old.renewal()
         ))),
-        (Err(_), None) => Err(bad("this is no token (PASETO, v4.public)")),
+        (Err(_), None) => Err(bad("this is not a token (expected PASETO v4.public)")),
     }
 }
 
 fn claims_of(payload: &[u8]) -> Result<Claims> {
-    serde_json::from_slice(payload).map_err(|error| bad(format!("the claims of the token: {error}")))
+    serde_json::from_slice(payload)
+        .map_err(|error| bad(format!("the claims of the token are invalid: {error}")))
 }
 
 /// The content of a token of version 1, in the form `claims.signature` with both parts in base64.
@@ -204,7 +206,7 @@ mod tests {
         for header in ["v1.public.", "v2.public.", "v3.public.", "v4.local.", "v5.public.", "v4.PUBLIC.", ""]
         {
             let other = token.replace("v4.public.", header);
-            assert!(verify(&public, &other).unwrap_err().to_string().contains("no token"), "{other}");
+            assert!(verify(&public, &other).unwrap_err().to_string().contains("not a token"), "{other}");
         }
     }
 

@@ -23,7 +23,7 @@ use super::{
 /// [`Streams::replace`].
 ///
 /// # Errors
-/// As [`run_on_nodes`](super::run_on_nodes).
+/// The errors are those of [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_from_nodes(
     nodes: &Nodes,
     job: &Context,
@@ -48,7 +48,7 @@ pub fn stream_from_nodes(
 /// the memory is too small.
 ///
 /// # Errors
-/// As [`run_on_nodes`](super::run_on_nodes).
+/// The errors are those of [`run_on_nodes`](super::run_on_nodes).
 pub fn stream_with_help(
     nodes: &Nodes,
     job: &Context,
@@ -124,7 +124,7 @@ impl Streams {
     /// `Some(None)` at the end.
     ///
     /// # Errors
-    /// As [`Self::next`].
+    /// The errors are those of [`Self::next`].
     pub fn next_within(&mut self, stream: usize, wait: Duration) -> Result<Option<Option<RecordBatch>>> {
         if let Some(error) = self.failed(stream) {
             return Err(error);
@@ -204,7 +204,7 @@ impl Streams {
             Some(_) => Ok(()),
             None => Err(Error::BadAnswer {
                 node: self.gather.run.address(puller).to_string(),
-                what: "something else than what it ended with".to_string(),
+                what: "the answer ended with another part than expected".to_string(),
             }),
         }
     }

@@ -14,18 +14,18 @@ pub(super) fn told(status: &Status) -> String {
         (
             "inshore_draining",
             "gauge",
-            "1 while it takes no more tasks.",
+            "1 while the node accepts no more tasks.",
             f64::from(u8::from(status.draining)),
         ),
-        ("inshore_tasks_running", "gauge", "Tasks that run.", status.running.len() as f64),
-        ("inshore_tasks_running_limit", "gauge", "Tasks that run at once, at most.", status.slots as f64),
-        ("inshore_tasks_waiting", "gauge", "Tasks that wait.", status.waiting as f64),
-        ("inshore_tasks_waiting_limit", "gauge", "Tasks that may wait.", status.queue as f64),
-        ("inshore_refused_total", "counter", "Requests that were refused.", status.refused as f64),
+        ("inshore_tasks_running", "gauge", "Running tasks.", status.running.len() as f64),
+        ("inshore_tasks_running_limit", "gauge", "Limit of running tasks.", status.slots as f64),
+        ("inshore_tasks_waiting", "gauge", "Queued tasks.", status.waiting as f64),
+        ("inshore_tasks_waiting_limit", "gauge", "Limit of queued tasks.", status.queue as f64),
+        ("inshore_refused_total", "counter", "Refused requests.", status.refused as f64),
         (
             "inshore_read_bytes_total",
             "counter",
-            "Bytes that tasks read from drives, near the data.",
+            "Bytes that tasks read from drives.",
             status.bytes_read as f64,
         ),
         (
@@ -43,7 +43,7 @@ pub(super) fn told(status: &Status) -> String {
         (
             "inshore_tasks_memory_bytes",
             "gauge",
-            "Memory that running tasks were promised.",
+            "Memory reserved by running tasks.",
             status.memory_used_bytes as f64,
         ),
         (
@@ -55,54 +55,49 @@ pub(super) fn told(status: &Status) -> String {
         (
             "inshore_connections_open",
             "gauge",
-            "Connections that are open, also those over which no request came yet.",
+            "Open connections, including those without a request so far.",
             status.connections.open as f64,
         ),
         (
             "inshore_connections_limit",
             "gauge",
-            "Connections that may be open over which requests came.",
+            "Limit of open connections with requests.",
             status.connections.limit as f64,
         ),
-        (
-            "inshore_connections_total",
-            "counter",
-            "Connections that were let in.",
-            status.connections.opened as f64,
-        ),
+        ("inshore_connections_total", "counter", "Accepted connections.", status.connections.opened as f64),
         (
             "inshore_connections_without_request_total",
             "counter",
-            "Connections that ended before a request with a good token: handshakes that failed or took too long, wrong tokens.",
+            "Connections that ended before a request with a valid token: handshakes that failed or timed out, invalid tokens.",
             status.connections.without_request as f64,
         ),
         (
             "inshore_requests_memory_bytes",
             "gauge",
-            "Memory of requests that wait or run, and of answers that nobody took.",
+            "Memory of queued and running requests, and of unread answers.",
             status.requests_bytes as f64,
         ),
         (
             "inshore_requests_unfinished_bytes",
             "gauge",
-            "Memory of requests that are not complete.",
+            "Memory of incomplete requests.",
             status.unfinished_bytes as f64,
         ),
         ("process_resident_memory_bytes", "gauge", "Memory of the process.", status.resident_bytes as f64),
-        ("inshore_load1", "gauge", "Processes that want to run, in the last minute.", status.load),
+        ("inshore_load1", "gauge", "Load average of the last minute.", status.load),
     ] {
         out.metric(name, kind, help, &[(&[], value)]);
     }
     out.metric(
         "inshore_tasks_total",
         "counter",
-        "Tasks that ended, by how.",
+        "Ended tasks, by result.",
         &[(&[("end", "done")], status.done as f64), (&[("end", "failed")], status.failed as f64)],
     );
     out.metric(
         "inshore_connections_refused_total",
         "counter",
-        "Connections whose request was told to come again: all places were taken, or all that one address may have.",
+        "Connections whose request was told to retry: the limit of connections, or of connections from one address, was reached.",
         &[
             (&[("reason", "full")], status.connections.refused_full as f64),
             (&[("reason", "address")], status.connections.refused_address as f64),
@@ -111,11 +106,11 @@ pub(super) fn told(status: &Status) -> String {
     if let Some(expires) = status.expires {
         let labels = expires.each().map(|(name, at)| ([("credential", name)], at as f64));
         let samples: Vec<Sample<'_>> = labels.iter().map(|(labels, at)| (&labels[..], *at)).collect();
-        let help = "When the credentials of the node end, in seconds since 1970.";
+        let help = "Expiry of the credentials of the node, in seconds since 1970.";
         out.metric("inshore_credentials_expiry_timestamp_seconds", "gauge", help, &samples);
     }
     if let Some(celsius) = status.celsius {
-        let help = "The warmest sensor of the machine.";
+        let help = "Temperature of the warmest sensor of the machine.";
         out.metric("inshore_temperature_celsius", "gauge", help, &[(&[], celsius)]);
     }
     let numbers: Vec<String> = status.drives.iter().map(|drive| drive.number.to_string()).collect();

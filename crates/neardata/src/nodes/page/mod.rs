@@ -120,8 +120,7 @@ impl Agent {
             (None, false) => {
                 return Err(Error::Credentials {
                     what: format!(
-                        "{listen} is not of this machine alone: to show others what it does, a node needs credentials \
-                         (`inshore node credentials` makes them)"
+                        "{listen} can be reached by other machines: to show its status to them, a node needs credentials (`inshore node credentials` creates them)"
                     ),
                 });
             }
@@ -267,7 +266,7 @@ impl Shown {
             Err(refused) => return *refused,
         };
         if !is_look {
-            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "it is only looked at: GET");
+            let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are supported");
             response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
             return response;
         }
@@ -281,7 +280,10 @@ impl Shown {
             "/metrics" => {
                 body("text/plain; version=0.0.4; charset=utf-8", metrics::told(&masked(self.agent.status())))
             }
-            _ => plain(StatusCode::NOT_FOUND, "there are /, /status.json, /metrics, /healthz and /readyz"),
+            _ => plain(
+                StatusCode::NOT_FOUND,
+                "not found: the pages are /, /status.json, /metrics, /healthz and /readyz",
+            ),
         }
     }
 
@@ -295,7 +297,7 @@ impl Shown {
                 true => Ok(Viewer { name: "local".to_string(), sees_all: true }),
                 false => Err(Box::new(plain(
                     StatusCode::FORBIDDEN,
-                    "this page is for this machine: call it by localhost or a number of the machine's own",
+                    "only this machine may read this page: open it as localhost or by a loopback address",
                 ))),
             };
         }
@@ -312,11 +314,11 @@ impl Shown {
             no_token => {
                 let why = match no_token {
                     Some(Err(error)) => error.to_string(),
-                    _ => "credentials: there is no token".to_string(),
+                    _ => "credentials: the request has no token".to_string(),
                 };
                 let mut response = plain(StatusCode::UNAUTHORIZED, &why);
                 let challenge =
-                    r#"Basic realm="Inshore: any name, and a token for the password", charset="UTF-8""#;
+                    r#"Basic realm="Inshore: any user name, and a token as the password", charset="UTF-8""#;
                 response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
                 Err(Box::new(response))
             }
@@ -350,7 +352,7 @@ fn is_of_this_machine(host: &str) -> bool {
 fn page() -> Response<Full<Bytes>> {
     let mut random = [0; 16];
     if getrandom::fill(&mut random).is_err() {
-        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the system gives no random numbers");
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the system returned no random numbers");
     }
     // The policy allows no script except the page's own, even if a name were inserted as markup.
     let nonce = URL_SAFE_NO_PAD.encode(random);

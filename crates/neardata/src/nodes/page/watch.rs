@@ -83,7 +83,7 @@ impl Watch {
     /// [`Error::Address`] and [`Error::Credentials`] for peers whose address or credentials are invalid.
     pub fn begin(agent: Agent, peers: Vec<String>, credentials: Option<ClientCredentials>) -> Result<Watch> {
         if peers.len() > PEERS_MAX {
-            let what = format!("{} peers are named, and {PEERS_MAX} are shown at most", peers.len());
+            let what = format!("{} peers are given, and at most {PEERS_MAX} can be shown", peers.len());
             return Err(Error::Address { address: peers[0].clone(), what });
         }
         let nodes = match peers.is_empty() {
