@@ -32,8 +32,9 @@ use std::{
     time::Duration,
 };
 
-/// The maximum number of unfinished shards of a puller: the current shard and the next shard.
-/// The resulting tail is at most one shard of the slowest node.
+/// The maximum number of unfinished shards of a puller: the current shard and the next shard. While no more
+/// shards are queued than there are nodes, a puller receives only the current shard: the queued ones go to the
+/// puller that is free first, or to the client. The resulting tail is at most two shards of the slowest node.
 pub(super) const CREDIT: usize = 2;
 /// The total bytes up to which several small shards count as one, so that a thousand small files do not cost a
 /// thousand round trips.
@@ -662,7 +663,9 @@ impl Scheduler {
         let bytes: u64 = held.iter().take(CREDIT * 32).map(|&held| self.shards[held].bytes).sum();
         let share = (self.queue.len() / (self.queues.len() * SHARE)).min(CREDIT * 31);
         let is_small = held.len() < CREDIT + share && bytes + self.shards[shard].bytes <= SMALL_BYTES;
-        *state == AttemptState::Pulls && (held.len() < CREDIT || is_small)
+        // The last shards stay in the queue for the puller that is free first.
+        let credit = if self.queue.len() > self.queues.len() { CREDIT } else { 1 };
+        *state == AttemptState::Pulls && (held.len() < credit || is_small)
     }
 
     /// Returns the shard for the client: the first shard in turn, or with [`Order::Combined`] the last shard of

@@ -580,3 +580,19 @@ fn the_tail_of_a_slow_node_is_its_credit() {
     };
     assert_eq!(handed(0), CREDIT, "{trace:#?}");
 }
+
+/// The client can only help with shards that no node has.
+#[test]
+fn the_last_shards_stay_in_the_queue() {
+    let shards = (0..6).map(|_| (64 << 20, vec![0, 1, 2, 3], Vec::new()));
+    let mut scheduler = Scheduler::new(Order::Combined, Duration::MAX, 4, BTreeSet::new(), shards);
+    let mut handed = 0;
+    scheduler.start(Duration::ZERO);
+    for attempt in 0..4 {
+        let actions = scheduler.on(Duration::ZERO, Event::Pulled { attempt, finished: 0 });
+        handed += actions.iter().filter(|action| matches!(action, Action::HandOut { .. })).count();
+    }
+    assert_eq!((handed, scheduler.queued_bytes()), (5, 64 << 20));
+    let client = scheduler.begin_client(Duration::ZERO);
+    assert!(scheduler.pull(Duration::ZERO, client).0.is_some());
+}
