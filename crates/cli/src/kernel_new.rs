@@ -218,7 +218,10 @@ fn build_rust(folder: &Path) -> Result<Module> {
     match (modules.pop(), modules.is_empty()) {
         (Some(module), true) => Ok(read_module(&module)?),
         (None, _) => {
-            bail!("{}: cargo built no module in this folder: check that crate-type is [\"cdylib\"]", made.display())
+            bail!(
+                "{}: cargo built no module in this folder: check that crate-type is [\"cdylib\"]",
+                made.display()
+            )
         }
         (Some(_), false) => {
             bail!("{}: the folder has several modules: remove the folder target", made.display())
