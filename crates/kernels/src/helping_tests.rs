@@ -4,11 +4,9 @@ use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 
-use inshore_neardata::{
-    Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works,
-    nodes::{
-        Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes,
-    },
+use inshore_kernel::{Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works};
+use inshore_nodes::{
+    Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes,
 };
 use inshore_store::{Budget, Cancel, Context, Limits, Memory, Store, Throttled};
 use serde_json::Value;
@@ -168,7 +166,7 @@ fn searches_and_languages_are_the_same_with_the_clients_help() {
     }
     let sample = |words: &'static str| {
         vec![Source::new(words, move |_| {
-            Ok(inshore_neardata::Opened::Stream(Box::new(Cursor::new(words.repeat(20)))))
+            Ok(inshore_kernel::Opened::Stream(Box::new(Cursor::new(words.repeat(20)))))
         })]
     };
     let samples = vec![
@@ -202,7 +200,7 @@ fn the_client_counts_words_that_slow_nodes_have_not_counted() {
     let own_job = store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
     let mut expected = BTreeMap::new();
     let own = text.clone();
-    let here = Source::new("text", |_| Ok(inshore_neardata::Opened::Stream(Box::new(Cursor::new(own)))));
+    let here = Source::new("text", |_| Ok(inshore_kernel::Opened::Stream(Box::new(Cursor::new(own)))));
     let all = count_words(&own_job, std::iter::once(here), &options, |batch| {
         add(&mut expected, batch);
         Ok(())

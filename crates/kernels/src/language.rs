@@ -31,7 +31,7 @@ mod training;
 
 use std::{cmp::Reverse, collections::HashMap, ops::Deref};
 
-use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
+use inshore_kernel::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Context, Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
@@ -540,7 +540,7 @@ impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
 mod tests {
     use std::collections::HashSet;
 
-    use inshore_neardata::Opened;
+    use inshore_kernel::Opened;
     use inshore_store::{Budget, Cancel};
     use proptest::prelude::*;
 

@@ -51,10 +51,8 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use arrow_schema::SchemaRef;
-use inshore_neardata::{
-    Failure, Needs, Reply, Sources, Task, TaskSource, Work,
-    nodes::{compact, open_pieces, protocol::PieceRequest},
-};
+use inshore_kernel::{Failure, Needs, Reply, Sources, Task, TaskSource, Work};
+use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
 use inshore_sql::doing;
 use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};

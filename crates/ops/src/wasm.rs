@@ -1,7 +1,7 @@
 //! WebAssembly kernels: modules of users that run over local files, or on the nodes that hold the files.
 //!
 //! The nouns: a [`Module`] is code with a name; a [`WasmKernel`] is a module with its arguments, as a kernel of
-//! [`neardata`](inshore_neardata).
+//! the crate [`kernel`](inshore_kernel).
 //!
 //! ```text
 //!   locally:    sources ─► run ─► instance for each worker ─► parts in order, or merged states ─► output
@@ -32,16 +32,17 @@ use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 #[cfg(feature = "nodes")]
 use arrow_schema::{DataType, Field, Schema};
 use base64::{Engine, prelude::BASE64_STANDARD};
-#[cfg(feature = "nodes")]
-use inshore_kernels::refuse_compressed;
-use inshore_neardata::{
+use inshore_kernel::{
     Block, Border, Error as ReadError, Event, FileBlocks, Kernel, MAP, Needs, Next, Portable, SPREAD, Source,
     run, smallest_memory_bytes,
 };
 #[cfg(feature = "nodes")]
-use inshore_neardata::{
-    Failure, Reply, Task, Work, answer_parts,
-    nodes::{self, Gathered, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes},
+use inshore_kernel::{Failure, Reply, Task, Work, answer_parts};
+#[cfg(feature = "nodes")]
+use inshore_kernels::refuse_compressed;
+#[cfg(feature = "nodes")]
+use inshore_nodes::{
+    Error as NodesError, Gathered, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes,
 };
 use inshore_sandbox::{
     BlockPart, Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
@@ -129,10 +130,10 @@ impl From<inshore_store::RuntimeError> for Error {
 }
 
 #[cfg(feature = "nodes")]
-impl From<nodes::Error> for Error {
-    fn from(error: nodes::Error) -> Error {
+impl From<NodesError> for Error {
+    fn from(error: NodesError) -> Error {
         Error::Read(match error {
-            nodes::Error::Store(error) => ReadError::Store(error),
+            NodesError::Store(error) => ReadError::Store(error),
             error => ReadError::Stream(Box::new(error)),
         })
     }
@@ -779,7 +780,7 @@ pub fn run_wasm_on_nodes(
         let why = loop {
             match streams.next(stream) {
                 Ok(Some(batch)) => {
-                    let bytes = state_of(&batch).ok_or_else(|| nodes::Error::BadAnswer {
+                    let bytes = state_of(&batch).ok_or_else(|| NodesError::BadAnswer {
                         node: streams.node(stream).to_string(),
                         what: "what is no state of a kernel".to_string(),
                     })?;
@@ -788,9 +789,7 @@ pub fn run_wasm_on_nodes(
                 Ok(None) => break None,
                 // The error is not the node's fault: any other node would answer the same.
                 Err(
-                    error @ (nodes::Error::Store(_)
-                    | nodes::Error::Deadline { .. }
-                    | nodes::Error::Refused { .. }),
+                    error @ (NodesError::Store(_) | NodesError::Deadline { .. } | NodesError::Refused { .. }),
                 ) => return Err(error.into()),
                 Err(error) => break Some(error),
             }

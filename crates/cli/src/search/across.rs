@@ -21,8 +21,8 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
 };
 use inshore::{
+    kernel,
     kernels::{self, SearchSummary, text_reader},
-    neardata,
     ops::{self, Error, verbs::Text},
     store::{Context, format_bytes},
 };
@@ -169,7 +169,7 @@ impl<'a> Shower<'a> {
                     let (title, room) = (text.file.path.display(), format_bytes(third));
                     match () {
                         () if bytes.failed => {
-                            refuse(neardata::Error::from_read(&title.to_string(), error).to_string());
+                            refuse(kernel::Error::from_read(&title.to_string(), error).to_string());
                         }
                         () if watchful.is_full.take() => refuse(format!(
                             "{title}: matches next to each other, and what they are replaced by, take more than the {room} \

@@ -6,10 +6,8 @@
 
 use std::io::Write;
 
-use inshore_neardata::{
-    Block, Border, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task, Work,
-    nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes},
-};
+use inshore_kernel::{Block, Border, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task, Work};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_store::{Budget, Context, Reservation};
 use serde_json::{Value, json};
 

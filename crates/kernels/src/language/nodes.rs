@@ -2,10 +2,8 @@
 
 use std::ops::Deref;
 
-use inshore_neardata::{
-    Block, Border, Kernel, Portable,
-    nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes},
-};
+use inshore_kernel::{Block, Border, Kernel, Portable};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_store::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -165,7 +163,7 @@ pub fn identify_on_nodes(
     failed: impl FnMut(Error) -> Result<()> + Send,
 ) -> Result<Gathered> {
     refuse_compressed(nodes, job, wholes, options)
-        .map_err(|error| Error::Read(inshore_neardata::Error::Stream(Box::new(error))))?;
+        .map_err(|error| Error::Read(inshore_kernel::Error::Stream(Box::new(error))))?;
     let classifier: &Classifier = &kernel.0.classifier;
     let languages = classifier.labels().len();
     let known = |found: Identified<'_>| {

@@ -13,10 +13,8 @@ use arrow_array::{
     types::{UInt32Type, UInt64Type},
 };
 use arrow_schema::{DataType, Field, Schema};
-use inshore_neardata::{
-    Error as ReadError, Failure, Reply, Task, Work,
-    nodes::{self, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, stream_from_nodes},
-};
+use inshore_kernel::{Error as ReadError, Failure, Reply, Task, Work};
+use inshore_nodes::{self as nodes, Gathered, InOrder, Merged, Nodes, RunOptions, Whole, stream_from_nodes};
 use inshore_store::Context;
 use serde_json::{Value, json};
 

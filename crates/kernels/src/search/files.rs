@@ -2,9 +2,9 @@
 
 use std::{collections::VecDeque, sync::Mutex};
 
+use inshore_kernel::{Event, Next, Source, run};
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
-use inshore_neardata::{Event, Next, Source, run};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_store::Context;
 
 use super::Search;
@@ -13,7 +13,7 @@ use crate::{Candidate, Result};
 impl Search {
     /// Searches `files`, and hands over what comes of each block with its file, in the order of files and blocks.
     ///
-    /// Memory: that of [`inshore_neardata::run`].
+    /// Memory: that of [`inshore_kernel::run`].
     ///
     /// # Errors
     /// What `each` gives; [`crate::Error::Store`] where the job was stopped or has too little memory. A file that cannot be read is

@@ -20,9 +20,9 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
+use inshore_kernel::{Event, Next, Source};
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole};
-use inshore_neardata::{Event, Next, Source};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole};
 use inshore_store::{Budget, Context, Reservation};
 use serde::{Deserialize, Serialize};
 

@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
+use inshore_kernel::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
 use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };

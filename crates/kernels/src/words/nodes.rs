@@ -11,12 +11,10 @@
 use std::{cmp::Ordering, thread};
 
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_neardata::{
-    Error as ReadError, Failure, Opened, Reply, Source, Task, Work,
-    nodes::{
-        self, Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
-        stream_with_help,
-    },
+use inshore_kernel::{Error as ReadError, Failure, Opened, Reply, Source, Task, Work};
+use inshore_nodes::{
+    self as nodes, Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams,
+    Whole, stream_with_help,
 };
 use inshore_store::{Context, Job};
 use serde_json::Value;

@@ -8,7 +8,7 @@ use std::{
 
 use inshore_kernels::{self as kernels, checksum_files, listed_checksums, table_inputs};
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Whole};
+use inshore_nodes::{Gathered, Whole};
 use inshore_store::Execution;
 use inshore_tables::Input;
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@ use inshore_kernels::{self as kernels, FileOptions, Format, PackSummary, compres
 #[cfg(feature = "nodes")]
 use inshore_kernels::{Error as KernelError, Pack, compress_on_nodes, decompress};
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Whole};
+use inshore_nodes::{Gathered, Whole};
 use inshore_store::Execution;
 use inshore_tables::Input;
 #[cfg(feature = "nodes")]

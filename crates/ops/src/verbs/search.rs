@@ -11,12 +11,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use inshore_kernel::{Event, Next, Source};
 use inshore_kernels::{
     self as kernels, Candidate, Matching, PatternOptions, Search as Kernel, SearchItem, SearchSummary,
     SearchTable, SearchTableOptions, TextOptions, WalkOptions, dataset_name, matcher_across_lines,
     stored_sources, table_inputs, walk,
 };
-use inshore_neardata::{Event, Next, Source};
 use inshore_store::Execution;
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
@@ -58,7 +58,7 @@ pub struct Search {
 }
 
 /// A file that a walk found, or an error for a path.
-type Walked = std::result::Result<Candidate, inshore_neardata::Error>;
+type Walked = std::result::Result<Candidate, inshore_kernel::Error>;
 
 type Failed<'a> = Option<&'a (dyn Fn(&Error) + Sync)>;
 

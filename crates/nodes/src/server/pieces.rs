@@ -1,0 +1,49 @@
+//! Conversion between the pieces in requests and the sources of a task, also for tasks that run in another process.
+
+use std::collections::{BTreeMap, btree_map::Entry};
+
+use inshore_kernel::{Base, Failure, Source, Stored, TaskSource};
+use inshore_store::{Dataset, Job};
+
+use crate::protocol::PieceRequest;
+
+/// Opens the pieces of a request on the store of `job`.
+///
+/// # Errors
+/// A dataset is missing, was replaced by another dataset of the same name, or has no such bytes.
+pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSource>, Failure> {
+    let mut opened: BTreeMap<(String, u64), Dataset> = BTreeMap::new();
+    let store = job.store();
+    let mut sources = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        let PieceRequest { number, whole, dataset, id, file, from, to, offset, lines } = piece;
+        let found = match opened.entry((dataset.clone(), id)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(store.dataset(&dataset)?),
+        };
+        if found.id() != id {
+            return Err(format!("{dataset} is another one than the client knows: it was made anew").into());
+        }
+        let bytes = found.file(&file).ok_or_else(|| format!("{dataset} has no file {file}"))?;
+        if from > to || to > bytes.len() {
+            return Err(format!("{dataset}/{file} has no bytes {from} to {to}, only {}", bytes.len()).into());
+        }
+        // Each byte ends at most one line.
+        if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
+            return Err(format!("{dataset}/{file} is no part of anything so large").into());
+        }
+        let source = Source::dataset_part(job, bytes, from..to).behind(Base { offset, lines });
+        sources.push(TaskSource { number, whole, source, stored: Some(Stored { dataset, id, file }) });
+    }
+    Ok(sources)
+}
+
+impl TaskSource {
+    /// Returns the request from which [`open_pieces`] opens this source; `None` if the source is no part of a dataset.
+    pub fn request(&self) -> Option<PieceRequest> {
+        let (Stored { dataset, id, file }, (_, range)) = (self.stored.clone()?, self.source.part()?);
+        let Base { offset, lines } = self.source.base();
+        let (number, whole, from, to) = (self.number, self.whole, range.start, range.end);
+        Some(PieceRequest { number, whole, dataset, id, file, from, to, offset, lines })
+    }
+}
