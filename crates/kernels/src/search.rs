@@ -29,7 +29,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::memory::PatternSize;
-pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
+pub use self::table::{
+    SearchColumns, SearchItem, SearchRows, SearchSummary, SearchTable, SearchTableOptions,
+};
 use self::{memory::PatternMemory, needle::Needle};
 use crate::{Error, Result};
 

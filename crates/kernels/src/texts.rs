@@ -8,11 +8,7 @@ use std::{
 };
 
 use encoding_rs_io::DecodeReaderBytesBuilder;
-#[cfg(feature = "nodes")]
-use inshore_kernel::{Error as ReadError, Failure, TaskSource};
-use inshore_kernel::{Opened, Source};
-#[cfg(feature = "nodes")]
-use inshore_nodes as nodes;
+use inshore_kernel::{Error as ReadError, Failure, Opened, Source, TaskSource};
 use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
@@ -120,41 +116,11 @@ fn head_of(input: &Input) -> inshore_kernel::Result<Vec<u8>> {
 }
 
 /// Returns the source of a piece, or a source that fails with the reason why the piece was not handed out.
-#[cfg(feature = "nodes")]
 pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
     match source {
         Ok(source) => source.source,
         Err(failure) => Source::new("a piece", |_| Err(ReadError::Stream(failure))),
     }
-}
-
-/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be decompressed alone. Costs a
-/// request for each file.
-///
-/// # Errors
-/// [`nodes::Error::Unfit`], which names the format; the errors of reading the first bytes.
-#[cfg(feature = "nodes")]
-pub fn refuse_compressed(
-    nodes: &nodes::Nodes,
-    context: &Context,
-    wholes: &[nodes::Whole],
-    options: &nodes::RunOptions,
-) -> nodes::Result<()> {
-    for whole in wholes {
-        let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
-        let head = match nodes::read_from_nodes(nodes, context, whole, range, options) {
-            // Missing pieces are reported at the end.
-            Err(nodes::Error::Missing { .. }) if options.partial => continue,
-            head => head?,
-        };
-        if let Some(format) = Compression::of_head(&head) {
-            let what = format!(
-                "it is compressed as a whole, so no node can read its piece: load it decompressed ({format})"
-            );
-            return Err(nodes::Error::Unfit { name: whole.title.clone(), what });
-        }
-    }
-    Ok(())
 }
 
 /// Returns the job on whose store a dataset lies.

@@ -52,6 +52,8 @@ mod files;
 pub mod kmers;
 #[cfg(feature = "text")]
 mod matches;
+#[cfg(feature = "nodes")]
+mod on_nodes;
 mod operation;
 mod place;
 #[cfg(all(feature = "nodes", feature = "sql"))]

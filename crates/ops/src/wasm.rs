@@ -39,8 +39,6 @@ use inshore_kernel::{
 #[cfg(feature = "nodes")]
 use inshore_kernel::{Failure, Reply, Task, Work, answer_parts};
 #[cfg(feature = "nodes")]
-use inshore_kernels::refuse_compressed;
-#[cfg(feature = "nodes")]
 use inshore_nodes::{
     Error as NodesError, Gathered, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes,
 };
@@ -51,6 +49,9 @@ use inshore_store::{Context, FileReader, Job, Reservation, Store, format_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+#[cfg(feature = "nodes")]
+use crate::on_nodes::refuse_compressed;
 
 /// The name of this work in requests.
 pub const WASM: &str = "wasm";

@@ -3,8 +3,6 @@
 use std::{collections::VecDeque, sync::Mutex};
 
 use inshore_kernel::{Event, Next, Source, run};
-#[cfg(feature = "nodes")]
-use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
 use inshore_store::Context;
 
 use super::Search;
@@ -40,25 +38,5 @@ impl Search {
             Ok(next)
         })?;
         Ok(())
-    }
-
-    /// Searches files on nodes likewise, which are called by their titles.
-    ///
-    /// # Errors
-    /// As [`Self::run`] and [`run_on_nodes`].
-    #[cfg(feature = "nodes")]
-    pub fn run_on_nodes(
-        &self,
-        nodes: &Nodes,
-        job: &Context,
-        wholes: &[Whole],
-        options: &RunOptions,
-        mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next>,
-    ) -> Result<Gathered> {
-        let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
-        let named: Vec<Candidate> = wholes.iter().map(candidate).collect();
-        run_on_nodes(nodes, job, self, wholes, options, |event: Event<'_, Search>| {
-            each(&named[event.source], event)
-        })
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use inshore_kernels::{self as kernels, FileOptions, Format, PackSummary, compress_file, decompress_file};
 #[cfg(feature = "nodes")]
-use inshore_kernels::{Error as KernelError, Pack, compress_on_nodes, decompress};
+use inshore_kernels::{Error as KernelError, Pack, decompress};
 #[cfg(feature = "nodes")]
 use inshore_nodes::{Gathered, Whole};
 use inshore_store::Execution;
@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "nodes")]
 use super::whole::read_whole;
-#[cfg(feature = "nodes")]
-use crate::target::OnNodes;
 use crate::{
     error::{Error, Result},
     operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
     place::Place,
     target::Done,
 };
+#[cfg(feature = "nodes")]
+use crate::{on_nodes::compress_on_nodes, target::OnNodes};
 
 /// Compresses files, each into a new file beside its input with the ending of the format, or into the output;
 /// see [`compress_file`]. The results of files on nodes are written locally, under the names of the files.

@@ -11,68 +11,33 @@
 use std::{cmp::Ordering, thread};
 
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_kernel::{Error as ReadError, Failure, Opened, Reply, Source, Task, Work};
+use inshore_kernel::{Error as ReadError, Opened, Reply, Source, Work};
+use inshore_kernels::{CountsWords, Result, Tally, WordOptions, WordSummary};
 use inshore_nodes::{
-    self as nodes, Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams,
-    Whole, stream_with_help,
+    Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
+    stream_with_help,
 };
 use inshore_store::{Context, Job};
-use serde_json::Value;
 
-use super::{WordOptions, WordSummary, count_words, tally::Tally};
-use crate::{
-    Error, Result,
-    texts::{refuse_compressed, source_of_task},
-};
+use super::{failed, refuse_compressed};
 
-const KIND: &str = "count-words";
 /// Bytes of words and counts that are given at once.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// The work of counting words, for a node.
-#[derive(Debug)]
-pub struct CountsWords;
-
-impl Work for CountsWords {
-    fn kind(&self) -> &'static str {
-        KIND
-    }
-
-    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources } = task;
-        answer(&job, sources.map(source_of_task), serde_json::from_value(arguments)?, reply)
-    }
-}
-
-/// Counts the words of sources and answers with all of them.
-fn answer(
-    job: &Job,
-    sources: impl Iterator<Item = Source> + Send,
-    options: WordOptions,
-    reply: &mut dyn Reply,
-) -> std::result::Result<Value, Failure> {
-    // What is rare here may be frequent elsewhere.
-    let options = WordOptions { min_count: 1, top: 0, table_bytes: None, ..options };
-    let summary = count_words(job, sources, &options, |batch| {
-        reply.batch(batch).map_err(|failure| Error::Read(ReadError::Stream(failure)))
-    })?;
-    Ok(serde_json::to_value(summary)?)
-}
-
 /// A piece that this machine took over.
-fn source_of(piece: nodes::Result<HelpPiece>) -> Source {
+fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
     match piece {
         Ok(piece) => Source::new(piece.title.clone(), |_| Ok(Opened::Stream(Box::new(piece)))),
         Err(error) => Source::new("a piece", |_| Err(ReadError::Stream(Box::new(error)))),
     }
 }
 
-/// Counts the words of files on nodes, as [`count_words`] does here.
+/// Counts the words of files on nodes, as [`inshore_kernels::count_words`] does here.
 ///
 /// Memory here: a batch of each node's answer; and half of what is free, where this machine counts some of it.
 ///
 /// # Errors
-/// As [`nodes::run_on_nodes`]; a node that is lost in the middle of its answer, whose pieces no other has, is an error even
+/// As [`inshore_nodes::run_on_nodes`]; a node that is lost in the middle of its answer, whose pieces no other has, is an error even
 /// where a partial answer would do: a part of them was counted.
 pub fn count_words_on_nodes(
     nodes: &Nodes,
@@ -86,12 +51,13 @@ pub fn count_words_on_nodes(
     let arguments = serde_json::to_value(options).expect("plain data");
     let with = HelpWith { by_threads: true, ..HelpWith::default() };
     thread::scope(|scope| {
-        let asked = stream_with_help(nodes, context, (KIND, true), arguments, wholes, run, with);
+        let asked =
+            stream_with_help(nodes, context, (CountsWords.kind(), true), arguments, wholes, run, with);
         let (streams, help) = asked.map_err(failed)?;
         if let Some(help) = help {
             scope.spawn(|| {
                 let count = |job: &Job, pieces: HelpPieces, reply: &mut dyn Reply| {
-                    answer(job, pieces.map(source_of), *options, reply)
+                    CountsWords::answer(job, pieces.map(source_of), *options, reply)
                 };
                 help.work(context, run.help_on.as_ref(), count);
             });
@@ -132,7 +98,7 @@ fn merge(
     if count > 0 {
         tally.add(&word, count);
     }
-    if tally.len() > 0 {
+    if !tally.is_empty() {
         each(tally.batch())?;
     }
     let mut summary = WordSummary {
@@ -145,13 +111,6 @@ fn merge(
     };
     tally.tell(&mut summary);
     Ok((summary, merged.finish()))
-}
-
-fn failed(error: nodes::Error) -> Error {
-    match error {
-        nodes::Error::Store(error) => Error::Store(error),
-        error => Error::Read(ReadError::Stream(Box::new(error))),
-    }
 }
 
 /// Words in order, each once, and how often they occur.

@@ -5,6 +5,10 @@ use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
 
 use inshore_kernel::{Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works};
+use inshore_kernels::{
+    CountsWords, Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted,
+    WordOptions, count_words, decompress,
+};
 use inshore_nodes::{
     Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes,
 };
@@ -12,10 +16,7 @@ use inshore_store::{Budget, Cancel, Context, Limits, Memory, Store, Throttled};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::{
-    CountsWords, Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted,
-    WordOptions, count_words, count_words_on_nodes, decompress,
-};
+use super::count_words_on_nodes;
 
 /// Wraps a kernel, and delays each block: this is the kernel of a node.
 struct Slow<K>(K);

@@ -1,17 +1,14 @@
-//! Compressing where the bytes lie: what travels is compressed.
+//! Compression on a node, as a task: the data that travels is compressed.
 //!
 //! A block that a node reads becomes one piece of the format, or a few, and pieces put one behind the other are a file of it. So what
 //! comes is as good as what [`super::compress`] gives, if not the same: the blocks are as large as the node's reads (2 MiB, less in
 //! little memory), and lz4 has a frame for each.
 
-use std::io::Write;
-
-use inshore_kernel::{Block, Border, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task, Work};
-use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
+use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, Work};
 use inshore_store::{Budget, Context, Reservation};
 use serde_json::{Value, json};
 
-use super::{Counted, Format, PackSummary, Packer};
+use super::{Format, Packer};
 use crate::{Error, Result};
 
 /// The most bytes of a block that a node reads.
@@ -57,6 +54,15 @@ impl Pack {
     /// What a worker takes: the compressor's state, and what becomes of a block.
     fn worker_bytes(self) -> u64 {
         self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
+    }
+
+    /// Returns nothing, compressed as one piece: a file that a program can decompress.
+    ///
+    /// # Errors
+    /// The errors of the compressor.
+    pub fn of_nothing(self) -> Result<Vec<u8>> {
+        let packer = Packer::new(self.format);
+        Ok([packer.head(), self.format.pack(&[], self.level)?, packer.tail()].concat())
     }
 
     /// Some bytes as pieces of the format.
@@ -132,45 +138,4 @@ impl Portable for Pack {
     fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
         Some(bytes.to_vec())
     }
-}
-
-/// Compresses a file on nodes into `output`.
-///
-/// Memory here: as [`run_on_nodes`].
-///
-/// # Errors
-/// As [`run_on_nodes`]; [`Error::Write`].
-pub fn compress_on_nodes(
-    nodes: &Nodes,
-    job: &Context,
-    whole: &Whole,
-    pack: Pack,
-    options: &RunOptions,
-    output: impl Write,
-) -> Result<(PackSummary, Gathered)> {
-    let mut out = Counted { inner: output, bytes: 0 };
-    let mut summary = PackSummary::default();
-    let mut before = 0;
-    let gathered =
-        run_on_nodes(nodes, job, &pack, std::slice::from_ref(whole), options, |event: Event<'_, Pack>| {
-            if let Some(part) = event.part {
-                out.all(&part?)?;
-                summary.pieces += 1;
-                // The next piece of the file counts from its own start.
-                let reach = event.reach.bytes;
-                job.progress().add(reach.checked_sub(before).unwrap_or(reach));
-                before = reach;
-            }
-            Ok::<_, Error>(Next::Go)
-        })?;
-    // Nothing is compressed as one piece of nothing, so that a program that decompresses it finds a whole file.
-    if out.bytes == 0 {
-        let packer = Packer::new(pack.format);
-        out.all(&packer.head())?;
-        out.all(&pack.format.pack(&[], pack.level)?)?;
-        out.all(&packer.tail())?;
-    }
-    summary.bytes_in = whole.bytes() - gathered.missing.iter().map(|missing| missing.bytes).sum::<u64>();
-    summary.bytes_out = out.bytes;
-    Ok((summary, gathered))
 }

@@ -1,9 +1,8 @@
-//! Languages told where the texts lie: profiles travel there, and verdicts back.
+//! The kernel that tells languages, as a task: its profiles travel to a node, and verdicts back.
 
 use std::ops::Deref;
 
-use inshore_kernel::{Block, Border, Kernel, Portable};
-use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
+use inshore_kernel::{Block, Border, Event, Kernel, Next, Portable};
 use inshore_store::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,7 +11,7 @@ use super::{
     Classifier, GRAM_BYTES, Identified, Identify, LANGUAGES_MAX, Part, Profiles, Reader, Scores, Unit,
     Verdict, telling,
 };
-use crate::{Error, Result, texts::refuse_compressed};
+use crate::{Error, Result};
 
 /// What travels: the n-grams of each language.
 #[derive(Serialize, Deserialize)]
@@ -46,6 +45,20 @@ impl LanguageOfText {
     pub fn new(profiles: &Profiles, unit: Unit) -> LanguageOfText {
         let (profiles, classifier) = (profiles.clone(), Classifier::new(profiles));
         LanguageOfText(Identify { classifier: Own { profiles, classifier }, unit })
+    }
+
+    /// Returns the classifier that the profiles make.
+    pub fn classifier(&self) -> &Classifier {
+        &self.0.classifier
+    }
+
+    /// Returns a consumer of the kernel's events, which hands over languages as [`super::identify`] does.
+    pub fn telling(
+        &self,
+        each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+        failed: impl FnMut(Error) -> Result<()> + Send,
+    ) -> impl FnMut(Event<'_, LanguageOfText>) -> Result<Next> + Send {
+        telling(self.classifier(), self.0.unit, each, failed)
     }
 }
 
@@ -147,33 +160,6 @@ impl Portable for LanguageOfText {
             _ => None,
         }
     }
-}
-
-/// Tells the language of each file on nodes, or of each line that is not empty, in order, as [`super::identify`] does here.
-///
-/// # Errors
-/// As [`run_on_nodes`]; what `each` and `failed` give; [`Error::BadProfiles`] where a node answers languages that are none.
-pub fn identify_on_nodes(
-    nodes: &Nodes,
-    job: &Context,
-    kernel: &LanguageOfText,
-    wholes: &[Whole],
-    options: &RunOptions,
-    mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
-    failed: impl FnMut(Error) -> Result<()> + Send,
-) -> Result<Gathered> {
-    refuse_compressed(nodes, job, wholes, options)
-        .map_err(|error| Error::Read(inshore_kernel::Error::Stream(Box::new(error))))?;
-    let classifier: &Classifier = &kernel.0.classifier;
-    let languages = classifier.labels().len();
-    let known = |found: Identified<'_>| {
-        if found.verdict.is_some_and(|verdict| verdict.language >= languages) {
-            let what = format!("a node answers language {:?} of {languages}", found.verdict);
-            return Err(Error::BadProfiles { name: found.name.to_string(), what });
-        }
-        each(found)
-    };
-    run_on_nodes(nodes, job, kernel, wholes, options, telling(classifier, kernel.0.unit, known, failed))
 }
 
 #[cfg(test)]
