@@ -17,6 +17,11 @@
 //!          merged in order ◄──────── batches ────────────────┘
 //! ```
 //!
+//! The modules: `client` finds data, loads files and runs tasks (`client::tasks`); `server` is the agent;
+//! [`protocol`] has what they send each other; `traversal` follows chains of reads, `credentials` has tokens and
+//! certificates, and `page` the status page. A task is a [`Work`](inshore_kernel::Work) of the crate
+//! [`inshore_kernel`]: this crate sends its arguments and its answer, and does not know what they mean.
+//!
 //! The wire protocol is Arrow Flight: a task is a ticket, and its answer is a stream of record batches whose
 //! last message has the cost of the task. Loading is a stream in the other direction, and small requests are
 //! actions. Messages other than record batches are JSON ([`protocol`]).
