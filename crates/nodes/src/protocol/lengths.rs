@@ -108,10 +108,10 @@ mod tests {
         reader::RecordBatchDecoder,
         writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions, StreamWriter},
     };
-
-    use super::wire::{Encoder, batch_bytes};
-    use super::*;
     use inshore_kernel::part_schema;
+
+    use super::*;
+    use crate::protocol::wire::{Encoder, batch_bytes};
 
     /// Returns rows with numbers that compress well, bytes that do not, and an empty column.
     fn rows(count: u64) -> RecordBatch {

@@ -3,7 +3,6 @@
 use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time::Duration};
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
-
 use inshore_kernel::{Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works};
 use inshore_kernels::{
     CountsWords, Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted,

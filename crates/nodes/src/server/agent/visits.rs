@@ -547,11 +547,11 @@ impl Visiting<'_> {
 mod tests {
     use std::net::TcpListener;
 
+    use inshore_kernel::Works;
     use inshore_store::Store;
 
     use super::*;
     use crate::{AgentConfig, Authority};
-    use inshore_kernel::Works;
 
     #[test]
     fn a_node_tries_no_connection_to_a_host_for_which_there_is_no_certificate() {
