@@ -126,7 +126,8 @@ impl Source {
         &self.name
     }
 
-    pub(crate) fn open(self, context: &Context) -> (String, Result<Opened>) {
+    /// Opens the source, and returns its name with the bytes.
+    pub fn open(self, context: &Context) -> (String, Result<Opened>) {
         (self.name, (self.open)(context))
     }
 }

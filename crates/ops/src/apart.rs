@@ -469,7 +469,7 @@ fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
 fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     let request = |source: Result<TaskSource, Failure>| {
         let source = source.map_err(|failure| shortened(&failure.to_string()))?;
-        source.request().ok_or_else(|| "a source that is no part of a dataset".to_string())
+        PieceRequest::of_source(&source).ok_or_else(|| "a source that is no part of a dataset".to_string())
     };
     let next: NextPiece = source.map(request).transpose();
     let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");

@@ -38,12 +38,12 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
     Ok(sources)
 }
 
-impl TaskSource {
-    /// Returns the request from which [`open_pieces`] opens this source; `None` if the source is no part of a dataset.
-    pub fn request(&self) -> Option<PieceRequest> {
-        let (Stored { dataset, id, file }, (_, range)) = (self.stored.clone()?, self.source.part()?);
-        let Base { offset, lines } = self.source.base();
-        let (number, whole, from, to) = (self.number, self.whole, range.start, range.end);
+impl PieceRequest {
+    /// Returns the request from which [`open_pieces`] opens a source; `None` if the source is no part of a dataset.
+    pub fn of_source(source: &TaskSource) -> Option<PieceRequest> {
+        let (Stored { dataset, id, file }, (_, range)) = (source.stored.clone()?, source.source.part()?);
+        let Base { offset, lines } = source.source.base();
+        let (number, whole, from, to) = (source.number, source.whole, range.start, range.end);
         Some(PieceRequest { number, whole, dataset, id, file, from, to, offset, lines })
     }
 }

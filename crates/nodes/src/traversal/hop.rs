@@ -29,7 +29,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{Error, client::nodes::Node, protocol::wire::message_bytes};
+use crate::{Error, client::Node, protocol::wire::message_bytes};
 
 /// The pointer value that marks the last page of a chain.
 pub const LAST_PAGE: u64 = u64::MAX;

@@ -39,7 +39,7 @@ use tonic::{Request, Status as Refusal, Streaming};
 use super::{Agent, Answered, Caller, short};
 use crate::{
     ClientConfig, Error, Result, Right,
-    client::nodes::{Node, parsed},
+    client::{Node, parsed},
     protocol::{TRAVERSE, TaskRequest},
     traversal::hop::{
         Arguments, FromLink, Hop, LAST_PAGE, Link, Said, Session, Telling, Visited, Walked, What, send,
