@@ -40,7 +40,7 @@ use inshore_nodes::{
     Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions,
     Nodes, Right, RunOptions, Serving, run_on_nodes,
 };
-use inshore_store::{Budget, Cancel, Context, Deadline, Device, Store};
+use inshore_store::{Budget, Cancel, Context, Deadline, Store};
 use memchr::memmem;
 use serde_json::{Value, json};
 use tempfile::TempDir;
