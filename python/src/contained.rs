@@ -21,7 +21,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore::{
     apart,
-    neardata::{Failure, Reply, Task, Work},
+    kernel::{Failure, Reply, Task, Work},
     ops::{
         self, Beside, Request, Rows, Target,
         verbs::{NamedTable, Sql},

@@ -1,14 +1,14 @@
 //! Maps Rust's errors to Python's exceptions, and parses arguments.
 
 #[cfg(feature = "nodes")]
-use inshore::neardata::nodes;
+use inshore::nodes;
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore::ops;
 #[cfg(feature = "sql")]
 use inshore::sql;
 use inshore::{graph, sortreduce, store, tables};
 #[cfg(feature = "text")]
-use inshore::{kernels, neardata};
+use inshore::{kernel, kernels};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 use serde::{Deserialize, Serialize};
 
@@ -248,12 +248,12 @@ impl Tells for kernels::Error {
 }
 
 #[cfg(feature = "text")]
-impl Tells for neardata::Error {
+impl Tells for kernel::Error {
     fn told(&self) -> Told {
         let stream = match self {
-            neardata::Error::Store(error) => return error.told(),
-            neardata::Error::LineTooLong { .. } => return (Kind::Budget, None),
-            neardata::Error::Stream(error) => error,
+            kernel::Error::Store(error) => return error.told(),
+            kernel::Error::LineTooLong { .. } => return (Kind::Budget, None),
+            kernel::Error::Stream(error) => error,
             _ => return (Kind::Inshore, None),
         };
         // The error of a stream has the type of the library that reads the stream.

@@ -12,13 +12,11 @@ use std::{
 };
 
 use inshore::{
+    kernel::{Contents, Error as ReadError, Event, Next},
     kernels,
-    neardata::{
-        Contents, Error as ReadError, Event, Next,
-        nodes::{
-            AgentConfig, By, ClientConfig, Error, LoadOptions, NodeStatus, Nodes as Named, Pointers,
-            RunOptions, Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
-        },
+    nodes::{
+        AgentConfig, By, ClientConfig, Error, LoadOptions, NodeStatus, Nodes as Named, Pointers, RunOptions,
+        Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
     },
     ops::{self, OnNodes, Target, wholes},
     spreading::{cuts, record_lines, separator},
@@ -119,7 +117,7 @@ pub(crate) fn serve(
     let serving = py.detach(|| {
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
         let config = AgentConfig { slots, credentials, ..habits };
-        inshore::neardata::nodes::Agent::new(store, works, config).serve(address)
+        inshore::nodes::Agent::new(store, works, config).serve(address)
     });
     let serving = serving.map_err(to_python)?;
     Ok(Agent { address: serving.address(), serving: Mutex::new(Some(serving)) })

@@ -7,7 +7,7 @@ use arrow_schema::SchemaRef;
 use inshore::{
     apart::run_apart,
     contained::{limits, told},
-    neardata::{Failure, Reply},
+    kernel::{Failure, Reply},
     sandbox::{ApartEnd, Helper, WorkerEnd},
     store::{self, Budget},
 };

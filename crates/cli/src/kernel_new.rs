@@ -26,8 +26,8 @@ use crate::{
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
 
 const RUST_SDK: [(&str, &str); 2] = [
-    ("inshore-kernel/Cargo.toml", include_str!("../../../sdk/rust/Cargo.toml")),
-    ("inshore-kernel/src/lib.rs", include_str!("../../../sdk/rust/src/lib.rs")),
+    ("inshore-sdk/Cargo.toml", include_str!("../../../sdk/rust/Cargo.toml")),
+    ("inshore-sdk/src/lib.rs", include_str!("../../../sdk/rust/src/lib.rs")),
 ];
 const C_HEADER: &str = include_str!("../../../sdk/c/inshore.h");
 
@@ -55,7 +55,7 @@ publish = false
 crate-type = [\"cdylib\"]
 
 [dependencies]
-inshore-kernel = {{ path = \"inshore-kernel\" }}
+inshore-sdk = {{ path = \"inshore-sdk\" }}
 
 [profile.release]
 lto = true
@@ -78,7 +78,7 @@ fn readme(name: &str, language: Language, example: Example) -> String {
     let (needs, what) = match language {
         Language::Rust => (
             "Rust with the target wasm32-unknown-unknown (`rustup target add wasm32-unknown-unknown`)",
-            "`src/lib.rs` is the kernel, `inshore-kernel/` what it is made with",
+            "`src/lib.rs` is the kernel, `inshore-sdk/` what it is made with",
         ),
         Language::C => (
             "clang and lld (`apt install clang lld`)",

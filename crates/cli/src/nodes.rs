@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::{
     commands::{Commands, check_program, command_limits},
-    neardata::nodes::{
+    nodes::{
         Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Gathered, HereCost, NodeStatus,
         Nodes, Repaired, RunOptions, read_credentials, time_text, write_credentials,
     },

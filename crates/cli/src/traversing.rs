@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use inshore::{
-    neardata::nodes::{By, Chain, NodeVisits, Pointers, TraverseOptions, Traversed},
+    nodes::{By, Chain, NodeVisits, Pointers, TraverseOptions, Traversed},
     ops::wholes,
     store::format_bytes,
 };

@@ -309,7 +309,7 @@ fn a_new_kernel_is_a_folder_that_is_never_overwritten() {
     folder.run("kernel new hits").ok();
     assert!(folder.read("hits/src/lib.rs").contains("memmem"));
     assert!(folder.read("hits/README.md").contains("inshore kernel build hits"));
-    assert!(folder.read("hits/inshore-kernel/src/lib.rs").contains("trait Kernel"));
+    assert!(folder.read("hits/inshore-sdk/src/lib.rs").contains("trait Kernel"));
     let said = folder.run("kernel new hits --language c").exits(2);
     assert!(said.stderr.contains("exists already"), "{}", said.stderr);
     folder.run("kernel new --language c --from words sub/w").ok();

@@ -319,7 +319,7 @@ fn credentials_that_end_soon_are_told_and_warned_of() {
 #[test]
 fn credentials_of_version_1_are_refused_with_the_command_that_renews_them() {
     let folder = Folder::new();
-    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../neardata/test_data/credentials_1");
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../nodes/test_data/credentials_1");
     for (words, command) in [
         (format!("node credentials {old} --for-client new"), format!("`inshore node credentials {old}`")),
         (

@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A source could not be read.
     #[error(transparent)]
-    Read(#[from] inshore_neardata::Error),
+    Read(#[from] inshore_kernel::Error),
     /// The store or the budget failed, or the job was stopped.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
@@ -139,7 +139,7 @@ impl From<inshore_store::RuntimeError> for Error {
 impl Error {
     /// Tells whether a source is no text: a "line" with a NUL byte was too long.
     pub fn is_binary_line(&self) -> bool {
-        matches!(self, Error::Read(inshore_neardata::Error::LineTooLong { has_nul: true, .. }))
+        matches!(self, Error::Read(inshore_kernel::Error::LineTooLong { has_nul: true, .. }))
     }
 
     /// Tells whether the job was asked to stop.

@@ -22,14 +22,16 @@ mod table;
 
 use grep_matcher::{Captures, LineMatchKind, Match, Matcher};
 use grep_regex::{RegexCaptures, RegexMatcher, RegexMatcherBuilder};
-use inshore_neardata::{Block, Border, Kernel, Portable};
+use inshore_kernel::{Block, Border, Kernel, Portable};
 use inshore_store::{Budget, Context};
 use memchr::{memchr, memchr_iter, memrchr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::memory::PatternSize;
-pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
+pub use self::table::{
+    SearchColumns, SearchItem, SearchRows, SearchSummary, SearchTable, SearchTableOptions,
+};
 use self::{memory::PatternMemory, needle::Needle};
 use crate::{Error, Result};
 
@@ -865,11 +867,11 @@ mod tests {
             for wanted in [Wanted::LineCount, Wanted::Any, lines(false, 0), lines(true, 1)] {
                 let search =
                     Search::new(&["fox"], &PatternOptions::default(), wanted, true, job.budget()).unwrap();
-                let source = inshore_neardata::Source::file(&path);
+                let source = inshore_kernel::Source::file(&path);
                 let mut found = Vec::new();
-                let ran = inshore_neardata::run(&job, &search, [source].into_iter(), |event| {
+                let ran = inshore_kernel::run(&job, &search, [source].into_iter(), |event| {
                     found.extend(event.part.transpose()?);
-                    Ok::<_, Error>(inshore_neardata::Next::Go)
+                    Ok::<_, Error>(inshore_kernel::Next::Go)
                 });
                 ran.unwrap();
                 let [found] = &found[..] else { panic!("{} blocks", found.len()) };

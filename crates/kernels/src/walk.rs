@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use ignore::{WalkBuilder, overrides::OverrideBuilder, types::TypesBuilder};
-use inshore_neardata::Source;
+use inshore_kernel::Source;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, TextOptions, text_source};
@@ -59,7 +59,7 @@ impl Candidate {
 pub fn walk(
     paths: &[PathBuf],
     options: &WalkOptions,
-) -> Result<impl Iterator<Item = inshore_neardata::Result<Candidate>> + Send + use<>> {
+) -> Result<impl Iterator<Item = inshore_kernel::Result<Candidate>> + Send + use<>> {
     let here = PathBuf::from("./");
     let is_here = paths.is_empty();
     let (first, rest) = paths.split_first().unwrap_or((&here, &[]));
@@ -137,7 +137,7 @@ fn bad(option: &'static str, found: &str, error: ignore::Error) -> Error {
 
 /// Converts an error of the walk: to a system error with the path if there is one, else to the message of the walk,
 /// for example about cyclic links.
-fn walk_error(error: ignore::Error) -> inshore_neardata::Error {
+fn walk_error(error: ignore::Error) -> inshore_kernel::Error {
     let path = match &error {
         ignore::Error::WithPath { path, .. } => Some(path.clone()),
         ignore::Error::WithDepth { err, .. } => match &**err {
@@ -154,7 +154,7 @@ fn walk_error(error: ignore::Error) -> inshore_neardata::Error {
             source: std::io::Error::from_raw_os_error(code),
         }
         .into(),
-        _ => inshore_neardata::Error::Stream(Box::new(error)),
+        _ => inshore_kernel::Error::Stream(Box::new(error)),
     }
 }
 

@@ -51,10 +51,8 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use arrow_schema::SchemaRef;
-use inshore_neardata::{
-    Failure, Needs, Reply, Sources, Task, TaskSource, Work,
-    nodes::{compact, open_pieces, protocol::PieceRequest},
-};
+use inshore_kernel::{Failure, Needs, Reply, Sources, Task, TaskSource, Work};
+use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
 use inshore_sql::doing;
 use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};
@@ -483,7 +481,7 @@ fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
 fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     let request = |source: Result<TaskSource, Failure>| {
         let source = source.map_err(|failure| shortened(&failure.to_string()))?;
-        source.request().ok_or_else(|| "a source is not a part of a dataset".to_string())
+        PieceRequest::of_source(&source).ok_or_else(|| "a source is not a part of a dataset".to_string())
     };
     let next: NextPiece = source.map(request).transpose();
     let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");

@@ -23,7 +23,7 @@ use std::{
 
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_neardata::{
+use inshore_kernel::{
     Contents, Error as ReadError, Event, Failure, Needs, Next, Reply, Source, Task, Work, run,
 };
 use inshore_sandbox::{Command, CommandLimits, Folder, Helper, Policy, Response, Sandbox};

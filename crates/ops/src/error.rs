@@ -187,7 +187,7 @@ pub enum Error {
     /// A node or the network failed.
     #[cfg(feature = "nodes")]
     #[error("{0}")]
-    Nodes(#[from] inshore_neardata::nodes::Error),
+    Nodes(#[from] inshore_nodes::Error),
     /// A file on nodes cannot be processed.
     #[cfg(feature = "nodes")]
     #[error("{0}")]

@@ -11,9 +11,9 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use inshore_neardata::{
-    Failure, Source,
-    nodes::{CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
+use inshore_kernel::{Failure, Source};
+use inshore_nodes::{
+    CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes,
 };
 use inshore_store::{Context, Job, Reservation, format_bytes};
 use inshore_tables::{

@@ -30,12 +30,10 @@ use arrow_array::{
     cast::AsArray,
     types::{UInt8Type, UInt32Type, UInt64Type},
 };
-use inshore_neardata::{
-    Failure, Reply, Task, TaskSource, Work,
-    nodes::{
-        self, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
-        stream_with_help,
-    },
+use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_nodes::{
+    Error as NodesError, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
+    stream_with_help,
 };
 use inshore_store::{Context, Job};
 use inshore_tables::{
@@ -313,7 +311,7 @@ impl<C: KmerCode> InOrder for Counted<C> {
 ///
 /// # Errors
 /// As [`inshore_tables::count_kmers`]. Nodes do not decompress, so compressed files are refused, and so is
-/// FASTQ whose pieces do not end with records. Also the errors of [`nodes::run_on_nodes`]; the loss of a node
+/// FASTQ whose pieces do not end with records. Also the errors of [`inshore_nodes::run_on_nodes`]; the loss of a node
 /// in the middle of its answer is an error if no other node has its pieces, even if partial answers are
 /// allowed.
 pub fn count_kmers_on_nodes(
@@ -420,10 +418,10 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
 fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
     let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
-        return Err(nodes::Error::RowGroups { name }.into());
+        return Err(NodesError::RowGroups { name }.into());
     }
     if let Some(record_bytes) = whole.record_bytes {
-        return Err(nodes::Error::NoLines { name, record_bytes }.into());
+        return Err(NodesError::NoLines { name, record_bytes }.into());
     }
     let is = |is_fastq: bool, begin: u64| Ok(FileOfSequences { name: name.clone(), is_fastq, begin });
     let ends_with_records = whole.record_lines == Some(FASTQ_LINES);
@@ -433,10 +431,10 @@ fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
         let head = match asker.read(whole, at..end) {
             Ok(head) => head,
             // The pieces that are present tell the format: they end with FASTQ records.
-            Err(nodes::Error::Missing { .. }) if partial && ends_with_records => return is(true, 0),
-            Err(nodes::Error::Missing { what }) if partial => {
+            Err(NodesError::Missing { .. }) if partial && ends_with_records => return is(true, 0),
+            Err(NodesError::Missing { what }) if partial => {
                 let what = format!("the first shard, which tells FASTA from FASTQ, was not read: {what}");
-                return Err(nodes::Error::Incomplete { name, what }.into());
+                return Err(NodesError::Incomplete { name, what }.into());
             }
             Err(error) => return Err(error.into()),
         };

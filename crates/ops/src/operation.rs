@@ -18,7 +18,7 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{RunOptions, Whole};
+use inshore_nodes::{RunOptions, Whole};
 use inshore_store::{Context, Execution, Job};
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore_tables::Input;

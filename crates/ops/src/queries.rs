@@ -18,12 +18,10 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_neardata::{
-    Failure, Reply, Task, TaskSource, Work,
-    nodes::{
-        Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams,
-        batch_bytes, compact, stream_with_help,
-    },
+use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_nodes::{
+    Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams, batch_bytes,
+    compact, stream_with_help,
 };
 use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
 use inshore_store::Job;
@@ -211,7 +209,7 @@ impl NodeTables {
     ///
     /// # Errors
     /// The errors of [`Nodes::catalog`].
-    pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_neardata::nodes::Result<NodeTables> {
+    pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_nodes::Result<NodeTables> {
         let (nodes, catalog, header) = (nodes.clone(), nodes.catalog()?, Header::default());
         Ok(NodeTables { nodes, options, header, catalog, state: Arc::default() })
     }

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
-use inshore::{neardata::nodes::Right, store::parse_bytes};
+use inshore::{nodes::Right, store::parse_bytes};
 
 #[derive(Subcommand)]
 pub enum NodeCommand {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 #[cfg(feature = "nodes")]
-use inshore::neardata::nodes::SpreadId;
+use inshore::nodes::SpreadId;
 use inshore::store::{Redundancy, parse_bytes};
 
 #[derive(Subcommand)]

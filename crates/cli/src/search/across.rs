@@ -22,8 +22,8 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
 };
 use inshore::{
+    kernel,
     kernels::{self, SearchSummary, text_reader},
-    neardata,
     ops::{self, Error, verbs::Text},
     store::{Context, format_bytes},
 };
@@ -170,7 +170,7 @@ impl<'a> Shower<'a> {
                     let (title, room) = (text.file.path.display(), format_bytes(third));
                     match () {
                         () if bytes.failed => {
-                            refuse(neardata::Error::from_read(&title.to_string(), error).to_string());
+                            refuse(kernel::Error::from_read(&title.to_string(), error).to_string());
                         }
                         () if watchful.is_full.take() => refuse(format!(
                             "{title}: adjacent matches and their replacements take more than {room}, a third of the budget: raise --memory"

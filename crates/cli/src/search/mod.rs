@@ -19,11 +19,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use inshore::{
+    kernel::Next,
     kernels::{
         self, Candidate, Found, Matching, PatternOptions, PatternSize, SearchSummary, SearchTableOptions,
         WalkOptions, Wanted, file_types,
     },
-    neardata::Next,
     ops::{
         self, Beside, Place, Request,
         verbs::{self, Matches, Text},

@@ -7,8 +7,8 @@ use std::{
 };
 
 use inshore::{
+    kernel::Next,
     kernels::{Candidate, Found, FoundLine},
-    neardata::Next,
 };
 
 use super::json::Json;

@@ -2,9 +2,7 @@
 
 use std::{collections::VecDeque, sync::Mutex};
 
-#[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
-use inshore_neardata::{Event, Next, Source, run};
+use inshore_kernel::{Event, Next, Source, run};
 use inshore_store::Context;
 
 use super::Search;
@@ -13,7 +11,7 @@ use crate::{Candidate, Result};
 impl Search {
     /// Searches `files`, and passes the result of each block with its file to `each`, in the order of files and blocks.
     ///
-    /// Memory: that of [`inshore_neardata::run`].
+    /// Memory: that of [`inshore_kernel::run`].
     ///
     /// # Errors
     /// The errors are those of `each`, and [`crate::Error::Store`] if the job was stopped or has too little memory. A
@@ -40,25 +38,5 @@ impl Search {
             Ok(next)
         })?;
         Ok(())
-    }
-
-    /// Searches files on nodes in the same way; the files are named by their titles.
-    ///
-    /// # Errors
-    /// The errors are those of [`Self::run`] and [`run_on_nodes`].
-    #[cfg(feature = "nodes")]
-    pub fn run_on_nodes(
-        &self,
-        nodes: &Nodes,
-        job: &Context,
-        wholes: &[Whole],
-        options: &RunOptions,
-        mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next>,
-    ) -> Result<Gathered> {
-        let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
-        let named: Vec<Candidate> = wholes.iter().map(candidate).collect();
-        run_on_nodes(nodes, job, self, wholes, options, |event: Event<'_, Search>| {
-            each(&named[event.source], event)
-        })
     }
 }

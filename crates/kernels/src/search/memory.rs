@@ -16,7 +16,7 @@
 
 use std::collections::HashMap;
 
-use inshore_neardata::smallest_memory_bytes;
+use inshore_kernel::smallest_memory_bytes;
 use inshore_store::{Budget, Reservation};
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_syntax::hir::{Class, Hir, HirKind};

@@ -18,29 +18,24 @@
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
-#[cfg(feature = "nodes")]
-mod nodes;
 mod split;
 mod table;
 mod tally;
+mod work;
 
 use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
+use inshore_kernel::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
 use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };
 use inshore_store::{Context, Job, Reservation};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-pub use self::nodes::{CountsWords, count_words_on_nodes};
-use self::{
-    table::{FRONT_BYTES, Table},
-    tally::Tally,
-};
+use self::table::{FRONT_BYTES, Table};
+pub use self::{tally::Tally, work::CountsWords};
 use crate::{Error, Result};
 
 /// Says which words count and are returned.

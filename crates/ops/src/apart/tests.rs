@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_cast::cast::cast;
 use arrow_schema::{DataType, Schema};
-use inshore_neardata::nodes::open_pieces;
+use inshore_nodes::open_pieces;
 use inshore_sandbox::apart_main_if_asked;
 use inshore_store::{Budget, FileReader};
 use serde_json::json;

@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use inshore_neardata::{
-    Parts, Works,
-    nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving},
-};
+use inshore_kernel::{Parts, Works};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving};
 use inshore_store::{Budget, Cancel, Limits, Store};
 use inshore_tables::{count_kmers, pack_kmers};
 use tempfile::TempDir;
@@ -92,7 +90,7 @@ impl Cluster {
             let store = open(folder.path().join(format!("node{number}")));
             let works = Works::default()
                 .with(Faulty(plan.clone()))
-                .with(Parts::<inshore_neardata::Contents>::default());
+                .with(Parts::<inshore_kernel::Contents>::default());
             let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
             Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };

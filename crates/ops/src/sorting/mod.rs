@@ -39,7 +39,7 @@ use std::{
     thread,
 };
 
-use inshore_neardata::nodes::{
+use inshore_nodes::{
     Error as NodesError, Gathered, HelpWith, Nodes, RunOptions, Streams, Whole, stream_with_help,
 };
 use inshore_store::{Context, Reservation, format_bytes};
@@ -126,7 +126,7 @@ enum What {
 /// [`Error::Unfit`] for files whose pieces nodes cannot sort: files that are compressed as a whole, records
 /// that were not loaded as such, tables with different columns; also for [`SortOptions::resume`].
 /// [`Error::Table`] as for a local sort, if the result has no room before nodes begin. [`Error::Nodes`] as
-/// [`inshore_neardata::nodes::run_on_nodes`], and for the loss of a node in the middle of its answer if no
+/// [`inshore_nodes::run_on_nodes`], and for the loss of a node in the middle of its answer if no
 /// other node has its pieces, even if partial answers are allowed. After an error there is no file at
 /// `output`.
 pub fn sort_on_nodes(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_neardata::{Failure, Reply, Task, TaskSource, Work};
+use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
 use inshore_store::{Job, Reservation};
 use inshore_tables::{
     Error as TableError, FilePart, Input, Inputs, SortOptions, sorted_lines, sorted_records, sorted_table,

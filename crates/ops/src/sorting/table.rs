@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, UInt32Array, cast::
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave;
-use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole};
+use inshore_nodes::{Gathered, InOrder, Merged, Whole};
 use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter, normal_floats};
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};

@@ -9,10 +9,8 @@ use std::{
 };
 
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, UInt32Array};
-use inshore_neardata::{
-    Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works,
-    nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving},
-};
+use inshore_kernel::{Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving};
 use inshore_store::{Budget, Cancel, Deadline, Limits, Store};
 use inshore_tables::{Input, sort_lines, sort_records, sort_table};
 use tempfile::TempDir;

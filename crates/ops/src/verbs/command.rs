@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use inshore_neardata::nodes::{Error as NodesError, Streams, stream_from_each, stream_from_nodes};
+use inshore_nodes::{Error as NodesError, Streams, stream_from_each, stream_from_nodes};
 use inshore_store::{Error as StoreError, Execution};
 use serde::{Deserialize, Serialize};
 

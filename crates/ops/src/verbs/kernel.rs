@@ -10,7 +10,7 @@ use std::{
 use inshore_kernels::Error as KernelError;
 use inshore_kernels::text_sources;
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::LoadOptions;
+use inshore_nodes::LoadOptions;
 use inshore_sandbox::WasmResult;
 use inshore_store::Execution;
 use serde::{Deserialize, Serialize};

@@ -9,7 +9,7 @@ use std::{
 };
 
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{LoadOptions, Whole};
+use inshore_nodes::{LoadOptions, Whole};
 use inshore_store::{
     BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Error as StoreError, Execution, FileReader,
     FileSource, FileWriter, Job, Redundancy, Store, file_bytes, format_bytes,

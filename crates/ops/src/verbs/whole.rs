@@ -8,11 +8,9 @@ use std::{
     thread,
 };
 
+use inshore_kernel::{Contents, Error as ReadError, Event, Next};
 use inshore_kernels as kernels;
-use inshore_neardata::{
-    Contents, Error as ReadError, Event, Next,
-    nodes::{Error as NodesError, Gathered, RunOptions, Whole, run_on_nodes},
-};
+use inshore_nodes::{Error as NodesError, Gathered, RunOptions, Whole, run_on_nodes};
 use inshore_store::Context;
 
 use crate::{

@@ -1,5 +1,5 @@
 use arrow_array::cast::AsArray;
-use inshore_neardata::Opened;
+use inshore_kernel::Opened;
 use inshore_store::{Budget, Cancel};
 
 use super::*;
