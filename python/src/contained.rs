@@ -29,7 +29,7 @@ use inshore::{
     queries::reply_in_parts,
     sandbox::Helper,
     sql,
-    store::{self, Context, Execution},
+    store::{self, Execution},
 };
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};

@@ -14,7 +14,7 @@ use inshore::{
         self, Beside, Request, Rows,
         verbs::{self, NamedTable},
     },
-    store::Context,
+    store::Execution,
     tables::TableWriter,
 };
 use serde_json::json;

@@ -635,12 +635,13 @@ fn an_algorithm_gives_its_rows_to_a_file_and_to_a_receiver_from_the_graph_that_i
     let setup = Setup::new();
     let graph = inshore_graph::Graph::open(&setup.store, "links").unwrap();
     setup.run_one(Place::Local, json!({ "operation": "store rm", "inputs": ["links"] }), None);
-    let run = |output: Option<&str>, rows: Option<&mut dyn Rows>, graph: Option<&inshore_graph::Graph>| {
+    let run = |output: Option<&str>, rows: Option<&mut Counted>, graph: Option<&inshore_graph::Graph>| {
         let mut request = json!({ "operation": "graph components", "version": 1, "inputs": ["store:links"] });
         if let Some(output) = output {
             request["output"] = json!(setup.path(output));
         }
         let job = Execution::Stored(setup.job());
+        let rows = rows.map(|rows| rows as &mut dyn Rows);
         let beside = Beside { rows, graph, ..Beside::default() };
         named(&request).unwrap().run(&request, &Target::Local, &job, beside)
     };
