@@ -164,7 +164,7 @@ fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool>
         args::NodeCommand::Serve(serve) => nodes::serve(&options, &serve)?,
         args::NodeCommand::Credentials(made) => nodes::credentials(&options, &made)?,
         args::NodeCommand::Run(run) => return commands::run(options, &run),
-        args::NodeCommand::Traverse(traverse) => traversing::traverse(&options, &traverse)?,
+        args::NodeCommand::Traverse(traverse) => traversing::traverse(options, &traverse)?,
         args::NodeCommand::Status => return nodes::status(&options),
     }
     Ok(true)
@@ -239,28 +239,23 @@ fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
 
 #[cfg(feature = "graph")]
 fn graph(options: Everywhere, command: args::GraphCommand) -> anyhow::Result<bool> {
-    let session = match command {
-        args::GraphCommand::Import(_) | args::GraphCommand::Generate { .. } => Session::open(options)?,
-        _ => Session::open_existing(options)?,
-    };
-    let session = &session;
     match command {
-        args::GraphCommand::Import(words) => graphs::import(session, &words)?,
+        args::GraphCommand::Import(words) => graphs::import(options, &words)?,
         args::GraphCommand::Generate { generator: args::Generator::Kronecker(words) } => {
-            graphs::generate_kronecker(session, &words)?
+            graphs::generate_kronecker(options, &words)?
         }
-        args::GraphCommand::Ls => graphs::ls(session)?,
-        args::GraphCommand::Info { graph } => graphs::info(session, &graph)?,
-        args::GraphCommand::Rm { graphs } => graphs::rm(session, &graphs)?,
-        args::GraphCommand::Export { graph, output } => graphs::export(session, &graph, &output)?,
-        args::GraphCommand::Pagerank(words) => answers::pagerank(session, &words)?,
-        args::GraphCommand::Bfs(words) => answers::bfs(session, &words)?,
-        args::GraphCommand::Sssp(words) => answers::sssp(session, &words)?,
-        args::GraphCommand::Communities(words) => answers::communities(session, &words)?,
-        args::GraphCommand::Clustering(words) => answers::clustering(session, &words)?,
-        args::GraphCommand::Components(words) => answers::components(session, &words)?,
-        args::GraphCommand::Betweenness(words) => answers::betweenness(session, &words)?,
-        args::GraphCommand::Check(words) => return graphs::check(session, &words),
+        args::GraphCommand::Export { graph, output } => graphs::export(options, &graph, &output)?,
+        args::GraphCommand::Pagerank(words) => answers::pagerank(options, &words)?,
+        args::GraphCommand::Bfs(words) => answers::bfs(options, &words)?,
+        args::GraphCommand::Sssp(words) => answers::sssp(options, &words)?,
+        args::GraphCommand::Communities(words) => answers::communities(options, &words)?,
+        args::GraphCommand::Clustering(words) => answers::clustering(options, &words)?,
+        args::GraphCommand::Components(words) => answers::components(options, &words)?,
+        args::GraphCommand::Betweenness(words) => answers::betweenness(options, &words)?,
+        args::GraphCommand::Ls => graphs::ls(&Session::open_existing(options)?)?,
+        args::GraphCommand::Info { graph } => graphs::info(&Session::open_existing(options)?, &graph)?,
+        args::GraphCommand::Rm { graphs } => graphs::rm(&Session::open_existing(options)?, &graphs)?,
+        args::GraphCommand::Check(words) => return graphs::check(&Session::open_existing(options)?, &words),
     }
     Ok(true)
 }
