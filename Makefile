@@ -99,7 +99,7 @@ fuzz-long: export FUZZ_SECONDS = 600
 fuzz-long: fuzz
 
 .PHONY: lint-rust
-lint-rust: format ## rustfmt, import cycles, the page of benchmarks, clippy and the docs, with warnings as errors: quicker than `make test` while you work
+lint-rust: format ## rustfmt, import cycles, paths in ARCHITECTURE.md, the page of benchmarks, clippy and the docs, with warnings as errors: quicker than `make test` while you work
 	@scripts/need.sh clippy python
 	PYO3_PYTHON="$$(scripts/find-python.sh)" cargo clippy $(LOCKED) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(LOCKED) --workspace --no-deps
@@ -109,6 +109,7 @@ format: need-rust
 	@scripts/need.sh rustfmt python
 	cargo fmt --all --check
 	"$$(scripts/find-python.sh)" scripts/cycles.py
+	"$$(scripts/find-python.sh)" scripts/paths.py
 	"$$(scripts/find-python.sh)" scripts/benchmarks.py --check
 
 # The Python extension has no tests in Rust.

@@ -1,74 +1,32 @@
 //! The `inshore` command.
 //!
-//! `main` is the table of contents: each arm of its `match` is one command, in one function. [`args`] reads the arguments; a
-//! [`session::Session`] is shared state of all commands (store, budget, stop flag); an [`outcome::Outcome`] is the result of a
-//! job, for a person or as JSON.
+//! `main` is the table of contents: each arm of its `match` is one command, in one function of [`verbs`]. [`args`] has the
+//! arguments, which [`parse`] reads; a [`job::session::Session`] is shared state of all commands (store, budget, stop flag); a
+//! [`report::outcome::Outcome`] is the result of a job, for a person or as JSON.
 //!
 //! ```text
 //!   args ─► Session ─► Run (a job and its progress bar) ─► Outcome ─► standard output, standard error, exit code
 //! ```
 //!
-//! A query runs in a child process with a memory limit, and the command waits for it: see [`worker`].
+//! A query runs in a child process with a memory limit, and the command waits for it: see [`job::worker`].
 //!
 //! Exit codes: 0 done, 1 a "no", 2 an error, 130 stopped by a signal.
 
-mod absent;
-mod advice;
-#[cfg(feature = "graph")]
-mod answers;
 mod args;
-mod bench;
-#[cfg(feature = "nodes")]
-mod commands;
-#[cfg(feature = "records")]
-mod counting;
-#[cfg(feature = "text")]
-mod counting_words;
-mod failure;
-mod figure;
-#[cfg(feature = "graph")]
-mod graphs;
-#[cfg(feature = "wasm")]
-mod kernel;
-#[cfg(feature = "wasm")]
-mod kernel_new;
-#[cfg(feature = "text")]
-mod language;
-mod manual;
-mod mount;
-#[cfg(feature = "nodes")]
-mod node_page;
-#[cfg(feature = "nodes")]
-mod nodes;
-mod operations;
-mod outcome;
-#[cfg(feature = "text")]
-mod packing;
-mod progress;
-#[cfg(feature = "text")]
-mod search;
-mod session;
-mod signals;
-#[cfg(feature = "graph")]
-mod sizes;
-#[cfg(feature = "records")]
-mod sorting;
-#[cfg(feature = "sql")]
-mod sql;
-mod stores;
-mod table;
-mod terminal;
-#[cfg_attr(not(feature = "graph"), expect(dead_code, reason = "only graphs show their best rows"))]
-mod top;
-#[cfg(feature = "nodes")]
-mod traversing;
-#[cfg(feature = "sql")]
-mod worker;
+mod job;
+mod parse;
+mod report;
+mod verbs;
 
 use std::process::ExitCode;
 
 use args::{Cli, Command, Everywhere, StoreCommand};
-use session::Session;
+#[cfg(feature = "sql")]
+use job::worker;
+use job::{session::Session, signals};
+use parse::absent;
+use report::failure;
+use verbs::*;
 
 /// This allocator enforces the memory limit of queries, which is exact for large allocations.
 #[cfg(feature = "sql")]
@@ -117,10 +75,10 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
     let Cli { everywhere: options, command } = cli;
     #[cfg(feature = "nodes")]
     if !command.knows_nodes() {
-        nodes::refuse(&options)?;
+        node::refuse(&options)?;
     }
     #[cfg(all(feature = "nodes", not(feature = "sql")))]
-    if nodes::are_named(&options) && command.groups() {
+    if node::are_named(&options) && command.groups() {
         return Err(absent::lacks("grouping on nodes", "sql"));
     }
     #[cfg(not(feature = "nodes"))]
@@ -140,15 +98,15 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         #[cfg(feature = "text")]
         Command::Search(search) => search::search(options, &search),
         #[cfg(feature = "text")]
-        Command::Compress(compress) => packing::compress(options, &compress).map(|()| true),
+        Command::Compress(compress) => pack::compress(options, &compress).map(|()| true),
         #[cfg(feature = "text")]
-        Command::Decompress(decompress) => packing::decompress(options, &decompress).map(|()| true),
+        Command::Decompress(decompress) => pack::decompress(options, &decompress).map(|()| true),
         #[cfg(feature = "text")]
-        Command::Checksum(checksum) => packing::checksum(options, &checksum),
+        Command::Checksum(checksum) => pack::checksum(options, &checksum),
         #[cfg(feature = "records")]
-        Command::Sort(sort) => sorting::sort(options, &sort).map(|()| true),
+        Command::Sort(sort) => sort::sort(options, &sort).map(|()| true),
         #[cfg(feature = "records")]
-        Command::Reduce(reduce) => sorting::reduce(options, &reduce).map(|()| true),
+        Command::Reduce(reduce) => sort::reduce(options, &reduce).map(|()| true),
         #[cfg(feature = "sql")]
         Command::Sql(sql) => sql::sql(options, &sql).map(|()| true),
         #[cfg(any(feature = "records", feature = "text"))]
@@ -161,11 +119,11 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
 #[cfg(feature = "nodes")]
 fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool> {
     match command {
-        args::NodeCommand::Serve(serve) => nodes::serve(&options, &serve)?,
-        args::NodeCommand::Credentials(made) => nodes::credentials(&options, &made)?,
-        args::NodeCommand::Run(run) => return commands::run(options, &run),
-        args::NodeCommand::Traverse(traverse) => traversing::traverse(options, &traverse)?,
-        args::NodeCommand::Status => return nodes::status(&options),
+        args::NodeCommand::Serve(serve) => node::serve(&options, &serve)?,
+        args::NodeCommand::Credentials(made) => node::credentials(&options, &made)?,
+        args::NodeCommand::Run(run) => return node::run::run(options, &run),
+        args::NodeCommand::Traverse(traverse) => node::traverse::traverse(options, &traverse)?,
+        args::NodeCommand::Status => return node::status(&options),
     }
     Ok(true)
 }
@@ -173,8 +131,8 @@ fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool>
 #[cfg(feature = "wasm")]
 fn kernel(options: Everywhere, command: args::KernelCommand) -> anyhow::Result<()> {
     match command {
-        args::KernelCommand::New(new) => kernel_new::new(&options, &new),
-        args::KernelCommand::Build(build) => kernel_new::build(&options, &build),
+        args::KernelCommand::New(new) => kernel::new::new(&options, &new),
+        args::KernelCommand::Build(build) => kernel::new::build(&options, &build),
         args::KernelCommand::Push(push) => kernel::push(options, &push),
         args::KernelCommand::Run(run) => kernel::run(options, &run),
         args::KernelCommand::Ls => kernel::ls(options),
@@ -194,25 +152,25 @@ fn language(options: Everywhere, command: args::LanguageCommand) -> anyhow::Resu
 fn count(options: Everywhere, command: args::CountCommand) -> anyhow::Result<()> {
     match command {
         #[cfg(feature = "records")]
-        args::CountCommand::Kmers(kmers) => counting::kmers(options, &kmers),
+        args::CountCommand::Kmers(kmers) => count::records::kmers(options, &kmers),
         #[cfg(feature = "records")]
-        args::CountCommand::Values(values) => counting::values(options, &values),
+        args::CountCommand::Values(values) => count::records::values(options, &values),
         #[cfg(feature = "text")]
-        args::CountCommand::Words(words) => counting_words::words(options, &words),
+        args::CountCommand::Words(words) => count::words::words(options, &words),
     }
 }
 
 fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     match command {
-        StoreCommand::Ls => stores::ls(options)?,
-        StoreCommand::Put(words) => stores::put(options, &words)?,
-        StoreCommand::Get(words) => stores::get(options, &words)?,
-        StoreCommand::Rm { names } => stores::rm("store rm", options, &names)?,
+        StoreCommand::Ls => store::ls(options)?,
+        StoreCommand::Put(words) => store::put(options, &words)?,
+        StoreCommand::Get(words) => store::get(options, &words)?,
+        StoreCommand::Rm { names } => store::rm("store rm", options, &names)?,
         #[cfg(feature = "nodes")]
-        StoreCommand::Repair(words) => nodes::repair(&options, &words)?,
-        StoreCommand::Init(words) => stores::init(&words, options.json, options.quiet)?,
-        StoreCommand::Bench(words) => bench::bench(options, &words)?,
-        StoreCommand::Rejoin(words) => stores::rejoin(&options, &words)?,
+        StoreCommand::Repair(words) => node::repair(&options, &words)?,
+        StoreCommand::Init(words) => store::init(&words, options.json, options.quiet)?,
+        StoreCommand::Bench(words) => store::bench::bench(options, &words)?,
+        StoreCommand::Rejoin(words) => store::rejoin(&options, &words)?,
         command => return in_store(&Session::open_existing(options)?, command),
     }
     Ok(true)
@@ -221,17 +179,17 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
 /// Runs a command on an existing store.
 fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
     match command {
-        StoreCommand::Stat { name } => stores::stat(session, &name)?,
-        StoreCommand::Seal { names } => stores::seal(session, &names)?,
-        StoreCommand::Jobs { remove } => stores::jobs(session, &remove)?,
-        StoreCommand::Verify(words) => return stores::verify(session, &words.names, false),
-        StoreCommand::Scrub(words) => return stores::verify(session, &words.names, true),
-        StoreCommand::Df => stores::df(session)?,
-        StoreCommand::Compact(words) => stores::compact(session, &words)?,
-        StoreCommand::AddDevice(words) => stores::add_device(session, &words)?,
-        StoreCommand::RemoveDevice(words) => stores::remove_device(session, &words)?,
-        StoreCommand::Locate(words) => stores::locate(session, &words)?,
-        StoreCommand::Mount(words) => mount::mount(session, &words)?,
+        StoreCommand::Stat { name } => store::stat(session, &name)?,
+        StoreCommand::Seal { names } => store::seal(session, &names)?,
+        StoreCommand::Jobs { remove } => store::jobs(session, &remove)?,
+        StoreCommand::Verify(words) => return store::verify(session, &words.names, false),
+        StoreCommand::Scrub(words) => return store::verify(session, &words.names, true),
+        StoreCommand::Df => store::df(session)?,
+        StoreCommand::Compact(words) => store::compact(session, &words)?,
+        StoreCommand::AddDevice(words) => store::add_device(session, &words)?,
+        StoreCommand::RemoveDevice(words) => store::remove_device(session, &words)?,
+        StoreCommand::Locate(words) => store::locate(session, &words)?,
+        StoreCommand::Mount(words) => store::mount::mount(session, &words)?,
         _ => unreachable!("done by `store`"),
     }
     Ok(true)
@@ -240,22 +198,22 @@ fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
 #[cfg(feature = "graph")]
 fn graph(options: Everywhere, command: args::GraphCommand) -> anyhow::Result<bool> {
     match command {
-        args::GraphCommand::Import(words) => graphs::import(options, &words)?,
+        args::GraphCommand::Import(words) => graph::import(options, &words)?,
         args::GraphCommand::Generate { generator: args::Generator::Kronecker(words) } => {
-            graphs::generate_kronecker(options, &words)?
+            graph::generate_kronecker(options, &words)?
         }
-        args::GraphCommand::Export { graph, output } => graphs::export(options, &graph, &output)?,
-        args::GraphCommand::Pagerank(words) => answers::pagerank(options, &words)?,
-        args::GraphCommand::Bfs(words) => answers::bfs(options, &words)?,
-        args::GraphCommand::Sssp(words) => answers::sssp(options, &words)?,
-        args::GraphCommand::Communities(words) => answers::communities(options, &words)?,
-        args::GraphCommand::Clustering(words) => answers::clustering(options, &words)?,
-        args::GraphCommand::Components(words) => answers::components(options, &words)?,
-        args::GraphCommand::Betweenness(words) => answers::betweenness(options, &words)?,
-        args::GraphCommand::Ls => graphs::ls(&Session::open_existing(options)?)?,
-        args::GraphCommand::Info { graph } => graphs::info(&Session::open_existing(options)?, &graph)?,
-        args::GraphCommand::Rm { graphs } => graphs::rm(&Session::open_existing(options)?, &graphs)?,
-        args::GraphCommand::Check(words) => return graphs::check(&Session::open_existing(options)?, &words),
+        args::GraphCommand::Export { graph, output } => graph::export(options, &graph, &output)?,
+        args::GraphCommand::Pagerank(words) => graph::algorithms::pagerank(options, &words)?,
+        args::GraphCommand::Bfs(words) => graph::algorithms::bfs(options, &words)?,
+        args::GraphCommand::Sssp(words) => graph::algorithms::sssp(options, &words)?,
+        args::GraphCommand::Communities(words) => graph::algorithms::communities(options, &words)?,
+        args::GraphCommand::Clustering(words) => graph::algorithms::clustering(options, &words)?,
+        args::GraphCommand::Components(words) => graph::algorithms::components(options, &words)?,
+        args::GraphCommand::Betweenness(words) => graph::algorithms::betweenness(options, &words)?,
+        args::GraphCommand::Ls => graph::ls(&Session::open_existing(options)?)?,
+        args::GraphCommand::Info { graph } => graph::info(&Session::open_existing(options)?, &graph)?,
+        args::GraphCommand::Rm { graphs } => graph::rm(&Session::open_existing(options)?, &graphs)?,
+        args::GraphCommand::Check(words) => return graph::check(&Session::open_existing(options)?, &words),
     }
     Ok(true)
 }

@@ -1,0 +1,269 @@
+//! Runs operations as commands: options determine the target and the job, and errors name options.
+//!
+//! ```text
+//!   arguments ─► Request ─┐
+//!   --node ─► Target ─────┴─► plan ─► job and progress bar ─► run ─► Ran ─► Outcome
+//! ```
+
+use std::{
+    io::Write,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::{Result, anyhow};
+use inshore::store::{Execution, Report};
+#[cfg(feature = "nodes")]
+use inshore_ops::OnNodes;
+#[cfg(feature = "text")]
+use inshore_ops::verbs::Matches;
+use inshore_ops::{Beside, Done, Error, Operation, Place, Request, Rows, StoreUse, Target};
+use serde::Serialize;
+
+#[cfg(feature = "nodes")]
+use crate::verbs::node;
+use crate::{
+    args::Everywhere,
+    job::session::{self, Run, Session},
+    report::{
+        failure::AlreadyTold,
+        outcome::{Outcome, say},
+    },
+};
+
+/// An operation that has run.
+pub struct Ran<A> {
+    pub done: Done<A>,
+    pub options: Everywhere,
+    pub report: Report,
+    /// Descriptions of the work of nodes, for `--explain`.
+    pub costs: Vec<(&'static str, String)>,
+    /// True if an unreadable input was reported.
+    has_failed: bool,
+}
+
+impl<A> Ran<A> {
+    /// Prints the outcome with the work of nodes; returns an error if an input could not be read.
+    pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Done<A>) -> Outcome<S>) -> Result<()> {
+        let checked = self.check();
+        let mut outcome = outcome(self.report, self.done);
+        outcome.how.extend(self.costs);
+        outcome.tell(&self.options)?;
+        checked
+    }
+
+    /// Returns whether an input could not be read.
+    pub fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Returns an error if an input could not be read, after results were printed.
+    pub fn check(&self) -> Result<()> {
+        if self.has_failed() { Err(AlreadyTold.into()) } else { Ok(()) }
+    }
+}
+
+/// The store of an operation.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Opens {
+    /// A missing store is created.
+    OrMakes,
+    /// It has to be there.
+    Existing,
+}
+
+/// Returns the kind of target that options select.
+pub fn place(options: &Everywhere) -> Place {
+    if options.node.is_empty() { Place::Local } else { Place::Nodes }
+}
+
+fn target(options: &Everywhere) -> Result<Target> {
+    #[cfg(feature = "nodes")]
+    if place(options) == Place::Nodes {
+        let nodes = node::connect(options)?;
+        return Ok(Target::Nodes(OnNodes { nodes, options: node::run_options(options) }));
+    }
+    let _ = options;
+    Ok(Target::Local)
+}
+
+/// Runs an operation on the target that options select.
+pub fn run<O: Operation>(options: Everywhere, request: &Request<O>) -> Result<Ran<O::Answer>> {
+    run_on(options, Opens::OrMakes, request, Beside::default())
+}
+
+/// Runs an operation on a store that is opened as `opens` says; `beside` has the callbacks of the request.
+pub fn run_on<O: Operation>(
+    options: Everywhere,
+    opens: Opens,
+    request: &Request<O>,
+    beside: Beside<'_>,
+) -> Result<Ran<O::Answer>> {
+    let place = place(&options);
+    request.check(place).map_err(advised)?;
+    let needs_store = request.operation.needs_store(&request.inputs, place);
+    let job = Jobs::open(options, opens, needs_store, O::STORE)?;
+    let target = target(job.options())?;
+    let planned = request.plan(&target).map_err(advised)?;
+    let mut job = job.start(&request.inputs, place)?;
+    let has_failed = AtomicBool::new(false);
+    let failed = |error: &Error| {
+        has_failed.store(true, Ordering::Relaxed);
+        say(&format!("inshore: {}", in_options(error).unwrap_or_else(|| error.to_string())));
+    };
+    let beside = Beside {
+        failed: Some(&failed),
+        rows: beside.rows.map(|rows| rows as &mut dyn Rows),
+        bytes: beside.bytes.map(|bytes| bytes as &mut (dyn Write + Send)),
+        #[cfg(feature = "graph")]
+        graph: beside.graph,
+        #[cfg(feature = "text")]
+        matches: beside.matches.map(|matches| matches as &mut dyn Matches),
+    };
+    let done = planned.run(&job.run.job, beside);
+    let done = done.inspect_err(|_| job.tell_kept()).map_err(advised)?;
+    let report = job.run.finish();
+    let options = job.options;
+    #[cfg(not(feature = "nodes"))]
+    let costs = Vec::new();
+    #[cfg(feature = "nodes")]
+    let costs = match (&target, &done.nodes) {
+        (Target::Nodes(on), Some(did)) => {
+            node::tell_missing(&options, &on.nodes, &did.gathered);
+            node::costs(&did.gathered)
+        }
+        _ => Vec::new(),
+    };
+    Ok(Ran { done, options, report, costs, has_failed: has_failed.into_inner() })
+}
+
+/// The store, or the options without one, on which jobs start.
+enum Jobs {
+    OnStore(Session),
+    #[cfg(feature = "nodes")]
+    Beside(Everywhere),
+    Plain(Everywhere),
+}
+
+impl Jobs {
+    /// Opens the store if one is needed; a store whose datasets are read must exist.
+    fn open(options: Everywhere, opens: Opens, needs_store: bool, store: StoreUse) -> Result<Jobs> {
+        Ok(match (needs_store, store) {
+            (true, StoreUse::Datasets) => Jobs::OnStore(Session::open_existing(options)?),
+            (true, _) if opens == Opens::Existing => Jobs::OnStore(Session::open_existing(options)?),
+            (true, _) => Jobs::OnStore(Session::open(options)?),
+            #[cfg(feature = "nodes")]
+            (false, StoreUse::Spills) => Jobs::Beside(options),
+            (false, _) => Jobs::Plain(options),
+        })
+    }
+
+    fn options(&self) -> &Everywhere {
+        match self {
+            Jobs::OnStore(session) => &session.options,
+            #[cfg(feature = "nodes")]
+            Jobs::Beside(options) => options,
+            Jobs::Plain(options) => options,
+        }
+    }
+
+    /// Starts the job; a missing store is created only if all inputs exist.
+    fn start(self, inputs: &[PathBuf], place: Place) -> Result<Started> {
+        let inputs = if place == Place::Local { inputs } else { &[] };
+        Ok(match self {
+            Jobs::OnStore(session) => {
+                let run = session.start_operation(inputs)?;
+                Started { run, options: session.options.clone(), session: Some(session) }
+            }
+            #[cfg(feature = "nodes")]
+            Jobs::Beside(options) => {
+                let (run, options) = session::run_beside_nodes(options)?;
+                Started { run, options, session: None }
+            }
+            Jobs::Plain(options) => {
+                let run = session::plain_operation(&options)?;
+                Started { run, options, session: None }
+            }
+        })
+    }
+}
+
+struct Started {
+    run: Run<Execution>,
+    options: Everywhere,
+    session: Option<Session>,
+}
+
+impl Started {
+    /// Reports the kept work of a job that failed or was stopped.
+    fn tell_kept(&mut self) {
+        if let Some(session) = &self.session {
+            self.run.tell_kept(session);
+        }
+    }
+}
+
+/// Converts an error of an operation; an error about an option names the option of the command line.
+pub fn advised(error: Error) -> anyhow::Error {
+    match in_options(&error) {
+        Some(told) => anyhow!(told),
+        None => error.into(),
+    }
+}
+
+fn in_options(error: &Error) -> Option<String> {
+    Some(match error {
+        Error::Unsupported { place: Place::Local, .. } => {
+            "no nodes are named: --node HOST,HOST:PORT,...".to_string()
+        }
+        Error::UnsupportedOption { option, place, why, .. } => {
+            let option = match *option {
+                "remove" => "rm",
+                "unpack" => "search-zip",
+                "walk" => "glob",
+                "piece_bytes" => "piece",
+                "record_bytes" => "record",
+                option => option,
+            };
+            match place {
+                Place::Nodes => format!("--{option} does not work with --node: {why}"),
+                Place::Local => format!("--{option} needs --node: {why}"),
+            }
+        }
+        Error::SeveralFiles { name, files } => {
+            format!("{name} has several files: choose one with --file ({})", files.join(", "))
+        }
+        Error::NoInput { .. } => {
+            "no dataset is given: expected store:NAME (`inshore store ls --node ...` lists them)".to_string()
+        }
+        Error::OneOutput { .. } => format!("-o {error}"),
+        Error::OneInput { .. } => "nodes group one table: give one dataset, store:NAME".to_string(),
+        Error::TableAsLines { .. } => format!("{error} with --key"),
+        Error::KeyBeyondRecord { start, end, bytes } => {
+            format!("--key-bytes {start}..{end} reaches beyond the {bytes} bytes of a record")
+        }
+        Error::NothingAsked => {
+            "nothing to compute: give columns with --by, or aggregates (--count, --sum COLUMN, ...)"
+                .to_string()
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::Exists { .. }) => format!("{error}: --force replaces it"),
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::UnknownEnding { .. }) => {
+            format!("{error}: pass -o FILE")
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::BadPattern { what })
+            if what.contains(r#"the literal "\n" is not allowed"#) =>
+        {
+            format!("{what}; -U lets matches go across the ends of lines")
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::BadOption { option: "glob", found, what }) => {
+            format!("bad --glob {found:?}: {what}")
+        }
+        #[cfg(feature = "text")]
+        Error::Kernel(inshore::kernels::Error::BadOption { option: "type", what, .. }) => what.clone(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,251 @@
+//! Shared state of all commands: the store, the global options, and the stop flag.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+    sync::OnceLock,
+    thread,
+};
+
+use anyhow::{Context, Result, bail};
+use inshore::store::{
+    self, Budget, Cancel, Error, Execution, Job, Kept, Report, Store, default_memory_bytes,
+    default_store_path, format_bytes,
+};
+
+use crate::{
+    args::Everywhere,
+    job::signals,
+    report::{outcome::say, progress::Bar},
+};
+
+/// One invocation of the command.
+pub struct Session {
+    store: OnceLock<Store>,
+    /// Folder in which a store is created when first needed.
+    folder: PathBuf,
+    pub options: Everywhere,
+    cancel: Cancel,
+}
+
+impl Session {
+    /// Opens the store and begins to listen for signals. A missing store is created, with a notice, when it is first
+    /// [needed](Session::store): not by a command that fails before.
+    pub fn open(options: Everywhere) -> Result<Session> {
+        Self::open_with(options, |folders| match Store::open_folders(folders) {
+            Err(Error::NoStore { .. }) if folders.len() == 1 => Ok(None),
+            opened => opened.map(Some),
+        })
+    }
+
+    /// Returns the store, and creates a missing one.
+    pub fn store(&self) -> Result<&Store> {
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        let store = Store::open(&self.folder)?;
+        if !self.options.quiet {
+            say(&format!("note: created a new store in {}", store.path().display()));
+        }
+        Ok(self.store.get_or_init(|| store))
+    }
+
+    /// Returns the store to the caller.
+    #[cfg(feature = "nodes")]
+    pub fn into_store(self) -> Result<Store> {
+        self.store()?;
+        Ok(self.store.into_inner().expect("made just now"))
+    }
+
+    /// Opens the store, or creates it; the caller listens for signals.
+    #[cfg(feature = "nodes")]
+    pub fn open_unheard(options: Everywhere) -> Result<Session> {
+        let folders = folders(&store_path(&options)?);
+        let store = match Store::open_folders(&folders) {
+            Err(Error::NoStore { .. }) if folders.len() == 1 => Store::open(&folders[0])?,
+            opened => opened?,
+        };
+        let folder = store.path().to_path_buf();
+        Ok(Session { store: store.into(), folder, options, cancel: Cancel::default() })
+    }
+
+    /// Opens an existing store, and begins to listen for signals.
+    pub fn open_existing(options: Everywhere) -> Result<Session> {
+        Self::open_with(options, |folders| Store::open_folders(folders).map(Some))
+    }
+
+    fn open_with(
+        options: Everywhere,
+        open: impl FnOnce(&[PathBuf]) -> inshore::store::Result<Option<Store>>,
+    ) -> Result<Session> {
+        let folder = store_path(&options)?;
+        let cancel = Cancel::at(options.deadline);
+        signals::listen(&cancel)?;
+        let store = open(&folders(&folder))?.map_or_else(OnceLock::new, OnceLock::from);
+        Ok(Session { store, folder, options, cancel })
+    }
+
+    /// Checks the output as [`check_stdout_is_free`] does.
+    pub fn check_stdout_is_free(&self, output: &Path) -> Result<()> {
+        check_stdout_is_free(&self.options, output)
+    }
+
+    /// Starts a job in the requested budget, and draws its progress on a terminal.
+    pub fn start(&self) -> Result<Run> {
+        Ok(run(self.job()?, &self.options))
+    }
+
+    fn job(&self) -> Result<Job> {
+        Ok(self.store()?.job(budget(&self.options), self.cancel.clone())?)
+    }
+
+    /// Starts an operation that reads files: a missing store is not created for files that cannot be read.
+    pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
+        self.check_inputs(inputs)?;
+        Ok(run(Execution::Stored(self.job()?), &self.options))
+    }
+
+    /// Fails if there is no store yet and a file cannot be read.
+    fn check_inputs(&self, inputs: &[PathBuf]) -> Result<()> {
+        if self.store.get().is_none() {
+            for path in inputs {
+                if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
+                    // The error says that a dataset needs a store.
+                    Store::open_folders(std::slice::from_ref(&self.folder))?;
+                }
+                check_readable(path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens a file that a command will read, so that errors are reported early; standard input is not opened.
+fn check_readable(path: &Path) -> Result<()> {
+    let failed = |error| Error::io("open", path, error);
+    if path == Path::new("-") {
+        return Ok(());
+    }
+    let found = fs::metadata(path).map_err(failed)?;
+    if found.is_dir() {
+        return Err(failed(io::ErrorKind::IsADirectory.into()).into());
+    }
+    // Opening a pipe would wait for a writer.
+    if found.is_file() {
+        File::open(path).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Refuses an output on standard output (`-`) if `--json` uses that.
+pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
+    if output == Path::new("-") && options.json {
+        bail!("-o - and --json both use standard output: give -o FILE");
+    }
+    Ok(())
+}
+
+/// Returns the requested memory and threads, or the defaults.
+pub fn budget(options: &Everywhere) -> Budget {
+    let memory_bytes = options.memory.unwrap_or_else(default_memory_bytes);
+    let cores = || thread::available_parallelism().map_or(1, usize::from);
+    Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
+}
+
+/// Starts an operation that needs no store, begins to listen for signals, and draws its progress on a terminal.
+pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
+    let context = plain_context(options)?;
+    Ok(run(Execution::Plain(context), options))
+}
+
+/// Starts an operation on nodes: on a local store if this machine may do a part of the work, which may need flash; without one if
+/// there is no place for a store. Returns the options too.
+#[cfg(feature = "nodes")]
+pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhere)> {
+    if options.only_nodes || store_path(&options).is_err() {
+        return Ok((plain_operation(&options)?, options));
+    }
+    let session = Session::open(options)?;
+    Ok((session.start_operation(&[])?, session.options))
+}
+
+/// Wraps a job, with its progress bar and plans as requested.
+fn run<J: Reports>(job: J, options: &Everywhere) -> Run<J> {
+    let bar = Bar::draw(job.as_ref(), !options.quiet && !options.json, options.explain);
+    Run { bar, job }
+}
+
+/// Creates a context without a store, and begins to listen for signals.
+pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
+    let cancel = Cancel::at(options.deadline);
+    signals::listen(&cancel)?;
+    Ok(store::Context::new(budget(options), cancel))
+}
+
+/// Returns the path of the store, by option, environment or default.
+pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
+    options
+        .store
+        .clone()
+        .or_else(default_store_path)
+        .context("no folder for the store: neither --store nor INSHORE_STORE nor a home directory is set")
+}
+
+/// Returns the folders of `--store`: one, or several with ':' between them.
+pub fn folders(path: &Path) -> Vec<PathBuf> {
+    let names = path.as_os_str().as_bytes();
+    if !names.contains(&b':') || path.exists() {
+        return vec![path.to_path_buf()];
+    }
+    names.split(|&byte| byte == b':').map(|name| PathBuf::from(OsStr::from_bytes(name))).collect()
+}
+
+/// A run that reports its cost at its end.
+pub trait Reports: AsRef<store::Context> {
+    /// Ends the last phase and returns the counters.
+    fn report(&self) -> Report;
+}
+
+impl Reports for Job {
+    fn report(&self) -> Report {
+        self.report()
+    }
+}
+
+impl Reports for Execution {
+    fn report(&self) -> Report {
+        self.report()
+    }
+}
+
+/// A job, or a context without a store, and its progress bar.
+pub struct Run<J = Job> {
+    // The bar is dropped first, before any other output.
+    bar: Option<Bar>,
+    pub job: J,
+}
+
+impl<J: Reports> Run<J> {
+    /// Erases the bar and reports the checkpoints of a job that failed or was stopped.
+    pub fn tell_kept(&mut self, session: &Session) {
+        self.bar = None;
+        let mine = |kept: &Kept| kept.process == Some(std::process::id());
+        let kept =
+            session.store().and_then(|store| Ok(store.kept()?)).unwrap_or_default().into_iter().find(mine);
+        if let Some(Kept { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
+            let bytes = format_bytes(bytes);
+            say(&format!(
+                "note: finished work ({bytes}) is kept as {name}: the same command resumes with it"
+            ));
+        }
+    }
+
+    /// Erases the bar and returns the cost of the job.
+    pub fn finish(&mut self) -> Report {
+        self.bar = None;
+        self.job.report()
+    }
+}

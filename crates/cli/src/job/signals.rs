@@ -1,0 +1,124 @@
+//! Ctrl-C and SIGTERM: the first signal asks the job to stop, the second ends the process at once. A deadline asks the job to
+//! stop too, and ends the process soon afterwards.
+//!
+//! A query runs in a worker process, and its parent receives the signals: see [`crate::job::worker`].
+//!
+//! SIGHUP has its default, so that `nohup inshore ...` outlives its terminal. Ending at once, or by a kill, is safe: a store is
+//! whole at every instant, and the next job removes the scratch folder.
+
+#[cfg(feature = "sql")]
+use std::sync::Mutex;
+use std::{
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use inshore::store::Cancel;
+use signal_hook::{
+    consts::{SIGABRT, SIGINT, SIGTERM, SIGXFSZ},
+    flag,
+    iterator::Signals,
+};
+
+use crate::report::{failure, outcome::say};
+
+/// A flag in the exit code of a worker that ends without cleaning up: its parent then cleans up, without a message.
+#[cfg(feature = "sql")]
+pub const UNCLEAN_WORKER: u8 = 64;
+
+/// Tells whether this process is a worker.
+static IS_WORKER: AtomicBool = AtomicBool::new(false);
+
+/// Ends the process without cleaning up.
+fn end_unclean(code: u8) -> ! {
+    #[cfg(feature = "sql")]
+    let code = if IS_WORKER.load(Ordering::Relaxed) { code + UNCLEAN_WORKER } else { code };
+    process::exit(code.into())
+}
+
+/// Ends the process without cleaning up, and prints the reason, and in a process without a parent also that nothing was cleaned
+/// up.
+fn report_end_unclean(code: u8, why: &str) -> ! {
+    match IS_WORKER.load(Ordering::Relaxed) {
+        true => say(&format!("inshore: {why}")),
+        false => {
+            say(&format!("inshore: {why} without cleaning up; the next job removes leftover scratch"));
+        }
+    }
+    end_unclean(code)
+}
+
+/// Time for a job to notice that it should stop. Jobs check every few milliseconds; only a wait for a pipe or a silent drive
+/// takes longer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Turns an abort into a failed command. A failed allocation aborts a program after printing a message, and is an
+/// error like any
+/// other.
+pub fn exit_at_abort() {
+    let always = Arc::new(AtomicBool::new(true));
+    // Without the handler an abort stays an abort.
+    let _ = flag::register_conditional_shutdown(SIGABRT, failure::FAILED.into(), always);
+}
+
+/// In a worker, the source of its parent's stop requests, in place of signals.
+#[cfg(feature = "sql")]
+static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
+
+/// Declares this process a worker.
+#[cfg(feature = "sql")]
+pub fn listen_to_parent(stops: inshore::sandbox::Stops) {
+    *STOPS.lock().expect("no panic under this lock") = Some(stops);
+    IS_WORKER.store(true, Ordering::Relaxed);
+}
+
+/// Returns an iterator over stop requests.
+fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
+    #[cfg(feature = "sql")]
+    if let Some(mut stops) = STOPS.lock().expect("no panic under this lock").take() {
+        return Ok(Box::new(std::iter::repeat_with(move || stops.wait())));
+    }
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
+    Ok(Box::new(std::iter::from_fn(move || signals.forever().next().map(drop))))
+}
+
+/// Time for a job to notice that its deadline has passed.
+const LATE: Duration = Duration::from_secs(2);
+
+/// Begins to listen: the first signal sets `cancel`.
+pub fn listen(cancel: &Cancel) -> Result<()> {
+    let stops = stops()?;
+    // Catching this signal makes a write beyond the limit on the size of files an ordinary error.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).context("cannot listen for signals")?;
+    if let Some(deadline) = cancel.deadline() {
+        let wait = move || {
+            thread::sleep(deadline.left() + LATE);
+            report_end_unclean(failure::FAILED, &format!("{}: stopped", failure::deadline_message(deadline)));
+        };
+        thread::Builder::new()
+            .name("deadline".into())
+            .spawn(wait)
+            .context("cannot start a thread for the deadline")?;
+    }
+    let cancel = cancel.clone();
+    let wait = move || {
+        for () in stops {
+            if cancel.is_cancelled() {
+                end_unclean(failure::STOPPED);
+            }
+            cancel.cancel();
+            thread::spawn(|| {
+                thread::sleep(PATIENCE);
+                report_end_unclean(failure::STOPPED, "stopped");
+            });
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(wait).context("cannot start a thread for signals")?;
+    Ok(())
+}

@@ -1,0 +1,9 @@
+//! Everything that a command prints: results, tables, progress and errors.
+
+pub mod failure;
+pub mod outcome;
+pub mod progress;
+pub mod table;
+pub mod terminal;
+#[cfg_attr(not(feature = "graph"), expect(dead_code, reason = "only graphs show their best rows"))]
+pub mod top;

@@ -1,0 +1,6 @@
+//! `inshore count`: k-mers and values of columns, and words of texts.
+
+#[cfg(feature = "records")]
+pub mod records;
+#[cfg(feature = "text")]
+pub mod words;

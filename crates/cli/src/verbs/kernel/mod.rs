@@ -1,0 +1,121 @@
+//! `inshore kernel`: manages WebAssembly modules in the store and on nodes, and runs them over files.
+//!
+//! `new` and `build` are in `new`.
+
+pub mod new;
+
+use std::{io::BufWriter, iter, path::PathBuf};
+
+use anyhow::{Result, bail};
+use inshore::{
+    ops::{
+        Beside, Request,
+        verbs::{self, ListAnswer, ListDatasets, Listed, PushAnswer, PushKernel},
+    },
+    sandbox::WasmResult,
+    store::format_bytes,
+    tables::NewFile,
+    wasm::{ENDING, dataset_of},
+};
+use serde_json::json;
+
+use crate::{
+    args::{Everywhere, Push, RunKernel},
+    job::operations::{self, Opens},
+    report::{
+        outcome::{Outcome, counted, print_json, say},
+        table::{self, Align},
+        terminal,
+    },
+    verbs::store,
+};
+
+/// Describes the kind of a module's result.
+pub fn told(result: WasmResult) -> &'static str {
+    match result {
+        WasmResult::InOrder => "results in order",
+        WasmResult::State => "one result of merged states",
+    }
+}
+
+pub fn push(options: Everywhere, words: &Push) -> Result<()> {
+    let operation = PushKernel { name: words.name.clone() };
+    operations::run(options, &Request::new(operation, [&words.module]))?.tell(|report, done| {
+        let PushAnswer { name, bytes, result, nodes, .. } = &done.answer;
+        let on = match nodes {
+            0 => String::new(),
+            nodes => format!(" on {}", counted(*nodes as u64, "node")),
+        };
+        let sentence = format!("{name}: a kernel of {}{on}, with {}", format_bytes(*bytes), told(*result));
+        Outcome::new("kernel push", report, json!(done), sentence)
+    })
+}
+
+pub fn ls(options: Everywhere) -> Result<()> {
+    let request = Request::new(ListDatasets {}, iter::empty::<PathBuf>());
+    let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
+    let ListAnswer { datasets, notes } = ran.done.answer;
+    let module = |listed: Listed| {
+        let on = listed.spread.map_or("here".to_string(), |spread| spread.nodes.join(" "));
+        Some((listed.dataset.strip_suffix(ENDING)?.to_string(), listed.bytes, on))
+    };
+    list(&ran.options, datasets.into_iter().filter_map(module).collect())?;
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    Ok(())
+}
+
+/// Prints names of kernels, their bytes, and where they are.
+fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
+    if options.json {
+        let value =
+            |(name, bytes, on): &(String, u64, String)| json!({ "name": name, "bytes": bytes, "on": on });
+        return Ok(print_json(&found.iter().map(value).collect::<Vec<_>>())?);
+    }
+    if found.is_empty() {
+        if !options.quiet {
+            say("there are no kernels: `inshore kernel push` stores one");
+        }
+        return Ok(());
+    }
+    let header = [("name", Align::Left), ("size", Align::Right), ("on", Align::Left)];
+    let row =
+        |(name, bytes, on): &(String, u64, String)| vec![name.clone(), format_bytes(*bytes), on.clone()];
+    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
+    Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
+}
+
+pub fn rm(options: Everywhere, names: &[String]) -> Result<()> {
+    let datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
+    store::rm("kernel rm", options, &datasets)
+}
+
+pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
+    if options.json && words.output.is_none() {
+        bail!("--json and the result both use standard output: pass --output FILE");
+    }
+    let operation = verbs::RunKernel { kernel: words.kernel.clone(), args: words.args.clone() };
+    let request = Request { output: words.output.clone(), ..Request::new(operation, &words.paths) };
+    let mut out = BufWriter::with_capacity(1 << 16, terminal::stdout());
+    let beside = Beside { bytes: Some(&mut out), ..Beside::default() };
+    let mut ran = operations::run_on(options, Opens::Existing, &request, beside)?;
+    if let Some(path) = &words.counters {
+        let counters = json!({ "command": "kernel run", "report": ran.report, "summary": ran.done });
+        NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
+    }
+    // Without further options only the result is printed.
+    ran.options.quiet |= words.output.is_none();
+    ran.tell(|report, done| {
+        let module = &done.answer.module;
+        let kernel = format!(
+            "{} instances, {:.2} s of CPU, {} of memory each at most; contained by {}",
+            module.instances,
+            module.cpu_seconds,
+            format_bytes(module.memory_bytes_max),
+            module.protections
+        );
+        let log = module.log.lines().map(|line| ("log", line.to_string()));
+        let how = iter::once(("kernel", kernel)).chain(log).collect();
+        let sentence = format!("{}: {}", words.kernel, format_bytes(module.output_bytes));
+        Outcome { sentence_aside: true, how, ..Outcome::new("kernel run", report, json!(done), sentence) }
+    })
+}

@@ -1,0 +1,473 @@
+//! `inshore search --multiline`: matches that go across the ends of lines, found and shown by ripgrep's own libraries.
+//!
+//! A match may be as long as a file, so each file is read into memory, one after the other, and searched by one
+//! thread. A third of the budget is for the file, a third for positions of matches and their replacements, and a
+//! third for lines with replacements.
+
+use std::{
+    cell::Cell,
+    ffi::OsString,
+    fmt,
+    io::{self, Read, Write},
+    os::unix::ffi::{OsStrExt, OsStringExt},
+    path::{Path, PathBuf},
+};
+
+use grep_matcher::{ByteSet, Captures, LineMatchKind, LineTerminator, Match, Matcher};
+use grep_printer::{
+    ColorSpecs, JSON, JSONBuilder, Standard, StandardBuilder, Stats, Summary, SummaryBuilder, SummaryKind,
+};
+use grep_regex::{RegexCaptures, RegexMatcher};
+use grep_searcher::{
+    BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
+};
+use inshore::{
+    kernel,
+    kernels::{self, SearchSummary, text_reader},
+    ops::{self, Error, verbs::Text},
+    store::{Context, format_bytes},
+};
+use termcolor::{Ansi, NoColor, WriteColor};
+
+use super::{
+    json::Json,
+    print::{Shown, Style},
+};
+use crate::{args::Search, report::terminal::printable_bytes};
+
+/// Searches texts one after the other and prints the results.
+pub struct Shower<'a> {
+    words: &'a Search,
+    style: &'a Style,
+    printer: Printer<'a>,
+    json: Json,
+    has_match: bool,
+}
+
+type Out<'a> = Box<dyn WriteColor + Send + 'a>;
+
+enum Printer<'a> {
+    Lines(Standard<Out<'a>>),
+    Summary(Summary<Out<'a>>),
+    Json(JSON<Out<'a>>),
+}
+
+/// The matches in a text.
+struct Seen {
+    has_match: bool,
+    lines: u64,
+    stats: Option<Stats>,
+}
+
+impl<'a> Shower<'a> {
+    pub fn new(words: &'a Search, style: &'a Style, out: Box<dyn Write + Send + 'a>) -> Shower<'a> {
+        let out: Out = match style.colours {
+            true => Box::new(Ansi::new(out)),
+            false => Box::new(NoColor::new(out)),
+        };
+        let colours = ColorSpecs::default_with_color;
+        let path_end = style.null.then_some(0);
+        let summary = |out, kind| {
+            let mut builder = SummaryBuilder::new();
+            builder.kind(kind).path(style.with_path).path_terminator(path_end);
+            builder.exclude_zero(!style.include_zero).color_specs(colours());
+            Printer::Summary(builder.build(out))
+        };
+        let printer = match style.shown {
+            Shown::Nothing => summary(out, SummaryKind::QuietWithMatch),
+            Shown::Paths => summary(out, SummaryKind::PathWithMatch),
+            Shown::PathsWithout => summary(out, SummaryKind::PathWithoutMatch),
+            Shown::LineCounts => summary(out, SummaryKind::Count),
+            Shown::MatchCounts => summary(out, SummaryKind::CountMatches),
+            Shown::Json => Printer::Json(JSONBuilder::new().build(out)),
+            Shown::Lines | Shown::Matches => {
+                let between: Option<&[u8]> = match () {
+                    () if style.heading => Some(b""),
+                    () if style.has_context() => Some(b"--"),
+                    () => None,
+                };
+                let mut builder = StandardBuilder::new();
+                builder.heading(style.heading).path(style.with_path).path_terminator(path_end);
+                builder.only_matching(style.shown == Shown::Matches).column(style.column);
+                builder.replacement(words.replace.clone().map(String::into_bytes));
+                builder.byte_offset(style.byte_offset).separator_search(between.map(<[u8]>::to_vec));
+                Printer::Lines(builder.color_specs(colours()).build(out))
+            }
+        };
+        Shower { words, style, printer, json: Json::default(), has_match: false }
+    }
+
+    /// Returns true if there was a match.
+    pub fn has_match(&self) -> bool {
+        self.has_match
+    }
+
+    /// Searches all texts. `failed` gets the error of an unreadable text.
+    pub fn show_all(
+        &mut self,
+        job: &Context,
+        matcher: &RegexMatcher,
+        texts: &mut dyn Iterator<Item = Text>,
+        failed: &dyn Fn(&Error),
+    ) -> ops::Result<SearchSummary> {
+        let mut summary = SearchSummary::default();
+        if self.style.max_count == 0 {
+            return Ok(summary);
+        }
+        let third = job.budget().free_bytes() / 3;
+        let room = job.budget().reserve(third, "a search across lines")?;
+        let _places = job.budget().reserve(third, "matches across lines")?;
+        let Style { shown, colours, column, .. } = *self.style;
+        let keeps_places = match shown {
+            Shown::Lines => colours || column || self.words.replace.is_some(),
+            shown => matches!(shown, Shown::Matches | Shown::Json),
+        };
+        // Lines without a match have no positions.
+        let limit = if keeps_places && !self.words.invert_match { third as usize } else { usize::MAX };
+        let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
+        let mut searcher = self.searcher(room.bytes());
+        for text in texts {
+            job.check_cancelled()?;
+            summary.files += 1;
+            let bytes = match text_reader(&text.input, text.options, job).map_err(kernels::Error::from) {
+                Ok(bytes) => bytes,
+                Err(error) if error.is_cancelled() => return Err(error.into()),
+                Err(error) => {
+                    summary.failed += 1;
+                    failed(&error.into());
+                    continue;
+                }
+            };
+            let mut refuse = |what: String| {
+                summary.failed += 1;
+                failed(&Error::Rows(what.into()));
+            };
+            let detection = self.binary_detection(text.file.is_named);
+            let ends_at_nul = detection.quit_byte().is_some();
+            let mut bytes = Watched { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
+            searcher.set_binary_detection(detection);
+            let is_of_lines = matches!(shown, Shown::Lines | Shown::Matches | Shown::Json);
+            let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
+            let title = match self.style.at_once && shown != Shown::Json {
+                true => {
+                    PathBuf::from(OsString::from_vec(printable_bytes(text.file.path.as_os_str().as_bytes())))
+                }
+                false => text.file.path.clone(),
+            };
+            match self.printer.show(&mut searcher, &watchful, limits, &title, &mut bytes) {
+                Ok(seen) => {
+                    self.has_match |= seen.has_match;
+                    summary.files_matched += u64::from(seen.has_match);
+                    summary.lines += seen.lines;
+                    if let Some(stats) = seen.stats.filter(|_| seen.has_match) {
+                        self.json.add(stats.matched_lines(), stats.matches());
+                    }
+                }
+                Err(error) => {
+                    job.check_cancelled()?;
+                    let is_of_writing =
+                        error.raw_os_error().is_some() || error.kind() == io::ErrorKind::BrokenPipe;
+                    let (title, room) = (text.file.path.display(), format_bytes(third));
+                    match () {
+                        () if bytes.failed => {
+                            refuse(kernel::Error::from_read(&title.to_string(), error).to_string());
+                        }
+                        () if watchful.is_full.take() => refuse(format!(
+                            "{title}: adjacent matches and their replacements take more than {room}, a third of the budget: raise --memory"
+                        )),
+                        () if bytes.read >= third && !is_of_writing => refuse(format!(
+                            "{title}: a search across lines (-U) reads all of a file into memory, and this file has more than {room}, a third of the budget: raise --memory"
+                        )),
+                        () => return Err(kernels::Error::Write(error).into()),
+                    }
+                }
+            }
+            if self.style.at_once {
+                self.flush()?;
+            }
+            if self.has_match && self.style.shown == Shown::Nothing {
+                break;
+            }
+        }
+        if self.style.shown == Shown::Json {
+            self.json.summary(self.printer.out()).map_err(kernels::Error::Write)?;
+        }
+        self.flush()?;
+        Ok(summary)
+    }
+
+    fn flush(&mut self) -> ops::Result<()> {
+        Ok(self.printer.out().flush().map_err(kernels::Error::Write)?)
+    }
+
+    fn searcher(&self, room: u64) -> Searcher {
+        let mut builder = SearcherBuilder::new();
+        builder.multi_line(true).line_number(self.style.line_number || self.style.shown == Shown::Json);
+        builder.invert_match(self.words.invert_match).bom_sniffing(false);
+        builder.before_context(self.style.before).after_context(self.style.after);
+        builder.heap_limit(Some(room as usize));
+        if self.words.crlf {
+            builder.line_terminator(LineTerminator::crlf());
+        }
+        builder.build()
+    }
+
+    fn binary_detection(&self, is_named: bool) -> BinaryDetection {
+        match () {
+            () if self.words.text => BinaryDetection::none(),
+            () if is_named || self.style.binary_is_named => BinaryDetection::convert(0),
+            () => BinaryDetection::quit(0),
+        }
+    }
+}
+
+impl<'a> Printer<'a> {
+    fn show(
+        &mut self,
+        searcher: &mut Searcher,
+        matcher: &Watchful<'_>,
+        limits: (u64, usize),
+        title: &Path,
+        bytes: &mut impl Read,
+    ) -> io::Result<Seen> {
+        Ok(match self {
+            Printer::Lines(lines) => {
+                let mut sink = Limited::new(lines.sink_with_path(matcher, title), matcher, limits);
+                searcher.search_reader(matcher, bytes, &mut sink)?;
+                Seen { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
+            }
+            Printer::Summary(summary) => {
+                let mut sink = Limited::new(summary.sink_with_path(matcher, title), matcher, limits);
+                searcher.search_reader(matcher, bytes, &mut sink)?;
+                Seen { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
+            }
+            Printer::Json(json) => {
+                let mut sink = Limited::new(json.sink_with_path(matcher, title), matcher, limits);
+                searcher.search_reader(matcher, bytes, &mut sink)?;
+                Seen {
+                    has_match: sink.sink.has_match(),
+                    lines: sink.lines,
+                    stats: Some(sink.sink.stats().clone()),
+                }
+            }
+        })
+    }
+
+    fn out(&mut self) -> &mut Out<'a> {
+        match self {
+            Printer::Lines(lines) => lines.get_mut(),
+            Printer::Summary(summary) => summary.get_mut(),
+            Printer::Json(json) => json.get_mut(),
+        }
+    }
+}
+
+/// A text during its read: the number of bytes, and an error.
+struct Watched<'a> {
+    bytes: Box<dyn Read + Send>,
+    job: &'a Context,
+    read: u64,
+    failed: bool,
+    /// A NUL byte at the beginning makes a text binary, and the rest is not read.
+    ends_at_nul: bool,
+    has_ended: bool,
+}
+
+/// The range in which a NUL byte makes the whole file binary.
+const EARLY_BYTES: u64 = 64 << 10;
+
+impl Read for Watched<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.has_ended {
+            return Ok(0);
+        }
+        let read = match self.job.check_cancelled() {
+            Ok(()) => self.bytes.read(out),
+            Err(error) => Err(io::Error::other(error)),
+        };
+        match &read {
+            Ok(read) => {
+                let early = EARLY_BYTES.saturating_sub(self.read).min(*read as u64) as usize;
+                self.has_ended = self.ends_at_nul && out[..early].contains(&0);
+                self.read += *read as u64;
+            }
+            Err(error) => self.failed |= error.kind() != io::ErrorKind::Interrupted,
+        }
+        read
+    }
+}
+
+/// A matcher that checks for cancellation, and that stops if matches between two shown lines exceed the memory.
+struct Watchful<'a> {
+    matcher: &'a RegexMatcher,
+    job: &'a Context,
+    room: usize,
+    /// Bytes of the replacement, and the largest number of its groups.
+    replacement: (usize, usize),
+    kept: Cell<usize>,
+    is_full: Cell<bool>,
+    /// True once the requested number of matches was found: later lines count as lines without a match.
+    has_all: Cell<bool>,
+}
+
+/// The reason why the search has ended.
+#[derive(Debug)]
+struct Stopped(String);
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl<'a> Watchful<'a> {
+    fn new(
+        matcher: &'a RegexMatcher,
+        job: &'a Context,
+        room: usize,
+        replacement: Option<&str>,
+    ) -> Watchful<'a> {
+        let replacement = replacement.map_or((0, 0), |text| (text.len(), text.matches('$').count()));
+        Watchful {
+            matcher,
+            job,
+            room,
+            replacement,
+            kept: Cell::new(0),
+            is_full: Cell::new(false),
+            has_all: Cell::new(false),
+        }
+    }
+
+    /// Counts a match and its replacement.
+    fn keep(&self, bytes: usize) -> Result<(), Stopped> {
+        self.job.check_cancelled().map_err(|error| Stopped(error.to_string()))?;
+        self.kept.set(self.kept.get().saturating_add(size_of::<Match>() + bytes));
+        if self.kept.get() > self.room {
+            self.is_full.set(true);
+            return Err(Stopped("matches take too much memory".to_string()));
+        }
+        Ok(())
+    }
+}
+
+impl Matcher for Watchful<'_> {
+    type Captures = RegexCaptures;
+    type Error = Stopped;
+
+    fn find_at(&self, text: &[u8], at: usize) -> Result<Option<Match>, Stopped> {
+        if self.has_all.get() {
+            return Ok(None);
+        }
+        let found = self.matcher.find_at(text, at).expect("this matcher never fails");
+        found.map(|place| self.keep(0).map(|()| place)).transpose()
+    }
+
+    fn new_captures(&self) -> Result<RegexCaptures, Stopped> {
+        Ok(self.matcher.new_captures().expect("this matcher never fails"))
+    }
+
+    fn captures_at(&self, text: &[u8], at: usize, captures: &mut RegexCaptures) -> Result<bool, Stopped> {
+        let found = self.matcher.captures_at(text, at, captures).expect("this matcher never fails");
+        if let Some(place) = captures.get(0).filter(|_| found) {
+            let (bytes, groups) = self.replacement;
+            self.keep(bytes + groups * place.len())?;
+        }
+        Ok(found)
+    }
+
+    fn capture_count(&self) -> usize {
+        self.matcher.capture_count()
+    }
+
+    fn capture_index(&self, name: &str) -> Option<usize> {
+        self.matcher.capture_index(name)
+    }
+
+    fn non_matching_bytes(&self) -> Option<&ByteSet> {
+        self.matcher.non_matching_bytes()
+    }
+
+    fn line_terminator(&self) -> Option<LineTerminator> {
+        self.matcher.line_terminator()
+    }
+
+    fn shortest_match_at(&self, text: &[u8], at: usize) -> Result<Option<usize>, Stopped> {
+        Ok(self.matcher.shortest_match_at(text, at).expect("this matcher never fails"))
+    }
+
+    fn find_candidate_line(&self, text: &[u8]) -> Result<Option<LineMatchKind>, Stopped> {
+        Ok(self.matcher.find_candidate_line(text).expect("this matcher never fails"))
+    }
+}
+
+/// Prints a number of matches, and the lines after the last match.
+struct Limited<'a, S> {
+    sink: S,
+    matcher: &'a Watchful<'a>,
+    left: u64,
+    after: usize,
+    /// Lines that matched.
+    lines: u64,
+}
+
+impl<'a, S> Limited<'a, S> {
+    fn new(sink: S, matcher: &'a Watchful<'a>, (left, after): (u64, usize)) -> Limited<'a, S> {
+        Limited { sink, matcher, left, after, lines: 0 }
+    }
+}
+
+impl<S: Sink> Sink for Limited<'_, S> {
+    type Error = S::Error;
+
+    fn matched(&mut self, searcher: &Searcher, found: &SinkMatch<'_>) -> Result<bool, S::Error> {
+        self.matcher.kept.set(0);
+        if self.left == 0 && self.after == 0 {
+            return Ok(false);
+        }
+        // The match after the last requested one is found first; if it is near that match, it is printed too.
+        let is_near = self.left == 0;
+        self.matcher.has_all.set(false);
+        let goes_on = self.sink.matched(searcher, found)?;
+        self.matcher.kept.set(0);
+        match is_near {
+            true => self.after = self.after.saturating_sub(found.lines().count()),
+            false => {
+                self.left -= 1;
+                self.lines += found.lines().count() as u64;
+            }
+        }
+        self.matcher.has_all.set(self.left == 0);
+        Ok(goes_on && (self.left > 0 || self.after > 0))
+    }
+
+    fn context(&mut self, searcher: &Searcher, context: &SinkContext<'_>) -> Result<bool, S::Error> {
+        self.matcher.kept.set(0);
+        if self.left > 0 {
+            return self.sink.context(searcher, context);
+        }
+        if *context.kind() != SinkContextKind::After || self.after == 0 {
+            return Ok(false);
+        }
+        self.after -= 1;
+        Ok(self.sink.context(searcher, context)? && self.after > 0)
+    }
+
+    fn context_break(&mut self, searcher: &Searcher) -> Result<bool, S::Error> {
+        if self.left > 0 { self.sink.context_break(searcher) } else { Ok(false) }
+    }
+
+    fn binary_data(&mut self, searcher: &Searcher, offset: u64) -> Result<bool, S::Error> {
+        self.sink.binary_data(searcher, offset)
+    }
+
+    fn begin(&mut self, searcher: &Searcher) -> Result<bool, S::Error> {
+        self.matcher.kept.set(0);
+        self.matcher.has_all.set(false);
+        self.sink.begin(searcher)
+    }
+
+    fn finish(&mut self, searcher: &Searcher, end: &SinkFinish) -> Result<(), S::Error> {
+        self.sink.finish(searcher, end)
+    }
+}
