@@ -129,6 +129,10 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::PushKernel>(),
     #[cfg(feature = "nodes")]
     Entry::of::<verbs::RunCommand>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::ImportVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::SearchVectors>(),
     Entry::of::<verbs::PutDataset>(),
     Entry::of::<verbs::GetDataset>(),
     Entry::of::<verbs::ListDatasets>(),

@@ -12,6 +12,8 @@ mod kernel;
 mod kmers;
 #[cfg(feature = "text")]
 mod language;
+#[cfg(feature = "vectors")]
+mod nearest;
 #[cfg(feature = "text")]
 mod packing;
 #[cfg(feature = "records")]
@@ -32,6 +34,8 @@ mod words;
 pub use self::command::{CommandAnswer, NodeResponse, RunCommand};
 #[cfg(feature = "wasm")]
 pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
+#[cfg(feature = "vectors")]
+pub use self::nearest::{ImportVectors, SearchVectors};
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
 pub use self::stores::{
