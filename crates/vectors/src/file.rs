@@ -33,8 +33,10 @@ const ENDINGS: [(&str, Layout, FileElement); 6] = [
     ("i8bin", Layout::Counted, FileElement::I8),
 ];
 const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin or .npy";
-/// The bytes of vectors that are read and checked at once, at least one vector.
+/// The bytes of vectors that are read and checked at once, at least one vector: of a file that is streamed, and of
+/// queries.
 const CHUNK_BYTES: usize = 256 << 10;
+const SMALL_CHUNK_BYTES: usize = 16 << 10;
 /// The buffer of a file that is read in small parts.
 const BUFFERED_BYTES: usize = 64 << 10;
 
@@ -188,9 +190,14 @@ impl VectorFile {
         bad(&self.path, &format!("vector {row}, dimension {dimension}"), found, expected)
     }
 
+    fn chunk_rows(&self, is_streamed: bool) -> usize {
+        let bytes = if is_streamed { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
+        (bytes / self.stride()).max(1)
+    }
+
     /// Returns the bytes of memory that [`VectorFile::rows`] takes.
     pub(crate) fn rows_bytes(&self, is_streamed: bool) -> u64 {
-        let rows = (CHUNK_BYTES / self.stride()).max(1);
+        let rows = self.chunk_rows(is_streamed);
         let source = if is_streamed { FILE_SOURCE_BYTES } else { BUFFERED_BYTES as u64 };
         let stored = self.dimensions * self.element.stored().bytes();
         source + (rows * (self.stride() + stored)) as u64 + 16
@@ -216,7 +223,7 @@ impl VectorFile {
                 Bytes::Buffered(BufReader::with_capacity(BUFFERED_BYTES, file))
             }
         };
-        let rows = (CHUNK_BYTES / self.stride()).max(1);
+        let rows = self.chunk_rows(is_streamed);
         let stored = self.dimensions * self.element.stored().bytes();
         Ok(Rows {
             file: self.clone(),

@@ -3,7 +3,7 @@
 //! These are the nouns:
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
-//! - [`Vectors`]: a dataset of vectors in the store, which [`import`] makes; [`VectorsInfo`] has its properties.
+//! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
 //! - [`Metric`]: Euclidean distance, inner product or cosine distance.
 //!

@@ -14,7 +14,7 @@ use crate::{
     target::Done,
 };
 
-/// Imports a file of vectors as a dataset; see [`vectors::import`].
+/// Imports a file of vectors as a dataset; see [`vectors::import()`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ImportVectors {

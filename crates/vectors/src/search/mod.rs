@@ -142,7 +142,7 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
 /// Memory: see [`Plan`].
 ///
 /// # Errors
-/// The errors of [`plan`]; a query with a value that is not finite, or that the elements of the vectors cannot hold;
+/// The errors of [`plan()`]; a query with a value that is not finite, or that the elements of the vectors cannot hold;
 /// I/O and damage; cancellation; the errors of `each`.
 pub fn search(
     job: &Job,

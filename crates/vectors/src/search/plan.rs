@@ -1,6 +1,6 @@
 //! The plan of a search: how many queries one pass over the vectors answers, and how the vectors are read.
 
-use inshore_store::{EXTENT_BYTES, format_bytes};
+use inshore_store::format_bytes;
 use serde::Serialize;
 
 use crate::{
@@ -93,22 +93,23 @@ impl Plan {
             let buffers = inshore_store::taken_bytes(threads * BUFFERS * block_bytes);
             (buffers + threads * thread_bytes) as u64
         };
+        let query_bytes = (row_bytes + lane_bytes) as u64 + QUERY_BYTES + TopK::bytes(k);
         // All buffers together take at most a quarter of the memory, so that queries have the rest.
-        let smallest = buffer_bytes(BLOCK_BYTES_MIN, row_bytes);
+        let fits = |threads: usize, block_bytes: usize| {
+            let buffers = memory_of(threads, buffer_bytes(block_bytes, row_bytes));
+            buffers <= memory_bytes / 4 && others + buffers + query_bytes <= memory_bytes
+        };
         let mut threads = estimates.threads.max(1);
-        while threads > 1 && memory_of(threads, smallest) > memory_bytes / 4 {
+        while threads > 1 && !fits(threads, BLOCK_BYTES_MIN) {
             threads -= 1;
         }
         let mut block_bytes = BLOCK_BYTES_MAX;
-        while block_bytes > BLOCK_BYTES_MIN
-            && memory_of(threads, buffer_bytes(block_bytes, row_bytes)) > memory_bytes / 4
-        {
+        while block_bytes > BLOCK_BYTES_MIN && !fits(threads, block_bytes) {
             block_bytes /= 2;
         }
         let block_rows = rows_of(block_bytes, row_bytes);
         let block_bytes = buffer_bytes(block_bytes, row_bytes);
         let fixed_bytes = others + memory_of(threads, block_bytes);
-        let query_bytes = (row_bytes + lane_bytes) as u64 + QUERY_BYTES + TopK::bytes(k);
         let fitting = memory_bytes.saturating_sub(fixed_bytes) / query_bytes;
         let queries_per_pass = match fitting >= queries {
             true => queries,
@@ -146,7 +147,6 @@ fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
 
 /// Returns the bytes of the buffer of a block of `block_bytes`, or of one row if that is larger.
 fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
-    const { assert!(EXTENT_BYTES.is_multiple_of(CHECK_BYTES)) };
     block_bytes.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
 }
 

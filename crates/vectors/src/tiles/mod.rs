@@ -259,7 +259,7 @@ impl Tiled for f32 {
 
 /// Implements [`Tiled`] for bytes, which tiles hold as 16 bits, in pairs of dimensions.
 macro_rules! tiled_bytes {
-    ($element:ty, $rows:expr) => {
+    ($element:ty, $rows:ident) => {
         impl Tiled for $element {
             type Lane = i16;
             const IS_INTEGER: bool = true;
@@ -316,8 +316,16 @@ macro_rules! tiled_bytes {
     };
 }
 
-tiled_bytes!(u8, |bytes| bytes);
-tiled_bytes!(i8, |bytes| <[i8] as zerocopy::FromBytes>::ref_from_bytes(bytes).expect("bytes of one"));
+fn unsigned(bytes: &[u8]) -> &[u8] {
+    bytes
+}
+
+fn signed(bytes: &[u8]) -> &[i8] {
+    zerocopy::FromBytes::ref_from_bytes(bytes).expect("bytes of one")
+}
+
+tiled_bytes!(u8, unsigned);
+tiled_bytes!(i8, signed);
 
 #[cfg(test)]
 mod tests;
