@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Exact nearest neighbours: Inshore, which reads the vectors from the drive, and Faiss, which has them in memory.
+"""Exact nearest neighbours: Inshore, which reads vectors from the drive, and Faiss, which has them in memory.
 
     INSHORE_STORE=DIR bench/nearest.py --inshore target/release/inshore --python PYTHON [--vectors 1000000]
 
-PYTHON is an interpreter with numpy and faiss-cpu. The data are made: clusters of normal f32 in DIR's folder. For each batch
-each program answers in turn, `--repeat` times, with two threads. Inshore's time is that of its search phase, with all reads
-from the drive, and beside it that of the whole command. Faiss's time is that of `IndexFlatL2.search`, with the vectors in
-memory, once with its default `distance_compute_blas_threshold` and once with 0; variables of OpenBLAS in the environment are
-unset, and OMP_NUM_THREADS is 2. `sgemm` is a matrix product of the same shape by numpy in the same process: what the
-machine can do. Ids are compared with Inshore's, which equal brute force in f64: the last column counts the others.
+PYTHON is an interpreter with numpy and faiss-cpu. The data are made: clusters of normal f32 in DIR's
+folder. For each batch each program answers in turn, `--repeat` times, with two threads. Inshore's time is
+that of its search phase, with all reads from the drive, and beside it that of the whole command. Faiss's
+time is that of `IndexFlatL2.search`, with the vectors in memory, once with its default
+`distance_compute_blas_threshold` and once with 0; variables of OpenBLAS in the environment are unset, and
+OMP_NUM_THREADS is 2. `sgemm` is a matrix product of the same shape by numpy in the same process: what the
+machine can do. Ids are compared with Inshore's, which equal brute force in f64: the last column counts the
+others.
 """
 
 from __future__ import annotations
@@ -78,10 +80,12 @@ class Bench:
     def make(self) -> None:
         """Make the data and import them, unless they are there."""
         most = max(self.options.batches)
-        words = [self.options.vectors, most, self.options.dimensions, self.options.k, self.base, self.queries]
+        sizes = [self.options.vectors, most, self.options.dimensions, self.options.k]
         if not self.base.exists():
-            subprocess.run([self.options.python, "-c", MAKE, *map(str, words)], check=True)
-        listed = subprocess.run([self.options.inshore, "store", "ls"], capture_output=True, text=True, check=False)
+            words = [*map(str, sizes), str(self.base), str(self.queries)]
+            subprocess.run([self.options.python, "-c", MAKE, *words], check=True)
+        command = [self.options.inshore, "store", "ls"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False)
         if "bench-nearest" not in listed.stdout:
             words = ["nearest", "import", str(self.base), "--name", "bench-nearest", "--quiet"]
             subprocess.run([self.options.inshore, *words], check=True)
@@ -117,7 +121,8 @@ class Bench:
 
     def run(self) -> None:
         """Run all batches in turn and print the table."""
-        columns = ["queries", "system", "seconds", "queries/s", "against Faiss's best", "of sgemm", "other ids"]
+        against = ["against Faiss's best", "of sgemm"]
+        columns = ["queries", "system", "seconds", "queries/s", *against, "other ids"]
         peers = {"Faiss": report.package(self.options.python, "faiss-cpu")}
         table = report.Report(self.options, columns, peers)
         for count in self.options.batches:
@@ -135,14 +140,18 @@ class Bench:
             best = min(statistics.median(seconds) for seconds in faiss.values())
             product = statistics.median(sgemm)
             shown = [("Inshore, from the drive", ours, ""), ("Inshore, whole command", whole, "")]
-            shown += [
-                (f"Faiss in memory, threshold {name}", faiss[name], str(others[name])) for name in faiss
-            ]
+            for name, taken in faiss.items():
+                shown.append((f"Faiss in memory, threshold {name}", taken, str(others[name])))
             for who, seconds, other in shown:
                 middle = statistics.median(seconds)
-                speeds = (f"{count / middle:.0f}", f"{best / middle:.2f}", f"{product / middle:.2f}")
-                table.row(str(count), who, f"{middle:.3f}", *speeds, other)
+                ratios = (f"{best / middle:.2f}", f"{product / middle:.2f}")
+                times = (f"{middle:.3f}", f"{count / middle:.0f}")
+                table.row(str(count), who, *times, *ratios, other)
         table.write()
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
 
 
 def main() -> None:
@@ -154,7 +163,7 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=128)
     parser.add_argument("-k", type=int, default=10)
     parser.add_argument("--memory", default="64MiB")
-    parser.add_argument("--batches", type=lambda text: [int(part) for part in text.split(",")], default=[1, 16, 100, 500])
+    parser.add_argument("--batches", type=numbers, default=[1, 16, 100, 500])
     report.add_option(parser)
     bench = Bench(parser.parse_args())
     bench.make()

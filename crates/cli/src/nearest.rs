@@ -17,7 +17,7 @@ use inshore::{
         self, Beside, Request, Rows,
         verbs::{ImportVectors, SearchVectors},
     },
-    store::{Context, format_bytes},
+    store::Context,
     tables::TableWriter,
 };
 
@@ -92,7 +92,6 @@ fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
         let how = vec![
             ("plan", found.plan.to_string()),
             ("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured)),
-            ("a pass reads", format_bytes(found.plan.pass_bytes)),
         ];
         Outcome { sentence_aside: true, how, ..Outcome::new("nearest query", report, done, sentence) }
     })

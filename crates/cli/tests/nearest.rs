@@ -45,7 +45,7 @@ fn the_nearest_vectors_come_as_csv_parquet_arrow_and_json() {
     assert_eq!((&said["command"], &said["summary"]["rows"]), (&"nearest query".into(), &10.into()));
     assert_eq!(said["summary"]["plan"]["passes"], 1);
     let said = folder.run("nearest query points queries.fbin --explain --metric cosine -o -").ok();
-    assert!(said.stderr.contains("1 pass over 40 B"), "{}", said.stderr);
+    assert!(said.stderr.contains("1 pass over 40 bytes"), "{}", said.stderr);
     // [-6, 8] and [1, 0]: 1 - -0.6; a zero vector has the distance 1.
     assert!(
         said.stdout.contains("\n1,5,4,1.6\n") && said.stdout.contains("\n0,1,0,1.0\n"),
@@ -68,6 +68,28 @@ fn vectors_are_a_dataset_like_others() {
     folder.run("store rm points").ok();
     let said = folder.run("nearest query points queries.fbin").exits(2);
     assert!(said.stderr.contains("points"), "{}", said.stderr);
+}
+
+/// The vectors are all equal, so that no distance excludes any of them.
+#[test]
+fn vectors_of_sixteen_times_the_budget_are_searched_within_it() {
+    let folder = Folder::new();
+    let count = 1u32 << 20;
+    let mut file = File::create(folder.path("many.u8bin")).unwrap();
+    file.write_all(&[count.to_le_bytes(), 128u32.to_le_bytes()].concat()).unwrap();
+    file.set_len(8 + u64::from(count) * 128).unwrap();
+    folder.write("queries.u8bin", [&2u32.to_le_bytes()[..], &128u32.to_le_bytes(), &[1; 256]].concat());
+    let within = |words: &str| {
+        let told = folder.run(&format!("{words} --memory 8MiB --json")).ok().json();
+        let report = &told["report"];
+        assert!(report["memory_reserved_bytes_max"].as_u64().unwrap() <= 8 << 20, "{report}");
+        assert!(report["memory_resident_bytes_max"].as_u64().unwrap() <= 72 << 20, "{report}");
+    };
+    within("nearest import many.u8bin --name many");
+    within("nearest query many queries.u8bin -k 3 -o out.csv");
+    let distance = "11.313708";
+    let rows = |query| format!("{query},1,0,{distance}\n{query},2,1,{distance}\n{query},3,2,{distance}\n");
+    assert_eq!(folder.read("out.csv"), format!("query,rank,id,distance\n{}{}", rows(0), rows(1)));
 }
 
 #[test]

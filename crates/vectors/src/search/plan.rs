@@ -153,11 +153,12 @@ fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
 impl std::fmt::Display for Plan {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Plan { passes, queries_per_pass, threads, instructions, .. } = self;
+        let workers = if *threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
         let passed = if *passes == 1 { "1 pass".to_string() } else { format!("{passes} passes") };
         write!(
             out,
             "{passed} over {}, each for up to {queries_per_pass} queries of {}; blocks of {} vectors, \
-             {threads} threads, {instructions}",
+             {workers}, {instructions}",
             format_bytes(self.pass_bytes),
             format_bytes(self.query_bytes),
             self.block_rows,
