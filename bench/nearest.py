@@ -155,7 +155,8 @@ def numbers(text: str) -> list[int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--inshore", default="target/release/inshore")
     parser.add_argument("--python", default="python3")
     parser.add_argument("--repeat", type=int, default=3)

@@ -127,8 +127,8 @@ class StoredVectors(Target):
 def _file(source: Vectors, job: _native.Job) -> StrPath:
     """Return the file of vectors; an array is written to a file of the job."""
     if not hasattr(source, "__array_interface__"):
-        return source  # type: ignore[return-value]
-    import numpy as np
+        return source
+    import numpy as np  # noqa: PLC0415
 
     array = np.ascontiguousarray(source)
     path = job.scratch_path("vectors.npy")

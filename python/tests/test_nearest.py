@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import inshore
@@ -11,7 +12,7 @@ import inshore
 @pytest.mark.parametrize(("name", "element"), [("f32", np.float32), ("u8", np.uint8), ("i8", np.int8)])
 def test_answers_equal_brute_force(tmp_path: Path, name: str, element: type) -> None:
     rng = np.random.default_rng(1)
-    base = (rng.normal(40, 20, (500, 33))).astype(element)
+    base: npt.NDArray[np.generic] = rng.normal(40, 20, (500, 33)).astype(element)
     queries = base[:20]
     store = inshore.Store(tmp_path / "store")
     assert store.import_vectors(base, name="base", memory="16MiB")["element"] == name
