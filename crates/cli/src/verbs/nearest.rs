@@ -17,7 +17,7 @@ use inshore::{
         self, Beside, Request, Rows,
         verbs::{ImportVectors, SearchVectors},
     },
-    store::Context,
+    store::Execution,
     tables::TableWriter,
 };
 
@@ -112,7 +112,7 @@ enum Shown {
 }
 
 impl Rows for Shown {
-    fn begin(&mut self, schema: &SchemaRef, job: &Context) -> ops::Result<()> {
+    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         if let Shown::Csv(writer) = self {
             *writer = Some(Box::new(TableWriter::create(Path::new("-"), schema.clone(), job.budget())?));
         }

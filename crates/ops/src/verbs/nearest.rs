@@ -106,17 +106,17 @@ impl Operation for SearchVectors {
         &self,
         queries: VectorFile,
         asked: &Asked<'_>,
-        job: &Execution,
+        execution: &Execution,
         mut beside: Beside<'_>,
     ) -> Result<Done<Searched>> {
-        let job = asked.stored(job)?;
+        let job = asked.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
         // A search that cannot work is refused before a file is begun.
         vectors::plan(job, vectors.info(), &queries, &options)?;
         let create = |path| TableWriter::create(path, vectors::schema(), job.budget());
         let mut writer = asked.output.map(create).transpose()?;
         if let (None, Some(rows)) = (&writer, &mut beside.rows) {
-            rows.begin(&vectors::schema(), job)?;
+            rows.begin(&vectors::schema(), execution)?;
         }
         let found = vectors::search(job, &vectors, &queries, &options, &mut |batch| {
             let taken = match (&mut writer, &mut beside.rows) {
