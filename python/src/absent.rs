@@ -19,7 +19,7 @@ const NAMES: [(&str, &[&str]); 4] = [
             "checksum",
         ],
     ),
-    ("sql", &["sql"]),
+    ("sql", &["sql", "table_names"]),
     ("nodes", &["connect", "serve"]),
 ];
 

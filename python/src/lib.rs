@@ -55,6 +55,9 @@ mod _native {
     #[cfg(any(feature = "records", feature = "text"))]
     #[pymodule_export]
     use super::operation::operate;
+    #[cfg(feature = "sql")]
+    #[pymodule_export]
+    use super::sql::table_names;
     #[pymodule_export]
     use super::{
         files::{File, Files, Writer},
