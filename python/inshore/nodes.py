@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from inshore import _native
+from inshore.display import html
+from inshore.display.progress import Watch
 from inshore.errors import InputError, SkippedWarning
 from inshore.results import StrPath
 from inshore.store import Store
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _BY = ("nodes", "turns", "client")
+
+# The time in which a node has to answer to be shown in a notebook.
+_GLANCE_SECONDS = 2.0
 
 
 def connect(
@@ -69,32 +74,68 @@ def connect(
     [{'path': 'store:notes.txt', 'line_number': 2, 'offset': 9, 'line': 'feed cat'}]
     """
     addresses = [nodes] if isinstance(nodes, str) else list(nodes)
-    return Nodes(_native.connect(addresses, credentials, deadline, partial, node_memory), store)
+    glance = deadline if deadline is not None and deadline < _GLANCE_SECONDS else _GLANCE_SECONDS
+    return Nodes(
+        _native.connect(addresses, credentials, deadline, partial, node_memory),
+        store,
+        _native.connect(addresses, credentials, glance, partial, node_memory),
+    )
 
 
 class Nodes(Verbs):
-    """A client of several machines that run ``inshore node serve``, with all verbs; see `connect`.
+    r"""A client of several machines that run ``inshore node serve``, with all verbs; see `connect`.
 
     Files are datasets, named with or without ``store:``. Each call takes the budget of its local part,
     ``memory`` and ``threads`` (see `Graph`). A call raises `NodeError` if a node is lost, refuses or is late,
     `NotFoundError` for a dataset that no node has, and `InputError` for a verb or an option that nodes do not
     support (docs/operations.md has the table). The local machine does a part of the work if that is faster.
+
+    Examples
+    --------
+    >>> with inshore.serve(store) as agent:
+    ...     nodes = inshore.connect(agent.address)
+    ...     _ = Path("notes.txt").write_text("buy milk\nfeed cat\n")
+    ...     _ = nodes.put("notes.txt", memory="32MiB")
+    ...     nodes.count_words("notes.txt", top=1, memory="32MiB").table().to_pylist()
+    [{'word': 'buy', 'count': 1}]
     """
 
-    def __init__(self, native: _native.Nodes, store: Store | StrPath | None = None) -> None:
+    def __init__(
+        self,
+        native: _native.Nodes,
+        store: Store | StrPath | None = None,
+        glance: _native.Nodes | None = None,
+    ) -> None:
         self._nodes: _native.Nodes = native
         self._here = store
+        # The same nodes with a short deadline.
+        self._glance = native if glance is None else glance
 
     def __repr__(self) -> str:
         """Show the call that opens the client."""
         return f"inshore.connect({self.addresses!r})"
+
+    def _repr_html_(self) -> str:
+        """Show the nodes in a notebook, with the tasks and the memory of those that answer in two seconds."""
+        with _native.Job.plain("32MiB", 1) as job:
+            nodes = json.loads(self._glance.status(job))
+        columns = ["node", "name", "running", "waiting", "done", "memory in use", "error"]
+        return html.panel(
+            "Nodes", html.count(len(nodes), "node"), html.grid(columns, (_line(node) for node in nodes))
+        )
 
     def _store(self) -> _native.Store:
         return (self._here if isinstance(self._here, Store) else Store(self._here))._native
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses of the nodes."""
+        """The addresses of the nodes.
+
+        Examples
+        --------
+        >>> inshore.connect("localhost:4710").addresses
+        ['localhost:4710']
+        """
         return self._nodes.addresses
 
     def status(self) -> list[dict[str, Any]]:
@@ -105,17 +146,37 @@ class Nodes(Verbs):
         list of dict
             For each node ``node`` (its address) and ``status``, or ``error`` if the node does not answer, as
             in ``inshore node status --json``.
+
+        Examples
+        --------
+        >>> with inshore.serve(store, name="attic") as agent:
+        ...     inshore.connect(agent.address).status()[0]["status"]["name"]
+        'attic'
         """
         with _native.Job.plain("32MiB", 1) as job:
             return cast("list[dict[str, Any]]", json.loads(self._nodes.status(job)))
 
     def ls(self) -> list[dict[str, Any]]:
-        """List the files of the nodes. A node without an answer is a `SkippedWarning`.
+        r"""List the files of the nodes. A node without an answer is a `SkippedWarning`.
 
         Returns
         -------
         list of dict
             ``name``, ``kind``, ``bytes``, ``pieces``, ``copies`` and ``nodes`` of each file.
+
+        Raises
+        ------
+        NodeError
+            If no node answers.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk\nfeed cat\n")
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("notes.txt", memory="32MiB")
+        ...     [(file["name"], file["bytes"]) for file in nodes.ls()]
+        [('store:notes.txt', 18)]
         """
         with _native.Job.plain("32MiB", 1) as job:
             text, lost = self._nodes.ls(job)
@@ -135,6 +196,20 @@ class Nodes(Verbs):
         -------
         int
             The number of nodes that had pieces of the dataset.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has the dataset.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk")
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("notes.txt", memory="32MiB")
+        ...     nodes.rm("notes.txt")
+        1
         """
         with _native.Job.plain("32MiB", 1) as job:
             return self._nodes.rm(job, name)
@@ -175,9 +250,27 @@ class Nodes(Verbs):
         -------
         dict
             ``bytes``, ``pieces`` and ``bytes_moved``.
+
+        Raises
+        ------
+        ExistsError
+            If a node has a dataset of the name already.
+        FileError, NodeError
+            See `inshore.errors`. No partial dataset is left.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk")
+        >>> with inshore.serve(store) as agent:
+        ...     inshore.connect(agent.address).put("notes.txt", "errands", memory="32MiB")["bytes"]
+        8
         """
         named = Path(path).name if name is None else name
-        with _native.Job.plain(memory, None) as job:
+        with (
+            _native.Job.plain(memory, None) as job,
+            Watch(job, f"put of {named!r}") as watch,
+            watch.waiting(),
+        ):
             text = self._nodes.put(job, path, named, copies, piece, record, block)
         return cast("dict[str, Any]", json.loads(text))
 
@@ -197,8 +290,28 @@ class Nodes(Verbs):
         -------
         int
             The length of the file.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has the dataset.
+        FileError, NodeError
+            See `inshore.errors`. No partial file is left.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk")
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("notes.txt", memory="32MiB")
+        ...     nodes.get("notes.txt", "again.txt", memory="32MiB")
+        8
         """
-        with _native.Job.plain(memory, None) as job:
+        with (
+            _native.Job.plain(memory, None) as job,
+            Watch(job, f"get of {name!r}") as watch,
+            watch.waiting(),
+        ):
             return self._nodes.get(job, name, output)
 
     def traverse(
@@ -237,28 +350,85 @@ class Nodes(Verbs):
         dict
             ``chains``, each with ``start``, ``page``, ``steps``, ``hops``, ``digest`` and ``ended``; and the
             cost on each of the ``nodes``.
+
+        Examples
+        --------
+        Two pages, each with the number of the other in its first eight bytes:
+
+        >>> pages = [number.to_bytes(8, "little").ljust(8192, b"-") for number in (1, 0)]
+        >>> _ = Path("pages").write_bytes(b"".join(pages))
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("pages", record="8KiB", block="8KiB", memory="32MiB")
+        ...     [chain] = nodes.traverse("pages", 0, steps=5, memory="32MiB")["chains"]
+        >>> chain["steps"], chain["page"]
+        (5, 1)
         """
         if by not in _BY:
             raise InputError(f"by is {by!r}: expected 'nodes', 'turns' or 'client'")
         begins = [starts] if isinstance(starts, int) else list(starts)
-        with _native.Job.plain(memory, None) as job:
+        with (
+            _native.Job.plain(memory, None) as job,
+            Watch(job, f"traverse of {name!r}") as watch,
+            watch.waiting(),
+        ):
             text = self._nodes.traverse(job, name, begins, steps, page, at, by)
         return cast("dict[str, Any]", json.loads(text))
 
 
+def _line(node: dict[str, Any]) -> tuple[object, ...]:
+    """Return the status of a node as a line of a table."""
+    if "error" in node:
+        return (node["node"], *[""] * 5, node["error"])
+    status = node["status"]
+    used, memory = html.format_bytes(status["memory_used_bytes"]), html.format_bytes(status["memory_bytes"])
+    tasks = (len(status["running"]), status["waiting"], status["done"])
+    return (
+        node["node"],
+        status["name"],
+        *tasks,
+        f"{used} of {memory}",
+        "draining" if status["draining"] else "",
+    )
+
+
 class Agent:
-    """An agent that serves a store from this process. `serve` starts an agent; ``with`` stops the agent."""
+    """An agent that serves a store from this process. `serve` starts an agent; ``with`` stops the agent.
+
+    Examples
+    --------
+    >>> with inshore.serve(store) as agent:
+    ...     inshore.connect(agent.address).ls()
+    []
+    """
 
     def __init__(self, native: _native.Agent) -> None:
         self._native = native
 
+    def __repr__(self) -> str:
+        """Show the address."""
+        return f"<inshore.Agent at {self.address}>"
+
     @property
     def address(self) -> str:
-        """The address of the agent, for `connect`."""
+        """The address of the agent, for `connect`.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent:
+        ...     agent.address
+        '127.0.0.1:...'
+        """
         return self._native.address
 
     def close(self) -> None:
-        """Stop the agent: no new task starts, and running tasks are cancelled."""
+        """Stop the agent: no new task starts, and running tasks are cancelled.
+
+        Examples
+        --------
+        >>> agent = inshore.serve(store)
+        >>> agent.close()
+        """
         self._native.close()
 
     def __enter__(self) -> Self:
@@ -314,6 +484,12 @@ def serve(
     ------
     InputError
         For an address that is not available, and for other machines without credentials.
+
+    Examples
+    --------
+    >>> with inshore.serve(store, memory="64MiB", threads=1) as agent:
+    ...     len(inshore.connect(agent.address).status())
+    1
     """
     opened = store if isinstance(store, Store) else Store(store)
     return Agent(_native.serve(opened._native, listen, name, credentials, memory, threads, slots))

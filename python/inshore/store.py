@@ -7,11 +7,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from inshore import _native
+from inshore.display import html
+from inshore.display.progress import Watch
 from inshore.errors import InputError
 from inshore.graph import Graph, GraphInfo
 from inshore.results import StrPath
 from inshore.sources import ArrowStream, Inputs
 from inshore.verbs import Here
+
+# The largest numbers of graphs and of other datasets that a notebook lists.
+_LINES_MAX = 50
 
 
 class Store(Here):
@@ -46,12 +51,49 @@ class Store(Here):
         """Show the call that opens the store."""
         return f"inshore.Store({str(self.path)!r})"
 
+    def _repr_html_(self) -> str:
+        """Show the graphs and the other datasets in a notebook; reads neither."""
+        graphs = self.graphs()
+        names = {info.name for info in graphs}
+        others = [each for each in json.loads(self._native.datasets()) if each["name"] not in names]
+        parts = [html.note(f"{html.count(len(graphs), 'graph')}, {html.count(len(others), 'other dataset')}")]
+        if graphs:
+            columns = ["graph", "vertices", "edges", "directed", "weighted", "size", "smallest budget"]
+            lines = (
+                (
+                    info.name,
+                    f"{info.vertices:,}",
+                    f"{info.edges:,}",
+                    info.directed,
+                    info.weighted,
+                    html.format_bytes(info.bytes),
+                    html.format_bytes(info.smallest_budget_bytes),
+                )
+                for info in graphs[:_LINES_MAX]
+            )
+            parts.append(html.grid(columns, lines))
+        if others:
+            lines_of_others = (
+                (each["name"], each["kind"], html.format_bytes(each["size"])) for each in others[:_LINES_MAX]
+            )
+            parts.append(html.grid(["dataset", "kind", "size"], lines_of_others))
+        hidden = max(0, len(graphs) - _LINES_MAX) + max(0, len(others) - _LINES_MAX)
+        if hidden:
+            parts.append(html.note(f"and {hidden} more"))
+        return html.panel("Store", str(self.path), *parts)
+
     def _store(self) -> _native.Store:
         return self._native
 
     @property
     def path(self) -> Path:
-        """The folder of the store."""
+        """The folder of the store.
+
+        Examples
+        --------
+        >>> inshore.Store("my-store").path.name
+        'my-store'
+        """
         return self._native.path
 
     def graphs(self) -> list[GraphInfo]:
@@ -109,6 +151,12 @@ class Store(Here):
         ------
         NotFoundError
             If the graph does not exist.
+
+        Examples
+        --------
+        >>> store.remove("path")
+        >>> store.graphs()
+        []
         """
         self._native.remove(name)
 
@@ -178,7 +226,7 @@ class Store(Here):
         <inshore.Graph 'triangle': 3 vertices, 3 edges>
         >>> store.remove("triangle")
         """
-        with self._native.job(memory, threads) as job:
+        with self._native.job(memory, threads) as job, Watch(job, f"import of graph {name!r}") as watch:
             if isinstance(source, ArrowStream) and format is not None:
                 raise InputError(f"format is {format!r}: expected none, since the source is Arrow data")
             named = None
@@ -186,19 +234,20 @@ class Store(Here):
                 # A column with the name "weight" is always kept.
                 named = [source_column, target_column, weight_column or "weight"]
             paths = Inputs(source, columns=named).paths(job)
-            native = self._native.import_edges(
-                job,
-                name,
-                paths,
-                format=format,
-                undirected=undirected,
-                drop_loops=drop_loops,
-                weighted=weighted,
-                reverse=reverse,
-                source_column=source_column,
-                target_column=target_column,
-                weight_column=weight_column,
-            )
+            with watch.waiting():
+                native = self._native.import_edges(
+                    job,
+                    name,
+                    paths,
+                    format=format,
+                    undirected=undirected,
+                    drop_loops=drop_loops,
+                    weighted=weighted,
+                    reverse=reverse,
+                    source_column=source_column,
+                    target_column=target_column,
+                    weight_column=weight_column,
+                )
             return Graph(self._native, native, json.loads(job.report()))
 
     def generate_kronecker(
@@ -241,8 +290,9 @@ class Store(Here):
         16
         >>> store.remove("kron4")
         """
-        with self._native.job(memory, threads) as job:
-            native = self._native.generate_kronecker(
-                job, name, scale=scale, edge_factor=edge_factor, seed=seed, reverse=reverse
-            )
+        with self._native.job(memory, threads) as job, Watch(job, f"generation of graph {name!r}") as watch:
+            with watch.waiting():
+                native = self._native.generate_kronecker(
+                    job, name, scale=scale, edge_factor=edge_factor, seed=seed, reverse=reverse
+                )
             return Graph(self._native, native, json.loads(job.report()))
