@@ -14,9 +14,9 @@ Verbs return a `Result`, which runs at the first access to its rows: as a table,
 file. Notebooks show the first rows.
 
 `sort`, `reduce`, `count_values` and `count_kmers` sort, group and count files and tables; `sql` queries them,
-and data frames by the names of their variables. `search`, `search_count`, `count_words`, `language_train` and `language_identify` work on texts; `compress`,
-`decompress` and `checksum` work on files as bytes. These functions are the verbs of the default store; each
-`Store` has the same verbs.
+and data frames by the names of their variables. `search`, `search_count`, `count_words`, `language_train` and
+`language_identify` work on texts; `compress`, `decompress` and `checksum` work on files as bytes. These
+functions are the verbs of the default store; each `Store` has the same verbs.
 
 `connect` opens a client of nodes, which has the same verbs and runs them where the files are stored; `serve`
 makes a node of this process.

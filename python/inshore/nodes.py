@@ -119,7 +119,7 @@ class Nodes(Verbs):
         """Show the nodes in a notebook, with the tasks and the memory of those that answer in two seconds."""
         with _native.Job.plain("32MiB", 1) as job:
             nodes = json.loads(self._glance.status(job))
-        columns = ["node", "name", "running", "waiting", "done", "memory in use", "error"]
+        columns = ["node", "name", "running", "waiting", "done", "memory in use", ""]
         return html.panel(
             "Nodes", html.count(len(nodes), "node"), html.grid(columns, (_line(node) for node in nodes))
         )

@@ -31,6 +31,13 @@ class Summary(_SummaryOfAll, total=False):
     ``"merge"``, several of them, or ``"look-up"`` and ``"union-find"`` without updates). The other fields
     depend on the algorithm; ``edges_held`` is true if memory also held the edges; ``sources`` are the sampled
     sources of betweenness, absent if every vertex was a source.
+
+    Examples
+    --------
+    >>> result = path_of_three.bfs(3, memory="16MiB")
+    >>> _ = result.table()
+    >>> result.summary["reached"], result.summary["state"]
+    (3, 'memory')
     """
 
     edges_held: bool
@@ -45,14 +52,32 @@ class Summary(_SummaryOfAll, total=False):
 
 
 class PhaseReport(TypedDict):
-    """The time that one phase of a job took."""
+    """The time that one phase of a job took.
+
+    Examples
+    --------
+    >>> result = path_of_three.pagerank(iterations=2, memory="16MiB")
+    >>> _ = result.table()
+    >>> sorted(result.report["phases"][0])
+    ['phase', 'seconds']
+    """
 
     phase: str
     seconds: float
 
 
 class LevelReport(TypedDict):
-    """The records that entered and left one level of sort-reduce."""
+    """The records that entered and left one level of sort-reduce.
+
+    Examples
+    --------
+    A graph whose updates fit in memory needs no levels:
+
+    >>> result = path_of_three.pagerank(memory="16MiB")
+    >>> _ = result.table()
+    >>> [level["records_out"] for level in result.report["levels"]]
+    []
+    """
 
     level: int
     records_in: int
@@ -87,6 +112,14 @@ class Report(_ReportOfAll, total=False):
 
     ``cpu_seconds`` and ``memory_resident_bytes_max`` count the whole Python process since its start. For a
     query, ``memory_resident_bytes_max`` counts the child process that ran the query.
+
+    Examples
+    --------
+    >>> result = path_of_three.bfs(3, memory="16MiB", threads=1)
+    >>> _ = result.table()
+    >>> report = result.report
+    >>> report["memory_reserved_bytes_max"] <= report["memory_budget_bytes"], report["threads"]
+    (True, 1)
     """
 
     drive_floor: DriveFloor
@@ -106,6 +139,12 @@ class Written:
         The summary, as ``--json`` of the command line prints.
     report : Report
         The cost of the job.
+
+    Examples
+    --------
+    >>> written = path_of_three.bfs(3, memory="16MiB").write("levels.csv")
+    >>> written.path, written.rows
+    (PosixPath('levels.csv'), 3)
     """
 
     path: Path

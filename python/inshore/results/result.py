@@ -243,7 +243,7 @@ class Result:
         shown = self._shown if facts is None else self._last.first
         parts = [] if shown is None else [html.first_rows(shown)]
         if facts is None:
-            more = "the first rows; table(), reader() and iteration continue this run, write(path) begins another"
+            more = "the first rows; table(), reader() and iteration continue this run, write(path) runs anew"
             return html.panel("Result", self._what, *parts, html.note(more))
         rows = self._count(facts)
         counted = html.count(rows, "row")

@@ -54,8 +54,8 @@ class FoundTables:
         found = [each for each in alike if is_table(scope[each])]
         if len(found) > 1:
             raise InputError(
-                f"the query names {name}, which may be the variable {found[0]} or {found[1]}: expected a name "
-                f'in quotes, FROM "{found[0]}"'
+                f"the query names {name}, which may be the variable {found[0]} or {found[1]}: expected a "
+                f'name in quotes, FROM "{found[0]}"'
             )
         return cast("ArrowStream", scope[found[0]]) if found else None
 

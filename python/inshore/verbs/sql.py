@@ -131,6 +131,6 @@ def _missing(name: str, tables: list[str], found: FoundTables, *, is_scanned: bo
     elif name in found.others:
         variable = f"{variable} (the variable {name} is a {found.others[name]})"
     return InputError(
-        f"there is no table called {name}: expected a table of tables={{...}}{known}, {variable}, or a file in "
-        f"quotes, FROM '{name}.parquet'"
+        f"there is no table called {name}: expected a table of tables={{...}}{known}, {variable}, or a file "
+        f"in quotes, FROM '{name}.parquet'"
     )

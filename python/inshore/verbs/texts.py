@@ -28,6 +28,13 @@ class SearchOptions(TypedDict, total=False):
     ``crlf``. Options of files: ``globs``, ``types``, ``types_not``, ``hidden``, ``no_ignore``, ``follow``,
     ``max_depth``, ``unpack``, ``text`` and ``errors``. Option of rows: ``max_count``. Options of the budget:
     ``memory`` and ``threads``. See `TextVerbs.search`.
+
+    Examples
+    --------
+    >>> _ = Path("notes.txt").write_text("Feed cat")
+    >>> options: inshore.SearchOptions = {"ignore_case": True, "memory": "16MiB"}
+    >>> inshore.search_count("feed", "notes.txt", **options).table()["count"].to_pylist()
+    [1]
     """
 
     fixed: bool
