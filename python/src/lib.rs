@@ -6,7 +6,7 @@
 //! come from a [`run::Run`]: a working thread, from which Python takes [`run::Batch`]es.
 //! [`operation::operate`] starts the run of any operation from its request in JSON, and [`contained`] runs a
 //! query in a child process; graphs start their own runs. The public part, with the docs, the types and all
-//! uses of `pyarrow`, is in `inshore/*.py`. Facts are passed as JSON text, rows as Arrow's C structures
+//! uses of `pyarrow`, is in `inshore/`. Facts are passed as JSON text, rows as Arrow's C structures
 //! without copies.
 //!
 //! - Long work uses [`job::run`] and [`run::start`]: a separate thread, the GIL released, and checks for

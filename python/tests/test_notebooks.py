@@ -177,6 +177,8 @@ def test_values_are_short_lines() -> None:
             "b": [b"\x00\xff" * 20, b"", None],
             "f": [1 / 3, 1e300, float("nan")],
             "l": [[1, 2], [], None],
+            "d": pa.array([10_000_000, 0, None], pa.date32()),
+            "s": pa.array([1, 1_000_000_000, None], pa.timestamp("ns")),
             **{f"c{number}": [True, False, None] for number in range(30)},
         }
     )

@@ -65,7 +65,7 @@ def first_rows(table: pa.Table) -> str:
     ]
     hidden = len(table.schema) - len(fields)
     more = [f'<th style="{_FAINT}">{count(hidden, "more column")}</th>'] if hidden > 0 else []
-    columns = [table.column(at).slice(0, ROWS_MAX).to_pylist() for at in range(len(fields))]
+    columns = [_values(table.column(at).slice(0, ROWS_MAX)) for at in range(len(fields))]
     end = ["<td>…</td>"] if hidden > 0 else []
     shown = min(table.num_rows, ROWS_MAX)
     lines = (_row([*(_value(column[at]) for column in columns), *end]) for at in range(shown))
@@ -91,6 +91,14 @@ def format_bytes(size: int) -> str:
     while value >= _UNIT and unit + 1 < len(_UNITS):
         value, unit = value / _UNIT, unit + 1
     return f"{value:.0f} {_UNITS[unit]}" if value.is_integer() else f"{value:.1f} {_UNITS[unit]}"
+
+
+def _values(column: pa.ChunkedArray[Any]) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):
+        # Python has no dates after the year 9999, and no nanoseconds.
+        return column.cast(pa.string()).to_pylist()
 
 
 def _table(head: str, lines: Iterable[str]) -> str:

@@ -364,9 +364,9 @@ class _FirstRows:
 
 
 def _copy(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a copy of all values of a batch, of any type."""
+    """Return a copy of all values of a batch, of any type, in memory that is just as large."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    with pa.ipc.open_stream(sink.getvalue()) as reader:
+    with pa.ipc.open_stream(sink.getvalue().to_pybytes()) as reader:
         return reader.read_next_batch()

@@ -106,9 +106,8 @@ class SqlVerbs(Target):
         fields = {"query": query, "text": list(text), "header": header}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            for name in missing if self._nodes is None else []:
-                if not _is_path(name):
-                    raise _missing(name, list(tables or {}), found, is_scanned=is_scanned)
+            if self._nodes is None:
+                _check_files(missing, list(tables or {}), found, is_scanned=is_scanned)
             files = enumerate(named.items())
             paths = [(name, inputs.paths(job, f"table-{number}.arrow")) for number, (name, inputs) in files]
             return self._start(job, "sql", fields, [], output, tables=paths)
@@ -117,20 +116,18 @@ class SqlVerbs(Target):
         return Result(what, lambda: self._store().job(memory, threads), start, counted="rows", is_query=True)
 
 
-def _is_path(name: str) -> bool:
-    """Tell whether a name in a query stands for files."""
-    return not _PATH_CHARACTERS.isdisjoint(name) or Path(name).exists()
-
-
-def _missing(name: str, tables: list[str], found: FoundTables, *, is_scanned: bool) -> InputError:
-    """Return the error for a name that stands for no table."""
-    known = f" (there are {', '.join(sorted(tables))})" if tables else ""
-    variable = "a variable with a data frame, an Arrow table or reader, or a result"
-    if not is_scanned:
-        variable = f"replacement_scans=True for {variable}"
-    elif name in found.others:
-        variable = f"{variable} (the variable {name} is a {found.others[name]})"
-    return InputError(
-        f"there is no table called {name}: expected a table of tables={{...}}{known}, {variable}, or a file "
-        f"in quotes, FROM '{name}.parquet'"
-    )
+def _check_files(names: list[str], tables: list[str], found: FoundTables, *, is_scanned: bool) -> None:
+    """Raise an exception for the first name that cannot stand for files either."""
+    for name in names:
+        if not _PATH_CHARACTERS.isdisjoint(name) or Path(name).exists():
+            continue
+        known = f" (there are {', '.join(sorted(tables))})" if tables else ""
+        variable = "a variable with a data frame, an Arrow table or reader, or a result"
+        if not is_scanned:
+            variable = f"replacement_scans=True for {variable}"
+        elif name in found.others:
+            variable = f"{variable} (the variable {name} is a {found.others[name]})"
+        raise InputError(
+            f"there is no table called {name}: expected a table of tables={{...}}{known}, {variable}, or a file "
+            f"in quotes, FROM '{name}.parquet'"
+        )
