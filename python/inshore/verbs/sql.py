@@ -128,6 +128,6 @@ def _check_files(names: list[str], tables: list[str], found: FoundTables, *, is_
         elif name in found.others:
             variable = f"{variable} (the variable {name} is a {found.others[name]})"
         raise InputError(
-            f"there is no table called {name}: expected a table of tables={{...}}{known}, {variable}, or a file "
-            f"in quotes, FROM '{name}.parquet'"
+            f"there is no table called {name}: expected a table of tables={{...}}{known}, {variable}, or a "
+            f"file in quotes, FROM '{name}.parquet'"
         )
