@@ -207,6 +207,9 @@ class Counters:
     def progress(self) -> tuple[str, str, int, int]:
         return self.state
 
+    def report(self) -> str:
+        return '{"bytes_read": 3145728, "bytes_written": 0}'
+
 
 class Drawn:
     """A place for bars that keeps what was drawn."""
@@ -242,6 +245,7 @@ def test_a_bar_is_drawn_while_a_thread_waits(monkeypatch: pytest.MonkeyPatch) ->
         with watch.waiting():
             wait_for(lambda: drawn.states)
             assert (drawn.states[-1].phase, drawn.states[-1].part) == ("running", None)
+            assert drawn.states[-1].pace.endswith(" s, read 3 MiB")
             job.state = ("reading", "bytes", 1 << 20, 4 << 20)
             wait_for(lambda: drawn.states[-1].phase == "reading")
             assert drawn.states[-1].part == 0.25

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextvars
 import html
+import json
 import shutil
 import sys
 import threading
@@ -32,6 +33,8 @@ _DELAY_SECONDS = 0.5
 
 _BAR_CHARACTERS = 20
 _PHASE_CHARACTERS = 20
+_TRANSFERS = (("read", "read"), ("wrote", "written"))
+
 # A job's title in a notebook.
 _TITLE_CHARACTERS = 100
 
@@ -44,8 +47,9 @@ def show_progress(shown: bool | None = True) -> None:
 
     A bar names the job's phase, the work done, the rate and the remaining time. It appears below the cell of
     a notebook, or as one line on standard error, which is erased when the job ends. Ctrl-C, or the button
-    that interrupts a notebook, stops the job as without a bar. A query has no phases: the bar then shows the
-    time. The cost is one thread for each drawn job, which reads counters ten times a second.
+    that interrupts a notebook, stops the job as without a bar. A query has no phases: its bar shows the time
+    and the bytes that were read from the store and written to it. The cost is one thread for each drawn job,
+    which reads counters ten times a second.
 
     Parameters
     ----------
@@ -151,7 +155,11 @@ class Watch:
         phase, unit, done, total = self._job.progress()
         now = time.monotonic()
         if not phase:
-            return State("running", None, _duration(now - self._begun))
+            # The process of a query tells its transfers, but no phase.
+            report = json.loads(self._job.report())
+            transfers = ((verb, report[f"bytes_{name}"]) for verb, name in _TRANSFERS)
+            told = [f"{verb} {format_bytes(size)}" for verb, size in transfers if size]
+            return State("running", None, ", ".join([_duration(now - self._begun), *told]))
         if phase != self._phase[0]:
             self._phase = (phase, now, done)
         _, seen, done_when_seen = self._phase
