@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -97,15 +98,17 @@ def test_a_short_answer_is_shown_and_runs_once(begun: list[str]) -> None:
 
 def test_the_rows_after_the_shown_ones_come_from_the_same_run(store: inshore.Store, begun: list[str]) -> None:
     graph = store.generate_kronecker(scale=15, edge_factor=4, name="kron")
+    sort = store.sort(pa.table({"n": range(300_000)}), by="n", memory="16MiB")
     results = [
         graph.components(memory="16MiB"),
-        store.sort(pa.table({"n": range(300_000)}), by="n", memory="16MiB"),
+        sort,
         store.sql("SELECT value AS n FROM generate_series(1, 300000)", memory="32MiB"),
     ]
     for number, result in enumerate(results, start=1):
         text = shown(result)
-        assert "the first rows" in text
-        assert "not run yet" in repr(result)
+        # The number of rows of a sort is known with its first row.
+        assert ("10 of 300,000 rows" if result is sort else "the first rows; table()") in text
+        assert shown(result) == text
         assert len(begun) == number
         assert len(result.table()) == (1 << 15 if number == 1 else 300_000)
         assert len(begun) == number
@@ -355,7 +358,8 @@ def test_ctrl_c_stops_a_job_whose_bar_is_drawn(store: inshore.Store, terminal: t
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=writes, text=True) as process:
         try:
             seen = b""
-            while b"%" not in seen:
+            while b"\x1b[K" not in seen:
+                assert select.select([reads], [], [], PATIENCE)[0]
                 seen += os.read(reads, 1000)
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=PATIENCE)
