@@ -25,8 +25,6 @@ mod error;
 mod files;
 mod graph;
 mod job;
-#[cfg(feature = "sql")]
-mod names;
 #[cfg(feature = "nodes")]
 mod nodes;
 #[cfg(any(feature = "records", feature = "text"))]
@@ -51,15 +49,15 @@ mod _native {
     #[cfg(feature = "sql")]
     #[pymodule_export]
     use super::contained::work_apart;
-    #[cfg(feature = "sql")]
-    #[pymodule_export]
-    use super::names::table_names;
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};
     #[cfg(any(feature = "records", feature = "text"))]
     #[pymodule_export]
     use super::operation::operate;
+    #[cfg(feature = "sql")]
+    #[pymodule_export]
+    use super::sql::table_names;
     #[pymodule_export]
     use super::{
         files::{File, Files, Writer},
