@@ -175,7 +175,7 @@ class Nodes(Verbs):
         >>> with inshore.serve(store) as agent:
         ...     nodes = inshore.connect(agent.address)
         ...     _ = nodes.put("notes.txt", memory="32MiB")
-        ...     [(file["name"], file["bytes"]) for file in nodes.ls()]
+        ...     [(file["name"], file["bytes"]) for file in nodes.ls() if file["kind"] == "bytes"]
         [('store:notes.txt', 18)]
         """
         with _native.Job.plain("32MiB", 1) as job:
@@ -397,9 +397,9 @@ class Agent:
 
     Examples
     --------
-    >>> with inshore.serve(store) as agent:
-    ...     inshore.connect(agent.address).ls()
-    []
+    >>> with inshore.serve(store, name="attic") as agent:
+    ...     [inshore.connect(agent.address).status()[0]["status"]["name"], agent]
+    ['attic', <inshore.Agent at 127.0.0.1:...>]
     """
 
     def __init__(self, native: _native.Agent) -> None:

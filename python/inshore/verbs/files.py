@@ -33,7 +33,7 @@ class Packed:
     Examples
     --------
     >>> _ = Path("log.txt").write_text("all is well\n" * 1000)
-    >>> packed = inshore.compress("log.txt", memory="16MiB")
+    >>> packed = inshore.compress("log.txt", memory="48MiB")
     >>> packed.bytes_in, packed.bytes_out < 100
     (12000, True)
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,9 @@ from inshore.verbs.target import Target
 
 # A name with one of these is a path, a pattern of paths or a dataset of a store.
 _PATH_CHARACTERS = frozenset("/.*:")
+
+# The begin of a statement that only reads tables; other statements have errors of their own.
+_READS = re.compile(r"[\s(]*(select|with|from|explain|values)\b", re.IGNORECASE)
 
 
 class SqlVerbs(Target):
@@ -106,7 +110,7 @@ class SqlVerbs(Target):
         fields = {"query": query, "text": list(text), "header": header}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            if self._nodes is None:
+            if self._nodes is None and _READS.match(query):
                 _check_files(missing, list(tables or {}), found, is_scanned=is_scanned)
             files = enumerate(named.items())
             paths = [(name, inputs.paths(job, f"table-{number}.arrow")) for number, (name, inputs) in files]
