@@ -175,7 +175,7 @@ class Nodes(Verbs):
         >>> with inshore.serve(store) as agent:
         ...     nodes = inshore.connect(agent.address)
         ...     _ = nodes.put("notes.txt", memory="32MiB")
-        ...     [(file["name"], file["bytes"]) for file in nodes.ls() if file["kind"] == "bytes"]
+        ...     [(file["name"], file["bytes"]) for file in nodes.ls() if "path" not in file["name"]]
         [('store:notes.txt', 18)]
         """
         with _native.Job.plain("32MiB", 1) as job:

@@ -45,7 +45,10 @@ def facts(values: Mapping[str, object]) -> str:
     >>> facts({"edges": 2})
     '<table class="dataframe"><tbody><tr><th style="...">edges</th><td style="...">2</td></tr>...'
     """
-    lines = (_row([_cell("th", name, is_right=False), _value(value)]) for name, value in values.items())
+    lines = (
+        _row([_cell("th", name, is_right=False), _cell("td", _shown(value), is_right=False)])
+        for name, value in values.items()
+    )
     return _table("", lines)
 
 

@@ -116,7 +116,7 @@ class SqlVerbs(Target):
             paths = [(name, inputs.paths(job, f"table-{number}.arrow")) for number, (name, inputs) in files]
             return self._start(job, "sql", fields, [], output, tables=paths)
 
-        what = f"{query!r} in {self!r}"
+        what = f"{' '.join(query.split())!r} in {self!r}"
         return Result(what, lambda: self._store().job(memory, threads), start, counted="rows", is_query=True)
 
 
