@@ -7,7 +7,7 @@ Makes the kernels scan, search and words of `sdk/rust` with `inshore kernel new`
 and a text that then lies in the page cache; runs each kernel both ways in turn, --repeat times, and prints the best GB/s of
 each, the ratio, the most memory (of the command and of its largest instance) and the processor seconds. Answers are compared.
 
-`native_kernels` is built by `cargo build --release -p inshore-neardata --example native_kernels`. Where a second size of
+`native_kernels` is built by `cargo build --release -p inshore-kernel --example native_kernels`. Where a second size of
 blocks is named, native code runs with both, and the better one counts.
 """
 

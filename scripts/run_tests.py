@@ -30,7 +30,7 @@ FIRST = [
     "inshore-sql",
     "inshore-graph",
     "inshore-sortreduce",
-    "inshore-neardata",
+    "inshore-nodes",
 ]
 
 

@@ -4,8 +4,8 @@
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     match bytes.first() {
-        Some(0..128) => inshore_neardata::fuzzing::message(bytes),
-        Some(_) => inshore_neardata::fuzzing::answers(&bytes[1..]),
+        Some(0..128) => inshore_nodes::fuzzing::message(bytes),
+        Some(_) => inshore_nodes::fuzzing::answers(&bytes[1..]),
         None => {}
     }
 });

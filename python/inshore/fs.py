@@ -251,7 +251,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if mode == "rb":
             return InshoreReader(self, path, self._native_file(path), block_size)
         if mode not in {"wb", "xb"}:
-            raise InputError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb', since datasets never change")
+            raise InputError(f"mode is {mode!r}: expected 'rb', 'wb' or 'xb', since datasets are immutable")
         with _as_file_errors(path):
             return InshoreWriter(path, self._job().create(path), publish=autocommit)
 
@@ -309,7 +309,7 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
             name = self._strip_protocol(each)
             info = self.info(name)
             if not name or "/" in name:
-                raise PermissionError(errno.EPERM, "only a dataset as a whole can be removed", name)
+                raise PermissionError(errno.EPERM, "a file of a dataset cannot be removed", name)
             if info["type"] == "directory" and not recursive:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
             with _as_file_errors(name):

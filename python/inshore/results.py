@@ -260,13 +260,13 @@ class Result:
 
     def _ended(self) -> dict[str, Any]:
         if self._facts is None:
-            raise InputError(f"{self._what}: nothing has run yet: expected a call of table, write or another")
+            raise InputError(f"{self._what}: the result has not run yet: call table() or write(path)")
         return self._facts
 
     def _stream(self) -> Generator[Any]:
         """Run, and yield the columns and then batches of rows."""
         if self._gives == "bytes":
-            raise InputError(f"{self._what}: this is no table: expected write(path)")
+            raise InputError(f"{self._what}: the result is not a table: call write(path)")
         with self._job() as job:
             if self._gives == "rows":
                 run = self._start(job, None)

@@ -93,7 +93,7 @@ class Store(Here):
         2
         >>> store.graph("web")
         Traceback (most recent call last):
-        inshore.errors.NotFoundError: there is no "web" in ...
+        inshore.errors.NotFoundError: there is no dataset "web" in ...
         """
         return Graph(self._native, self._native.graph(name))
 

@@ -61,9 +61,9 @@ class Target:
         """Return the result of an operation whose inputs are files or Arrow data."""
         if inputs is not None and inputs.is_data:
             if fields.get("resume"):
-                raise InputError("expected files to resume with: Arrow data cannot be had again")
+                raise InputError("expected files to resume with: Arrow data cannot be read twice")
             if self._nodes is not None:
-                raise InputError(f"operation `{operation}`: Arrow data does not go with nodes: put a file")
+                raise InputError(f"operation `{operation}`: nodes cannot read Arrow data: put a file")
 
         def job() -> _native.Job:
             return self._job_for(inputs, budget) if operation == "search" else self._store().job(*budget)

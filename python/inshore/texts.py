@@ -327,7 +327,7 @@ class TextVerbs(Target):
             labelled = [(Path(path).name.split(".")[0], path) for path in listed(samples, "samples")]
         for label, path in labelled:
             if not label:
-                raise InputError(f"{path}: its name says no label: expected a dict of labels and files")
+                raise InputError(f"{path}: the file name has no label: expected a dict of labels and files")
         if not 1 <= grams <= _GRAMS_MAX:
             raise InputError(f"grams is {grams}: expected 1 to {_GRAMS_MAX}")
         fields = {"name": name, "labels": [label for label, _ in labelled], "grams": grams}

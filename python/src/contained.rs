@@ -21,7 +21,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore::{
     apart,
-    neardata::{Failure, Reply, Task, Work},
+    kernel::{Failure, Reply, Task, Work},
     ops::{
         self, Beside, Request, Rows, Target,
         verbs::{NamedTable, Sql},
@@ -139,7 +139,7 @@ pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
     let own = own.filter(|path| !is_frozen && !path.as_os_str().is_empty());
     let Some(program) = env::var_os(INTERPRETER).map(PathBuf::from).or(own) else {
         let what = format!(
-            "this program is no Python that could be started once more for a query: {INTERPRETER} has to name one, of the same version"
+            "this program is not a Python interpreter, which a query needs for its child process: set {INTERPRETER} to an interpreter of the same version"
         );
         return Err(Raised::other(what).raise());
     };

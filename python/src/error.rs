@@ -1,14 +1,14 @@
 //! Maps Rust's errors to Python's exceptions, and parses arguments.
 
 #[cfg(feature = "nodes")]
-use inshore::neardata::nodes;
+use inshore::nodes;
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore::ops;
 #[cfg(feature = "sql")]
 use inshore::sql;
 use inshore::{graph, sortreduce, store, tables};
 #[cfg(feature = "text")]
-use inshore::{kernels, neardata};
+use inshore::{kernel, kernels};
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 use serde::{Deserialize, Serialize};
 
@@ -241,19 +241,19 @@ impl Tells for kernels::Error {
     fn message(&self) -> String {
         match self {
             kernels::Error::Exists { .. } => format!("{self}: force=True replaces it"),
-            kernels::Error::UnknownEnding { .. } => format!("{self}: say with output what to write"),
+            kernels::Error::UnknownEnding { .. } => format!("{self}: pass output"),
             _ => self.to_string(),
         }
     }
 }
 
 #[cfg(feature = "text")]
-impl Tells for neardata::Error {
+impl Tells for kernel::Error {
     fn told(&self) -> Told {
         let stream = match self {
-            neardata::Error::Store(error) => return error.told(),
-            neardata::Error::LineTooLong { .. } => return (Kind::Budget, None),
-            neardata::Error::Stream(error) => error,
+            kernel::Error::Store(error) => return error.told(),
+            kernel::Error::LineTooLong { .. } => return (Kind::Budget, None),
+            kernel::Error::Stream(error) => error,
             _ => return (Kind::Inshore, None),
         };
         // The error of a stream has the type of the library that reads the stream.
@@ -310,7 +310,7 @@ impl Tells for ops::Error {
             #[cfg(feature = "text")]
             ops::Error::Kernel(error) => error.message(),
             ops::Error::OneOutput { inputs, .. } => {
-                format!("output is one file, and {inputs} are given: expected one")
+                format!("output is one file, and {inputs} inputs are given: expected one")
             }
             _ => self.to_string(),
         }

@@ -44,7 +44,7 @@ impl Job {
     /// Returns the job on a store.
     pub(crate) fn get(&self) -> PyResult<store::Job> {
         let job = self.execution()?.job().cloned();
-        job.ok_or_else(|| PyTypeError::new_err("a job without a store: expected one that a store started"))
+        job.ok_or_else(|| PyTypeError::new_err("the job has no store: expected a job that a store started"))
     }
 
     /// Returns the context of the job, which needs no store.

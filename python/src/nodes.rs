@@ -12,13 +12,11 @@ use std::{
 };
 
 use inshore::{
+    kernel::{Contents, Error as ReadError, Event, Next},
     kernels,
-    neardata::{
-        Contents, Error as ReadError, Event, Next,
-        nodes::{
-            AgentConfig, By, ClientConfig, Error, LoadOptions, NodeStatus, Nodes as Named, Pointers,
-            RunOptions, Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
-        },
+    nodes::{
+        AgentConfig, By, ClientConfig, Error, LoadOptions, NodeStatus, Nodes as Named, Pointers, RunOptions,
+        Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
     },
     ops::{self, OnNodes, Target, wholes},
     spreading::{cuts, record_lines, separator},
@@ -101,7 +99,7 @@ pub(crate) fn serve(
 ) -> PyResult<Agent> {
     let bad = |_| Error::Address {
         address: listen.to_string(),
-        what: "this is no address to listen at: it is NUMBER:PORT".to_string(),
+        what: "this is not an address to listen on: expected IP:PORT".to_string(),
     };
     let address: SocketAddr = listen.parse().map_err(bad).map_err(to_python)?;
     let slots = match whole::<u32>("slots", slots)? {
@@ -119,7 +117,7 @@ pub(crate) fn serve(
     let serving = py.detach(|| {
         let credentials = credentials.map(|path| read_credentials(&file(path))).transpose()?;
         let config = AgentConfig { slots, credentials, ..habits };
-        inshore::neardata::nodes::Agent::new(store, works, config).serve(address)
+        inshore::nodes::Agent::new(store, works, config).serve(address)
     });
     let serving = serving.map_err(to_python)?;
     Ok(Agent { address: serving.address(), serving: Mutex::new(Some(serving)) })
@@ -295,7 +293,7 @@ impl Nodes {
             let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
             let [only] = &wholes[..] else {
                 let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-                let what = format!("it is several files: {}", titles.join(", "));
+                let what = format!("the dataset has several files: {}", titles.join(", "));
                 return Err(Error::Incomplete { name, what }.into());
             };
             Ok::<_, ops::Error>(copy(job, nodes, only, &path, &options)?)
@@ -329,7 +327,7 @@ impl Nodes {
             let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
             match &wholes[..] {
                 [only] => Ok::<_, ops::Error>(nodes.traverse(job, only, &starts, &options)?),
-                _ => Err(Error::Pages { name, what: "it is several files".to_string() }.into()),
+                _ => Err(Error::Pages { name, what: "the dataset has several files".to_string() }.into()),
             }
         })?;
         to_json(&done)
@@ -364,7 +362,7 @@ fn copy(
     writer.flush().map_err(kernels::Error::Write)?;
     drop(writer);
     if bytes != only.bytes() {
-        let what = format!("{bytes} bytes came of {}", only.bytes());
+        let what = format!("received {bytes} bytes, expected {}", only.bytes());
         let error = Error::Incomplete { name: only.title.clone(), what };
         return Err(ReadError::Stream(Box::new(error)).into());
     }

@@ -7,7 +7,7 @@ use arrow_schema::SchemaRef;
 use inshore::{
     apart::run_apart,
     contained::{limits, told},
-    neardata::{Failure, Reply},
+    kernel::{Failure, Reply},
     sandbox::{ApartEnd, Helper, WorkerEnd},
     store::{self, Budget},
 };
@@ -83,8 +83,7 @@ fn ask(job: &store::Job, helper: &Helper, asked: Asked, out: &mut Out) -> Result
     let mut passing = Passing { out, budget: job.budget() };
     let end = run_apart(helper, limits, job, KIND, json!(asked), &mut passing);
     let end = end.map_err(|failure| raised(failure, job.budget().memory_bytes()))?;
-    let unexpected =
-        |error| Raised::other(format!("the query's process ended with other words than expected: {error}"));
+    let unexpected = |error| Raised::other(format!("the query's process sent an invalid result: {error}"));
     match serde_json::from_value(end).map_err(unexpected)? {
         End::Done { summary, report } => {
             // The other counters are those of this process.
@@ -108,7 +107,7 @@ fn raised(failure: Failure, budget_bytes: u64) -> Raised {
     match failure.downcast::<ApartEnd>() {
         Ok(end) => match end.end() {
             WorkerEnd::TooLarge(doing) => {
-                let doing = if doing.is_empty() { "handing over the rows" } else { doing };
+                let doing = if doing.is_empty() { "reading the rows" } else { doing };
                 Raised::budget(told(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
             }
             WorkerEnd::Exited(_) => Raised::other(format!("the query failed: {end}")),

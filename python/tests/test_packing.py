@@ -62,7 +62,7 @@ def test_nothing_is_lost_or_replaced_unasked(file: Path, tmp_path: Path) -> None
     assert (tmp_path / "data.bin.zst").read_text() == "kept"
     with pytest.raises(inshore.InputError, match="compressed already"):
         inshore.compress(tmp_path / "data.bin.zst")
-    with pytest.raises(inshore.InputError, match="say with output"):
+    with pytest.raises(inshore.InputError, match="pass output"):
         inshore.decompress(file)
     with pytest.raises(inshore.InputError, match="`zip`, expected one of `gzip`, `bzip2`, `zstd`, `lz4`"):
         inshore.compress(file, format="zip")

@@ -137,7 +137,7 @@ def test_lines_may_be_bytes_packed_and_binary(tmp_path: Path) -> None:
     (tmp_path / "zeros").write_bytes(b"fox\n" + bytes(8 << 20))
     found = inshore.search("fox", tmp_path / "zeros", memory="16MiB").table()
     assert found["line"].to_pylist() == []
-    with pytest.raises(inshore.BudgetError, match="a line that begins at byte 4"):
+    with pytest.raises(inshore.BudgetError, match="the line at byte 4"):
         inshore.search("fox", tmp_path / "zeros", text=True, memory="16MiB").table()
 
 

@@ -28,7 +28,7 @@ use parse::absent;
 use report::failure;
 use verbs::*;
 
-/// Enforces the memory limit of queries, which is exact for large allocations.
+/// This allocator enforces the memory limit of queries, which is exact for large allocations.
 #[cfg(feature = "sql")]
 #[global_allocator]
 static ALLOCATOR: inshore::sandbox::LimitedAllocator = inshore::sandbox::LimitedAllocator;
@@ -64,7 +64,7 @@ fn quiet_caught_panics() {
     }));
 }
 
-/// Runs one command, and names the deadline if the command was stopped at it.
+/// Runs one command; if the deadline stopped the command, the error names the deadline.
 fn run_to_deadline(cli: Cli) -> anyhow::Result<bool> {
     let deadline = cli.everywhere.deadline;
     run(cli).map_err(|error| failure::at_deadline(error, deadline))
@@ -176,7 +176,7 @@ fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
     Ok(true)
 }
 
-/// Runs a command that works on a store that is there.
+/// Runs a command on an existing store.
 fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
     match command {
         StoreCommand::Stat { name } => store::stat(session, &name)?,

@@ -24,7 +24,7 @@ fn closed_cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
 fn is_over(command: Run, seconds: f64) -> Said {
     let began = Instant::now();
     let said = command.exits(2);
-    assert!(said.stderr.contains(&format!("the deadline of {seconds} s is over")), "{}", said.stderr);
+    assert!(said.stderr.contains(&format!("the deadline of {seconds} s has passed")), "{}", said.stderr);
     assert!(began.elapsed() >= Duration::from_secs_f64(seconds), "{:?}", began.elapsed());
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     said
@@ -113,7 +113,10 @@ fn input_that_does_not_come_is_not_waited_for_beyond_the_deadline() {
     let pipe = child.stdin.take();
     let output = child.wait_with_output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && stderr.contains("the deadline of 0.5 s is over"), "{stderr}");
+    assert!(
+        output.status.code() == Some(2) && stderr.contains("the deadline of 0.5 s has passed"),
+        "{stderr}"
+    );
     drop(pipe);
 }
 

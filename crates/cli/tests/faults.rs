@@ -383,7 +383,7 @@ fn a_full_queue_refuses_with_the_reason() {
     let began = Instant::now();
     // The queue may have room soon: the client retries until the deadline.
     let said = folder.run(&format!("search ERROR store:web.log --node {named} --deadline 2")).exits(2);
-    let is_told = said.stderr.contains("its queue is full: 1 tasks run and 1 wait");
+    let is_told = said.stderr.contains("the queue is full: 1 tasks run and 1 wait");
     assert!(is_told || said.stderr.contains("deadline"), "{}", said.stderr);
     assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     for mut client in clients {

@@ -126,8 +126,8 @@ fn rm_removes_what_is_there_and_names_what_is_not() {
     folder.run("graph rm c").ok();
     let said = folder.run("graph rm a nothing b nobody").exits(2);
     let lines: Vec<&str> = said.stderr.lines().collect();
-    assert!(lines[0].starts_with("inshore: there is no \"nothing\" in "), "{said:?}");
-    assert!(lines[1].starts_with("inshore: there is no \"nobody\" in "), "{said:?}");
+    assert!(lines[0].starts_with("inshore: there is no dataset \"nothing\" in "), "{said:?}");
+    assert!(lines[1].starts_with("inshore: there is no dataset \"nobody\" in "), "{said:?}");
     assert_eq!(folder.graphs(), [""; 0]);
     assert!(folder.scratch().is_empty());
 }

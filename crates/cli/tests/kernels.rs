@@ -159,7 +159,7 @@ fn results_are_the_same_here_and_on_nodes_whatever_memory_and_threads() {
             "kernel run count.wasm store:big.txt --node {named} --output o --counters c.json --explain"
         ))
         .ok();
-    assert!(said.stderr.contains("came here") && said.stderr.contains("contained by"), "{}", said.stderr);
+    assert!(said.stderr.contains("sent here") && said.stderr.contains("contained by"), "{}", said.stderr);
     let counters: serde_json::Value = serde_json::from_str(&folder.read("c.json")).unwrap();
     let moved = counters["summary"]["bytes_moved"].as_u64().unwrap();
     assert!(moved < 100_000, "{moved} bytes for a count");
@@ -247,7 +247,7 @@ fn hostile() -> Vec<(&'static str, Vec<u8>, &'static str)> {
         ("garbage", module(&format!("{BLOCK} (i32.const 0)) {garbage}")), "-7"),
         ("abi", wat::parse_str(abi).unwrap(), "inshore_a"),
         ("imports", wat::parse_str(imports).unwrap(), "fd_write"),
-        ("no-module", b"#!/bin/sh\n".to_vec(), "not a WebAssembly kernel"),
+        ("no-module", b"#!/bin/sh\n".to_vec(), "not a kernel for Inshore"),
     ]
 }
 
@@ -309,9 +309,9 @@ fn a_new_kernel_is_a_folder_that_is_never_overwritten() {
     folder.run("kernel new hits").ok();
     assert!(folder.read("hits/src/lib.rs").contains("memmem"));
     assert!(folder.read("hits/README.md").contains("inshore kernel build hits"));
-    assert!(folder.read("hits/inshore-kernel/src/lib.rs").contains("trait Kernel"));
+    assert!(folder.read("hits/inshore-sdk/src/lib.rs").contains("trait Kernel"));
     let said = folder.run("kernel new hits --language c").exits(2);
-    assert!(said.stderr.contains("there already"), "{}", said.stderr);
+    assert!(said.stderr.contains("exists already"), "{}", said.stderr);
     folder.run("kernel new --language c --from words sub/w").ok();
     assert!(folder.read("sub/w/kernel.c").contains("inshore_merge"));
     let said = folder.run("kernel new 1bad").exits(2);

@@ -97,7 +97,7 @@ fn k_mers_on_nodes_make_the_same_table_as_here() {
     let there = folder.run(&words).ok();
     assert_eq!(there.stdout, folder.run("count kmers reads.fq -o -").ok().stdout);
     let said = folder.run(&format!("count kmers store:reads.fq -o x.csv --explain --node {named}")).ok();
-    assert!(said.stderr.contains("came here") && said.stderr.contains("runs"), "{}", said.stderr);
+    assert!(said.stderr.contains("sent here") && said.stderr.contains("runs"), "{}", said.stderr);
 }
 
 #[test]
@@ -117,14 +117,14 @@ fn what_nodes_cannot_count_is_refused_and_leaves_nothing() {
     folder.write("reads.txt", reads());
     put("reads.txt");
     for (words, expected) in [
-        ("store:reads.fq --resume", "--resume does not go with --node"),
-        ("store:reads.fq --json -o -", "both want standard output"),
+        ("store:reads.fq --resume", "--resume does not work with --node"),
+        ("store:reads.fq --json -o -", "both use standard output"),
         ("store:packed.fq.gz", "compressed as a whole, so no node can read its piece: load it decompressed"),
         ("store:reads.txt", "under a name that ends with .fastq"),
         ("store:table.csv", "expected '>' of FASTA or '@' of FASTQ, got 'a,b'"),
         ("store:records", "its pieces end with records of 100 bytes"),
         ("store:reads.fq -k 33 --codes", "expected a k up to 32"),
-        ("store:none.fq", "on none of the nodes"),
+        ("store:none.fq", "not found on any of the nodes"),
         ("store:reads.fq --node-memory 4MiB", "counting k-mers"),
     ] {
         let output = if words.contains("-o") { "" } else { "-o out.parquet" };

@@ -78,7 +78,10 @@ fn what_goes_wrong_is_told() {
     let told = |words: &str| folder.run(words).exits(2).stderr;
     assert!(told("language train en.sample.txt --name few").contains("\"few\" exists already"));
     assert!(told("language train missing.txt --name x").contains("missing.txt: cannot open"));
-    assert!(told("language identify --profiles nothing en.sample.txt").contains("there is no \"nothing\""));
+    assert!(
+        told("language identify --profiles nothing en.sample.txt")
+            .contains("there is no dataset \"nothing\"")
+    );
     folder.run("store put en.sample.txt --name bytes --quiet").ok();
     assert!(
         told("language identify --profiles bytes en.sample.txt")

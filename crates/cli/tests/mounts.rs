@@ -432,7 +432,7 @@ fn only_an_empty_folder_is_a_mountpoint() {
     for (words, told) in [
         ("missing", "missing: no such folder"),
         ("file", "file: not a folder"),
-        ("full", "full: not empty, it has \"thesis.tex\""),
+        ("full", "full: the folder is not empty (it has \"thesis.tex\")"),
         ("empty --memory 7MiB", "the smallest budget that works is 8 MiB"),
     ] {
         // Without /dev/fuse the budget is not checked.

@@ -56,7 +56,7 @@ fn lines_and_records_are_sorted_on_nodes_as_they_are_here() {
     }
     let said = folder.run(&format!("sort store:lines -o out --node {named} --explain")).ok();
     assert!(said.stderr.contains("600000 lines, 14.2 MiB, written to out"), "{}", said.stderr);
-    assert!(said.stderr.contains("came here"), "{}", said.stderr);
+    assert!(said.stderr.contains("sent here"), "{}", said.stderr);
     let piped = folder.run(&format!("sort store:lines -u -o - --node {named} --quiet")).ok();
     folder.run("sort lines -u -o u --quiet").ok();
     assert!(piped.stdout == folder.read("u"));
@@ -96,7 +96,7 @@ fn tables_are_sorted_on_nodes_as_they_are_here() {
     let said = folder.run(&format!("{sort} --key 1")).exits(2).stderr;
     assert!(said.contains("expected the names of columns"), "{said}");
     let said = folder.run(&format!("{sort} --key column_1 --header no")).exits(2).stderr;
-    assert!(said.contains("columns without names are not read on nodes"), "{said}");
+    assert!(said.contains("nodes need names of columns"), "{said}");
     folder.run(&format!("{sort} --key 1 --header yes")).ok();
     assert_eq!(folder.read("none.csv"), "1,2\n3,4\n");
 }
@@ -174,19 +174,19 @@ fn what_cannot_be_sorted_on_nodes_is_refused() {
         folder.run(&format!("store put {file} --node {named} {words} --quiet")).ok();
     }
     for (words, expected) in [
-        ("store:lines --resume", "--resume does not go with --node"),
+        ("store:lines --resume", "--resume does not work with --node"),
         ("store:lines --record 2", "load it again with store put --record 2"),
         ("store:hundreds", "records of 100 bytes"),
         ("store:hundreds --record 7", "do not end with records of 7 bytes"),
         ("store:lines.gz --record 2", "its name says that it is compressed"),
         ("store:packed", "compressed as a whole"),
         ("store:packed.csv --key a", "compressed as a whole"),
-        ("store:sales.parquet", "name them with --key"),
+        ("store:sales.parquet", "give them with --key"),
         ("store:sales.parquet --record 4", "do not end with records of 4 bytes"),
         ("store:sales.parquet --key nome", "'nome'"),
-        ("store:table.csv store:other.csv --key a", "its columns are not those of the first file"),
-        ("store:nothing", "on none of the nodes"),
-        ("store:lines -o -  --json", "both want standard output"),
+        ("store:table.csv store:other.csv --key a", "its columns differ from those of the first file"),
+        ("store:nothing", "not found on any of the nodes"),
+        ("store:lines -o -  --json", "both use standard output"),
         ("store:lines --node-memory 4MiB", "sorting cannot work in 4 MiB"),
         ("store:lines --memory 1MiB", "answers of nodes"),
     ] {

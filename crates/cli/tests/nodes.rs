@@ -126,7 +126,7 @@ fn a_search_on_nodes_prints_what_one_here_prints() {
     let counting =
         format!("search ERROR store:web.log --node {named} -c --counters c.json --explain --only-nodes");
     let said = folder.run(&counting).ok();
-    assert!(said.stderr.contains("read") && said.stderr.contains("came here"), "{}", said.stderr);
+    assert!(said.stderr.contains("read") && said.stderr.contains("sent here"), "{}", said.stderr);
     let counters: serde_json::Value = serde_json::from_str(&folder.read("c.json")).unwrap();
     let nodes = counters["summary"]["nodes"].as_array().unwrap();
     let read: u64 = nodes.iter().map(|node| node["bytes_read"].as_u64().unwrap()).sum();
@@ -163,7 +163,7 @@ fn what_was_put_on_nodes_comes_back_and_goes() {
     assert!(said.stderr.contains("blob"), "{}", said.stderr);
     folder.run(&format!("store rm blob --node {named}")).ok();
     let said = folder.run(&format!("store get blob --node {named}")).exits(2);
-    assert!(said.stderr.contains("on none of the nodes"), "{}", said.stderr);
+    assert!(said.stderr.contains("not found on any of the nodes"), "{}", said.stderr);
     let said = folder.run(&format!("store put - --name piped --node {named} --quiet")).stdin("a\nb\n").ok();
     assert_eq!(said.stderr, "");
     assert_eq!(folder.run(&format!("store get piped --node {named} --quiet")).ok().stdout, "a\nb\n");
@@ -202,7 +202,7 @@ fn checksums_decompressed_files_and_profiles_of_nodes_are_those_of_here() {
     let said = folder.run(&format!("decompress store:web.log.gz --node {named}")).exits(2);
     assert!(said.stderr.contains("web.log: it exists already: --force replaces it"), "{}", said.stderr);
     let said = folder.run(&format!("decompress store:web.log.gz --rm --node {named}")).exits(2);
-    assert!(said.stderr.contains("--rm does not go with --node"), "{}", said.stderr);
+    assert!(said.stderr.contains("--rm does not work with --node"), "{}", said.stderr);
     let said = folder.run(&format!("decompress store:web.log -o none --node {named}")).exits(2);
     assert!(said.stderr.contains("store:web.log"), "{}", said.stderr);
 
@@ -289,7 +289,7 @@ fn credentials_that_end_soon_are_told_and_warned_of() {
     let status = |words: &str| folder.run(&format!("node status --node {address} {words}")).ok();
     let said = status("--credentials keys/client-soon.json");
     let ends = token["exp"].as_str().unwrap();
-    let renewal = "`inshore node credentials DIR --for-client soon --rights read,run` makes a new one";
+    let renewal = "`inshore node credentials DIR --for-client soon --rights read,run` creates a new one";
     for (begin, end) in [
         ("warning: the token of soon expires in ".to_string(), format!("at {ends}: {renewal}")),
         (format!("warning: the certificate of {address} expires in "), ":".to_string()),
@@ -313,13 +313,13 @@ fn credentials_that_end_soon_are_told_and_warned_of() {
     );
     let log = node.stop();
     assert!(log.contains("the certificate of a expires in "), "{log}");
-    assert!(log.contains("--for-node a --address HOST,...` makes new ones"), "{log}");
+    assert!(log.contains("--for-node a --address HOST,...` creates new ones"), "{log}");
 }
 
 #[test]
 fn credentials_of_version_1_are_refused_with_the_command_that_renews_them() {
     let folder = Folder::new();
-    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../neardata/test_data/credentials_1");
+    let old = concat!(env!("CARGO_MANIFEST_DIR"), "/../nodes/test_data/credentials_1");
     for (words, command) in [
         (format!("node credentials {old} --for-client new"), format!("`inshore node credentials {old}`")),
         (
@@ -332,7 +332,7 @@ fn credentials_of_version_1_are_refused_with_the_command_that_renews_them() {
         ),
     ] {
         let said = folder.run(&words).exits(2);
-        assert!(said.stderr.contains("version 1 (keys of Ed25519)"), "{words}: {}", said.stderr);
+        assert!(said.stderr.contains("version 1 (Ed25519 keys)"), "{words}: {}", said.stderr);
         assert!(said.stderr.contains(&command), "{command} is not in {}", said.stderr);
     }
 }
@@ -381,7 +381,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
     assert!(sleeping.stderr.contains("deadline") && began.elapsed() < PATIENCE, "{sleeping:?}");
     let plain = Node::start(&folder, "node3", "");
     let said = folder.run(&format!("node run --node {} grep x", plain.address)).exits(2);
-    assert!(said.stderr.contains("no work called 'command'"), "{}", said.stderr);
+    assert!(said.stderr.contains("tasks of the kind 'command'"), "{}", said.stderr);
 }
 
 #[test]
@@ -412,14 +412,18 @@ fn pointers_are_followed_from_node_to_node() {
     let said = folder.run(&format!("{ask} --start 3 --steps 10 --explain")).ok();
     let row: Vec<&str> = said.stdout.lines().last().unwrap().split_whitespace().collect();
     assert_eq!(row[..3], ["3", &walk(3, 10).to_string()[..], "10"], "{}", said.stdout);
-    assert!(said.stderr.contains("10 steps in") && said.stderr.contains("of reading"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("10 steps in") && said.stderr.contains("per page reading"),
+        "{}",
+        said.stderr
+    );
     for (words, expected) in [
-        ("--page 512 --start 1024", "no page 1024 to begin with"),
+        ("--page 512 --start 1024", "the starting page 1024 does not exist"),
         ("--page 512 --keep 1MiB", "--keep needs --by client"),
-        ("--page 512 --at 505", "do not lie in a page"),
-        ("--page 512 --partial", "--partial does not go"),
+        ("--page 512 --at 505", "are not within a page"),
+        ("--page 512 --partial", "--partial does not work"),
         ("--page 1000", "are not whole pages of 1000 bytes"),
-        ("--page 512 --at 0", "page 0 names page 506381209866536711"),
+        ("--page 512 --at 0", "page 0 points to page 506381209866536711"),
     ] {
         let said = folder.run(&format!("node traverse store:pages --node {named} {words}")).exits(2);
         assert!(said.stderr.contains(expected), "{words}: {}", said.stderr);
@@ -458,8 +462,7 @@ fn what_a_node_kept_while_its_dataset_was_removed_is_not_read_and_a_repair_drops
         ["search -c line store:doc.txt", "count words store:doc.txt --top 3", "store get doc.txt -o got"]
     {
         let said = folder.run(&format!("{ask} --node {named}")).exits(2);
-        for part in
-            ["generations of it that do not belong together", "removed 20", "`inshore store repair doc.txt`"]
+        for part in ["these nodes have different generations", "removed 20", "`inshore store repair doc.txt`"]
         {
             assert!(
                 said.stderr.contains(part) && said.stderr.contains(&again.address),
@@ -470,7 +473,7 @@ fn what_a_node_kept_while_its_dataset_was_removed_is_not_read_and_a_repair_drops
     }
     let said = folder.run(&format!("store ls --node {named}")).ok();
     assert!(
-        said.stderr.contains("note: ") && said.stderr.contains("do not belong together"),
+        said.stderr.contains("note: ") && said.stderr.contains("different generations"),
         "{}",
         said.stderr
     );
@@ -479,7 +482,7 @@ fn what_a_node_kept_while_its_dataset_was_removed_is_not_read_and_a_repair_drops
     let said = folder.run(&format!("store repair doc.txt --node {named}")).ok();
     let expected = format!("shards on {}", again.address);
     assert!(
-        said.stdout.starts_with("doc.txt: dropped ") && said.stdout.contains(&expected),
+        said.stdout.starts_with("doc.txt: removed generation ") && said.stdout.contains(&expected),
         "{}",
         said.stdout
     );
@@ -522,10 +525,10 @@ fn commands_that_know_nothing_of_nodes_say_so() {
     let folder = Folder::new();
     for words in ["store seal a", "store df", "graph ls", "node serve"] {
         let said = folder.run(&format!("{words} --node a.lan")).exits(2);
-        assert!(said.stderr.contains("does not work on nodes"), "{words}: {}", said.stderr);
+        assert!(said.stderr.contains("does not run on nodes"), "{words}: {}", said.stderr);
     }
     let said = folder.run("search x --node 127.0.0.1:1").exits(2);
-    assert!(said.stderr.contains("which datasets?"), "{}", said.stderr);
+    assert!(said.stderr.contains("no dataset is given"), "{}", said.stderr);
     let said = folder.run("search x store:a --node 127.0.0.1:1").exits(2);
     assert!(said.stderr.contains("127.0.0.1:1"), "{}", said.stderr);
 }
@@ -687,7 +690,7 @@ fn languages_are_told_and_files_are_compressed_where_they_lie() {
         assert_eq!(folder.read("there.csv"), folder.read("here.csv"));
     }
     let said = folder.run(&format!("language identify --profiles two store:text --column a --node {named}"));
-    assert!(said.exits(2).stderr.contains("--column does not go with --node"));
+    assert!(said.exits(2).stderr.contains("--column does not work with --node"));
     for format in ["zstd", "gzip", "bzip2", "lz4"] {
         folder.run(&format!("compress store:text --node {named} --format {format} -o packed --force")).ok();
         folder.run("decompress packed -o again --force").ok();

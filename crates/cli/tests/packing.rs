@@ -63,7 +63,7 @@ fn nothing_is_lost_or_replaced_unasked() {
     let said = folder.run("compress a.txt.zst").exits(2);
     assert!(said.stderr.contains("it is compressed already"), "{}", said.stderr);
     let said = folder.run("decompress a.txt").exits(2);
-    assert!(said.stderr.contains("say with -o"), "{}", said.stderr);
+    assert!(said.stderr.contains("pass -o"), "{}", said.stderr);
     folder.write("bad.gz", "no gzip");
     folder.write("good.txt", "good");
     let said = folder.run("decompress bad.gz -o out").exits(2);
@@ -78,7 +78,7 @@ fn nothing_is_lost_or_replaced_unasked() {
     let said = folder.run("compress good.txt --format lz4 --level 3").exits(2);
     assert!(said.stderr.contains("lz4 has no level 3: expected 1 to 1"), "{}", said.stderr);
     let said = folder.run("compress a.txt good.txt -o both.zst").exits(2);
-    assert!(said.stderr.contains("is one file, and 2 are named"), "{}", said.stderr);
+    assert!(said.stderr.contains("is one file, and 2 inputs are given"), "{}", said.stderr);
     let said = folder.run("compress good.txt --format bzip2 --memory 1MiB").exits(2);
     assert!(said.stderr.contains("compressing as bzip2"), "{}", said.stderr);
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use inshore::neardata::nodes::{Authority, Right, write_credentials};
+use inshore::nodes::{Authority, Right, write_credentials};
 use serde_json::Value;
 
 use crate::{
@@ -206,8 +206,7 @@ fn a_browser_shows_nodes_drives_and_tasks_and_runs_no_names() {
     };
     let folder = Folder::new();
     folder.run("node credentials keys --for-node own --address 127.0.0.1").ok();
-    let authority: Authority =
-        inshore::neardata::nodes::read_credentials(&folder.path("keys/authority.json")).unwrap();
+    let authority: Authority = inshore::nodes::read_credentials(&folder.path("keys/authority.json")).unwrap();
     let day = Duration::from_secs(86_400);
     let client = authority.client(HOSTILE, &Right::ALL, day).unwrap();
     write_credentials(&folder.path("keys/hostile.json"), &client).unwrap();

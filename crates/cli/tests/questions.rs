@@ -121,8 +121,8 @@ fn what_cannot_be_asked_is_refused_by_name() {
         ("SELECT * FROM 'no*.csv'", "no*.csv: no file matches"),
         ("SELECT price FROM 'sales.csv'", "price"),
         ("SELEC 1", "SELEC"),
-        ("CREATE TABLE x AS SELECT 1", "only queries are answered"),
-        ("COPY (SELECT 1) TO 'x.csv'", "only queries are answered"),
+        ("CREATE TABLE x AS SELECT 1", "only queries are supported"),
+        ("COPY (SELECT 1) TO 'x.csv'", "only queries are supported"),
         ("SELECT 1; SELECT 2", "single SQL statement"),
         ("SELECT amount / 0 FROM 'sales.csv'", "zero"),
     ] {

@@ -15,7 +15,7 @@ use crate::util::{EDGES, Folder, Run};
 fn refused(run: Run) -> String {
     let said = run.exits(2);
     assert_eq!(said.stdout, "");
-    let made = said.stderr.starts_with("note: a new store was made in ");
+    let made = said.stderr.starts_with("note: created a new store in ");
     let rest = if made { said.stderr.split_once('\n').unwrap().1 } else { &said.stderr };
     let line = rest.strip_prefix("inshore: ").unwrap_or_else(|| panic!("{said:?}"));
     assert_eq!(line.lines().count(), 1, "{said:?}");
@@ -65,7 +65,7 @@ fn a_graph_or_vertex_that_is_not_there_is_named() {
     for words in ["pagerank web", "bfs web --source 1", "info web", "export web -o a.csv", "check web a.csv"]
     {
         let line = refused(folder.run(&format!("graph {words}")));
-        assert!(line.starts_with("there is no \"web\" in "), "{line}");
+        assert!(line.starts_with("there is no dataset \"web\" in "), "{line}");
     }
     assert_eq!(refused(folder.run("graph bfs g --source 11")), "g has no vertex 11");
 }

@@ -182,5 +182,5 @@ fn only_one_process_keeps_the_same_runs() {
     let (process, said) = (0..20).find_map(attempt).expect("one that is still at work");
     let told = String::from_utf8(said.stderr).unwrap();
     assert_eq!(said.status.code(), Some(2), "{told}");
-    assert!(told.contains(&format!("process {process} is at work with resume-")), "{told}");
+    assert!(told.contains(&format!("process {process} uses resume-")), "{told}");
 }

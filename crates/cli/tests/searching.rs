@@ -284,7 +284,7 @@ fn a_binary_file_without_lines_is_no_error_unless_it_was_asked_for() {
     let said = folder.run("search fox in --memory 16MiB --threads 2").ok();
     assert_eq!((&*said.stdout, &*said.stderr), ("in/text:fox\n", ""));
     let said = folder.run("search fox in --text --memory 16MiB --threads 2").exits(2);
-    assert!(said.stderr.contains("in/zeros: a line that begins at byte 0 exceeds"), "{}", said.stderr);
+    assert!(said.stderr.contains("in/zeros: the line at byte 0 exceeds"), "{}", said.stderr);
 }
 
 #[test]
@@ -341,10 +341,10 @@ fn a_search_across_lines_reads_what_it_must_and_says_where_it_cannot() {
     assert!(said.stderr.contains("text: a search across lines (-U) reads all of a file"), "{}", said.stderr);
     folder.write("many", "a\n".repeat(1_500_000));
     let said = folder.run("search -U -o a\\n many --memory 16MiB").exits(2);
-    assert!(said.stderr.contains("many: matches next to each other"), "{}", said.stderr);
+    assert!(said.stderr.contains("many: adjacent matches"), "{}", said.stderr);
     let long = "$0".repeat(1000);
     let said = folder.run(&format!("search -U -r {long} a\\n many --memory 32MiB")).exits(2);
-    assert!(said.stderr.contains("many: matches next to each other"), "{}", said.stderr);
+    assert!(said.stderr.contains("many: adjacent matches"), "{}", said.stderr);
     assert_eq!(folder.run("search -U -c a\\n many --memory 16MiB").ok().stdout, "1500000\n");
     // Binary files that were not named are skipped, however large; datasets are searched unchanged.
     fs::create_dir(folder.path("in")).unwrap();
@@ -502,7 +502,7 @@ fn a_hole_longer_than_a_line_may_be_is_binary_and_what_lies_behind_it_is_searche
         assert_eq!(folder.run(&format!("search nothing sparse {how}")).exits(1).stderr, "");
         // As text, the zeros are a line, and too long.
         let said = folder.run(&format!("search -a inside sparse {how}")).exits(2);
-        let expected = format!("a line that begins at byte {offset} exceeds");
+        let expected = format!("the line at byte {offset} exceeds");
         assert!(said.stderr.contains(&expected), "{}", said.stderr);
     }
 }

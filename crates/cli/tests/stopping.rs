@@ -40,7 +40,7 @@ fn a_signal_stops_a_job_and_leaves_the_store_as_it_was() {
         let output = child.wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(130), "{signal:?}: {stderr}");
-        assert_eq!(stderr, "inshore: stopped before it was done; the store is as it was\n");
+        assert_eq!(stderr, "inshore: the job was stopped before it was done; the store is unchanged\n");
         assert!(worked < Duration::from_secs(3), "{signal:?}: it worked on for {worked:?}");
         assert!(output.stdout.is_empty());
         assert!(folder.scratch().is_empty(), "{signal:?}");

@@ -382,7 +382,7 @@ fn a_signal_to_a_sql_query_leaves_neither_file_nor_scratch_nor_process() {
         let output = ends(child, "a stopped query", || {});
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{signal:?}: {errors}");
-        assert_eq!(errors, "inshore: stopped before it was done; the store is as it was\n");
+        assert_eq!(errors, "inshore: the job was stopped before it was done; the store is unchanged\n");
         assert_eq!(parent(worker), None);
         assert!(folder.scratch().is_empty() && !folder.path("out.csv").exists(), "{signal:?}");
     }

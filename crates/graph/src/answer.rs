@@ -31,7 +31,7 @@ pub struct Summary {
     /// Supersteps before the checkpoint from which the job resumed, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub supersteps_kept: Option<u32>,
-    /// Edges that were walked along, over all supersteps.
+    /// Edges that were traversed, over all supersteps.
     pub edges_traversed: u64,
     /// Where vertex state was kept: "memory" or "flash".
     pub state: &'static str,
@@ -63,12 +63,12 @@ pub struct Summary {
     /// The user's ids of the sampled sources (betweenness).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<u64>,
-    /// Reason why in-edges had to be made for this job, if they had to.
+    /// A notice, if in-edges had to be computed for this job.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
 }
 
-/// Makes the next rows of a table, at most some thousands.
+/// Computes the next rows of a table, at most some thousands.
 pub(crate) trait RowSource: Send {
     fn next_batch(&mut self) -> Result<Option<RecordBatch>>;
 }
@@ -120,7 +120,7 @@ impl Rows {
     }
 }
 
-/// Rows in a batch: small enough for the smallest budget, large enough for the cost of a batch not to matter.
+/// Rows in a batch: few enough for the smallest budget, and enough to make the overhead of a batch negligible.
 const BATCH_ROWS: usize = 8 << 10;
 
 /// Rows of all vertices: their ids, and columns computed from their states.
@@ -137,8 +137,8 @@ where
     S: State,
     C: FnMut(u32, &[S]) -> Result<Vec<ArrayRef>> + Send + 'static,
 {
-    /// Streams rows. `columns` makes all columns but the first (the vertices' ids) from the number of the first vertex and the
-    /// states from there on.
+    /// Streams rows. `columns` computes all columns except the first (the vertices' ids) from the number of the first
+    /// vertex and the states beginning there.
     pub fn stream(
         graph: &Graph,
         job: &Job,

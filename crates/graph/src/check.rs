@@ -1,6 +1,7 @@
 //! Checks an answer with the textbook algorithm, in memory.
 //!
-//! The check is for users who do not trust the engine, and shares nothing with it but the files of the graph: each algorithm's
+//! The check is for users who do not trust the engine, and has only the files of the graph in common with it: each
+//! algorithm's
 //! file has a `verify` that works on plain vectors. The whole graph must fit in memory, about 4 bytes per edge and 50 per vertex;
 //! no budget applies.
 
@@ -65,8 +66,8 @@ pub struct Verdict {
 /// Checks the table that a job wrote; its columns tell the algorithm.
 ///
 /// # Errors
-/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A wrong answer is
-/// no error: see [`Verdict::good`].
+/// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A
+/// wrong answer is not an error: see [`Verdict::good`].
 pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
     let mut plain = Plain::load(graph, job)?;
@@ -124,7 +125,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
             return Err(Error::BadInput {
                 place: answer.name().to_string(),
                 found: format!("columns {}", names.join(", ")),
-                expected: "the columns of an algorithm's answer".to_string(),
+                expected: "the columns of a result of graph pagerank, bfs, sssp, communities, clustering, components or betweenness".to_string(),
             });
         }
     };
@@ -134,7 +135,7 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
     })
 }
 
-/// Contents of a table, or the reason why it is no answer.
+/// Contents of a table, or the reason why it is not an answer.
 type Found<T> = std::result::Result<T, String>;
 
 /// Parent and level of each vertex that was reached.
@@ -163,7 +164,7 @@ impl Table<'_> {
                 match self.ids.get(row) {
                     Some(&expected) if expected == id => row += 1,
                     Some(expected) => {
-                        return Ok(Err(format!("row {row} is vertex {id}, expected {expected}")));
+                        return Ok(Err(format!("row {row} has vertex {id}, expected {expected}")));
                     }
                     None => return Ok(Err(format!("row {row}: the graph has only {row} vertices"))),
                 }
@@ -173,7 +174,7 @@ impl Table<'_> {
             }
         }
         if row < self.ids.len() {
-            return Ok(Err(format!("{row} rows, but the graph has {} vertices", self.ids.len())));
+            return Ok(Err(format!("the result has {row} rows, and the graph {} vertices", self.ids.len())));
         }
         Ok(Ok(()))
     }
@@ -205,7 +206,7 @@ impl Table<'_> {
         let mut labels = Vec::with_capacity(self.ids.len());
         let read = self.read(&[(column, DataType::UInt64, false)], |batch| {
             for id in batch.column(1).as_primitive::<UInt64Type>().values() {
-                labels.push(*numbers.get(id).ok_or_else(|| format!("{column} {id} is no vertex"))?);
+                labels.push(*numbers.get(id).ok_or_else(|| format!("{column} {id} is not a vertex"))?);
             }
             Ok(())
         })?;
@@ -224,12 +225,13 @@ impl Table<'_> {
                     (true, true) => None,
                     (false, false) => {
                         let id = parents.value(row);
-                        let parent = numbers.get(&id).ok_or_else(|| format!("parent {id} is no vertex"))?;
+                        let parent =
+                            numbers.get(&id).ok_or_else(|| format!("parent {id} is not a vertex"))?;
                         Some((*parent, levels.value(row)))
                     }
                     _ => {
                         return Err(format!(
-                            "vertex {}: one of parent and level is null",
+                            "vertex {}: parent or level is null, but not both",
                             self.ids[visits.len()]
                         ));
                     }

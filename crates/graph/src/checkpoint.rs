@@ -1,5 +1,5 @@
 //! Checkpoints of jobs: at intervals, between two supersteps (of betweenness: two sources), the state of all vertices and the
-//! list of active ones are saved, and a job that asks the same resumes from there.
+//! list of active ones are saved, and a job with the same options resumes from them.
 //!
 //! ```text
 //!   a kept piece   state    one state for each vertex
@@ -8,8 +8,8 @@
 //!                                      and two that the algorithm counts: u64 each
 //! ```
 //!
-//! A checkpoint is whole and durable, or absent. A new one is committed before the old one is removed, so one exists at every
-//! moment after the first, and the one with most supersteps counts.
+//! A checkpoint is whole and durable, or absent. A new one is committed before the old one is removed, so after the
+//! first commit there is always a checkpoint, and the one with the most supersteps is used.
 
 use std::{
     fmt::Debug,
@@ -28,7 +28,8 @@ use crate::{
 const BLOCK_BYTES: usize = 64 << 10;
 /// Memory of two buffers, a list of extents, and small allocations.
 const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
-/// The next checkpoint waits for this many times the duration of the last, unless the job asked for one after every superstep.
+/// The next checkpoint waits for this multiple of the duration of the last, unless the job requested a checkpoint
+/// after every superstep.
 const TIMES: u32 = 20;
 
 /// The checkpoints of a job; empty unless asked for.
@@ -48,8 +49,8 @@ pub(crate) struct CheckpointPosition {
 }
 
 impl Checkpoints {
-    /// Creates checkpoints for a job that does `what` to `graph`; `question` has the options that change its states. `every` is
-    /// the interval between two checkpoints; `None` makes none.
+    /// Creates checkpoints for the job `what` on `graph`; `question` has the options that change its states. `every`
+    /// is the interval between two checkpoints; with `None` there are none.
     pub fn new(
         graph: &Graph,
         job: &Job,
@@ -61,7 +62,7 @@ impl Checkpoints {
             None => None,
             Some(_) => {
                 let mut hash = DefaultHasher::new();
-                // States may change from version to version of the program.
+                // The format of states may differ between versions of the program.
                 (env!("CARGO_PKG_VERSION"), what, graph.id(), format!("{question:?}")).hash(&mut hash);
                 let name = &graph.info().name;
                 Some(job.store().keep(job, hash.finish(), &format!("{what} {name}"))?)
@@ -118,8 +119,8 @@ impl Checkpoints {
             piece.dataset.file(name).ok_or_else(|| crate::Error::BadGraph {
                 name: piece.dataset.name().to_string(),
                 what: "a checkpoint",
-                found: format!("no file {name}"),
-                expected: "states, and a list of active vertices".to_string(),
+                found: format!("a checkpoint without the file {name}"),
+                expected: "files of vertex states and active vertices".to_string(),
             })
         };
         let saved = file("state")?;
@@ -206,7 +207,7 @@ impl Checkpoints {
     }
 }
 
-/// Adds a duration; decades stand for times that overflow.
+/// Adds a duration; a time that overflows becomes one decades away.
 fn after(time: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(time).unwrap_or(now + Duration::from_secs(1 << 30))

@@ -40,7 +40,7 @@ pub enum Error {
         /// The largest number of vertices.
         limit: u64,
     },
-    /// A dataset that is no graph, or of a version that this program cannot read.
+    /// A dataset that is not a graph, or of a version that this program cannot read.
     #[error("{name}: {what}: found {found}, expected {expected}")]
     BadGraph {
         /// Name of the dataset.

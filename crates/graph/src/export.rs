@@ -33,14 +33,18 @@ pub fn export(graph: &Graph, job: &Job, path: &Path) -> Result<u64> {
     match &*ending {
         "bin" if weighted => {
             let (found, expected) = (".bin".to_string(), "a format that holds weights".to_string());
-            return Err(Error::BadOption { option: "the format", found, expected });
+            return Err(Error::BadOption { option: "the output format", found, expected });
         }
         "bin" => return export_pairs(graph, job, path),
         "parquet" | "arrow" | "csv" => {}
         _ if path == Path::new("-") => {}
         _ => {
             let expected = ".parquet, .arrow, .csv or .bin, or - for CSV on standard output".to_string();
-            return Err(Error::BadOption { option: "the format", found: format!(".{ending}"), expected });
+            return Err(Error::BadOption {
+                option: "the output format",
+                found: format!(".{ending}"),
+                expected,
+            });
         }
     }
     let mut fields =
@@ -132,7 +136,7 @@ fn each_number(
     })
 }
 
-/// Ids of sources, which come in order.
+/// Ids of sources, in ascending order.
 struct Sources {
     ids: IdStream,
     current: Option<(u32, u64)>,

@@ -185,7 +185,7 @@ impl GraphInfo {
 }
 
 impl std::fmt::Display for GraphInfo {
-    /// Writes a few lines for people.
+    /// Formats the properties as text lines.
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let kind = if self.directed { "directed" } else { "undirected" };
         let weights = if self.weighted { ", weighted" } else { "" };
@@ -205,7 +205,7 @@ impl std::fmt::Display for GraphInfo {
     }
 }
 
-/// Reads a graph whose files stay open: later changes of the store do not touch it.
+/// Reads a graph; its files stay open, so that later changes of the store do not affect it.
 #[derive(Clone, Debug)]
 pub struct Graph {
     info: GraphInfo,
@@ -219,7 +219,7 @@ impl Graph {
     /// Opens the graph `name`.
     ///
     /// # Errors
-    /// [`inshore_store::Error::NotFound`]; [`Error::BadGraph`] where the dataset is no graph or damaged.
+    /// [`inshore_store::Error::NotFound`]; [`Error::BadGraph`] if the dataset is not a graph, or is damaged.
     pub fn open(store: &Store, name: &str) -> Result<Graph> {
         let dataset = store.dataset(name)?;
         if dataset.kind() != KIND {
@@ -259,8 +259,8 @@ impl Graph {
         if self.info.directed { self.reverse.as_ref() } else { Some(&self.out) }
     }
 
-    /// Returns the in-edges: those of the dataset, or (for a directed graph that was imported without) a transpose in the job's
-    /// scratch, at the price of sorting all edges once.
+    /// Returns the in-edges: those of the dataset, or (for a directed graph that was imported without) a transpose in
+    /// the job's scratch, which costs one sort of all edges.
     pub(crate) fn in_edges(&self, job: &Job) -> Result<csr::Csr> {
         match self.kept_in_edges() {
             Some(csr) => Ok(csr.clone()),
@@ -268,12 +268,12 @@ impl Graph {
         }
     }
 
-    /// Returns a notice for the user if [`Self::in_edges`] has to make in-edges.
+    /// Returns a notice for the user if [`Self::in_edges`] has to compute in-edges.
     pub(crate) fn reverse_notice(&self) -> Option<String> {
         (self.info.directed && self.reverse.is_none()).then(|| {
             let name = &self.info.name;
             format!(
-                "{name} was imported without in-edges: they were made for this job (--reverse keeps them)"
+                "{name} was imported without in-edges: they were computed for this job (import with --reverse to keep them)"
             )
         })
     }
@@ -288,7 +288,7 @@ impl Graph {
         Ok(VertexId::of_number(self.number_of(job, original)?))
     }
 
-    /// Gives the original id of a vertex of this graph. Cost: a read of 64 KiB, where ids are not 0, 1, 2, ...
+    /// Returns the original id of a vertex of this graph. Cost: a read of 64 KiB, where ids are not 0, 1, 2, ...
     ///
     /// # Errors
     /// [`Error::NoSuchVertex`] for a vertex of a larger graph; I/O and damage; cancellation.
@@ -325,7 +325,7 @@ impl Graph {
 /// Lists the graphs of a store, by name.
 ///
 /// # Errors
-/// As [`Graph::open`].
+/// The errors are those of [`Graph::open`].
 pub fn list(store: &Store) -> Result<Vec<GraphInfo>> {
     let mut graphs = Vec::new();
     for summary in store.list()?.into_iter().filter(|summary| summary.kind == KIND) {
@@ -349,7 +349,7 @@ fn file_of(dataset: &Dataset, name: &str, len: Option<u64>) -> Result<CheckedFil
         let expected = len.map_or("one".to_string(), |len| format!("{len} bytes"));
         bad_length(dataset, name, found, expected)
     };
-    let file = dataset.file(name).ok_or_else(|| bad("no such file".into()))?;
+    let file = dataset.file(name).ok_or_else(|| bad("no file".into()))?;
     match len {
         Some(len) if file.len() != len => Err(bad(format!("{} bytes", file.len()))),
         _ => Ok(file),

@@ -10,7 +10,7 @@ const BLOCK_IDS: u64 = BLOCK_BYTES as u64 / 8;
 
 /// Finds the vertex number of `id` in the ascending ids of `file`: a binary search over blocks, then within one.
 pub(crate) fn search(job: &Job, file: &CheckedFile, id: u64) -> Result<Option<u32>> {
-    let mut buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a look-up of an id")?;
+    let mut buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a lookup of a vertex id")?;
     let (mut low, mut high) = (0, file.len().div_ceil(BLOCK_BYTES as u64));
     while low < high {
         let middle = (low + high) / 2;
@@ -33,7 +33,7 @@ pub(crate) fn search(job: &Job, file: &CheckedFile, id: u64) -> Result<Option<u3
 
 /// Returns the id of vertex `number`.
 pub(crate) fn get(job: &Job, file: &CheckedFile, number: u32) -> Result<u64> {
-    let buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a look-up of an id")?;
+    let buffer = Buffer::zeroed(job.budget(), BLOCK_BYTES, "a lookup of a vertex id")?;
     let start = number as u64 * 8;
     let (buffer, place) = file.submit_read(job, start..start + 8, buffer)?.wait()?;
     Ok(buffer.typed::<u64>()[place.start / 8])

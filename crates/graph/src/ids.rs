@@ -116,7 +116,7 @@ impl Translation {
             for &key in block.keys {
                 let number = key >> 32;
                 while taken <= number {
-                    // Reading ids one by one is slow only if few numbers occur, and then there is little to do.
+                    // Reading ids one by one is slow only if few numbers occur, and then there is little work.
                     id = ids.take(1)?[0];
                     taken += 1;
                 }

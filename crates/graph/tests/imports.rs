@@ -246,7 +246,7 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
         (
             "k.csv",
             b"source\n1\n".to_vec(),
-            "k.csv: expected a column of targets, with one of the usual names or named, got columns source",
+            "k.csv: expected a column of targets: target, dst or to, or the name given by --target-column, got columns source",
         ),
         ("l.mtx", b"hello\n".to_vec(), "l.mtx:1: expected '%%MatrixMarket"),
         (
@@ -262,8 +262,8 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
         ("o.e", b"1 2 0.5\n2 3\n".to_vec(), "o.e:2: expected two vertex ids and a finite weight"),
         ("p.e", b"1 2 0.5\n2 3 inf\n".to_vec(), "p.e:2: expected two vertex ids and a finite weight"),
         ("s.csv", b"1,2\n3,4\n".to_vec(), "s.csv: expected names of columns (--format text"),
-        ("t.csv", b"to,x\n1,2\n".to_vec(), "t.csv: expected a column of sources, with one of the usual"),
-        ("u.csv", b"x,from\n1,2\n".to_vec(), "u.csv: expected a column of targets, with one of the usual"),
+        ("t.csv", b"to,x\n1,2\n".to_vec(), "t.csv: expected a column of sources: source, src or from"),
+        ("u.csv", b"x,from\n1,2\n".to_vec(), "u.csv: expected a column of targets: target, dst or to"),
         ("v.csv", b"a,b,weight\n1,2,1\n1,2,nan\n".to_vec(), "v.csv: row 2: expected a finite weight"),
         ("w.txt", b"1 2\r3 4\r".to_vec(), "w.txt:1: expected two vertex ids"),
         ("x.txt", b"1,,2\n".to_vec(), "x.txt:1: expected two vertex ids, got '1,,2'"),
@@ -305,14 +305,14 @@ fn columns_are_taken_by_their_names_and_never_twice() {
         ..ImportOptions::default()
     };
     let error = world.import("p", std::slice::from_ref(&plain), &named("x", "x")).unwrap_err().to_string();
-    assert!(error.contains("instead of 'x' twice"), "{error}");
+    assert!(error.contains("'x' is used twice"), "{error}");
     world.import("p", std::slice::from_ref(&plain), &named("y", "x")).unwrap();
     let weighted = ImportOptions { weighted: true, ..ImportOptions::default() };
     let error = world.import("q", &[plain], &weighted).unwrap_err().to_string();
     assert!(error.contains("expected a column of weights"), "{error}");
     let text = world.file("t.txt", "1 2\n");
     let error = world.import("t", &[text], &named("x", "y")).unwrap_err().to_string();
-    assert!(error.contains("a format without names of columns"), "{error}");
+    assert!(error.contains("a format without column names"), "{error}");
 }
 
 #[test]

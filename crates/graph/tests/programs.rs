@@ -457,7 +457,7 @@ fn a_search_that_is_wrong_is_an_error() {
         let (_, function, vertex, what) = found(Fault("still waits", 200));
         assert_eq!(
             (&function[..], vertex, &what[..]),
-            ("reached", Some(id(200)), "gave a value that still waits")
+            ("reached", Some(id(200)), "returned a value for which the vertex still counts as unvisited")
         );
     }
     let columns = |columns: fn() -> Columns| {
@@ -465,9 +465,9 @@ fn a_search_that_is_wrong_is_an_error() {
         program_error(search(&graph, &world.job(16 * MIB, 2), program, &ProgramOptions::default())).3
     };
     let twice = || vec![Column::unsigned("vertex", |_| None)];
-    assert_eq!(columns(twice), "gave two columns with the name vertex");
+    assert_eq!(columns(twice), "returned two columns with the name vertex");
     let vertices = || vec![Column::vertex("a", |_| None), Column::vertex("b", |_| None)];
-    assert_eq!(columns(vertices), "gave more than one column of vertices");
+    assert_eq!(columns(vertices), "returned more than one column of vertices");
 }
 
 #[test]
@@ -505,7 +505,7 @@ fn a_vertex_of_another_graph_is_an_error() {
     }
     let found =
         program_error(search(&small, &world.job(16 * MIB, 2), Names(vertex), &ProgramOptions::default()));
-    assert_eq!((found.2, &found.3[..]), (Some(1), "gave a vertex of another graph"));
+    assert_eq!((found.2, &found.3[..]), (Some(1), "returned a vertex that is not in the graph"));
 }
 
 #[test]

@@ -523,7 +523,7 @@ fn every_possible_choice_gives_the_answer_of_the_choice_that_is_taken() {
         "pulled along edges, from an array in memory (forced)",
         "pulled along edges that are in memory, from an array in memory (forced)",
         "sent along edges that are in memory, in an array in memory (forced)",
-        "combined column by column",
+        "combined by edge partition",
         "combined by ranges of vertices",
         "sorted and merged",
         "edges in memory, ",

@@ -52,10 +52,13 @@
 pub use inshore_graph as graph;
 #[cfg(feature = "text")]
 #[doc(inline)]
-pub use inshore_kernels as kernels;
+pub use inshore_kernel as kernel;
 #[cfg(feature = "text")]
 #[doc(inline)]
-pub use inshore_neardata as neardata;
+pub use inshore_kernels as kernels;
+#[cfg(feature = "nodes")]
+#[doc(inline)]
+pub use inshore_nodes as nodes;
 #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
 #[doc(inline)]
 pub use inshore_ops as ops;

@@ -33,7 +33,14 @@ fn the_library_with_graphs_alone_needs_at_most_90_packages() {
     assert_lacks(&found, &HEAVY);
     assert_lacks(
         &found,
-        &["arrow v", "inshore-sql", "inshore-neardata", "inshore-sandbox", "inshore-kernels"],
+        &[
+            "arrow v",
+            "inshore-sql",
+            "inshore-kernel v",
+            "inshore-nodes",
+            "inshore-sandbox",
+            "inshore-kernels",
+        ],
     );
 }
 

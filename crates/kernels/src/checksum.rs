@@ -128,7 +128,7 @@ pub fn listed_checksums(list: &Path, text: &str, algorithm: Checksum) -> Result<
         }
     }
     if wanted.is_empty() {
-        let what = "found no checksum".to_string();
+        let what = "the list has no checksum".to_string();
         return Err(Error::BadList { place: list.display().to_string(), what });
     }
     Ok(wanted)

@@ -9,7 +9,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A source could not be read.
     #[error(transparent)]
-    Read(#[from] inshore_neardata::Error),
+    Read(#[from] inshore_kernel::Error),
     /// The store or the budget failed, or the job was stopped.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
@@ -36,7 +36,7 @@ pub enum Error {
     #[error(transparent)]
     SortReduce(#[from] inshore_sortreduce::Error),
     /// A word is longer than the memory for all words.
-    #[error("a word of {} exceeds the memory for words", inshore_store::format_bytes(*bytes))]
+    #[error("a word of {} exceeds the memory for words: raise --memory", inshore_store::format_bytes(*bytes))]
     WordTooLong {
         /// Holds the length of the word.
         bytes: u64,
@@ -118,7 +118,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The system refused to read.
-    #[error("{name}: cannot read it: {source}{}", inshore_store::url_hint(name, source))]
+    #[error("{name}: cannot read the file: {source}{}", inshore_store::url_hint(name, source))]
     Input {
         /// Names the file.
         name: String,
@@ -126,7 +126,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The result could not be written.
-    #[error("cannot write: {0}")]
+    #[error("cannot write the result: {0}")]
     Write(#[source] std::io::Error),
 }
 
@@ -139,7 +139,7 @@ impl From<inshore_store::RuntimeError> for Error {
 impl Error {
     /// Tells whether a source is no text: a "line" with a NUL byte was too long.
     pub fn is_binary_line(&self) -> bool {
-        matches!(self, Error::Read(inshore_neardata::Error::LineTooLong { has_nul: true, .. }))
+        matches!(self, Error::Read(inshore_kernel::Error::LineTooLong { has_nul: true, .. }))
     }
 
     /// Tells whether the job was asked to stop.

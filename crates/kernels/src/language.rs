@@ -23,25 +23,20 @@
 //! the look-ups.
 
 mod columns;
-#[cfg(feature = "nodes")]
-mod nodes;
+mod portable;
 mod table;
-#[cfg(feature = "nodes")]
 mod training;
 
 use std::{cmp::Reverse, collections::HashMap, ops::Deref};
 
-use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run};
+use inshore_kernel::{Block, Border, Event, Kernel, Next, Source, run};
 use inshore_store::{Context, Job, Reservation, Store};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
     columns::identify_column,
+    portable::LanguageOfText,
     table::{LanguagePlace, LanguageSummary, LanguageTable},
-};
-#[cfg(feature = "nodes")]
-pub use self::{
-    nodes::{LanguageOfText, identify_on_nodes},
     training::CountsGrams,
 };
 use crate::{Error, Result};
@@ -56,7 +51,7 @@ const KIND: &str = "language";
 const FILE: &str = "grams";
 const VERSION: u32 = 1;
 /// The memory for a counted n-gram in a hash map, including growth of the map.
-const COUNTED_BYTES: u64 = 48;
+pub const COUNTED_GRAM_BYTES: u64 = 48;
 
 /// Holds the most frequent n-grams of some languages.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,8 +89,11 @@ impl Profiles {
         Profiles::of_samples(samples, grams, |sources| count(job, sources.into_iter()))
     }
 
-    /// Makes profiles of samples whose n-grams `count` counts.
-    fn of_samples<S>(
+    /// Makes profiles of samples whose n-grams `count` counts, as [`Profiles::train`] does.
+    ///
+    /// # Errors
+    /// The errors of `count`; [`Error::BadProfiles`] for no label, too many labels, or a sample without letters.
+    pub fn of_samples<S>(
         samples: Vec<(String, Vec<S>)>,
         grams: usize,
         mut count: impl FnMut(Vec<S>) -> Result<HashMap<u32, u64>>,
@@ -221,7 +219,7 @@ impl Kernel for CountGrams {
     }
 
     fn worker(&self, job: &Context) -> Result<GramCounts> {
-        let reservation = job.budget().reserve(0, "n-grams that are counted")?;
+        let reservation = job.budget().reserve(0, "counted n-grams")?;
         Ok(GramCounts { text: Normaliser::default(), counts: HashMap::new(), reservation })
     }
 
@@ -230,8 +228,8 @@ impl Kernel for CountGrams {
         // The budget is asked before the map grows, line by line.
         for line in block.bytes.split_inclusive(|&byte| byte == b'\n') {
             let most = (counts.len() + line.len() + 4) as u64;
-            if most * COUNTED_BYTES > reservation.bytes() {
-                reservation.resize((2 * most).max(1 << 16) * COUNTED_BYTES)?;
+            if most * COUNTED_GRAM_BYTES > reservation.bytes() {
+                reservation.resize((2 * most).max(1 << 16) * COUNTED_GRAM_BYTES)?;
             }
             for gram in text.of(line).windows(GRAM_BYTES) {
                 // N-grams with two adjacent spaces lie between lines.
@@ -540,7 +538,7 @@ impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
 mod tests {
     use std::collections::HashSet;
 
-    use inshore_neardata::Opened;
+    use inshore_kernel::Opened;
     use inshore_store::{Budget, Cancel};
     use proptest::prelude::*;
 

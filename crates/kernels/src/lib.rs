@@ -10,15 +10,13 @@
 //! [`walk`] lists input files (below folders, with the rules of .gitignore), and [`text_sources`] opens files and
 //! datasets.
 //!
-//! Each kernel is an [`inshore_neardata::Kernel`], which runs over any sources with [`inshore_neardata::run`].
+//! Each kernel is an [`inshore_kernel::Kernel`], which runs over any sources with [`inshore_kernel::run`].
 //! Results of blocks are either handed over in order, or kept by the workers and merged at the end.
 #![warn(missing_docs)]
 
 mod checksum;
 mod compress;
 mod error;
-#[cfg(all(test, feature = "nodes"))]
-mod helping_tests;
 mod language;
 mod ordered;
 mod search;
@@ -28,28 +26,23 @@ mod words;
 
 pub use checksum::{Checksum, checksum_files, listed_checksums};
 pub use compress::{
-    FileOptions, Format, PackSummary, compress, compress_file, decompress, decompress_file,
+    FileOptions, Format, Pack, PackSummary, Packs, compress, compress_file, decompress, decompress_file,
     smallest_pack_memory_bytes,
 };
-#[cfg(feature = "nodes")]
-pub use compress::{Pack, Packs, compress_on_nodes};
 pub use error::{Error, Result};
 pub use language::{
-    Classifier, GRAM_BYTES, Identified, LANGUAGES_MAX, LanguagePlace, LanguageSummary, LanguageTable,
-    Profiles, Reader, Scores, Unit, Verdict, identify, identify_column,
+    COUNTED_GRAM_BYTES, Classifier, CountsGrams, GRAM_BYTES, Identified, LANGUAGES_MAX, LanguageOfText,
+    LanguagePlace, LanguageSummary, LanguageTable, Profiles, Reader, Scores, Unit, Verdict, identify,
+    identify_column,
 };
-#[cfg(feature = "nodes")]
-pub use language::{CountsGrams, LanguageOfText, identify_on_nodes};
 pub use search::{
-    Found, FoundLine, Matching, PatternOptions, PatternSize, Search, SearchColumns, SearchItem,
+    Found, FoundLine, Matching, PatternOptions, PatternSize, Search, SearchColumns, SearchItem, SearchRows,
     SearchSummary, SearchTable, SearchTableOptions, Wanted, matcher_across_lines,
 };
-#[cfg(feature = "nodes")]
-pub use texts::refuse_compressed;
 pub use texts::{
     TextOptions, dataset_name, stored_sources, table_inputs, text_reader, text_source, text_sources,
 };
 pub use walk::{Candidate, WalkOptions, file_types, walk};
-#[cfg(feature = "nodes")]
-pub use words::{CountsWords, count_words_on_nodes};
-pub use words::{WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema};
+pub use words::{
+    CountsWords, Tally, WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema,
+};

@@ -1,4 +1,4 @@
-//! This module works on pieces in parallel, and hands over results in order.
+//! This module processes pieces in parallel, and returns results in order.
 
 use std::{collections::VecDeque, thread};
 

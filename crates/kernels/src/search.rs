@@ -22,14 +22,16 @@ mod table;
 
 use grep_matcher::{Captures, LineMatchKind, Match, Matcher};
 use grep_regex::{RegexCaptures, RegexMatcher, RegexMatcherBuilder};
-use inshore_neardata::{Block, Border, Kernel, Portable};
+use inshore_kernel::{Block, Border, Kernel, Portable};
 use inshore_store::{Budget, Context};
 use memchr::{memchr, memchr_iter, memrchr};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use self::memory::PatternSize;
-pub use self::table::{SearchColumns, SearchItem, SearchSummary, SearchTable, SearchTableOptions};
+pub use self::table::{
+    SearchColumns, SearchItem, SearchRows, SearchSummary, SearchTable, SearchTableOptions,
+};
 use self::{memory::PatternMemory, needle::Needle};
 use crate::{Error, Result};
 
@@ -52,7 +54,7 @@ pub struct PatternOptions {
     pub ignore_case: bool,
     /// Ignores case for patterns without a capital letter.
     pub smart_case: bool,
-    /// Accepts matches only if no word character stands beside them.
+    /// Accepts matches only if no word character is adjacent.
     pub words: bool,
     /// Accepts matches only if they are whole lines.
     pub lines: bool,
@@ -89,7 +91,7 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct Search {
     matcher: RegexMatcher,
-    /// Is set for patterns such as \\A, which have to see each line separately.
+    /// True for patterns such as \\A, which must be matched line by line.
     line_by_line: bool,
     /// A literal that every selected line contains, if one is known.
     needle: Option<Needle>,
@@ -465,7 +467,7 @@ impl Kernel for Search {
         Ok(lines.found)
     }
 
-    /// After a NUL byte, only the question whether a line matches is left.
+    /// After a NUL byte, only the existence of a match matters.
     fn zeros_end_lines(&self) -> bool {
         self.arguments.detect_binary
     }
@@ -732,7 +734,7 @@ impl Lines<'_> {
         goes_on
     }
 
-    /// Adds a line, and tells whether more lines are wanted.
+    /// Adds a line, and returns whether more lines are needed.
     fn add(&mut self, line: Match, is_match: bool) -> bool {
         let text = &self.text[line];
         let number = if self.numbered {
@@ -865,11 +867,11 @@ mod tests {
             for wanted in [Wanted::LineCount, Wanted::Any, lines(false, 0), lines(true, 1)] {
                 let search =
                     Search::new(&["fox"], &PatternOptions::default(), wanted, true, job.budget()).unwrap();
-                let source = inshore_neardata::Source::file(&path);
+                let source = inshore_kernel::Source::file(&path);
                 let mut found = Vec::new();
-                let ran = inshore_neardata::run(&job, &search, [source].into_iter(), |event| {
+                let ran = inshore_kernel::run(&job, &search, [source].into_iter(), |event| {
                     found.extend(event.part.transpose()?);
-                    Ok::<_, Error>(inshore_neardata::Next::Go)
+                    Ok::<_, Error>(inshore_kernel::Next::Go)
                 });
                 ran.unwrap();
                 let [found] = &found[..] else { panic!("{} blocks", found.len()) };

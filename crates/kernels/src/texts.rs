@@ -8,9 +8,7 @@ use std::{
 };
 
 use encoding_rs_io::DecodeReaderBytesBuilder;
-#[cfg(feature = "nodes")]
-use inshore_neardata::{Error as ReadError, Failure, TaskSource, nodes};
-use inshore_neardata::{Opened, Source};
+use inshore_kernel::{Error as ReadError, Failure, Opened, Source, TaskSource};
 use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
@@ -42,7 +40,7 @@ pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     Source::new(name, move |context| open(&path, options, context))
 }
 
-fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_neardata::Result<Opened> {
+fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_kernel::Result<Opened> {
     let stream = || text_reader(&Input::new(path), options, context).map(Opened::Stream);
     if path == Path::new("-") {
         return stream();
@@ -98,7 +96,7 @@ pub fn stored_sources(
 }
 
 /// Opens a file of a dataset, decompressed if compressed.
-fn open_stored(found: NamedFile, job: Job) -> inshore_neardata::Result<Opened> {
+fn open_stored(found: NamedFile, job: Job) -> inshore_kernel::Result<Opened> {
     let file = found.file.clone();
     let input = Input::of_stored(&job, found);
     let options = TextOptions { unpack: true, keep_encoding: true, ..TextOptions::default() };
@@ -110,7 +108,7 @@ fn open_stored(found: NamedFile, job: Job) -> inshore_neardata::Result<Opened> {
 }
 
 /// Reads the first bytes of an input that can be opened again.
-fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
+fn head_of(input: &Input) -> inshore_kernel::Result<Vec<u8>> {
     let mut head = vec![0; Compression::HEAD_BYTES];
     let filled = input.open_as_is().and_then(|mut bytes| bytes.fill(&mut head)).map_err(opened)?;
     head.truncate(filled);
@@ -118,41 +116,11 @@ fn head_of(input: &Input) -> inshore_neardata::Result<Vec<u8>> {
 }
 
 /// Returns the source of a piece, or a source that fails with the reason why the piece was not handed out.
-#[cfg(feature = "nodes")]
 pub(crate) fn source_of_task(source: Result<TaskSource, Failure>) -> Source {
     match source {
         Ok(source) => source.source,
         Err(failure) => Source::new("a piece", |_| Err(ReadError::Stream(failure))),
     }
-}
-
-/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be decompressed alone. Costs a
-/// request for each file.
-///
-/// # Errors
-/// [`nodes::Error::Unfit`], which names the format; the errors of reading the first bytes.
-#[cfg(feature = "nodes")]
-pub fn refuse_compressed(
-    nodes: &nodes::Nodes,
-    context: &Context,
-    wholes: &[nodes::Whole],
-    options: &nodes::RunOptions,
-) -> nodes::Result<()> {
-    for whole in wholes {
-        let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
-        let head = match nodes::read_from_nodes(nodes, context, whole, range, options) {
-            // Missing pieces are reported at the end.
-            Err(nodes::Error::Missing { .. }) if options.partial => continue,
-            head => head?,
-        };
-        if let Some(format) = Compression::of_head(&head) {
-            let what = format!(
-                "it is compressed as a whole, so no node can read its piece: load it decompressed ({format})"
-            );
-            return Err(nodes::Error::Unfit { name: whole.title.clone(), what });
-        }
-    }
-    Ok(())
 }
 
 /// Returns the job on whose store a dataset lies.
@@ -215,9 +183,9 @@ pub fn text_reader(
     input: &Input,
     options: TextOptions,
     context: &Context,
-) -> inshore_neardata::Result<Box<dyn Read + Send>> {
+) -> inshore_kernel::Result<Box<dyn Read + Send>> {
     let input = input.clone().stopped_by(context.cancel());
-    let failed = |error| inshore_neardata::Error::from_read(input.name(), error);
+    let failed = |error| inshore_kernel::Error::from_read(input.name(), error);
     // Only files that a walk found keep archives, and a file can be opened twice.
     let unpacks = options.unpack && (!options.keep_archives || options.unpacks(&head_of(&input)?));
     let bytes = match unpacks {
@@ -238,10 +206,10 @@ pub fn text_reader(
     })
 }
 
-fn opened(error: inshore_tables::Error) -> inshore_neardata::Error {
+fn opened(error: inshore_tables::Error) -> inshore_kernel::Error {
     match error {
-        inshore_tables::Error::Store(error) => inshore_neardata::Error::Store(error),
-        error => inshore_neardata::Error::Stream(Box::new(error)),
+        inshore_tables::Error::Store(error) => inshore_kernel::Error::Store(error),
+        error => inshore_kernel::Error::Stream(Box::new(error)),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use ignore::{WalkBuilder, overrides::OverrideBuilder, types::TypesBuilder};
-use inshore_neardata::Source;
+use inshore_kernel::Source;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, TextOptions, text_source};
@@ -52,14 +52,14 @@ impl Candidate {
 
 /// Lists the files below `paths`, in the order of paths; without paths, the files below the current folder, named
 /// relative to that folder. A path that names a file is listed whatever the options say; a path or folder that cannot
-/// be read is an error in its place. The file that standard output is written to is left out.
+/// be read is an error in its place. The file that receives standard output is skipped.
 ///
 /// # Errors
 /// [`Error::BadOption`] for an invalid glob or an unknown type.
 pub fn walk(
     paths: &[PathBuf],
     options: &WalkOptions,
-) -> Result<impl Iterator<Item = inshore_neardata::Result<Candidate>> + Send + use<>> {
+) -> Result<impl Iterator<Item = inshore_kernel::Result<Candidate>> + Send + use<>> {
     let here = PathBuf::from("./");
     let is_here = paths.is_empty();
     let (first, rest) = paths.split_first().unwrap_or((&here, &[]));
@@ -137,7 +137,7 @@ fn bad(option: &'static str, found: &str, error: ignore::Error) -> Error {
 
 /// Converts an error of the walk: to a system error with the path if there is one, else to the message of the walk,
 /// for example about cyclic links.
-fn walk_error(error: ignore::Error) -> inshore_neardata::Error {
+fn walk_error(error: ignore::Error) -> inshore_kernel::Error {
     let path = match &error {
         ignore::Error::WithPath { path, .. } => Some(path.clone()),
         ignore::Error::WithDepth { err, .. } => match &**err {
@@ -154,7 +154,7 @@ fn walk_error(error: ignore::Error) -> inshore_neardata::Error {
             source: std::io::Error::from_raw_os_error(code),
         }
         .into(),
-        _ => inshore_neardata::Error::Stream(Box::new(error)),
+        _ => inshore_kernel::Error::Stream(Box::new(error)),
     }
 }
 

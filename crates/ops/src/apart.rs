@@ -15,7 +15,7 @@
 //! memory of the task, which lies within the memory of the node. The memory is split into three parts:
 //!
 //! - [`own_bytes`] for the program itself and for memory that no budget counts;
-//! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches on their way to the node;
+//! - an eighth, at least [`ANSWER_BYTES_MIN`], for batches in flight to the node;
 //! - the rest for the job.
 //!
 //! A message to the node has a header and a payload. The header holds the kind (u8), then as little-endian
@@ -51,10 +51,8 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use arrow_schema::SchemaRef;
-use inshore_neardata::{
-    Failure, Needs, Reply, Sources, Task, TaskSource, Work,
-    nodes::{compact, open_pieces, protocol::PieceRequest},
-};
+use inshore_kernel::{Failure, Needs, Reply, Sources, Task, TaskSource, Work};
+use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
 use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
 use inshore_sql::doing;
 use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};
@@ -71,14 +69,14 @@ pub fn own_bytes(threads: usize) -> u64 {
     (28 + 2 * threads as u64) * MIB
 }
 
-/// Returns the number of threads for which a quarter of this memory has room; at least [`THREADS_MIN`].
+/// Returns the number of threads whose memory fits a quarter of this memory; at least [`THREADS_MIN`].
 fn threads_within(bytes: u64) -> usize {
     ((bytes / 4).saturating_sub(own_bytes(0)) / (2 * MIB)).max(THREADS_MIN as u64) as usize
 }
 
 const THREADS_MIN: usize = 2;
 
-/// The least memory for batches on their way to the client.
+/// The least memory for batches in flight to the client.
 pub const ANSWER_BYTES_MIN: u64 = 4 * MIB;
 const ANSWER_PART: u64 = 8;
 const ANSWER_BYTES_MAX: u64 = 320 * MIB;
@@ -215,7 +213,7 @@ impl<W: Work> Work for WorkApart<W> {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
         let all = job.budget().free_bytes();
-        let _memory = job.budget().reserve(all, "a process apart")?;
+        let _memory = job.budget().reserve(all, "a child process")?;
         let (given, smallest) = (all, self.smallest_memory_bytes());
         if given < smallest {
             let what = format!("'{}' on a node", self.kind());
@@ -302,7 +300,8 @@ fn ask(
         Ok(Answered::Done(summary)) => (Ok(summary), apart.ended().is_some()),
         Ok(Answered::Failed(text)) => (Err(text.into()), apart.ended().is_some()),
         Ok(Answered::Ended) => {
-            let why = apart.ended().map_or_else(|| "its process ended early".into(), Failure::from);
+            let why =
+                apart.ended().map_or_else(|| "the process of the task ended early".into(), Failure::from);
             (Err(why), true)
         }
         Err(failure) => {
@@ -413,7 +412,11 @@ impl Way<'_> {
             self.job.counters().add_of_process(since(counts, counted));
             counted = counts;
             if length > Header::length_max(kind, batch_bytes_max) {
-                return Err(format!("its process sends {} of kind {kind}", format_bytes(length)).into());
+                return Err(format!(
+                    "protocol error: the process of the task sent {} of kind {kind}",
+                    format_bytes(length)
+                )
+                .into());
             }
             let mut bytes = Vec::with_capacity(length as usize);
             if kind == ROWS {
@@ -435,14 +438,21 @@ impl Way<'_> {
                 BEGUN => {
                     let mut columns = StreamDecoder::new();
                     columns.decode(&mut Buffer::from(bytes))?;
-                    reply.begun(&columns.schema().ok_or("its process tells of no columns")?)?;
+                    reply.begun(
+                        &columns.schema().ok_or("protocol error: the process of the task sent no columns")?,
+                    )?;
                 }
                 DONE => {
                     decoder.finish()?;
                     return Ok(Answered::Done(serde_json::from_slice(&bytes)?));
                 }
                 FAILED => return Ok(Answered::Failed(String::from_utf8_lossy(&bytes).into_owned())),
-                other => return Err(format!("its process sends a message of kind {other}").into()),
+                other => {
+                    return Err(format!(
+                        "protocol error: the process of the task sent a message of unknown kind {other}"
+                    )
+                    .into());
+                }
             }
         }
     }
@@ -471,13 +481,13 @@ fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
 fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
     let request = |source: Result<TaskSource, Failure>| {
         let source = source.map_err(|failure| shortened(&failure.to_string()))?;
-        source.request().ok_or_else(|| "a source that is no part of a dataset".to_string())
+        PieceRequest::of_source(&source).ok_or_else(|| "a source is not a part of a dataset".to_string())
     };
     let next: NextPiece = source.map(request).transpose();
     let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");
     let mut told = words(&next);
     if told.len() as u64 > PIECE_BYTES_MAX {
-        told = words(&Err("words about a piece that are too long".to_string()));
+        told = words(&Err("the description of a piece exceeds the limit".to_string()));
     }
     [&[PIECE], &(told.len() as u32).to_le_bytes()[..], &told].concat()
 }
@@ -533,7 +543,7 @@ pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn 
     let Ok(_) = hearing else { return };
     // If the work panics, the node notices the end of the process.
     let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
-    let worked = worked.unwrap_or_else(|_| Err("the work panicked: this is a fault of its program".into()));
+    let worked = worked.unwrap_or_else(|_| Err("the task panicked: this is a bug in Inshore".into()));
     let said = match worked {
         Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
         Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
@@ -550,7 +560,8 @@ fn shortened(words: &str) -> String {
     }
 }
 
-/// Reads the order, and returns the length of its text. The node sends nothing more before the first request.
+/// Reads the first message with the task, and returns the length of its text. The node sends nothing more before the
+/// first request.
 fn ordered(socket: &UnixStream) -> Option<(Order, u64)> {
     let mut counted = Counted { from: socket, bytes: 0 };
     let order = Order::deserialize(&mut serde_json::Deserializer::from_reader(BufReader::new(&mut counted)));
@@ -575,7 +586,7 @@ fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Resul
     let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, bytes, count_max } =
         order;
     let work = works.iter().find(|work| work.kind() == kind);
-    let work = work.ok_or_else(|| format!("no work called '{kind}' is done apart"))?;
+    let work = work.ok_or_else(|| format!("tasks of the kind '{kind}' do not run in child processes"))?;
     let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
     let store = Store::open_folders(&folders)?;
     // A long order and the values parsed from the text also take memory.
@@ -623,7 +634,7 @@ struct Heard {
     /// True while the shared memory holds a batch that the node has not taken.
     is_full: bool,
     next: Option<NextPiece>,
-    /// True if the work has failed and takes no more pieces.
+    /// True if the task has failed and takes no more pieces.
     is_left: bool,
 }
 
@@ -660,7 +671,7 @@ impl Out {
     fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
         listened(self.say(NEXT, &[]));
         let mut heard = self.wait(|heard| heard.next.is_some() || heard.is_left);
-        let next = heard.next.take().unwrap_or_else(|| Err("the work has failed".to_string()));
+        let next = heard.next.take().unwrap_or_else(|| Err("the task has failed".to_string()));
         next.map_err(Failure::from).transpose()
     }
 
@@ -694,8 +705,8 @@ impl Out {
             let mut words = Vec::new();
             let length = u64::from(u32::from_le_bytes(length));
             listened((&socket).take(length.min(PIECE_BYTES_MAX)).read_to_end(&mut words));
-            let next =
-                serde_json::from_slice(&words).unwrap_or_else(|error| Err(format!("no piece: {error}")));
+            let next = serde_json::from_slice(&words)
+                .unwrap_or_else(|error| Err(format!("an invalid description of a piece: {error}")));
             self.change(|heard| heard.next = Some(next));
         }
     }
@@ -747,7 +758,7 @@ impl Reply for Rows<'_> {
                 return self.batch(compact(batch.slice(half, batch.num_rows() - half)));
             }
             return Err(format!(
-                "a row of its answer has {}: more than the {} that there is room for in its memory (a larger --node-memory helps)",
+                "a row of the answer has {}, more than the limit of {} in the memory of the task (a larger --node-memory helps)",
                 format_bytes(length),
                 format_bytes(self.batch_bytes_max)
             )

@@ -23,7 +23,7 @@ use std::{
 
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_neardata::{
+use inshore_kernel::{
     Contents, Error as ReadError, Event, Failure, Needs, Next, Reply, Source, Task, Work, run,
 };
 use inshore_sandbox::{Command, CommandLimits, Folder, Helper, Policy, Response, Sandbox};
@@ -106,7 +106,7 @@ impl Work for Commands {
         let reading_bytes = (memory_bytes / 8).max(READING_BYTES_MIN);
         let command_bytes =
             memory_bytes.checked_sub(reading_bytes).filter(|&bytes| bytes >= READING_BYTES_MIN);
-        let memory_bytes = command_bytes.ok_or("a command needs a task of 8 MiB at least")?;
+        let memory_bytes = command_bytes.ok_or("a command needs a task with at least 8 MiB of memory")?;
         let _memory = job.budget().reserve(memory_bytes, "a command")?;
         let limits = CommandLimits { memory_bytes, ..self.limits.clone() };
         let folder = Folder::create_in(&std::env::temp_dir())?;
@@ -217,6 +217,6 @@ pub fn check_program(path: &Path) -> Result<(), String> {
     let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     match path.is_absolute() && found.is_file() && found.permissions().mode() & 0o111 != 0 {
         true => Ok(()),
-        false => Err(format!("{}: this is no whole path of a program", path.display())),
+        false => Err(format!("{}: expected the absolute path of a program", path.display())),
     }
 }

@@ -33,14 +33,14 @@ pub fn told(end: &WorkerEnd, budget_bytes: u64) -> String {
         WorkerEnd::TooLarge(doing) => {
             let place = if doing.is_empty() { String::new() } else { format!("at '{doing}' ") };
             format!(
-                "the query needs more memory than it was given: {place}it took more than its budget of {budget} and the {} that it may have beside \
+                "the query needs more memory than it was given: {place}it exceeded its budget of {budget} and the {} that it may have beside \
                  that (a larger --memory helps)",
                 format_bytes(BESIDE_BYTES)
             )
         }
-        WorkerEnd::UnknownSize => "the system does not tell how much memory the query has".to_string(),
+        WorkerEnd::UnknownSize => "the system does not report how much memory the query uses".to_string(),
         WorkerEnd::Killed(9) => {
-            "the query's process was killed, as the system does where its memory is short (signal 9)"
+            "the query's process was killed by signal 9, usually because the system ran out of memory"
                 .to_string()
         }
         WorkerEnd::Killed(signal) => format!("the query's process was ended by signal {signal}"),

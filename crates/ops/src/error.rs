@@ -46,7 +46,7 @@ pub enum Error {
         place: Place,
     },
     /// An operation runs at a target, but not with this option.
-    #[error("operation `{operation}`: {option} does not go with {place}: {why}")]
+    #[error("operation `{operation}`: {option} does not work with {place}: {why}")]
     UnsupportedOption {
         /// The operation.
         operation: &'static str,
@@ -64,7 +64,7 @@ pub enum Error {
         operation: &'static str,
     },
     /// A dataset exists with other settings than the requested ones.
-    #[error("{name} is there, {what}")]
+    #[error("{name} exists already {what}")]
     MadeOtherwise {
         /// The dataset.
         name: String,
@@ -72,7 +72,7 @@ pub enum Error {
         what: String,
     },
     /// A dataset has several files, and the request names none of them.
-    #[error("{name} is several files: name one of {}", files.join(", "))]
+    #[error("{name} has several files: choose one of {}", files.join(", "))]
     SeveralFiles {
         /// The dataset.
         name: String,
@@ -80,7 +80,7 @@ pub enum Error {
         files: Vec<String>,
     },
     /// A dataset does not have a file.
-    #[error("{name} has no file {file:?}: it has {}", files.join(", "))]
+    #[error("{name} has no file {file:?}: its files are {}", files.join(", "))]
     NoFile {
         /// The dataset.
         name: String,
@@ -100,7 +100,7 @@ pub enum Error {
         bytes: u64,
     },
     /// The output would lie in a folder of the store.
-    #[error("{}: lies in {}, a device of the store: choose another place", output.display(), device.display())]
+    #[error("{}: the path is in {}, a device of the store: choose another path", output.display(), device.display())]
     InStore {
         /// The file.
         output: PathBuf,
@@ -108,19 +108,19 @@ pub enum Error {
         device: PathBuf,
     },
     /// An operation on nodes needs a dataset, and the request names none.
-    #[error("operation `{operation}` on nodes: no dataset is named")]
+    #[error("operation `{operation}` on nodes: no dataset is given")]
     NoInput {
         /// The operation.
         operation: &'static str,
     },
     /// An operation needs an output file, and the request names none.
-    #[error("operation `{operation}`: no output is named")]
+    #[error("operation `{operation}`: no output is given")]
     NoOutput {
         /// The operation.
         operation: &'static str,
     },
     /// The request has several inputs and one output file.
-    #[error("{} is one file, and {inputs} are named", output.display())]
+    #[error("{} is one file, and {inputs} inputs are given", output.display())]
     OneOutput {
         /// The file.
         output: PathBuf,
@@ -128,7 +128,7 @@ pub enum Error {
         inputs: usize,
     },
     /// A table in a binary format cannot be sorted by lines.
-    #[error("{name}: a table is sorted by its columns: name them")]
+    #[error("{name}: tables are sorted by columns: give them")]
     TableAsLines {
         /// The table.
         name: String,
@@ -144,7 +144,7 @@ pub enum Error {
         bytes: u64,
     },
     /// A group has neither columns nor aggregates.
-    #[error("nothing is asked for: name columns to group by, or what to compute")]
+    #[error("nothing to compute: give columns to group by, or aggregates")]
     NothingAsked,
     /// An aggregate lacks the column that its function needs.
     #[error("the aggregate {function} needs a column")]
@@ -153,7 +153,7 @@ pub enum Error {
         function: &'static str,
     },
     /// An operation on nodes takes one input, and the request names another number.
-    #[error("operation `{operation}` on nodes takes one table, and {inputs} are named: name one dataset")]
+    #[error("operation `{operation}` on nodes takes one table, and there are {inputs}: give one dataset")]
     OneInput {
         /// The operation.
         operation: &'static str,
@@ -161,7 +161,7 @@ pub enum Error {
         inputs: usize,
     },
     /// A file with instructions cannot be read.
-    #[error("{}: cannot read it", path.display())]
+    #[error("{}: cannot read the file", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -169,7 +169,7 @@ pub enum Error {
         source: io::Error,
     },
     /// The name of a dataset is not UTF-8.
-    #[error("{}: this is no name of a dataset", path.display())]
+    #[error("{}: this is not a name of a dataset", path.display())]
     BadName {
         /// The name.
         path: PathBuf,
@@ -187,7 +187,7 @@ pub enum Error {
     /// A node or the network failed.
     #[cfg(feature = "nodes")]
     #[error("{0}")]
-    Nodes(#[from] inshore_neardata::nodes::Error),
+    Nodes(#[from] inshore_nodes::Error),
     /// A file on nodes cannot be processed.
     #[cfg(feature = "nodes")]
     #[error("{0}")]

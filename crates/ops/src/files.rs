@@ -11,9 +11,9 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
-use inshore_neardata::{
-    Failure, Source,
-    nodes::{CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes},
+use inshore_kernel::{Failure, Source};
+use inshore_nodes::{
+    CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes,
 };
 use inshore_store::{Context, Job, Reservation, format_bytes};
 use inshore_tables::{
@@ -147,7 +147,7 @@ impl FileText {
 /// An error if the request has fewer files.
 pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failure> {
     let file = usize::try_from(whole).ok().and_then(|whole| files.get(whole));
-    file.ok_or_else(|| "a file that the request does not tell of".into())
+    file.ok_or_else(|| "the request does not describe the file".into())
 }
 
 /// Returns the piece of a file that a source holds, on the store of `job`.
@@ -155,7 +155,7 @@ pub(crate) fn text_of(files: &[FileText], whole: u64) -> Result<&FileText, Failu
 /// # Errors
 /// An error if the source is not a part of a dataset.
 pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> {
-    let (file, range) = source.part().ok_or("a source that is no file of a dataset")?;
+    let (file, range) = source.part().ok_or("a source is not a file of a dataset")?;
     let bytes = PartBytes::Stored(job.clone(), file.clone(), range.clone());
     Ok(FilePart { at: source.base().offset, bytes })
 }
@@ -172,7 +172,7 @@ pub(crate) fn hold_pieces<'a>(
     let bytes = wholes.flat_map(|whole| &whole.pieces).map(|piece| piece.bytes).max().unwrap_or(0);
     let all = bytes.saturating_mul(at_once as u64);
     if all > job.budget().memory_bytes() / 4 * 3 {
-        let what = format!("a piece has {}, and the memory here no room for it", format_bytes(bytes));
+        let what = format!("the memory budget here is too small for a piece of {}", format_bytes(bytes));
         return Err(what.into());
     }
     Ok(job.budget().reserve(all, "pieces of a table")?)
@@ -244,16 +244,19 @@ impl Asker<'_> {
                     Known { rows, unseen, ..known }
                 }
                 Some(_) => {
-                    return Err(Error::unfit(&whole.title, "its columns are not those of the first file"));
+                    return Err(Error::unfit(
+                        &whole.title,
+                        "its columns differ from those of the first file",
+                    ));
                 }
             });
         }
         let along: usize = texts.iter().filter_map(|text| Some(text.along.as_ref()?.1.len())).sum();
         if along as u64 > FOOTER_BYTES_MAX {
-            let what = format!("its footers have {along} bytes together, more than can go along with a task");
+            let what = format!("its footers have {along} bytes together, more than a request can hold");
             return Err(Error::unfit(name, what));
         }
-        let known = known.ok_or_else(|| Error::unfit(name, "there is no file in it"))?;
+        let known = known.ok_or_else(|| Error::unfit(name, "it has no files"))?;
         Ok(Files { wholes, texts, known })
     }
 
@@ -282,9 +285,10 @@ impl Asker<'_> {
         if ending == "parquet" {
             let mut tail = read(bytes.saturating_sub(TAIL_BYTES)..bytes)?;
             let footer_bytes = footer_bytes(&tail).filter(|&footer| footer <= bytes);
-            let footer_bytes = footer_bytes.ok_or_else(|| Error::unfit(&name, "this is no Parquet file"))?;
+            let footer_bytes =
+                footer_bytes.ok_or_else(|| Error::unfit(&name, "this is not a Parquet file"))?;
             if footer_bytes > FOOTER_BYTES_MAX {
-                let what = format!("its footer has {footer_bytes} bytes, more than can go along with a task");
+                let what = format!("its footer has {footer_bytes} bytes, more than a request can hold");
                 return Err(Error::unfit(&name, what));
             }
             let start = bytes - footer_bytes;
@@ -298,14 +302,14 @@ impl Asker<'_> {
             return Ok((FileText { name, ending, bytes, along }, known));
         }
         if ending == "arrow" {
-            return Err(Error::unfit(&name, "Arrow files are not read on nodes: Parquet is"));
+            return Err(Error::unfit(&name, "nodes cannot read Arrow files: put a Parquet file"));
         }
         if let Some(record_bytes) = whole.record_bytes {
             return Err(NodesError::NoLines { name, record_bytes }.into());
         }
         let separator = separator(&ending);
         if separator.is_some() && header == Header::Absent {
-            let what = "columns without names are not read on nodes: load it with a line of names";
+            let what = "nodes need names of columns: put the file with a line of names";
             return Err(Error::unfit(&name, what));
         }
         let (mut head, mut ends) = (Vec::new(), RecordEnds::new(separator));

@@ -16,8 +16,8 @@
 //! If nodes are slow, the client fetches pieces that no node has begun, and counts them as one more node
 //! would.
 //!
-//! If a node is lost, other nodes count its pieces anew, and the client skips their answers up to the last
-//! k-mer that was taken.
+//! If a node is lost, other nodes count its pieces again, and the client skips their answers up to the last k-mer
+//! that was used.
 //!
 //! Cost: each distinct k-mer of a node goes over the network once, with its count, in 3 to 4 bytes for k = 25
 //! ([`inshore_tables::pack_kmers`]). For comparison, a base of a read takes one byte in FASTA and two in
@@ -30,12 +30,10 @@ use arrow_array::{
     cast::AsArray,
     types::{UInt8Type, UInt32Type, UInt64Type},
 };
-use inshore_neardata::{
-    Failure, Reply, Task, TaskSource, Work,
-    nodes::{
-        self, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
-        stream_with_help,
-    },
+use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_nodes::{
+    Error as NodesError, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
+    stream_with_help,
 };
 use inshore_store::{Context, Job};
 use inshore_tables::{
@@ -140,8 +138,7 @@ impl Arguments {
         open: impl FnOnce(&str) -> Input,
     ) -> Result<(KmerPiece, Option<Place>), Failure> {
         let of = usize::try_from(whole).ok().and_then(|whole| self.files.get(whole));
-        let FileOfSequences { name, is_fastq, begin } =
-            of.ok_or("a file that the request does not tell of")?;
+        let FileOfSequences { name, is_fastq, begin } = of.ok_or("the request does not describe the file")?;
         let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
         let begins = match is_fastq {
             _ if offset <= *begin => Begins::File,
@@ -162,7 +159,7 @@ fn answer(
     (bytes, count_max): (Option<u64>, usize),
     (reply, is_here): (&mut dyn Reply, bool),
 ) -> Result<Value, Failure> {
-    let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "what is answered")?;
+    let _memory = job.budget().reserve(COPIES * KMER_BLOCK_BYTES as u64, "buffered answers")?;
     let options = KmerOptions { k: arguments.k, canonical: arguments.canonical, ..KmerOptions::default() };
     let places = RefCell::new(Vec::new());
     let pieces = pieces.map(|piece| {
@@ -210,7 +207,7 @@ fn count_here(
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let pieces = pieces.map(|piece| {
-        let piece = piece.map_err(|error| of_nodes("pieces of nodes", error))?;
+        let piece = piece.map_err(|error| of_nodes("pieces from nodes", error))?;
         let (name, place) = (piece.title.clone(), (piece.whole, piece.offset, piece.bytes));
         let made = arguments.piece(place, |name| Input::stream(name, "", piece));
         made.map_err(|failure| tables::Error::Unsupported { file: name, what: failure.to_string() })
@@ -314,7 +311,7 @@ impl<C: KmerCode> InOrder for Counted<C> {
 ///
 /// # Errors
 /// As [`inshore_tables::count_kmers`]. Nodes do not decompress, so compressed files are refused, and so is
-/// FASTQ whose pieces do not end with records. Also the errors of [`nodes::run_on_nodes`]; the loss of a node
+/// FASTQ whose pieces do not end with records. Also the errors of [`inshore_nodes::run_on_nodes`]; the loss of a node
 /// in the middle of its answer is an error if no other node has its pieces, even if partial answers are
 /// allowed.
 pub fn count_kmers_on_nodes(
@@ -411,7 +408,7 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
     match counted {
         Counted::Kmers(codes, counts) => Ok((&codes[rows.clone()], &counts[rows.clone()])),
         Counted::Ends(_) => {
-            let what = "a node tells of ends of pieces behind its k-mers".to_string();
+            let what = "protocol error: a node sent ends of pieces after its k-mers".to_string();
             Err(tables::Error::Damaged { file: "k-mers of nodes".to_string(), what })
         }
     }
@@ -421,10 +418,10 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
 fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
     let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
-        return Err(nodes::Error::RowGroups { name }.into());
+        return Err(NodesError::RowGroups { name }.into());
     }
     if let Some(record_bytes) = whole.record_bytes {
-        return Err(nodes::Error::NoLines { name, record_bytes }.into());
+        return Err(NodesError::NoLines { name, record_bytes }.into());
     }
     let is = |is_fastq: bool, begin: u64| Ok(FileOfSequences { name: name.clone(), is_fastq, begin });
     let ends_with_records = whole.record_lines == Some(FASTQ_LINES);
@@ -434,11 +431,10 @@ fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
         let head = match asker.read(whole, at..end) {
             Ok(head) => head,
             // The pieces that are present tell the format: they end with FASTQ records.
-            Err(nodes::Error::Missing { .. }) if partial && ends_with_records => return is(true, 0),
-            Err(nodes::Error::Missing { what }) if partial => {
-                let what =
-                    format!("its beginning, which says whether it is FASTA or FASTQ, was not read: {what}");
-                return Err(nodes::Error::Incomplete { name, what }.into());
+            Err(NodesError::Missing { .. }) if partial && ends_with_records => return is(true, 0),
+            Err(NodesError::Missing { what }) if partial => {
+                let what = format!("the first shard, which tells FASTA from FASTQ, was not read: {what}");
+                return Err(NodesError::Incomplete { name, what }.into());
             }
             Err(error) => return Err(error.into()),
         };

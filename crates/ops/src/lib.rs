@@ -52,6 +52,8 @@ mod files;
 pub mod kmers;
 #[cfg(feature = "text")]
 mod matches;
+#[cfg(feature = "nodes")]
+mod on_nodes;
 mod operation;
 mod place;
 #[cfg(all(feature = "nodes", feature = "sql"))]
@@ -83,7 +85,7 @@ pub use target::{NodesDone, OnNodes, wholes, with_nodes};
 /// Lists the kinds of work of a node in this build, which combine the kernels with the runtime of nodes. Some
 /// of them start the current program again, which therefore has to begin with [`child_main_if_asked`].
 #[cfg(feature = "nodes")]
-pub fn works() -> inshore_neardata::Works {
+pub fn works() -> inshore_kernel::Works {
     let works = works_here();
     #[cfg(feature = "sql")]
     let works = works.with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes));
@@ -95,18 +97,18 @@ pub fn works() -> inshore_neardata::Works {
 /// Lists the same kinds of work, for a host program that cannot be started again: `helper` names the program
 /// that runs queries by [`apart::apart_main`].
 #[cfg(all(feature = "nodes", feature = "sql"))]
-pub fn works_by(helper: inshore_sandbox::Helper) -> inshore_neardata::Works {
+pub fn works_by(helper: inshore_sandbox::Helper) -> inshore_kernel::Works {
     works_here().with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes).with_helper(helper))
 }
 
 /// Lists the kinds of work that need no child process.
 #[cfg(feature = "nodes")]
-pub fn works_here() -> inshore_neardata::Works {
-    inshore_neardata::Works::default()
-        .with(inshore_neardata::Parts::<inshore_neardata::Contents>::default())
-        .with(inshore_neardata::Parts::<inshore_kernels::Search>::default())
+pub fn works_here() -> inshore_kernel::Works {
+    inshore_kernel::Works::default()
+        .with(inshore_kernel::Parts::<inshore_kernel::Contents>::default())
+        .with(inshore_kernel::Parts::<inshore_kernels::Search>::default())
         .with(inshore_kernels::CountsWords)
-        .with(inshore_neardata::Parts::<inshore_kernels::LanguageOfText>::default())
+        .with(inshore_kernel::Parts::<inshore_kernels::LanguageOfText>::default())
         .with(inshore_kernels::CountsGrams)
         .with(inshore_kernels::Packs)
         .with(kmers::CountsKmers)

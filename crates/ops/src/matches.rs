@@ -2,8 +2,8 @@
 
 use std::io;
 
+use inshore_kernel::Next;
 use inshore_kernels::{self as kernels, Candidate, Found, Matching, SearchSummary, TextOptions, Wanted};
-use inshore_neardata::Next;
 use inshore_store::Context;
 use inshore_tables::Input;
 

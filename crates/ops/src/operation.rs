@@ -18,7 +18,7 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{RunOptions, Whole};
+use inshore_nodes::{RunOptions, Whole};
 use inshore_store::{Context, Execution, Job};
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore_tables::Input;
@@ -315,7 +315,7 @@ pub enum Sources {
 pub(crate) fn check_resume(operation: &'static str, resume: bool, place: Place) -> Result<()> {
     match place {
         Place::Nodes if resume => {
-            let why = "nodes keep no runs";
+            let why = "nodes do not keep runs of interrupted jobs";
             Err(Error::UnsupportedOption { operation, option: "resume", place, why })
         }
         _ => Ok(()),
@@ -369,7 +369,7 @@ pub fn handed_over(job: &Job) -> PathBuf {
     job.scratch_path("source.arrow")
 }
 
-/// Returns the input of a path, which may be the path of a [handed over](handed_over) table.
+/// Returns the input of a path, which may be the path of a table that was [passed in memory](handed_over).
 #[cfg(any(feature = "records", feature = "text"))]
 pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     match path == handed_over(job) {
@@ -380,7 +380,7 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
 
 /// A receiver of an answer's rows.
 pub trait Rows: Send {
-    /// Receives the columns. A second call begins anew and discards all earlier rows.
+    /// Receives the columns. A second call restarts and discards all earlier rows.
     ///
     /// # Errors
     /// An error ends the operation.
@@ -400,7 +400,7 @@ pub trait Rows: Send {
         Ok(())
     }
 
-    /// Returns true if the receiver can begin anew, since no row has been passed on yet.
+    /// Returns true if the receiver can restart, since no row has been passed on yet.
     fn can_begin_anew(&self) -> bool {
         false
     }

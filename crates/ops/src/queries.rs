@@ -18,12 +18,10 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_neardata::{
-    Failure, Reply, Task, TaskSource, Work,
-    nodes::{
-        Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams,
-        batch_bytes, compact, stream_with_help,
-    },
+use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_nodes::{
+    Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams, batch_bytes,
+    compact, stream_with_help,
 };
 use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
 use inshore_store::Job;
@@ -66,7 +64,7 @@ impl Work for Queries {
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
         let Arguments { fragment, files } = serde_json::from_value(arguments)?;
-        let known = fragment.known().ok_or("a fragment of no table")?.clone();
+        let known = fragment.known().ok_or("the fragment does not describe its table")?.clone();
         let along = files.iter().map(FileText::along).collect::<std::result::Result<Vec<_>, _>>()?;
         let (bytes, of_job) = (sources.bytes(), job.clone());
         let input = move |source: std::result::Result<TaskSource, Failure>| {
@@ -152,7 +150,7 @@ fn answer_here(
     pieces: HelpPieces,
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
-    let known = fragment.known().ok_or("a fragment of no table")?.clone();
+    let known = fragment.known().ok_or("the fragment does not describe its table")?.clone();
     // Each thread may work on one piece while the next piece is fetched.
     let _held = hold_pieces(job, files.wholes.iter(), job.budget().threads() + 1)?;
     // Threads of a query must not wait for nodes; a separate thread waits.
@@ -166,7 +164,7 @@ fn answer_here(
             let Ok(needed) = told.recv() else { return };
             let pieces = pieces.only(move |whole, part| ranges(&of_files, &needed, whole, &part));
             for piece in pieces {
-                let piece = piece.map_err(|error| of_nodes("pieces of nodes", error));
+                let piece = piece.map_err(|error| of_nodes("pieces from nodes", error));
                 let input = piece.and_then(|piece| taken(&files.texts, piece, true));
                 if out.send(input.map(|input| input.with_known(&known))).is_err() {
                     break;
@@ -211,7 +209,7 @@ impl NodeTables {
     ///
     /// # Errors
     /// The errors of [`Nodes::catalog`].
-    pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_neardata::nodes::Result<NodeTables> {
+    pub fn new(nodes: &Nodes, options: RunOptions) -> inshore_nodes::Result<NodeTables> {
         let (nodes, catalog, header) = (nodes.clone(), nodes.catalog()?, Header::default());
         Ok(NodeTables { nodes, options, header, catalog, state: Arc::default() })
     }
@@ -269,8 +267,8 @@ impl Elsewhere for NodeTables {
     fn run(&self, job: &Job, fragment: Fragment) -> Result<Box<dyn FragmentRows>> {
         let described =
             self.state.0.lock().expect("no panic under this lock").tables.get(fragment.path()).cloned();
-        let (_, files) =
-            described.ok_or_else(|| Error::Internal(format!("{} was not described", fragment.path())))?;
+        let (_, files) = described
+            .ok_or_else(|| Error::Internal(format!("the table {} was not described", fragment.path())))?;
         let arguments = Arguments { fragment: fragment.clone(), files: files.texts.clone() };
         let arguments =
             serde_json::to_value(arguments).map_err(|error| Error::Internal(error.to_string()))?;

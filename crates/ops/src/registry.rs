@@ -62,7 +62,7 @@ impl Entry {
     /// Reads a request and returns the request with all its fields, defaults included.
     ///
     /// # Errors
-    /// As [`Request::from_json`].
+    /// The errors are those of [`Request::from_json`].
     pub fn read(&self, request: &Value) -> Result<Value> {
         (self.read)(request)
     }
@@ -84,7 +84,7 @@ impl Entry {
     /// Runs a request with additional names.
     ///
     /// # Errors
-    /// As [`Entry::run`].
+    /// The errors are those of [`Entry::run`].
     pub fn run_named(
         &self,
         request: &Value,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole};
 use serde::{Serialize, Serializer};
 #[cfg(feature = "nodes")]
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ pub struct OnNodes {
 /// Finds the files of paths of the form `store:NAME`, `store:NAME/FILE`, or the same without `store:`.
 ///
 /// # Errors
-/// [`Error::BadName`]; the errors of [`Nodes::catalog`] and [`inshore_neardata::nodes::Catalog::named`].
+/// [`Error::BadName`]; the errors of [`Nodes::catalog`] and [`inshore_nodes::Catalog::named`].
 #[cfg(feature = "nodes")]
 pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
     let catalog = nodes.catalog()?;

@@ -1,7 +1,7 @@
 //! WebAssembly kernels: modules of users that run over local files, or on the nodes that hold the files.
 //!
 //! The nouns: a [`Module`] is code with a name; a [`WasmKernel`] is a module with its arguments, as a kernel of
-//! [`neardata`](inshore_neardata).
+//! the crate [`kernel`](inshore_kernel).
 //!
 //! ```text
 //!   locally:    sources ─► run ─► instance for each worker ─► parts in order, or merged states ─► output
@@ -18,6 +18,9 @@
 //! each thread if each gets 64 MiB, otherwise fewer. 48 MiB of each share are for the process (compiler and
 //! runtime, of which about 20 MiB are used); the module may use the rest.
 
+#[cfg(feature = "nodes")]
+mod nodes;
+
 use std::{
     io,
     sync::{
@@ -27,21 +30,10 @@ use std::{
     time::Duration,
 };
 
-#[cfg(feature = "nodes")]
-use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
-#[cfg(feature = "nodes")]
-use arrow_schema::{DataType, Field, Schema};
 use base64::{Engine, prelude::BASE64_STANDARD};
-#[cfg(feature = "nodes")]
-use inshore_kernels::refuse_compressed;
-use inshore_neardata::{
+use inshore_kernel::{
     Block, Border, Error as ReadError, Event, FileBlocks, Kernel, MAP, Needs, Next, Portable, SPREAD, Source,
     run, smallest_memory_bytes,
-};
-#[cfg(feature = "nodes")]
-use inshore_neardata::{
-    Failure, Reply, Task, Work, answer_parts,
-    nodes::{self, Gathered, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes},
 };
 use inshore_sandbox::{
     BlockPart, Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
@@ -50,6 +42,9 @@ use inshore_store::{Context, FileReader, Job, Reservation, Store, format_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+
+#[cfg(feature = "nodes")]
+pub use self::nodes::{WebAssembly, run_wasm_on_nodes};
 
 /// The name of this work in requests.
 pub const WASM: &str = "wasm";
@@ -69,9 +64,6 @@ const MODULE_MEMORY_BYTES_MAX: u64 = 1024 * MIB;
 const CALL: Duration = Duration::from_secs(20);
 /// The maximal duration of an instance. Instances usually end with their job.
 const WALL: Duration = Duration::from_secs(365 * 86_400);
-/// The maximal bytes of a state in one message.
-#[cfg(feature = "nodes")]
-const BATCH_BYTES: usize = 1 << 20;
 /// A batch of blocks ends when its output reaches the maximal output of one block, divided by this number.
 const ENOUGH: u64 = 4;
 /// The size of a block in bytes. Smaller blocks are copied more slowly by the system; larger blocks do not
@@ -105,7 +97,7 @@ pub enum Error {
         what: String,
     },
     /// The receiver of the result failed.
-    #[error("writing what a kernel found: {0}")]
+    #[error("cannot write the result of a kernel: {0}")]
     Write(#[source] io::Error),
 }
 
@@ -125,16 +117,6 @@ impl From<inshore_store::Error> for Error {
 impl From<inshore_store::RuntimeError> for Error {
     fn from(error: inshore_store::RuntimeError) -> Error {
         inshore_store::Error::from(error).into()
-    }
-}
-
-#[cfg(feature = "nodes")]
-impl From<nodes::Error> for Error {
-    fn from(error: nodes::Error) -> Error {
-        Error::Read(match error {
-            nodes::Error::Store(error) => ReadError::Store(error),
-            error => ReadError::Stream(Box::new(error)),
-        })
     }
 }
 
@@ -159,7 +141,7 @@ impl Module {
         match module.bytes.len() as u64 {
             0..=MODULE_BYTES_MAX => Ok(module),
             bytes => Err(module.bad(&format!(
-                "it has {}, and {} are the most",
+                "it has {}, more than the limit of {}",
                 format_bytes(bytes),
                 format_bytes(MODULE_BYTES_MAX)
             ))),
@@ -178,7 +160,7 @@ impl Module {
         let [file] = files[..] else { return Err(none("the dataset of this name has several files")) };
         let file = dataset.file(file).expect("it has this name");
         if file.len() > MODULE_BYTES_MAX {
-            return Err(none("the dataset of this name is too large for a module"));
+            return Err(none("the dataset of this name is too large for a kernel"));
         }
         let _memory = job.budget().reserve(file.len() + MIB, "a module")?;
         let mut reader = FileReader::new(job, &file, 0..file.len(), 256 << 10)?;
@@ -237,14 +219,18 @@ impl Arguments {
         let bad = |what: &str| Error::Kernel { name: name.clone(), what: what.to_string() };
         let module = match (module, job) {
             (Some(text), _) => {
-                let bytes = BASE64_STANDARD.decode(text).map_err(|_| bad("its bytes are not in base 64"))?;
+                let bytes = BASE64_STANDARD
+                    .decode(text)
+                    .map_err(|_| bad("the request has a module that is not in base 64"))?;
                 Module::new(name, bytes)?
             }
             (None, Some(job)) => Module::stored(job, name)?,
-            (None, None) => return Err(bad("only its name came, and there is no store to look in")),
+            (None, None) => {
+                return Err(bad("the request has only a name, and there is no store to find the kernel in"));
+            }
         };
         if module.sha256() != *sha256 {
-            return Err(bad("another module has this name here: push it anew, or run the file itself"));
+            return Err(bad("another kernel has this name here: push the kernel again, or run its file"));
         }
         Ok(WasmKernel::new(module, args))
     }
@@ -309,15 +295,6 @@ impl WasmSummary {
         self.memory_bytes_max = self.memory_bytes_max.max(response.memory_bytes_max);
         self.log.push_str(&String::from_utf8_lossy(&response.log));
         self.protections = response.active.to_string();
-    }
-
-    #[cfg(feature = "nodes")]
-    fn add_other(&mut self, other: WasmSummary) {
-        self.instances += other.instances;
-        self.cpu_seconds += other.cpu_seconds;
-        self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
-        self.log.push_str(&other.log);
-        self.protections = other.protections;
     }
 }
 
@@ -439,9 +416,7 @@ impl WasmKernel {
                 return self.failed(source);
             };
             let most = format_bytes(emitted.limit);
-            let what = format!(
-                "it emits more than {most} of the block at {offset}: with a larger --memory it may emit more"
-            );
+            let what = format!("it emits more than {most} for the block at {offset}: raise --memory");
             *place = Instance::Failed(what.clone());
             self.module.bad(&what)
         })
@@ -496,7 +471,7 @@ impl WasmKernel {
         match error {
             Some(error) => error.into(),
             None => self.module.bad(&format!(
-                "its state is larger than its memory of {}: with a larger --memory it has more",
+                "its state is larger than its memory of {}: raise --memory",
                 format_bytes(limit)
             )),
         }
@@ -737,141 +712,4 @@ pub fn run_wasm(
             Ok(summary)
         }
     }
-}
-
-/// Runs a kernel on the nodes that have the files; the result equals that of [`run_wasm`].
-///
-/// # Errors
-/// The errors of [`run_wasm`], and errors of nodes.
-#[cfg(feature = "nodes")]
-pub fn run_wasm_on_nodes(
-    nodes: &Nodes,
-    job: &Context,
-    kernel: &WasmKernel,
-    wholes: &[Whole],
-    options: &RunOptions,
-    output: Output<'_>,
-) -> Result<(WasmSummary, Gathered)> {
-    refuse_compressed(nodes, job, wholes, options)?;
-    if kernel.check()? == WasmResult::InOrder {
-        let mut summary = WasmSummary::default();
-        let gathered = run_on_nodes(nodes, job, kernel, wholes, options, |event: Event<'_, WasmKernel>| {
-            if let Some(part) = event.part {
-                let part = part?;
-                summary.output_bytes += part.len() as u64;
-                output(&part).map_err(Error::Write)?;
-            }
-            Ok::<_, Error>(Next::Go)
-        })?;
-        return Ok((summary, gathered));
-    }
-    // The only local instance merges states.
-    let job = &job.within(job.budget().part(job.budget().free_bytes() / 2, 1, "merging states of nodes")?);
-    kernel.prepare(job)?;
-    let limit = kernel.prepared().limits.memory_bytes;
-    let mut last = kernel.take(&kernel.prepared().instances[0])?.expect("just started");
-    let mut summary = WasmSummary::default();
-    let mut streams = stream_from_nodes(nodes, job, (WASM, true), kernel.arguments(), wholes, options)?;
-    let mut stream = 0;
-    while stream < streams.len() {
-        let mut state =
-            State { bytes: Vec::new(), memory: job.budget().reserve(0, "the state of a kernel")? };
-        let why = loop {
-            match streams.next(stream) {
-                Ok(Some(batch)) => {
-                    let bytes = state_of(&batch).ok_or_else(|| nodes::Error::BadAnswer {
-                        node: streams.node(stream).to_string(),
-                        what: "what is no state of a kernel".to_string(),
-                    })?;
-                    state.add(bytes, limit).map_err(|error| kernel.too_much(error, limit))?;
-                }
-                Ok(None) => break None,
-                // The error is not the node's fault: any other node would answer the same.
-                Err(
-                    error @ (nodes::Error::Store(_)
-                    | nodes::Error::Deadline { .. }
-                    | nodes::Error::Refused { .. }),
-                ) => return Err(error.into()),
-                Err(error) => break Some(error),
-            }
-        };
-        match why {
-            // The partial state is discarded: another node starts anew.
-            Some(error) => streams.replace(stream, &error)?,
-            // A stream without a summary is that of a task that pulled nothing: there is no state to merge.
-            None => {
-                if let Some(told) = streams.summary(stream) {
-                    let told = WasmSummary::deserialize(told).unwrap_or_default();
-                    last.merge(&state.bytes).map_err(|source| kernel.failed(source))?;
-                    summary.add_other(told);
-                }
-            }
-        }
-        stream += 1;
-    }
-    kernel.finish(*last, output, &mut summary)?;
-    Ok((summary, streams.finish()))
-}
-
-/// The work of running a module that a client names or sends.
-#[cfg(feature = "nodes")]
-#[derive(Clone, Copy, Debug)]
-pub struct WebAssembly;
-
-#[cfg(feature = "nodes")]
-impl Work for WebAssembly {
-    fn kind(&self) -> &'static str {
-        WASM
-    }
-
-    fn needs(&self) -> Needs {
-        Needs::WebAssembly
-    }
-
-    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
-        let Task { job, arguments, sources } = task;
-        let kernel = parsed(&arguments)?.kernel(Some(&job))?;
-        let result = kernel.prepare(&job)?.result;
-        let summary = match result {
-            WasmResult::InOrder => {
-                answer_parts(&job, &kernel, sources, reply)?;
-                kernel.end().unwrap_or_default()
-            }
-            WasmResult::State => {
-                let no_source = Mutex::new(None);
-                let sources = sources.map_while(|source| match source {
-                    Ok(source) => Some(source.source),
-                    Err(failure) => {
-                        *no_source.lock().expect("no panic under this lock") = Some(failure);
-                        None
-                    }
-                });
-                kernel.read(&job, sources, &mut |_| Ok(()))?;
-                if let Some(failure) = no_source.into_inner().expect("no panic under this lock") {
-                    return Err(failure);
-                }
-                let (mut last, mut summary) = kernel.merge(&job)?;
-                let state = kernel.state(&job, &mut last)?;
-                summary.add(&last.end().map_err(|source| kernel.failed(source))?);
-                state.bytes.chunks(BATCH_BYTES).try_for_each(|piece| reply.batch(batch(piece)))?;
-                summary
-            }
-        };
-        job.check_cancelled()?;
-        Ok(serde_json::to_value(summary)?)
-    }
-}
-
-#[cfg(feature = "nodes")]
-fn batch(bytes: &[u8]) -> RecordBatch {
-    let schema = Arc::new(Schema::new(vec![Field::new("state", DataType::Binary, false)]));
-    let column: ArrayRef = Arc::new(BinaryArray::from(vec![bytes]));
-    RecordBatch::try_new(schema, vec![column]).expect("one column")
-}
-
-/// Returns the bytes of a batch of a state; `None` if the batch has another shape.
-#[cfg(feature = "nodes")]
-fn state_of(batch: &RecordBatch) -> Option<&[u8]> {
-    let column = batch.columns().first()?.as_binary_opt::<i32>()?;
-    (column.len() == 1).then(|| column.value(0))
 }

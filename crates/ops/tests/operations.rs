@@ -9,9 +9,9 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use inshore_kernel::Next;
 use inshore_kernels::{Candidate, Found, Matching, Profiles, SearchSummary, Wanted, decompress, text_source};
-use inshore_neardata::Next;
-use inshore_neardata::nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
 use inshore_ops::{
     Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, StoreUse, Target, named, queries,
     spreading::{cuts, record_lines, separator},

@@ -57,7 +57,8 @@ impl Budget {
         self.0.memory_bytes
     }
 
-    /// Returns true if the budget was cut out of another one. A user who set that one does not know of this part.
+    /// Returns true if the budget was cut out of another one. The user set the whole budget, and does not know of
+    /// this part.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }
@@ -269,8 +270,11 @@ mod tests {
         let budget = Budget::new(100, 1);
         let first = budget.reserve(60, "first").unwrap();
         let error = budget.reserve(41, "second").unwrap_err();
-        assert!(error.to_string().contains("second needs 41 bytes but only 40 bytes"), "{error}");
-        assert!(error.to_string().ends_with("a budget of 1 MiB is enough for that"), "{error}");
+        assert!(
+            error.to_string().contains("not enough memory for second (41 bytes needed, 40 bytes"),
+            "{error}"
+        );
+        assert!(error.to_string().ends_with("a budget of 1 MiB is enough"), "{error}");
         assert_eq!(budget.reserved_bytes(), 60);
         drop(first);
         assert_eq!(budget.reserved_bytes(), 0);
@@ -286,7 +290,7 @@ mod tests {
         assert!(part.is_part() && !budget.is_part());
         // A user who set the whole budget does not know of its parts.
         let error = part.reserve(1, "more").unwrap_err().to_string();
-        assert!(error.ends_with("of the budget of 60 bytes is free"), "{error}");
+        assert!(error.ends_with("of the budget of 60 bytes free)"), "{error}");
         drop(part);
         assert_eq!(budget.free_bytes(), 40);
         drop(held);

@@ -36,7 +36,7 @@ pub const fn largest_buffer(bytes: usize) -> usize {
 /// A region is the mapped memory that buffers are cut from.
 #[derive(Debug)]
 enum Region {
-    /// The region is an anonymous mapping of its own.
+    /// The region is a separate anonymous mapping.
     Mapped { address: NonNull<u8>, len: usize, _reservation: Reservation },
     /// The region is a part of a huge page that several regions share.
     Shared { _place: Place, _reservation: Reservation },

@@ -25,9 +25,9 @@ pub enum Error {
     },
     /// A reservation would exceed the budget.
     #[error(
-        "{what} needs {} but only {} of the budget of {} is free{}",
+        "not enough memory for {what} ({} needed, {} of the budget of {} free){}",
         format_bytes(*wanted), format_bytes(*free), format_bytes(*total),
-        enough.map(|enough| format!(": a budget of {} is enough for that", format_bytes_up(enough)))
+        enough.map(|enough| format!(": a budget of {} is enough", format_bytes_up(enough)))
             .unwrap_or_default()
     )]
     OverBudget {
@@ -59,7 +59,7 @@ pub enum Error {
         text: String,
     },
     /// The job was asked to stop.
-    #[error("stopped before it was done; the store is as it was")]
+    #[error("the job was stopped before it was done; the store is unchanged")]
     Cancelled,
 }
 

@@ -111,7 +111,7 @@ impl FileSink {
         self.offset + self.filled as u64
     }
 
-    /// Returns true if nothing was written yet.
+    /// Returns true if no bytes were written yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -191,8 +191,8 @@ impl FileSink {
         Ok(buffer)
     }
 
-    /// Writes the remaining bytes and returns the length of the file. Nothing is synced; the caller syncs when it gives
-    /// the file its name.
+    /// Writes the remaining bytes and returns the length of the file. The file is not synced; the caller syncs it
+    /// before the rename.
     ///
     /// # Errors
     /// The errors of [`FileSink::advance`].

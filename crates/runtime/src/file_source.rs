@@ -111,7 +111,7 @@ impl FileSource {
         Ok(Some(self.piece()))
     }
 
-    /// Returns the last piece again; nothing before the first piece and at the end.
+    /// Returns the last piece again; it is empty before the first piece and at the end.
     pub fn piece(&self) -> &[u8] {
         self.current.as_ref().map_or(&[], |(buffer, len)| &buffer[..*len])
     }

@@ -1,5 +1,5 @@
-//! This module runs work of our own program in a worker process that can be killed: work on requests of clients,
-//! whose memory and time nobody can predict.
+//! This module runs work of our own program in a worker process that can be killed: work on requests of clients, with
+//! unpredictable memory and time.
 //!
 //! ```text
 //!   our process                              our program once more
@@ -265,7 +265,7 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
         WorkerEnd::Killed(libc::SIGKILL) => {
             "it was killed, maybe because the system ran out of memory".to_string()
         }
-        _ if words.is_empty() => format!("its process ended early ({status})"),
+        _ if words.is_empty() => format!("the child process ended early ({status})"),
         _ => {
             let all: Vec<char> = words.chars().collect();
             let told: String = match all.len() > 2 * WORDS {
@@ -275,7 +275,7 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
                     .collect(),
                 false => words.to_string(),
             };
-            format!("its process ended early ({status}): {told}")
+            format!("the child process ended early ({status}): {told}")
         }
     };
     Some(ApartEnd { end, text })
@@ -292,7 +292,7 @@ pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, 
     }
 }
 
-/// Becomes a worker in a program that knows by its arguments `args` that it was started as one. If the allocator is a
+/// Runs as a worker, in a program that was started as one with the arguments `args`. If the allocator is a
 /// [`LimitedAllocator`](crate::LimitedAllocator), the limit is exact for large allocations.
 pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) -> ! {
     main(args, true, doing, work)

@@ -29,7 +29,8 @@ const MESSAGE_BYTES_MAX: u32 = 16 << 20;
 /// Limits the number of files beside a message.
 const FILES_MAX: usize = 2;
 
-/// Tells a helper what to run. An order is the first message to a helper; files are passed beside the order.
+/// The task of a helper, and its protections. An order is the first message to a helper; files are passed beside the
+/// order.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     pub task: Task,
@@ -112,7 +113,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Makes the failure of a system call, in doing `what`.
+    /// Creates the failure of a system call during `what`.
     pub fn system(what: &str, error: &io::Error) -> Failure {
         Failure {
             missing: None,

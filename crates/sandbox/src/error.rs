@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[non_exhaustive]
 pub enum Error {
     /// The program that was named as a helper does not act as one.
-    #[error("{}: not a helper of the sandbox: {reason}", program.display())]
+    #[error("{}: this program is not a helper of the sandbox: {reason}", program.display())]
     Helper {
         /// Holds the path of the program.
         program: PathBuf,
@@ -22,7 +22,7 @@ pub enum Error {
     },
     /// A protection that the policy requires is not available on this machine.
     #[error(
-        "refused: the policy requires the protection '{protection}', which is not available on this machine: {reason}"
+        "command refused: the policy requires the protection '{protection}', which is not available on this machine: {reason}"
     )]
     Missing {
         /// Names the protection.
@@ -50,7 +50,7 @@ pub enum Error {
     },
     /// The bytes are not a module that can be run.
     #[cfg(feature = "wasm")]
-    #[error("not a WebAssembly kernel: {reason}")]
+    #[error("the module is not a kernel for Inshore: {reason}")]
     Module {
         /// Says why the module is refused.
         reason: String,
@@ -66,13 +66,13 @@ pub enum Error {
     },
     /// A module was ended at a limit.
     #[cfg(feature = "wasm")]
-    #[error("WebAssembly kernel was ended: {0}")]
+    #[error("the WebAssembly kernel was stopped: {0}")]
     Ended(crate::Ended),
     /// The input of the command could not be read.
     #[error("cannot read the input of a command: {0}")]
     Input(#[source] io::Error),
     /// The consumer of the output returned an error.
-    #[error("cannot pass on the output: {0}")]
+    #[error("cannot write the output of a command: {0}")]
     Output(#[source] io::Error),
 }
 

@@ -68,7 +68,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<Waited>> {
     }
 }
 
-/// Leaves the namespaces of these flags for new ones.
+/// Moves this process into new namespaces of these kinds.
 pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: takes flags alone; files and memory are not unshared (no CLONE_FILES, CLONE_VM).
     done(unsafe { libc::unshare(flags & !(libc::CLONE_FILES | libc::CLONE_VM)) }).map(drop)

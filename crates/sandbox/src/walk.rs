@@ -273,7 +273,7 @@ pub fn id(open: BorrowedFd<'_>) -> Result<(u64, u64)> {
     fstat(open).map(|data| (data.st_dev, data.st_ino))
 }
 
-/// Tells whether the error says that a folder has vanished: nothing has the name, or something else has.
+/// Tells whether the error means that a folder has vanished: its name is free, or belongs to another kind of file.
 fn gone(error: Errno) -> bool {
     matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP)
 }

@@ -1,5 +1,5 @@
 //! This module runs the rest of a program in a child process under a memory limit, while the parent waits. Programs
-//! use it for a command that does one job whose memory nobody can predict.
+//! use it for a command with one job of unpredictable memory.
 //!
 //! ```text
 //!   main ── split ── fork ─────────────────► Split::Worker: runs the rest of the program
@@ -9,7 +9,7 @@
 //!           Split::Parent ── wait ──► WorkerEnd
 //! ```
 //!
-//! The fork happens when the program has done next to nothing: both processes share the memory so far, and neither
+//! The fork happens at the start of the program: both processes share the memory so far, and neither
 //! arguments nor files have to be passed. Executing the program again would take 7 ms, and duplicate the relocated
 //! data.
 //!
@@ -106,7 +106,7 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
 }
 
 impl Waiting {
-    /// Waits for the end of the worker, and hands on signals to stop meanwhile.
+    /// Waits for the end of the worker, and forwards stop signals meanwhile.
     ///
     /// # Errors
     /// Returns the system's error.

@@ -3,7 +3,8 @@
 /// A line of the cache.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Prefetches the cache line in which `place` begins; does nothing where stable Rust has no such instruction.
+/// Prefetches the cache line in which `place` begins; has no effect on targets without such an instruction in stable
+/// Rust.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]

@@ -21,8 +21,8 @@ pub struct Config {
     /// Approximate number of records that will be pushed, for the choice of the strategy; `None` assumes eight times as many
     /// bytes as memory. A wrong number costs only speed.
     pub expected_records: Option<u64>,
-    /// Upper bound on the number of records; `None`: any number. Partition is not chosen if so many records could fill more
-    /// blocks than the memory has room to index; pushing more may be [`crate::Error::TooManyRuns`].
+    /// Upper bound on the number of records; `None`: any number. Partition is not chosen if this number of records
+    /// could fill more blocks than the memory can index; more records may return [`crate::Error::TooManyRuns`].
     pub records_max: Option<u64>,
     /// Approximate number of distinct keys, for the choice of the strategy; `None` assumes keys spread evenly over the range, or
     /// all different without a range.

@@ -25,16 +25,17 @@ pub enum Error {
     KeyOutOfRange {
         /// Name of the sort-reduce.
         name: &'static str,
-        /// The largest such key of a batch; `u64::MAX` stands for all larger ones.
+        /// The largest such key of a batch; `u64::MAX` represents all larger keys.
         key: u64,
         /// Upper limit of keys.
         range: u64,
     },
-    /// More runs were written than a budget of this size has room to index (checksums and first keys): 512 times the budget with
+    /// More runs were written than a budget of this size can index (checksums and first keys): 512 times the budget
+    /// with
     /// keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
     #[error(
-        "{name}: {} of runs are too much for a budget of {}: {}",
-        inshore_store::format_bytes(*spilled),
+        "{name}: a budget of {} cannot index {} of sorted runs: {}",
+        inshore_store::format_bytes(*memory),
         inshore_store::format_bytes(*memory),
         enough.map_or("give it more memory".to_string(), |enough| {
             format!("{} are enough", inshore_store::format_bytes_up(enough))

@@ -1,4 +1,4 @@
-//! Parts of a result: ascending ranges of keys, each to be streamed by a thread of its own.
+//! Parts of a result: ascending ranges of keys, each of which one thread can stream.
 //!
 //! ```text
 //!   runs     0 [ block | block | block | block ]       the first key of each block is in memory, so a range of keys
@@ -6,8 +6,8 @@
 //!   parts       ── part 0 ──┼── part 1 ──              halving on keys until the blocks below it are half of all
 //! ```
 //!
-//! A part describes its input, and reads nothing before its first block is requested: so a finished result can still be cut, and
-//! unread parts take no memory. Parts share their input and divide the memory.
+//! A part describes its input, and reads nothing before its first block is requested: so a finished result can still
+//! be divided, and unread parts take no memory. Parts share their input and divide the memory.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ use crate::{
 
 /// Smallest slab of parts in memory.
 const SLAB_RECORDS_MIN: usize = 256;
-/// Blocks that are read once, for each block that is read twice, where the number of parts is free.
+/// The number of blocks that are read once per block that is read twice, if the caller does not fix the number of
+/// parts.
 const WHOLE_PER_CUT: u64 = 8;
 
 fn sorter_of<O: Operation>(slab_records: usize) -> usize {
@@ -63,7 +64,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Returns the largest number of parts such that little is read twice.
+    /// Returns the largest number of parts for which few blocks are read twice.
     pub fn parts_max(&self) -> usize {
         match self {
             Part::Runs(runs) => runs.parts_max(),

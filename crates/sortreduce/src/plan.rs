@@ -29,8 +29,9 @@ const SLAB_KEYS_MAX: usize = 64 << 10;
 /// Slabs of a merge are larger, since each takes a piece of every run.
 const MERGE_SLAB_RECORDS_MAX: usize = 32 << 10;
 
-/// Returns a [`Config::memory_bytes`] with which a merging sort-reduce of so many sinks takes `sink_records` records with
-/// different keys from each. Checksums and first keys of all runs are kept in memory, which limits the records under a small
+/// Returns a [`Config::memory_bytes`] with which a merging sort-reduce accepts `sink_records` records with different
+/// keys from each of `sinks` sinks. Checksums and first keys of all runs are kept in memory, which limits the records
+/// under a small
 /// budget.
 pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64) -> u64 {
     let record = record_bytes::<K, V>();
@@ -68,7 +69,7 @@ pub(crate) struct MergePlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MergeSizes {
     pub slab_records: usize,
-    /// Runs that can be merged at once.
+    /// The number of runs that can be merged together.
     pub fan_in: usize,
     /// Bytes of buffers and windows of all runs.
     read_bytes: usize,
@@ -207,7 +208,7 @@ pub(crate) struct DensePlan {
 }
 
 impl DensePlan {
-    /// Computes the sizes for keys and values of so many bytes; `None` without a range or if the array does not fit.
+    /// Computes the sizes for keys and values of these lengths; `None` without a range or if the array does not fit.
     pub fn new(config: &Config, key_bytes: usize, value_bytes: usize) -> Option<DensePlan> {
         let key_range = config.key_range?.max(1);
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);

@@ -50,7 +50,7 @@ pub(crate) enum Method<O: Operation> {
         written: Arc<AtomicUsize>,
         idle: Mutex<Vec<Partitioner<O>>>,
     },
-    /// Merging, with so many slots in the front of each sink, if any.
+    /// Merging, with the number of slots in the hash table in front of each sink, if there is one.
     Merge {
         plan: MergePlan,
         slots: Option<usize>,

@@ -23,7 +23,7 @@ pub struct Sorted<O: Operation> {
 pub(crate) enum Level {
     /// No level: no merge was needed.
     None,
-    /// So many records entered level 0, which has an array and no runs.
+    /// The number of records that entered level 0, which has an array and no runs.
     Pushed(u64),
     /// The records of the merge of this level.
     Merge(u32),
@@ -43,10 +43,10 @@ impl<O: Operation> Sorted<O> {
         Sorted { job, stats, level, state: ReadState::Waiting(part) }
     }
 
-    /// Cuts the result into parts of ascending keys with about equally many records to read, each for a thread of its own: one
-    /// after the other they are the same stream. There are at most `parts` of them, fewer where the memory, which they divide,
-    /// has no room for so many read buffers; a part may be empty. As many parts as there were sinks have room, unless hundreds of
-    /// runs are left.
+    /// Cuts the result into parts of ascending keys with about equally many records to read, each for one thread; the
+    /// parts in order are the whole stream. There are at most `parts` parts, and fewer if their memory, which is
+    /// divided among them, does not suffice for the read buffers; a part may be empty. The memory suffices for as
+    /// many parts as there were sinks, unless hundreds of runs remain.
     ///
     /// Cost: some reads of memory. If runs are merged, each part reads at most two blocks of each run beside its own records.
     /// Each part counts its own [`Stats::records_out`]; the other counters are those of the whole.
@@ -114,7 +114,7 @@ impl<O: Operation> Sorted<O> {
         Ok((self.cut(parts, readers), readers))
     }
 
-    /// Returns an upper bound on the memory that reading takes beside the present memory of the result.
+    /// Returns an upper bound on the memory that reading takes beside the current memory of the result.
     ///
     /// # Panics
     /// If a block was taken already.
@@ -193,7 +193,7 @@ pub struct Stats {
     pub records_out: u64,
     /// Runs written during the input; 0 if all records fitted in memory, and for dense and partition.
     pub runs: u64,
-    /// Runs that can be merged at once; 0 for dense and partition.
+    /// The number of runs that can be merged together; 0 for dense and partition.
     pub fan_in: usize,
     /// Largest number of merges that a record goes through, including the last, streaming one; 0 without runs, 1 with bins on
     /// flash.

@@ -5,8 +5,8 @@
 //!                ▲ set while a stream of that operator computes rows
 //! ```
 //!
-//! An operator that asks another one for rows does so on the same thread, so the slot of a thread names the innermost
-//! operator. The cost is about 50 ns for each operator and batch. The nodes of a plan are wrapped after planning: no
+//! An operator pulls rows from its input on its own thread, so the slot of a thread names the innermost operator. The
+//! cost is about 50 ns for each operator and batch. The nodes of a plan are wrapped after planning: no
 //! rule sees a [`Traced`].
 
 use std::{
@@ -40,15 +40,14 @@ const NAME_CHARS: usize = 100;
 /// The slot of a thread: the name of the operator that runs.
 type Slot = Mutex<Option<Arc<str>>>;
 
-/// The slots of all threads that ever worked on a query. A new thread removes the slots of threads that have ended.
+/// The slots of all threads that run, or have run, a query. A new thread removes the slots of threads that have ended.
 static SLOTS: Mutex<Vec<Weak<Slot>>> = Mutex::new(Vec::new());
 
 thread_local! {
     static OWN_SLOT: RefCell<Option<Arc<Slot>>> = const { RefCell::new(None) };
 }
 
-/// Names the operator that queries of this process run at the moment: that of the calling thread, else that of any
-/// other thread.
+/// Returns the name of an operator that runs now: that of the calling thread, or else of any other thread.
 ///
 /// The name is that of EXPLAIN, or "planning". The function never waits: a slot that is locked counts as empty, and
 /// without a name the answer is `None`.
@@ -74,7 +73,7 @@ impl Drop for StageGuard {
     }
 }
 
-/// Puts a name into the slot of this thread, and returns the name before.
+/// Puts a name into the slot of this thread, and returns the previous name.
 fn swap_name(what: Option<Arc<str>>) -> Option<Arc<str>> {
     let swap =
         |slot: &Slot| std::mem::replace(&mut *slot.lock().unwrap_or_else(PoisonError::into_inner), what);

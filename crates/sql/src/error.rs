@@ -9,13 +9,13 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The budget or the store refused, or somebody asked to stop.
+    /// The budget or the store refused, or the job was cancelled.
     #[error(transparent)]
     Store(inshore_store::Error),
     /// A file could not be read, or the result not be written.
     #[error(transparent)]
     Table(inshore_tables::Error),
-    /// The query is not SQL, names what is not there, or fails on the values that it meets.
+    /// The query is not valid SQL, names a table or function that does not exist, or fails on values of the data.
     #[error("{0}")]
     Query(String),
     /// The query names a column that its tables do not have.
@@ -24,7 +24,7 @@ pub enum Error {
     /// An operator that cannot continue on flash needs more memory than there is.
     #[error("the query needs more memory than it was given: {0} (a larger --memory helps)")]
     Memory(String),
-    /// A node was lost after some rows of its fragment were taken: the query can be run again.
+    /// A node was lost after some rows of its fragment were used: the query can be run again.
     #[error("{0}")]
     Interrupted(String),
     /// Nodes cannot answer the query.
@@ -150,7 +150,7 @@ fn short_message(error: &DataFusionError) -> String {
     if let DataFusionError::SQL(error, _) = error {
         return match &**error {
             ParserError::TokenizerError(what) | ParserError::ParserError(what) => {
-                format!("the query is not SQL: {what}")
+                format!("the query is not valid SQL: {what}")
             }
             ParserError::RecursionLimitExceeded => "the query is nested too deep".to_string(),
         };

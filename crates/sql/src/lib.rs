@@ -1,7 +1,7 @@
-//! SQL over files and datasets, finished by sort-reduce where memory is short.
+//! SQL over files and datasets, which continues with sort-reduce if memory is short.
 //!
 //! DataFusion parses, plans and computes; this crate gives DataFusion tables whose files are read within a budget, a
-//! memory pool that is the job's budget, and operators that continue on flash where memory ends. The nouns:
+//! memory pool that is the job's budget, and operators that spill to flash when memory is used up. The nouns:
 //!
 //! - [`Tables`]: the meaning of names in a query: files by their paths, and names that were given.
 //! - [`Query`]: a running query; an iterator of record batches.
@@ -14,13 +14,13 @@
 //!   equi-join            a table of one side; where it does not fit, both sides are sorted and merged    (join.rs)
 //! ```
 //!
-//! An operator decides between memory and flash while it runs, by the rows that come in and the memory that is free: an
-//! estimate of the planner may be wrong by a factor of a thousand, and nothing fails because of the estimate.
+//! An operator decides between memory and flash while it runs, by the input rows and the free memory: an estimate of
+//! the planner may be wrong by a factor of a thousand, and a wrong estimate does not make a query fail.
 //!
-//! The whole query runs in the process of the caller. Operators count their memory against the budget; the memory that
-//! functions of DataFusion take while they compute is neither counted nor foreseen, and a cancellation is not noticed
-//! within one call. So a program that runs queries of others, or needs a limit that always holds, runs the whole query
-//! in a process with a limit of its own, as the command, Python and nodes do (docs/decisions/0031, 0033, 0034).
+//! The whole query runs in the process of the caller. Operators count their memory against the budget; the memory
+//! that functions of DataFusion take during a call is not counted, and a cancellation is not noticed within a call. A
+//! program that runs queries of others, or needs a hard limit, therefore runs the whole query in a child process with
+//! its own limit, as the command, Python and nodes do (docs/decisions/0031, 0033, 0034).
 //! [`doing()`] tells such a process which operator ran when the limit was reached.
 //!
 //! ```

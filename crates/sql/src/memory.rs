@@ -7,9 +7,9 @@
 //!
 //! An operator of ours takes a part of the budget when its first rows arrive, and stays within that part: half of the
 //! free memory as long as other operators have not begun (all but an eighth, if none is left). A floor that suffices to
-//! sort is held back for each operator that has not begun. DataFusion's own operators ask piece by piece and are
-//! refused where a floor would be touched; operators that can hand on their rows (partial aggregates) are refused
-//! early.
+//! sort is held back for each operator that has not begun. Operators of DataFusion reserve memory piece by piece, and
+//! a request that would use a floor is refused; operators that can emit their rows early (partial aggregates) are
+//! refused earlier.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -51,7 +51,7 @@ struct PoolState {
     are_again: bool,
 }
 
-/// Returns the memory that is held back from the start for batches on their way between operators.
+/// Returns the memory that is reserved from the start for batches in flight between operators.
 fn in_flight_bytes(budget: &Budget) -> u64 {
     budget.memory_bytes() / 8
 }
@@ -110,7 +110,7 @@ impl Memory {
     }
 }
 
-/// The promise of memory to one operator of a plan.
+/// The memory that one operator of a plan may use.
 #[derive(Debug)]
 pub(crate) struct Claim {
     memory: Arc<Memory>,
@@ -150,12 +150,12 @@ impl Claim {
                 all.resize(all.bytes() - *share)?;
                 Ok(memory.budget.part(*share, 1, what)?)
             }
-            // A partition that runs once more gets the floor.
+            // A partition that runs again gets the floor.
             _ => Ok(memory.budget.part(self.floor / self.partitions as u64, 1, what)?),
         }
     }
 
-    /// Gives back the floor of an operator that needs no part of the budget.
+    /// Releases the floor of an operator that needs no part of the budget.
     pub fn drop_floor(&self) {
         let mut taken = self.taken.lock().expect("no panic under this lock");
         if matches!(*taken, ClaimState::Nothing) {
@@ -217,7 +217,7 @@ impl MemoryPool for Memory {
     }
 
     fn try_grow(&self, reservation: &MemoryReservation, additional: usize) -> Result<()> {
-        // A batch without columns takes nothing, and an exchange would write it to a file that never ends.
+        // A batch without columns takes no memory, and an exchange would write such a batch to a file without end.
         if additional == 0 {
             return Ok(());
         }

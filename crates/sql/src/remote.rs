@@ -8,8 +8,9 @@
 //! ```
 //!
 //! A fragment is a filter, a projection, the partial half of a GROUP BY (states of groups, which the client merges), or
-//! the first rows of an ORDER BY with a LIMIT, directly over one table. No plan travels: client and node plan the same
-//! text with the same numbers, and compare the fragment's text before it runs. So plans need no serialized form, and
+//! the first rows of an ORDER BY with a LIMIT, directly over one table. Plans are not sent: client and node plan the
+//! same text with the same parameters, and the node compares the text of the fragment before a run. So plans need no
+//! serialized form, and
 //! partial states of any aggregate function can be merged.
 //!
 //! Expressions whose value differs between machines stay out of fragments: random() and results of subqueries. A node
@@ -70,14 +71,14 @@ use crate::{
     scan::{Feed, Files, Scan, check_readable, predicate, properties, row_statistics},
 };
 
-/// The numbers that planning depends on, beside the text and the tables.
+/// The parameters of planning, beside the text and the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Planning {
     /// The number of partitions that rows are divided into.
     pub partitions: usize,
     /// The memory that the plan is made for.
     pub memory_bytes: u64,
-    /// All threads get small sides of joins whole.
+    /// Small sides of joins are broadcast to all threads.
     pub is_bold: bool,
 }
 
@@ -89,7 +90,7 @@ pub struct Fragment {
     sql: String,
     tables: BTreeMap<String, Known>,
     planning: Planning,
-    /// The fragment's position among all of the plan, from above.
+    /// The index of the fragment among those of the plan, from the root down.
     number: usize,
     /// The fragment's plan as text.
     plan: String,
@@ -104,7 +105,7 @@ pub trait Elsewhere: Debug + Send + Sync {
     /// The implementation returns an error for a table that exists and cannot be read.
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<Known>>;
 
-    /// Returns the memory for the answers of a fragment that are on their way, in bytes.
+    /// Returns the memory for the answers of a fragment in flight, in bytes.
     fn answer_bytes(&self) -> u64;
 
     /// Returns the memory that the client uses for its own share of a fragment, at most `_may_be_taken`; 0 for none.
@@ -129,7 +130,7 @@ pub trait FragmentRows: Send {
     fn next_within(&mut self, wait: Duration) -> crate::Result<Option<Option<RecordBatch>>>;
 }
 
-/// The interval at which a fragment's thread notices that its receiver is gone.
+/// The interval at which a fragment's thread checks whether its receiver exists.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The state that the fragments of a query share.
@@ -202,7 +203,7 @@ impl TableProvider for RemoteTable {
 #[derive(Debug)]
 struct RemoteTableScan {
     table: String,
-    /// The table lies with the client, and this is a node's plan.
+    /// The table is on the client, and the plan is a node's.
     is_clients: bool,
     columns: Vec<String>,
     schema: SchemaRef,
@@ -250,7 +251,11 @@ impl ExecutionPlan for RemoteTableScan {
     }
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        Err(Error::Internal(format!("the scan of the remote table {} is in no fragment", self.table)).into())
+        Err(Error::Internal(format!(
+            "internal error: no fragment has the scan of the remote table {}",
+            self.table
+        ))
+        .into())
     }
 }
 
@@ -270,7 +275,7 @@ fn has_portable_expressions(node: &Arc<dyn ExecutionPlan>) -> Result<bool> {
     Ok(all)
 }
 
-/// Returns whether a repartitioning only deals rows out round robin.
+/// Returns whether a repartitioning is round robin.
 fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
     let shares = |node: &RepartitionExec| matches!(node.partitioning(), Partitioning::RoundRobinBatch(_));
     node.downcast_ref::<RepartitionExec>().is_some_and(shares)
@@ -279,8 +284,8 @@ fn is_round_robin(node: &Arc<dyn ExecutionPlan>) -> bool {
 /// Returns the table of a plan that only filters and projects the rows of that table.
 fn rows_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     if let Some(scan) = node.downcast_ref::<RemoteTableScan>() {
-        // A client's own table is in no fragment, on neither side. The filters above a scan test the rows that a scan
-        // leaves in.
+        // Tables of the client are in no fragment, neither in the client's plan nor in a node's. The filters above a
+        // scan test the rows that the scan returns.
         return Ok((!scan.is_clients).then(|| scan.table.clone()));
     }
     let is_simple = node.is::<FilterExec>() || node.is::<ProjectionExec>() || node.is::<CooperativeExec>();
@@ -308,7 +313,7 @@ fn fragment_of(node: &Arc<dyn ExecutionPlan>) -> Result<Option<String>> {
     rows_of(node)
 }
 
-/// Finds the fragments of a plan, numbered from above, and replaces each by the result of `replace`.
+/// Finds the fragments of a plan, numbered from the root down, and replaces each by the result of `replace`.
 fn replace_fragments(
     plan: Arc<dyn ExecutionPlan>,
     mut replace: impl FnMut(usize, &str, &Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>>,
@@ -368,7 +373,7 @@ impl PhysicalOptimizerRule for PushDownFragments {
             let may_be_taken = budget.free_bytes().saturating_sub(fragments * answer_bytes) / 4;
             let help_bytes = remote.elsewhere.help_bytes(may_be_taken / fragments.max(1));
             let each = answer_bytes + help_bytes.min(may_be_taken);
-            let answers = budget.reserve(fragments * each, "answers of nodes on their way");
+            let answers = budget.reserve(fragments * each, "received answers of nodes");
             let _ = remote.answers.set((answers.map_err(Error::from)?, each));
         }
         Ok(plan)
@@ -383,7 +388,7 @@ impl PhysicalOptimizerRule for PushDownFragments {
     }
 }
 
-/// A plan node that gives the rows of a fragment.
+/// A plan node that returns the rows of a fragment.
 struct RemoteScan {
     remote: Arc<RemoteTables>,
     fragment: Fragment,
@@ -428,8 +433,8 @@ impl ExecutionPlan for RemoteScan {
         Ok(self)
     }
 
-    /// Runs the fragment when its first rows are wanted: a query that asked for all tables at once would occupy all
-    /// places of a node with rows that wait.
+    /// Runs the fragment when its first rows are needed: if a query requested all tables at once, tasks with unread
+    /// rows would occupy all task slots of a node.
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let begin = Some((self.remote.clone(), self.fragment.clone(), self.schema.clone()));
         let batches = stream::unfold((begin, None), |(begin, rows)| async move {
@@ -440,7 +445,8 @@ impl ExecutionPlan for RemoteScan {
                 },
                 (None, rows) => rows?,
             };
-            let ended_early = || Err(Error::Internal("the thread that asks nodes ended early".to_string()));
+            let ended_early =
+                || Err(Error::Internal("the thread that sends requests to nodes ended early".to_string()));
             let batch = rows.recv().await.unwrap_or_else(ended_early).transpose()?;
             Some((batch.map_err(DataFusionError::from), (None, Some(rows))))
         });
@@ -451,7 +457,7 @@ impl ExecutionPlan for RemoteScan {
 /// A batch of rows, and `None` at the end.
 type BatchResult = crate::Result<Option<RecordBatch>>;
 
-/// Runs a fragment in a thread of its own, since asking nodes blocks, and threads of the query must not block.
+/// Runs a fragment in its own thread, since requests to nodes block, and threads of the query must not block.
 fn start_fragment(
     remote: Arc<RemoteTables>,
     fragment: Fragment,
@@ -478,7 +484,7 @@ fn start_fragment(
     Ok(rows)
 }
 
-/// Checks that a batch has the column types of the plan, and gives its columns the plan's names.
+/// Checks that a batch has the column types of the plan, and renames its columns to the plan's names.
 fn check_columns(batch: &RecordBatch, schema: &SchemaRef) -> crate::Result<RecordBatch> {
     let kinds = |schema: &Schema| -> Vec<_> {
         schema.fields().iter().map(|field| field.data_type().clone()).collect()
@@ -535,7 +541,7 @@ impl Fragment {
         self.tables.get(&self.table).map_or("", |known| &known.path)
     }
 
-    /// Returns the columns and rows of the fragment's table, as far as they are known.
+    /// Returns the columns of the fragment's table, and its row count if known.
     pub fn known(&self) -> Option<&Known> {
         self.tables.get(&self.table)
     }

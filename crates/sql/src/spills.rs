@@ -1,19 +1,19 @@
-//! Spill files of DataFusion's own operators, for batches that the budget has no memory for.
+//! Spill files of DataFusion's operators, for batches that do not fit the budget.
 //!
 //! An exchange (`RepartitionExec`) whose output is refused memory writes a batch to a file and sends a marker in its
 //! place, and the reader of the marker waits for the oldest file of its output. In DataFusion 55.2 (its issue 24883)
-//! that wait has no end where two inputs write at the same time: each has a file of its own, the batch of the marker
+//! that wait is a deadlock if two inputs write at the same time: each has a file of its own, the batch of the marker
 //! may lie in the newer file, the reader waits for the older one, and the writer of the older file waits until some
-//! reader takes a marker. One input at a time, or quick writes, make one file only, so that one thread, or a drive that
-//! is never slow, hides the fault.
+//! reader takes a marker. With one thread, or a fast drive, inputs write one after the other into one file, which
+//! hides the fault.
 //!
 //! Here a file has one batch. The file is written and ended within one call that waits for no reader, so a reader of
-//! the oldest file waits for a writer that makes progress: the cycle has lost an edge. Many small files have two
+//! the oldest file waits for a writer that makes progress: there is no cycle of waits. Many small files have two
 //! consequences:
 //!
-//! - A file holds no descriptor between its writer and its reader, since a slow reader may have thousands of files.
-//! - A failed write leaves a file that never ends, and a reader without an answer. So the first failure is kept beside
-//!   the error that travels through the plan, and the query asks [`Spills::check`] while waiting.
+//! - A file is closed between its writer and its reader, since a slow reader may have thousands of files.
+//! - A failed write leaves a file that never ends, and a reader without an answer. The first failure is therefore
+//!   kept in [`Spills`] as well, and the query calls [`Spills::check`] while it waits.
 
 use std::{
     fs::{self, File},
@@ -87,7 +87,7 @@ struct Spilled {
 
 impl Drop for Spilled {
     fn drop(&mut self) {
-        // A file that cannot be removed goes with the job's folder.
+        // A file that cannot be removed is removed with the job's folder.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -128,7 +128,7 @@ struct Writer {
 impl Write for Writer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.write(bytes).inspect_err(|error| {
-            // An interrupted write is tried again.
+            // An interrupted write is retried.
             if error.kind() != io::ErrorKind::Interrupted {
                 self.failed.get_or_init(|| (self.path.clone(), error.kind(), error.to_string()));
             }

@@ -1,4 +1,4 @@
-//! The tables that names in a query stand for.
+//! The resolution of table names in a query.
 
 use std::{
     collections::HashMap,
@@ -32,11 +32,11 @@ pub struct Tables {
     as_text: Vec<String>,
     header: Header,
     elsewhere: Option<Arc<dyn Elsewhere>>,
-    /// True where types of CSV and JSON lines come from all rows, false where only the first rows are looked at.
+    /// True if types of CSV and JSON lines are inferred from all rows, false if from the first rows.
     is_exact: bool,
-    /// A table was found whose columns are guessed from its first rows.
+    /// True if the columns of a table were inferred from its first rows.
     is_guessed: Arc<AtomicBool>,
-    /// A table was found that is JSON lines, so that later rows may have members beyond the guessed columns.
+    /// True if a table is JSON lines, so that later rows may have members beyond the inferred columns.
     may_have_more: Arc<AtomicBool>,
 }
 
@@ -71,12 +71,12 @@ impl Tables {
         self
     }
 
-    /// Returns whether columns of a table that was found are guessed from its first rows.
+    /// Returns whether columns of a table were inferred from its first rows.
     pub(crate) fn are_guessed(&self) -> bool {
         !self.is_exact && self.is_guessed.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a table that was found may have columns that its first rows do not show.
+    /// Returns whether a table may have columns that are missing in its first rows.
     pub(crate) fn may_have_more_columns(&self) -> bool {
         self.are_guessed() && self.may_have_more.load(Ordering::Relaxed)
     }
@@ -86,7 +86,7 @@ impl Tables {
         self.is_exact = true;
     }
 
-    /// Adds tables on other machines; names are looked up there first.
+    /// Adds tables on other machines; a name is looked up among these tables first.
     pub fn with_elsewhere(mut self, elsewhere: Arc<dyn Elsewhere>) -> Tables {
         self.elsewhere = Some(elsewhere);
         self
@@ -133,13 +133,13 @@ impl Tables {
                 Some(TableSource::Files(paths)) if paths.len() == 1 => paths[0].to_str().unwrap_or(name),
                 _ => name,
             };
-            // Asking nodes blocks, and threads of the query must not block.
+            // Requests to nodes block, and threads of the query must not block.
             let described = thread::scope(|scope| {
                 let asking = scope.spawn(|| elsewhere.describe(job, path, &self.as_text));
                 asking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             });
             if let Some(known) = described? {
-                // Fragments name their table to the nodes.
+                // A fragment sends the name of its table to the nodes.
                 let table = RemoteTable::new(name, known.clone(), planning.partitions);
                 return Ok((Arc::new(table), Some(known)));
             }
@@ -150,7 +150,7 @@ impl Tables {
         Ok((self.find_here(job, name, is_whole)?.0, None))
     }
 
-    /// Finds a table on this machine, and its row count where the files say so.
+    /// Finds a table on this machine, and its row count if the files record one.
     fn find_here(
         &self,
         job: &Job,

@@ -34,7 +34,7 @@ pub enum Error {
         expected: u32,
     },
     /// A file of the store has bytes that no version of Inshore writes.
-    #[error("{}: {what}: found {found}, expected {expected}", path.display())]
+    #[error("{}: invalid {what}: found {found}, expected {expected}", path.display())]
     BadFormat {
         /// The file.
         path: PathBuf,
@@ -70,7 +70,7 @@ pub enum Error {
         smallest: u64,
     },
     /// A dataset of this name exists already.
-    #[error("{name:?} exists already in {}: remove it first or choose another name", store.display())]
+    #[error("dataset {name:?} exists already in {}: remove it first or choose another name", store.display())]
     NameExists {
         /// The name.
         name: String,
@@ -78,7 +78,7 @@ pub enum Error {
         store: PathBuf,
     },
     /// There is no dataset of this name.
-    #[error("there is no {name:?} in {}", store.display())]
+    #[error("there is no dataset {name:?} in {}", store.display())]
     NotFound {
         /// The name.
         name: String,
@@ -86,7 +86,7 @@ pub enum Error {
         store: PathBuf,
     },
     /// A living job uses the work that was to be taken over or removed.
-    #[error("process {process} is at work with {name}: wait until it ends, or stop it")]
+    #[error("process {process} uses {name}: wait until the process ends, or stop it")]
     InUse {
         /// The name of the work.
         name: String,
@@ -114,7 +114,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// The header of an extent does not match the reference to the extent.
-    #[error("{file}: damaged at offset {offset}: the header of the extent is wrong: {what}")]
+    #[error("{file}: damaged at offset {offset}: the header of the extent is invalid: {what}")]
     DamagedHeader {
         /// The dataset and file.
         file: String,
@@ -161,7 +161,7 @@ pub enum Error {
         missing: usize,
     },
     /// A sealed dataset cannot grow.
-    #[error("{name:?} in {} is sealed: nothing can be appended to it", store.display())]
+    #[error("dataset {name:?} in {} is sealed: no bytes can be appended", store.display())]
     Sealed {
         /// The name.
         name: String,
@@ -169,7 +169,7 @@ pub enum Error {
         store: PathBuf,
     },
     /// Another job changed a dataset before this job could.
-    #[error("{name:?} in {} was changed by another job in the meantime: try again", store.display())]
+    #[error("another job changed dataset {name:?} in {} during this job: try again", store.display())]
     Changed {
         /// The name.
         name: String,
@@ -184,9 +184,9 @@ pub enum Error {
     },
     /// The superblock of a device is lost.
     #[error(
-        "{}: a device of a store was here, and its superblock (extent 1, in segment-00000000) is lost: {found}. Nothing is \
-         made anew here. If the store has other devices, use it with --store and the folder of one of those, and give it \
-         this one back with `inshore store add-device` and `inshore store scrub`; else restore the folder from a backup",
+        "{}: this folder is a device of a store whose superblock (extent 1, in segment-00000000) is lost: {found}. No store was \
+         created. If the store has other devices, use it with --store and the folder of one of them, and return this \
+         device with `inshore store add-device` and `inshore store scrub`; otherwise restore the folder from a backup",
         path.display()
     )]
     LostSuperblock {
@@ -212,8 +212,8 @@ pub enum Error {
     /// Two sets of devices were written to, each while the other set was missing.
     #[error(
         "the devices of the store have diverged: {one} and {other} were each written to while the other was missing. \
-         Nothing was changed now. Move one of the two away, and the store opens with the other; `inshore store rejoin DIR` \
-         gives up the commits that only the drive in DIR has"
+         No data was changed by this command. Move one of the two away, and the store opens with the other; `inshore store rejoin DIR` \
+         discards the commits that only the drive in DIR has"
     )]
     Diverged {
         /// The devices of one set, with its last commit.
@@ -223,7 +223,7 @@ pub enum Error {
     },
     /// A folder is a copy of a device of a store, and the original is at its place.
     #[error(
-        "{} is a copy of device {number} of the store, which is at {}: two of one device in one store would overwrite \
+        "{} is a copy of device {number} of the store, which is at {}: two copies of a device in one store would overwrite \
          each other. Use the store there, or remove one of the two",
         copy.display(), path.display()
     )]
@@ -253,7 +253,7 @@ pub enum Error {
     #[error("{}", runtime::Error::Cancelled)]
     Cancelled,
     /// The job was asked to stop after a part of its work was done.
-    #[error("stopped before it was done; {left}")]
+    #[error("the job was stopped before it was done; {left}")]
     Stopped {
         /// The state in which the job left the store.
         left: String,

@@ -30,8 +30,8 @@ use tempfile::NamedTempFile;
 
 use crate::{Error, Result};
 
-/// `NewFile` is a file that is being written, without a name until [`NewFile::publish`]. A file that is dropped or
-/// whose process is killed before leaves nothing.
+/// `NewFile` is a file that is being written, without a name until [`NewFile::publish`]. If the file is dropped, or
+/// its process killed, before that, no file is left.
 pub struct NewFile {
     name: String,
     /// The temporary file and its final path; `None` for standard output.
@@ -55,8 +55,8 @@ impl NewFile {
         NewFile { name: name.to_string(), part: None, out: NewFileWriter::new(file) }
     }
 
-    /// Returns true if a write to `path` replaces nothing: standard output (`-`), a character device such as /dev/null,
-    /// or a named pipe.
+    /// Returns true if a write to `path` does not replace a file: standard output (`-`), a character device such as
+    /// /dev/null, or a named pipe.
     pub fn is_in_place(path: &Path) -> bool {
         let kind = fs::metadata(path).map(|found| found.file_type());
         path == Path::new("-") || kind.is_ok_and(|kind| kind.is_char_device() || kind.is_fifo())
@@ -129,7 +129,7 @@ impl NewFile {
             let what = "it exists and is not a plain file, so it cannot be replaced".to_string();
             return Err(Error::BadOutput { file: name, what });
         }
-        fs::metadata(folder_of(&path)).map_err(|source| Error::io("find the folder of it", &name, source))?;
+        fs::metadata(folder_of(&path)).map_err(|source| Error::io("open its folder", &name, source))?;
         let mode = mode.unwrap_or_else(|| old.map_or(0o666, |old| old.permissions().mode()));
         let make = || -> io::Result<(Part, NewFileWriter)> {
             let part = Part::create(&path, mode)?;
@@ -153,7 +153,7 @@ impl NewFile {
         self.out.clone_handle().map_err(|source| Error::io("open it", &self.name, source))
     }
 
-    /// Returns the open file itself, for writes of another kind.
+    /// Returns the open file, for writes without the writer of this module.
     ///
     /// # Errors
     /// [`Error::Io`] if there are too many open files.
@@ -199,8 +199,8 @@ impl NewFile {
         let Some((part, path)) = part else { return Ok(()) };
         let failed = |what: &str, source| Error::io(what, &name, source);
         part.file().sync_all().map_err(|source| failed("sync it", source))?;
-        let replaced = name_it(part, &path).map_err(|source| failed("give it its name", source))?;
-        sync_folder(folder_of(&path)).map_err(|source| failed("sync the folder of it", source))?;
+        let replaced = name_it(part, &path).map_err(|source| failed("rename its temporary file", source))?;
+        sync_folder(folder_of(&path)).map_err(|source| failed("sync its folder", source))?;
         let removed = replaced.map_or(Ok(()), fs::remove_file);
         removed.map_err(|source| failed("remove the file that it replaced", source))
     }

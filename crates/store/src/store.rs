@@ -84,7 +84,8 @@ impl Store {
         let given_up = canonical(given_up.as_ref())?;
         let path = canonical(path.as_ref())?;
         if path == given_up {
-            let what = "it is the one that names the store: name another one with --store".to_string();
+            let what = "it is the folder that --store names: pass another device of the store with --store"
+                .to_string();
             return Err(Error::BadDevice { path, what });
         }
         let store = Self::open_without(&[path], Some(&given_up))?;
@@ -204,7 +205,7 @@ impl Store {
         }
         // The names are synced before the store exists, which also protects a later opener.
         for path in &folders {
-            sync_names(path).map_err(|error| Error::io("sync the name of", path, error))?;
+            sync_names(path).map_err(|error| Error::io("sync the folder of", path, error))?;
         }
         let home = folders.first().expect("at least one folder");
         let make = Some(NewStore { limit_bytes });
@@ -355,7 +356,7 @@ pub(crate) fn check_lies_apart(path: &Path, others: &[PathBuf]) -> Result<()> {
     let bad = |what: String| Err(Error::BadDevice { path: path.to_path_buf(), what });
     for other in others {
         if path == other {
-            return bad("it is named twice".to_string());
+            return bad("it is given twice".to_string());
         }
         if path.starts_with(other) || other.starts_with(path) {
             return bad(format!("it overlaps with {}: one folder lies in the other", other.display()));
@@ -386,7 +387,7 @@ fn check_is_empty(path: &Path) -> Result<()> {
             return Err(Error::BadFormat {
                 path: path.to_path_buf(),
                 what: "version of the store",
-                found: "1, from before the first release".to_string(),
+                found: "1, of a version before the first release".to_string(),
                 expected: "2 or 3".to_string(),
             });
         }

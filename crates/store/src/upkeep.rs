@@ -123,7 +123,7 @@ fn verify_file(job: &Job, file: &CheckedFile, repair: bool, findings: &mut Findi
     let count = wanted.min(file.layout().positions() as usize);
     let workers = job.budget().threads().min(count.div_ceil(2));
     let mut buffers =
-        Buffer::zeroed(job.budget(), count * EXTENT_BYTES, "buffers to verify with")?.split(EXTENT_BYTES);
+        Buffer::zeroed(job.budget(), count * EXTENT_BYTES, "buffers for verification")?.split(EXTENT_BYTES);
     let look = Verifier { job, file, repair, next: AtomicU64::new(0), damage: Mutex::default() };
     std::thread::scope(|scope| {
         let shares =
@@ -263,15 +263,18 @@ fn verify_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Opti
     let reference = match whole.reference() {
         Ok(reference) => reference,
         Err(error) => {
-            let (file, what) = (whole.layout().name.clone(), format!("no reference to it: {error}"));
+            let (file, what) = (
+                whole.layout().name.clone(),
+                format!("its place cannot be read from the list of extents: {error}"),
+            );
             return Ok(Some(Damage { file, offset: 0, place: None, what, is_repaired: false }));
         }
     };
     let health = whole.look(buffer)?;
     let what = match health {
         Health::Whole => return Ok(None),
-        Health::DamagedHeader => "its header is damaged".to_string(),
-        Health::Damaged => "its data is damaged or cannot be read".to_string(),
+        Health::DamagedHeader => "the header of an extent is damaged".to_string(),
+        Health::Damaged => "the data of an extent is damaged or cannot be read".to_string(),
         Health::Missing => format!("device {} is missing", reference.place.device),
     };
     let is_repaired = repair

@@ -1,8 +1,8 @@
-//! Memory of decoders that callers cannot count, and the part of it that the budget pays for.
+//! Memory of decoders that callers cannot count, and the part that is reserved from the budget.
 //!
 //! The state of the Parquet and zstd libraries is covered by the fixed 64 MiB beyond the budget, as long as the state
 //! is small. A file that makes the state large (a zstd window of 128 MiB, Parquet pages of 100 MiB) needs memory of the
-//! budget for the rest, reserved before the allocation, and is refused where the budget has too little left.
+//! budget for the rest, reserved before the allocation, and is refused if the budget has too little free memory.
 
 use inshore_store::{Budget, Reservation};
 

@@ -16,7 +16,7 @@ pub(crate) const CODES: [u8; 256] = {
     codes
 };
 
-/// Returns whether a letter stands for a base.
+/// Returns whether a letter is the code of a base.
 pub(crate) fn is_base(letter: u8) -> bool {
     CODES[usize::from(letter)] != NOT_A_BASE
 }

@@ -22,7 +22,7 @@ pub enum Error {
     #[error(transparent)]
     SortReduce(inshore_sortreduce::Error),
     /// There is not enough room on a disk; found before the work began.
-    #[error("{place}: the job needs {what}, and {} are free", format_bytes(*free))]
+    #[error("{place}: not enough space: the job needs {what}, and {} are free", format_bytes(*free))]
     NoRoom {
         /// The store or the folder of the result.
         place: String,
@@ -51,12 +51,12 @@ pub enum Error {
         /// The value at that place.
         found: String,
     },
-    /// A value of a text file (CSV, JSON lines) that contradicts what the first rows suggest of its column.
+    /// A value of a text file (CSV, JSON lines) that contradicts the column type inferred from the first rows.
     #[error("{place}: expected {expected}, got {found}")]
     Contradiction {
         /// File and line.
         place: String,
-        /// The guessed type of the column, and advice.
+        /// The inferred type of the column, and advice.
         expected: String,
         /// The value at that place.
         found: String,
@@ -66,12 +66,12 @@ pub enum Error {
     Damaged {
         /// The file.
         file: String,
-        /// The fault, with its place as far as that is known.
+        /// The fault, with its place if known.
         what: String,
     },
     /// A piece of the file that cannot be divided is larger than the budget allows.
     #[error(
-        "{place}: {what} of {} exceeds the {} that may be held at once{}",
+        "{place}: {what} of {} exceeds the limit of {} in memory{}",
         format_bytes(*bytes), format_bytes(*limit), advice(what, *limit, *enough)
     )]
     TooLarge {
@@ -79,15 +79,15 @@ pub enum Error {
         place: String,
         /// The piece ("a Parquet page", "a zstd window", "a line").
         what: &'static str,
-        /// Its size as far as that is known: for lines and CSV records the size at which reading stopped.
+        /// Its size, or for lines and CSV records the size at which reading stopped.
         bytes: u64,
         /// The most that is accepted.
         limit: u64,
-        /// A budget in which all such pieces of the file fit, where that is known.
+        /// A budget in which all such pieces of the file fit, if known.
         enough: Option<u64>,
     },
     /// The ending of a file name is not one that can be read or written.
-    #[error("{file}: files with the ending {ending:?} cannot be {what}: expected {expected}")]
+    #[error("{file}: the file extension {ending:?} cannot be {what}: expected {expected}")]
     UnknownEnding {
         /// The file.
         file: String,
@@ -98,7 +98,7 @@ pub enum Error {
         /// The endings that work.
         expected: &'static str,
     },
-    /// A requested column is not in the file, or is there twice.
+    /// A requested column is missing in the file, or occurs twice.
     #[error("{file}: {}", no_column(column, *found, columns))]
     NoColumn {
         /// The file.
@@ -176,14 +176,14 @@ impl Error {
     pub fn unread_type(file: &str, column: &Field) -> Error {
         let (name, kind) = (column.name(), column.data_type());
         let holds = if kind.is_nested() {
-            "holds objects or arrays, which are not read: it"
+            "holds objects or arrays, which are not supported: it"
         } else {
-            "is not read: it"
+            "is not supported: it"
         };
         let kind = quote(kind.to_string().as_bytes());
         let what = format!(
-            "column '{name}' {holds} has the type {kind}, and the types that are read are whole numbers, fractions, decimals of 128 and \
-             256 bits, text, bytes, truth values, dates, times and durations"
+            "column '{name}' {holds} has the type {kind}, and supported types are integers, floating point numbers, decimals of 128 and \
+             256 bits, text, bytes, booleans, dates, times and durations"
         );
         Error::unsupported(file, what)
     }
@@ -200,7 +200,7 @@ impl Error {
         Error::Unsupported { file: file.into(), what: what.into() }
     }
 
-    /// Takes an error of this crate back out of an [`io::Error`] that carried it through a library.
+    /// Unwraps an error of this crate from an [`io::Error`] that passed through a library.
     pub(crate) fn from_read(file: &str, source: io::Error) -> Self {
         match source.downcast::<Error>() {
             Ok(error) => error,
@@ -212,7 +212,7 @@ impl Error {
 /// Describes how a piece of a file that is too large can be read.
 fn advice(what: &str, limit: u64, enough: Option<u64>) -> String {
     match enough {
-        Some(enough) => format!(": a budget of {} is enough for that", format_bytes_up(enough)),
+        Some(enough) => format!(": a budget of {} is enough", format_bytes_up(enough)),
         None if what == "a line" && limit >= LINE_BYTES_MAX => String::new(),
         None => " (a larger --memory helps)".to_string(),
     }
@@ -231,7 +231,7 @@ fn no_column(column: &str, found: usize, columns: &[String]) -> String {
     }
 }
 
-/// Returns the most similar name, if at most a quarter of its letters and one more differ.
+/// Returns the most similar name, if at most a quarter of its letters plus one differ.
 fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     let lower = wanted.to_lowercase();
     let is_short = |name: &&'a String| name.len().max(wanted.len()) <= NAME_BYTES_MAX;
@@ -240,8 +240,8 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     (edits <= 1 + wanted.chars().count() / 4).then_some(name)
 }
 
-/// Counts the insertions, deletions and replacements that turn one word into another. A library for this would be one
-/// more package of every build.
+/// Counts the insertions, deletions and replacements that turn one word into another. A crate for this function would
+/// be an additional dependency of every build.
 fn edits(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -9,8 +9,8 @@ use arrow_array::{
 };
 use arrow_schema::DataType;
 
-/// Replaces every NaN by one that is greater than all numbers, as in SQL, also where its sign made it the least. Zeros
-/// keep their signs.
+/// Replaces every NaN, of either sign, by the NaN that is greater than all numbers, as in SQL. Zeros keep their
+/// signs.
 pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         DataType::Float64 => {
@@ -25,7 +25,8 @@ pub fn one_nan(column: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Gives equal fractions equal bits: every NaN becomes the positive quiet one, and -0.0 becomes 0.0. Columns of other
+/// Converts fractions so that equal ones have equal bits: every NaN becomes the positive quiet NaN, and -0.0 becomes
+/// 0.0. Columns of other
 /// types are returned unchanged. Copies a column of fractions, at the speed of memory.
 ///
 /// The encoding of rows, and hash tables of the libraries here, compare bits; SQL and people compare values.

@@ -1,7 +1,7 @@
 //! Sources of records: a path, standard input, a dataset, parts of a file, or a stream; compressed or not.
 //!
-//! Compression is detected from the bytes themselves, never from the name: a download that was renamed, or decompressed
-//! on the way by a browser, still reads. The name alone chooses the format below.
+//! Compression is detected from the bytes themselves, never from the name: a download that was renamed, or that a
+//! browser decompressed, can still be read. The name determines the format of the decompressed bytes.
 
 use std::{
     fmt,
@@ -39,7 +39,7 @@ const AHEAD_BUDGET_BYTES: u64 = 16 * FILE_SOURCE_BYTES;
 /// The meaning of the first line of a CSV file: names of columns, or a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Header {
-    /// The line has names, and is refused where it may be a row: where a field is a number, a date or a time, empty, or
+    /// The line has names, and is refused if it may be a row: if a field is a number, a date or a time, empty, or
     /// repeated.
     #[default]
     Detected,
@@ -50,7 +50,7 @@ pub enum Header {
 }
 
 impl From<Option<bool>> for Header {
-    /// Converts a statement that the first line has names, has none, or may be either.
+    /// Converts an option: true for names, false for a row, and none for names that must not look like a row.
     fn from(has_names: Option<bool>) -> Header {
         match has_names {
             None => Header::Detected,
@@ -100,7 +100,7 @@ impl Input {
         Input { place, columns, unseen, header, is_whole: false, name, ending, cancel: None, number: 0 }
     }
 
-    /// Names the file at `path`, or standard input for `-`. Nothing is opened yet.
+    /// Creates an input of the file at `path`, or of standard input for `-`. No file is opened yet.
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
@@ -109,9 +109,9 @@ impl Input {
         Input::at(Place::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
-    /// Finds the files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. A single file has the
-    /// format of the ending of the dataset's name, or else of its own. Files are read through the job, and their
-    /// checksums are compared on the way.
+    /// Finds the files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The format of a single
+    /// file is that of the extension of the dataset's name, or else of the file's own extension. Files are read
+    /// through the job, and every checksum is verified.
     ///
     /// # Errors
     /// [`inshore_store::Error::NotFound`] where there is no such dataset or file.
@@ -128,9 +128,10 @@ impl Input {
         Input::at(Place::Stored(Box::new(stored)), name, Some(ending))
     }
 
-    /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` stands for the file
-    /// in errors, and `ending` gives its format. Where parts overlap, the first one counts. Formats that are read from
-    /// start to end (CSV, JSON lines) give the parts one after the other; Parquet needs its footer, and row groups that
+    /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` names the file in
+    /// errors, and `ending` determines its format. If parts overlap, the first part is used. Formats that are read
+    /// from start to end (CSV, JSON lines) return the parts one after the other; Parquet needs its footer, and row
+    /// groups that
     /// are not [held](Input::holds) cannot be read.
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
         let parts = Arc::new(Parts::new(len, parts));
@@ -138,34 +139,34 @@ impl Input {
     }
 
     /// Makes an input of a stream, which is never decompressed, since lines and records may begin like compressed
-    /// bytes. `name` stands for the stream in errors, and `ending` gives its format. The stream can be opened once, and
-    /// clones share it; its length is unknown.
+    /// bytes. `name` names the stream in errors, and `ending` determines its format. The stream can be opened once,
+    /// also among clones of the input; its length is unknown.
     pub fn stream(name: &str, ending: &str, stream: impl Read + Send + 'static) -> Input {
         let stream = SharedStream(Arc::new(Mutex::new(Some(Box::new(stream)))));
         Input::at(Place::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
-    /// Sets a number that travels with the rows where sorted rows are merged with others (0 by default): see
+    /// Sets a number that is attached to each row if sorted rows are merged with others (0 by default): see
     /// [`sorted_records`](crate::sorted_records).
     pub fn numbered(mut self, number: u32) -> Input {
         self.number = number;
         self
     }
 
-    /// Returns the number that travels with the rows.
+    /// Returns the number that is attached to each row.
     #[cfg(feature = "records")]
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Sets the columns of a format that does not contain them (CSV, JSON lines): nothing is guessed from the first
-    /// rows.
+    /// Sets the columns of a format without a schema (CSV, JSON lines): no types are inferred from the first rows.
     pub fn with_columns(mut self, columns: SchemaRef) -> Input {
         self.columns = Some(columns);
         self
     }
 
-    /// Sets the columns, and the ones without values, from another machine's [description](Known) of the table.
+    /// Sets the columns, and the list of columns without values, from another machine's [description](Known) of the
+    /// table.
     pub fn with_known(self, known: &Known) -> Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
@@ -181,8 +182,7 @@ impl Input {
         self
     }
 
-    /// Forbids to skip members of JSON lines: a member that is no column contradicts, even where columns are named, if
-    /// these are all.
+    /// Makes a member of JSON lines that is not a column an error, also if the caller names the columns.
     pub fn with_whole_rows(mut self, is_whole: bool) -> Input {
         self.is_whole = is_whole;
         self
@@ -227,21 +227,21 @@ impl Input {
         self.columns.as_ref()
     }
 
-    /// Returns whether this machine has these bytes of the file, in one part; true for all inputs but those [of
+    /// Returns whether one part on this machine has these bytes of the file; true for all inputs except those [of
     /// parts](Input::of_parts).
     pub fn holds(&self, range: &Range<u64>) -> bool {
         self.parts().is_none_or(|parts| parts.hold(range))
     }
 
-    /// Sets a name for errors, and an ending that gives the format instead of the path's.
+    /// Sets a name for errors, and an extension that determines the format instead of the path's.
     pub fn called(mut self, name: &str, ending: &str) -> Input {
         self.name = name.to_string();
         self.ending = Some(ending.to_string());
         self
     }
 
-    /// Makes reads end with [`inshore_store::Error::Cancelled`] once `cancel` is set, even while an empty pipe is
-    /// waited for.
+    /// Makes reads end with [`inshore_store::Error::Cancelled`] once `cancel` is set, even during a wait for an empty
+    /// pipe.
     pub fn stopped_by(mut self, cancel: &Cancel) -> Input {
         self.cancel = Some(cancel.clone());
         self
@@ -314,7 +314,8 @@ impl Input {
         self.unpack(self.counted()?, budget, UNCOUNTED_BYTES)
     }
 
-    /// Opens one of many inputs that are read at a time: all of the decompressor's state is taken from the budget.
+    /// Opens one of many inputs that are read at a time: the whole state of the decompressor is reserved from the
+    /// budget.
     ///
     /// # Errors
     /// The errors are those of [`Input::open`].
@@ -369,7 +370,10 @@ impl Input {
             Place::Parts(parts) => (RawBytes::Parts(parts.stream()), None),
             Place::Stream(SharedStream(stream)) => {
                 let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
-                (RawBytes::Stream(stream.ok_or_else(|| self.cannot("was read already"))?), None)
+                (
+                    RawBytes::Stream(stream.ok_or_else(|| self.cannot("is a stream that was read already"))?),
+                    None,
+                )
             }
             Place::Stdin | Place::Path(_) => {
                 let file = self.open_file()?;
@@ -384,7 +388,7 @@ impl Input {
         Error::unsupported(&self.name, format!("it {what}"))
     }
 
-    /// Opens an input that has a length, for reads at any place.
+    /// Opens an input with a length, for random access.
     pub(crate) fn open_pieces(&self) -> Result<Pieces> {
         match &self.place {
             Place::Stored(stored) => Ok(Pieces::Stored(StoredPieces::new((**stored).clone()))),
@@ -397,7 +401,7 @@ impl Input {
         }
     }
 
-    /// Opens the bare file, or standard input without the small buffer of the standard library.
+    /// Opens the file, or standard input without the small buffer of the standard library.
     fn open_file(&self) -> Result<File> {
         match self.path() {
             Some(path) => File::open(path),
@@ -423,7 +427,7 @@ fn ending_of(path: &Path) -> String {
     .unwrap_or_default()
 }
 
-/// A file that is read at any place.
+/// A file with random access.
 pub(crate) enum Pieces {
     /// An open file with the path it was opened by, if it has one.
     File(File, Option<PathBuf>),
@@ -491,7 +495,7 @@ impl Bytes {
         self.source.format()
     }
 
-    /// Fills `out` as far as there are bytes; a count below its length, also 0, means the end.
+    /// Fills `out` with the next bytes; a count below the length of `out`, also 0, means the end.
     ///
     /// # Errors
     /// [`Error::Io`]; damage and truncation of compressed data.
@@ -527,7 +531,7 @@ enum RawBytes {
     Stream(Box<dyn Read + Send>),
 }
 
-/// A file that is read ahead, and the bytes of the current piece that were taken.
+/// A file that is read ahead, and the number of consumed bytes of the current piece.
 struct FileAhead {
     source: FileSource,
     taken: usize,
@@ -553,11 +557,11 @@ struct Counted {
     cancel: Option<Cancel>,
 }
 
-/// The interval at which a read of an empty pipe looks for a cancellation.
+/// The interval at which a read of an empty pipe checks for cancellation.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 impl Counted {
-    /// Waits until there is something to read, or the end.
+    /// Waits until there are bytes to read, or the end.
     fn wait(&self) -> io::Result<()> {
         let (Some(cancel), RawBytes::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
         loop {
@@ -704,7 +708,7 @@ mod tests {
         }
         assert_eq!(read(&skippable(b"alone"), 64 << 20).unwrap(), b"");
         let error = read(&[skippable(b"x"), gzip(b"text")].concat(), 64 << 20).unwrap_err().to_string();
-        assert!(error.contains("expected a frame behind a skippable one"), "{error}");
+        assert!(error.contains("expected a frame after a skippable frame"), "{error}");
         let error = read(&skippable(b"cut")[..10], 64 << 20).unwrap_err().to_string();
         assert!(error.contains("truncated"), "{error}");
     }
@@ -751,7 +755,7 @@ mod tests {
         for packed in [wide.clone(), [zstd(b"narrow"), wide].concat()] {
             assert!(read(&packed, 64 << 20).is_ok());
             let error = read(&packed, 63 << 20).unwrap_err().to_string();
-            assert!(error.contains("a zstd window of 16 MiB exceeds the 15.8 MiB"), "{error}");
+            assert!(error.contains("a zstd window of 16 MiB exceeds the limit of 15.8 MiB"), "{error}");
         }
     }
 

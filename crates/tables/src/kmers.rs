@@ -5,16 +5,15 @@
 //! ```
 //!
 //! A code has two bits for each base (A 0, C 1, G 2, T 3), the first base highest, so that codes compare as text does.
-//! A stretch and its reverse complement are the same piece of DNA: the smaller code stands for both (canonical), unless
-//! the user wants the strands apart. A letter that is no base (N) breaks a sequence.
+//! A stretch and its reverse complement are the same piece of DNA: both count as the smaller code (canonical), unless
+//! the user wants separate strands. A letter other than a base (N) breaks a sequence.
 //!
-//! Sequences in pieces on several machines are counted piece by piece ([`count_kmer_pieces`]). Where all answers come
-//! together, the counts of pieces and of the stretches across their borders ([`KmerBorders`]) are added up.
-//! [`KmerWriter`] makes the table.
+//! Sequences in pieces on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds the
+//! counts of pieces and of the stretches across their borders ([`KmerBorders`]). [`KmerWriter`] writes the table.
 //!
 //! # Cost
 //!
-//! Cycles: 2 ns for each base to roll both codes, then those of [`SortReduce`]. Bytes: 12 for each stretch that is not
+//! Time: 2 ns for each base to roll both codes, then the time of [`SortReduce`]. Bytes: 12 for each stretch that is not
 //! combined with an equal one in memory (20 beyond k = 32), written and read once.
 
 mod borders;
@@ -66,7 +65,7 @@ pub struct KmerOptions {
     pub min_count: u32,
     /// Writes codes instead of text (k up to 32).
     pub codes: bool,
-    /// Finished runs outlive an interruption, and an interrupted count with the same options is continued.
+    /// Keeps finished runs if the count is interrupted, and resumes an interrupted count with the same options.
     pub resume: bool,
 }
 
@@ -144,7 +143,7 @@ pub struct KmerPiece {
     pub begins: Begins,
 }
 
-/// Pieces that are counted together. The next one is asked for when all of the one before was read.
+/// Pieces that are counted together. The next piece is requested once the previous piece was read completely.
 pub struct KmerPieces<'a> {
     next: Box<dyn Iterator<Item = Result<KmerPiece>> + 'a>,
     bytes: Option<u64>,
@@ -152,7 +151,7 @@ pub struct KmerPieces<'a> {
 }
 
 impl<'a> KmerPieces<'a> {
-    /// Makes pieces of an iterator: at most `count_max`, with `bytes` bytes in total if that is known.
+    /// Creates pieces from an iterator: at most `count_max`, with `bytes` bytes in total if known.
     pub fn asked(
         next: impl Iterator<Item = Result<KmerPiece>> + 'a,
         bytes: Option<u64>,
@@ -172,7 +171,7 @@ impl<'a> KmerPieces<'a> {
 /// A part of the answer about pieces.
 #[derive(Debug)]
 pub enum KmerAnswer<'a> {
-    /// The ends of all pieces, in order, k - 1 letters each. They come first, when all is counted.
+    /// The ends of all pieces, in order, k - 1 letters each. This part is the first, once counting is complete.
     Ends(Vec<PieceEnds>),
     /// K-mers up to k = 32, at most [`KMER_BLOCK_ROWS`], in the order of their codes, with their counts.
     Short(KmerList<'a, u64>),
@@ -181,8 +180,8 @@ pub enum KmerAnswer<'a> {
 }
 
 /// Counts the k-mers that lie within pieces, and passes all of them to `each`. [`KmerBorders`] counts those across the
-/// borders of pieces. The summary lacks the numbers that only the written table gives: the distinct k-mers, and the
-/// histogram.
+/// borders of pieces. The summary lacks the numbers that only the written table determines: the distinct k-mers, and
+/// the histogram.
 ///
 /// The memory is the budget, with [`KMER_BLOCK_ROWS`] codes and counts beyond it.
 ///
@@ -203,9 +202,9 @@ pub fn count_kmer_pieces(
 
 /// The code of a k-mer, made of letters.
 trait Code: KmerCode {
-    /// Makes an answer of a list of such codes.
+    /// Creates an answer from a list of such codes.
     fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_>;
-    /// Passes the code of every stretch of `k` bases in a block on, in pieces.
+    /// Passes the code of every stretch of `k` bases in a block to the consumer, in pieces.
     fn stretches(
         block: &[u8],
         k: u32,
@@ -283,7 +282,7 @@ fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOpti
     Ok(summary)
 }
 
-/// Counts the k-mers of pieces, and gives them in blocks.
+/// Counts the k-mers of pieces, and passes them on in blocks.
 fn answer<K: Code>(
     job: &Job,
     pieces: KmerPieces<'_>,
@@ -347,7 +346,7 @@ impl<K: Code> Counted<K> {
         Ok(Counted { sorted: reduce.finish()?, summary, ends })
     }
 
-    /// Returns the summary, when all k-mers were given.
+    /// Returns the summary, once all k-mers were returned.
     fn finish(self) -> KmerSummary {
         let stats = self.sorted.stats();
         let (kmers, runs, bytes_spilled) = (stats.records_in, stats.runs, stats.bytes_spilled);

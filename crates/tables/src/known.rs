@@ -7,14 +7,14 @@ use arrow_schema::{Schema, SchemaRef};
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-/// Describes a table before its rows are read, with all facts that plans depend on. Columns travel as an Arrow IPC
-/// schema in base64.
+/// Describes a table before its rows are read, with all facts that plans depend on. Columns are serialized as an
+/// Arrow IPC schema in base64.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Known {
     /// The columns of the table.
     #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
     pub schema: SchemaRef,
-    /// The number of rows, where that is known.
+    /// The number of rows, if known.
     pub rows: Option<u64>,
     /// Columns of text that have no values in the first rows: see [`Described::unseen`](crate::Described).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -33,7 +33,9 @@ fn write_schema<S: Serializer>(schema: &SchemaRef, out: S) -> std::result::Resul
 
 fn read_schema<'de, D: Deserializer<'de>>(input: D) -> std::result::Result<SchemaRef, D::Error> {
     let bytes = BASE64.decode(String::deserialize(input)?).map_err(D::Error::custom)?;
-    schema_of(&bytes).map(Arc::new).ok_or_else(|| D::Error::custom("these are no columns"))
+    schema_of(&bytes)
+        .map(Arc::new)
+        .ok_or_else(|| D::Error::custom("invalid columns: expected a schema of Arrow"))
 }
 
 /// Reads the columns at the start of a stream. Arrow's own reader would allocate any length that the stream claims.

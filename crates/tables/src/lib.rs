@@ -2,8 +2,8 @@
 //!
 //! The nouns:
 //!
-//! - [`Input`]: a source of records: a path, standard input, a dataset, or a stream. An opened input gives [`Bytes`],
-//!   which are decompressed on the way if they are gzip, zstd, bzip2 or lz4.
+//! - [`Input`]: a source of records: a path, standard input, a dataset, or a stream. An opened input returns
+//!   [`Bytes`], which decompress gzip, zstd, bzip2 and lz4.
 //! - [`LineBlocks`]: cuts [`Bytes`] into blocks of whole lines, to be parsed by many threads.
 //! - [`TableReader`]: reads chosen columns of a table (Parquet, CSV, TSV, JSON lines, Arrow) as Arrow record batches.
 //! - [`TableWriter`]: writes record batches as Parquet, Arrow or CSV; the file appears whole or not at all.
@@ -15,11 +15,12 @@
 //!     └── Parquet (seeks) ───────────────────┴── TableReader ── RecordBatch ── TableWriter ── NewFile
 //! ```
 //!
-//! Memory is bounded because sizes are checked *before* they are believed: the size of a Parquet page, an Arrow record
+//! Memory is bounded because sizes are checked *before* memory is allocated for them: the size of a Parquet page, an
+//! Arrow record
 //! batch, a CSV record, a line or a zstd window is read from its header and compared with a quarter of the budget
 //! before one byte is allocated, and a larger size is refused with its name and number. The libraries that decode
-//! (`parquet`, `arrow`, `csv`, `zstd`, `flate2`) allocate first and check later, so each of them stands behind a small
-//! guard here.
+//! (`parquet`, `arrow`, `csv`, `zstd`, `flate2`) allocate first and check later, so each call of them is guarded by a
+//! check in this crate.
 //!
 //! ```
 //! # fn main() -> inshore_tables::Result<()> {

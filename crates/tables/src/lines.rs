@@ -1,7 +1,7 @@
 //! Blocks of whole lines, for parallel parsing.
 //!
 //! One thread cuts the input into blocks and many parse them. Cutting looks for a line end only at the end of a block
-//! and counts the line ends in it (memchr, above 10 GB/s), so cutting is never the slower half. A byte order mark of
+//! and counts the line ends in it (memchr, above 10 GB/s), so parsing remains the bottleneck. A byte order mark of
 //! UTF-8 at the beginning of the input is skipped.
 
 use std::io::{ErrorKind, Read};
@@ -14,7 +14,7 @@ use crate::{Bytes, Error, Result};
 pub struct LineBlocks {
     input: Bytes,
     block_bytes: usize,
-    /// The beginning of a line whose end was not in the block before.
+    /// The beginning of a line that continues after the previous block.
     carry: Vec<u8>,
     next_line: u64,
     ended: bool,
@@ -46,9 +46,9 @@ impl LineBlocks {
         }
     }
 
-    /// Returns the next block, or `None` at the end. `recycled` is the memory for the block: any vector, best one from
-    /// an earlier block. Costs one copy of at most one line; holds `block_bytes` for the block and less than that for a
-    /// line that was cut.
+    /// Returns the next block, or `None` at the end. `recycled` is the memory for the block: any vector, preferably
+    /// one of an earlier block. The cost is one copy of at most one line; the memory is `block_bytes` for the block
+    /// and less than that for a line that was cut.
     ///
     /// # Errors
     /// [`Error::TooLarge`] with file and line for a line longer than `block_bytes`, and the errors of reading.
@@ -232,7 +232,7 @@ mod tests {
     fn a_line_longer_than_a_block_is_refused_with_its_number_and_size() {
         let text = b"short\nlonger than ten\nshort\n";
         let error = blocks(text, 10).unwrap_err().to_string();
-        assert!(error.contains("edges.txt:2: a line of 11 bytes exceeds the 10 bytes"), "{error}");
+        assert!(error.contains("edges.txt:2: a line of 11 bytes exceeds the limit of 10 bytes"), "{error}");
         assert_eq!(blocks(text, 16).unwrap(), naive(text));
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-/// Gives each column a name of its own, as DuckDB does: the first column keeps its name, and later ones of that name
+/// Makes column names unique, as DuckDB does: the first column keeps its name, and later ones of that name
 /// get `_1`, `_2` and so on appended. A number is skipped if another column has the resulting name.
 ///
 /// ```

@@ -9,7 +9,8 @@ use crate::{Bytes, Error, Input, Result, unpack::Compression};
 const PIECE_BYTES: usize = 1 << 20;
 
 /// Calls `take` with the bytes of an input, in order, in pieces of at least one byte and at most 1 MiB. The bytes are
-/// decompressed if `may_unpack` and their first bytes say that they are compressed. Counts the job's progress in bytes
+/// decompressed if `may_unpack` is true and the first bytes are those of a compressed format. Counts the job's
+/// progress in bytes
 /// of the file. Takes up to 4 MiB from the budget.
 ///
 /// # Errors
@@ -26,8 +27,8 @@ pub(crate) fn for_each_piece(
     }
 }
 
-/// Does as [`for_each_piece`] for a part of a file, which is never decompressed, since its first bytes may look like
-/// anything.
+/// Works as [`for_each_piece`] for a part of a file, which is never decompressed, since its first bytes may look like
+/// any format.
 ///
 /// # Errors
 /// The errors are those of [`for_each_piece`].
@@ -39,8 +40,8 @@ pub(crate) fn for_each_piece_as_is(
     of_bytes(input.open_as_is()?, job, take)
 }
 
-/// Does as [`for_each_piece`] where no byte before `start` is needed. `begin` gets the place where the pieces begin, at
-/// `start` or before it. The last byte is always given, if there is one.
+/// Works as [`for_each_piece`], without the bytes before `start`. `begin` gets the offset of the first piece, at
+/// `start` or before. The last byte of the input is always passed on, if there is one.
 ///
 /// # Errors
 /// The errors are those of [`for_each_piece`].

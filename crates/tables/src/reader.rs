@@ -1,11 +1,11 @@
 //! Reads chosen columns of a table as Arrow record batches, in bounded memory.
 //!
-//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches as
-//! the file has them, and [`slices`] cuts them to size and converts them to the types that the caller asked for. CSV
+//! The ending of the name chooses the format; standard input is CSV. Each format is a source that decodes batches of
+//! any size, and [`slices`] cuts them to size and converts them to the types that the caller requested. CSV
 //! has no types of its own and is parsed into the wanted ones directly.
 //!
-//! The caller names the types because a graph wants its ids as `UInt64` whatever type the file has, and a value that
-//! does not fit must be refused where its row is still known.
+//! The caller passes the types, since a graph needs its ids as `UInt64` for any type in the file, and a value that
+//! does not fit must be refused while its row is known.
 
 mod csv;
 mod csv_records;
@@ -414,7 +414,7 @@ impl TableReader {
     /// larger than usual. After an error there are no more rows, and every further call is an error.
     pub fn next_batch(&mut self) -> Result<Option<RecordBatch>> {
         if self.failed {
-            return Err(Error::damaged(&self.name, "reading it has failed before"));
+            return Err(Error::damaged(&self.name, "an earlier read failed"));
         }
         if self.ended {
             return Ok(None);
@@ -693,7 +693,7 @@ impl Source {
 
 fn find_columns(file: &str, names: &[String], wanted: &Schema) -> Result<Vec<usize>> {
     if wanted.fields().is_empty() {
-        return Err(Error::unsupported(file, "no column is chosen"));
+        return Err(Error::unsupported(file, "no column is selected"));
     }
     let find = |field: &Arc<Field>| {
         let mut found = names.iter().enumerate().filter(|(_, name)| *name == field.name());
@@ -773,7 +773,7 @@ fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T>
     let depth = CATCHING.replace(CATCHING.get() + 1);
     let decoded = catch_unwind(AssertUnwindSafe(decode));
     CATCHING.set(depth);
-    decoded.unwrap_or_else(|_| Err(Error::damaged(file, "damaged in a way that its decoder does not expect")))
+    decoded.unwrap_or_else(|_| Err(Error::damaged(file, "damaged: the decoder panicked")))
 }
 
 thread_local! {

@@ -31,7 +31,7 @@ pub(crate) trait RecordSink: Send {
 /// Records in order, each key once.
 pub(crate) trait SortedRecords: Send {
     fn next_block(&mut self) -> Result<Option<RecordBlock>>;
-    /// Returns whether a sum did not fit its word, so that no result is right.
+    /// Returns whether a sum exceeded its word, so that the results are invalid.
     fn is_overflown(&self) -> bool;
     fn stats(&self) -> Stats;
 }

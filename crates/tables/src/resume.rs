@@ -11,7 +11,7 @@ use inshore_store::{Job, Keep};
 use crate::{Error, Input, Result};
 
 /// Opens the place where a job keeps its finished runs, if that `is_wanted`. The runs of an interrupted job are found
-/// again if it did the same `what` with the same question and the same files: by path, length and modification time.
+/// if that job had the same `what`, the same `question` and the same files: by path, length and modification time.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for an input that is no file; [`Error::Io`]; [`inshore_store::Error::InUse`].
@@ -26,11 +26,11 @@ pub(crate) fn keep(
         return Ok(None);
     }
     let mut hash = DefaultHasher::new();
-    // The bytes of rows may change from version to version.
+    // The format of rows may differ between versions.
     (env!("CARGO_PKG_VERSION"), what, format!("{question:?}")).hash(&mut hash);
     for input in inputs {
         let Some(path) = input.path().filter(|_| input.compressed_bytes().is_some()) else {
-            let what = "expected files to resume with: what a pipe gave cannot be had again";
+            let what = "expected files to resume with: a pipe cannot be read twice";
             return Err(Error::unsupported(input.name(), what.to_string()));
         };
         let fail = |source| Error::io(input.name(), "open it", source);
@@ -50,7 +50,7 @@ pub(crate) fn finish(keep: Option<Keep>) -> Result<()> {
     keep.map_or(Ok(()), |keep| Ok(keep.finish()?))
 }
 
-/// Returns the bytes of scratch that kept runs take already.
+/// Returns the bytes of scratch of the kept runs.
 pub(crate) fn bytes_kept(keep: Option<&Keep>) -> Result<u64> {
     let Some(keep) = keep else { return Ok(0) };
     Ok(keep.pieces()?.iter().map(|piece| piece.dataset.bytes()).sum())

@@ -29,8 +29,8 @@ impl RowCodec {
     /// The shape of the rows, for [`inshore_sortreduce::rows::RowSort`].
     pub const SHAPE: FramedRows = FramedRows { row_bytes_hint: 64 };
 
-    /// Makes a codec for batches of `schema`, sorted by the columns `keys` in their order. `name` stands for the rows
-    /// in errors.
+    /// Creates a codec for batches of `schema`, sorted by the columns `keys` in their order. `name` names the rows in
+    /// errors.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for types without an order.

@@ -8,8 +8,9 @@
 //! ```
 //!
 //! The output are blocks of letters in which [`BREAK`] stands between sequences. A block begins with the last letters
-//! of the one before (as many as were asked for), so that no stretch across two blocks is lost, and none is seen twice
-//! if the overlap is one letter shorter than the stretch. A line may be of any length, and ends with a line feed, a
+//! of the previous block (the requested overlap), so that no stretch across two blocks is lost, and no stretch is
+//! counted twice if the overlap is one letter shorter than the stretch. A line may be of any length, and ends with a
+//! line feed, a
 //! carriage return, or both. A byte order mark before the first record is skipped.
 //!
 //! A file may come in pieces that end with lines: a piece then [begins](Begins) within a sequence or before a record,
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result, bases::is_base};
 
-/// The separator of sequences, which is no base.
+/// The separator of sequences, a letter other than a base.
 pub(crate) const BREAK: u8 = b'\n';
 
 /// The mark that some programs write before the first letter of UTF-8.
@@ -40,9 +41,9 @@ pub enum Begins {
 /// The letters at the beginning and the end of a piece of FASTA. Letters that are no bases are N.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PieceEnds {
-    /// The first letters, up to the first header: at most as many as a block repeats.
+    /// The first letters, up to the first header: at most the overlap of blocks.
     pub head: String,
-    /// The last letters, from the last header on: at most as many.
+    /// The last letters, from the last header on: at most the overlap of blocks.
     pub tail: String,
     /// The piece has a header.
     pub has_header: bool,
@@ -52,7 +53,7 @@ pub struct PieceEnds {
 pub(crate) struct Sequences<F> {
     block: Vec<u8>,
     block_bytes: usize,
-    /// The number of letters that a block repeats from the one before.
+    /// The overlap: the number of letters that a block repeats from the previous block.
     overlap: usize,
     state: State,
     /// The bytes so far ended with a carriage return: a line feed that follows belongs to the same line end.
@@ -110,7 +111,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         }
     }
 
-    /// Begins a file or a piece of one, where nothing was taken since the last one [ended](Self::end_file).
+    /// Begins a file or a piece of a file, after the previous one [ended](Self::end_file).
     pub fn begin(&mut self, what: Begins) {
         self.state = match what {
             Begins::File => State::Begin,
@@ -226,7 +227,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
             _ => true,
         };
         if is_cut {
-            return Err(Error::damaged(name, format!("truncated: record {} has no end", self.record)));
+            return Err(Error::damaged(name, format!("truncated: record {} does not end", self.record)));
         }
         self.state = State::Begin;
         self.has_return = false;
@@ -259,7 +260,7 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
         }
         Err(Error::BadValue {
             place: format!("{name}: record {}", self.record),
-            expected: format!("{} letters of quality, one for each base", self.letters),
+            expected: format!("{} quality values, one for each base", self.letters),
             found: self.qualities.to_string(),
         })
     }
@@ -398,10 +399,10 @@ mod tests {
         for (text, expected) in [
             (&b"ACGT\n"[..], "test.fa: record 0: expected '>' of FASTA or '@' of FASTQ, got 'ACGT'"),
             (b"@a\nAC\nGT\n", "record 1: expected '+' after one line of bases, got 'GT'"),
-            (b"@a\nAC\n+\nIII\n", "record 1: expected 2 letters of quality, one for each base, got 3"),
+            (b"@a\nAC\n+\nIII\n", "record 1: expected 2 quality values, one for each base, got 3"),
             (b"@a\nAC\n+\nII\nx\n", "record 1: expected '@' at the beginning of a record, got 'x'"),
-            (b"@a\nAC\n+\nII\n@b\nAC\n", "test.fa: truncated: record 2 has no end"),
-            (b"@a\nAC\n+\nI", "test.fa: truncated: record 1 has no end"),
+            (b"@a\nAC\n+\nII\n@b\nAC\n", "test.fa: truncated: record 2 does not end"),
+            (b"@a\nAC\n+\nI", "test.fa: truncated: record 1 does not end"),
         ] {
             let error = read(text, 100, 100, 3).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");

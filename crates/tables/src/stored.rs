@@ -1,4 +1,4 @@
-//! Files of the store's datasets, read as a stream or at any place; and files of which this machine has only parts.
+//! Files of datasets, as a stream or with random access, and files of which this machine has only parts.
 
 use std::{
     io::{self, Read},
@@ -10,7 +10,7 @@ use inshore_store::{Buffer, CheckedFile, FileReader, Job};
 
 use crate::{Error, Result};
 
-/// The least number of bytes that are read at once: checked blocks are at most as long.
+/// The smallest read in bytes, which is the largest size of a checked block.
 const WINDOW_BYTES: usize = 256 << 10;
 /// The most windows of one file, so that as many columns are read side by side without reading bytes twice. All windows
 /// take at most a sixteenth of the budget.
@@ -80,7 +80,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Sorts the parts and removes overlaps, in which the first one given counts.
+    /// Sorts the parts and removes overlaps, in favour of the first given part.
     pub fn new(len: u64, parts: Vec<FilePart>) -> Parts {
         let mut list: Vec<FilePart> = Vec::new();
         for part in parts {
@@ -146,7 +146,7 @@ impl Read for PartsStream {
             }
             let Some(part) = self.parts.list.get(self.next) else { return Ok(0) };
             self.next += 1;
-            // The part before gives back its memory first.
+            // The previous part releases its memory first.
             self.current = None;
             self.current = Some(match &part.bytes {
                 PartBytes::Memory(bytes) => Box::new(io::Cursor::new(bytes.clone())),
@@ -159,7 +159,7 @@ impl Read for PartsStream {
     }
 }
 
-/// The parts of a file, for reads at any place.
+/// The parts of a file, with random access.
 pub(crate) struct PartPieces {
     parts: Parts,
     stored: Vec<Option<StoredPieces>>,
@@ -178,7 +178,7 @@ impl PartPieces {
             let found = self.parts.list.iter().position(|part| part.range().contains(&start));
             let place = found.ok_or_else(|| {
                 let end = start + out.len() as u64;
-                Error::damaged(name, format!("bytes {start} to {end} are not on this machine"))
+                Error::damaged(name, format!("bytes {start} to {end} were not sent to this machine"))
             })?;
             let part = &self.parts.list[place];
             let range = part.range();
@@ -203,7 +203,7 @@ impl PartPieces {
 /// A file as a stream of bytes.
 pub(crate) struct StoredStream {
     reader: FileReader,
-    /// The number of bytes of the current piece that were given.
+    /// The number of bytes of the current piece that were returned.
     given: usize,
 }
 
@@ -224,7 +224,7 @@ impl Read for StoredStream {
     }
 }
 
-/// A file that is read at any place through a few windows, since pages of a column follow each other.
+/// A file with random access through a few windows, since the pages of a column are consecutive.
 pub(crate) struct StoredPieces {
     stored: Stored,
     windows: Mutex<Vec<StoredWindow>>,
@@ -270,7 +270,8 @@ impl StoredPieces {
         Ok(())
     }
 
-    /// Reads the window around `start`, and returns its index. Without further budget an older window is replaced.
+    /// Reads the window around `start`, and returns its index. If the budget has no memory for another window, the
+    /// window that was not used for the longest time is replaced.
     fn load(&self, windows: &mut Vec<StoredWindow>, start: u64) -> Result<usize> {
         let Stored { job, file } = &self.stored;
         let window_bytes = self.stored.window_bytes();
@@ -281,7 +282,7 @@ impl StoredPieces {
         let most = (share as usize / window_bytes).clamp(1, WINDOWS_MAX);
         let buffer = match windows.len() < most {
             false => oldest(windows),
-            true => match Buffer::zeroed(job.budget(), window_bytes, "windows of a file") {
+            true => match Buffer::zeroed(job.budget(), window_bytes, "read buffers of a file") {
                 Err(inshore_store::RuntimeError::OverBudget { .. }) if !windows.is_empty() => oldest(windows),
                 more => more?,
             },

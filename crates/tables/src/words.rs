@@ -48,7 +48,7 @@ impl Combine {
     }
 }
 
-/// The range of words that keys have: `first` and up to `last` more. Records store the difference from the first.
+/// The range of key words: from `first` to `first + last`. Records store the difference from the first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     pub first: u64,
@@ -83,15 +83,15 @@ impl Keys {
         inside.then(|| keys.iter().map(|key| K::from_u64(above_first(key))).collect())
     }
 
-    /// Returns the range for sort-reduce, which assumes keys evenly spread over it; `None` for a range that must be
-    /// mostly empty, where sort-reduce should sample the keys.
+    /// Returns the range for sort-reduce, which assumes that keys are evenly distributed; `None` if the range has
+    /// many more values than there are rows, so that sort-reduce should sample the keys.
     pub fn range(self, rows: Option<u64>) -> Option<u64> {
         let range = self.last.checked_add(1)?;
         (range / KEYS_PER_ROW_MAX <= rows?).then_some(range)
     }
 }
 
-/// The most keys of a range for each row: a wider range is not worth passing on.
+/// The largest number of possible keys per row for which a range is passed to sort-reduce.
 pub(crate) const KEYS_PER_ROW_MAX: u64 = 64;
 
 /// Returns whether a column of this type consists of whole numbers.
@@ -104,8 +104,8 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
 }
 
 /// Combines words of records with the key `K`. With `SUMS` all words are added, and 64 bits are known to hold every
-/// sum: without a test of each word the compiler adds them side by side, and needs no branch on whether two keys are
-/// equal.
+/// sum: without a test of each word, the compiler vectorizes the additions, and needs no branch on the equality of
+/// two keys.
 #[derive(Clone)]
 pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
     combine: [Combine; N],
@@ -115,7 +115,7 @@ pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
 }
 
 impl<K, const N: usize, const SUMS: bool> Words<K, N, SUMS> {
-    /// Makes the operation. Words beyond those in `combine` are ignored. A sum that 64 bits do not hold sets
+    /// Creates the operation. Words beyond those in `combine` are ignored. A sum that 64 bits do not hold sets
     /// `overflow`.
     pub fn new(combine: &[Combine], short: Option<Short<N>>, overflow: &Arc<AtomicBool>) -> Self {
         let combine = std::array::from_fn(|i| combine.get(i).copied().unwrap_or_default());
@@ -176,7 +176,7 @@ pub(crate) struct Short<const N: usize> {
 const SHORT_BITS_MAX: u32 = 24;
 
 impl<const N: usize> Short<N> {
-    /// Makes the form for words that are `first` and up to `span` more; with fewer than N ranges, the other words are
+    /// Creates the form for words from `first` to `first + span`; with fewer than N ranges, the other words are
     /// empty. `None` means too many bits.
     pub fn new(ranges: &[(u64, u64)]) -> Option<Short<N>> {
         let mut short = Short { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
@@ -267,9 +267,8 @@ pub(crate) fn words_of(array: &ArrayRef, combine: Combine, file: &str) -> Result
     let word = |value: i64| if is_ordered { value as u64 ^ SIGN } else { value as u64 };
     if kind.is_decimal() {
         let narrow = |value: Option<i128>| {
-            let value = i64::try_from(value.unwrap_or(0)).map_err(|_| {
-                Error::unsupported(file, "a decimal number that does not fit 64 bits".to_string())
-            });
+            let value = i64::try_from(value.unwrap_or(0))
+                .map_err(|_| Error::unsupported(file, "a decimal number that exceeds 64 bits".to_string()));
             value.map(word)
         };
         return array.as_primitive::<Decimal128Type>().iter().map(narrow).collect();
@@ -305,7 +304,7 @@ pub(crate) fn key_words(array: &ArrayRef, file: &str) -> Result<Vec<u64>> {
         return words_of(array, Combine::Min, file);
     }
     let fail = |error: arrow_schema::ArrowError| Error::unsupported(file, error.to_string());
-    // Dates and times are whole numbers: those of 32 bits are cast by way of their own width.
+    // Dates and times are whole numbers; those of 32 bits are cast to 32-bit numbers first.
     let narrow = is_narrow(kind);
     let array = match kind {
         DataType::Date32 => cast(array, &DataType::Int32).map_err(fail)?,

@@ -2,7 +2,7 @@
 
 use core::fmt::Write;
 
-use inshore_kernel::{Kernel, Output, State};
+use inshore_sdk::{Kernel, Output, State};
 
 /// Counts line feeds so far.
 pub struct Scan(u64);
@@ -38,4 +38,4 @@ impl State for Scan {
     }
 }
 
-inshore_kernel::kernel!(Scan, state);
+inshore_sdk::kernel!(Scan, state);

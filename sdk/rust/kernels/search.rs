@@ -1,6 +1,6 @@
 //! This kernel returns the lines that contain the argument, in order. A missing argument is an error.
 
-use inshore_kernel::{Kernel, Output, memmem};
+use inshore_sdk::{Kernel, Output, memmem};
 
 /// Holds the text to look for.
 pub struct Search(Vec<u8>);
@@ -30,4 +30,4 @@ impl Kernel for Search {
     }
 }
 
-inshore_kernel::kernel!(Search);
+inshore_sdk::kernel!(Search);

@@ -3,7 +3,7 @@
 
 use core::fmt::Write;
 
-use inshore_kernel::{Kernel, Output, State};
+use inshore_sdk::{Kernel, Output, State};
 
 /// Is a hash table with open addressing. The words lie in `bytes`, one after the other.
 pub struct Words {
@@ -136,4 +136,4 @@ impl State for Words {
     }
 }
 
-inshore_kernel::kernel!(Words, state);
+inshore_sdk::kernel!(Words, state);

@@ -10,7 +10,7 @@
 //!   counts of an instance, merges the counts of further instances, in any order, and writes the result at the end.
 //!
 //! ```no_run
-//! use inshore_kernel::{Kernel, Output};
+//! use inshore_sdk::{Kernel, Output};
 //!
 //! /// Gives the lines that begin with a digit.
 //! struct Numbered;
@@ -30,7 +30,7 @@
 //!     }
 //! }
 //!
-//! inshore_kernel::kernel!(Numbered);
+//! inshore_sdk::kernel!(Numbered);
 //! # fn main() {}
 //! ```
 //!

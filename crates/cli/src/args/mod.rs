@@ -117,7 +117,7 @@ pub struct Everywhere {
     /// Print the plan on standard error (graph jobs, reduce), and after the run the methods used and the time of each phase
     #[arg(long, global = true)]
     pub explain: bool,
-    /// Stop after so many seconds with exit code 2, whatever the command is doing
+    /// Stop the command after this number of seconds, with exit code 2
     #[arg(long, global = true, value_name = "SECONDS", value_parser = parse_deadline)]
     pub deadline: Option<Deadline>,
     /// Run on these nodes, near the data (search, count, sql, reduce, sort, language identify, compress, kernel, store

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
-use inshore::{neardata::nodes::Right, store::parse_bytes};
+use inshore::{nodes::Right, store::parse_bytes};
 
 #[derive(Subcommand)]
 pub enum NodeCommand {
@@ -48,26 +48,26 @@ pub struct Serve {
     /// Memory of a task that does not request an amount [default: two fifths of --memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub task_memory: Option<u64>,
-    /// Tasks that run at once
+    /// Maximum number of running tasks
     #[arg(long, value_name = "N", default_value = "2", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub slots: u16,
-    /// Queued tasks, of which one client may have half
+    /// Maximum number of queued tasks, of which one client may have half
     #[arg(long, value_name = "N", default_value = "64")]
     pub queue: u16,
-    /// Connections at once
+    /// Maximum number of open connections
     #[arg(long, value_name = "N", default_value = "256", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections: u16,
-    /// Connections at once from one address
+    /// Maximum number of open connections from one address
     #[arg(long, value_name = "N", default_value = "64", value_parser = clap::value_parser!(u16).range(1..))]
     pub connections_per_address: u16,
-    /// Seconds without a request with a valid token after which a connection is closed
+    /// Close a connection after this number of seconds without a request with a valid token
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub first_request: u64,
     /// Deadline of every task, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "3600", value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
     pub task_deadline: u64,
-    /// Let clients with the right run-commands run this program, contained: NAME=/PATH, or the NAME of one in /usr/bin.
-    /// Repeatable
+    /// Let clients with the right run-commands run this program in a sandbox: NAME=/PATH, or the NAME of a program in
+    /// /usr/bin. Repeatable
     #[arg(long, value_name = "PROGRAM")]
     pub allow: Vec<String>,
     /// Run commands only on a machine with every kind of containment that Inshore knows, including memory and network

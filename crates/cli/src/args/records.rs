@@ -40,7 +40,7 @@ pub struct Sort {
     /// Treat the first line of CSV as column names (yes) or as a row (no); without this option a line that may be a row is refused
     #[arg(long, value_name = "yes|no", hide_possible_values = true, requires = "key")]
     pub header: Option<Header>,
-    /// Sort records of so many bytes instead of lines
+    /// Sort records of this number of bytes instead of lines
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=65536), conflicts_with = "key")]
     pub record: Option<u64>,
     /// Bytes to sort records by: from the first, counted from 0, to before the second [default: all]

@@ -124,16 +124,16 @@ pub struct Search {
     /// End paths with a NUL byte, for xargs -0
     #[arg(short = '0', long, help_heading = "Output")]
     pub null: bool,
-    /// Show so many lines after each match
+    /// Show this number of lines after each match
     #[arg(short = 'A', long, value_name = "N", help_heading = "Output")]
     pub after_context: Option<usize>,
-    /// Show so many lines before each match
+    /// Show this number of lines before each match
     #[arg(short = 'B', long, value_name = "N", help_heading = "Output")]
     pub before_context: Option<usize>,
-    /// Show so many lines before and after each match
+    /// Show this number of lines before and after each match
     #[arg(short = 'C', long, value_name = "N", help_heading = "Output")]
     pub context: Option<usize>,
-    /// Show at most so many matching lines of each file
+    /// Show at most this number of matching lines of each file
     #[arg(short, long, value_name = "N", help_heading = "Output")]
     pub max_count: Option<u64>,
     /// The file to write instead of standard output; it appears whole or not at all
@@ -164,7 +164,7 @@ pub struct Search {
     /// Follow symbolic links
     #[arg(short = 'L', long, help_heading = "Files")]
     pub follow: bool,
-    /// Descend at most so many folders
+    /// Descend at most this number of folders
     #[arg(short = 'd', long, value_name = "N", help_heading = "Files")]
     pub max_depth: Option<usize>,
     /// Decompress gzip, bzip2, zstd and lz4, recognized by their first bytes; xz and others are reported, and not searched

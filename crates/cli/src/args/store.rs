@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 #[cfg(feature = "nodes")]
-use inshore::neardata::nodes::SpreadId;
+use inshore::nodes::SpreadId;
 use inshore::store::{Redundancy, parse_bytes};
 
 #[derive(Subcommand)]
@@ -140,8 +140,8 @@ pub struct Put {
     /// Append to the dataset, or create one for appending
     #[arg(long)]
     pub append: bool,
-    /// Keep every extent on so many devices, 1 or 2: data that is damaged or lost on one is read from the other. With --node:
-    /// keep every shard on so many nodes
+    /// Number of devices that keep every extent, 1 or 2: data that is damaged or lost on one is read from the other.
+    /// With --node: number of nodes that keep every shard
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub copies: Option<u8>,
     /// Keep M extents of Reed-Solomon parity for every K of data, on K+M devices, of which any M may fail
@@ -153,7 +153,7 @@ pub struct Put {
     /// With --node: approximate bytes of a shard, 64KiB at least [default: by the size of the file]
     #[arg(long, value_name = "SIZE", value_parser = parse_piece)]
     pub piece: Option<u64>,
-    /// With --node: shards end with a record of so many bytes, and not with a line
+    /// With --node: shards end with a record of this number of bytes, and not with a line
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub record: Option<u64>,
 }

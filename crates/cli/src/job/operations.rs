@@ -1,4 +1,4 @@
-//! Operations as commands: the target and the job that options name, and errors in the words of options.
+//! Runs operations as commands: options determine the target and the job, and errors name options.
 //!
 //! ```text
 //!   arguments ─► Request ─┐
@@ -36,14 +36,14 @@ pub struct Ran<A> {
     pub done: Done<A>,
     pub options: Everywhere,
     pub report: Report,
-    /// What nodes did, for `--explain`.
+    /// Descriptions of the work of nodes, for `--explain`.
     pub costs: Vec<(&'static str, String)>,
-    /// An input that could not be read was told.
+    /// True if an unreadable input was reported.
     has_failed: bool,
 }
 
 impl<A> Ran<A> {
-    /// Tells the outcome with what nodes did, and fails where inputs did.
+    /// Prints the outcome with the work of nodes; returns an error if an input could not be read.
     pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Done<A>) -> Outcome<S>) -> Result<()> {
         let checked = self.check();
         let mut outcome = outcome(self.report, self.done);
@@ -52,27 +52,27 @@ impl<A> Ran<A> {
         checked
     }
 
-    /// Whether an input could not be read.
+    /// Returns whether an input could not be read.
     pub fn has_failed(&self) -> bool {
         self.has_failed
     }
 
-    /// Fails where inputs did, after what was found was printed.
+    /// Returns an error if an input could not be read, after results were printed.
     pub fn check(&self) -> Result<()> {
         if self.has_failed() { Err(AlreadyTold.into()) } else { Ok(()) }
     }
 }
 
-/// Which store an operation works on.
+/// The store of an operation.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Opens {
-    /// One is made where there is none.
+    /// A missing store is created.
     OrMakes,
     /// It has to be there.
     Existing,
 }
 
-/// The kind of target that options name.
+/// Returns the kind of target that options select.
 pub fn place(options: &Everywhere) -> Place {
     if options.node.is_empty() { Place::Local } else { Place::Nodes }
 }
@@ -87,12 +87,12 @@ fn target(options: &Everywhere) -> Result<Target> {
     Ok(Target::Local)
 }
 
-/// Runs an operation where options say.
+/// Runs an operation on the target that options select.
 pub fn run<O: Operation>(options: Everywhere, request: &Request<O>) -> Result<Ran<O::Answer>> {
     run_on(options, Opens::OrMakes, request, Beside::default())
 }
 
-/// Runs an operation on a store that is opened so, with what is handed over beside the request.
+/// Runs an operation on a store that is opened as `opens` says; `beside` has the callbacks of the request.
 pub fn run_on<O: Operation>(
     options: Everywhere,
     opens: Opens,
@@ -135,7 +135,7 @@ pub fn run_on<O: Operation>(
     Ok(Ran { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 
-/// Where jobs are started.
+/// The store, or the options without one, on which jobs start.
 enum Jobs {
     OnStore(Session),
     #[cfg(feature = "nodes")]
@@ -144,7 +144,7 @@ enum Jobs {
 }
 
 impl Jobs {
-    /// Opens the store if one is needed; that of datasets which are read has to be there.
+    /// Opens the store if one is needed; a store whose datasets are read must exist.
     fn open(options: Everywhere, opens: Opens, needs_store: bool, store: StoreUse) -> Result<Jobs> {
         Ok(match (needs_store, store) {
             (true, StoreUse::Datasets) => Jobs::OnStore(Session::open_existing(options)?),
@@ -165,7 +165,7 @@ impl Jobs {
         }
     }
 
-    /// Starts the job, on a store that is made only where all inputs are there.
+    /// Starts the job; a missing store is created only if all inputs exist.
     fn start(self, inputs: &[PathBuf], place: Place) -> Result<Started> {
         let inputs = if place == Place::Local { inputs } else { &[] };
         Ok(match self {
@@ -193,7 +193,7 @@ struct Started {
 }
 
 impl Started {
-    /// Says what of a job that failed or was stopped is kept.
+    /// Reports the kept work of a job that failed or was stopped.
     fn tell_kept(&mut self) {
         if let Some(session) = &self.session {
             self.run.tell_kept(session);
@@ -201,7 +201,7 @@ impl Started {
     }
 }
 
-/// An error of an operation, in the words of options where it is about one.
+/// Converts an error of an operation; an error about an option names the option of the command line.
 pub fn advised(error: Error) -> anyhow::Error {
     match in_options(&error) {
         Some(told) => anyhow!(told),
@@ -221,31 +221,31 @@ fn in_options(error: &Error) -> Option<String> {
                 option => option,
             };
             match place {
-                Place::Nodes => format!("--{option} does not go with --node: {why}"),
-                Place::Local => format!("--{option} goes with --node: {why}"),
+                Place::Nodes => format!("--{option} does not work with --node: {why}"),
+                Place::Local => format!("--{option} needs --node: {why}"),
             }
         }
         Error::SeveralFiles { name, files } => {
             format!("{name} has several files: choose one with --file ({})", files.join(", "))
         }
         Error::NoInput { .. } => {
-            "which datasets? name them: store:NAME (`inshore store ls --node ...` lists them)".to_string()
+            "no dataset is given: expected store:NAME (`inshore store ls --node ...` lists them)".to_string()
         }
         Error::OneOutput { .. } => format!("-o {error}"),
-        Error::OneInput { .. } => "one table is grouped on nodes: name one dataset, store:NAME".to_string(),
+        Error::OneInput { .. } => "nodes group one table: give one dataset, store:NAME".to_string(),
         Error::TableAsLines { .. } => format!("{error} with --key"),
         Error::KeyBeyondRecord { start, end, bytes } => {
             format!("--key-bytes {start}..{end} reaches beyond the {bytes} bytes of a record")
         }
         Error::NothingAsked => {
-            "nothing is asked for: name columns with --by, or what to compute (--count, --sum COLUMN, ...)"
+            "nothing to compute: give columns with --by, or aggregates (--count, --sum COLUMN, ...)"
                 .to_string()
         }
         #[cfg(feature = "text")]
         Error::Kernel(inshore::kernels::Error::Exists { .. }) => format!("{error}: --force replaces it"),
         #[cfg(feature = "text")]
         Error::Kernel(inshore::kernels::Error::UnknownEnding { .. }) => {
-            format!("{error}: say with -o what to write")
+            format!("{error}: pass -o FILE")
         }
         #[cfg(feature = "text")]
         Error::Kernel(inshore::kernels::Error::BadPattern { what })

@@ -48,7 +48,7 @@ impl Session {
         }
         let store = Store::open(&self.folder)?;
         if !self.options.quiet {
-            say(&format!("note: a new store was made in {}", store.path().display()));
+            say(&format!("note: created a new store in {}", store.path().display()));
         }
         Ok(self.store.get_or_init(|| store))
     }
@@ -93,7 +93,7 @@ impl Session {
         check_stdout_is_free(&self.options, output)
     }
 
-    /// Starts a job in the requested budget, and draws its progress if a person can see it.
+    /// Starts a job in the requested budget, and draws its progress on a terminal.
     pub fn start(&self) -> Result<Run> {
         Ok(run(self.job()?, &self.options))
     }
@@ -120,7 +120,7 @@ impl Session {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
-                    // A dataset needs a store: the error says so.
+                    // The error says that a dataset needs a store.
                     Store::open_folders(std::slice::from_ref(&self.folder))?;
                 }
                 check_readable(path)?;
@@ -130,7 +130,7 @@ impl Session {
     }
 }
 
-/// Opens a file that a command is going to read, to fail as the command would; leaves standard input alone.
+/// Opens a file that a command will read, so that errors are reported early; standard input is not opened.
 fn check_readable(path: &Path) -> Result<()> {
     let failed = |error| Error::io("open", path, error);
     if path == Path::new("-") {
@@ -150,7 +150,7 @@ fn check_readable(path: &Path) -> Result<()> {
 /// Refuses an output on standard output (`-`) if `--json` uses that.
 pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
     if output == Path::new("-") && options.json {
-        bail!("-o - and --json both want standard output: give -o FILE");
+        bail!("-o - and --json both use standard output: give -o FILE");
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ pub fn budget(options: &Everywhere) -> Budget {
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
 }
 
-/// Starts a job that needs no store, begins to listen for signals, and draws its progress if a person can see it.
+/// Starts a job that needs no store, begins to listen for signals, and draws its progress on a terminal.
 #[cfg(feature = "nodes")]
 pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
     let context = plain_context(options)?;
@@ -205,7 +205,7 @@ pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
         .store
         .clone()
         .or_else(default_store_path)
-        .context("no place for a store: there is neither --store nor INSHORE_STORE nor a home directory")
+        .context("no folder for the store: neither --store nor INSHORE_STORE nor a home directory is set")
 }
 
 /// Returns the folders of `--store`: one, or several with ':' between them.

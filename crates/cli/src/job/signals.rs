@@ -28,7 +28,7 @@ use signal_hook::{
 
 use crate::report::{failure, outcome::say};
 
-/// Added to the exit code of a worker that ends without cleaning up: its parent cleans up then, and prints nothing.
+/// A flag in the exit code of a worker that ends without cleaning up: its parent then cleans up, without a message.
 #[cfg(feature = "sql")]
 pub const UNCLEAN_WORKER: u8 = 64;
 
@@ -58,7 +58,8 @@ fn report_end_unclean(code: u8, why: &str) -> ! {
 /// takes longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes an abort a failed command. A failed allocation aborts a program after printing a message, and is an error like any
+/// Turns an abort into a failed command. A failed allocation aborts a program after printing a message, and is an
+/// error like any
 /// other.
 pub fn exit_at_abort() {
     let always = Arc::new(AtomicBool::new(true));
@@ -87,7 +88,7 @@ fn stops() -> Result<Box<dyn Iterator<Item = ()> + Send>> {
     Ok(Box::new(std::iter::from_fn(move || signals.forever().next().map(drop))))
 }
 
-/// Time for a job to notice that its deadline is over.
+/// Time for a job to notice that its deadline has passed.
 const LATE: Duration = Duration::from_secs(2);
 
 /// Begins to listen: the first signal sets `cancel`.

@@ -1,7 +1,8 @@
 //! Runs `inshore sql` in a child process with a memory limit, the worker; the command itself only waits for it.
 //!
-//! The query library computes a function over a batch at once, without any budget. So the limit applies to the process: every
-//! query ends well, or with one message that names the limit and the running operator. No other part of the verb is affected: the
+//! The query library computes a function over a whole batch without a budget. The limit therefore applies to the
+//! process: a query succeeds, or ends with one message that names the limit and the running operator. No other part
+//! of the verb is affected: the
 //! worker reads, writes and draws as the command would (docs/decisions/0033). The limit is that of [`contained`].
 
 use std::{
@@ -42,7 +43,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
             }
             Split::Parent(waiting) => waiting,
         };
-    // The rest of the work here needs little of the code.
+    // The remaining work of this process needs few code pages.
     release_code();
     let end = waiting.wait().context("cannot wait for the process of the query")?;
     let code = match end {
@@ -65,7 +66,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     Ok(Some(ExitCode::from(code)))
 }
 
-/// Releases the extents in the store of a worker that could not do so itself.
+/// Releases the extents of a worker that could not release them itself.
 fn release_extents(options: &Everywhere) {
     // Extents that cannot be released now are released, or reported, by the next job.
     let _ = store_path(options).map(|path| Store::open_folders(&folders(&path))?.give_back_of_dead());
@@ -75,7 +76,7 @@ fn release_extents(options: &Everywhere) {
 fn erase_bar() {
     let mut stderr = io::stderr();
     if stderr.is_terminal() {
-        // A line that cannot be erased is no reason to fail.
+        // A line that cannot be erased is not an error.
         let _ = stderr.write_all(b"\r\x1b[2K");
     }
 }

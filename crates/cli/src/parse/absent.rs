@@ -57,7 +57,7 @@ fn absent(features: &Features) -> impl Iterator<Item = (&'static [&'static str],
     VERBS.into_iter().chain(NOUNS).filter(move |(_, feature)| is_absent(feature))
 }
 
-/// Adds the verbs that are absent. Each takes any arguments.
+/// Adds the absent verbs. Each accepts any arguments.
 fn with_absent(command: Command, features: &Features) -> Command {
     absent(features).fold(command, |command, (path, feature)| add(command, path, feature))
 }

@@ -1,8 +1,8 @@
 //! Proposes corrections for command lines that cannot be parsed.
 //!
 //! clap compares an unknown argument with all others of the command, and proposes the nearest one even if that is far away
-//! (`--stall` for `--stats`); and it looks for a verb only at the place of the wrong one, so that `inshore put` does not lead to
-//! `inshore store put`. This module drops far-fetched proposals, and looks for verbs everywhere.
+//! (`--stall` for `--stats`); and it searches for a verb only at the level of the wrong verb, so that `inshore put`
+//! does not lead to `inshore store put`. This module drops distant proposals, and searches for verbs at all levels.
 
 use clap::{
     Command, Error,
@@ -39,7 +39,7 @@ const ELSEWHERE: [(&str, &str); 21] = [
 const ARGUMENTS_ELSEWHERE: [(&str, &str, &str); 1] = [(
     "search",
     "--stats",
-    "--counters FILE writes counters of the search as JSON, --explain tells the costs",
+    "--counters FILE writes counters of the search as JSON, --explain prints the costs",
 )];
 
 /// Returns the error with better proposals, if there are any.

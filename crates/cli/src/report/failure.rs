@@ -37,11 +37,12 @@ fn is_without_threads(panic: &str) -> bool {
         .any(|words| panic.contains(words))
 }
 
-/// Ends the process with an error if a panic means that the system starts no more threads; a node goes on, without the task.
+/// Ends the process with an error if a panic means that the system starts no more threads; a node continues without
+/// the task.
 pub fn end_without_threads(panic: &str) {
     if is_without_threads(panic) && !SERVES.load(Ordering::Relaxed) {
         say(
-            "inshore: the system starts no more threads: use fewer --threads, or raise `ulimit -u`, `ulimit -v` or the limits of the cgroup",
+            "inshore: cannot start more threads: use fewer --threads, or raise `ulimit -u`, `ulimit -v` or the limits of the cgroup",
         );
         process::exit(FAILED.into());
     }
@@ -71,7 +72,7 @@ pub fn at_deadline(error: anyhow::Error, deadline: Option<Deadline>) -> anyhow::
 
 /// Returns the message of an expired deadline.
 pub fn deadline_message(deadline: Deadline) -> String {
-    format!("the deadline of {} s is over", deadline.given().as_secs_f64())
+    format!("the deadline of {} s has passed", deadline.given().as_secs_f64())
 }
 
 /// Returns the error and its causes. Many errors quote their cause, so a cause that was already quoted is skipped.
@@ -149,7 +150,8 @@ mod tests {
     fn a_job_that_stopped_at_its_deadline_says_so_and_was_stopped_by_nobody() {
         let stopped = || anyhow::Error::from(store::Error::Cancelled).context("ranking");
         let over = at_deadline(stopped(), Deadline::after(Duration::ZERO));
-        let expected = "the deadline of 0 s is over: ranking\n  because: stopped before it was done";
+        let expected =
+            "the deadline of 0 s has passed: ranking\n  because: the job was stopped before it was done";
         assert!(over.to_string().starts_with(expected), "{over}");
         assert!(!over.chain().any(is_cancelled));
         for deadline in [None, Deadline::after(Duration::from_secs(3600))] {

@@ -40,7 +40,7 @@ pub struct Outcome<S> {
     /// Tells whether the summary goes to standard error, because standard output is taken or the result is a file.
     #[serde(skip)]
     pub sentence_aside: bool,
-    /// Notice for people although nothing failed.
+    /// A notice about a successful run.
     #[serde(skip)]
     pub notice: Option<String>,
     /// Facts of `--explain`: names and values.
@@ -95,8 +95,8 @@ pub fn print_line(line: &str) -> io::Result<()> {
     writeln!(terminal::stdout(), "{line}")
 }
 
-/// Prints a line on standard error; errors are ignored, since there is no other place to report them. Control characters are
-/// escaped wherever the line goes: names of files and pieces of their text may contain sequences that a terminal obeys.
+/// Prints a line on standard error; errors are ignored, since there is no other place to report them. Control
+/// characters are always escaped: names of files and pieces of their text may contain terminal sequences.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{}", printable(line));
 }
@@ -172,13 +172,13 @@ pub fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
-/// Names the file that rows went to, unless that is standard output.
+/// Names the file of the rows, unless it is standard output.
 #[cfg(any(feature = "records", feature = "text"))]
 pub fn place(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") { String::new() } else { format!(" to {}", output.display()) }
 }
 
-/// Names the file that a whole answer went to, unless that is standard output.
+/// Names the file of a whole answer, unless it is standard output.
 #[cfg(any(feature = "records", feature = "sql"))]
 pub fn written(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") {

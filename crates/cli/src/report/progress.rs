@@ -57,7 +57,7 @@ impl Bar {
                     bar = new_bar(&state);
                 }
                 bar.set_message(phase.pace(&state));
-                // Work that was estimated too low must not show more than all of it.
+                // If the work was estimated too low, the bar must not exceed 100 %.
                 bar.set_position(if state.total == 0 { state.done } else { state.done.min(state.total) });
             }
             bar.finish_and_clear();
@@ -71,7 +71,7 @@ impl Drop for Bar {
     fn drop(&mut self) {
         self.stop = None;
         if let Some(thread) = self.thread.take() {
-            // A bar that cannot be drawn is no reason to fail.
+            // A bar that cannot be drawn is not an error.
             let _ = thread.join();
         }
     }
@@ -97,7 +97,7 @@ fn style(known: bool) -> ProgressStyle {
     ProgressStyle::with_template(template).expect("templates are part of the program").progress_chars("━╸─")
 }
 
-/// A phase, with the time of its first sight.
+/// A phase, with the time at which it was first seen.
 struct Phase {
     name: String,
     seen: Instant,

@@ -1,6 +1,6 @@
 //! Standard output and standard error for untrusted text: names, rows, logs of modules, output of commands.
 //!
-//! A terminal obeys control characters, so untrusted text could move the cursor, hide lines or set the clipboard. On a terminal
+//! Control characters in untrusted text could move the cursor, hide lines or set the clipboard. On a terminal
 //! they are escaped as in Rust (`\u{1b}`); files and pipes get all bytes unchanged. Results that a user requests as bytes (`store
 //! get -o -`, `decompress -o -`, lines that `search` finds) bypass this module.
 
@@ -22,8 +22,8 @@ pub fn stderr() -> Escaping<io::Stderr> {
     Escaping { escapes: out.is_terminal(), out, rest: Vec::new() }
 }
 
-/// Escapes all characters that a terminal would obey: control characters except line feeds and tabs, and those that change the
-/// direction of text, as in Rust.
+/// Escapes all characters that control a terminal, as in Rust: control characters except line feeds and tabs, and
+/// characters that change the direction of text.
 pub fn printable(text: &str) -> Cow<'_, str> {
     let turns = |letter: char| matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let is_obeyed = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\t') || turns(letter);

@@ -1,7 +1,7 @@
 //! The best rows of a result, for `--top`.
 //!
-//! A heap holds the best rows so far with the worst of them on top, so that memory is bounded by N rows and most rows of a large
-//! result cost one comparison.
+//! A heap holds the best N rows so far, with the worst of them on top: memory is bounded by N rows, and most rows of
+//! a large result cost one comparison.
 
 use std::{collections::BinaryHeap, io, io::Write};
 
@@ -52,12 +52,13 @@ fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> Place {
     }
 }
 
-/// Returns a number that orders as the cell does.
+/// Returns a number with the order of the cell.
 fn ascending(cell: Cell) -> Option<u64> {
     match cell {
         Cell::Null => None,
         Cell::Count(count) => Some(count),
-        // IEEE 754: the bits of positive numbers order as they do, those of negative ones the other way.
+        // IEEE 754: the bits of positive numbers have the order of the numbers, and the bits of negative numbers the
+        // reverse order.
         Cell::Real(real) if real.is_sign_negative() => Some(!real.to_bits()),
         Cell::Real(real) => Some(real.to_bits() | 1 << 63),
     }

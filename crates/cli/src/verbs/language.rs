@@ -60,7 +60,8 @@ pub fn identify(options: Everywhere, words: &Identify) -> Result<()> {
     operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
         let LanguageAnswer { summary, languages, .. } = done.answer;
         let (texts, unknown) = (summary.texts, summary.unknown);
-        let sentence = format!("{texts} {what}, {unknown} of them in none of {languages} languages");
+        let sentence =
+            format!("{texts} {what} identified among {languages} languages, {unknown} without a match");
         Outcome { sentence_aside: true, ..Outcome::new("language identify", report, json!(done), sentence) }
     })
 }

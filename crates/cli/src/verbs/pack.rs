@@ -30,7 +30,7 @@ pub fn compress(options: Everywhere, arguments: &Compress) -> Result<()> {
     let Packed { force, remove, .. } = arguments.packed;
     let is_here = place(&options) == Place::Local;
     if is_here && output(&arguments.packed) == Some(Path::new("-")) && io::stdout().is_terminal() {
-        bail!("compressed bytes are not for a terminal: give -o FILE");
+        bail!("compressed bytes are not written to a terminal: give -o FILE");
     }
     pack(
         options,

@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// Rows that are shown to a person.
+/// The number of rows that are printed on a terminal.
 const SHOWN_ROWS: usize = 40;
 
 pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
@@ -74,7 +74,7 @@ pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
     })
 }
 
-/// The use of rows that go to no file.
+/// The use of rows without an output file.
 enum Shown {
     /// They are counted.
     Nothing,
@@ -158,9 +158,8 @@ impl Shown {
 /// Returns the text of the query: given, from a file, or from standard input.
 fn question(words: &Sql) -> Result<String> {
     match (&words.query, &words.file) {
-        (_, Some(file)) => {
-            std::fs::read_to_string(file).with_context(|| format!("{}: cannot read it", file.display()))
-        }
+        (_, Some(file)) => std::fs::read_to_string(file)
+            .with_context(|| format!("{}: cannot read the query", file.display())),
         (Some(query), None) if query == "-" => {
             let mut text = String::new();
             io::stdin().read_to_string(&mut text).context("standard input: cannot read the query")?;

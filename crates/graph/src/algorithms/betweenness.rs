@@ -1,14 +1,15 @@
 //! Betweenness centrality by Brandes' algorithm (2001), from sampled sources or from all.
 //!
-//! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum over its predecessors. Then
-//! levels are walked in reverse order: a vertex w sends `(1 + dependency) / paths` along its in-edges, and a vertex v one level
+//! A breadth-first search from each source counts shortest paths: the `paths` of a vertex is the sum over its
+//! predecessors. Then levels are visited in reverse order: a vertex w sends `(1 + dependency) / paths` along its
+//! in-edges, and a vertex v one level
 //! above multiplies the sum by its own `paths`. The centrality of v is the sum of its dependencies over the sources, not scaled:
 //! in an undirected graph with all vertices as sources, each pair counts from both ends.
 //!
 //! The lists of vertices of all levels, which the reverse pass needs, are kept on flash (4 bytes per reached vertex). Supersteps
-//! read 16 bytes of state per vertex; sums over several sources are kept apart, since they change once per source. Where messages
-//! fit in memory, both passes may pull: a vertex reads the values of its predecessors (in the reverse pass, of its successors)
-//! where fewer edges are read that way. Kronecker graphs need half the edges.
+//! read 16 bytes of state per vertex; sums over several sources are stored separately, since they change once per
+//! source. If messages fit in memory, both passes may pull: a vertex reads the values of its predecessors (in the
+//! reverse pass, of its successors) if fewer edges are read that way. Kronecker graphs need half the edges.
 //!
 //! Path counts are 64-bit floats, exact to 2^53. The last bits of dependencies depend on the order of sums, so centralities agree
 //! over budgets and threads to about 10^-9 and not bit for bit. (The thesis, section 9.7.1, counts along one parent only; Brandes
@@ -46,7 +47,8 @@ pub struct BetweennessOptions {
     pub sources: u64,
     /// The seed of the draw; 1 by default.
     pub seed: u64,
-    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
+    /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -159,9 +161,9 @@ impl StepProgram for SumDependencies {
 
 /// Computes the centrality of all vertices: columns `vertex`, `centrality`.
 ///
-/// Cost for each source: at most the edges of the reached vertices twice, once in each direction, and two passes over vertex
-/// state (16 bytes a vertex, and 8 for its sum where there are several sources). A directed graph that was imported
-/// without in-edges is turned around first; the summary's notice says so.
+/// Cost for each source: at most two reads of the edges of the reached vertices, one in each direction, and two
+/// passes over vertex state (16 bytes a vertex, and 8 for its sum if there are several sources). A directed graph
+/// that was imported without in-edges is transposed first, with a notice in the summary.
 ///
 /// # Errors
 /// [`Error::BadOption`] for no sources; [`Error::Overflow`] where shortest paths are more than 10^308;
@@ -211,7 +213,7 @@ pub fn betweenness(graph: &Graph, job: &Job, options: &BetweennessOptions) -> Re
             *state = SearchState::default();
             Ok(())
         })?;
-        // State between two sources is small beside the state within one.
+        // State between two sources is much smaller than the state within one source.
         engine.save_states(&mut checkpoints, sums, &Frontier::All, [number, 0])?;
     }
     let mut summary = engine.summary();
@@ -251,7 +253,7 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
     let mut level = 0;
     // Edges out of the vertices of each level.
     let mut edges: Vec<u64> = Vec::new();
-    // Rows are in memory from this level on.
+    // The first level with rows in memory.
     let mut cached_from = u32::MAX;
     while !active.is_empty() {
         level += 1;
@@ -282,7 +284,8 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
     Ok(())
 }
 
-/// Draws `count` vertices without repetition, in ascending order (Floyd's method); all vertices where `count` is no less.
+/// Draws `count` vertices without repetition, in ascending order (Floyd's method); all vertices if `count` is at
+/// least their number.
 pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Item = u32>> {
     if count >= vertices {
         return Box::new((0..vertices).map(|vertex| vertex as u32));

@@ -28,7 +28,8 @@ use crate::{
 pub struct BfsOptions {
     /// Id (the user's) of the vertex to start from.
     pub source: u64,
-    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
+    /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -95,9 +96,9 @@ impl StepProgram for Bfs {
 /// Searches breadth first: parent and level of all vertices, in columns `vertex`, `parent`, `level`. The source is its own
 /// parent, at level 0; unreached vertices have null. Edges are followed in their direction.
 ///
-/// Cost: each edge is read at most once, with the blocks of the edge file that frontiers touch. Where the graph has in-edges, a
-/// superstep pulls along the in-edges of unreached vertices if that reads less; rows of vertices that stay unreached are cached
-/// in memory, where they fit, so that in-edges are read once.
+/// Cost: each edge is read at most once, in whole blocks of the edge file. If the graph has in-edges, a superstep
+/// pulls along the in-edges of unreached vertices if that reads fewer edges; rows of vertices that remain unreached
+/// are cached in memory if they fit, so that in-edges are read once.
 ///
 /// # Errors
 /// [`crate::Error::NoSuchVertex`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -156,7 +157,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
         let reached = Some(NullBuffer::from(reached)).filter(|reached| reached.null_count() > 0);
         let (mut parents, mut levels) = (Vec::with_capacity(visits.len()), Vec::with_capacity(visits.len()));
         for (vertex, visit) in (first..).zip(visits) {
-            // Arrow wants a value beneath a null: 0.
+            // Arrow needs a value for a null: 0.
             let is_reached = *visit != UNREACHED;
             parents.push(if is_reached { translation.id(vertex, visit.parent)? } else { 0 });
             levels.push(if is_reached { visit.level } else { 0 });

@@ -1,13 +1,14 @@
 //! Communities by label propagation (Raghavan, Albert and Kumara 2007), as LDBC Graphalytics defines it.
 //!
 //! Every vertex starts with its own number as label. In each iteration all vertices at once take the most frequent label among
-//! their neighbours, the smallest of equally frequent labels; a neighbour counts twice if edges lead both ways. The number of a
-//! vertex stands for the user's id and sorts in the same order.
+//! their neighbours, the smallest of equally frequent labels; a neighbour counts twice if edges lead both ways. The
+//! number of a vertex represents the user's id and has the same order.
 //!
-//! A most frequent label cannot be combined on the way as a sum can. Where labels fit in memory, each vertex looks up its
-//! neighbours' labels: edges are streamed, nothing is sorted, and only rows of more than 65,536 edges go the other way. Otherwise
-//! each edge carries the label of its source, the key is destination and label, and sort-reduce counts: messages to a vertex lie
-//! together, and labels that many neighbours share are combined before they are written.
+//! Unlike a sum, a most frequent label cannot be combined from partial results. If labels fit in memory, each vertex
+//! looks up its neighbours' labels: edges are streamed without a sort, and only rows of more than 65,536 edges use
+//! the other way. Otherwise
+//! each edge carries the label of its source, the key is destination and label, and sort-reduce counts: messages to a
+//! vertex are adjacent, and equal labels to one vertex are combined before they are written.
 
 use std::{
     ops::Range,
@@ -39,7 +40,8 @@ use crate::{
 pub struct CommunitiesOptions {
     /// Iterations at most; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
-    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
+    /// interval.
     /// [`RowReader::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` makes edges carry labels.
@@ -54,7 +56,7 @@ impl Default for CommunitiesOptions {
 
 /// Labels of neighbours that a thread sorts in memory: 256 KiB.
 const GATHERED_MAX: u32 = 64 << 10;
-/// Memory in which longer rows are sorted.
+/// Memory for sorting longer rows.
 const LONG_ROWS_BYTES_MAX: u64 = 64 << 20;
 
 /// Counts how often a label arrives at a vertex: the key is both.
@@ -99,8 +101,8 @@ impl Sender for SendLabels {
 /// Finds the community of all vertices: columns `vertex`, `community` (the user's id that serves as label).
 ///
 /// Cost: each iteration reads all edges, in both directions if the graph is directed, and takes 8 bytes of memory per vertex;
-/// with less memory it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without in-edges is
-/// transposed first, at the price of one sort of all edges; the summary's notice says so.
+/// with less memory it sorts a record of 12 bytes for each of these edges. A directed graph that was imported without
+/// in-edges is transposed first by a sort of all edges, with a notice in the summary.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -213,7 +215,7 @@ fn exchange(
     Ok((engine.summary(), engine.into_stream()?))
 }
 
-/// Runs the iterations in which vertices look labels up in memory.
+/// Runs the iterations in which vertices look up labels in memory.
 struct Lookup<'a> {
     job: &'a Job,
     vertices: u64,
@@ -223,7 +225,7 @@ struct Lookup<'a> {
 }
 
 impl<'a> Lookup<'a> {
-    /// Reserves memory; `None` where the labels of two iterations do not fit beside the buffers of threads.
+    /// Reserves memory; `None` if the labels of two iterations do not fit beside the buffers of threads.
     fn fit(job: &'a Job, vertices: u64, rows: &'a [&'a Csr], kept_bytes: u64) -> Option<Self> {
         let labels = 2 * memory_bytes::<u32>(vertices);
         let free = job.budget().free_bytes().checked_sub(labels + kept_bytes)?;

@@ -9,5 +9,5 @@ pub mod components;
 pub mod pagerank;
 pub mod sssp;
 
-/// Stands for no vertex number or no level.
+/// Represents a missing vertex number or level.
 pub(crate) const NONE: u32 = u32::MAX;

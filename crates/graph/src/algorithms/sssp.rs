@@ -2,7 +2,7 @@
 //!
 //! A vertex whose distance shrank sends it to its neighbours (Bellman 1958, Ford 1956, with a list of active vertices as in
 //! Pregel, Malewicz et al. 2010). Each superstep extends paths by one edge, so there are at most as many supersteps as the
-//! longest shortest path has edges; an edge is read again only when its source has come nearer.
+//! longest shortest path has edges; an edge is read again only if the distance of its source has decreased.
 //!
 //! Sums of floating-point weights are taken along each path from its source, so they do not depend on the order of messages, and
 //! the answer is the same bit for bit.
@@ -35,7 +35,8 @@ use crate::{
 pub struct SsspOptions {
     /// Id (the user's) of the vertex to start from.
     pub source: u64,
-    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
+    /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -51,7 +52,7 @@ impl SsspOptions {
 
 #[derive(Clone)]
 struct Sssp {
-    /// Bits of the least negative weight so far; those of 0.0 if none.
+    /// Bits of the most negative weight so far; those of 0.0 if there is none.
     negative: Arc<AtomicU64>,
 }
 
@@ -96,8 +97,8 @@ impl StepProgram for Sssp {
 /// Computes distances of all vertices from the source: columns `vertex`, `distance`, null where no path has a length that is a
 /// 64-bit float. Edges are followed in their direction.
 ///
-/// Cost: at least the edges of reached vertices once, 12 bytes each with their weights; those of a vertex again whenever its
-/// distance shrinks. State is 8 bytes per vertex.
+/// Cost: the edges of a reached vertex are read once, and again whenever its distance decreases, 12 bytes each with
+/// their weights. State is 8 bytes per vertex.
 ///
 /// # Errors
 /// [`Error::BadInput`] where the graph has no weights, or a reached edge has a negative one; [`Error::NoSuchVertex`];

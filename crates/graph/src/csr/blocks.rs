@@ -11,7 +11,7 @@ use crate::{Error, Result};
 pub(super) const CURSOR_BYTES: u64 = BLOCK_BYTES as u64;
 const WINDOW_BLOCKS: u64 = CURSOR_BYTES / 4;
 
-/// Finds blocks, fastest in ascending order of entries.
+/// Finds blocks; lookups in ascending order of entries are the fastest.
 pub(super) struct BlockCursor {
     job: Job,
     csr: Csr,
@@ -26,8 +26,7 @@ pub(super) struct BlockCursor {
 
 impl BlockCursor {
     pub fn new(job: &Job, csr: &Csr) -> Result<BlockCursor> {
-        let buffer =
-            Some(Buffer::zeroed(job.budget(), CURSOR_BYTES as usize, "where blocks of edges begin")?);
+        let buffer = Some(Buffer::zeroed(job.budget(), CURSOR_BYTES as usize, "the index of edge blocks")?);
         let (job, csr, blocks) = (job.clone(), csr.clone(), csr.blocks.len() / 4);
         Ok(BlockCursor { job, csr, blocks, buffer, window: 0..0, found: 0, entries: 0..0 })
     }
@@ -47,7 +46,7 @@ impl BlockCursor {
         let behind = if entry >= self.entries.end { self.found } else { 0 };
         let mut low = hint.max(behind);
         if low >= self.blocks || self.first_entry(low)? > entry {
-            return Err(self.bad(format!("edge {entry} not in block {low} or behind")));
+            return Err(self.bad(format!("no block for edge {entry} (searched from block {low})")));
         }
         // Searches this window and the next ones for the last block that begins at or before the entry.
         loop {
@@ -62,7 +61,7 @@ impl BlockCursor {
         }
         let entries = self.first_entry(low)?..self.first_entry(low + 1)?;
         if !entries.contains(&entry) {
-            return Err(self.bad(format!("edges {entries:?} in block {low}, looked up for edge {entry}")));
+            return Err(self.bad(format!("block {low} with edges {entries:?} instead of edge {entry}")));
         }
         (self.found, self.entries) = (low, entries);
         Ok(low)
@@ -92,21 +91,26 @@ impl BlockCursor {
         let bytes = window.start * 4..window.end * 4;
         let buffer = match self.buffer.take() {
             Some(buffer) => buffer,
-            // The buffer is lost after a read that failed.
-            None => Buffer::zeroed(self.job.budget(), CURSOR_BYTES as usize, "where blocks of edges begin")?,
+            // A failed read loses the buffer.
+            None => Buffer::zeroed(self.job.budget(), CURSOR_BYTES as usize, "the index of edge blocks")?,
         };
         self.buffer = Some(self.csr.blocks.submit_read(&self.job, bytes, buffer)?.wait()?.0);
         self.window = window;
         if self.starts().is_sorted() {
             Ok(())
         } else {
-            Err(self.bad("numbers that do not ascend".to_string()))
+            Err(self.bad("block numbers that do not ascend".to_string()))
         }
     }
 
     pub fn bad(&self, found: String) -> Error {
         let name = self.csr.blocks.name().to_string();
-        Error::BadGraph { name, what: "the blocks of edges", found, expected: "ascending blocks".to_string() }
+        Error::BadGraph {
+            name,
+            what: "the index of edge blocks",
+            found,
+            expected: "ascending block numbers".to_string(),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::Result;
 
-/// Looks up rows in ascending order of vertices, reading ahead where lookups are close together.
+/// Looks up rows in ascending order of vertices, with read-ahead if lookups are close together.
 pub(crate) struct IndexCursor {
     job: Job,
     csr: Csr,
@@ -19,7 +19,7 @@ pub(crate) struct IndexCursor {
     window: Option<(u64, u64, Buffer, usize)>,
     ahead: Option<(u64, u64, PendingRead)>,
     spare: Vec<Buffer>,
-    /// Pages of the next window: doubled when windows follow each other.
+    /// Pages of the next window: doubled if windows are consecutive.
     grown: u64,
     page: u64,
     slot: usize,
@@ -66,8 +66,8 @@ impl IndexCursor {
         self.csr.index.name() == csr.index.name()
     }
 
-    /// Returns the blocks of the first entries, at most `blocks_max` blocks. There is at least one entry, and none before the row
-    /// of the vertex that was found last.
+    /// Returns the blocks of the first entries, at most `blocks_max` blocks. There must be at least one entry, and
+    /// none before the row of the last lookup.
     pub fn span(&mut self, entries: Range<u64>, blocks_max: u64) -> Result<Span> {
         let (_, hint, _) = self.present();
         let first = self.blocks.find(entries.start, hint)?;
@@ -77,7 +77,7 @@ impl IndexCursor {
         let end = entries.end.min(self.blocks.first_entry(first + blocks_max)?);
         if end <= entries.start {
             return Err(self.blocks.bad(format!(
-                "block {} before edge {}",
+                "an end of block {} before edge {}",
                 first + blocks_max,
                 entries.start
             )));
@@ -105,7 +105,9 @@ impl IndexCursor {
         self.slot = slot;
         if self.entry + u64::from(degree) > self.csr.entries {
             let (entries, end) = (self.csr.entries, self.entry + u64::from(degree));
-            return Err(self.csr.bad_index(format!("{end} edges"), format!("{entries} at most")));
+            return Err(self
+                .csr
+                .bad_index(format!("a row that ends at edge {end}"), format!("at most {entries} edges")));
         }
         Ok((self.entry, degree))
     }
@@ -132,7 +134,7 @@ impl IndexCursor {
         self.slot = 0;
     }
 
-    /// Returns the edge at which the page after the present one begins, by the degrees of this one.
+    /// Returns the first edge of the next page, computed from the degrees of the current page.
     fn page_end(&self) -> u64 {
         let (entry, _, degrees) = self.present();
         entry + degrees.iter().map(|&degree| u64::from(degree)).sum::<u64>()

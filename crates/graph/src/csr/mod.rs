@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A degree per vertex and an edge number per page take 4 bytes per vertex, where an array of edge numbers takes 8. The first
-//! edge of a vertex is the page's edge number plus the degrees before: at most 1020 additions in cache, and one if vertices are
-//! looked up in order. Edges are packed (`packed.rs`); a file of 4 bytes per block (`blocks.rs`), of which a window is in memory,
-//! tells the block of an edge.
+//! edge of a vertex is the page's edge number plus the degrees before: at most 1020 additions in cache, and one
+//! addition if vertices are looked up in order. Edges are packed (`packed.rs`); a file of 4 bytes per block
+//! (`blocks.rs`), of which a window is in memory, maps an edge to its block.
 
 mod blocks;
 mod cursor;
@@ -46,12 +46,12 @@ pub(crate) const WINDOW_BYTES: usize = 256 << 10;
 const BLOCK_PAGES: u64 = BLOCK_BYTES as u64 / PAGE_BYTES;
 const WINDOW_PAGES: u64 = WINDOW_BYTES as u64 / PAGE_BYTES;
 
-/// Returns the memory of the checksums of files with as many edges: 4 bytes per block.
+/// Returns the memory of the checksums of the files of `csr`: 4 bytes per block.
 pub(crate) fn checksum_bytes(csr: &Csr) -> u64 {
     checksum_bytes_max(csr.vertices, csr.entries, false)
 }
 
-/// Returns the same for so many vertices and entries that are not written yet.
+/// Returns the memory of the checksums for a number of vertices and entries that are not written yet.
 fn checksum_bytes_max(vertices: u64, entries: u64, weighted: bool) -> u64 {
     let edges = packed::blocks_bytes_max(entries) + if weighted { entries * 8 } else { 0 };
     // The file of blocks has one block for 4096 blocks of edges.
@@ -68,7 +68,7 @@ pub(crate) fn index_bytes(vertices: u64) -> u64 {
 pub(crate) struct Csr {
     pub vertices: u64,
     pub entries: u64,
-    /// Upper limit of entries: the number of vertices, except in rows that an algorithm made for itself.
+    /// Upper limit of entries: the number of vertices, except in rows that an algorithm wrote for its own use.
     pub entry_range: u64,
     pub index: CheckedFile,
     pub edges: CheckedFile,
@@ -88,7 +88,8 @@ impl Csr {
         Error::BadGraph { name: self.index.name().to_string(), what: "degrees", found, expected }
     }
 
-    /// Refuses numbers that are no vertices: checksums prove that bytes are as written, and not that a graph wrote them.
+    /// Refuses numbers beyond the last vertex: checksums prove that bytes are unchanged, and not that they belong to
+    /// a graph.
     pub fn check_targets(&self, targets: &[u32]) -> Result<()> {
         let max = targets.iter().copied().max().unwrap_or(0);
         if u64::from(max) < self.entry_range {
@@ -96,15 +97,18 @@ impl Csr {
         }
         Err(Error::BadGraph {
             name: self.edges.name().to_string(),
-            what: "an edge",
-            found: format!("to vertex number {max}"),
-            expected: format!("numbers below {}", self.entry_range),
+            what: "target of an edge",
+            found: format!("vertex number {max}"),
+            expected: format!("vertex numbers below {}", self.entry_range),
         })
     }
 
     /// Creates the error of rows whose edges are not where the index says.
     pub fn misplaced(&self, first: u64) -> Error {
-        self.bad_index(format!("edge {first} behind its block"), "edges in their blocks".to_string())
+        self.bad_index(
+            format!("edge {first} after the end of its block"),
+            "each edge in the block that the index names".to_string(),
+        )
     }
 
     /// Returns the memory that [`Self::hold`] takes.

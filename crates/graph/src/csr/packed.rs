@@ -9,8 +9,9 @@
 //! ```
 //!
 //! An entry is stored as its difference to the one before. Rows ascend, so differences are small except where a row ends and
-//! another begins: such a difference can be negative, and so large that the other 127 would pay for its width. A negative base
-//! makes room for negative differences, and outliers are stored apart (Zukowski et al., "Super-Scalar RAM-CPU Cache Compression",
+//! another begins: such a difference can be negative, and so large that all 128 differences would need its width. A
+//! negative base allows negative differences, and outliers are stored separately (Zukowski et al., "Super-Scalar
+//! RAM-CPU Cache Compression",
 //! 2006). The lanes are those of vector registers: four consecutive differences lie side by side (Lemire and Boytsov, "Decoding
 //! billions of integers per second through vectorization", 2015).
 
@@ -34,8 +35,8 @@ const STEP: usize = 32;
 /// Memory of an [`Unpacker`].
 pub(crate) const UNPACKER_BYTES: u64 = (STEP * FRAME * 4) as u64;
 
-/// Returns an upper bound on the bytes of the blocks of so many entries: unpacked, with a slot for each frame and an empty end in
-/// each block.
+/// Returns an upper bound on the bytes of the blocks of a number of entries: unpacked, with a slot for each frame and
+/// an empty end in each block.
 pub(crate) fn blocks_bytes_max(entries: u64) -> u64 {
     let frames = entries.div_ceil(FRAME as u64);
     let frame_bytes = (SLOT_BYTES + FRAME * 4) as u64;
@@ -89,7 +90,8 @@ fn bits_of(value: u32) -> u32 {
 
 /// Returns the cheapest encoding of these differences: bytes, width, and bytes of an outlier.
 fn cheapest(differences: &[u32; FRAME]) -> (usize, u32, u32) {
-    // Four counters at once: most differences have about the same width, and increments of one counter would wait for each other.
+    // Four counters are used: most differences have about the same width, and increments of one counter would depend
+    // on each other.
     let mut counts_of = [[0u32; 33]; LANES];
     let (rounds, _) = differences.as_chunks::<LANES>();
     for round in rounds {
@@ -347,26 +349,28 @@ impl Unpacker {
         &self.values[(entries.start - start) as usize..(entries.end - start) as usize]
     }
 
-    /// Unpacks the first of the entries `wanted` from `blocks`, and as many after it as fit; returns `false` where it lies past
-    /// all blocks. With the same blocks, later calls must ask for later entries.
+    /// Unpacks the first of the entries `wanted` from `blocks`, and as many after it as fit; returns `false` if that
+    /// entry is after all blocks. With the same blocks, later calls must request later entries.
     ///
     /// # Errors
-    /// [`Error::BadGraph`] where blocks are not as a [`Packer`] writes them, or entries are no vertices.
+    /// [`Error::BadGraph`] if a [`Packer`] did not write the blocks, or entries are beyond the last vertex.
     pub fn unpack(&mut self, csr: &Csr, blocks: &[u8], wanted: Range<u64>) -> Result<bool> {
         let frame = frame_of(wanted.start);
         loop {
             let Some(bytes) = blocks.get(self.block * BLOCK_BYTES..(self.block + 1) * BLOCK_BYTES) else {
                 return Ok(false);
             };
-            let block =
-                ParsedBlock::open(bytes).ok_or_else(|| bad_block(csr, "more frames than have room"))?;
+            let block = ParsedBlock::open(bytes).ok_or_else(|| bad_block(csr, "more frames than fit"))?;
             let held = block.frames();
             if held.contains(&frame) {
                 let last = wanted.end.div_ceil(FRAME as u64).min(held.end);
                 return self.unpack_frames(csr, &block, frame..last.min(frame + STEP as u64)).map(|()| true);
             }
             if frame < held.start {
-                return Err(bad_block(csr, &format!("frames from {}, not {frame}", held.start)));
+                return Err(bad_block(
+                    csr,
+                    &format!("frames beginning with {} instead of {frame}", held.start),
+                ));
             }
             self.block += 1;
         }
@@ -376,7 +380,7 @@ impl Unpacker {
         self.values.resize((frames.end - frames.start) as usize * FRAME, 0);
         let (chunks, _) = self.values.as_chunks_mut::<FRAME>();
         for (frame, entries) in frames.clone().zip(chunks) {
-            block.unpack(frame, entries).ok_or_else(|| bad_block(csr, "a frame of other bytes"))?;
+            block.unpack(frame, entries).ok_or_else(|| bad_block(csr, "a frame of the wrong length"))?;
         }
         csr.check_targets(&self.values)?;
         self.entries = frames.start * FRAME as u64..(frames.end * FRAME as u64).min(csr.entries);
@@ -389,7 +393,7 @@ fn bad_block(csr: &Csr, found: &str) -> Error {
         name: csr.edges.name().to_string(),
         what: "a block of edges",
         found: found.to_string(),
-        expected: "packed frames, one after the other".to_string(),
+        expected: "consecutive packed frames".to_string(),
     }
 }
 

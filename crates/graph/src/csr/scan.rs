@@ -34,10 +34,11 @@ pub(crate) struct RowReader {
     edges: FileReader,
     unpacker: Unpacker,
     weights: Option<FileReader>,
-    /// Entries of the range that were not returned yet, and how many of them belong to the present vertex.
+    /// Entries of the range that were not returned yet, and the number of these entries that belong to the current
+    /// vertex.
     entries: Range<u64>,
     left: u32,
-    /// Entries of the present piece whose weights were returned.
+    /// Entries of the current piece whose weights were returned.
     used: usize,
 }
 
@@ -46,7 +47,7 @@ impl RowReader {
         Self::deep(job, csr, vertices, 2)
     }
 
-    /// Creates a reader with so many windows of edges (and of weights), of which all but one can be in flight.
+    /// Creates a reader with a number of windows of edges (and of weights), of which all but one can be in flight.
     pub fn deep(job: &Job, csr: &Csr, vertices: Range<u64>, buffers: usize) -> Result<RowReader> {
         let mut cursor = IndexCursor::new(job, csr)?;
         let (mut entries, mut blocks) = (0..0, 0..0);
@@ -75,7 +76,8 @@ impl RowReader {
         Ok(RowReader { csr, degrees, edges, unpacker, weights, entries, left: 0, used: 0 })
     }
 
-    /// Moves to `vertex`, the next one of the range, and returns the length of its row. The row before was read to its end.
+    /// Moves to `vertex`, the next vertex of the range, and returns the length of its row. The previous row must have
+    /// been read to its end.
     pub fn start(&mut self, vertex: u32) -> Result<u32> {
         debug_assert_eq!(self.left, 0, "the row before was read whole");
         self.left = self.degrees.of(vertex)?;
@@ -83,10 +85,14 @@ impl RowReader {
     }
 
     fn too_long(&self) -> Error {
-        self.csr.bad_index(format!("{} edges more", self.left), "no more in this range".to_string())
+        self.csr.bad_index(
+            format!("{} edges after the end of the range", self.left),
+            "no further edges in this range".to_string(),
+        )
     }
 
-    /// Returns the next part of the present row, with its weights where there are any; `None` at the end of the row.
+    /// Returns the next part of the current row, with its weights if the graph has weights; `None` at the end of the
+    /// row.
     pub fn part(&mut self) -> Result<Option<RowPart<'_>>> {
         if self.left == 0 {
             return Ok(None);
@@ -152,7 +158,7 @@ pub(crate) fn scan(
     Ok(())
 }
 
-/// Scans all vertices by as many threads as there are `states`; each thread has one of them. The order of rows is not defined.
+/// Scans all vertices with one thread for each of `states`. The order of rows is not defined.
 pub(crate) fn scan_parallel<S: Send>(
     job: &Job,
     csr: &Csr,
@@ -189,7 +195,7 @@ pub(crate) fn parallel_parts<T: Send, S: Send>(
     })
 }
 
-/// Calls `work` with ranges of [`range_vertices`], by as many threads as there are `states`; each thread has one of them. The
+/// Calls `work` with ranges of [`range_vertices`], with one thread for each of `states`. The
 /// order of ranges is not defined, but those of one thread ascend.
 pub(crate) fn parallel_ranges<S: Send>(
     vertices: u64,

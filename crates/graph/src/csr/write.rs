@@ -1,4 +1,4 @@
-//! Writing compressed sparse rows, by several threads where the edges come out of a sort-reduce.
+//! Writes compressed sparse rows, by several threads if the edges come from a sort-reduce.
 //!
 //! ```text
 //!   sorted edges   [ part 0 | part 1 | part 2 | ... ]
@@ -6,8 +6,8 @@
 //!   thread 1                  merge, stage ─────► append
 //! ```
 //!
-//! Each thread merges a part into rows in memory; the rows are appended to the files in the order of parts. So merging, most of
-//! the work, runs in parallel, and appending only copies.
+//! Each thread merges a part into rows in memory; the rows are appended to the files in the order of parts. Merging,
+//! which is most of the work, therefore runs in parallel, and appending only copies.
 
 use std::sync::{
     Mutex,
@@ -27,14 +27,14 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 /// Budgets from this size on use the large unit.
 const LARGE_BUDGET_BYTES: u64 = 128 << 20;
 
-/// Edges that are staged at once.
+/// The number of edges per staging step.
 pub(crate) const STEP: usize = 4 << 10;
-/// Memory of the rows of so many edges with weights, in an undirected graph of self-loops.
+/// Memory of the rows of a number of edges with weights, in the worst case of an undirected graph of self-loops.
 const STEP_BYTES: u64 = 2 * STEP as u64 * (ENTRY_BYTES + WEIGHT_BYTES);
 /// Bytes of a destination, and of a source for every other one.
 const ENTRY_BYTES: u64 = 8;
 const WEIGHT_BYTES: u64 = 8;
-/// Memory in which each of several threads stages rows: more has no effect, and with less they wait for each other.
+/// Staging memory of each of several threads: more has no effect, and with less threads wait for each other.
 const STAGING_BYTES_MAX: u64 = 24 << 20;
 const STAGING_BYTES_MIN: u64 = 256 << 10;
 /// Memory left for allocations that are not reserved.
@@ -135,7 +135,7 @@ impl CsrWriter {
         for &(source, entries) in &staged.rows {
             while self.source < u64::from(source) {
                 if self.page.len() as u64 + 1 == PAGE_VERTICES {
-                    // Packing up to here tells the next page its block.
+                    // Entries are packed up to this page, so that the block of the next page is known.
                     let (before, behind) = destinations.split_at(std::mem::take(&mut closed));
                     self.pack(before)?;
                     destinations = behind;
@@ -210,7 +210,7 @@ impl BlockWriter {
         let first_frame = u32::try_from(first_frame).map_err(|_| Error::BadInput {
             place: "this graph".to_string(),
             found: "more than 2^39 edges in one direction".to_string(),
-            expected: "fewer: several graphs".to_string(),
+            expected: "at most 2^39: split the input into several graphs".to_string(),
         })?;
         self.edges.write(block)?;
         self.blocks.write(&first_frame.to_le_bytes())?;
@@ -266,7 +266,7 @@ impl Staged {
         }
     }
 
-    /// Tells whether the rows of so many edges fit.
+    /// Tells whether the rows of a number of edges fit.
     fn has_room_for(&self, edges: usize) -> bool {
         self.destinations.capacity() - self.destinations.len() >= 2 * edges
             && self.rows.capacity() - self.rows.len() >= edges
@@ -289,7 +289,7 @@ impl Staged {
         self.push_with::<E>(keys, values, numbers)
     }
 
-    /// Numbering counts bits, and rows are scanned: both take a third of the instructions with these.
+    /// Numbering counts bits, and rows are scanned: both take a third of the instructions with these extensions.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,popcnt")]
     fn push_avx2<E: EdgeOperation>(&mut self, keys: &[u64], values: &[E::Value], numbers: &impl Numbering) {
@@ -359,7 +359,7 @@ pub(crate) fn write_rows<E: EdgeOperation>(
         free.saturating_sub(readers as u64 * reading) / readers as u64 >= STAGING_BYTES_MIN
     };
     let readers = (2..=readers).rev().find(fits).unwrap_or(1);
-    // A single thread appends at once, and needs little staging.
+    // A single thread appends directly, and needs little staging.
     let staging = match readers {
         1 => STEP_BYTES,
         _ => ((free - readers as u64 * reading) / readers as u64).min(STAGING_BYTES_MAX),
@@ -395,7 +395,7 @@ pub(crate) fn write_rows<E: EdgeOperation>(
     sequencer.into_value().finish()
 }
 
-/// Merges a part, stages its rows, and appends them after all earlier parts. Returns `false` where another thread failed.
+/// Merges a part, stages its rows, and appends them after all earlier parts. Returns `false` if another thread failed.
 fn write_part<E: EdgeOperation>(
     job: &Job,
     mut part: Sorted<E>,

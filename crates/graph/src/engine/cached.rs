@@ -1,8 +1,8 @@
 //! Cached rows: rows in which a pull found no active vertex stay in memory for the next supersteps.
 //!
 //! After the superstep that reaches most vertices, waiting vertices have few edges each: in a Kronecker graph of scale 25, the
-//! first pull reads all 529 million edges, and some 8 million of them belong to vertices that still wait. These are kept unpacked
-//! and scanned again without a read.
+//! first pull reads all 529 million edges, and some 8 million of them belong to vertices that still wait. These rows
+//! are kept unpacked, and scanned again without a read.
 
 use std::sync::{Arc, Mutex};
 
@@ -14,12 +14,12 @@ use crate::Result;
 const HEAD_WORDS: usize = 2;
 /// Marks a row with all edges of its vertex.
 const IS_WHOLE: u32 = 1 << 31;
-/// Caching needs at least one byte for so many edges of the graph.
+/// Caching needs at least one byte of memory for this number of edges of the graph.
 const TRIED_SHARE: u64 = 16;
 /// Size of a piece: some thousands of rows.
 const PIECE_BYTES: usize = 256 << 10;
 const PIECE_WORDS: usize = PIECE_BYTES / 4;
-/// The pieces together are rounded up to a huge page.
+/// The size of all pieces together is rounded up to a huge page.
 const ROUNDED_BYTES: u64 = 2 << 20;
 
 /// Rows, in pieces of memory that any worker may scan.
@@ -43,8 +43,8 @@ pub(super) struct CachedRowsWriter {
     is_full: bool,
 }
 
-/// Returns the bytes of `free_bytes` for cached rows of a graph of so many edges: for a quarter of the edges at most. `None`
-/// where that is too little.
+/// Returns the part of `free_bytes` for cached rows of a graph with this number of edges: enough for at most a
+/// quarter of the edges. `None` if that is too little.
 pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
     let wanted = edges.max(2 * ROUNDED_BYTES).min(free_bytes.saturating_sub(ROUNDED_BYTES));
     let bytes = wanted / PIECE_BYTES as u64 * PIECE_BYTES as u64;
@@ -52,10 +52,10 @@ pub(super) fn room_bytes(free_bytes: u64, edges: u64) -> Option<u64> {
 }
 
 impl CacheSpace {
-    /// Allocates so many bytes: whole pieces.
+    /// Allocates this number of bytes, in whole pieces.
     pub fn new(budget: &Budget, bytes: u64) -> Result<CacheSpace> {
         let all = Buffer::zeroed(budget, bytes as usize, "cached rows")?;
-        // The first pieces are taken first.
+        // The first pieces are used first.
         let pieces = all.split(PIECE_BYTES).into_iter().rev().collect();
         Ok(CacheSpace(Arc::new(Mutex::new(pieces))))
     }
@@ -111,8 +111,8 @@ impl CachedRows {
         self.0.iter().map(|piece| piece.used as u64).sum()
     }
 
-    /// Calls `look` with each row, its vertex and whether the row has all edges of the vertex, and keeps the rows for which
-    /// `look` returns true. Each sink belongs to a worker.
+    /// Calls `look` with each row, its vertex and a flag for rows with all edges of the vertex, and keeps the rows
+    /// for which `look` returns true. Each sink belongs to a worker.
     pub(super) fn retain<K: Send>(
         &mut self,
         sinks: &mut [K],

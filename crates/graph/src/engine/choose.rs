@@ -6,9 +6,10 @@
 //!   frontier, what is cached by now   ┘       └──────► choose     the one that is taken, with its reason
 //! ```
 //!
-//! [`choose`] is called once before the first superstep, for the layout, and once for each superstep, without I/O: the engine
-//! collects the numbers, carries the choice out, and decides nothing again. (The way in which new states are found, by a list or
-//! among all vertices, follows from the messages that arrived; the strategy that sorts updates is chosen by sort-reduce,
+//! [`choose`] is called once before the first superstep, for the layout, and once for each superstep, without I/O:
+//! the engine collects the numbers, carries out the choice, and makes no further decision. (Whether new states are
+//! found by a list or by a scan of all vertices follows from the messages that arrived; the strategy that sorts
+//! updates is chosen by sort-reduce,
 //! `sortreduce/cost.rs`.)
 //!
 //! | step | needs | is taken where |
@@ -31,15 +32,15 @@ use super::{
 };
 use crate::{Regime, Result, Step, Tuning, generate::random_u64};
 
-/// Pulling is not considered where fewer vertices are active than this part of all: counting their edges costs more.
+/// Pulling is not considered if fewer vertices are active than this part of all: counting their edges would cost more.
 const ASKED_SHARE: u64 = 4096;
 /// Cost of an edge along which a message is sent, in edges that are scanned: the accumulator is rarely in a cache (8 and 3 ns in
 /// a Kronecker graph of scale 25).
 const SENT_COST: u64 = 2;
 /// Cost of reading one row from flash, in edges scanned in memory.
 const ROW_COST: u64 = 4096;
-/// While more than this part of the edges carry a message, all vertices are scanned, and edges go by blocks where there are any:
-/// there an edge takes a twelfth of its time through sort-reduce.
+/// While more than this part of the edges carry a message, all vertices are scanned, and edges go by destination
+/// blocks if there are any: an edge then takes a twelfth of its time through sort-reduce.
 const LISTED_SHARE: u64 = 16;
 /// Memory left beside cached rows, for logs, cursors and the output phase.
 const BESIDE_CACHED_BYTES: u64 = 4 << 20;
@@ -49,11 +50,11 @@ const BESIDE_CACHED_BYTES: u64 = 4 << 20;
 pub(crate) struct Choice {
     pub layout: Layout,
     pub step: Step,
-    /// Tells whether all rows are first read into memory.
+    /// True if all rows are first read into memory.
     pub caches_rows: bool,
-    /// Space for the rows in which a pull finds no active vertex, for the next supersteps.
+    /// Memory to cache the rows in which a pull finds no active vertex, for the next supersteps.
     pub unvisited_bytes: Option<u64>,
-    /// Tells whether the next frontier is listed from here on.
+    /// True if the next frontiers are kept as lists.
     pub lists: bool,
     pub why: Why,
 }
@@ -64,7 +65,7 @@ pub(crate) enum Why {
     /// No other step is possible.
     Only,
     Forced,
-    /// So few vertices are active that their edges do not matter.
+    /// Few vertices are active, so that their edges do not matter.
     Few(u64),
     /// Edges of active and of waiting vertices.
     Edges(u64, u64),
@@ -88,10 +89,11 @@ impl fmt::Display for Why {
 }
 
 impl Choice {
-    /// Names the way of updates, for `--explain`: `pull` is what the program needs, `strategy` sorts updates if they are sorted.
+    /// Describes the way of updates, for `--explain`: `pull` is the need of the program, and `strategy` the strategy
+    /// of a sort of updates.
     pub fn way(&self, pull: Pull, strategy: Option<Strategy>) -> &'static str {
         match (self.step, pull, strategy) {
-            (Step::Blocks, ..) => "combined column by column",
+            (Step::Blocks, ..) => "combined by edge partition",
             (Step::PushCached, ..) => "sent along edges that are in memory, in an array in memory",
             (Step::Pull, Pull::All, _) => "pulled along edges, from an array in memory",
             (Step::Pull, _, None) => "pulled along in-edges, in an array in memory",
@@ -170,8 +172,9 @@ impl Estimates {
         Some(Choice { why: Why::Forced, ..choice })
     }
 
-    /// Tells whether to decide now if rows are read into memory: once as many edges were read as there are, since a job that
-    /// comes that far may go as far again. On a reverse pass the rows that an earlier pull cached occupy that memory.
+    /// Tells whether to decide now if rows are read into memory. The decision is due once as many edges were read as
+    /// the graph has, since the job may then read as many again. On a reverse pass the rows that an earlier pull
+    /// cached occupy that memory.
     pub fn are_rows_due(&self) -> bool {
         let is_early = self.tuning.regime == Some(Regime::Memory);
         self.needs.rereads
@@ -287,7 +290,7 @@ impl Estimates {
         let Some(active) = self.active_edges else {
             return (Step::Push, self.active.map_or(Why::Only, Why::Few));
         };
-        // About as many edges lead to waiting vertices as lead away from them.
+        // The numbers of edges to and from waiting vertices are about equal.
         let to_come = self.edges.saturating_sub(self.edges_before + active);
         let waiting = self.waiting_edges.unwrap_or(to_come);
         let step = if waiting < active * SENT_COST { Step::Pull } else { Step::Push };

@@ -1,9 +1,10 @@
 //! The edge phase of a superstep: from active vertices to messages.
 //!
 //! One [`Source`] walks over the active vertices, their states and their index entries in order, and cuts the edges to be read
-//! into chunks: either one large window of the edge file, in which rows lie close together, or a batch of small windows far
-//! apart, which are read at once. Workers take chunks in turn: each has some chunks in flight while it sends the messages of one.
-//! Where all vertices are active and their states in memory, every worker has a source of its own, over ranges of vertices.
+//! into chunks: either one large window of the edge file with rows close together, or a batch of small, distant
+//! windows, which are read concurrently. Workers take chunks in turn: each has some chunks in flight while it sends
+//! the messages of one.
+//! If all vertices are active and their states are in memory, every worker has its own source, over ranges of vertices.
 
 use std::{
     collections::VecDeque,
@@ -29,12 +30,12 @@ use crate::{
 
 const WINDOW_BYTES_MIN: usize = 64 << 10;
 const WINDOW_BYTES_MAX: usize = 1 << 20;
-/// A small window: rows in at most so many blocks of the edge file.
+/// The most blocks of the edge file in a small window.
 const SMALL_BLOCKS: u64 = 2;
 const SMALL_BYTES: usize = SMALL_BLOCKS as usize * BLOCK_BYTES;
-/// Blocks between rows that are read as one window: reading a block takes less time than another request.
+/// The most blocks between rows of one window: reading these blocks takes less time than another request.
 const GAP_BLOCKS: u64 = 1;
-/// Bytes of a window for each row of a chunk: a window of rows of the usual length is read whole.
+/// Bytes of a window for each row of a chunk, so that a window of rows of average length is read in one piece.
 const BYTES_PER_ROW: usize = 32;
 /// Edges between rows that are unpacked with them, and the most edges that are unpacked at once.
 const UNPACKED_GAP: u64 = 128;
@@ -63,7 +64,7 @@ pub(crate) trait Sender: Sync {
     /// Tells whether [`Sender::look`] is called.
     const LOOKS: bool = false;
 
-    /// Sees consecutive rows together, before they are pushed one by one.
+    /// Gets consecutive rows together, before they are pushed one by one.
     fn look(&self, _sink: &mut Self::Sink, _window: &[u32], _rows: Range<usize>) {}
 
     /// Sends along the edges `row` of a window, all of one vertex; `weights` is as long as the window, or empty where weights are
@@ -78,7 +79,7 @@ pub(crate) trait Sender: Sync {
     ) -> Result<()>;
 }
 
-/// Workers have sources of their own if so many times the sources' memory is free.
+/// Each worker has its own source if this multiple of the sources' memory is free.
 const SPARE_SHARE: u64 = 16;
 /// Returns the bytes of windows per byte of a large window of edges: a large window and a batch of small ones per chunk, and the
 /// same twice as wide for weights.
@@ -142,7 +143,7 @@ struct Source<'a, S: Sender> {
     active: FrontierReader,
     state: StatePeek<'a, S::State>,
     index: IndexCursor,
-    /// Rows (or parts of one) that did not fit in the last window or chunk; the next one last.
+    /// Rows (or parts of a row) that did not fit in the last window or chunk, in reverse order.
     left: Vec<Row<S::Sent>>,
     /// Limits of a window: blocks, and edges whose weights are read too.
     window_blocks: u64,
@@ -222,7 +223,7 @@ impl<S: Sender> Source<'_, S> {
         }
     }
 
-    /// Returns the next row, or as much of it as fits in a window.
+    /// Returns the next row, or the part of it that fits in a window.
     fn next_row(&mut self) -> Result<Option<(Row<S::Sent>, Span)>> {
         let row = match self.left.pop() {
             Some(row) => row,
@@ -406,7 +407,8 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok(())
     }
 
-    /// Returns the next chunk; `None` at the end, and where another worker failed: a source is not called again after a failure.
+    /// Returns the next chunk; `None` at the end, or if another worker failed: a source is not called again after a
+    /// failure.
     fn next_chunk(&self) -> Result<Option<Chunk<S::Sent>>> {
         let mut source = self.source.lock().expect("no panic under this lock");
         if self.failed.load(Ordering::Relaxed) {

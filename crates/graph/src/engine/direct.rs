@@ -1,9 +1,9 @@
 //! Updates in memory: an accumulator for each vertex, into which all workers combine messages at once.
 //!
-//! Direct updates are the baseline that sort-reduce is measured against: one random access for each message, by a
-//! compare-and-swap, prefetched some messages ahead so that the cache misses overlap. They pay wherever the accumulators fit in
-//! memory. A superstep that reaches few vertices keeps a list of these, so that its cost depends on the vertices reached and not
-//! on the graph.
+//! Direct updates are the baseline for measurements of sort-reduce: one random access for each message, by a
+//! compare-and-swap, prefetched some messages ahead so that the cache misses overlap. They are faster if the
+//! accumulators fit in memory. A superstep that reaches few vertices keeps a list of them, so that its cost depends
+//! on the number of reached vertices and not on the graph.
 
 use std::ops::Range;
 
@@ -16,7 +16,8 @@ use crate::Result;
 
 /// Distance, in messages, of the prefetch of accumulators.
 const AHEAD: usize = 24;
-/// Capacity of a list of vertices, as a part of all vertices: scanning all accumulators takes as long as sorting so many.
+/// Capacity of a list of vertices, as a part of all vertices: scanning all accumulators takes as long as sorting such
+/// a list.
 const TOUCHED_SHARE: u64 = 64;
 const TOUCHED_MIN: u64 = 16 << 10;
 
@@ -47,7 +48,7 @@ pub(super) struct Accumulators {
     _lists: Reservation,
 }
 
-/// The vertices that a worker was the first to touch, in order of time.
+/// The vertices whose first message came from this worker, in order of time.
 pub(super) struct Touched {
     list: Vec<u32>,
     max: usize,
@@ -99,7 +100,8 @@ impl Accumulators {
     /// Returns the target of messages, and a list for each worker.
     pub fn open<'a, P: StepProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
         if self.nothing != P::NOTHING.as_bytes() {
-            // Even zeros are written the first time: first touches of memory are slow, and here all threads share them.
+            // Zeros are written too in the first superstep: first touches of memory are slow, and all threads share
+            // this work.
             let threads = self.threads;
             fill(self.all::<P::Message>(), threads, |_| P::NOTHING);
             self.nothing = P::NOTHING.as_bytes().to_vec();
@@ -108,7 +110,7 @@ impl Accumulators {
         (self.direct(program), touched)
     }
 
-    /// Returns the target of messages again.
+    /// Returns the target of messages for a further pass of the superstep.
     pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
         let is_alone = self.is_alone;
         let accumulators =
@@ -121,7 +123,7 @@ impl Accumulators {
         touched.iter().any(|touched| touched.is_full)
     }
 
-    /// Tells whether a list holds fewer than so many vertices.
+    /// Tells whether the lists hold fewer than this number of vertices.
     pub fn are_many(&self, count: Option<u64>) -> bool {
         count.is_none_or(|count| count > touched_max(self.vertices) as u64)
     }
@@ -192,7 +194,7 @@ impl<P: StepProgram> Direct<'_, P> {
         }
     }
 
-    /// Sends a message by one of the two ways; with `is_only` no other worker sends to this vertex.
+    /// Sends a message; if `is_only` is true, no other worker sends to this vertex.
     #[inline(always)]
     pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut Touched) {
         match is_only {

@@ -1,4 +1,4 @@
-//! The numbers that decisions read, and the layout that is part of a decision: data alone, for `choose.rs`, `layout.rs` and
+//! The input of decisions, and the layout as a part of a decision: plain data for `choose.rs`, `layout.rs` and
 //! `columns/plan.rs`.
 
 use inshore_sortreduce::Operation;
@@ -68,13 +68,13 @@ pub(crate) enum Pull {
     All,
 }
 
-/// Declarations of an algorithm: numbers that stay the same over a job.
+/// Declarations of an algorithm: numbers that are constant during a job.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StepNeeds {
     pub pull: Pull,
     /// Tells whether weights are read beside edges.
     pub weighted: bool,
-    /// Tells whether the same rows may be read again and again, so that a copy in memory may pay.
+    /// True if the same rows may be read repeatedly, so that a copy in memory may be faster.
     pub rereads: bool,
     /// Bytes of vertex state in memory, and on flash.
     pub state_bytes: u64,
@@ -87,8 +87,8 @@ pub(crate) struct StepNeeds {
 }
 
 impl StepNeeds {
-    /// Returns the needs of an algorithm with states `S` whose messages are reduced by `O`, for so many vertices, that only
-    /// exchanges messages.
+    /// Returns the needs of an algorithm that only exchanges messages, with states `S`, messages that `O` reduces,
+    /// and this number of vertices.
     pub fn of<S: State, O: Operation>(vertices: u64) -> StepNeeds {
         StepNeeds {
             state_bytes: state::memory_bytes::<S>(vertices),
@@ -107,7 +107,7 @@ pub(crate) struct Dense {
     pub senders: u64,
     /// Supersteps of all vertices that are to come.
     pub supersteps: u32,
-    /// Tells whether supersteps of some vertices come too.
+    /// True if supersteps of some vertices will follow too.
     pub has_sparse: bool,
     pub drive: Drive,
 }

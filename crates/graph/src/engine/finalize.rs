@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{Result, sequencer::Sequencer};
 
-/// Vertices that one thread finalizes at once.
+/// The number of vertices that one thread finalizes per step.
 const FINALIZED_VERTICES: usize = 16 << 10;
 
 /// The outcome of a superstep.

@@ -13,13 +13,13 @@ use zerocopy::IntoBytes;
 
 use crate::Result;
 
-/// Keys that a list keeps in memory at least before it goes to flash.
+/// The smallest number of keys that a list keeps in memory before it goes to flash.
 pub(crate) const MEMORY_KEYS: usize = 32 << 10;
 const BLOCK_BYTES: usize = 64 << 10;
 const BLOCK_KEYS: usize = BLOCK_BYTES / 4;
 
-/// Returns the memory of the list that is read and of the one that is written, each with at most so many keys in memory, and of a
-/// log.
+/// Returns the memory of the list that is read and of the list that is written, each with at most this number of keys
+/// in memory, and of a log.
 pub(crate) const fn memory_bytes(keys: usize) -> u64 {
     (2 * keys * 4 + 7 * BLOCK_BYTES) as u64
 }

@@ -1,4 +1,4 @@
-//! The layout of the budget: all layouts that fit, and the choice among them. Numbers only.
+//! The layout of the budget: all layouts that fit, and the choice among them. A pure function of numbers.
 
 use inshore_sortreduce::smallest_memory_bytes;
 use inshore_store::{format_bytes, taken_bytes};
@@ -33,8 +33,8 @@ impl Layout {
 }
 
 impl Estimates {
-    /// Returns the memory of the bits of active vertices, and of the cursor that counts edges; `None` where no vertex can pull,
-    /// or where that is too much of the budget.
+    /// Returns the memory of the bits of active vertices, and of the cursor that counts edges; `None` if no vertex
+    /// can pull, or if that is too much of the budget.
     pub fn active_bits_bytes(&self) -> Option<u64> {
         let can_pull = self.needs.pull != Pull::Never && self.has_in_edges;
         let bytes = taken_bytes(self.vertices.div_ceil(64) as usize * 8) as u64;
@@ -87,7 +87,7 @@ impl Estimates {
         self.needs.has_accumulators && self.tuning.allows_dense() && is_forced
     }
 
-    /// Returns a layout with updates through sort-reduce, and whether the given place of the state is right.
+    /// Returns a layout with updates through sort-reduce, and whether the given place of the state is the better one.
     fn sorted(&self, state_in_memory: bool) -> (Layout, bool) {
         let (layout, fixed) = self.bare();
         let free = self.free_bytes.saturating_sub(self.all_kept_bytes());

@@ -14,7 +14,7 @@ pub trait Message: Value + PartialEq {
 
     fn store(self, cell: &Self::Cell);
 
-    /// Replaces `old` by `self`; returns the present message if that is not `old`.
+    /// Replaces `old` by `self`; returns the current message if it is not `old`.
     fn swap(self, cell: &Self::Cell, old: Self) -> std::result::Result<(), Self>;
 }
 

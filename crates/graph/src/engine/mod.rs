@@ -7,15 +7,18 @@
 //!         └──────────────────────────── is_active ◄─────────────────────────────┘
 //! ```
 //!
-//! All accesses are in the order of vertices: the list of active vertices is sorted because the reduced updates are, so index,
-//! edges and state are all read forwards, and no lookup is random. The one step that needs random access, adding an update to its
+//! All accesses are in the order of vertices: the list of active vertices is sorted like the reduced updates, so
+//! index, edges and state are all read forwards, and no lookup is random. The one step that needs random access,
+//! adding an update to its
 //! destination, becomes a sorted stream by sort-reduce.
 //!
-//! One function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides the place of each array:
-//! updates in accumulators, one per vertex, where these fit (semi-external, [`direct`]), and through sort-reduce otherwise
-//! (external, [`sorted`]); vertex state in memory where it fits beside the updates, on flash otherwise. Where all vertices are
-//! active in several supersteps, edges are cut into columns first, and their updates combined a column at a time (destination
-//! blocking, [`columns`]). Some supersteps pull: waiting vertices scan their edges for active ones ([`pull_first`],
+//! A single function makes all decisions, once for each superstep ([`mod@choose`]). The budget decides the place of
+//! each array:
+//! updates in accumulators, one per vertex, where these fit (semi-external, [`direct`]), and through sort-reduce
+//! otherwise (external, [`sorted`]); vertex state in memory if it fits beside the updates, on flash otherwise. If all
+//! vertices are active in several supersteps, edges are partitioned by destination first, and their updates combined
+//! a partition at a time (destination blocking, [`columns`]). Some supersteps pull: waiting vertices scan their edges
+//! for active ones ([`pull_first`],
 //! [`pull_all`]), and again along rows that were cached in memory ([`cached`]).
 //!
 //! Cost of one superstep with all vertices active, V vertices and E edges: up to 4 E bytes of edges (2.4 E in Kronecker graphs)
@@ -97,19 +100,19 @@ pub(crate) struct Engine<S: State> {
     active_bits: Option<ActiveBits>,
     /// Rows in which a pull found no active vertex, in memory.
     cached: Option<CachedRows>,
-    /// The numbers that decisions read, without those of a superstep's request.
+    /// The input of decisions, without the numbers of a superstep's request.
     facts: Estimates,
     supersteps: u32,
     supersteps_kept: Option<u32>,
     strategies: Vec<Strategy>,
-    /// Tells whether a superstep went by columns.
+    /// True if a superstep used destination blocks.
     has_columns: bool,
     /// The reported way of the last superstep.
     way: &'static str,
 }
 
 impl<S: State> Engine<S> {
-    /// Lays out the budget for the program `P` and initializes the state of every vertex.
+    /// Divides the budget for the program `P` and initializes the state of every vertex.
     pub fn new<P: StepProgram<State = S>>(
         job: &Job,
         setup: Setup,

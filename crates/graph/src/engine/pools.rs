@@ -8,7 +8,8 @@ use crate::{
     csr::{Csr, IndexCursor},
 };
 
-/// Few edges: their updates are combined in less memory than is free, since preparing memory takes time.
+/// The limit of edges of a small superstep, whose updates are combined in a part of the free memory, since preparing
+/// memory takes time.
 const FEW_EDGES: u64 = 4096;
 
 /// Frontiers of fewer vertices than this have one worker.
@@ -30,7 +31,7 @@ impl Pools {
         Pools { window_bytes, edges: Vec::new(), weights: Vec::new(), index: None }
     }
 
-    /// Returns a cursor over the rows of `csr`: that of the superstep before, if it had the same rows.
+    /// Returns a cursor over the rows of `csr`: the cursor of the previous superstep, if it had the same rows.
     pub fn cursor(&mut self, job: &Job, csr: &Csr) -> Result<IndexCursor> {
         match self.index.take().filter(|index| index.is_of(csr)) {
             Some(index) => Ok(index),
@@ -38,7 +39,7 @@ impl Pools {
         }
     }
 
-    /// Counts the edges of the active vertices, where both are so few that counting is cheap.
+    /// Counts the edges of the active vertices if both are few, so that counting is cheap.
     pub fn few_edges(&mut self, job: &Job, rows: &[&Csr], active: &Frontier) -> Result<Option<u64>> {
         let mut edges = 0;
         if !active.is_shorter_than(ALONE_VERTICES) {
@@ -74,7 +75,7 @@ pub(super) struct Pool {
 
 impl Pool {
     pub fn new(job: &Job, workers: usize, large_bytes: usize, small_bytes: usize) -> Result<Vec<Pool>> {
-        let what = "windows of edges";
+        let what = "read buffers of edges";
         let large = Buffer::zeroed(job.budget(), CHUNKS * workers * large_bytes, what)?.split(large_bytes);
         let small_count = CHUNKS * (large_bytes / small_bytes);
         let small = Buffer::zeroed(job.budget(), workers * small_count * small_bytes, what)?;

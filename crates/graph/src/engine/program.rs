@@ -4,8 +4,8 @@ use inshore_sortreduce::Operation;
 
 use super::{Message, Pull, State};
 
-/// An algorithm as all steps see it: the four functions of the thesis, one for weights, two for vertices that pull, and three
-/// small ones for sums over vertices.
+/// The interface of an algorithm to all steps: the four functions of the thesis, one for weights, two for vertices
+/// that pull, and three for sums over vertices.
 ///
 /// The trait has promises that no step can check (`NOTHING`, `kept`, `message_of`): programs of users implement another trait
 /// ([`crate::program`]), which is hosted by an implementation of this one.
@@ -15,7 +15,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// The message along an edge.
     type Message: Message;
 
-    /// The empty message: reduced with any message, it gives that message.
+    /// The empty message: the neutral element of the reduction.
     const NOTHING: Self::Message;
 
     /// Tells whether `finalize` runs for every vertex in each superstep, with [`StepProgram::NOTHING`] where no message arrived.
@@ -62,11 +62,11 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Returns the new state of a vertex.
     fn finalize(&self, vertex: u32, message: Self::Message, state: &Self::State) -> Self::State;
 
-    /// Tells whether a message can still improve on [`StepProgram::kept`]: then each one that does counts as new.
+    /// Tells whether a message can improve on [`StepProgram::kept`]; a message that improves counts as new.
     const ACCUMULATORS_KEEP_STATE: bool = false;
 
-    /// Returns a message that a vertex with this state has seen: a message that changes nothing when reduced with this one is
-    /// skipped. Only supersteps may change states in that case.
+    /// Returns a message that is contained in a vertex's state: a message is skipped if its reduction with this one
+    /// equals this one. Only supersteps may change states in that case.
     fn kept(&self, _state: &Self::State) -> Self::Message {
         Self::NOTHING
     }

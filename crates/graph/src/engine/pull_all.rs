@@ -1,8 +1,9 @@
-//! Bottom-up supersteps for sums: each waiting vertex adds up the messages of active vertices in its row.
+//! Bottom-up supersteps for sums: each waiting vertex adds the messages of active vertices in its row.
 //!
-//! A sum needs all of these, where a search ([`super::pull_first`]) stops at the first. Pulling pays nevertheless where waiting
-//! vertices do not have many more edges than active ones: a pull loads a message, and only that of an active vertex (the bits of
-//! the active set lie in a near cache), where a push does a compare-and-swap far away.
+//! A sum needs all of these messages, while a search ([`super::pull_first`]) stops at the first. Pulling is
+//! nevertheless faster if waiting vertices do not have many more edges than active ones: a pull loads messages of
+//! active vertices only (the bits of the active set are in a near cache), and a push does a compare-and-swap that
+//! misses the cache.
 
 use std::ops::Range;
 
@@ -23,7 +24,7 @@ struct PullAll<'a, P: StepProgram> {
 /// Buffers and results of a worker for its present rows.
 struct PullBuffers<M> {
     touched: Touched,
-    /// The message of each vertex in the window, as far as rows reach.
+    /// The message of each vertex in the window, up to the end of the rows.
     messages: Vec<M>,
     /// Places of active vertices, with capacity for all places.
     places: Vec<u32>,
@@ -45,7 +46,7 @@ impl<P: StepProgram> Sender for PullAll<'_, P> {
         self.direct.program().waits(vertex, state).then_some((vertex, degree))
     }
 
-    /// Looks at rows together, without branches, since neither active vertices nor ends of rows can be predicted.
+    /// Processes rows together, without branches, since neither active vertices nor ends of rows can be predicted.
     fn look(&self, buffers: &mut PullBuffers<P::Message>, window: &[u32], rows: Range<usize>) {
         let PullBuffers { messages, places, .. } = buffers;
         if messages.len() < window.len() {
@@ -99,8 +100,8 @@ impl<P: StepProgram> PullAll<'_, P> {
 }
 
 impl<S: State> Engine<S> {
-    /// Runs a superstep in which the `waiting` vertices add up the messages of the `active` ones along `rows`. If the choice has
-    /// space for them, rows without an active vertex stay in memory for the next supersteps.
+    /// Runs a superstep in which the `waiting` vertices add the messages of the `active` ones along `rows`. If the
+    /// choice has memory for them, rows without an active vertex are cached for the next supersteps.
     pub(super) fn pull_all<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -185,7 +186,7 @@ impl<S: State> Engine<S> {
         Ok(touched)
     }
 
-    /// Pulls along the cached rows: waiting vertices scan these once more.
+    /// Pulls along the cached rows of waiting vertices.
     fn pull_all_cached<P: StepProgram<State = S>>(
         &mut self,
         pull: &PullAll<'_, P>,

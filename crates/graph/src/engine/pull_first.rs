@@ -23,7 +23,7 @@ use crate::{
 pub(super) trait Deliver: Sender {
     type Message;
 
-    /// Delivers a message; with `is_only` no other worker delivers to this vertex.
+    /// Delivers a message; if `is_only` is true, no other worker delivers to this vertex.
     fn deliver(
         &self,
         sink: &mut Self::Sink,
@@ -191,15 +191,15 @@ impl ActiveView<'_> {
     }
 }
 
-/// More vertices than this part of all count as many.
+/// The number of vertices counts as large above this part of all vertices.
 const MANY_SHARE: u64 = 64;
-/// Many vertices are sampled: those in one range of so many.
+/// A large number of vertices is sampled: one range in this number.
 const SAMPLED_SHARE: u32 = 8;
 /// Vertices in a range: about as many as a cursor's window of the index.
 const SAMPLED_VERTICES: u32 = 64 << 10;
 
-/// Estimates the number of edges of these vertices. If vertices are many, a sample is enough to choose by, and reading the whole
-/// index would take longer than the rest of the choice.
+/// Estimates the number of edges of these vertices. For many vertices a sample suffices for the choice, and reading
+/// the whole index would take longer than the choice itself.
 pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64> {
     let are_many = vertices.count().is_none_or(|count| count > rows.vertices / MANY_SHARE);
     let share = if are_many { SAMPLED_SHARE } else { 1 };
@@ -217,8 +217,8 @@ pub(super) fn edges_of(job: &Job, rows: &Csr, vertices: &Frontier) -> Result<u64
 }
 
 impl<S: State> Engine<S> {
-    /// Runs a superstep in which each waiting vertex scans its row for the first `active` vertex. Rows without one stay in memory
-    /// for the next superstep if the choice has room for them.
+    /// Runs a superstep in which each waiting vertex scans its row for the first `active` vertex. Rows without an
+    /// active vertex are cached for the next superstep if the choice has memory for them.
     pub(super) fn pull_first<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -269,7 +269,7 @@ impl<S: State> Engine<S> {
         Ok(touched)
     }
 
-    /// Scans the cached rows, and keeps those that are again without an active vertex.
+    /// Scans the cached rows, and keeps the rows that still have no active vertex.
     fn pull_cached<P: StepProgram<State = S>>(
         &mut self,
         pull: &PullFirst<'_, P, Direct<'_, P>>,

@@ -1,4 +1,5 @@
-//! Updates through sort-reduce, where accumulators do not fit: a stream of messages becomes a sorted stream with one per vertex.
+//! Updates through sort-reduce, if accumulators do not fit: a stream of messages becomes a sorted stream with one
+//! message per vertex.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use super::{
 };
 use crate::{Regime, Result, Tuning, csr::Csr};
 
-/// Rows as short as this are pushed edge by edge.
+/// Rows of up to this length are pushed edge by edge.
 const SHORT_ROW: usize = 64;
 
 /// Sends into sort-reduce.
@@ -59,7 +60,7 @@ fn sort_config<O: Operation>(vertices: u64, sinks: usize, memory_bytes: u64, tun
     // An array of updates would be in memory.
     let external = (tuning.regime == Some(Regime::External)).then_some(Strategy::Merge);
     Config {
-        // Wider keys are a vertex and a second number.
+        // A wider key consists of a vertex and a second number.
         key_range: (size_of::<O::Key>() == size_of::<u32>()).then_some(vertices),
         memory_bytes,
         sinks,

@@ -18,7 +18,7 @@ impl<T> State for T where
 {
 }
 
-/// Reads of 64 KiB at a depth of four keep a drive busy, and a sparse superstep does not read too much in vain.
+/// Four reads of 64 KiB in flight keep a drive busy, and a sparse superstep reads few unneeded bytes.
 const BLOCK_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 const AHEAD: usize = 4;
@@ -42,7 +42,7 @@ pub(crate) fn flash_memory_bytes<S>(vertices: u64) -> u64 {
     BUFFERS_BYTES as u64 + vertices.div_ceil(per_block::<S>() as u64) * 4
 }
 
-/// Gives every vertex a value, by so many threads: first touches of memory are slow.
+/// Initializes the value of every vertex by several threads, since first touches of memory are slow.
 pub(super) fn fill<T: Send>(all: &mut [T], threads: usize, value: impl Fn(u32) -> T + Sync) {
     let part_len = all.len().div_ceil(threads).max(FILLED_ALONE);
     let fill = |first: usize, part: &mut [T]| {
@@ -119,7 +119,7 @@ impl<S: State> VertexArray<S> {
         }
     }
 
-    /// Creates so many readers, each at no vertex yet, for threads that read in parallel.
+    /// Creates readers, each at no vertex yet, for threads that read in parallel.
     pub fn peeks(&mut self, job: &Job, count: usize) -> Result<Vec<StatePeek<'_, S>>> {
         match self {
             VertexArray::Memory(buffer, _) => {
@@ -187,7 +187,7 @@ impl<S: State> StateCursor<'_, S> {
     }
 }
 
-/// Walks forwards over states that do not change meanwhile.
+/// Walks forwards over states that no other thread changes.
 pub(crate) enum StatePeek<'a, S: State> {
     Memory(&'a [S]),
     /// The only reader.

@@ -25,7 +25,7 @@ pub(crate) enum Collect {
 
 /// A request for a superstep.
 pub(crate) struct Superstep<'a> {
-    /// The senders; a pull looks for these.
+    /// The senders, for which a pull searches.
     pub active: &'a Frontier,
     pub collect: Collect,
     /// A log for the next active vertices.
@@ -165,7 +165,8 @@ impl<S: State> Engine<S> {
         self.finalize_accumulators(program, accumulators, touched, collect, log)
     }
 
-    /// Reads all rows into memory if chosen. If `is_due` and not chosen, rows stay on flash for good.
+    /// Reads all rows into memory if chosen. If `is_due` is true and that was not chosen, rows stay on flash for the
+    /// rest of the job.
     fn cache_rows(&mut self, choice: &Choice, is_due: bool) -> Result<()> {
         if !choice.caches_rows {
             self.facts.are_rows_cached = if is_due { Some(false) } else { self.facts.are_rows_cached };
@@ -191,7 +192,7 @@ impl<S: State> Engine<S> {
         Ok(())
     }
 
-    /// Reports the way of the next superstep, and the reason, where the way differs from the last one.
+    /// Reports the way of the next superstep, and the reason, if the way differs from the last one.
     pub(super) fn report_way(&mut self, choice: &Choice, strategy: Option<Strategy>) {
         let way = choice.way(self.facts.needs.pull, strategy);
         if self.way != way {

@@ -1,8 +1,8 @@
-//! Numbering where the ids do not fit in memory.
+//! Numbers vertices if the ids do not fit in memory.
 //!
 //! The ids are cut into ranges that fit. The log is split into one bin per range by the source's id; then the ids of one range
-//! after the other are loaded, and each edge gets the number of its source and goes to a bin by its destination's id; then the
-//! same for destinations. Every edge is written and read twice.
+//! after the other are loaded, and each edge gets the number of its source and goes to a bin by its destination's id;
+//! then destinations are numbered in the same way. Every edge is written and read twice.
 
 use inshore_store::{CheckedFile, Job};
 
@@ -25,7 +25,8 @@ impl IdRanges {
     fn new(job: &Job, ids: &CheckedFile) -> Result<IdRanges> {
         let free = job.budget().free_bytes();
         let block_ids = idfile::BLOCK_BYTES as u64 / 8;
-        // A quarter of the memory is for the ids of a range, rounded to blocks so that loading a range wastes nothing.
+        // A quarter of the memory is for the ids of a range, rounded to whole blocks, so that loading a range reads
+        // no other bytes.
         let len = |free: u64| (free / 4 / 8 / block_ids).max(1) * block_ids;
         let count = |free: u64| (ids.len() / 8).div_ceil(len(free));
         // Half is for the writers of the bins.

@@ -48,7 +48,7 @@ impl IdSet {
         Ok(IdSet { bitmap, high, high_sinks: Mutex::new(high_sinks) })
     }
 
-    /// Returns the most memory that [`IdSet::seal`] takes where all ids are in the bitmap.
+    /// Returns the most memory that [`IdSet::seal`] takes if all ids are in the bitmap.
     pub fn sealing_bytes(&self) -> u64 {
         taken_bytes(self.bitmap.len() / 2) as u64 + 2 * idfile::BLOCK_BYTES as u64
     }
@@ -249,10 +249,10 @@ pub(super) fn load(job: &Job, file: &CheckedFile, range: std::ops::Range<u64>) -
 
 /// A bitmap with the number of bits before every word, up to the last non-zero word.
 ///
-/// A lookup misses the nearest caches, so a word and its number lie side by side where memory allows.
+/// A lookup misses the nearest caches, so a word and its number are adjacent if memory allows.
 pub(super) struct Ranks {
     bits: Buffer,
-    /// The numbers, unless they lie beside the words.
+    /// The numbers, unless they are stored beside the words.
     counts: Option<Buffer>,
 }
 

@@ -139,7 +139,7 @@ impl ImportOptions {
             None => Ok(()),
             Some(name) => Err(Error::BadInput {
                 place: input.name().to_string(),
-                found: "a format without names of columns".to_string(),
+                found: "a format without column names".to_string(),
                 expected: format!("CSV, Parquet or Arrow with a column {name}"),
             }),
         }

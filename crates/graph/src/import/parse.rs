@@ -144,8 +144,10 @@ impl Metis {
 pub(super) fn metis(input: &Input) -> Error {
     Error::BadInput {
         place: input.name().to_string(),
-        found: "a graph of METIS (the neighbours of a vertex on each line)".to_string(),
-        expected: "a list of edges, two vertex ids on each line (--format text reads it as one)".to_string(),
+        found: "METIS (the neighbours of a vertex on each line)".to_string(),
+        expected:
+            "a list of edges, two vertex ids on each line (--format text reads the file as such a list)"
+                .to_string(),
     }
 }
 

@@ -73,8 +73,12 @@ impl EdgeColumns {
             (pick(&options.source_column, &SOURCE_NAMES)?, pick(&options.target_column, &TARGET_NAMES)?);
         let (source, target) = match known {
             (Some(source), Some(target)) => (source, target),
-            (Some(_), None) => return Err(missing("of targets, with one of the usual names or named")),
-            (None, Some(_)) => return Err(missing("of sources, with one of the usual names or named")),
+            (Some(_), None) => {
+                return Err(missing("of targets: target, dst or to, or the name given by --target-column"));
+            }
+            (None, Some(_)) => {
+                return Err(missing("of sources: source, src or from, or the name given by --source-column"));
+            }
             // Without names, the first two columns that are no weights serve.
             (None, None) => {
                 let mut others = names.iter().filter(|name| Some(*name) != weight);
@@ -95,7 +99,7 @@ impl EdgeColumns {
         let all = [Some(&columns.source), Some(&columns.target), columns.weight.as_ref()];
         let all: Vec<_> = all.into_iter().flatten().collect();
         if let Some(twice) = (1..all.len()).find(|&later| all[..later].contains(&all[later])) {
-            return Err(missing(&format!("of its own instead of '{}' twice", all[twice])));
+            return Err(missing(&format!("for each option, but '{}' is used twice", all[twice])));
         }
         Ok(columns)
     }

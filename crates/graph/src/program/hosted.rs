@@ -125,7 +125,7 @@ impl<P: VertexProgram> HostedVertices<P> {
     #[inline(always)]
     fn checked(&self, function: &'static str, vertex: u32, bits: BitsOf<P::Message>) -> BitsOf<P::Message> {
         if bits == Self::NOTHING {
-            let what = "gave a message whose bits are all set, which is reserved".to_string();
+            let what = "returned a message with all bits set, which is a reserved value".to_string();
             self.0.failures.note(function, Some(vertex), what);
         }
         bits
@@ -239,7 +239,7 @@ impl<P: SearchProgram> StepProgram for HostedSearch<P> {
             program.reached(&self.0.at, id, from, value).to_bits()
         });
         if self.waits(vertex, &new) {
-            let what = "gave a value that still waits".to_string();
+            let what = "returned a value for which the vertex still counts as unvisited".to_string();
             self.0.failures.note("reached", Some(vertex), what);
         }
         new

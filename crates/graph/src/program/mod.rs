@@ -79,7 +79,7 @@
 //! # Contract
 //!
 //! - **Memory** stays within the job's budget: values and messages are of a fixed width, and lie in memory or on flash as they
-//!   fit. The caller accounts for the fields of the program itself.
+//!   fit. The fields of the program itself are not counted; the caller accounts for them.
 //! - **The same answer** at every budget and number of threads, if `reduce` is associative and commutative to the bit and all
 //!   functions depend on their arguments and unchanging fields alone. Integer sums, minima, maxima and bit operations qualify; a
 //!   sum of floating-point numbers does not, and differs in its last digits from run to run: [`VertexProgram`] says how to avoid
@@ -157,7 +157,7 @@ pub trait VertexProgram: Send + Sync + 'static {
     /// Declares the needs of the program.
     const NEEDS: Needs;
 
-    /// Gives the value of a vertex before the first superstep.
+    /// Returns the value of a vertex before the first superstep.
     fn initial(&self, vertex: VertexId) -> Self::Value;
 
     /// Tells whether a vertex is active in the first superstep (the thesis' `A_0`); all are by default.
@@ -202,7 +202,7 @@ pub trait VertexProgram: Send + Sync + 'static {
         0
     }
 
-    /// Gives the columns of the answer beside `vertex`.
+    /// Returns the columns of the answer beside `vertex`.
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 
@@ -219,7 +219,7 @@ pub trait SearchProgram: Send + Sync + 'static {
     /// The name in errors, progress and checkpoints.
     const NAME: &'static str;
 
-    /// Gives the value of a vertex before the first superstep.
+    /// Returns the value of a vertex before the first superstep.
     fn initial(&self, vertex: VertexId) -> Self::Value;
 
     /// Tells whether the search starts at a vertex.
@@ -228,7 +228,7 @@ pub trait SearchProgram: Send + Sync + 'static {
     /// Tells whether a vertex with this value is yet to be reached.
     fn waits(&self, value: Self::Value) -> bool;
 
-    /// Gives the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends
+    /// Returns the new value of a waiting vertex that was reached from `from`. The new value must not wait: otherwise the job ends
     /// with [`Error::Program`](crate::Error::Program).
     fn reached(
         &self,
@@ -238,7 +238,7 @@ pub trait SearchProgram: Send + Sync + 'static {
         value: Self::Value,
     ) -> Self::Value;
 
-    /// Gives the columns of the answer beside `vertex`.
+    /// Returns the columns of the answer beside `vertex`.
     fn columns(&self) -> Vec<Column<Self::Value>>;
 }
 

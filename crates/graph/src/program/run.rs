@@ -62,7 +62,7 @@ pub fn run<P: VertexProgram>(
 /// in-edges, a superstep pulls along those of waiting vertices if that reads less.
 ///
 /// # Errors
-/// As [`run`].
+/// The errors are those of [`run`].
 pub fn search<P: SearchProgram>(
     graph: &Graph,
     job: &Job,
@@ -143,7 +143,7 @@ fn table<H: Hosted>(
             program: H::NAME,
             function: "a column",
             vertex: Some(graph.id_of(job, vertex)?),
-            what: "gave a vertex of another graph".to_string(),
+            what: "returned a vertex that is not in the graph".to_string(),
         })
     };
     let mut translation = Translation::Dense;
@@ -185,10 +185,10 @@ fn check_columns<V: FixedWidth>(program: &'static str, columns: &[Column<V>]) ->
     let bad = |what| Err(Error::Program { program, function: "columns", vertex: None, what });
     let mut names = HashSet::from(["vertex"]);
     if let Some(twice) = columns.iter().find(|column| !names.insert(&column.name)) {
-        return bad(format!("gave two columns with the name {}", twice.name));
+        return bad(format!("returned two columns with the name {}", twice.name));
     }
     if columns.iter().filter(|column| column.is_vertex()).count() > 1 {
-        return bad("gave more than one column of vertices".to_string());
+        return bad("returned more than one column of vertices".to_string());
     }
     Ok(())
 }

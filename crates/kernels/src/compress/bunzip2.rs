@@ -9,7 +9,7 @@
 //! previous word has come from memory behind the second-level cache. A decoder that walks one block at a time spends
 //! most of its time on that wait, as the library does (in Rust and in C alike). This module lays out all blocks of a
 //! [`Room`] first and then walks them in step, so that their waits overlap. If a block has few different pairs of
-//! letters, as texts have, each word stands for two letters, so that there are half as many waits. Such a word has 20
+//! letters, as texts have, each word represents two letters, which halves the number of waits. Such a word has 20
 //! bits for the row and 12 for the number of the pair: 4,095 pairs have a number, and letters of rarer pairs are
 //! looked up.
 //!
@@ -39,7 +39,8 @@ const SYMBOLS_MAX: usize = 258;
 const CODE_BITS_MAX: u32 = 20;
 /// Limits the codes that one look-up finds.
 const WIDE_BITS: u32 = 10;
-/// Splits a word of a table by pairs: the row below, the number of the pair above; the other way round while the
+/// Splits a table word that represents pairs: the row below, the number of the pair above; the other way round while
+/// the
 /// table is made.
 const ROW_BITS: u32 = 20;
 const ROW_MASK: u32 = (1 << ROW_BITS) - 1;
@@ -47,13 +48,13 @@ const NAME_BITS: u32 = 32 - ROW_BITS;
 const PAIRS: usize = 1 << 16;
 /// The number of pairs that have a number; one further number stands for all rare pairs.
 const PAIRS_NAMED: usize = (1 << NAME_BITS) - 1;
-/// Limits the number of rare pairs, and the share of a block's letters in them (one of so many), for which pairs pay:
-/// a text has few or none, a program has a tenth of its letters there.
+/// Limits the number of rare pairs, and their share of a block's letters (one in this number), up to which pairs are
+/// used: a text has few rare pairs, and a program has a tenth of its letters in rare pairs.
 const PAIRS_RARE: usize = 8 << 10;
 const RARE_SHARE: usize = 32;
 /// The memory of a block's pairs.
 const PAIRS_BYTES: usize = (PAIRS_NAMED + 1) * 2 + 2 * PAIRS_RARE * size_of::<(u32, u16)>();
-/// The number of bytes that are checked and handed on at once.
+/// The number of bytes per checksum update and write.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Says why a block could not be read.
@@ -273,7 +274,7 @@ impl Recent {
 
 /// A block that is laid out.
 struct LaidOutBlock {
-    /// The range of the block's letters, and of the words of the table, in the room.
+    /// The range of the block's letters, and of the words of the table, in the workspace.
     range: std::ops::Range<usize>,
     /// The word that the text begins with.
     start: u32,
@@ -291,7 +292,7 @@ enum TableKind {
     Pairs(Pairs),
 }
 
-/// Lists the pairs of letters that the words of a table stand for.
+/// Lists the pairs of letters that the words of a table represent.
 struct Pairs {
     /// Maps the number in a word to both letters, the first in the lower byte.
     named: Box<[u16; PAIRS_NAMED + 1]>,
@@ -329,7 +330,7 @@ pub struct Room {
 }
 
 impl Room {
-    /// Returns the bytes of a room for `blocks` blocks of the largest size.
+    /// Returns the bytes of a workspace for `blocks` blocks of the largest size.
     pub fn bytes(blocks: usize) -> u64 {
         let block = BLOCK_LETTERS_MAX * BYTES_A_LETTER + PAIRS_BYTES;
         (blocks * block + 2 * CHUNK_BYTES + PAIRS * size_of::<u32>() + (64 << 10)) as u64
@@ -362,7 +363,8 @@ impl Room {
         self.filled() + BLOCK_LETTERS_MAX <= self.blocks * BLOCK_LETTERS_MAX
     }
 
-    /// Reads the block after the magic and lays it out; `at` is where the magic began. The room must have place.
+    /// Reads the block after the magic and lays it out; `at` is the position of the magic. The workspace must have
+    /// space for a block.
     pub fn lay_out(&mut self, bits: &mut Bits<'_>, at: usize) -> Result<Block> {
         let before = self.laid.len();
         let found = self.read_block(bits, at);
@@ -387,10 +389,10 @@ impl Room {
         if start as usize >= count {
             return Err(BlockError::Damaged("the start index of a block is out of range"));
         }
-        // Programs of 1998 and before wrote such blocks.
+        // Programs of 1998 and earlier wrote such blocks.
         if is_mixed {
             return Err(BlockError::Damaged(
-                "a randomised block, as bzip2 0.9.0 wrote: decompress the file with bzip2",
+                "a block is randomised, as by bzip2 0.9.0, which is not supported: decompress the file with bzip2",
             ));
         }
         // A small file needs no large table.
@@ -451,7 +453,8 @@ impl Room {
         Ok(())
     }
 
-    /// Passes the bytes of all blocks that are laid out to `sink`, in order, and clears the room. If `sink` returns
+    /// Passes the bytes of all blocks that are laid out to `sink`, in order, and clears the workspace. If `sink`
+    /// returns
     /// false, returns the place of that block's first bit; earlier blocks are complete.
     pub fn empty(&mut self, mut sink: impl FnMut(Out<'_>) -> bool) -> Result<Option<usize>> {
         let laid = std::mem::take(&mut self.laid);
@@ -483,7 +486,7 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
     }
 }
 
-/// The output of a room.
+/// The output of a workspace.
 pub enum Out<'a> {
     Bytes(&'a [u8]),
     /// The bytes since the last `Whole` were a block with a correct checksum.
@@ -685,7 +688,7 @@ fn walk_all(laid: &[LaidOutBlock], table: &[u32], letters: &mut [u8]) {
         };
         walks.push(Walk { table: &table[block.range.clone()], pairs, row: block.start, out });
     }
-    // Blocks of one kind and similar length are walked together; the shortest ends, and the rest goes on.
+    // Blocks of one kind and similar length are walked together; when the shortest block ends, the others continue.
     walks.sort_by_key(|walk| (walk.pairs.is_none(), std::cmp::Reverse(walk.out.len())));
     let by_pairs = walks.partition_point(|walk| walk.pairs.is_some());
     let (pairs, single) = walks.split_at_mut(by_pairs);

@@ -41,7 +41,7 @@ pub fn compress_file(
     let format = format.or(named).unwrap_or(Format::Zstd);
     let beside = |path: &Path| {
         if Format::of_path(path).is_some() {
-            let what = "it is compressed already, as its ending says";
+            let what = "it is compressed already, by its file extension";
             return Err(Error::BadName { path: path.to_path_buf(), what });
         }
         let mut name = path.as_os_str().to_owned();

@@ -18,8 +18,7 @@ mod bunzip2;
 mod files;
 mod format;
 mod formats;
-#[cfg(feature = "nodes")]
-mod nodes;
+mod packs;
 mod streams;
 #[cfg(test)]
 mod tests;
@@ -33,11 +32,10 @@ use std::{
 use inshore_store::{Budget, Buffer, Context};
 use serde::Serialize;
 
-#[cfg(feature = "nodes")]
-pub use self::nodes::{Pack, Packs, compress_on_nodes};
 pub use self::{
     files::{FileOptions, compress_file, decompress_file},
     format::Format,
+    packs::{Pack, Packs},
 };
 use self::{formats::Packer, units::Units};
 use crate::{Error, Result, ordered::in_order};

@@ -7,7 +7,7 @@
 //!
 //! So all cores decompress a single stream, as `bzip2` writes it, as well as several streams. The 48 bits can occur
 //! in the middle of a block, by chance once in 2^48 bits or by design: a part that is cut there ends too early. Parts
-//! come back in order, with their bits; such a part is joined with the next, and read on the caller's thread.
+//! are returned in order, with their bits; such a part is joined with the next, and read on the caller's thread.
 //!
 //! Workers check the checksum of each block; the caller's thread checks the checksum of each stream as parts come
 //! back.
@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{Error, Result, ordered::in_order};
 
-/// The number of blocks of a part, and of a room.
+/// The number of blocks of a part, and of a workspace.
 ///
 /// More blocks in step hide more of the memory's latency, and leave less of the cache to each: [`super::bunzip2`].
 const PART_BLOCKS: [usize; 3] = [4, 2, 1];
@@ -466,7 +466,7 @@ impl Assembler {
                 }
                 (Element::End(checksum), stream @ Some((_, _))) => {
                     let (_, sum) = stream.take().expect("looked at");
-                    if sum == checksum { Ok(()) } else { Err("the checksum of a stream differs") }
+                    if sum == checksum { Ok(()) } else { Err("the checksum of a stream does not match") }
                 }
                 _ => unreachable!("what is met follows the form of a stream"),
             };

@@ -93,7 +93,7 @@ impl Check {
             let found = self.0.finish() as u32;
             *self = Check::default();
             if expected.is_some_and(|expected| expected != found) {
-                return Err(damaged(name, "the checksum of the content differs"));
+                return Err(damaged(name, "the checksum of the content does not match"));
             }
         }
         Ok(())
@@ -377,7 +377,7 @@ impl<R: Read> Units<R> {
             if check != lz4_descriptor_check(&head[4..4 + length]) {
                 return Err(damaged(
                     &self.name,
-                    "damaged lz4 data: the checksum of a frame's header differs",
+                    "damaged lz4 data: the checksum of a frame's header does not match",
                 ));
             }
             self.taken += 4 + length + 1;

@@ -5,8 +5,8 @@
 //!                                                ──► worker: score ─┴──► caller: verdicts, in order
 //! ```
 //!
-//! A piece has about as many bytes as the budget allows, however long the rows are. A text that is longer than a
-//! piece is scored by the reading thread, so that a few long rows take no more memory than the reader has for them.
+//! A piece has about as many bytes as the budget allows, however long the rows are. The reading thread scores a text
+//! that is longer than a piece, so that long rows need only the memory of the reader.
 
 use arrow_array::{Array, cast::AsArray};
 use arrow_schema::DataType;

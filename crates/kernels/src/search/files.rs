@@ -1,23 +1,21 @@
-//! A search of files: each block's result is handed over with the file that it is of.
+//! Searches files, and passes on each block's result with its file.
 
 use std::{collections::VecDeque, sync::Mutex};
 
-#[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
-use inshore_neardata::{Event, Next, Source, run};
+use inshore_kernel::{Event, Next, Source, run};
 use inshore_store::Context;
 
 use super::Search;
 use crate::{Candidate, Result};
 
 impl Search {
-    /// Searches `files`, and hands over what comes of each block with its file, in the order of files and blocks.
+    /// Searches `files`, and passes the result of each block with its file to `each`, in the order of files and blocks.
     ///
-    /// Memory: that of [`inshore_neardata::run`].
+    /// Memory: that of [`inshore_kernel::run`].
     ///
     /// # Errors
-    /// What `each` gives; [`crate::Error::Store`] where the job was stopped or has too little memory. A file that cannot be read is
-    /// handed over as such.
+    /// The errors are those of `each`, and [`crate::Error::Store`] if the job was stopped or has too little memory. A
+    /// file that cannot be read is passed to `each` as a failed file.
     pub fn run(
         &self,
         job: &Context,
@@ -40,25 +38,5 @@ impl Search {
             Ok(next)
         })?;
         Ok(())
-    }
-
-    /// Searches files on nodes likewise, which are called by their titles.
-    ///
-    /// # Errors
-    /// As [`Self::run`] and [`run_on_nodes`].
-    #[cfg(feature = "nodes")]
-    pub fn run_on_nodes(
-        &self,
-        nodes: &Nodes,
-        job: &Context,
-        wholes: &[Whole],
-        options: &RunOptions,
-        mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next>,
-    ) -> Result<Gathered> {
-        let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
-        let named: Vec<Candidate> = wholes.iter().map(candidate).collect();
-        run_on_nodes(nodes, job, self, wholes, options, |event: Event<'_, Search>| {
-            each(&named[event.source], event)
-        })
     }
 }

@@ -16,7 +16,7 @@
 
 use std::collections::HashMap;
 
-use inshore_neardata::smallest_memory_bytes;
+use inshore_kernel::smallest_memory_bytes;
 use inshore_store::{Budget, Reservation};
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_syntax::hir::{Class, Hir, HirKind};
@@ -24,8 +24,7 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use super::PatternOptions;
 use crate::Result;
 
-/// The memory that is not counted: the fixed part of the memory promise has this much room beside the program
-/// itself.
+/// Memory that is not reserved: the fixed part of the memory promise covers this amount beside the program itself.
 const UNCOUNTED_BYTES: u64 = 4 << 20;
 /// The number of texts from which on the engine builds one Aho-Corasick automaton.
 const TEXTS_MIN: u64 = 3000;
@@ -125,12 +124,12 @@ impl PatternSize {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
 
-    /// Tells whether a budget may have room for the patterns, and maybe for more patterns.
+    /// Tells whether the patterns, and perhaps further patterns, may fit a budget.
     pub fn may_fit(&self, budget: &Budget) -> bool {
         self.least_bytes() <= UNCOUNTED_BYTES + budget.free_bytes()
     }
 
-    /// Checks that a budget has room for the patterns, and returns the bytes that count against the budget.
+    /// Checks that the patterns fit a budget, and returns the bytes to reserve.
     ///
     /// # Errors
     /// [`crate::Error::Store`] with the budget that is enough.

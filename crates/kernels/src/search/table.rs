@@ -5,7 +5,7 @@
 //!   counts    path, count                                   a row for each file that has some
 //! ```
 //!
-//! Rows are gathered into batches of about 1 MiB, which are handed over in the order of sources and lines. A slow
+//! Rows are gathered into batches of about 1 MiB, which are passed on in the order of sources and lines. A slow
 //! consumer slows the search, and the consumer's return value can end the search.
 
 use std::{
@@ -20,9 +20,7 @@ use arrow_array::{
 };
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema, SchemaRef};
-#[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Nodes, RunOptions, Whole};
-use inshore_neardata::{Event, Next, Source};
+use inshore_kernel::{Event, Next, Source};
 use inshore_store::{Budget, Context, Reservation};
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +30,7 @@ use crate::{Candidate, Error, Result};
 /// The target size of a batch; small budgets use less.
 const BATCH_BYTES: u64 = 1 << 20;
 const BATCH_BYTES_MIN: u64 = 64 << 10;
-/// The time after which gathered rows are handed over, however few.
+/// The time after which gathered rows are passed on, even if they are few.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Says which rows a search returns.
@@ -85,7 +83,7 @@ pub struct SearchTable {
     schema: SchemaRef,
 }
 
-/// An item that a search hands over.
+/// An item of a search's result.
 #[derive(Debug)]
 pub enum SearchItem {
     /// Holds at least one row.
@@ -134,12 +132,17 @@ impl SearchTable {
         Ok(SearchTable { kernel, options, crlf: how.crlf, schema: schema(options) })
     }
 
+    /// Returns the search, whose results [`SearchRows`] turns into rows.
+    pub fn kernel(&self) -> &Search {
+        &self.kernel
+    }
+
     /// Returns the columns.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema
     }
 
-    /// Searches `files`, which rows name by the candidate's path, and hands over rows in the order of files.
+    /// Searches `files`, and passes rows to `each` in the order of files; rows name the file by the candidate's path.
     ///
     /// Memory: that of [`Search::run`], and four batches of a sixty-fourth of the budget (64 KiB to 1 MiB), one of which
     /// `each` may keep until the next call; a longer line takes more.
@@ -153,30 +156,9 @@ impl SearchTable {
         files: impl Iterator<Item = (Candidate, Source)> + Send,
         each: impl FnMut(SearchItem) -> Result<Next> + Send,
     ) -> Result<SearchSummary> {
-        let mut rows = Rows::new(self, job, each)?;
+        let mut rows = SearchRows::new(self, job, each)?;
         self.kernel.run(job, files, |whose, event| rows.take(whose, event))?;
-        rows.flush()?;
-        Ok(rows.summary)
-    }
-
-    /// Searches files on nodes, which rows name by their titles.
-    ///
-    /// # Errors
-    /// The errors of [`Self::run`] and [`Search::run_on_nodes`].
-    #[cfg(feature = "nodes")]
-    pub fn run_on_nodes(
-        &self,
-        nodes: &Nodes,
-        job: &Context,
-        wholes: &[Whole],
-        options: &RunOptions,
-        each: impl FnMut(SearchItem) -> Result<Next>,
-    ) -> Result<(SearchSummary, Gathered)> {
-        let mut rows = Rows::new(self, job, each)?;
-        let take = |whose: &Candidate, event: Event<'_, Search>| rows.take(whose, event);
-        let gathered = self.kernel.run_on_nodes(nodes, job, wholes, options, take)?;
-        rows.flush()?;
-        Ok((rows.summary, gathered))
+        rows.finish()
     }
 }
 
@@ -204,8 +186,8 @@ fn span_fields() -> Fields {
     Fields::from(["start", "end"].map(|name| Field::new(name, DataType::UInt32, false)).to_vec())
 }
 
-/// Gathers rows.
-struct Rows<'a, E> {
+/// Turns the results of a search into rows, and hands over batches of them.
+pub struct SearchRows<'a, E> {
     table: &'a SearchTable,
     each: E,
     summary: SearchSummary,
@@ -234,11 +216,15 @@ struct SourceCounts {
     is_left: bool,
 }
 
-impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
-    fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<Rows<'a, E>> {
+impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
+    /// Prepares rows of `table`, which go to `each`. Memory: see [`SearchTable::run`].
+    ///
+    /// # Errors
+    /// The budget has no room for four batches.
+    pub fn new(table: &'a SearchTable, job: &Context, each: E) -> Result<SearchRows<'a, E>> {
         let batch_bytes = (job.budget().memory_bytes() / 64).clamp(BATCH_BYTES_MIN, BATCH_BYTES);
         let memory = job.budget().reserve(4 * batch_bytes, "rows of results")?;
-        Ok(Rows {
+        Ok(SearchRows {
             table,
             each,
             summary: SearchSummary::default(),
@@ -259,13 +245,25 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> Rows<'a, E> {
     }
 
     /// Takes the results of a block, or the end of a source.
-    fn take(&mut self, whose: &Candidate, event: Event<'_, Search>) -> Result<Next> {
+    ///
+    /// # Errors
+    /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory.
+    pub fn take(&mut self, whose: &Candidate, event: Event<'_, Search>) -> Result<Next> {
         let next = match event.part {
             Some(Ok(found)) => self.found(whose, &found),
             Some(Err(error)) => self.failed(whose, error),
             None => self.end(whose),
         }?;
         Ok(if self.is_stopped { Next::Stop } else { next })
+    }
+
+    /// Hands over the last rows, and returns the counts.
+    ///
+    /// # Errors
+    /// The errors of `each`.
+    pub fn finish(mut self) -> Result<SearchSummary> {
+        self.flush()?;
+        Ok(self.summary)
     }
 
     fn is_counting(&self) -> bool {

@@ -7,7 +7,8 @@
 //!
 //! A few words make up most of a text: the front counts them without leaving the cache, and a word that another word
 //! evicts from the front goes to the table. A full table is spilled into a sort of rows (`inshore_sortreduce::rows`),
-//! where equal words add up; runs go to flash if they must. So the result is exact in any budget.
+//! where the counts of equal words are added; runs go to flash if they do not fit. So the result is exact in any
+//! budget.
 //!
 //! # Cost
 //!
@@ -17,29 +18,24 @@
 //!
 //! Paper: word count near the data, 2014 thesis 5.2.
 
-#[cfg(feature = "nodes")]
-mod nodes;
 mod split;
 mod table;
 mod tally;
+mod work;
 
 use std::sync::{Arc, Mutex};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_neardata::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
+use inshore_kernel::{Block, Border, Event, Kernel, Next, Source, run, smallest_memory_bytes};
 use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };
 use inshore_store::{Context, Job, Reservation};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-pub use self::nodes::{CountsWords, count_words_on_nodes};
-use self::{
-    table::{FRONT_BYTES, Table},
-    tally::Tally,
-};
+use self::table::{FRONT_BYTES, Table};
+pub use self::{tally::Tally, work::CountsWords};
 use crate::{Error, Result};
 
 /// Says which words count and are returned.
@@ -48,7 +44,7 @@ pub struct WordOptions {
     /// Splits at white space (space, tab, line feed, vertical tab, form feed, carriage return). Otherwise words are
     /// those of Unicode (UAX #29) that have a letter or digit.
     pub split: bool,
-    /// Counts words that differ in case only as one word, in lower case.
+    /// Counts words that differ only in case as one word, in lower case.
     pub ignore_case: bool,
     /// Drops words that occur less often.
     pub min_count: u64,
@@ -59,7 +55,7 @@ pub struct WordOptions {
 }
 
 impl Default for WordOptions {
-    /// Returns options for words of Unicode, with case told apart and all words returned.
+    /// Returns options for words of Unicode that are case-sensitive and return all words.
     fn default() -> Self {
         WordOptions { split: false, ignore_case: false, min_count: 1, top: 0, table_bytes: None }
     }
@@ -88,7 +84,7 @@ pub struct WordSummary {
 
 /// Describes the rows of the sort: about this many bytes for a frame, a word and a count.
 const SHAPE: FramedRows = FramedRows { row_bytes_hint: 24 };
-/// The number of bytes of rows that go into the sort, and come out, at once.
+/// The number of bytes of rows per batch into and out of the sort.
 const BATCH_BYTES: usize = 1 << 20;
 /// The size of the smallest table.
 const TABLE_BYTES_MIN: u64 = 1 << 20;
@@ -117,7 +113,7 @@ pub fn smallest_word_memory_bytes(threads: usize) -> u64 {
     tables + smallest_row_memory_bytes(threads) + smallest_memory_bytes(threads)
 }
 
-/// Returns the job with as many threads as have room to count words.
+/// Returns the job with the number of threads that its memory allows for counting words.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`] if even one thread has no room.
@@ -168,7 +164,7 @@ pub fn count_words(
         summary.words += worker.words;
         summary.spills += worker.spills;
     }
-    job.start_phase("adding up", "words", 0);
+    job.start_phase("adding counts", "words", 0);
     let Some(sort) = kernel.sort.into_inner().expect("no panic under this lock").sort else {
         return Ok(summary);
     };

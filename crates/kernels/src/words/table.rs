@@ -1,4 +1,4 @@
-//! This module is a table of words and counts in a fixed amount of memory.
+//! This module counts words in a table of fixed memory.
 //!
 //! ```text
 //!   front   [ word of up to 15 bytes with its length | count ] ...       two places for each hash, in a core's cache
@@ -6,8 +6,8 @@
 //!   arena   [ hash u64 | count u64 | length u32 | word | up to 8 ] ...   entries in the order of their first occurrence
 //! ```
 //!
-//! A new word in the front replaces the second of the two words at its place, the rarer one. Evicted words wait until
-//! there are some: then the slots of all are looked up, and their entries, before the first word is inserted, so that
+//! A new word in the front replaces the second of the two words at its place, the rarer one. Evicted words are
+//! inserted in batches: the slots and entries of a batch are looked up before its first word is inserted, so that
 //! cache misses overlap.
 
 use std::hint::black_box;
@@ -102,7 +102,7 @@ impl Table {
         before.count == 0 || self.wait(before, place)
     }
 
-    /// Lets an evicted word wait; if there is no room, puts the word back.
+    /// Queues an evicted word; if the queue is full, puts the word back.
     fn wait(&mut self, short: ShortWord, place: usize) -> bool {
         if self.waiting.len() == WAITING && !self.insert_waiting() {
             let pair = &mut self.front.typed_mut::<Pair>()[place];

@@ -7,7 +7,8 @@ use arrow_array::{ArrayRef, RecordBatch, UInt64Array, builder::StringBuilder};
 use super::{WordOptions, WordSummary, word_schema};
 
 /// Gathers words that come in order into batches, and keeps the most frequent words.
-pub(super) struct Tally {
+#[derive(Debug)]
+pub struct Tally {
     options: WordOptions,
     best: BinaryHeap<(Reverse<u64>, String)>,
     words: StringBuilder,
@@ -19,6 +20,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
+    /// Creates a tally without words.
     pub fn new(options: &WordOptions) -> Tally {
         Tally {
             options: *options,
@@ -55,8 +57,12 @@ impl Tally {
         self.counts.len()
     }
 
+    /// Returns true if no words are gathered.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
     /// Returns the bytes of gathered words and counts.
-    #[cfg(feature = "nodes")]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use inshore_neardata::Opened;
+use inshore_kernel::Opened;
 use inshore_store::{Budget, Cancel, Store};
 use unicode_segmentation::UnicodeSegmentation;
 

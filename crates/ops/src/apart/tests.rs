@@ -8,7 +8,7 @@ use arrow_array::{
 };
 use arrow_cast::cast::cast;
 use arrow_schema::{DataType, Schema};
-use inshore_neardata::nodes::open_pieces;
+use inshore_nodes::open_pieces;
 use inshore_sandbox::apart_main_if_asked;
 use inshore_store::{Budget, FileReader};
 use serde_json::json;
@@ -198,8 +198,8 @@ fn how_it_failed_is_told() {
     let bench = Bench::new();
     for (arguments, words) in [
         (json!({ "what": "fail" }), "a planned failure"),
-        (json!({ "what": "panic" }), "the work panicked"),
-        (json!({ "what": "large", "bytes": 2 * MIB }), "more than the 1.6 MiB that there is room for"),
+        (json!({ "what": "panic" }), "the task panicked"),
+        (json!({ "what": "large", "bytes": 2 * MIB }), "more than the limit of 1.6 MiB"),
         (json!({ "what": "large", "bytes": 200 * MIB }), "it wanted more memory than the 56 MiB that it had"),
     ] {
         let (done, answers) = bench.run(&bench.job(), arguments, PIECES);

@@ -9,10 +9,8 @@ use std::{
     time::Duration,
 };
 
-use inshore_neardata::{
-    Parts, Works,
-    nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving},
-};
+use inshore_kernel::{Parts, Works};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving};
 use inshore_store::{Budget, Cancel, Limits, Store};
 use inshore_tables::{count_kmers, pack_kmers};
 use tempfile::TempDir;
@@ -92,7 +90,7 @@ impl Cluster {
             let store = open(folder.path().join(format!("node{number}")));
             let works = Works::default()
                 .with(Faulty(plan.clone()))
-                .with(Parts::<inshore_neardata::Contents>::default());
+                .with(Parts::<inshore_kernel::Contents>::default());
             let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
             Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
@@ -272,9 +270,9 @@ fn what_cannot_be_counted_leaves_nothing() {
         assert!(error.contains("a planned fault"), "{error}");
     }
     let error = refused(Fault::Fails, 2, true);
-    assert!(error.contains("a part of its answer was taken"), "{error}");
+    assert!(error.contains("a part of its answer was used"), "{error}");
     let error = refused(Fault::Long, 1, false);
-    assert!(error.contains("rows that are none, or in no order"), "{error}");
+    assert!(error.contains("invalid rows, or rows out of order"), "{error}");
     // If the node fails before its first answer, the rest is a partial answer.
     *cluster.plans[1].lock().unwrap() = (Fault::Fails, 0);
     let (summary, gathered) = cluster.count("genome.fa", &options, true).unwrap();

@@ -8,10 +8,8 @@ use std::{
 };
 
 use arrow_cast::pretty::pretty_format_batches;
-use inshore_neardata::{
-    Contents, Needs, Parts, Portable, Works,
-    nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving},
-};
+use inshore_kernel::{Contents, Needs, Parts, Portable, Works};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving};
 use inshore_sql::{Query, Tables};
 use inshore_store::{Budget, Cancel, Context, Limits, Store};
 use inshore_tables::Input;

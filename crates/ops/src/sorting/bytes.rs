@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, ops::Range, path::Path};
 
 use arrow_array::{Array, BinaryArray, RecordBatch, cast::AsArray};
-use inshore_neardata::nodes::{Gathered, InOrder, Merged, Streams, Whole};
+use inshore_nodes::{Gathered, InOrder, Merged, Streams, Whole};
 use inshore_sortreduce::rows::{Lines, RowShape};
 use inshore_store::FileSink;
 use inshore_tables::{NewFile, SortSummary};

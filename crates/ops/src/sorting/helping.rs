@@ -1,9 +1,7 @@
 //! The client's own part of a sort on nodes.
 
-use inshore_neardata::{
-    Failure, Reply,
-    nodes::{HelpPieces, Whole},
-};
+use inshore_kernel::{Failure, Reply};
+use inshore_nodes::{HelpPieces, Whole};
 use inshore_store::Job;
 use inshore_tables::{Input, Inputs};
 use serde_json::Value;

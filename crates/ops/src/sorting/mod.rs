@@ -39,7 +39,7 @@ use std::{
     thread,
 };
 
-use inshore_neardata::nodes::{
+use inshore_nodes::{
     Error as NodesError, Gathered, HelpWith, Nodes, RunOptions, Streams, Whole, stream_with_help,
 };
 use inshore_store::{Context, Reservation, format_bytes};
@@ -126,7 +126,7 @@ enum What {
 /// [`Error::Unfit`] for files whose pieces nodes cannot sort: files that are compressed as a whole, records
 /// that were not loaded as such, tables with different columns; also for [`SortOptions::resume`].
 /// [`Error::Table`] as for a local sort, if the result has no room before nodes begin. [`Error::Nodes`] as
-/// [`inshore_neardata::nodes::run_on_nodes`], and for the loss of a node in the middle of its answer if no
+/// [`inshore_nodes::run_on_nodes`], and for the loss of a node in the middle of its answer if no
 /// other node has its pieces, even if partial answers are allowed. After an error there is no file at
 /// `output`.
 pub fn sort_on_nodes(
@@ -139,7 +139,10 @@ pub fn sort_on_nodes(
     run: &RunOptions,
 ) -> Result<(SortSummary, Gathered)> {
     if options.resume {
-        return Err(Error::unfit("a sort on nodes", "it keeps no runs that another one could go on with"));
+        return Err(Error::unfit(
+            "a sort on nodes",
+            "a sort on nodes does not keep runs, so it cannot resume",
+        ));
     }
     let asker = Asker { nodes, options: run, context: job };
     let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
@@ -233,7 +236,7 @@ impl LongRows {
         let row_bytes = job.budget().free_bytes() / 4 / on_their_way;
         let row_bytes = (row_bytes as usize).clamp(BATCH_BYTES, ROW_BYTES_MAX);
         let longer = (row_bytes - BATCH_BYTES) as u64;
-        let memory = job.budget().reserve(on_their_way * longer, "long rows on their way")?;
+        let memory = job.budget().reserve(on_their_way * longer, "buffers of long rows")?;
         Ok(LongRows { row_bytes, _memory: memory })
     }
 }
@@ -274,7 +277,9 @@ fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
         0 => Ok(()),
         rest => {
             let bytes = whole.bytes();
-            let what = format!("{bytes} bytes are no whole number of records of {record}: {rest} are left");
+            let what = format!(
+                "the size of {bytes} bytes is not a multiple of the record size {record}: {rest} bytes remain"
+            );
             Err(TableError::Damaged { file: name.clone(), what }.into())
         }
     }
@@ -287,7 +292,7 @@ fn check_groups(job: &Context, text: &FileText) -> Result<()> {
     let groups = row_groups(&text.input(vec![footer]), job.budget())?;
     match groups.is_sorted_by_key(|group| group.start) {
         true => Ok(()),
-        false => Err(Error::unfit(text.name(), "its row groups lie in another order than its rows")),
+        false => Err(Error::unfit(text.name(), "its row groups are not stored in the order of its rows")),
     }
 }
 
@@ -297,7 +302,7 @@ fn check_all(wholes: &[Whole], what: &str, found: u64, expected: RangeInclusive<
         return Ok(());
     }
     let name = wholes.first().map_or("store", |whole| &whole.title).to_string();
-    let what = format!("{found} {what} came of {}", expected.start());
+    let what = format!("received {found} {what}, expected {}", expected.start());
     Err(NodesError::Incomplete { name, what }.into())
 }
 
@@ -329,7 +334,7 @@ fn told<'a>(summaries: impl Iterator<Item = &'a Value>) -> SortSummary {
 fn too_long(name: &str, bytes: usize, limit: usize) -> TableError {
     let (bytes, limit) = (format_bytes(bytes as u64), format_bytes(limit as u64));
     let what = format!(
-        "a row of {bytes} is longer than the {limit} that the client takes from a node (a larger --memory there may help; store get and a sort there do)"
+        "a row of {bytes} exceeds the limit of {limit} that the client accepts from a node: raise --memory of the client, or use store get and a local sort"
     );
     TableError::Unsupported { file: name.to_string(), what }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_neardata::{Failure, Reply, Task, TaskSource, Work};
+use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
 use inshore_store::{Job, Reservation};
 use inshore_tables::{
     Error as TableError, FilePart, Input, Inputs, SortOptions, sorted_lines, sorted_records, sorted_table,
@@ -62,7 +62,7 @@ pub(super) fn sort_pieces(
     let Arguments { what, descending, unique, row_bytes_max } = arguments;
     let options = SortOptions { descending, unique, resume: false };
     // Reserved before the sort takes the free budget.
-    let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "what is answered")?;
+    let memory = job.budget().reserve(COPIES * BATCH_BYTES as u64, "buffered answers")?;
     let row_bytes_max = row_bytes_max.min(ROW_BYTES_MAX);
     let mut out = Out { reply, name: name.to_string(), row_bytes_max, memory, failed: None };
     let sorted = match what {
@@ -73,7 +73,7 @@ pub(super) fn sort_pieces(
         What::Records(record_bytes, key) => {
             let is_one = (1..=RECORD_BYTES_MAX).contains(&record_bytes);
             if !is_one || key.start > key.end || key.end > record_bytes {
-                return Err("a record that is none, or a key that is not in it".into());
+                return Err("invalid request: a record size or key out of range".into());
             }
             let shape = Shape::records(record_bytes, &key);
             let each = &mut |block: &[u8]| out.rows(block, shape);
@@ -92,7 +92,8 @@ pub(super) fn sort_pieces(
 }
 
 fn number_of(source: &TaskSource) -> Result<u32, Failure> {
-    u32::try_from(source.number).map_err(|_| format!("a piece of the number {}", source.number).into())
+    u32::try_from(source.number)
+        .map_err(|_| format!("invalid request: piece number {}", source.number).into())
 }
 
 /// Returns a piece of lines or records.

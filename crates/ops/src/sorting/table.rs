@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, UInt32Array, cast::
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave;
-use inshore_neardata::nodes::{Gathered, InOrder, Merged, Whole};
+use inshore_nodes::{Gathered, InOrder, Merged, Whole};
 use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter, normal_floats};
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
@@ -169,7 +169,7 @@ impl Sorting<'_> {
     ) -> Result<(SortSummary, Gathered)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
         // Held batches, and the batch to write.
-        let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "rows that are put together")?;
+        let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "combined batches of rows")?;
         let mut writer = TableWriter::create(self.output, schema.clone(), asker.context.budget())?;
         let mut waiting = Waiting::default();
         let (mut last, mut given) = (None::<Vec<u8>>, 0);

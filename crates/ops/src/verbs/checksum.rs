@@ -1,5 +1,8 @@
 //! The operation `checksum`.
 
+#[cfg(feature = "nodes")]
+mod nodes;
+
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -7,16 +10,10 @@ use std::{
 };
 
 use inshore_kernels::{self as kernels, checksum_files, listed_checksums, table_inputs};
-#[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Whole};
 use inshore_store::Execution;
 use inshore_tables::Input;
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-use super::whole::read_whole;
-#[cfg(feature = "nodes")]
-use crate::target::{OnNodes, Target, wholes};
 use crate::{
     error::{Error, Result},
     operation::{Asked, Beside, NormalForm, Operation, StoreUse},
@@ -85,10 +82,6 @@ impl Checksum {
 /// A file with its checksum in a list.
 type Wanted<F> = (F, Option<String>);
 
-/// A file on nodes; a name of a list that no node has is an error for that name only.
-#[cfg(feature = "nodes")]
-type FoundWhole = std::result::Result<Whole, (PathBuf, Error)>;
-
 /// The files whose checksums are computed.
 #[derive(Debug)]
 pub enum ChecksumFiles {
@@ -96,7 +89,7 @@ pub enum ChecksumFiles {
     Here(Vec<Wanted<PathBuf>>),
     /// Files on nodes, and names of a list that no node has.
     #[cfg(feature = "nodes")]
-    Nodes(OnNodes, Vec<Wanted<FoundWhole>>),
+    Nodes(nodes::FoundFiles),
 }
 
 impl Operation for Checksum {
@@ -117,8 +110,8 @@ impl Operation for Checksum {
     fn plan(&self, asked: &Asked<'_>) -> Result<ChecksumFiles> {
         let wanted = self.wanted(asked.inputs)?;
         #[cfg(feature = "nodes")]
-        if let Target::Nodes(on) = asked.target {
-            return Ok(ChecksumFiles::Nodes(on.clone(), self.on_nodes(on, wanted)?));
+        if let crate::Target::Nodes(on) = asked.target {
+            return Ok(ChecksumFiles::Nodes(self.on_nodes(on, wanted)?));
         }
         Ok(ChecksumFiles::Here(wanted))
     }
@@ -133,10 +126,7 @@ impl Operation for Checksum {
         let done = match files {
             ChecksumFiles::Here(wanted) => Done::here(self.here(wanted, job, &beside)?),
             #[cfg(feature = "nodes")]
-            ChecksumFiles::Nodes(on, wanted) => {
-                let (answer, gathered) = self.each_whole(&on, wanted, job, &beside)?;
-                Done::on_nodes(answer, &on, gathered)
-            }
+            ChecksumFiles::Nodes(found) => self.each_whole(found, job, &beside)?,
         };
         Ok(done)
     }
@@ -181,51 +171,5 @@ impl Checksum {
         Ok(ChecksumAnswer {
             files: files.map(|((name, expected), sum)| found(name, expected, sum, beside)).collect(),
         })
-    }
-}
-
-#[cfg(feature = "nodes")]
-impl Checksum {
-    /// Looks up files on nodes.
-    fn on_nodes(&self, on: &OnNodes, wanted: Vec<Wanted<PathBuf>>) -> Result<Vec<Wanted<FoundWhole>>> {
-        let mut all = Vec::new();
-        for (path, expected) in wanted {
-            match wholes(&on.nodes, slice::from_ref(&path)) {
-                Ok(found) => all.extend(found.into_iter().map(|whole| (Ok(whole), expected.clone()))),
-                Err(error) if self.check => all.push((Err((path, error)), expected)),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(all)
-    }
-
-    fn each_whole(
-        &self,
-        on: &OnNodes,
-        wanted: Vec<Wanted<FoundWhole>>,
-        job: &Execution,
-        beside: &Beside<'_>,
-    ) -> Result<(ChecksumAnswer, Gathered)> {
-        let sizes = wanted.iter().filter_map(|(file, _)| Some(file.as_ref().ok()?.bytes())).sum();
-        job.start_phase(Self::NAME, "bytes", sizes);
-        let (mut answer, mut all) = (ChecksumAnswer::default(), Gathered::default());
-        for (file, expected) in wanted {
-            let (name, sum) = match file {
-                Ok(whole) => {
-                    let sum = read_whole(on, job, &whole, 0..whole.bytes(), |bytes| {
-                        Ok(self.algorithm.of(job, &whole.title, bytes)?)
-                    });
-                    job.check_cancelled()?;
-                    let sum = sum.map(|(sum, gathered)| {
-                        all.add(gathered);
-                        sum
-                    });
-                    (whole.title, sum)
-                }
-                Err((path, error)) => (path.display().to_string(), Err(error)),
-            };
-            answer.files.push(found(name, expected, sum, beside));
-        }
-        Ok((answer, all))
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use inshore_neardata::nodes::{Error as NodesError, Streams, stream_from_each, stream_from_nodes};
+use inshore_nodes::{Error as NodesError, Streams, stream_from_each, stream_from_nodes};
 use inshore_store::{Error as StoreError, Execution};
 use serde::{Deserialize, Serialize};
 
@@ -90,9 +90,11 @@ impl Operation for RunCommand {
         for (stream, output) in outputs.into_iter().enumerate() {
             let node = streams.node(stream).to_string();
             let summary = streams.summary(stream).cloned().unwrap_or_default();
-            let response: CommandResponse = serde_json::from_value(summary).map_err(|_| {
-                NodesError::BadAnswer { node: node.clone(), what: "no response of a command".to_string() }
-            })?;
+            let response: CommandResponse =
+                serde_json::from_value(summary).map_err(|_| NodesError::BadAnswer {
+                    node: node.clone(),
+                    what: "expected the response of a command".to_string(),
+                })?;
             let output = String::from_utf8_lossy(&output.kept).into_owned();
             answer.responses.push(NodeResponse { node, response, output });
         }
@@ -130,7 +132,7 @@ fn take_outputs(
                 };
                 let bytes = command_output(&batch).ok_or_else(|| NodesError::BadAnswer {
                     node: streams.node(stream).to_string(),
-                    what: "what is no output of a command".to_string(),
+                    what: "expected the output of a command".to_string(),
                 })?;
                 match &mut out {
                     None => output.kept.extend(bytes),
@@ -169,5 +171,5 @@ fn unwritten(source: io::Error) -> Error {
 }
 
 fn unkept(source: io::Error) -> Error {
-    StoreError::io("keep", "what a command writes", source).into()
+    StoreError::io("store", "the output of a command", source).into()
 }

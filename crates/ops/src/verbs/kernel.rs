@@ -10,7 +10,7 @@ use std::{
 use inshore_kernels::Error as KernelError;
 use inshore_kernels::text_sources;
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::LoadOptions;
+use inshore_nodes::LoadOptions;
 use inshore_sandbox::WasmResult;
 use inshore_store::Execution;
 use serde::{Deserialize, Serialize};
@@ -80,11 +80,11 @@ impl RunKernel {
         let bad = |what: &str| crate::wasm::Error::Kernel { name: name.clone(), what: what.to_string() };
         let [whole] = &found[..] else {
             let what =
-                "these nodes have different kernels of this name: push it anew, or run the file itself";
+                "these nodes have different kernels of this name: push the kernel again, or run its file";
             return Err(bad(what).into());
         };
         if whole.bytes() > MODULE_BYTES_MAX {
-            return Err(bad("the dataset of this name is too large for a module").into());
+            return Err(bad("the dataset of this name is too large for a kernel").into());
         }
         let (bytes, _) = read_whole(on, job, whole, 0..whole.bytes(), |input| {
             let mut bytes = Vec::new();

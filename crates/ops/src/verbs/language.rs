@@ -7,23 +7,26 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
+#[cfg(feature = "nodes")]
+use inshore_kernels::LanguageOfText;
 use inshore_kernels::{
     self as kernels, Classifier, Identified, LanguagePlace, LanguageSummary, LanguageTable, Profiles, Unit,
     identify, identify_column, table_inputs, text_sources,
 };
-#[cfg(feature = "nodes")]
-use inshore_kernels::{LanguageOfText, identify_on_nodes};
 use inshore_store::{Execution, Job};
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-use crate::target::wholes;
 use crate::{
     error::{Error, Result},
     operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, handed_over, table_input},
     place::Place,
     target::Done,
+};
+#[cfg(feature = "nodes")]
+use crate::{
+    on_nodes::{identify_on_nodes, train_on_nodes},
+    target::wholes,
 };
 
 /// Trains profiles of languages with labelled samples, and writes the profiles to the local store as a
@@ -142,7 +145,7 @@ impl Operation for TrainLanguage {
                 for (label, path) in labelled {
                     samples.push((label.clone(), wholes(&on.nodes, slice::from_ref(path))?));
                 }
-                let trained = Profiles::train_on_nodes(&on.nodes, stored, samples, self.grams, &on.options)?;
+                let trained = train_on_nodes(&on.nodes, stored, samples, self.grams, &on.options)?;
                 let (profiles, gathered) = trained;
                 Ok(Done::on_nodes(answer(profiles)?, &on, gathered))
             }
@@ -150,7 +153,7 @@ impl Operation for TrainLanguage {
     }
 }
 
-/// Returns the named tables, or the table that was handed over.
+/// Returns the named tables, or the table that was passed in memory.
 fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
     match inputs {
         [path] if *path == handed_over(job) => Ok(vec![table_input(job, path)]),
@@ -172,7 +175,7 @@ impl Operation for IdentifyLanguage {
             return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
         }
         if self.column.is_some() && place == Place::Nodes {
-            let why = "texts are told as a whole or, with --lines, by lines";
+            let why = "nodes identify the language of whole texts or, with --lines, of lines";
             return Err(Error::UnsupportedOption { operation: Self::NAME, option: "column", place, why });
         }
         Ok(())

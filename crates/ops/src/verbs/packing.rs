@@ -1,24 +1,15 @@
 //! The operations `compress` and `decompress`.
 
 #[cfg(feature = "nodes")]
-use std::io::{self, Write};
+mod nodes;
+
 use std::path::{Path, PathBuf};
 
 use inshore_kernels::{self as kernels, FileOptions, Format, PackSummary, compress_file, decompress_file};
-#[cfg(feature = "nodes")]
-use inshore_kernels::{Error as KernelError, Pack, compress_on_nodes, decompress};
-#[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{Gathered, Whole};
 use inshore_store::Execution;
 use inshore_tables::Input;
-#[cfg(feature = "nodes")]
-use inshore_tables::NewFile;
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-use super::whole::read_whole;
-#[cfg(feature = "nodes")]
-use crate::target::OnNodes;
 use crate::{
     error::{Error, Result},
     operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
@@ -150,63 +141,16 @@ impl Operation for Compress {
                 compress_file(job, input, self.format, self.level, to)
             }),
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
-                let format = self.format.or_else(|| Format::of_path(asked.output?)).unwrap_or(Format::Zstd);
-                let pack = Pack::new(format, self.level)?;
-                let called = |name: &str| Ok(PathBuf::from(format!("{name}.{}", format.ending())));
-                each_whole(asked, &on, (&wholes, self.force), (job, beside), called, |whole, out| {
-                    Ok(compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?)
-                })
-            }
+            Sources::Nodes(on, wholes) => nodes::compress(self, asked, (&on, &wholes), job, beside),
         }
     }
-}
-
-/// Processes files on nodes, and writes each result to the output, or to a local file that `called` names
-/// after the file.
-#[cfg(feature = "nodes")]
-fn each_whole(
-    asked: &Asked<'_>,
-    on: &OnNodes,
-    (wholes, force): (&[Whole], bool),
-    (job, mut beside): (&Execution, Beside<'_>),
-    called: impl Fn(&str) -> Result<PathBuf>,
-    work: impl Fn(&Whole, &mut dyn Write) -> Result<(PackSummary, Gathered)>,
-) -> Result<Done<PackAnswer>> {
-    check_one(asked.output, wholes.len())?;
-    job.start_phase(asked.operation, "bytes", wholes.iter().map(Whole::bytes).sum());
-    let (mut answer, mut all) = (PackAnswer::default(), Gathered::default());
-    for whole in wholes {
-        let mut write = |out: &mut dyn Write| -> Result<()> {
-            let (done, gathered) = work(whole, out)?;
-            answer.add(done);
-            all.add(gathered);
-            Ok(())
-        };
-        if asked.output == Some(Path::new("-")) {
-            write(&mut io::stdout().lock())?;
-            continue;
-        }
-        let own = || called(whole.file.as_deref().unwrap_or(&whole.dataset));
-        let path = asked.output.map_or_else(own, |output| Ok(output.to_path_buf()))?;
-        if path.exists() && !force && !NewFile::is_in_place(&path) {
-            return Err(KernelError::Exists { path }.into());
-        }
-        let file = NewFile::create(&path)?;
-        let mut writer = file.writer()?;
-        write(&mut writer)?;
-        drop(writer);
-        file.publish()?;
-        beside.written(&path);
-    }
-    Ok(Done::on_nodes(answer, on, all))
 }
 
 /// Refuses to remove inputs on nodes.
 fn check_remove(operation: &'static str, remove: bool, place: Place) -> Result<()> {
     match place {
         Place::Nodes if remove => {
-            let (option, why) = ("remove", "store rm removes what is there");
+            let (option, why) = ("remove", "use store rm to remove datasets of nodes");
             Err(Error::UnsupportedOption { operation, option, place, why })
         }
         _ => Ok(()),
@@ -242,17 +186,7 @@ impl Operation for Decompress {
                 decompress_file(job, input, to)
             }),
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
-                let called = |name: &str| match Format::of_path(Path::new(name)) {
-                    Some(_) => Ok(PathBuf::from(name).with_extension("")),
-                    None => Err(KernelError::UnknownEnding { path: name.into() }.into()),
-                };
-                each_whole(asked, &on, (&wholes, self.force), (job, beside), called, |whole, out| {
-                    read_whole(&on, job, whole, 0..whole.bytes(), |bytes| {
-                        Ok(decompress(job, &whole.title, bytes, out)?)
-                    })
-                })
-            }
+            Sources::Nodes(on, wholes) => nodes::decompress(self, asked, (&on, &wholes), job, beside),
         }
     }
 }

@@ -11,16 +11,18 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use inshore_kernel::{Event, Next, Source};
 use inshore_kernels::{
     self as kernels, Candidate, Matching, PatternOptions, Search as Kernel, SearchItem, SearchSummary,
     SearchTable, SearchTableOptions, TextOptions, WalkOptions, dataset_name, matcher_across_lines,
     stored_sources, table_inputs, walk,
 };
-use inshore_neardata::{Event, Next, Source};
 use inshore_store::Execution;
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
+#[cfg(feature = "nodes")]
+use crate::on_nodes::{search_on_nodes, search_table_on_nodes};
 use crate::{
     error::{Error, Result},
     matches::{Matches, Text},
@@ -58,7 +60,7 @@ pub struct Search {
 }
 
 /// A file that a walk found, or an error for a path.
-type Walked = std::result::Result<Candidate, inshore_neardata::Error>;
+type Walked = std::result::Result<Candidate, inshore_kernel::Error>;
 
 type Failed<'a> = Option<&'a (dyn Fn(&Error) + Sync)>;
 
@@ -225,7 +227,7 @@ impl Search {
                     wholes.first().map(|whole| &whole.dataset) != wholes.last().map(|whole| &whole.dataset);
                 matches.begin_on_nodes(is_of_several);
                 let each = |file: &Candidate, event: Event<'_, Kernel>| take(matches, file, event);
-                let gathered = kernel.run_on_nodes(&on.nodes, job, wholes, &on.options, each)?;
+                let gathered = search_on_nodes(&kernel, &on.nodes, job, wholes, &on.options, each)?;
                 Ok(Done::on_nodes(summary, on, gathered))
             }
         }
@@ -274,9 +276,10 @@ impl Search {
                 table.run(job, files, each).map(Done::here)
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => table
-                .run_on_nodes(&on.nodes, job, wholes, &on.options, each)
-                .map(|(summary, gathered)| Done::on_nodes(summary, on, gathered)),
+            Sources::Nodes(on, wholes) => {
+                search_table_on_nodes(&table, &on.nodes, job, wholes, &on.options, each)
+                    .map(|(summary, gathered)| Done::on_nodes(summary, on, gathered))
+            }
         };
         let done = searched.map_err(|error| refused.unwrap_or_else(|| error.into()))?;
         if let Some(rows) = rows {
@@ -313,8 +316,8 @@ impl Operation for Search {
             let is_narrowed =
                 !(globs.is_empty() && types.is_empty() && types_not.is_empty()) || max_depth.is_some();
             match () {
-                () if self.unpack => return refuse("unpack", "datasets are searched as they are"),
-                () if is_narrowed => return refuse("walk", "datasets are named, and there are no folders"),
+                () if self.unpack => return refuse("unpack", "datasets are searched without decompression"),
+                () if is_narrowed => return refuse("walk", "datasets are given by name, without folders"),
                 () if inputs.is_empty() => return Err(Error::NoInput { operation: Self::NAME }),
                 () => {}
             }
@@ -336,7 +339,7 @@ impl Operation for Search {
         let Beside { failed, rows, matches, .. } = beside;
         if asked.target.place() == Place::Nodes && self.matching(job)?.is_some() {
             let (operation, place) = (Self::NAME, Place::Nodes);
-            let why = "a match across lines is not looked for in pieces of files";
+            let why = "matches across lines are not searched in pieces of files";
             return Err(Error::UnsupportedOption { operation, option: "multiline", place, why });
         }
         match matches {

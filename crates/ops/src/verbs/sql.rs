@@ -82,8 +82,8 @@ impl NodesOfQuery {
     }
 }
 
-/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again and the output is
-/// written anew, provided that the output is a file or a receiver that can begin anew.
+/// Runs a query. If a row contradicts the inferred columns of a table, the query runs again and the output is written
+/// again, if the output is a file or a receiver that can restart.
 pub(crate) fn run(
     job: &Job,
     text: &str,
@@ -119,8 +119,8 @@ pub(crate) fn run(
     Ok(query.report())
 }
 
-/// Takes the rows of a query; if a row contradicts the inferred columns, once more with columns that are
-/// inferred from all rows.
+/// Passes on the rows of a query; if a row contradicts the inferred columns, runs the query again with columns that
+/// are inferred from all rows.
 fn exactly(
     query: &mut Query,
     can_begin_anew: bool,

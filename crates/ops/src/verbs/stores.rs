@@ -9,7 +9,7 @@ use std::{
 };
 
 #[cfg(feature = "nodes")]
-use inshore_neardata::nodes::{LoadOptions, Whole};
+use inshore_nodes::{LoadOptions, Whole};
 use inshore_store::{
     BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Error as StoreError, Execution, FileReader,
     FileSource, FileWriter, Job, Redundancy, Store, file_bytes, format_bytes,
@@ -106,16 +106,20 @@ impl Operation for PutDataset {
         only(Self::NAME, inputs)?;
         let refused = match place {
             Place::Local if self.piece_bytes.is_some() => {
-                Some(("piece_bytes", "a dataset here has no pieces"))
+                Some(("piece_bytes", "datasets of a local store have no pieces"))
             }
             Place::Local if self.record_bytes.is_some() => {
-                Some(("record_bytes", "a dataset here has no pieces"))
+                Some(("record_bytes", "datasets of a local store have no pieces"))
             }
             Place::Local if self.copies.is_some_and(|copies| !(1..=2).contains(&copies)) => {
-                Some(("copies", "1..=2 on the devices of one store; more goes with nodes"))
+                Some(("copies", "expected 1 or 2 on the devices of one store; more copies need nodes"))
             }
-            Place::Nodes if self.append => Some(("append", "a file is spread once, in copies")),
-            Place::Nodes if self.parity.is_some() => Some(("parity", "a file is spread once, in copies")),
+            Place::Nodes if self.append => {
+                Some(("append", "a dataset on nodes is written once, and kept in copies"))
+            }
+            Place::Nodes if self.parity.is_some() => {
+                Some(("parity", "a dataset on nodes is written once, and kept in copies"))
+            }
             _ => None,
         };
         match refused {
@@ -214,14 +218,14 @@ impl PutDataset {
                     match there.zip(self.block_bytes).filter(|&(there, wanted)| there != wanted as usize) {
                         Some((there, _)) => {
                             let there = format_bytes(there as u64);
-                            let what = format!("in blocks of {there}: they are chosen when it is made");
+                            let what = format!("with blocks of {there}, which cannot change");
                             return Err(Error::MadeOtherwise { name: name.clone(), what });
                         }
                         None => return Ok(builder),
                     }
                 }
                 Ok(_) => {
-                    let what = "and what guards a dataset is chosen when it is made".to_string();
+                    let what = "with another redundancy, which cannot change".to_string();
                     return Err(Error::MadeOtherwise { name: name.clone(), what });
                 }
             }
@@ -256,8 +260,8 @@ impl PutDataset {
             false => None,
         };
         if ends.is_none() && self.record_bytes.is_none() && Input::new(name).extension() == "parquet" {
-            let what = "a table of Parquet is cut between its row groups, which are known from a file that ends with .parquet: \
-                        name one";
+            let what = "a Parquet table is divided between row groups, which are found in a file that ends with .parquet: \
+                        put a file";
             return Err(crate::files::Error::unfit(&called, what).into());
         }
         let habits = LoadOptions::default();

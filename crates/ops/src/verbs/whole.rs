@@ -8,11 +8,9 @@ use std::{
     thread,
 };
 
+use inshore_kernel::{Contents, Error as ReadError, Event, Next};
 use inshore_kernels as kernels;
-use inshore_neardata::{
-    Contents, Error as ReadError, Event, Next,
-    nodes::{Error as NodesError, Gathered, RunOptions, Whole, run_on_nodes},
-};
+use inshore_nodes::{Error as NodesError, Gathered, RunOptions, Whole, run_on_nodes};
 use inshore_store::Context;
 
 use crate::{
@@ -38,9 +36,8 @@ pub(crate) fn read_whole<T>(
     range: Range<u64>,
     read: impl FnOnce(&mut (dyn Read + Send)) -> Result<T>,
 ) -> Result<(T, Gathered)> {
-    let _ahead = job
-        .budget()
-        .reserve((BLOCKS_AHEAD as u64 + 1) * BLOCK_BYTES, "blocks of a file that came from nodes")?;
+    let _ahead =
+        job.budget().reserve((BLOCKS_AHEAD as u64 + 1) * BLOCK_BYTES, "blocks of a file from nodes")?;
     let (wanted, part) = (range.end - range.start, whole.slice(range));
     let options = RunOptions { partial: false, ..on.options.clone() };
     thread::scope(|scope| {
@@ -65,7 +62,7 @@ pub(crate) fn read_whole<T>(
         let gathered = gathered.map_err(of_nodes)?;
         let done = done?;
         if came != wanted {
-            let what = format!("{came} bytes came of {wanted}");
+            let what = format!("received {came} bytes, expected {wanted}");
             return Err(NodesError::Incomplete { name: whole.title.clone(), what }.into());
         }
         Ok((done, gathered))

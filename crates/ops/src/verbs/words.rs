@@ -3,21 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use arrow_array::RecordBatch;
-#[cfg(feature = "nodes")]
-use inshore_kernels::count_words_on_nodes;
 use inshore_kernels::{self as kernels, WordOptions, WordSummary, count_words, text_sources, word_schema};
 use inshore_store::Execution;
 use inshore_tables::{Input, TableWriter};
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "nodes")]
-use crate::operation::helping_on;
 use crate::{
     error::Result,
     operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
     place::Place,
     target::Done,
 };
+#[cfg(feature = "nodes")]
+use crate::{on_nodes::count_words_on_nodes, operation::helping_on};
 
 /// Counts words; see [`count_words`]. Without an output, the answer has only the most frequent words.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -208,7 +208,7 @@ impl Sandbox {
 
 /// Takes results where none can come: the module's process refuses to send them.
 fn nothing(_: &Answer, _: &[u8]) -> io::Result<()> {
-    Err(io::Error::other("it emits during a call that must not emit"))
+    Err(io::Error::other("it called emit in a function that must not emit"))
 }
 
 /// Takes emitted bytes, of any block.
@@ -222,8 +222,8 @@ impl WasmRun {
         self.result
     }
 
-    /// Sends the module a block that begins at `offset` of the source, and hands over the bytes that the module has
-    /// emitted by then, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
+    /// Sends the module a block that begins at `offset` of the source, and passes on the bytes that the module has
+    /// emitted so far, for earlier blocks too, in order. Returns while the module works on the block: two blocks may
     /// be in flight. Costs one copy of the block.
     ///
     /// # Errors
@@ -281,21 +281,19 @@ impl WasmRun {
             let Answer { code, place, .. } = *answer;
             let (block, offset, end) = (place.block, place.offset, place.end);
             if block >= blocks.count {
-                return Err(io::Error::other(
-                    "protocol error: it sends results of a block outside the request",
-                ));
+                return Err(io::Error::other("protocol error: results of a block that was not requested"));
             }
             output(BlockPart { block, offset, end, is_last: code == LAST, bytes })
         })?;
         match done.place.block {
             count if count <= blocks.count => Ok(count),
             _ => self
-                .stop(self.kernel("its process", "protocol error: it reports more blocks than there are"))
+                .stop(self.kernel("its process", "protocol error: more blocks reported than sent"))
                 .map(|()| 0),
         }
     }
 
-    /// Waits until the module is done with all blocks, and hands over the emitted bytes.
+    /// Waits until the module has processed all blocks, and passes on the emitted bytes.
     ///
     /// # Errors
     /// The errors of [`WasmRun::block`].
@@ -340,7 +338,7 @@ impl WasmRun {
         self.give(CallKind::Merge, state)
     }
 
-    /// Has a module with a [state](WasmResult::State) finish, hands over the rest of the result, and ends the module.
+    /// Has a module with a [state](WasmResult::State) finish, passes on the rest of the result, and ends the module.
     ///
     /// # Errors
     /// The errors of [`WasmRun::block`].
@@ -532,9 +530,7 @@ impl WasmRun {
         match self.helper.reply()? {
             Reply::Done(report) => Ok(report),
             Reply::Failed(failure) => Err(failure.into()),
-            Reply::Ready => {
-                Err(self.kernel("its process", "protocol error: it reports twice that it is ready"))
-            }
+            Reply::Ready => Err(self.kernel("its process", "protocol error: ready reported twice")),
         }
     }
 }

@@ -193,7 +193,7 @@ impl Instance {
         let instance = pre.instantiate(&mut store).map_err(failed("start"))?;
         let memory = instance
             .get_memory(&mut store, "memory")
-            .ok_or_else(|| invalid("no memory is exported as 'memory'"))?;
+            .ok_or_else(|| invalid("the module does not export its memory as 'memory'"))?;
         store.data_mut().memory = Some(memory);
         macro_rules! export {
             ($name:literal) => {
@@ -342,7 +342,9 @@ impl Instance {
         let memory = self.memory.data_mut(&mut self.store);
         let room = memory.get_mut(at as usize..).and_then(|rest| rest.get_mut(..asked as usize));
         room.ok_or_else(|| {
-            Stop::Failed(format!("inshore_alloc returned {at} for {asked} bytes, which isn't in its memory"))
+            Stop::Failed(format!(
+                "inshore_alloc returned {at} for {asked} bytes, which is outside its memory"
+            ))
         })?;
         let from = at.next_multiple_of(ALIGN_BYTES);
         let start = self.memory.data_ptr(&self.store).wrapping_add(from as usize);
@@ -374,9 +376,7 @@ impl Host {
         if is_apart || at >= self.own.0 && end <= self.own.1 {
             return Ok(());
         }
-        Err(wasmtime::Error::msg(format!(
-            "{length} bytes at {at} are not in its memory: they are another block's bytes"
-        )))
+        Err(wasmtime::Error::msg(format!("the {length} bytes at {at} belong to another block")))
     }
 }
 

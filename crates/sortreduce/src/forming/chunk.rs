@@ -9,11 +9,13 @@
 //!   free: 5, 6, 8, ...
 //! ```
 //!
-//! A pushed record goes at once to the open block of its bucket: so the first pass of a radix sort costs no pass and no second
-//! copy of the chunk. When the blocks are used up, the chunk is sorted in place, bucket by bucket: a bucket is copied to the
+//! A pushed record goes directly to the open block of its bucket, so the first pass of a radix sort costs no pass and
+//! no second copy of the chunk. When the blocks are used up, the chunk is sorted in place, bucket by bucket: a bucket
+//! is copied to the
 //! [`Sorter`] (which frees its blocks), sorted, reduced, and written back to fewer blocks. A bucket larger than a slab is first
 //! scattered over smaller buckets through the free blocks, so that any distribution of keys is sorted in the memory of the chunk.
-//! If that made the chunk half empty, pushing goes on; otherwise the owner writes the chunk as a run. So few distinct keys never
+//! If that made the chunk half empty, pushing continues; otherwise the owner writes the chunk as a run. So few
+//! distinct keys never
 //! leave memory.
 //!
 //! The obvious alternative, two arrays and a radix pass between them, halves the chunk: twice the runs, and fewer equal keys meet

@@ -14,7 +14,7 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// Keys in the sample from which the distribution is guessed, where no range is known.
+/// Keys in the sample from which the distribution is estimated if no range is known.
 const SAMPLE_KEYS: usize = 256;
 
 /// A chunk, its sorter, and the file of its runs. A formation outlives the sink that uses it, so that many successive sinks share
@@ -32,7 +32,7 @@ pub(crate) struct Formation<O: Operation> {
     map_suits: bool,
     /// Units of the input in the chunk, if runs are kept.
     units: Option<Units>,
-    /// Results since they were last taken.
+    /// The results since the last call that took results.
     pub done: Formed<O::Key>,
 }
 

@@ -43,7 +43,7 @@ impl ChunkSizes {
         ChunkSizes { blocks, block_records, bucket_bits, reserve_blocks }
     }
 
-    /// Returns the bytes of the budget that such a chunk takes.
+    /// Returns the bytes that such a chunk takes from the budget.
     pub fn bytes<K: Key, V: Value>(&self) -> usize {
         let records = self.blocks * self.block_records;
         taken_bytes(records * size_of::<K>())

@@ -5,8 +5,8 @@ use std::{
     ops::{Add, Shr, Sub},
 };
 
-/// An unsigned number that holds every difference of two keys: `u64`, and `u128` for wider keys. So narrow keys pay
-/// nothing for wide ones.
+/// An unsigned number that holds every difference of two keys: `u64`, and `u128` for wider keys. Narrow keys
+/// therefore have no overhead for wide keys.
 pub trait Word:
     Copy
     + Ord

@@ -73,7 +73,8 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         SortedRows { tree, job, shape, operation, stats, level, current, has_current, given, ended }
     }
 
-    /// Fills `out` with the bytes of the next rows, the last of which may be cut: the next call goes on there. Fewer bytes than
+    /// Fills `out` with the bytes of the next rows, the last of which may be cut: the next call continues there.
+    /// Fewer bytes than
     /// the length of `out` mean the end.
     ///
     /// # Errors
@@ -98,7 +99,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
     /// [`SortedRows::fill`].
     ///
     /// # Errors
-    /// As [`SortedRows::fill`].
+    /// The errors are those of [`SortedRows::fill`].
     pub fn append(&mut self, out: &mut Vec<u8>, bytes: usize) -> Result<()> {
         self.job.check_cancelled()?;
         while out.len() < bytes && self.has_row()? {
@@ -167,7 +168,7 @@ pub(crate) struct Tree<S> {
     shape: S,
     descending: bool,
     cursors: Vec<Cursor<S>>,
-    /// Eight bytes of each leaf's key; the largest word where the leaf has ended.
+    /// Eight bytes of each leaf's key; the largest word if the leaf has ended.
     words: Vec<u64>,
     ended: Vec<bool>,
     /// Length of the common prefix of all keys.

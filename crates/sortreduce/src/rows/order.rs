@@ -11,7 +11,7 @@
 use super::shape::RowShape;
 use crate::words;
 
-/// Groups of so many rows are sorted by comparing rows.
+/// Groups of up to this number of rows are sorted by comparing rows.
 const GROUP_ROWS_SMALL: usize = 12;
 
 /// Rows in memory: bytes, the start of each row, and the end of the last.
@@ -91,7 +91,7 @@ pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u6
             break;
         }
         let key = rows.key(number);
-        // Usually all of the prefix so far is common, or nothing.
+        // Usually rows have the whole prefix so far in common, or no byte of it.
         if key.len() < common || key[..common] != first[..common] {
             common = common_len(key, &first[..common]);
         }

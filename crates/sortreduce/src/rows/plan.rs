@@ -36,13 +36,14 @@ impl Default for RowConfig {
     }
 }
 
-/// Returns the smallest [`RowConfig::memory_bytes`] that works with so many threads, for rows of up to 16 KiB.
+/// Returns the smallest [`RowConfig::memory_bytes`] for this number of threads, with rows of up to 16 KiB.
 pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
     (arenas(threads.max(1)) * ARENA_BYTES_MIN) as u64
 }
 
-/// Returns the smallest [`RowConfig::memory_bytes`] with which so many threads sort `input_bytes` bytes of rows without
-/// combining. Checksums of all runs are kept in memory, which limits the input under a small budget: to 250 times the budget or
+/// Returns the smallest [`RowConfig::memory_bytes`] with which this number of threads sorts `input_bytes` bytes of
+/// rows without combining. Checksums of all runs are kept in memory, which limits the input under a small budget: to
+/// 250 times the budget or
 /// more.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
@@ -59,8 +60,8 @@ const ARENA_BYTES_MAX: usize = 256 << 20;
 const INDEX_BYTES: usize = 12;
 /// Larger requests have no effect.
 const IO_BYTES_MAX: usize = 1 << 20;
-/// Largest check block of runs: the first runs have small ones, so that many runs are merged at once, and later runs have these,
-/// once half of the room for checksums is taken.
+/// Largest check block of runs: the first runs have small blocks, so that many runs can be merged together, and later
+/// runs have blocks of this size, once half of the memory for checksums is used.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the checksum of a block.
 const SUM_BYTES: usize = 4;
@@ -102,7 +103,8 @@ impl Shares {
         (self.sums_bytes / SUM_BYTES / 2) as u64
     }
 
-    /// Returns the bytes of runs for which there is room, for any rows: the last block of a run may have one row only, and rows
+    /// Returns the bytes of runs for which the memory suffices, with any rows: the last block of a run may have one
+    /// row only, and rows
     /// of eight bytes leave the least of an arena to rows.
     fn run_bytes_max(&self) -> u64 {
         let arena_bytes = (self.arena_taken_bytes.min(ARENA_BYTES_MAX) * 8 / (8 + INDEX_BYTES)) as u64;
@@ -180,7 +182,7 @@ impl RowPlan {
         self.shares.blocks_max()
     }
 
-    /// Returns the check block of the next run, after runs with so many blocks.
+    /// Returns the size of check blocks of the next run, after runs with this number of blocks.
     pub fn run_block_bytes(&self, blocks: u64) -> usize {
         if blocks < self.blocks_max() / 2 { self.shares.block_bytes } else { BLOCK_BYTES_MAX }
     }
@@ -196,7 +198,7 @@ impl RowPlan {
         (self.read_bytes() / (2 * block_bytes + row_bytes)).max(2)
     }
 
-    /// Returns the number of runs that could be merged at once through buffers that suit a drive.
+    /// Returns the number of runs that could be merged together with buffers of a good size for a drive.
     pub fn fan_in_large(&self, row_bytes: usize) -> usize {
         self.read_bytes() / (2 * READ_BYTES_GOOD + row_bytes)
     }

@@ -229,7 +229,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// memory is short.
     ///
     /// # Errors
-    /// As [`RowSort::finish`].
+    /// The errors are those of [`RowSort::finish`].
     pub fn finish_in_parts(mut self, parts: usize) -> Result<Vec<SortedPart<S, O>>> {
         let parts = if O::COMBINES { 1 } else { parts.max(1) };
         let cut = self.flush()?;
@@ -443,7 +443,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
     /// Takes `bytes`, which may begin and end inside a row.
     ///
     /// # Errors
-    /// As [`RowSort::write`].
+    /// The errors are those of [`RowSort::write`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sort.write(bytes)
     }

@@ -201,7 +201,7 @@ mod tests {
         assert!(Covered::of(vec![span(0, 5, false), span(6, 9, true)]).is_none());
         assert!(Covered::of(vec![span(0, 5, true), span(5, 9, true)]).is_none());
         assert!(Covered::of(vec![span(5, 9, true)]).is_none());
-        // An empty unit that ended is whole.
+        // An empty unit counts as complete once it has ended.
         assert!(Covered::of(vec![span(0, 0, true)]).unwrap().is_whole(3));
     }
 }

@@ -9,8 +9,8 @@
 //! `CheckedFile` of the store), so that no record straddles two units. The start and the number of records of each run are kept
 //! in memory. Several runs share a file because a file takes whole extents of 2 MiB and two write buffers, and a budget of 64 MiB
 //! makes thousands of runs of a terabyte. The first key of each block is kept in memory too, beside the block's checksum, so that
-//! a run can be read from any key on. A run that is kept for a resumed job has a file of its own, with its first keys after the
-//! blocks.
+//! a run can be read from any key on. A run that is kept for a resumed job has its own file, with its first keys
+//! after the blocks.
 
 pub(crate) mod block;
 pub(crate) mod keep;
@@ -35,7 +35,7 @@ use crate::{
 /// Runs per file: more would hold back scratch space while runs are merged in several passes.
 const RUNS_PER_FILE: usize = 256;
 
-/// Bytes of first keys that are reserved at once.
+/// Bytes of first keys per reservation.
 const KEYS_STEP_BYTES: usize = 4096;
 
 /// Returns the bytes of memory per block of a run on flash: a checksum and its first key.
@@ -79,7 +79,7 @@ impl<K: Key> FirstKeys<K> {
 }
 
 impl<K: Key> Run<K> {
-    /// Opens a kept run of so many blocks and records in `file`. `None` if the file is no such run.
+    /// Opens a kept run with these numbers of blocks and records in `file`. `None` if the file is not such a run.
     ///
     /// # Errors
     /// I/O and damage; no memory for the first keys of its blocks.

@@ -1,4 +1,4 @@
-//! Merges runs that are too many to be merged at once: groups in parallel, a thread for each.
+//! Merges runs that are too many for one merge: groups of runs in parallel, with one thread for each.
 
 use std::{
     collections::VecDeque,
@@ -17,7 +17,7 @@ use crate::{
 /// Smallest fan-in of parallel groups, or the runs would go through too many merges.
 const FAN_IN_MIN: usize = 16;
 
-/// Runs that are few enough to be merged at once.
+/// Runs that are few enough for one merge.
 pub(crate) struct Merged<K> {
     pub runs: Vec<Run<K>>,
     /// Largest number of merges that a record went through.
@@ -38,7 +38,7 @@ struct Round<'a, O> {
     has_failed: AtomicBool,
 }
 
-/// Merges groups of runs until one merge is left. A group's runs are removed as soon as they are merged.
+/// Merges groups of runs until one merge remains. A group's runs are removed as soon as they are merged.
 ///
 /// # Errors
 /// Errors of reading and writing runs.

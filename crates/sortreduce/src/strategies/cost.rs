@@ -320,7 +320,7 @@ impl<'a> Model<'a> {
         let push = Phase { written: bytes, cpu_ns, ..Phase::default() };
         let read =
             Phase { read: bytes, read_bytes: MERGE_READ_BYTES, cpu_ns: left * merge_ns, ..Phase::default() };
-        // Runs beyond the fan-in are written and read once more.
+        // Runs beyond the fan-in are written and read again.
         let runs = each / pushed * self.threads;
         let fan_in = (memory_bytes as f64 * 0.7 / (2.0 * 64.0 * 1024.0)).max(16.0);
         let again = if runs > fan_in { ((runs - fan_in) / runs).min(1.0) } else { 0.0 };
@@ -335,7 +335,7 @@ impl<'a> Model<'a> {
 
     fn hash_first(&self) -> Option<[Phase; 2]> {
         let (slots, fronts) = front::plan(self.config, self.layout)?;
-        // An array then has room for all keys in the cache too, without hashing.
+        // An array of all keys then fits the cache too, without hashing.
         if self.config.key_range.is_some_and(|range| range <= slots as u64) && self.dense().is_some() {
             return None;
         }

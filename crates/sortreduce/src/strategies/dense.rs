@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A sink puts each update into the bin of the key's shard. A full bin is applied under the shard's lock: all its updates hit the
-//! same half megabyte. Applying each update at once would miss the cache (and, with several sinks, need an atomic operation,
+//! same half megabyte. Applying each update immediately would miss the cache (and, with several sinks, need an atomic
+//! operation,
 //! which structs and floats do not have). Array and bins are mapped but not touched before they are used, so few updates of a
 //! wide range touch few pages.
 
@@ -188,7 +189,8 @@ impl<O: Operation> DensePart<O> {
         DensePart { shards: shards.collect(), first: 0, plan: dense.plan, scan_bytes, of: PhantomData }
     }
 
-    /// Returns the records that each of so many readers returns at once; none if there is no memory for so many readers.
+    /// Returns the number of records that each of `readers` readers returns per call; 0 if the memory does not
+    /// suffice for this number of readers.
     pub fn scan_records(&self, readers: usize) -> usize {
         let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
         let fits = |&records: &usize| {

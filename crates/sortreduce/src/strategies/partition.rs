@@ -38,7 +38,7 @@ use crate::{
     strategies::partplan::{BLOCK_NUMBER_BYTES, PartitionPlan},
 };
 
-/// Blocks for whose numbers memory is reserved at once.
+/// The number of blocks per reservation of memory for block numbers.
 const STEP_BLOCKS: usize = 512;
 
 /// The bins of one sink. A partitioner outlives the sink that uses it, so that many successive sinks share one.

@@ -17,7 +17,7 @@ const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_AHEAD_BYTES: usize = 2 << 20;
 /// Records in a block that is returned.
 const SCAN_RECORDS: usize = 16 << 10;
-/// Records that are unpacked at once.
+/// The number of records per unpacking step.
 pub(crate) const UNPACKED_RECORDS: usize = 4 << 10;
 
 /// Bytes of memory per block of a bin, beside its checksums: the number of its bin, and its own in order.

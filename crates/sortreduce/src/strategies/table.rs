@@ -13,9 +13,9 @@ const GROUP_RECORDS: usize = 256;
 /// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value. `combine` gets the place
 /// too.
 ///
-/// If keys are spread, a taken place is as unpredictable as a coin toss, and a wrong guess costs more than all the rest. So a
-/// group of records goes through two loops without a branch on it: the first one fills empty places and lists the other records
-/// (and waits for many cache misses at once), the second one combines those.
+/// If keys are spread, the branch on an occupied slot is unpredictable, and a misprediction costs more than all other
+/// work. A group of records therefore goes through two loops without that branch: the first loop fills empty slots
+/// and lists the other records (with many cache misses in flight), and the second loop combines the listed records.
 pub(crate) fn accumulate<K: Key, V: Value>(
     min: K::Word,
     keys: &[K],

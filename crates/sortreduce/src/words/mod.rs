@@ -5,8 +5,9 @@
 //!   time.
 //!
 //! [`quick`] splits words at pivots, whole vectors at a time, until 64 (AVX2) or 128 (AVX-512) are left, and [`network`] sorts
-//! those in registers. After bad pivots the standard library's sort takes over, which bounds the time to O(n log n); frequent
-//! words are taken out at once, so few distinct words are sorted in few steps. The methods are those of Bramas, "A Novel Hybrid
+//! those in registers. After bad pivots the standard library's sort takes over, which bounds the time to O(n log n);
+//! frequent words are removed in one step, so that few distinct words are sorted in few steps. The methods are those
+//! of Bramas, "A Novel Hybrid
 //! Quicksort Algorithm Vectorized using AVX-512" (2017), and of Blacher et al., "Vectorized and performance-portable Quicksort"
 //! (2022).
 //!

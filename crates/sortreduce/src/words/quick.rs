@@ -2,7 +2,7 @@
 //!
 //! A partition step reads groups of vectors from the end with less free space before it, splits each vector into the words up to
 //! the pivot and those above, and writes the whole vector to both ends: the words that belong to the other end fall on words that
-//! were read already. So there is no branch on a comparison, and no word is written by itself.
+//! were read already. There is no branch on a comparison, and all writes are whole vectors.
 
 use std::{hint::select_unpredictable, mem::MaybeUninit};
 
@@ -143,7 +143,7 @@ unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word
     }
 }
 
-/// Partitions as [`partition`] does, by groups of so many vectors.
+/// Partitions as [`partition`] does, by groups of `GROUP` vectors.
 ///
 /// # Safety
 /// As for [`partition`].
@@ -207,7 +207,7 @@ struct Ends<W> {
 
 impl<W: Word> Ends<W> {
     /// # Safety
-    /// There is room for `2 * LANES` words.
+    /// `2 * LANES` words can be written.
     #[inline(always)]
     unsafe fn put<V: Vector<Word = W>>(&mut self, vector: V, limit: V) {
         let above = vector.flip().above(limit);
@@ -222,7 +222,7 @@ impl<W: Word> Ends<W> {
     }
 
     /// # Safety
-    /// There is room for a word.
+    /// A word can be written.
     #[inline(always)]
     unsafe fn put_word(&mut self, word: W, pivot: W) {
         // SAFETY: promised by the caller.

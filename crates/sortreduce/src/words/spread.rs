@@ -17,15 +17,16 @@ use super::{Instructions, sort_parts};
 /// Words per range on average, so that few ranges need the next larger network. (16, 32 and 64 were slower in a version that cut
 /// ranges at the highest bits only.)
 const RANGE_WORDS: usize = 24;
-/// A range with one in so many words shows that words are not spread: then the scatter is not worth its cost.
+/// If one range has more than one in this number of words, words are not spread, and the scatter would be slower.
 const CROWDED_PART: usize = 8;
 
-/// Returns the number of counters that [`sort_spread`] uses for so many words.
+/// Returns the number of counters that [`sort_spread`] uses for this number of words.
 pub(crate) const fn ranges(words: usize) -> usize {
     words.div_ceil(RANGE_WORDS)
 }
 
-/// Sorts `words`, none below `min` or above `max`, into `sorted`, of the same length. `ends` are [`ranges`] counters.
+/// Sorts `words` into `sorted`, a slice of the same length; all words must lie between `min` and `max`. `ends` are
+/// [`ranges`] counters.
 pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], min: u64, max: u64) {
     let ends = &mut ends[..ranges(words.len())];
     let map = WordRanges::over(min, max, ends.len());

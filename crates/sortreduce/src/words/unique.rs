@@ -6,7 +6,8 @@
 
 use super::{Instructions, vector::Vector};
 
-/// Writes each distinct one of the sorted `words` once to `out`, in order, and returns their number. `out` has room for all.
+/// Writes each distinct one of the sorted `words` once to `out`, in order, and returns their number. `out` must be as
+/// long as `words`.
 ///
 /// # Panics
 /// If there are no words, or `out` is shorter; if the processor does not have the instructions.

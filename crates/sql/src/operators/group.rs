@@ -10,9 +10,9 @@
 //!            sort-reduce of records ──────────────────────────────────────────► results
 //! ```
 //!
-//! DataFusion keeps groups and their states in memory (any aggregate function works). When a table is full, each state
-//! goes to the sort as a row and meets the other states of its key there, in order. Where a full table has shortened
-//! its input little, another table would gain nothing, and later rows go to the sort directly.
+//! DataFusion keeps groups and their states in memory (any aggregate function works). When a table is full, its
+//! states go to the sort as rows, and states with equal keys are merged in sorted order. If a full table has combined
+//! few rows, another table would not help, and later rows go to the sort directly.
 
 use std::sync::Arc;
 
@@ -53,9 +53,9 @@ use crate::{BATCH_ROWS, Error, memory::Claim};
 
 /// A table of this many bytes fits a processor cache.
 const CACHED_BYTES: u64 = 8 << 20;
-/// The share of distinct keys in a full table from which the next rows go to the sort directly.
+/// The share of distinct keys among the rows of a full table above which later rows go to the sort directly.
 const HARDLY_SHORTER: f64 = 0.7;
-/// The same share for records of numbers, which are sorted and combined faster than a table finds them.
+/// The same share for records of numbers, which sort-reduce combines faster than a hash table.
 const HARDLY_SHORTER_NUMBERS: f64 = 0.05;
 
 /// The plan node that groups rows; see the module.
@@ -86,7 +86,7 @@ struct GroupPlan {
 }
 
 impl Group {
-    /// Makes the node that replaces an aggregate of DataFusion; `None` where the aggregate stays.
+    /// Creates the node that replaces an aggregate of DataFusion; `None` if DataFusion's aggregate is kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Group>> {
         let Some(aggregate) = node.downcast_ref::<AggregateExec>() else { return Ok(None) };
         let is_limited = aggregate.limit_options().is_some_and(|limit| limit.limit() <= FEW_ROWS);
@@ -148,7 +148,7 @@ impl GroupPlan {
             state_columns.push(state.len());
             fields.extend(state);
         }
-        // Encoded rows have nulls in every column, regardless of the field's own statement.
+        // Decoded rows may have nulls in every column, even if the field is declared as not nullable.
         let fields: Vec<Field> = fields
             .iter()
             .enumerate()
@@ -200,7 +200,7 @@ impl GroupPlan {
         self.group_schema.fields().len()
     }
 
-    /// Evaluates the functions for groups whose states were added, and puts the results behind the keys.
+    /// Evaluates the functions for groups whose states were added, and appends the results to the key columns.
     fn results(
         &self,
         mut columns: Vec<ArrayRef>,
@@ -365,7 +365,7 @@ impl StateSort {
 struct NullGroup(Option<Vec<Box<dyn GroupsAccumulator>>>);
 
 impl NullGroup {
-    /// Takes the states without a key, and returns the others.
+    /// Stores the states of the group with the null key in `self`, and returns the other groups.
     fn take(&mut self, plan: &GroupPlan, states: &RecordBatch) -> Result<RecordBatch> {
         let key = states.column(0);
         if key.null_count() == 0 {
@@ -446,8 +446,7 @@ impl PartitionGrouping {
         table.add(&plan, &rows)?;
         let bytes = table.bytes() as u64;
         let is_hardly_shorter = table.is_hardly_shorter(&plan);
-        // Sorting is faster than a table that no cache holds, where keys are numbers and the table shortens them
-        // little.
+        // If keys are numbers and few rows share a key, sorting is faster than a hash table larger than the cache.
         let limit = if plan.numbers.is_some() && is_hardly_shorter { limit.min(CACHED_BYTES) } else { limit };
         if bytes <= limit {
             return Ok(());

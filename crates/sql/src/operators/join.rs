@@ -74,13 +74,13 @@ impl SortOrders {
 }
 
 impl Join {
-    /// Makes the node that replaces a hash join of DataFusion; `None` where the hash join stays.
+    /// Creates the node that replaces a hash join of DataFusion; `None` if DataFusion's hash join is kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Join>> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();
         let (left, right) = (partitions(join.left()), partitions(join.right()));
-        // A left side that serves all partitions of the right one is small, and NOT IN looks at nulls of both sides at
-        // once.
+        // A left side that is shared by all partitions of the right side is small, and NOT IN needs the nulls of both
+        // whole sides.
         if left != right
             || (*join.partition_mode() != PartitionMode::Partitioned && left != 1)
             || join.null_aware
@@ -289,7 +289,7 @@ fn with_runtime(context: &TaskContext, runtime: Arc<RuntimeEnv>) -> TaskContext 
     )
 }
 
-/// Passes rows on, and gives back `held` after the last one.
+/// Passes rows on, and releases `held` after the last row.
 fn keeping(
     schema: SchemaRef,
     rows: SendableRecordBatchStream,

@@ -1,7 +1,7 @@
-//! Operators that continue in sort-reduce where memory ends, and the optimizer rule that puts them into a plan.
+//! Operators that spill to sort-reduce when memory is used up, and the optimizer rule that puts them into a plan.
 //!
 //! - [`ReplaceOperators`]: the optimizer rule that exchanges operators of DataFusion for ours.
-//! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any memory. Each stands for an operator of
+//! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any memory. Each replaces an operator of
 //!   DataFusion, and keeps that operator as `original`.
 //! - [`Shared`]: the job, the memory and the limits that all operators of a query share; [`Ran`]: the counters of one
 //!   operator.

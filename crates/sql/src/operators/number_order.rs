@@ -36,7 +36,7 @@ pub(crate) struct NumberOrdering {
     pub left: usize,
 }
 
-/// The sorted rows and the part of the budget that they lie in; `None` without rows.
+/// The sorted rows and their part of the budget; `None` without rows.
 type SortedPart = Option<(SortedNumbers, Budget)>;
 
 /// The sort that all readers push into, begun with the first row.
@@ -55,7 +55,7 @@ struct BegunSort {
     part: Budget,
 }
 
-/// Returns whether a sort of numbers pays.
+/// Returns whether a sort of numbers is faster than a sort of rows.
 pub(crate) fn are_many(numbers: &NumberRows, shared: &Shared) -> bool {
     shared.limits.table_bytes.is_some() || numbers.rows.is_some_and(|rows| rows >= MANY_ROWS)
 }

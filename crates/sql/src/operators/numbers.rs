@@ -38,14 +38,14 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Describes an aggregate by its key type and the types of all functions' states, in order. `None` means that a key
-    /// or a state is no number.
+    /// Describes an aggregate by its key type and the types of all functions' states, in order. `None` means that a
+    /// key or a state is not a number.
     pub fn of(aggregate: &AggregateExec, key: &[DataType], states: &[DataType]) -> Result<Option<Numbers>> {
         let [key] = key else { return Ok(None) };
         let Some(folds) = aggregate.aggr_expr().iter().map(folds).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
-        // Without the first stage no bounds are known.
+        // Bounds are known only with the first stage.
         let first = first_stage(aggregate);
         let mut described = Vec::new();
         let mut kinds = states.iter();
@@ -84,7 +84,7 @@ pub(crate) struct NumberRows {
 }
 
 impl NumberRows {
-    /// Describes rows with these sort keys; `None` where a column is no number, or the columns together are too wide.
+    /// Describes rows with these sort keys; `None` if a column is not a number, or the columns together are too wide.
     pub fn of(input: &Arc<dyn ExecutionPlan>, keys: &[(usize, SortOptions)]) -> Result<Option<NumberRows>> {
         let schema = input.schema();
         let others = (0..schema.fields().len()).filter(|place| keys.iter().all(|(key, _)| key != place));
@@ -143,7 +143,7 @@ fn folds(function: &Arc<AggregateFunctionExpr>) -> Option<&'static [(Fold, bool)
     }
 }
 
-/// Returns the stage that sees the rows: with two stages, the second gets its input through an exchange.
+/// Returns the stage that reads the input rows: of two stages, the second reads states through an exchange.
 fn first_stage(aggregate: &AggregateExec) -> Option<&AggregateExec> {
     if aggregate.mode().input_mode() == AggregateInputMode::Raw {
         return Some(aggregate);

@@ -65,6 +65,6 @@ impl ExecutionPlan for Once {
 
     fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let stream = self.stream.lock().expect("no panic under this lock").take();
-        stream.ok_or_else(|| DataFusionError::Internal("a stream was read twice".to_string()))
+        stream.ok_or_else(|| DataFusionError::Internal("internal error: a stream was read twice".to_string()))
     }
 }

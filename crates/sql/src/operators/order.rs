@@ -29,7 +29,7 @@ pub(crate) struct Order {
     claim: Arc<Claim>,
     counters: Arc<Counters>,
     keys: Arc<SortKeys>,
-    /// The description of rows that are numbers, and many.
+    /// The description of the rows, if they consist of numbers and are many.
     numbers: Option<Arc<NumberRows>>,
     fetch: Option<usize>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Order {
 stands_for_original!(Order, "SortReduceOrder");
 
 impl Order {
-    /// Makes the node that replaces a sort or a merge of sorts; `None` where the node stays.
+    /// Creates the node that replaces a sort or a merge of sorts; `None` if DataFusion's node is kept.
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Order>> {
         if let Some(merge) = node.downcast_ref::<SortPreservingMergeExec>() {
             return Order::gathering(merge, shared);
@@ -68,7 +68,7 @@ impl Order {
         }))
     }
 
-    /// Makes one sort over the rows of all partitions, where the partitions' sorts of numbers would be merged.
+    /// Creates one sort over the rows of all partitions, instead of one sort of numbers per partition and a merge.
     fn gathering(merge: &SortPreservingMergeExec, shared: &Shared) -> Result<Option<Order>> {
         let order = merge.input().downcast_ref::<Order>().filter(|order| order.numbers.is_some());
         let Some((order, sort)) =
@@ -78,7 +78,7 @@ impl Order {
         };
         let all = Arc::new(CoalescePartitionsExec::new(sort.input().clone()));
         let fetch = merge.fetch().into_iter().chain(sort.fetch()).min();
-        // The merge alone sorts by expressions that are constant in each partition.
+        // Only the merge sorts by expressions that are constant in each partition.
         let sort: Arc<dyn ExecutionPlan> =
             Arc::new(SortExec::new(merge.expr().clone(), all).with_fetch(fetch));
         let ours = Order::of(&sort, shared)?;
@@ -89,7 +89,7 @@ impl Order {
         Ok(ours)
     }
 
-    /// Sorts numbers of all partitions that an exchange would bring together.
+    /// Sorts numbers of all partitions, which an exchange would otherwise combine.
     fn run_numbers(
         &self,
         numbers: &Arc<NumberRows>,

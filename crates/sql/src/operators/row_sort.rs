@@ -1,4 +1,4 @@
-//! A sort of the rows of one partition, by sort-reduce of rows; group, order and join sort with it.
+//! A sort of the rows of one partition by sort-reduce; group, order and join use this sort.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use inshore_tables::RowCodec;
 use super::shared::{Limits, Shared};
 use crate::{BATCH_ROWS, Error};
 
-/// Up to this many first rows or groups, DataFusion's own operator is kept.
+/// Limits up to this number of rows or groups keep DataFusion's operator.
 pub(crate) const FEW_ROWS: usize = 20_000;
 /// The number of bytes of sorted rows that are decoded into columns at once.
 pub(crate) const BLOCK_BYTES: usize = 512 << 10;
@@ -39,7 +39,7 @@ pub(crate) fn is_sortable(schema: &Schema) -> bool {
 /// The sort keys of rows.
 #[derive(Debug)]
 pub(crate) struct SortKeys {
-    /// The columns of the rows, then the columns that are computed for the order alone.
+    /// The columns of the rows, then the columns that are computed only for the order.
     schema: SchemaRef,
     /// The number of columns of the rows.
     columns: usize,
@@ -50,7 +50,7 @@ pub(crate) struct SortKeys {
 impl SortKeys {
     pub fn new(rows: &SchemaRef, order: &LexOrdering) -> Result<SortKeys> {
         let columns = rows.fields().len();
-        // Encoded rows have nulls in every column, regardless of the field's own statement.
+        // Decoded rows may have nulls in every column, even if the field is declared as not nullable.
         let field = |(index, field): (usize, &Arc<Field>)| {
             Field::new(format!("{index}"), field.data_type().clone(), true)
         };
@@ -86,8 +86,8 @@ impl SortKeys {
     }
 }
 
-/// Sorts the rows of `input` and returns the first `fetch`. `take_memory` gives a part of the budget when the first rows
-/// come, and `on_sorted` gets the sorted rows with the number of rows that came in.
+/// Sorts the rows of `input` and returns the first `fetch`. `take_memory` is called at the first rows and returns a
+/// part of the budget; `on_sorted` gets the sorted rows and the number of input rows.
 pub(crate) fn sorted(
     shared: &Shared,
     input: SendableRecordBatchStream,

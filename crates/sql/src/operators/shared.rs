@@ -1,4 +1,4 @@
-//! The state that all operators of a query share, and the counters that they write down.
+//! The state that all operators of a query share, and the counters of each operator.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -19,7 +19,7 @@ pub struct Ran {
     /// The ways in which partitions ran, each once: "in memory", "sort-reduce", "sort-reduce of numbers", "hash join",
     /// "sort-merge join".
     pub ways: Vec<&'static str>,
-    /// Rows that came in; for a join the rows of both sides, as far as they were read.
+    /// Input rows; for a join the rows that were read of both sides.
     pub rows_in: u64,
     /// Rows that went through a sort.
     pub rows_sorted: u64,
@@ -111,7 +111,7 @@ impl Shared {
         self.all.lock().expect("no panic under this lock").retain(|other| !Arc::ptr_eq(other, counters));
     }
 
-    /// Returns the counters of every planned operator, in the order of the plan from below.
+    /// Returns the counters of every planned operator, in plan order from the scans upwards.
     pub fn ran(&self) -> Vec<Ran> {
         let all = self.all.lock().expect("no panic under this lock");
         all.iter().map(|counters| counters.ran()).collect()

@@ -1,6 +1,6 @@
 //! The part of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that our operators have in common.
 
-/// Implements a plan node that stands for one of DataFusion's: every method except running is passed on to that node.
+/// Implements a plan node that replaces a node of DataFusion: every method except `execute` is passed on to that node.
 macro_rules! stands_for_original {
     ($node:ident, $name:literal) => {
         impl datafusion::physical_plan::DisplayAs for $node {
@@ -63,7 +63,7 @@ macro_rules! stands_for_original {
                     children,
                 )?;
                 let Some(mut ours) = $node::of(&original, &self.shared)? else { return Ok(original) };
-                // The new node is the same operator, running once more, as in a recursive query.
+                // The new node is the same operator for another run, as in a recursive query.
                 self.shared.remove_counters(&ours.counters);
                 (ours.claim, ours.counters) = (self.claim.clone(), self.counters.clone());
                 Ok(std::sync::Arc::new(ours))

@@ -29,8 +29,8 @@ use crate::{
 ///
 /// # Errors
 /// The errors are those of [`Query::start`](crate::Query::start) and [`Query::next_batch`](crate::Query::next_batch),
-/// [`Error::Query`](crate::Error::Query) where this machine makes another plan than the client, and the errors of
-/// `each`.
+/// [`Error::Query`](crate::Error::Query) if the plan of this machine differs from the client's plan, and the errors
+/// of `each`.
 pub fn run_fragment(
     job: &Job,
     fragment: &Fragment,
@@ -81,7 +81,7 @@ fn run_fragment_here(
         }
         Ok(())
     };
-    // The runtime of `running` waits for all its threads when it is dropped, and one of them may wait for a file.
+    // On drop, the runtime of `running` waits for all its threads, and one of these threads may wait for a file.
     run().inspect_err(|_| leave())?;
     Ok(Report { rows, operators: running.shared.ran() })
 }

@@ -1,6 +1,6 @@
 //! A query from its text to its rows.
 //!
-//! - [`Query`] runs a query, and begins again where a plan ran out of memory, a guess of types was wrong, or a node was lost.
+//! - [`Query`] runs a query, and restarts if a plan ran out of memory, guessed types were wrong, or a node was lost.
 //! - [`planning`] parses the text, corrects the plan and lets DataFusion optimize it.
 //! - [`running`] executes the plan on threads of its own, and ends it where it makes no progress.
 //! - [`run_fragment`] runs the part of another machine's query on a node.
@@ -33,12 +33,12 @@ use crate::{
 
 pub use fragment::run_fragment;
 
-/// Returns the smallest budget that a query works in, in bytes.
+/// Returns the smallest budget of a query, in bytes.
 pub fn smallest_memory_bytes() -> u64 {
     24 << 20
 }
 
-/// Returns the address space of the stacks of a query with so many threads, in bytes; only used pages take memory.
+/// Returns the address space of the thread stacks of a query, in bytes; only used pages take memory.
 pub fn stack_bytes(threads: usize) -> u64 {
     (PLANNER_STACK_BYTES + threads * STACK_BYTES) as u64
 }
@@ -48,7 +48,7 @@ pub fn stack_bytes(threads: usize) -> u64 {
 pub struct Report {
     /// The number of rows that were returned.
     pub rows: u64,
-    /// The counters of each operator of ours, in the order of the plan from below.
+    /// The counters of each operator of this crate, in plan order from the scans upwards.
     pub operators: Vec<Ran>,
 }
 
@@ -61,7 +61,7 @@ pub struct Query {
     /// `None` between two runs, and after a failed attempt to begin again.
     running: Option<Running>,
     schema: SchemaRef,
-    /// The first answer, where it was computed in advance.
+    /// The first batch, if it was computed in advance.
     first: Option<Result<Option<RecordBatch>>>,
     rows: u64,
     ended: bool,
@@ -80,10 +80,10 @@ impl Query {
     /// Parses and plans `text` and begins to run the query, with the memory and threads of the job's budget. Before the
     /// first batch is asked for, only footers and the first rows of CSV and JSON lines are read.
     ///
-    /// Columns of CSV and JSON lines are guessed from the first rows. With such tables the first batch is made at once:
-    /// if a row contradicts the guess, the query begins again with columns that fit all rows, which may change the
-    /// columns of the result. A query that names a column which the first rows of JSON lines do not have begins again
-    /// too: all rows are read to look for the column.
+    /// Types of CSV and JSON lines are inferred from the first rows. For such tables the first batch is computed at
+    /// once: if a row contradicts the inferred types, the query restarts with types that fit all rows, which may
+    /// change the columns of the result. A query also restarts if it names a column that is missing in the first rows
+    /// of JSON lines: all rows are then read to find the column.
     ///
     /// # Errors
     /// [`Error::Query`] for a text that is not one SELECT, EXPLAIN or VALUES, or names something that does not exist;
@@ -128,18 +128,18 @@ impl Query {
         Ok(query)
     }
 
-    /// Computes the first batch in advance where it may show that columns were guessed wrong.
+    /// Computes the first batch in advance if that may show that inferred columns are wrong.
     fn make_first_batch(&mut self) {
         if self.tables.are_guessed() {
             self.first = Some(self.advance());
         }
     }
 
-    /// Begins again after [a contradiction](inshore_tables::Error::is_contradiction), for callers that can take back
-    /// the rows they were given.
+    /// Restarts after [a contradiction](inshore_tables::Error::is_contradiction), for callers that can discard the
+    /// rows so far.
     ///
-    /// The new run has columns that fit all rows, so the columns of the result may change. Returns false where the
-    /// columns were not guessed.
+    /// The new run has columns that fit all rows, so the columns of the result may change. Returns false if the
+    /// columns were not inferred.
     ///
     /// # Errors
     /// The errors are those of [`Query::start`].
@@ -218,7 +218,7 @@ impl Query {
         }
     }
 
-    /// Gives the columns of a batch the names of the result.
+    /// Renames the columns of a batch to the names of the result.
     fn named(&self, batch: RecordBatch) -> Result<RecordBatch> {
         let fields = self.schema.fields().iter().zip(batch.schema_ref().fields());
         if fields.into_iter().all(|(wanted, found)| wanted.name() == found.name()) {
@@ -230,7 +230,7 @@ impl Query {
         Ok(named.map_err(DataFusionError::from)?)
     }
 
-    /// Runs the query from the start, once the run before holds no memory.
+    /// Runs the query from the start, once the previous run holds no memory.
     fn begin_again(&mut self) -> Result<()> {
         let remote = self.running.take().and_then(|running| running.shared.remote.get().cloned());
         // Requests to nodes end soon after their receiver is gone.

@@ -43,12 +43,12 @@ use crate::{
 /// How a query is planned. A query that runs out of memory before its first row is planned again in the next mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlanMode {
-    /// All threads get small sides of joins whole.
+    /// Small sides of joins are broadcast to all threads.
     BroadcastSmallSides,
     /// Both sides of every join are partitioned.
     PartitionAll,
-    /// The plan has one partition, regardless of the threads: operators have all the memory that many partitions would
-    /// divide, and success does not depend on the order of threads.
+    /// The plan has one partition for any number of threads: its operators have the memory of all partitions, and
+    /// success does not depend on the order of threads.
     OnePartition,
 }
 
@@ -63,7 +63,7 @@ impl PlanMode {
     }
 }
 
-/// Partitions with less memory than this would not get the floor of a sort.
+/// With less memory than this, a partition would not get the floor of a sort.
 const PART_BYTES_MIN: u64 = 8 << 20;
 
 /// Plans a query and begins to execute it.
@@ -120,7 +120,7 @@ pub(super) async fn plan(
     check_subqueries(&plan)?;
     let plan = state.query_planner().create_physical_plan(&plan, &state).await?;
     job.start_phase("query", "bytes", bytes_read(&plan));
-    // Planning touches most of a large library, and execution little of it.
+    // Planning touches most code pages of a large library, and execution few.
     release_code();
     Ok(execute_stream(traced(plan)?, context)?)
 }
@@ -159,14 +159,14 @@ pub(super) async fn logical_plan(
         SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
     only_reading.verify_plan(&plan).map_err(|error| {
         Error::Query(format!(
-            "only queries are answered (SELECT, EXPLAIN, VALUES): {}",
+            "only queries are supported (SELECT, EXPLAIN, VALUES): {}",
             error.strip_backtrace()
         ))
     })?;
     Ok(restore_library_functions(distinct_as_groups(correct_plan(plan)?)?)?)
 }
 
-/// Refuses statements that would change data.
+/// Refuses statements other than queries.
 fn check_is_query(statement: &Statement) -> Result<()> {
     match statement {
         Statement::Statement(inner) if matches!(**inner, Asked::Query(_) | Asked::ExplainTable { .. }) => {
@@ -176,7 +176,7 @@ fn check_is_query(statement: &Statement) -> Result<()> {
         other => {
             let text = other.to_string();
             let shown: String = text.chars().take(40).collect();
-            Err(Error::Query(format!("only queries are answered (SELECT, EXPLAIN, VALUES), not {shown}")))
+            Err(Error::Query(format!("only queries are supported (SELECT, EXPLAIN, VALUES), not {shown}")))
         }
     }
 }
@@ -204,7 +204,7 @@ pub(super) fn context(
         .with_batch_size(BATCH_ROWS)
         .with_information_schema(true);
     let options = config.options_mut();
-    // A join side that all threads get whole must be small, since no sort takes over there.
+    // A broadcast join side must be small, since it cannot spill to a sort.
     let (bytes, rows) = match planning.is_bold {
         true => ((planning.memory_bytes / 64) as usize, 200_000),
         false => (0, 0),
@@ -215,7 +215,7 @@ pub(super) fn context(
     options.optimizer.enable_join_dynamic_filter_pushdown = false;
     options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
     options.execution.max_spill_file_size_bytes = ConfigNonZeroUsize::try_new(spills::FILE_BYTES_MAX)?;
-    // One stream of a merge may hold this much without asking.
+    // One stream of a merge may hold this much without a reservation.
     options.execution.sort_spill_reservation_bytes = (job.budget().memory_bytes() / 64) as usize;
     let mut state =
         SessionStateBuilder::new_with_default_features().with_config(config).with_runtime_env(runtime);

@@ -1,4 +1,4 @@
-//! Runs a plan on a runtime of its own, while the caller waits for batches and looks for a cancellation.
+//! Runs a plan on its own runtime, while the caller waits for batches and checks for cancellation.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -26,11 +26,11 @@ use crate::{
     rules::column_names::result_schema,
 };
 
-/// The interval at which a waiting query looks for a cancellation.
+/// The interval at which a waiting query checks for cancellation.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The number of polls, [`POLL_INTERVAL`] apart, after which a query without progress is ended: one minute.
 const IDLE_POLLS_MAX: u32 = 600;
-/// The stack of a thread of a query. Deep plans use it up, and DataFusion makes many on its way; only used pages take
+/// The stack of a thread of a query. Plans are deep, and DataFusion walks them recursively; only used pages take
 /// memory.
 pub(super) const STACK_BYTES: usize = 64 << 20;
 /// The stack of the thread that plans a query.
@@ -57,8 +57,8 @@ struct ParkCounts {
 }
 
 impl ParkCounts {
-    /// Returns the number of parkings so far, if all `threads` are parked: while the number stays, no thread did
-    /// anything.
+    /// Returns the number of times that threads were parked, if all `threads` are parked now: while that number is
+    /// constant, no thread worked.
     fn all_parked(&self, threads: usize) -> Option<u64> {
         let (woken, parked) = (self.woken.load(Ordering::SeqCst), self.parked.load(Ordering::SeqCst));
         (parked - woken == threads as u64).then_some(parked)
@@ -127,7 +127,7 @@ impl Running {
                 Ok(waited) => break waited,
                 Err(RecvTimeoutError::Timeout) => self.check_progress(&mut idle)?,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Error::Internal("the threads of the query have ended".to_string()));
+                    return Err(Error::Internal("the threads of the query ended early".to_string()));
                 }
             }
         };
@@ -166,8 +166,8 @@ impl Running {
     }
 }
 
-/// Turns a panic into an error. DataFusion asserts some of its inputs, among them the partial aggregates that nodes
-/// send; then the query fails, and the process goes on.
+/// Turns a panic into an error. DataFusion asserts some of its inputs, such as the partial aggregates of nodes; a
+/// failed assertion ends the query, and not the process.
 pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let text = match panic::catch_unwind(AssertUnwindSafe(work)) {
         // Another thread panicked.

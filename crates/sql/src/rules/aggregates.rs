@@ -1,11 +1,11 @@
-//! Aggregate functions that replace DataFusion's where those give wrong answers.
+//! Aggregate functions that replace those of DataFusion with wrong results.
 //!
 //! - SUM of whole numbers is an error where 64 bits do not hold the sum, and SUM of decimals where the digits of their
 //!   type (38 for most) do not, also with DISTINCT and in windows; DataFusion's sums wrap around.
 //! - AVG of decimals is refused where their type has so many digits that 256 bits may not hold the sum of 10^9 values;
 //!   DataFusion's sum wraps around.
-//! - MIN and MAX of fractions by group take NaN for the greatest value, regardless of the order of rows, and infinity
-//!   for a number; DataFusion's results depend on the order of rows, and are the largest finite number for infinity.
+//! - MIN and MAX of fractions by group treat NaN as the greatest value, for any order of rows, and infinity as a
+//!   number; DataFusion's results depend on the order of rows, and are the largest finite number for infinity.
 //!
 //! All other methods are passed on to DataFusion's functions.
 
@@ -43,7 +43,7 @@ use datafusion::{
 };
 use datafusion_functions_aggregate_common::aggregate::groups_accumulator::prim_op::PrimitiveGroupsAccumulator;
 
-/// Returns all functions of this module, for registration in the place of DataFusion's with the same names.
+/// Returns all functions of this module, to be registered instead of DataFusion's functions with the same names.
 pub(crate) fn functions() -> [AggregateUDF; 4] {
     [
         AggregateUDF::from(CheckedAvg::default()),

@@ -15,7 +15,7 @@ use inshore_tables::unique_names;
 
 use super::plan_size::normal_name;
 
-/// Gives each column of a result a name of its own.
+/// Renames columns of a result so that each name is unique.
 pub(crate) fn result_schema(schema: &SchemaRef) -> SchemaRef {
     let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
     let unique = unique_names(names.clone());

@@ -128,8 +128,8 @@ pub(crate) fn correct_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(corrected.data)
 }
 
-/// Refuses correlated subqueries that are left after optimization: DataFusion turns the others into joins, and cannot
-/// run these.
+/// Refuses correlated subqueries that remain after optimization: DataFusion cannot run them, and turns all others
+/// into joins.
 ///
 /// # Errors
 /// [`Error::Query`] names the subquery's result, and the outer columns.
@@ -210,7 +210,7 @@ enum ConditionPlace {
     Under,
 }
 
-/// Writes `x = ANY (...)` where DataFusion would take an unknown `x IN (...)` for false, and the difference matters.
+/// Writes `x = ANY (...)` if DataFusion would treat an unknown `x IN (...)` as false, and the result would differ.
 fn correct_condition(expr: Expr, place: ConditionPlace, schema: &DFSchema) -> Result<Expr> {
     let is_in = |expr: &Expr| matches!(expr, Expr::InSubquery(InSubquery { negated: false, .. }));
     match (expr, place) {
@@ -255,7 +255,7 @@ fn with_own_name(subquery: Subquery) -> Result<Subquery> {
     Ok(Subquery { subquery: Arc::new(rows), ..subquery })
 }
 
-/// Removes the nulls from a list: a value that equals no other element is unknown then.
+/// Removes the nulls from a list; with a null, a value without an equal element gives unknown.
 fn correct_list(mut list: InList) -> Transformed<Expr> {
     let all = list.list.len();
     list.list.retain(|value| !is_null(value));
@@ -283,7 +283,7 @@ fn is_correlated(subquery: &Subquery) -> bool {
     !subquery.outer_ref_columns.is_empty()
 }
 
-/// Returns whether a plan always gives exactly one row: an aggregate without GROUP BY and HAVING.
+/// Returns whether a plan always returns exactly one row: an aggregate without GROUP BY and HAVING.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_one_row(&projection.input),

@@ -1,8 +1,9 @@
 //! Rewrites DISTINCT in aggregate functions to groups, which go to flash where memory is short.
 //!
 //! DataFusion keeps the values of `count(DISTINCT a)` in a set within one accumulator, which cannot spill. Its rule
-//! `single_distinct_aggregation_to_group_by` makes groups instead where all functions have the same argument and are
-//! DISTINCT, sums, minima or maxima. This module rewrites the other queries, so that they take one pass over the rows:
+//! `single_distinct_aggregation_to_group_by` uses groups instead if all functions have the same argument and are
+//! DISTINCT, sums, minima or maxima. This module rewrites the other queries, so that they take one pass over the
+//! rows:
 //!
 //! ```text
 //!   SELECT k, count(DISTINCT a), sum(DISTINCT b), count(*) FROM t GROUP BY k
@@ -31,7 +32,7 @@ use datafusion::{
 
 use super::aggregates::checked_sum;
 
-/// With more sets of columns, the additional rows cost more than the rewriting saves.
+/// With more sets of columns, the additional rows cost more than the rewrite saves.
 const SETS_MAX: usize = 16;
 
 /// Rewrites aggregates with DISTINCT in functions of different arguments, or beside functions without DISTINCT.
@@ -108,7 +109,7 @@ impl<'a> AggregateCalls<'a> {
         Ok(is_wanted.then_some(calls))
     }
 
-    /// Returns whether DataFusion makes groups of these functions.
+    /// Returns whether DataFusion rewrites these functions to groups.
     fn does_library_rewrite(&self) -> bool {
         let is_its = |call: &AggregateCall<'_>| match call {
             AggregateCall::Distinct(function, _) => function.params.filter.is_none(),

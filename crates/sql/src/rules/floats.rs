@@ -1,9 +1,9 @@
 //! Equality of fractions: every NaN is one value, the greatest, and -0.0 equals 0.0.
 //!
-//! DataFusion 55.2 groups and joins by bits. Comparisons order NaN by their signs, and take zeros of both signs for one
-//! value in some places and for two in others (lists of many values, CASE). So plans have the [normal
-//! form](normal_floats) of fractions wherever these are grouped, counted as distinct, compared, ordered or joined by,
-//! or divide a window. Results keep their bits.
+//! DataFusion 55.2 groups and joins by bits. Comparisons order NaN by sign, and treat zeros of both signs as equal in
+//! some places and as different in others (lists of many values, CASE). Plans therefore use the [normal
+//! form](normal_floats) of fractions in groups, DISTINCT, comparisons, orders, join keys and window partitions.
+//! Results keep their bits.
 //!
 //! Comparisons of the query get the normal form before DataFusion computes constants and simplifies ([`AnalyzerRule`];
 //! otherwise `x = 0.0 AND x = -0.0` would become false). Groups, keys of joins, and comparisons that DataFusion makes
@@ -251,7 +251,7 @@ fn compares(op: Operator) -> bool {
 
 /// Rewrites a filter for statistics of row groups, whose bounds [`least`] and [`most`] convert.
 ///
-/// Only the normal form of a plain column is removed: the largest value of `-x`, say, could be that of a NaN.
+/// Only the normal form of a plain column is removed: the largest value of `-x`, for example, could come from a NaN.
 pub(crate) fn of_statistics(filter: Expr) -> Result<Expr> {
     let plain = filter.transform_up(|part| match part {
         Expr::ScalarFunction(mut call)

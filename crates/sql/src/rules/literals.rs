@@ -1,9 +1,10 @@
 //! Exact comparison of decimals with literals that have a fraction or more than 64 bits.
 //!
 //! DataFusion 55.2 reads such literals as doubles, and compares these with decimals by 15 digits behind the point:
-//! `price = 432863.16` finds no row, and an id of 65 bits finds another one. So a literal in a comparison keeps its
-//! text until types are known. Beside a decimal it becomes a decimal, digit for digit, and elsewhere a double as
-//! before.
+//! `price = 432863.16` finds no row, and an id of 65 bits finds another one. Therefore a literal in a comparison
+//! keeps its text until types are known. Compared with a decimal, the literal becomes an exact decimal; in all other
+//! places a
+//! double.
 
 use std::sync::{Arc, LazyLock};
 
@@ -103,7 +104,7 @@ fn has_digits_to_lose(text: &str) -> bool {
     text.parse::<u64>().is_err() && !text.contains(['e', 'E', '_'])
 }
 
-/// Makes a call of the function that stands for a literal.
+/// Creates a call of the function that represents a literal.
 fn call(text: String) -> ast::Expr {
     let text = ast::Expr::Value(Value::SingleQuotedString(text).into());
     ast::Expr::Function(Function {
@@ -187,7 +188,7 @@ fn compares(op: Operator) -> bool {
     matches!(op, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }
 
-/// Gives the literals on all sides of a comparison a type that suits the other sides.
+/// Converts the literals of a comparison to a type that fits the other sides.
 fn match_types<Sides: AsMut<[Expr]>>(mut sides: Sides, schema: &DFSchema) -> Result<Sides> {
     let all = sides.as_mut();
     if !all.iter().any(is_of_numbers) {
@@ -237,7 +238,7 @@ fn number(call: &ScalarFunction, is_exact: bool) -> Result<Expr> {
     }
     match text.parse::<f64>() {
         Ok(fraction) => Ok(lit(fraction)),
-        Err(_) => plan_err!("{text} is no number"),
+        Err(_) => plan_err!("{text} is not a number"),
     }
 }
 
@@ -250,10 +251,10 @@ fn decimal(text: &str) -> Option<ScalarValue> {
         .then(|| ScalarValue::Decimal128(Some(value), precision, fraction.len() as i8))
 }
 
-/// The name of the function that stands for a literal.
+/// The name of the function that represents a literal.
 const NUMBER: &str = "__number";
 
-/// The function that stands for a literal; no plan that runs contains a call.
+/// The function that represents a literal; a plan that runs contains no call.
 pub(crate) static FUNCTION: LazyLock<Arc<ScalarUDF>> =
     LazyLock::new(|| Arc::new(ScalarUDF::from(KeptLiteral(Signature::any(1, Volatility::Immutable)))));
 
@@ -285,6 +286,6 @@ impl ScalarUDFImpl for KeptLiteral {
     }
 
     fn invoke_with_args(&self, _: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        plan_err!("{NUMBER} stands for a number, and is no function")
+        plan_err!("{NUMBER} is a literal and not a function")
     }
 }

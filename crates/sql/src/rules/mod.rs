@@ -4,7 +4,7 @@
 //! - Answers: [`corrections`], [`overflow`], [`floats`], [`literals`], [`nullif`], [`aggregates`] and
 //!   [`scalar_functions`] replace expressions that DataFusion answers wrongly, or refuse them.
 //! - Memory: [`distinct`] turns DISTINCT in aggregate functions into groups.
-//! - Names: [`column_names`] gives each column of a result a name of its own.
+//! - Names: [`column_names`] makes the column names of a result unique.
 
 pub(crate) mod aggregates;
 pub(crate) mod column_names;

@@ -2,8 +2,7 @@
 //!
 //! In DataFusion 55.2 the result has the type in which `a` and `b` are compared: `NULLIF(1, 2.5)` is a fraction. Here
 //! both are compared in that type, fractions in their [normal form](normal_floats), and `a` keeps its own. A `CASE`
-//! would give the same result, but contains `a` twice, so that the expression would double with each NULLIF in a
-//! NULLIF.
+//! has the same result, but contains `a` twice, so that the expression would double with each nested NULLIF.
 
 use std::sync::Arc;
 
@@ -22,7 +21,7 @@ use datafusion::{
 };
 use inshore_tables::normal_floats;
 
-/// Makes the function, around DataFusion's.
+/// Creates the function, which wraps DataFusion's NULLIF.
 pub(crate) fn nullif(original: Arc<ScalarUDF>) -> ScalarUDF {
     ScalarUDF::from(NullIf { original, signature: Signature::any(2, Volatility::Immutable) })
 }
@@ -75,7 +74,7 @@ impl ScalarUDFImpl for NullIf {
             return_field: field,
             config_options: args.config_options.clone(),
         })?;
-        // A value was equal where the comparison made it null.
+        // The comparison returned null for equal values.
         let is_equal = and(&is_null(&compared.to_array(rows)?)?, &is_not_null(&value)?)?;
         let left = without(&value, &is_equal)?;
         debug_assert_eq!(left.data_type(), &kind);

@@ -1,7 +1,8 @@
 //! Refuses queries whose plan would be too large to walk through.
 //!
-//! A short text can stand for an endless plan. Forty WITH, of which each names the one before twice, make 2^40 nodes,
-//! although DataFusion stores each node once. Every rule of the planner walks through all nodes and cannot be stopped.
+//! A short text can describe an enormous plan. Forty WITH clauses, each of which uses the previous one twice, expand
+//! to 2^40 nodes, although DataFusion stores each node once. Every rule of the planner walks through all nodes and
+//! cannot be stopped.
 //! So:
 //!
 //! - [`check_statement`] counts on the text before planning, since planning looks into subqueries;
@@ -367,7 +368,8 @@ pub(crate) fn check_elements(kind: &DataType) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether `holds` is true of a type at its depth and of all types within it; stops at the first that is false.
+/// Returns whether `holds` is true for a type at its depth and for all types within it; stops at the first false
+/// result.
 pub(crate) fn of_every_type(
     kind: &DataType,
     depth: usize,

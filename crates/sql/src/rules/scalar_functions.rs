@@ -1,4 +1,4 @@
-//! Scalar functions of DataFusion with a correction, or with a check of their type as soon as they are planned.
+//! Scalar functions of DataFusion with a correction, or with a check of their type during planning.
 //!
 //! ```text
 //!   lpad, rpad        for a column with a negative length 2^64 bytes are reserved: the length becomes 0
@@ -67,7 +67,7 @@ impl Correction {
     }
 }
 
-/// Corrects the functions of a query that has this memory.
+/// Corrects the functions of a query; `memory_bytes` limits the size of types.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Corrections {
     pub memory_bytes: u64,
@@ -88,7 +88,7 @@ impl Corrections {
     }
 }
 
-/// Puts DataFusion's own functions back where types were checked: its rules recognize functions by their kind.
+/// Restores DataFusion's functions after types were checked: its rules recognize functions by their Rust type.
 ///
 /// # Errors
 /// Errors of DataFusion's rewriting are returned.

@@ -1,4 +1,4 @@
-//! The files of a fragment, named one after the other while the scan runs.
+//! The files of a fragment, which arrive one after the other while the scan runs.
 
 use std::{
     fmt,
@@ -15,13 +15,13 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Makes a feed of the files that `next` gives, with `bytes` bytes in total if that is known. The files have the
+    /// Creates a feed of the files that `next` returns, with `bytes` bytes in total if known. The files have the
     /// columns of the fragment's table; CSV and JSON lines are told [their columns](Input::with_columns).
     pub fn new(next: impl Iterator<Item = Result<Input>> + Send + 'static, bytes: Option<u64>) -> Feed {
         Feed { next: Mutex::new(Box::new(next)), bytes, leave: Arc::new(|| {}) }
     }
 
-    /// The same, where `leave` ends the wait for the next one, after a failure.
+    /// Creates a feed in which `leave` ends the wait for the next file, after a failure.
     #[must_use]
     pub fn left_by(mut self, leave: impl Fn() + Send + Sync + 'static) -> Feed {
         self.leave = Arc::new(leave);

@@ -18,7 +18,7 @@ use crate::{BATCH_ROWS, Error};
 pub(crate) struct Files {
     pub job: Job,
     pub inputs: Vec<Input>,
-    /// The source of files, instead of `inputs`.
+    /// The source of the files of a fragment, instead of `inputs`.
     pub feed: Option<Arc<Feed>>,
     pub schema: SchemaRef,
     pub as_text: Vec<String>,
@@ -26,9 +26,11 @@ pub(crate) struct Files {
     rows: Option<u64>,
     /// The files have row groups, so that many threads can read one file.
     pub has_groups: bool,
-    /// A query that reads all columns needs all members of JSON lines, also those that the first rows do not show.
+    /// A query that reads all columns needs all members of JSON lines, including members that are missing in the
+    /// first rows.
     pub has_whole_rows: bool,
-    /// The planner gets row counts alone. Tables on other machines have no more, and client and node must plan alike.
+    /// The planner gets only row counts. Remote tables have no other statistics, and client and node must make the
+    /// same plan.
     pub has_only_row_counts: bool,
 }
 
@@ -64,7 +66,7 @@ impl Files {
                 Some(first) => {
                     let (name, found, expected) = (input.name(), list(schema), list(first));
                     let text = format!(
-                        "{name}: its columns are not those of the first file: expected {expected}, got {found}"
+                        "{name}: its columns differ from those of the first file: expected {expected}, got {found}"
                     );
                     return Err(Error::Query(text));
                 }
@@ -76,7 +78,7 @@ impl Files {
         Ok(files)
     }
 
-    /// Describes files that `feed` names, with these columns.
+    /// Describes the files of `feed`, with these columns.
     pub fn fed(job: &Job, schema: &SchemaRef, feed: Feed) -> Files {
         Files {
             job: job.clone(),
@@ -91,13 +93,13 @@ impl Files {
         }
     }
 
-    /// Returns the bytes of all files, as far as they are known.
+    /// Returns the bytes of all files with a known size.
     pub fn bytes(&self) -> u64 {
         let known = self.inputs.iter().filter_map(|input| input.compressed_bytes()).sum();
         self.feed.as_ref().map_or(known, |feed| feed.bytes().unwrap_or(0))
     }
 
-    /// Returns the file of this number, or the next one of the feed.
+    /// Returns the file with this number, or the next file of the feed.
     pub fn file(&self, number: usize) -> crate::Result<Option<Input>> {
         match &self.feed {
             Some(feed) => Ok(feed.next().transpose()?),
@@ -137,7 +139,7 @@ impl Files {
         self.rows
     }
 
-    /// Copies the description, for another scan.
+    /// Returns a copy of the description for another scan.
     pub fn again(&self) -> Files {
         Files {
             inputs: self.inputs.clone(),

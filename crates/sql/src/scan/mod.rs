@@ -1,6 +1,7 @@
 //! Scans the files of a table: [`Files`] describes them to the planner, [`Scan`] reads them in a plan.
 //!
-//! A table is a list of files with the same columns, or for a fragment a [`Feed`] that names files one after the other.
+//! A table is a list of files with the same columns, or for a fragment a [`Feed`] from which files arrive one after
+//! the other.
 //! Partitions of a scan take row groups (Parquet) or whole files from a shared list, and skip row groups whose
 //! statistics rule the filter out.
 

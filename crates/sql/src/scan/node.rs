@@ -104,7 +104,7 @@ impl Needed {
 struct UnclaimedUnits {
     /// The number of the next file.
     file: usize,
-    /// The unclaimed row groups of the file before, the last one first.
+    /// The unclaimed row groups of the current file, in reverse order.
     groups: Vec<ScanUnit>,
 }
 
@@ -162,8 +162,8 @@ impl Scan {
 
     /// Describes the byte ranges that the scan will read.
     pub fn needed(&self) -> Needed {
-        // The copy has no feed: the source of the files may hold the copy, and would otherwise never see that the scan
-        // is gone.
+        // The copy has no feed: the source of the files may hold the copy, and would otherwise not notice the end of
+        // the scan.
         let mut files = self.files.again();
         files.feed = None;
         Needed { files: Arc::new(files), selection: self.selection.clone() }
@@ -287,7 +287,7 @@ impl PartitionReader {
 
     fn begin(&mut self, unit: &ScanUnit) -> Result<()> {
         if self.open.as_ref().is_none_or(|(file, _)| *file != unit.file) {
-            // The file before gives back its memory first.
+            // The previous file releases its memory first.
             self.open = None;
             let reader = self.selection.reader(&self.files, &unit.input)?;
             self.open = Some((unit.file, reader));
@@ -313,7 +313,7 @@ impl PartitionReader {
                 return Ok(Some(unit));
             }
             if self.files.feed.is_some() {
-                // The file before may lie in memory, which has to be freed before the feed gives more.
+                // The previous file may be in memory, which must be freed before the feed returns another file.
                 self.open = None;
             }
             let file = unclaimed.file;
@@ -323,10 +323,10 @@ impl PartitionReader {
         }
     }
 
-    /// Splits a file into parts that may have matching rows, the last one first.
+    /// Splits a file into parts that may have matching rows, in reverse order.
     fn units(&mut self, file: usize, input: Input) -> Result<Vec<ScanUnit>> {
         let bytes = input.compressed_bytes().unwrap_or(0);
-        // CSV finds its columns by reading: the file is opened once, by the partition that reads it.
+        // The columns of CSV are found by reading: the file is opened once, by the partition that reads its rows.
         if input.extension() != "parquet" {
             return Ok(vec![ScanUnit { file, input, groups: None, bytes }]);
         }
@@ -335,7 +335,7 @@ impl PartitionReader {
         let share = bytes / reader.row_groups().unwrap_or(0).max(1) as u64;
         let mut units = Vec::new();
         for group in groups.into_iter().rev() {
-            // Row groups that are not on this machine are read by others.
+            // Other nodes read the row groups that are not on this machine.
             let chunks = reader.row_group_chunks(group).map_err(Error::from)?;
             if chunks.iter().all(|chunk| input.holds(chunk)) {
                 units.push(ScanUnit {

@@ -66,7 +66,7 @@ pub(crate) fn check_readable(schema: &Schema, chosen: &[usize], file: &str) -> c
     unread.map_or(Ok(()), |field| Err(inshore_tables::Error::unread_type(file, field).into()))
 }
 
-/// Makes one expression of all filters of a scan, to be tested against statistics of row groups.
+/// Combines all filters of a scan into one expression for the test against statistics of row groups.
 pub(crate) fn predicate(
     state: &dyn Session,
     schema: &Schema,

@@ -26,7 +26,7 @@ fn width(field: &Field) -> usize {
     }
 }
 
-/// A file's statements about one column.
+/// The statistics of one column of a file.
 #[derive(Default)]
 pub(super) struct ColumnFacts {
     range: Option<(ScalarValue, ScalarValue)>,
@@ -44,8 +44,8 @@ impl ColumnFacts {
         ColumnFacts { range, nulls: self.nulls.zip(other.nulls).map(|(all, one)| all + one) }
     }
 
-    /// Converts to inexact statistics, since the writer of a file may be wrong: they serve estimates, and bounds that
-    /// are checked again.
+    /// Converts to inexact statistics, since the writer of a file may be wrong: statistics are used for estimates,
+    /// and for bounds that are checked again.
     pub fn estimates(self) -> ColumnStatistics {
         let mut column = ColumnStatistics::new_unknown();
         if let Some((least, most)) = self.range {
@@ -58,7 +58,7 @@ impl ColumnFacts {
     }
 }
 
-/// Returns the smallest and largest value of all row groups, where each row group has both.
+/// Returns the smallest and largest value of all row groups, if each row group has both.
 fn range(values: &GroupValues) -> Option<(ScalarValue, ScalarValue)> {
     let mut all: Option<(ScalarValue, ScalarValue)> = None;
     for group in 0..values.rows.len() {

@@ -104,7 +104,7 @@ impl PendingBlock {
         let (buffer, result) = self.pending.wait();
         result.map_err(|error| {
             let what = if self.expected.is_some() { "read" } else { "write" };
-            Error::io(format!("{what} {} bytes at {}", buffer.len(), self.offset), &self.name, error)
+            Error::io(format!("{what} {} bytes at offset {}", buffer.len(), self.offset), &self.name, error)
         })?;
         if let Some(expected) = self.expected {
             let found = crc32fast::hash(&buffer);

@@ -64,8 +64,8 @@ impl Store {
     }
 }
 
-/// `DatasetBuilder` is a dataset that is being made or extended. Dropping it without [`DatasetBuilder::commit`] leaves
-/// nothing.
+/// `DatasetBuilder` is a dataset that is being made or extended. Dropping it without [`DatasetBuilder::commit`]
+/// leaves no dataset.
 #[derive(Debug)]
 pub struct DatasetBuilder {
     store: Store,
@@ -93,7 +93,8 @@ impl DatasetBuilder {
     }
 
     /// Sets the redundancy against damage and the loss of a device: damaged or missing data is then restored from the
-    /// rest and repaired. Two copies cost twice the space and the writes. Parity of k+m costs m/k more of both, and
+    /// other extents and repaired. Two copies cost twice the space and the writes. Parity of k+m costs m/k more of
+    /// both, and
     /// memory for k + m extents of 2 MiB while each file is written. The call must come before the first file is begun.
     ///
     /// # Errors

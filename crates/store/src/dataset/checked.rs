@@ -122,7 +122,7 @@ impl Headers {
 #[derive(Debug)]
 enum Refs {
     Here(Vec<ExtentRef>),
-    /// The references lie in a file of their own.
+    /// The references are in a separate file.
     Listed(CheckedFile),
 }
 
@@ -187,7 +187,7 @@ impl CheckedFile {
         }
     }
 
-    /// Returns the file of the references, if they lie in a file of their own.
+    /// Returns the file of the references, if they are in a separate file.
     pub(crate) fn list(&self) -> Option<&CheckedFile> {
         match &self.map().refs {
             Refs::Here(_) => None,
@@ -456,7 +456,9 @@ impl ExtentFile for CheckedFile {
                 let (bytes, wanted) = list.submit_read(job, range, buffer)?.wait()?;
                 let references = bytes[wanted].chunks_exact(REF_BYTES).map(ExtentRef::decode);
                 let references: Option<Vec<_>> = references.collect();
-                references.ok_or_else(|| list.damaged_header(0, "it refers to an extent that holds no data"))
+                references.ok_or_else(|| {
+                    list.damaged_header(0, "the list of extents refers to an extent without data")
+                })
             }
         }
     }
@@ -564,11 +566,11 @@ impl DatasetMap {
             let what = format!("checksum is {sum:08x}, expected {:08x}", reference.header_sum);
             return Err(file.damaged_header(extent, &what));
         }
-        let header = Header::decode(page).ok_or_else(|| file.damaged_header(extent, "not a header"))?;
+        let header = Header::decode(page).ok_or_else(|| file.damaged_header(extent, "its magic is wrong"))?;
         let identity = file.0.layout.identity;
         let expected = (reference.place, identity.dataset, identity.file, identity.level, extent);
         if (header.place, header.dataset, header.file, header.level, header.index) != expected {
-            return Err(file.damaged_header(extent, "it belongs to another extent"));
+            return Err(file.damaged_header(extent, "it is the header of another extent"));
         }
         Ok(header.sums.into())
     }

@@ -29,7 +29,7 @@ pub struct DatasetSummary {
     pub stored_bytes: u64,
     /// The number of files.
     pub files: usize,
-    /// True if nothing can be appended any more.
+    /// True if no more bytes can be appended.
     pub sealed: bool,
     /// The redundancy against damage and the loss of a device.
     pub redundancy: Redundancy,
@@ -162,7 +162,7 @@ impl Store {
         })
     }
 
-    /// Seals a dataset: nothing can be appended any more. A sealed dataset stays sealed.
+    /// Seals a dataset: no more bytes can be appended. A sealed dataset stays sealed.
     ///
     /// # Errors
     /// [`crate::Error::NotFound`], [`crate::Error::BadName`], [`crate::Error::Io`].
@@ -250,7 +250,7 @@ impl Dataset {
         DatasetSummary::of(&self.record)
     }
 
-    /// Returns the locations of a range of a file, in order; nothing if the file ends before the range.
+    /// Returns the locations of a range of a file, in order; the list is empty if the file ends before the range.
     ///
     /// # Errors
     /// I/O and damage, if the list of a large file's extents is read.

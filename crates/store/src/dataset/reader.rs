@@ -85,7 +85,7 @@ impl FileReader {
         Ok(Some(self.piece()))
     }
 
-    /// Returns the last piece again; nothing before the first and after the last.
+    /// Returns the last piece again; it is empty before the first piece and after the last.
     pub fn piece(&self) -> &[u8] {
         self.current.as_ref().map_or(&[], |(buffer, wanted)| &buffer[wanted.clone()])
     }

@@ -315,7 +315,8 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Ends a scratch file. Its checksums stay in memory, and nothing is made durable. Its extents are free again after
+    /// Ends a scratch file. Its checksums stay in memory, and the data is not made durable. Its extents are free
+    /// again after
     /// the file is dropped.
     ///
     /// # Errors
@@ -368,7 +369,7 @@ impl FileWriter {
     }
 }
 
-/// `ListWriter` stores the references of a file: in its record, or in extents of their own.
+/// `ListWriter` stores the references of a file: in its record, or in separate extents.
 pub(crate) struct ListWriter<'a> {
     pub job: &'a Job,
     /// The lease from which the extents of a list are taken.

@@ -108,7 +108,7 @@ pub struct DeviceProfile {
     /// The size of the range that was measured. A cache of that size, of the drive or the host, makes the profile too
     /// good.
     pub working_set_bytes: u64,
-    /// True if the I/O went past the page cache.
+    /// True if the I/O bypassed the page cache.
     pub direct_io: bool,
     /// The mechanism of the I/O: "io_uring" or "threads".
     pub io: String,
@@ -262,9 +262,8 @@ impl DriveProfile {
             return Err(bad("devices", "none".into(), "at least one".into()));
         }
         if let Some(device) = profile.devices.iter().find(|device| !device.is_sound()) {
-            let found =
-                format!("a capacity, rates or latencies of device {} that make no sense", device.number);
-            return Err(bad("numbers", found, "positive ones for every pattern".into()));
+            let found = format!("an implausible capacity, rate or latency of device {}", device.number);
+            return Err(bad("numbers", found, "positive numbers for every access pattern".into()));
         }
         profile.devices.sort_by_key(|device| device.number);
         Ok(profile)
@@ -312,7 +311,7 @@ impl DriveProfile {
 }
 
 impl Store {
-    /// Returns the last result of [`crate::measure`]; `None` if nothing was measured, or if the file is damaged or of
+    /// Returns the last result of [`crate::measure`]; `None` without a measurement, or if the file is damaged or of
     /// another version. A new measurement replaces such a file.
     pub fn drive_profile(&self) -> Option<DriveProfile> {
         let path = self.path().join(FILE_NAME);

@@ -39,7 +39,7 @@ pub struct ExtentRef {
 
 /// Bytes of an [`ExtentRef`] on flash.
 pub(crate) const REF_BYTES: usize = 12;
-/// The largest number of references in a file's record; a longer list lies in extents of its own.
+/// The largest number of references in a file's record; a longer list is in separate extents.
 pub(crate) const REFS_INLINE: usize = 128;
 
 impl ExtentRef {
@@ -201,7 +201,7 @@ pub struct DatasetRecord {
     pub name: String,
     /// The kind: the format ("graph"), named by the crate that writes it.
     pub kind: String,
-    /// True if nothing can be appended any more.
+    /// True if no more bytes can be appended.
     pub sealed: bool,
     /// The redundancy against damage and the loss of a device.
     pub redundancy: Redundancy,

@@ -182,8 +182,8 @@ impl Superblock {
             && places.iter().all(|place| place.is_for_data() && numbers.contains(&place.device))
     }
 
-    /// Returns true if this superblock is the same as `other` or a successor. The other one may then have changes of
-    /// its own that were never acknowledged, but no acknowledged ones: every device of the log knows an acknowledged
+    /// Returns true if this superblock is the same as `other` or a successor. The other branch may then have changes
+    /// that were never acknowledged, but no acknowledged changes: every device of the log knows an acknowledged
     /// change, or the change began a branch.
     pub fn descends_from(&self, other: &Superblock) -> bool {
         other.branches.last().is_none_or(|branch| self.branches.contains(branch))
@@ -270,7 +270,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
         // The first page contains the length of the superblock, and most superblocks fit in one page.
         let offset = slot * SLOT_BYTES;
         let read = |buffer: &mut [u8]| {
-            device.read(SUPERBLOCK_EXTENT, offset, buffer).map_err(io_error("read superblock", device))
+            device.read(SUPERBLOCK_EXTENT, offset, buffer).map_err(io_error("read the superblock", device))
         };
         read(&mut buffer[..PAGE_BYTES])?;
         let word = |at: usize| u32::from_le_bytes(buffer[at..at + 4].try_into().expect("4 bytes"));
@@ -298,7 +298,7 @@ pub(crate) fn read_superblock(device: &dyn Device) -> Result<Option<(u16, Superb
             bad("version of the store", version.to_string(), "2 or 3".to_string())
         }
         (None, None) if !is_blank => {
-            Err(Error::LostSuperblock { path: path_of(device), found: "two damaged copies".into() })
+            Err(Error::LostSuperblock { path: path_of(device), found: "both copies are damaged".into() })
         }
         (mut newest, _) => {
             // Slot 0 was written and is damaged. It has the same content, and proves that the store exists.
@@ -351,7 +351,7 @@ pub(crate) fn erase_superblock(device: &dyn Device) -> Result<()> {
         device
             .write(SUPERBLOCK_EXTENT, slot * SLOT_BYTES, &zeros)
             .and_then(|()| device.sync())
-            .map_err(io_error("erase superblock", device))?;
+            .map_err(io_error("erase the superblock", device))?;
     }
     Ok(())
 }
@@ -369,7 +369,7 @@ pub(crate) fn write_superblock(devices: &Devices, superblock: &Superblock) -> Re
         device
             .write(SUPERBLOCK_EXTENT, offset, &buffer[..len])
             .and_then(|()| device.sync())
-            .map_err(io_error("write superblock", device.as_ref()))?;
+            .map_err(io_error("write the superblock", device.as_ref()))?;
     }
     Ok(())
 }
@@ -548,14 +548,14 @@ impl Log {
                 let device = device(devices, place)?;
                 device
                     .write(place.extent, offset, &buffer[part])
-                    .map_err(io_error("write log", device.as_ref()))?;
+                    .map_err(io_error("write the log", device.as_ref()))?;
                 if !touched.iter().any(|known| Arc::ptr_eq(known, device)) {
                     touched.push(device);
                 }
             }
         }
         for device in touched {
-            device.sync().map_err(io_error("sync log", device.as_ref()))?;
+            device.sync().map_err(io_error("sync the log", device.as_ref()))?;
         }
         let sum = u32::from_le_bytes(header[RECORD_HEADER_BYTES - 4..].try_into().expect("4 bytes"));
         self.tail = Tail { offset: self.tail.offset + len, number: self.tail.number + 1, before: sum };
@@ -584,8 +584,8 @@ impl Log {
                 let devices = self.superblock.devices.iter();
                 let places: Vec<String> = devices.map(|entry| format!("device {}", entry.number)).collect();
                 let found = format!(
-                    "log {}, although record {number} of log {generation} was written: the superblock that names that \
-                     one is lost in extent {SUPERBLOCK_EXTENT} of {}",
+                    "log {}, although record {number} of log {generation} was written: the superblock with the place of that \
+                     log is lost in extent {SUPERBLOCK_EXTENT} of {}",
                     last.generation,
                     places.join(" and of ")
                 );
@@ -613,7 +613,10 @@ impl Log {
         while let Some((header, body, is_in_all)) = self.next_record(devices)? {
             self.is_uneven |= !is_in_all;
             let edits = decode_edits(&body).ok_or_else(|| {
-                self.damaged(format!("record {} with unknown edits", header.number), "edits of this version")
+                self.damaged(
+                    format!("record {} with edits of an unknown kind", header.number),
+                    "edits of this version",
+                )
             })?;
             catalog.apply(header.commit, &edits);
             let len = record_bytes(header.body_len);
@@ -668,7 +671,7 @@ impl Log {
                 wrong.push(match is_lost(entry) {
                     true => format!(
                         "the superblock of device {number} ({path}) is lost: `inshore store add-device` with this folder \
-                         writes it anew, and `inshore store scrub` then restores the rest of the device"
+                         rewrites it, and `inshore store scrub` then restores the rest of the device"
                     ),
                     false => format!("device {number} ({path}) is missing"),
                 });
@@ -687,7 +690,7 @@ impl Log {
         if lies_on < placement.spread() {
             let count = |count: usize| if count == 1 { "1 drive".into() } else { format!("{count} drives") };
             wrong.push(format!(
-                "the log lies on {} and should lie on {}, to survive the same losses as the data",
+                "copies of the log are on {}, expected {}: the log must survive the same losses as the data",
                 count(lies_on),
                 count(placement.spread())
             ));
@@ -696,8 +699,10 @@ impl Log {
             let superblock = Superblock { log: vec![copy.clone()], ..self.superblock.clone() };
             match Log::read(devices, superblock) {
                 Ok((log, _)) if log.tail == self.tail => {}
-                Ok((log, _)) => wrong
-                    .push(format!("copy {number} of the log is damaged from record {} on", log.tail.number)),
+                Ok((log, _)) => wrong.push(format!(
+                    "copy {number} of the log is damaged, beginning at record {}",
+                    log.tail.number
+                )),
                 Err(error) => wrong.push(format!("copy {number} of the log: {error}")),
             }
         }
@@ -836,7 +841,9 @@ fn parts(
 fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8]) -> Result<()> {
     for (place, at, part) in parts(copy, offset, buffer.len()) {
         let device = device(devices, place)?;
-        device.read(place.extent, at, &mut buffer[part]).map_err(io_error("read log", device.as_ref()))?;
+        device
+            .read(place.extent, at, &mut buffer[part])
+            .map_err(io_error("read the log", device.as_ref()))?;
     }
     Ok(())
 }
@@ -853,12 +860,12 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
     for place in log.iter().chain(&spare).flatten() {
         let device = &numbered[&place.device];
         if device.extents() <= place.extent {
-            return Err(Error::io("make a store on", device.name(), rustix::io::Errno::NOSPC.into()));
+            return Err(Error::io("create a store on", device.name(), rustix::io::Errno::NOSPC.into()));
         }
         for extent in [place.extent, SUPERBLOCK_EXTENT] {
             device
                 .prepare(extent..extent + 1)
-                .map_err(io_error("take space for the log", device.as_ref()))?;
+                .map_err(io_error("allocate space for the log", device.as_ref()))?;
         }
     }
     let entries = numbered.iter().map(|(&number, device)| DeviceEntry {

@@ -59,7 +59,7 @@ impl<'a> Locked<'a> {
 
 /// `Change` is the right to write superblocks and log, and becomes the new state of the store with [`Change::commit`].
 ///
-/// A change that is dropped before its first write leaves nothing. If an error drops it later, the state is in doubt
+/// A change that is dropped before its first write has no effect. If an error drops it later, the state is in doubt
 /// until the next commit: each call reads the devices again, and nothing is appended to that log.
 pub(super) struct Change<'a> {
     locked: Locked<'a>,

@@ -217,7 +217,7 @@ impl Change<'_> {
             }
             for place in log.iter().flatten() {
                 let (device, extents) = (devices[&place.device].as_ref(), place.extent..place.extent + 1);
-                device.prepare(extents).map_err(io_error("take space for the log", device))?;
+                device.prepare(extents).map_err(io_error("allocate space for the log", device))?;
             }
             Ok(log)
         };

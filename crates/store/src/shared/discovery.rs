@@ -32,7 +32,7 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
                 path: PathBuf::from(device.name()),
                 what: "store",
                 found: "a device of another store".to_string(),
-                expected: "devices of one".to_string(),
+                expected: "devices of one store".to_string(),
             });
         }
         let uuid = superblock.uuid_of(number);
@@ -44,8 +44,8 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
             twice = Some(Error::BadFormat {
                 path: path_of(device.as_ref()),
                 what: "superblock",
-                found: format!("that of device {number}, which {} has too", other.name()),
-                expected: "one of its own".to_string(),
+                found: format!("the superblock of device {number}, which is also in {}", other.name()),
+                expected: "a superblock of its own".to_string(),
             });
         }
     }
@@ -77,7 +77,7 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
 fn check_is_new(home: &Path, devices: &[Arc<dyn Device>]) -> Result<()> {
     devices.iter().try_for_each(|device| check_is_blank(device.as_ref()))?;
     if announces_a_store(home) {
-        return Err(lost_superblock(home.to_path_buf(), "scratch/lock announces a store"));
+        return Err(lost_superblock(home.to_path_buf(), "the file scratch/lock belongs to a store"));
     }
     Ok(())
 }
@@ -88,21 +88,21 @@ pub(crate) fn check_is_blank(device: &dyn Device) -> Result<()> {
     let lost = |trace: &str| Err(lost_superblock(path_of(device), trace));
     if let Some(folder) = device.folder() {
         if announces_a_store(folder) {
-            return lost("scratch/lock announces a store");
+            return lost("the file scratch/lock belongs to a store");
         }
         let list = |error| Error::io("list", folder, error);
         for entry in std::fs::read_dir(folder).map_err(list)? {
             let name = entry.map_err(list)?.file_name().to_string_lossy().into_owned();
             if name.starts_with("segment-") && name != "segment-00000000" {
-                return lost(&format!("{name} is there"));
+                return lost(&format!("the file {name} exists"));
             }
         }
     }
-    if is_used(device)? { lost("there are extents, or a log, of a store") } else { Ok(()) }
+    if is_used(device)? { lost("the device has extents, or a log, of a store") } else { Ok(()) }
 }
 
 fn lost_superblock(path: PathBuf, trace: &str) -> Error {
-    Error::LostSuperblock { path, found: format!("none is there, although {trace}") }
+    Error::LostSuperblock { path, found: format!("there is none, although {trace}") }
 }
 
 /// Checks that a folder is not a copy of a device whose original is at its recorded folder.

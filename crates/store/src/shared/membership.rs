@@ -37,7 +37,7 @@ impl Shared {
             Ok(Some(_)) => return bad("it holds a store already".to_string()),
             Ok(None) => missing,
             Err(Error::LostSuperblock { .. }) => {
-                return bad("it has what is left of a device of another store: empty it first".to_string());
+                return bad("it has remains of a device of another store: empty it first".to_string());
             }
             Err(error) => return Err(error),
         };
@@ -48,11 +48,13 @@ impl Shared {
                 && (folder.starts_with(place) || place.starts_with(folder))
             {
                 let place = place.display();
-                return bad(format!("{place} is device {number} of this store: one lies in the other"));
+                return bad(format!(
+                    "it overlaps with {place}, device {number} of this store: one folder lies in the other"
+                ));
             }
         }
         let prepared = device.prepare(SUPERBLOCK_EXTENT..SUPERBLOCK_EXTENT + 1);
-        prepared.map_err(|error| Error::io("take space for a superblock", &path, error))?;
+        prepared.map_err(|error| Error::io("allocate space for the superblock", &path, error))?;
         let last = next.devices.iter().map(|entry| entry.number).max().unwrap_or(0);
         let Some(number) = known.or(last.checked_add(1)) else {
             return bad("the store has had as many devices as it can have".to_string());
@@ -72,7 +74,7 @@ impl Shared {
             change.write_superblock(&mut next)?;
         }
         self.registry.meet_on(folders(&change.devices));
-        // The device belongs to the store now, with a superblock of its own; the log may lie on it from here on.
+        // From here on the device belongs to the store, with its own superblock, and may hold the log.
         let change = change.commit_superblock(next).change();
         let superblock = change.log.superblock.clone();
         // A known device may have lost its copy of the log.
@@ -92,7 +94,7 @@ impl Shared {
         let superblock = &change.log.superblock;
         let Some((number, own)) = read_superblock(device.as_ref())? else { return bad("it holds no store") };
         if own.store != superblock.store || own.uuid_of(number) != superblock.uuid_of(number) {
-            return bad("it is no device of this store");
+            return bad("it is not a device of this store");
         }
         if superblock.descends_from(&own) {
             return bad("it has not diverged: the store has all its commits");
@@ -109,7 +111,7 @@ impl Shared {
         let mut next = change.log.superblock.clone();
         let entry = next.devices.iter_mut().find(|entry| entry.number == number);
         entry.ok_or(Error::NoDevice { number })?.is_leaving = is_leaving;
-        // The log is begun anew, so that no part of it stays on the device.
+        // A new log is begun, so that no part of the log stays on the device.
         change.commit_new_log(next, Urgency::Needed)
     }
 
@@ -122,7 +124,7 @@ impl Shared {
         let mut change = self.change()?;
         let on_it = |runs: &[Run]| runs.iter().any(|run| run.start.device == number);
         if change.catalog.datasets.values().any(|record| on_it(&record.runs)) {
-            return Ok(Some("a dataset that was written meanwhile".to_string()));
+            return Ok(Some("a dataset that was written during the move".to_string()));
         }
         let owners = change.lock.owners()?;
         let others = owners.iter().filter(|owner| owner.path.file_name() != own.path().file_name());
@@ -145,7 +147,7 @@ impl Shared {
         }
         let erased = gone.as_ref().map_or(Ok(()), |device| {
             erase_superblock(device.as_ref())?;
-            device.clear().map_err(|error| Error::io("give up", path_of(device.as_ref()), error))
+            device.clear().map_err(|error| Error::io("erase the device", path_of(device.as_ref()), error))
         });
         let folder = gone.as_ref().and_then(|gone| gone.folder());
         if let Some(folder) = folder.filter(|_| is_home) {
@@ -157,7 +159,7 @@ impl Shared {
         erased.and(removed).map(|()| None).map_err(|error| {
             let path = gone.as_ref().map_or_else(|| self.home.clone(), |gone| path_of(gone.as_ref()));
             let what = format!(
-                "device {number} was removed from the store, which needs nothing there any more, but not all of it \
+                "device {number} was removed from the store, which no longer needs its data, but not all of the data \
                  could be deleted ({error}): delete the files segment-* and the folder scratch in it"
             );
             Error::BadDevice { path, what }

@@ -189,7 +189,7 @@ impl Shared {
             let log = state.log.superblock.log.iter().flatten().filter(|place| place.device == number);
             let written = log.map(|place| place.extent).chain([SUPERBLOCK_EXTENT]);
             written.for_each(|extent| device.note_written(extent));
-            device.sync().map_err(|error| Error::io("sync log", path_of(device.as_ref()), error))?;
+            device.sync().map_err(|error| Error::io("sync the log", path_of(device.as_ref()), error))?;
         }
         Ok(())
     }

@@ -119,7 +119,7 @@ impl Shared {
         let taken: u64 = on_it.map(|run| run.count as u64).sum();
         let not_for_data = extents.div_ceil(SEGMENT_EXTENTS) as u64 + 1;
         let left = (extents as u64).saturating_sub(taken + not_for_data + reserve);
-        let free = device.free_bytes().map_err(io_error("ask for free space", device.as_ref()))?;
+        let free = device.free_bytes().map_err(io_error("query the free space", device.as_ref()))?;
         let free = free.unwrap_or(u64::MAX);
         let left = left.min((free / EXTENT_BYTES as u64).saturating_sub(reserve));
         busy.extend_from_slice(&terms.closed);
@@ -134,7 +134,7 @@ impl Shared {
                 .and_then(|()| device.prepare(run.start.extent..run.start.extent + run.count));
             match prepared {
                 Err(error) if error.kind() == std::io::ErrorKind::StorageFull => return Ok(None),
-                prepared => prepared.map_err(io_error("take space", device.as_ref()))?,
+                prepared => prepared.map_err(io_error("allocate space", device.as_ref()))?,
             }
         }
         Ok(Some(run))
@@ -183,7 +183,7 @@ impl Shared {
         for run in runs {
             let Ok(device) = self.device(run.start.device) else { continue };
             let discarded = device.discard(run.start.extent..run.start.extent + run.count);
-            let error = |error| Error::io("give space back", path_of(device.as_ref()), error);
+            let error = |error| Error::io("free space", path_of(device.as_ref()), error);
             done = done.and(discarded.map_err(error));
         }
         done

@@ -163,7 +163,7 @@ impl Store {
     /// [`Error::NoSpace`]; damage in an extent that must be moved and cannot be restored; [`Error::Cancelled`], and
     /// extents that were moved until then stay moved.
     pub fn compact(&self, job: &Job, balance: bool) -> Result<Moved> {
-        let left = || "what was moved until then is moved, and nothing is lost".to_string();
+        let left = || "extents that were moved stay moved, and no data is lost".to_string();
         self.compact_all(job, balance).map_err(|error| error.leaves(left))
     }
 
@@ -199,7 +199,7 @@ impl Store {
         if let Some(folder) = device.folder() {
             crate::store::check_lies_apart(folder, &[])?;
             // The sync comes before the store knows the device, which also protects a later opener.
-            sync_names(folder).map_err(|error| Error::io("sync the name of", folder, error))?;
+            sync_names(folder).map_err(|error| Error::io("sync the folder of", folder, error))?;
         }
         self.0.add_device(device, limit_bytes)
     }
@@ -246,7 +246,7 @@ impl Store {
         for record in catalog.datasets.values() {
             if record.redundancy.devices() > others {
                 return bad(format!(
-                    "{:?} needs {} devices for its {}, and {others} would be left",
+                    "dataset {:?} needs {} devices for its {}, and {others} would remain",
                     record.name,
                     record.redundancy.devices(),
                     record.redundancy
@@ -262,8 +262,8 @@ impl Store {
                 catalog.datasets.values().filter(runs_on).map(|record| record.name.as_str()).collect();
             if !lost.is_empty() {
                 return bad(format!(
-                    "device {number} is missing, and without copies or parity there is no other place that has what \
-                     lies on it of {}: put it back, or remove {} first",
+                    "device {number} is missing, and its data of {} has neither copies nor parity: put the device back, \
+                     or remove {} first",
                     lost.join(", "),
                     if lost.len() == 1 { "this dataset" } else { "these datasets" }
                 ));
@@ -272,8 +272,8 @@ impl Store {
         self.0.set_leaving(number, true)?;
         let left = || {
             format!(
-                "device {number} is still leaving: nothing new goes to it, and what was moved is moved. The same command \
-                 goes on; with --keep the device stays"
+                "the removal of device {number} is not complete: no new data goes to the device, and extents that were moved stay \
+                 moved. The same command resumes the removal; --keep cancels it"
             )
         };
         self.empty_and_forget(job, number, &mut waiting).map_err(|error| error.leaves(left))

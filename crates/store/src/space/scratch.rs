@@ -85,7 +85,8 @@ impl Root {
         let path = self.path.join("lock");
         loop {
             if identity(&self.folder) != Some(self.identity) {
-                let what = "it is no longer where it was: was it moved or unmounted? Begin again".to_string();
+                let what = "the folder was moved or unmounted while the store was open: open the store again"
+                    .to_string();
                 return Err(Error::BadDevice { path: self.folder.clone(), what });
             }
             let lock = match open_lock(&path) {
@@ -531,7 +532,7 @@ impl Guard<'_> {
                 let kind = match entry.file_type() {
                     // An owner that ends removes its folder without the lock.
                     Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                    kind => kind.map_err(|error| Error::io("look at", entry.path(), error))?,
+                    kind => kind.map_err(|error| Error::io("inspect", entry.path(), error))?,
                 };
                 if kind.is_dir() {
                     let name = entry.file_name().to_string_lossy().into_owned();

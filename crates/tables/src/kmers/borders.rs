@@ -6,25 +6,26 @@
 //!   stretch       ACACAT        TAGAG                     each k-mer of these has letters of both sides
 //! ```
 //!
-//! K - 1 letters before a border and k - 1 behind it have no k-mer that lies on one side alone, so that none is counted twice. A piece
-//! that is shorter, and has no header, is passed through: its letters come to those before it.
+//! A stretch of the k - 1 letters before a border and the k - 1 letters after it has no k-mer on one side alone, so
+//! that no k-mer is counted twice. The letters of a shorter piece without a header are appended to those of the piece
+//! before.
 
 use inshore_store::{Budget, Reservation};
 
 use super::{Code, KmerCode, KmerOptions};
 use crate::{Result, sequences::PieceEnds};
 
-/// Codes for which there is room at first.
+/// The initial capacity in codes.
 const CODES_MIN: usize = 1 << 10;
 
-/// Counts the k-mers across the borders of pieces, of which it is told in order.
+/// Counts the k-mers across the borders of pieces, whose ends are added in order.
 #[derive(Debug)]
 pub struct KmerBorders {
     k: u32,
     canonical: bool,
     /// The letters before the next piece: k - 1 at most.
     before: Vec<u8>,
-    /// The greatest first, once they are sorted.
+    /// The codes, in descending order once they are sorted.
     codes: Vec<u128>,
     is_sorted: bool,
     kmers: u64,
@@ -32,7 +33,8 @@ pub struct KmerBorders {
 }
 
 impl KmerBorders {
-    /// Of so long k-mers, whose codes lie in memory of `budget`: k of them for each border, 16 bytes each.
+    /// Creates a counter of k-mers of this length. Their codes take memory of `budget`: k codes for each border, 16
+    /// bytes each.
     ///
     /// # Errors
     /// [`crate::Error::Store`] where too little is free.
@@ -43,7 +45,7 @@ impl KmerBorders {
         Ok(KmerBorders { k, canonical, before, codes, is_sorted: false, kmers: 0, memory })
     }
 
-    /// Takes the ends of the next piece. `follows` says whether it lies behind the one before, and not elsewhere.
+    /// Adds the ends of the next piece. `follows` is true if this piece directly follows the previous piece.
     ///
     /// # Errors
     /// [`crate::Error::Store`] where too little memory is free.
@@ -84,7 +86,7 @@ impl KmerBorders {
         let old = self.codes.capacity();
         if wanted > old {
             let new = wanted.max(2 * old).max(CODES_MIN);
-            // Both are there while one is copied.
+            // During the copy both lists exist.
             self.memory.resize(((old + new) * size_of::<u128>()) as u64)?;
             self.codes.reserve_exact(new - self.codes.len());
             self.memory.resize((self.codes.capacity() * size_of::<u128>()) as u64)?;
@@ -92,7 +94,7 @@ impl KmerBorders {
         Ok(())
     }
 
-    /// How many there are.
+    /// Returns the number of k-mers.
     pub fn kmers(&self) -> u64 {
         self.kmers
     }

@@ -1,4 +1,4 @@
-//! K-mers and their counts as they travel: rows in the order of their codes, in as few bits as is quick to read.
+//! The wire format of k-mers and their counts: rows in the order of their codes, in few bits that are fast to decode.
 //!
 //! ```text
 //!   block   [ rows, u32 | r, u8 | first code, 16 bytes | bits, the lowest of a byte first ]
@@ -8,54 +8,56 @@
 //!                     a quotient of 32 and more: 32 ones, the distance as it is
 //! ```
 //!
-//! Codes of k-mers lie as if by chance, so distances are geometric, for which Rice's code is within a few hundredths of a bit of the
-//! least there can be; r comes from the mean of the block. Most k-mers of reads occur once, by an error of sequencing: one bit.
-//! Of 35 million 25-mers on a node that is 28.1 bits each, where code and count have 96, and 7 bits in a byte (LEB128) took 36.
-//! Reading takes some 3 ns a row, so that one core reads faster than a link of 10 Gbit/s brings them.
+//! Codes of k-mers are nearly random, so distances have a geometric distribution, for which Rice's code is within a
+//! few hundredths of a bit of the optimum; r is computed from the mean of the block. Most k-mers of reads occur once,
+//! because of sequencing errors, and their count takes one bit. 35 million 25-mers on a node take 28.1 bits each,
+//! compared with 96 bits for code and count, and 36 bits for 7 bits in a byte (LEB128). Decoding takes about 3 ns a
+//! row, so that one core decodes faster than a link of 10 Gbit/s delivers.
 //!
 //! Source: S. W. Golomb, "Run-length encodings" (1966); R. F. Rice, "Some practical universal noiseless coding techniques" (1979).
 
 use inshore_sortreduce::Key;
 
-/// K-mers of a block, at most.
+/// The most k-mers of a block.
 pub const KMER_BLOCK_ROWS: usize = 16 << 10;
-/// Bytes of a block, at most.
+/// The most bytes of a block.
 pub const KMER_BLOCK_BYTES: usize = HEADER_BYTES + (KMER_BLOCK_ROWS * ROW_BITS_MAX).div_ceil(8) + 8;
 const HEADER_BYTES: usize = 4 + 1 + 16;
-/// Bits of a row, at most: a count of 32 bits, a quotient that is none, a distance of 128.
+/// The most bits of a row: a count of 32 bits, an escaped quotient, a distance of 128 bits.
 const ROW_BITS_MAX: usize = 2 * 31 + 1 + ESCAPE as usize + 128;
-/// So many ones say that a distance comes as it is.
+/// The number of ones that escapes a distance, which follows uncoded.
 const ESCAPE: u32 = 32;
-/// Bits that can be read from any place at once, and a quotient of 31 times 2 to the bits of a rest that fits them has no more than 64.
+/// The most bits that one read at any position returns. A remainder of so many bits with a quotient of up to 31 fits
+/// 64 bits.
 const WORD_BITS: u32 = 57;
-/// Zeros behind a block's bits while it is read, so that a row can be read whole before it is known to be cut.
+/// Zero bytes after a block's bits during decoding, so that a whole row can be read before a truncation is detected.
 const PADDING: usize = ROW_BITS_MAX / 8 + 16;
 
 /// A number that holds a code: 2 bits for each base.
 pub trait KmerCode: Key {
-    /// As a wide number.
+    /// Returns the code as a wide number.
     fn wide(self) -> u128;
 
-    /// Of a wide number; `None` where it holds no such code.
+    /// Converts a wide number; `None` if the code does not fit.
     fn of_wide(wide: u128) -> Option<Self>;
 
-    /// The distance to a code that is smaller, less one.
+    /// Returns the distance to a smaller code, minus one.
     #[doc(hidden)]
     fn distance(self, from: Self) -> Self;
 
-    /// The code at such a distance; `None` where there is none.
+    /// Returns the code at such a distance; `None` if it does not fit.
     #[doc(hidden)]
     fn behind(self, distance: Self) -> Option<Self>;
 
-    /// Its bits from `at` on, as many as a word has.
+    /// Returns the word of bits that begins at bit `at`.
     #[doc(hidden)]
     fn word_at(self, at: u32) -> u64;
 
-    /// The number whose bits from `at` on are those of a word.
+    /// Returns the number with the bits of a word, beginning at bit `at`.
     #[doc(hidden)]
     fn of_word_at(word: u64, at: u32) -> Self;
 
-    /// Both numbers' bits.
+    /// Returns the bitwise or of both numbers.
     #[doc(hidden)]
     fn or(self, other: Self) -> Self;
 }
@@ -106,10 +108,10 @@ fn low(count: u32) -> u64 {
     if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
 }
 
-/// Packs 1 to [`KMER_BLOCK_ROWS`] k-mers, whose codes rise and whose counts are at least 1, into a block.
+/// Packs 1 to [`KMER_BLOCK_ROWS`] k-mers into a block; codes must ascend, and counts must be at least 1.
 ///
 /// # Panics
-/// Where there are none, more, or not as many codes as counts.
+/// The function panics if there are none, more, or different numbers of codes and counts.
 pub fn pack_kmers<C: KmerCode>(codes: &[C], counts: &[u32]) -> Vec<u8> {
     assert!((1..=KMER_BLOCK_ROWS).contains(&codes.len()) && codes.len() == counts.len());
     let (first, last) = (codes[0], codes[codes.len() - 1]);
@@ -127,13 +129,14 @@ pub fn pack_kmers<C: KmerCode>(codes: &[C], counts: &[u32]) -> Vec<u8> {
     bits.finish()
 }
 
-/// Bits of the rest of a distance for which its code is shortest: those of seven tenths (the logarithm of 2) of the mean.
+/// Returns the number of remainder bits with the shortest code: the bits of 0.7 (the logarithm of 2) times the mean
+/// distance.
 fn rest_bits(all: u128, rows: u64) -> u32 {
     let mean = all / u128::from(rows);
     (mean - mean / 16 * 5).checked_ilog2().unwrap_or(0)
 }
 
-/// Bits that are written one behind the other.
+/// A bit writer.
 struct Bits {
     out: Vec<u8>,
     word: u64,
@@ -141,7 +144,7 @@ struct Bits {
 }
 
 impl Bits {
-    /// Writes the low bits of a number that has no more.
+    /// Writes the low bits of a number; all higher bits must be 0.
     #[inline(always)]
     fn put(&mut self, number: u64, count: u32) {
         debug_assert!(count <= u64::BITS && number <= low(count));
@@ -150,12 +153,12 @@ impl Bits {
         if self.filled >= u64::BITS {
             self.out.extend_from_slice(&self.word.to_le_bytes());
             self.filled -= u64::BITS;
-            // What the word had no room for.
+            // The bits that did not fit the word.
             self.word = number.checked_shr(count - self.filled).unwrap_or(0);
         }
     }
 
-    /// Writes a count and a distance: at once where they are short, as nearly all are.
+    /// Writes a count and a distance, in one step if both are short, as nearly always.
     #[inline(always)]
     fn put_row<C: KmerCode>(&mut self, count: u32, distance: C, rest_bits: u32) {
         let more = count.ilog2();
@@ -195,7 +198,7 @@ impl Bits {
         }
     }
 
-    /// Writes the low bits of a number, however many.
+    /// Writes any number of low bits of a number.
     fn put_long<C: KmerCode>(&mut self, number: C, count: u32) {
         let mut at = 0;
         while at < count {
@@ -212,9 +215,9 @@ impl Bits {
     }
 }
 
-/// Adds the codes and counts of a block to those that are there; `None` where the bytes are no block, and then some may be added: no rows, or
-/// more than [`KMER_BLOCK_ROWS`]; codes beyond what `C` holds or of more than 126 bits; counts that are none; too few bits, or bytes
-/// behind them.
+/// Appends the codes and counts of a block. Returns `None` for an invalid block, after which some rows may have been
+/// appended: no rows, or more than [`KMER_BLOCK_ROWS`]; codes that exceed `C` or 126 bits; counts out of range; too
+/// few bits, or further bytes after the block.
 pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut Vec<u32>) -> Option<()> {
     let (rows, block) = block.split_first_chunk::<4>()?;
     let (&rest_bits, block) = block.split_first()?;
@@ -247,14 +250,14 @@ pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut 
     (is_whole && code.wide() >> 126 == 0).then_some(())
 }
 
-/// Bits that are read one behind the other.
+/// A bit reader.
 struct Taken<'a> {
     bytes: &'a [u8],
     place: usize,
 }
 
 impl Taken<'_> {
-    /// The next bits, of which 57 can be relied on.
+    /// Returns the next bits, at least 57 of which are valid.
     #[inline(always)]
     fn look(&self) -> u64 {
         let byte = self.place / 8;
@@ -262,7 +265,7 @@ impl Taken<'_> {
         u64::from_le_bytes(word) >> (self.place % 8)
     }
 
-    /// A count and a distance: of one look where they are short, as nearly all are.
+    /// Reads a count and a distance, in one step if both are short, as nearly always.
     #[inline(always)]
     fn row<C: KmerCode>(&mut self, rest_bits: u32) -> Option<(u32, C)> {
         let word = self.look();
@@ -271,7 +274,7 @@ impl Taken<'_> {
         let behind = word.checked_shr(of_count).unwrap_or(u64::MAX);
         let quotient = behind.trailing_ones();
         let all = of_count + quotient + 1 + rest_bits;
-        // A quotient that is none has 32 ones at least.
+        // An escaped quotient has at least 32 ones.
         if all > WORD_BITS || quotient >= ESCAPE {
             return Some((self.count()?, self.distance(rest_bits)?));
         }
@@ -288,7 +291,7 @@ impl Taken<'_> {
             return None;
         }
         self.place += more as usize + 1;
-        // All of it is in the word, mostly.
+        // In most cases the word has the whole row.
         let word = if 2 * more < WORD_BITS { word >> (more + 1) } else { self.look() };
         self.place += more as usize;
         Some(1 << more | (word & low(more)) as u32)
@@ -303,7 +306,7 @@ impl Taken<'_> {
         }
         self.place += quotient as usize + 1;
         let high = C::of_word_at(quotient.into(), rest_bits);
-        // What the number has no room for was none.
+        // The bits beyond the number must be 0.
         (high.word_at(rest_bits) == u64::from(quotient))
             .then(|| self.long(rest_bits))
             .map(|rest: C| rest.or(high))

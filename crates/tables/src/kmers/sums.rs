@@ -1,14 +1,14 @@
-//! Lists of k-mers in the order of their codes, added up to one.
+//! Merges lists of k-mers in the order of their codes, and adds counts of equal codes.
 //!
-//! Two lists at a time are merged, in a tree. A step takes the smaller code of both, and both counts where codes are
-//! equal, without a branch that could be mispredicted. A row costs some 2 ns for each level of the tree.
+//! Two lists at a time are merged, in a tree. A step takes the smaller code of both lists, and both counts if codes
+//! are equal, without a branch that could be mispredicted. A row costs about 2 ns for each level of the tree.
 
 use super::KmerCode;
 
-/// Codes that rise, and their counts.
+/// Ascending codes, and their counts.
 pub type KmerList<'a, C> = (&'a [C], &'a [u32]);
 
-/// Adds lists up, and keeps its memory for the next time.
+/// Merges lists of k-mers, and keeps its memory for the next call.
 #[derive(Debug)]
 pub struct KmerSums<C> {
     free: Vec<(Vec<C>, Vec<u32>)>,
@@ -21,7 +21,7 @@ impl<C> Default for KmerSums<C> {
     }
 }
 
-/// A list of the caller, or one that was made here.
+/// A list of the caller, or an intermediate result.
 enum SumList<'a, C> {
     Lent(KmerList<'a, C>),
     Made(Vec<C>, Vec<u32>),
@@ -37,9 +37,9 @@ impl<C> SumList<'_, C> {
 }
 
 impl<C: KmerCode> KmerSums<C> {
-    /// Adds lists up: each code once, with the sum of its counts, at most 2^32 - 1.
+    /// Merges lists: each code occurs once in the result, with the sum of its counts, at most 2^32 - 1.
     ///
-    /// The memory is twice that of the lists, and is used again the next time.
+    /// The memory is twice that of the lists, and is reused by the next call.
     pub fn of<'a>(&'a mut self, lists: &[KmerList<'a, C>]) -> KmerList<'a, C> {
         self.free.extend(self.last.take());
         let made = match self.add(lists) {

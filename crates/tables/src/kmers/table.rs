@@ -25,15 +25,15 @@ pub struct KmerWriter {
 }
 
 impl KmerWriter {
-    /// Begins the table at `output`, as [`crate::TableWriter::create`] does; an error of that is returned by a later
-    /// call.
+    /// Begins the table at `output`, as [`crate::TableWriter::create`] does; a later call returns an error of that
+    /// function.
     pub fn create(job: &Context, output: &Path, options: &KmerOptions) -> KmerWriter {
         let rows = RowBuilder::new(options);
         let writer = BackgroundWriter::create(output, rows.schema.clone(), job.budget());
         KmerWriter { job: job.clone(), rows, writer, histogram: vec![0; HISTOGRAM], distinct: 0 }
     }
 
-    /// Adds distinct k-mers in order, behind all others, each with its count.
+    /// Appends distinct k-mers in order, each with its count.
     ///
     /// # Errors
     /// The errors are those of [`crate::TableWriter::write`], and [`inshore_store::Error::Cancelled`].
@@ -56,7 +56,7 @@ impl KmerWriter {
         }
     }
 
-    /// Ends the table, which then gets its name, and completes the summary of counting.
+    /// Ends and publishes the table, and completes the summary of counting.
     ///
     /// # Errors
     /// The errors are those of [`crate::TableWriter::finish`].
@@ -84,7 +84,7 @@ impl RowBuilder {
         RowBuilder { schema, k: options.k as usize, min_count: options.min_count, codes: options.codes }
     }
 
-    /// Makes rows of the k-mers that were seen often enough, if there are any.
+    /// Converts the k-mers that were seen often enough to rows; `None` if there are none.
     fn batch<K: KmerCode>(&self, keys: &[K], counts: &[u32]) -> Option<RecordBatch> {
         let kept = || keys.iter().zip(counts).filter(|&(_, &count)| count >= self.min_count);
         let rows = if self.min_count <= 1 { keys.len() } else { kept().count() };

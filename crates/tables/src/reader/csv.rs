@@ -1,6 +1,6 @@
 //! A CSV file as a source of batches. Values are parsed straight into columns of the wanted types.
 //!
-//! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be guessed from the
+//! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be inferred from the
 //! first rows ([`super::seen`]), which are kept and returned first.
 
 use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
@@ -14,16 +14,16 @@ use super::{
 };
 use crate::{Error, Header, Input, Result, allowance::piece_limit, unique_names};
 
-/// The number of rows from which types are guessed.
+/// The number of rows from which types are inferred.
 const SAMPLE_ROWS: usize = 1_000;
 
 pub(super) struct CsvSource {
     name: String,
     names: Vec<String>,
-    /// The caller said whether the first record has the names.
+    /// True if the caller decided whether the first record has the names.
     is_named: bool,
     records: Records,
-    /// The first record is a row, which was not given yet.
+    /// True if the first record is a row that was not returned yet.
     has_row: bool,
     text_bytes_max: u64,
     /// The position of each wanted column in a record, and the origin of its type.
@@ -205,22 +205,22 @@ impl CsvSource {
             Some(index) => Err(Error::bad_line(
                 &self.name,
                 self.records.record_line(),
-                "lines that end with a line feed (tr '\\r' '\\n' makes them of carriage returns)",
+                "lines that end with a line feed (tr '\\r' '\\n' converts carriage returns)",
                 self.records.field(index),
             )),
         }
     }
 
-    /// Refuses a first row that may be no header: the row would be lost.
+    /// Refuses a first line that may be a row: the row would be lost.
     fn check_names(&self) -> Result<()> {
         if self.is_named {
             return Ok(());
         }
         let why = |(index, name): (usize, &String)| match name {
-            name if name.is_empty() => Some("nothing"),
+            name if name.is_empty() => Some("empty"),
             name if fraction(name).is_some() => Some("a number"),
             name if is_time(name) => Some("a date or a time"),
-            name if self.names[..index].contains(name) => Some("the same twice"),
+            name if self.names[..index].contains(name) => Some("a repeated name"),
             _ => None,
         };
         let Some((index, why)) =
@@ -232,9 +232,7 @@ impl CsvSource {
         Err(Error::BadValue {
             place: format!("{}:{line}", self.name),
             expected: "the names of columns".to_string(),
-            found: format!(
-                "{name} ({why}): --header yes takes it for a name, --header no for a value of the first row"
-            ),
+            found: format!("{name} ({why}): --header yes reads the line as names, --header no as a row"),
         })
     }
 

@@ -1,15 +1,15 @@
 //! Cuts the bytes of a CSV file into records, and these into fields.
 //!
-//! A field that begins with a quote ends with the closing quote; a quote anywhere else is a letter. A record ends with
-//! a line feed, or with a carriage return before one. Empty lines are no records.
+//! A field that begins with a quote ends with the closing quote; a quote in any other place is a letter. A record
+//! ends with a line feed, or a carriage return and a line feed. Empty lines are skipped.
 //!
-//! A record lies in the buffer as a whole before it is parsed, so that its fields are slices of the buffer; only a
-//! quoted field with quotes inside is copied. The buffer grows up to the longest record that is accepted, which bounds
+//! A record is parsed once it is complete in the buffer, so that its fields are slices of the buffer; only a quoted
+//! field with quotes inside is copied. The buffer grows up to the longest record that is accepted, which bounds
 //! an open quote too.
 //!
-//! The `csv` crate is not used: it takes the end of the file for the end of an open quote, text behind a closed quote
-//! for a part of the field, and does not tell whether a carriage return stood in quotes. Each of these loses rows or
-//! letters silently.
+//! The `csv` crate is not used: it treats the end of the file as the end of an open quote, and text after a closing
+//! quote as a part of the field, and does not report whether a carriage return was in quotes. Each of these faults
+//! loses rows or letters silently.
 
 use std::ops::Range;
 
@@ -27,7 +27,7 @@ pub(super) struct Records {
     /// The longest record that is accepted.
     limit: u64,
     buffer: Vec<u8>,
-    /// The bytes of the buffer that were read and not given yet.
+    /// The bytes of the buffer that were read and not returned yet.
     unread: Range<usize>,
     has_ended: bool,
     /// The line on which the unread bytes begin, from 1.
@@ -48,7 +48,7 @@ struct Field {
 
 /// The result of parsing a record.
 enum Parsed {
-    /// The record is complete, with so many bytes, its end included, and so many line feeds.
+    /// The record is complete: its number of bytes, including its end, and its number of line feeds.
     Whole(usize, u64),
     /// The end of the record is not in the buffer yet.
     Open,
@@ -94,12 +94,12 @@ impl Records {
         if *is_copied { &self.copied[place.clone()] } else { &self.buffer[place.clone()] }
     }
 
-    /// Returns whether a field of the current record stands in quotes.
+    /// Returns whether a field of the current record is in quotes.
     pub fn is_quoted(&self, index: usize) -> bool {
         self.fields[index].is_quoted
     }
 
-    /// Returns whether all of the file was read and given.
+    /// Returns whether the whole file was read and returned.
     pub fn is_at_end(&self) -> bool {
         self.has_ended && self.unread.is_empty()
     }
@@ -171,7 +171,7 @@ impl Records {
                 true => self.quoted_field(at, &mut feeds)?,
                 false => self.plain_field(at),
             };
-            // The position behind the separator or line end; that of the end of the file for the last field.
+            // The position after the separator or line end, or the end of the file for the last field.
             let Some(behind) = behind else { return Ok(Parsed::Open) };
             match self.buffer[..end].get(behind) {
                 Some(&byte) if byte == self.separator => at = behind + 1,
@@ -183,7 +183,8 @@ impl Records {
         }
     }
 
-    /// Parses a field without quotes; returns the position behind it, or `None` where its end is not in the buffer yet.
+    /// Parses a field without quotes; returns the position after the field, or `None` if its end is not in the buffer
+    /// yet.
     fn plain_field(&mut self, start: usize) -> Option<usize> {
         let rest = &self.buffer[start..self.unread.end];
         let length = memchr2(self.separator, b'\n', rest).or(self.has_ended.then_some(rest.len()))?;
@@ -204,7 +205,7 @@ impl Records {
                 if self.has_ended {
                     return Err(Error::BadValue {
                         place: format!("{}:{}", self.input.name(), self.record_line + *feeds),
-                        expected: "a quote that closes the one that opens here".to_string(),
+                        expected: "a closing quote for the quote that opens here".to_string(),
                         found: "the end of the file".to_string(),
                     });
                 }
@@ -227,7 +228,7 @@ impl Records {
             _ => {
                 let shown = behind.split(|&byte| byte == b'\n').next().unwrap_or_default().to_vec();
                 let line = self.record_line + *feeds + feeds_inside;
-                let expected = "a separator or the end of the line behind a quote that closes";
+                let expected = "a separator or the end of the line after a closing quote";
                 return Err(Error::bad_line(self.input.name(), line, expected, &shown));
             }
         }

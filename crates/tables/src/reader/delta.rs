@@ -8,8 +8,8 @@
 //!   DELTA_BYTE_ARRAY    lengths of what each shares with the one before, then the rest of each as DELTA_LENGTH
 //! ```
 //!
-//! A few bytes can claim millions of strings, each with a million bytes of the one before. So the lengths are added up
-//! before the decoder allocates anything.
+//! A few bytes can claim millions of strings, each of which repeats a million bytes of the previous string. The
+//! lengths are therefore added before the decoder allocates memory.
 
 use parquet::basic::Encoding;
 
@@ -33,7 +33,7 @@ pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Opti
     (is_whole && are_paired).then_some(all)
 }
 
-/// Adds up numbers that are not negative; also returns the bytes behind them.
+/// Adds nonnegative numbers; also returns the bytes after them.
 fn lengths(bytes: &[u8], count_max: u64) -> Option<(Coded, &[u8])> {
     let mut rest = bytes;
     let block_values = number(&mut rest)?;

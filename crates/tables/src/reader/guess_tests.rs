@@ -173,8 +173,8 @@ fn a_first_row_that_may_be_no_header_is_refused_without_the_header_option() {
     let place = Place::new();
     for (text, why) in [
         ("1,2\n3,4\n", "'1' (a number)"),
-        ("a,,c\n1,2,3\n", "'' (nothing)"),
-        ("a,b,a\n1,2,3\n", "'a' (the same twice)"),
+        ("a,,c\n1,2,3\n", "'' (empty)"),
+        ("a,b,a\n1,2,3\n", "'a' (a repeated name)"),
         ("country,2019\nx,1\n", "'2019' (a number)"),
         ("a,2020-01-31\nb,2020-02-01\n", "'2020-01-31' (a date or a time)"),
         ("1/1/2020\n1/2/2020\n", "'1/1/2020' (a date or a time)"),
@@ -228,12 +228,15 @@ fn an_open_quote_is_refused_with_the_line_on_which_it_opens() {
         ("a,b\r\n\r\n1,\"", 3),
     ] {
         let error = place.refusal("q.csv", text);
-        let expected = format!("q.csv:{line}: expected a quote that closes the one that opens here");
+        let expected = format!("q.csv:{line}: expected a closing quote for the quote that opens here");
         assert!(error.contains(&expected), "{text:?}: {error}");
     }
     // An odd quote that a later one closes has swallowed rows.
     let error = place.refusal("q.csv", "a,b\n1,\"cut\n2,\"y\"\n");
-    assert!(error.contains("q.csv:3: expected a separator or the end of the line behind a quote"), "{error}");
+    assert!(
+        error.contains("q.csv:3: expected a separator or the end of the line after a closing quote"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -313,7 +316,7 @@ fn json_of_any_shape_is_read_or_refused_with_its_line() {
     let values: Vec<Option<i64>> = batches[0].column(0).as_primitive::<Int64Type>().iter().collect();
     assert_eq!(values, [Some(2), None, None], "the last of two values counts");
     let error = place.open(&input, Some(&["b"])).err().unwrap().to_string();
-    assert!(error.contains("column 'b' holds objects or arrays, which are not read"), "{error}");
+    assert!(error.contains("column 'b' holds objects or arrays, which are not supported"), "{error}");
     for bad in ["{\"a\":1", "[1]", "{\"a\":1}{\"a\":2}", "{a:1}", "nothing"] {
         let error = place.refusal("j.jsonl", format!("{{\"a\":1}}\n{bad}\n{{\"a\":1}}\n"));
         assert!(error.contains("j.jsonl:2: expected an object in a line"), "{error}");

@@ -1,7 +1,7 @@
 //! An Arrow IPC file or stream as a source of batches.
 //!
 //! Both are read as a stream: the file format is the stream between two magics, followed by a footer for readers that
-//! seek. So an Arrow file also reads from a pipe and below gzip.
+//! seek. An Arrow file can therefore also be read from a pipe or compressed by gzip.
 //!
 //! ```text
 //! ["ARROW1" padding] message ... end of stream [footer, its length, "ARROW1"]
@@ -46,7 +46,7 @@ const UNPACKED_BATCH: &str = "an unpacked Arrow record batch";
 pub(super) struct IpcSource {
     input: Bytes,
     is_file: bool,
-    /// The schema of the file, and the same without dictionaries.
+    /// The schema of the file, and the schema with values instead of dictionaries.
     stored: SchemaRef,
     plain: SchemaRef,
     /// Dictionaries by their ids, and the memory of each.
@@ -115,11 +115,12 @@ impl IpcSource {
             .header_as_schema()
             .ok_or_else(|| self.damaged(format!("expected a schema, got {:?}", message.header_type())))?;
         if message.version() > MetadataVersion::V5 {
-            let what = format!("Arrow of version V{} is not read, V1 to V5 are", message.version().0 + 1);
+            let what =
+                format!("Arrow of version V{} is not supported, V1 to V5 are", message.version().0 + 1);
             return Err(Error::unsupported(self.input.name(), what));
         }
         if !schema.endianness().equals_to_target_endianness() {
-            return Err(Error::unsupported(self.input.name(), "Arrow of the other byte order is not read"));
+            return Err(Error::unsupported(self.input.name(), "big-endian Arrow is not supported"));
         }
         let body_bytes = self.body_bytes(&message)?;
         self.stored = Arc::new(fb_to_schema(schema));
@@ -239,7 +240,7 @@ impl IpcSource {
             let (offset, length) = (u64::try_from(buffer.offset()), u64::try_from(buffer.length()));
             let end = offset.ok().zip(length.ok()).and_then(|(offset, length)| offset.checked_add(length));
             if end.is_none_or(|end| end > body_bytes) {
-                return Err(self.damaged("a buffer outside of its batch".to_string()));
+                return Err(self.damaged("a buffer lies outside of its batch".to_string()));
             }
         }
         Ok(())
@@ -256,7 +257,7 @@ impl IpcSource {
                 .ok()
                 .and_then(|offset| body.get(offset..)?.first_chunk())
                 .map(|length| i64::from_le_bytes(*length))
-                .ok_or_else(|| self.damaged("a compressed buffer outside of its batch".to_string()))?;
+                .ok_or_else(|| self.damaged("a compressed buffer lies outside of its batch".to_string()))?;
             let own = u64::try_from(buffer.length()).unwrap_or(0).saturating_sub(LENGTH_BYTES);
             sum = sum.saturating_add(u64::try_from(unpacked).unwrap_or(own));
         }
@@ -267,7 +268,7 @@ impl IpcSource {
     fn next_header(&mut self) -> Result<Option<Vec<u8>>> {
         let mut start = [0; 4];
         if !self.read_exact_or_end(&mut start)? {
-            // A stream may simply stop; a file has an end mark and a footer.
+            // A stream may end without a mark; a file has an end mark and a footer.
             let end = if self.is_file { Err(self.truncated()) } else { Ok(None) };
             return end;
         }
@@ -289,11 +290,13 @@ impl IpcSource {
     }
 
     fn parse<'a>(&self, header: &'a [u8]) -> Result<Message<'a>> {
-        root_as_message(header).map_err(|error| self.damaged(format!("invalid message: {error}")))
+        root_as_message(header)
+            .map_err(|error| self.damaged(format!("the header of a message is invalid: {error}")))
     }
 
     fn body_bytes(&self, message: &Message) -> Result<u64> {
-        u64::try_from(message.bodyLength()).map_err(|_| self.damaged("a body of negative length".to_string()))
+        u64::try_from(message.bodyLength())
+            .map_err(|_| self.damaged("a message has a body of negative length".to_string()))
     }
 
     /// Reads a file to its end, which must be that of an Arrow file.
@@ -361,7 +364,7 @@ impl IpcSource {
     }
 
     fn damaged(&self, what: String) -> Error {
-        Error::damaged(self.input.name(), format!("damaged Arrow at batch {}: {what}", self.batches))
+        Error::damaged(self.input.name(), format!("damaged Arrow data in batch {}: {what}", self.batches))
     }
 }
 
@@ -375,7 +378,7 @@ fn without_dictionaries(batch: RecordBatch) -> std::result::Result<RecordBatch, 
             DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
             other => other.clone(),
         };
-        // One cast (arrow 59.3) would take a null in the dictionary for an empty text.
+        // A direct cast (arrow 59.3) would turn a null in the dictionary into an empty text.
         take(&cast(coded.values(), &kind)?, coded.keys(), None)
     };
     let columns = batch.columns().iter().map(plain).collect::<std::result::Result<Vec<_>, _>>()?;

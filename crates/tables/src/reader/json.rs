@@ -1,11 +1,11 @@
 //! A file of JSON lines as a source of batches: one object in each line, its members are columns.
 //!
-//! The columns are the members of the first lines. A member that a line does not have is null. Further members of later
-//! lines are skipped where columns are named, and contradict where all columns are read. A member that stands twice in
-//! an object has the last of its values.
+//! The columns are the members of the first lines. A member that a line does not have is null. Further members of
+//! later lines are skipped if the caller names the columns, and are errors if all columns are read. A member that
+//! occurs twice in an object has its last value.
 //!
-//! Each line is parsed once; values of wanted members are kept as text, so that a number is parsed as the column's type
-//! and none is cut to fit.
+//! Each line is parsed once; values of wanted members are kept as text, so that a number is parsed as the column's
+//! type and never truncated.
 //!
 //! The `arrow-json` crate (59.3) is not used: it cuts fractions to whole numbers in columns of these, reads numbers in
 //! quotes as numbers, and turns half of the escaped surrogate pairs into other characters.
@@ -30,7 +30,7 @@ use super::{
 use crate::{Error, Input, LineBlock, LineBlocks, Result, allowance::piece_limit};
 
 const BLOCK_BYTES: u64 = 1 << 20;
-/// The number of lines from which types are guessed.
+/// The number of lines from which types are inferred.
 const SAMPLE_LINES: usize = 1_000;
 const MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -54,7 +54,7 @@ struct Wanted {
     schema: SchemaRef,
     /// For each column its member, and the origin of its type.
     columns: Vec<(usize, Origin)>,
-    /// A member that is no column contradicts.
+    /// True if a member that is not a column is an error.
     is_strict: bool,
 }
 
@@ -223,7 +223,7 @@ impl JsonSource {
         Ok(Some(RecordBatch::try_new(schema, arrays).expect("columns of equal length and the wanted types")))
     }
 
-    /// Adds rows of the current block; returns how much of the block is read then.
+    /// Adds rows of the current block; returns the numbers of bytes and lines that were consumed.
     fn rows_of_block(
         &self,
         columns: &mut [Column],
@@ -288,7 +288,7 @@ impl JsonSource {
     }
 
     fn bad_line(&self, number: u64, line: &[u8], why: &serde_json::Error) -> Error {
-        // The library's own position is cut off, since it is one within the line.
+        // The library's position is removed from the message, since it is a position within the line.
         let why = why.to_string();
         let why = why.split(" at line ").next().unwrap_or_default();
         Error::bad_line(self.blocks.name(), number, format!("an object in a line ({why})"), line)

@@ -1,5 +1,5 @@
-//! A stand-in for JSON lines in a build without the feature `json`: a file of them is refused by name. No value of this
-//! type exists.
+//! Replaces the reader of JSON lines in a build without the feature `json`: such files are refused by name. No value
+//! of this type exists.
 
 use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};

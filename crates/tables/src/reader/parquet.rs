@@ -1,6 +1,6 @@
 //! A Parquet file as a source of batches.
 //!
-//! The library's batch reader gets pages of this crate ([`super::parquet_pages`]), so that every page passes a guard.
+//! The library's batch reader gets pages of this crate ([`super::parquet_pages`]), so that every page is checked.
 //! Strings are read as views into their pages: otherwise a short dictionary could become a batch of gigabytes.
 
 use std::{ops::Range, sync::Arc};
@@ -63,10 +63,9 @@ fn options() -> ArrowReaderOptions {
 
 impl ParquetSource {
     pub fn open(input: &Input, budget: &Budget) -> Result<Self> {
-        let seekable = "Parquet is read from its end, so it must be a plain file, not standard input, a pipe or \
-            compressed as a whole";
+        let seekable = "Parquet must be a plain file, since its footer is read first: not standard input, a pipe or a compressed file";
         let Some(bytes) = input.compressed_bytes() else {
-            // The error should name a path that does not exist.
+            // A path that does not exist is reported by its name.
             input.open_pieces()?;
             return Err(Error::unsupported(input.name(), seekable));
         };
@@ -87,8 +86,8 @@ impl ParquetSource {
         })?;
         let mut rows_left = 0u64;
         for group in found.metadata().row_groups() {
-            let rows =
-                u64::try_from(group.num_rows()).map_err(|_| file.error("a row group of negative length"))?;
+            let rows = u64::try_from(group.num_rows())
+                .map_err(|_| file.error("a row group has a negative length"))?;
             rows_left = rows_left.saturating_add(rows);
         }
         Ok(ParquetSource {
@@ -109,7 +108,7 @@ impl ParquetSource {
     }
 
     /// Returns the smallest and the largest value of columns of whole numbers in the statistics of all row groups;
-    /// `None` without such statistics. The writer of the file may have got them wrong.
+    /// `None` without such statistics. The statistics may be wrong.
     pub fn ranges_of(&self, columns: &[Option<usize>]) -> Result<Vec<Option<(i128, i128)>>> {
         let descriptor = self.metadata.file_metadata().schema_descr();
         let leaf = |column: usize| {
@@ -160,7 +159,7 @@ impl ParquetSource {
         groups: &[RowGroupMetaData],
     ) -> Result<Option<GroupValues>> {
         let field = self.schema.field(column);
-        // The writer used the statistics of old, before the order of all types was defined.
+        // The writer used the deprecated statistics, which do not define the order of all types.
         let is_old = |group: &RowGroupMetaData| {
             group.column(leaf).statistics().is_some_and(Statistics::is_min_max_deprecated)
         };
@@ -242,7 +241,7 @@ impl ParquetSource {
             let end = start.checked_add(u64::try_from(chunk.compressed_size()).ok()?)?;
             (end <= self.file.bytes).then_some(start..end)
         };
-        range().ok_or_else(|| self.file.error("a column beyond the end of the file"))
+        range().ok_or_else(|| self.file.error("a column chunk lies beyond the end of the file"))
     }
 
     pub fn row_groups(&self) -> usize {
@@ -268,7 +267,7 @@ impl ParquetSource {
         }
     }
 
-    /// Returns the number of rows that are left of the part.
+    /// Returns the number of remaining rows of the part.
     pub fn rows(&self) -> u64 {
         self.rows_left
     }
@@ -354,15 +353,15 @@ impl ParquetSource {
         self.rows_left = self
             .rows_left
             .checked_sub(batch.num_rows() as u64)
-            .ok_or_else(|| self.file.error("more rows than the footer says"))?;
+            .ok_or_else(|| self.file.error("there are more rows than the footer counts"))?;
         batch.project(&self.order).map(Some).map_err(|reported| self.file.error(reported))
     }
 }
 
-/// Adds facts about times that Parquet itself lacks: zones, and durations stored as whole numbers, which the writer of
-/// the file records beside (`ARROW:schema`).
+/// Adds type information that Parquet lacks, from the metadata `ARROW:schema` of the file: time zones, and durations
+/// stored as whole numbers.
 ///
-/// Times of 96 bits get microseconds: nanoseconds (the library's choice, parquet 59.3) end in 2262, and later times
+/// Times of 96 bits become microseconds: nanoseconds (the library's choice, parquet 59.3) end in 2262, and later times
 /// would wrap around.
 fn with_times(schema: &Schema, metadata: &FileMetaData) -> Schema {
     let descriptor = metadata.schema_descr();
@@ -478,7 +477,7 @@ fn range_in(metadata: &ParquetMetaData, leaf: usize, is_unsigned: bool) -> Optio
     let mut all: Option<(i128, i128)> = None;
     for group in metadata.row_groups().iter().filter(|group| group.num_rows() > 0) {
         let (min, max) = match group.column(leaf).statistics()? {
-            // The writer used the statistics of old, before the order of unsigned numbers was defined.
+            // The writer used the deprecated statistics, which do not define the order of unsigned numbers.
             old if is_unsigned && old.is_min_max_deprecated() => return None,
             Statistics::Int32(found) => {
                 let wide = |&value: &i32| if is_unsigned { value as u32 as i128 } else { value as i128 };

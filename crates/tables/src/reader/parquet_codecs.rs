@@ -1,6 +1,5 @@
 //! Codecs of Parquet pages that this crate decompresses. The library decompresses gzip and Brotli to the end of their
-//! streams, without a bound; and of LZ4 in Hadoop's frames it skips frames that are shorter than the ones before them
-//! (parquet 59.3).
+//! streams without a bound, and skips LZ4 frames of Hadoop that are shorter than the frame before (parquet 59.3).
 //!
 //! ```text
 //!   LZ4 of Hadoop   [ bytes of a block, unpacked | bytes of a part, packed | LZ4 | bytes of a part | LZ4 ... ] [ ... ]
@@ -61,7 +60,9 @@ impl Codec {
                 let out = &mut unpacked[start..];
                 if !unframe(packed, out) && lz4_flex::block::decompress_into(packed, out).ok() != Some(bytes)
                 {
-                    return Err(io::Error::other("this is not LZ4, with Hadoop's lengths or without"));
+                    return Err(io::Error::other(
+                        "invalid LZ4 data, with or without the length prefix of Hadoop",
+                    ));
                 }
             }
             #[cfg(feature = "records")]
@@ -112,7 +113,7 @@ fn brotli_window_bits(packed: &[u8]) -> u32 {
     match (first & 1, first >> 1 & 7, first >> 4 & 7) {
         (0, ..) => 16,
         (_, 0, 0) => 17,
-        // A large window is refused later.
+        // The caller refuses a large window.
         (_, 0, 1) => 0,
         (_, 0, bits) => 8 + bits,
         (_, bits, _) => 17 + bits,

@@ -1,12 +1,12 @@
-//! The budget that a Parquet file needs whose pages did not fit: a refusal names it, so that a user has to try once
-//! only.
+//! Computes the budget for a Parquet file whose pages did not fit. The error names this budget, so that the next try
+//! succeeds.
 //!
-//! The reader that was refused has seen some pages. Only then the headers of all pages of the chosen columns are read,
-//! some KiB for each page.
+//! A refused reader has read only some pages. The headers of all pages of the chosen columns are read only for the
+//! error, some KiB for each page.
 //!
 //! The pages held at a time have to fit the memory that other parts of the job leave. Jobs take shares of the budget,
-//! not sums: the memory that was free for this reader is assumed to grow in proportion to the budget. Shares are
-//! rounded to powers of two here and there, so a quarter is added.
+//! not sums: the memory that was free for this reader is assumed to grow in proportion to the budget. Some shares are
+//! rounded to powers of two, so a quarter is added.
 
 use inshore_store::Budget;
 use parquet::{

@@ -1,7 +1,8 @@
 //! Reads the pages of a Parquet file, each only after its size is known to fit.
 //!
-//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, believes the sizes
-//! in the header, and allocates. [`ColumnChunk`] parses that header first and refuses there. [`Pages`] checks the
+//! The `parquet` crate asks for bytes through [`ChunkReader`]: it reads a page header at an offset, and allocates the
+//! sizes in the header. [`ColumnChunk`] parses that header first, and refuses sizes that do not fit. [`Pages`] checks
+//! the
 //! further claims of each decoded page: the number of values of a dictionary, and the lengths of strings that are
 //! encoded as differences ([`delta`]).
 
@@ -54,7 +55,7 @@ pub(super) struct ParquetFile {
     pub bytes: u64,
     pub piece_limit: u64,
     pieces: Pieces,
-    /// The windows, set when columns are chosen: see [`ParquetFile::set_windows`].
+    /// The read buffers, set when columns are chosen: see [`ParquetFile::set_windows`].
     windows: OnceLock<Option<Windows>>,
     position: AtomicU64,
     /// An error of this crate, kept because the library turns errors into text on the way back.
@@ -130,7 +131,7 @@ impl ParquetFile {
         self.refuse(Error::damaged(&self.name, what))
     }
 
-    /// Decides, once, whether columns are read past the page cache, so many side by side.
+    /// Decides once whether the columns, of which this number is read at a time, bypass the page cache.
     pub fn set_windows(&self, columns: usize, budget: &Budget) {
         self.windows.get_or_init(|| Windows::new(self.pieces.plain()?, columns, budget));
     }
@@ -169,7 +170,7 @@ impl ParquetFile {
         let length = u64::try_from(chunk.compressed_size()).unwrap_or(0).min(READ_AHEAD_BYTES_MAX).min(limit);
         let Ok(start) = u64::try_from(start_of(chunk)) else { return };
         let end = start.saturating_add(length);
-        // The system takes no more at once than it reads ahead.
+        // The system reads at most its read-ahead size for one hint.
         for step in (start..end).step_by(READ_AHEAD_STEP_BYTES) {
             let bytes = (end - step).min(READ_AHEAD_STEP_BYTES as u64);
             self.pieces.will_read(step, NonZeroU64::new(bytes).expect("steps end before the end"));
@@ -218,8 +219,8 @@ impl ParquetFile {
     }
 }
 
-/// Returns the beginning of a column chunk, as its file states it. Some writers give 0 where there is no dictionary;
-/// the first bytes of a file are no page.
+/// Returns the beginning of a column chunk, as its file states it. Some writers write 0 if there is no dictionary;
+/// the first bytes of a file are not a page.
 pub(super) fn start_of(chunk: &ColumnChunkMetaData) -> i64 {
     chunk.dictionary_page_offset().filter(|&start| start != 0).unwrap_or(chunk.data_page_offset())
 }
@@ -273,7 +274,7 @@ pub(super) struct ColumnChunk {
     codec: Option<Codec>,
     /// The header that was read last; the library asks for a page's body right after its header.
     header: Mutex<PageHeader>,
-    /// The byte behind the chunk, as its file states it.
+    /// The end of the chunk, as its file states it.
     end: u64,
     window: Mutex<Window>,
 }
@@ -318,7 +319,7 @@ impl ColumnChunk {
     fn check_size(&self, start: u64, header: &PageHeader) -> Result<()> {
         let bytes = header.compressed_bytes.max(header.uncompressed_bytes);
         if header.compressed_bytes < 0 || header.uncompressed_bytes < 0 {
-            let what = "damaged Parquet: a page of negative size";
+            let what = "damaged Parquet: a page has a negative size";
             return Err(self.file.refuse(Error::damaged(self.place(start), what)));
         }
         if bytes as u64 > self.file.piece_limit {
@@ -335,7 +336,7 @@ impl ColumnChunk {
         }
         let unpacked_bytes = header.uncompressed_bytes as usize;
         if levels > packed.len() || levels > unpacked_bytes {
-            return Err(self.file.damaged("damaged Parquet: levels longer than their page".to_string()));
+            return Err(self.file.damaged("damaged Parquet: levels are longer than their page".to_string()));
         }
         let mut unpacked = Vec::with_capacity(unpacked_bytes + 1);
         unpacked.extend_from_slice(&packed[..levels]);
@@ -389,7 +390,7 @@ pub(super) struct Pages {
     column_name: String,
     /// The largest levels of repetition and of definition.
     levels_max: (i16, i16),
-    /// The least bytes of a value of a dictionary; 0 if the type has no dictionaries.
+    /// The smallest size of a dictionary value in bytes; 0 if the type has no dictionaries.
     value_bytes_min: usize,
     chunk: Arc<ColumnChunk>,
     inner: SerializedPageReader<ColumnChunk>,
@@ -405,7 +406,7 @@ impl Pages {
     ) -> Result<Self> {
         let start = start_of(chunk);
         if start < 0 || chunk.compressed_size() < 0 {
-            return Err(file.damaged("damaged Parquet: a column chunk at a negative place".to_string()));
+            return Err(file.damaged("damaged Parquet: a column chunk has a negative offset".to_string()));
         }
         let column_name = descriptor.path().string();
         let mut chunk = chunk.clone();
@@ -416,8 +417,9 @@ impl Pages {
         if codec.is_some() {
             chunk = chunk.into_builder().set_compression(Compression::UNCOMPRESSED).build()?;
         } else if matches!(chunk.compression(), Compression::BROTLI(_)) {
-            let what =
-                format!("column '{column_name}' is packed by Brotli, which needs the feature `records`");
+            let what = format!(
+                "column '{column_name}' is compressed with Brotli, which needs the feature `records`"
+            );
             return Err(file.refuse(Error::unsupported(&file.name, what)));
         }
         let value_bytes_min = match descriptor.physical_type() {
@@ -449,8 +451,8 @@ impl Pages {
         })
     }
 
-    /// Decompresses a page where the library does not. Its checksum, which the library has compared by now, is that of
-    /// the compressed bytes.
+    /// Decompresses a page with a codec of this crate. The library has verified the checksum of the compressed bytes
+    /// already.
     fn unpack(&self, mut page: Page) -> Result<Page> {
         if let Some(codec) = self.chunk.codec {
             let (Page::DataPage { buf, .. }
@@ -494,7 +496,8 @@ impl Pages {
         self.file.hold(|held| held.columns[self.column].page_bytes += bytes)
     }
 
-    /// Returns the values of a page, behind the levels that mark nulls; `None` for the deprecated encoding of levels.
+    /// Returns the values of a page, which follow the levels that mark nulls; `None` for the deprecated encoding of
+    /// levels.
     fn values_of<'a>(&self, page: &'a Page) -> Option<&'a [u8]> {
         match page {
             Page::DataPage { buf, def_level_encoding, rep_level_encoding, .. } => {

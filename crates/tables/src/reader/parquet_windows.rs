@@ -1,9 +1,9 @@
-//! Windows: pieces of column chunks that are read past the page cache.
+//! Windows: buffers for pieces of column chunks, with reads that bypass the page cache.
 //!
 //! If a file is not in the page cache, each column chunk is read a window at a time. Pages are slices of windows and
 //! are not copied. While the pages of one window are decoded, a thread reads the next window of the chunk, or the first
-//! of the column's next chunk. A page that lies across the end of a window is joined: the next window was read behind
-//! some room, into which the first part of the page is copied.
+//! of the column's next chunk. A page across the end of a window is joined: the next window is read after a gap in
+//! its buffer, into which the first part of the page is copied.
 //!
 //! ```text
 //!   chunk    [ page | page | pa|ge | page | page ]
@@ -11,12 +11,12 @@
 //!                   [ room | pa ge | page | page ]
 //! ```
 //!
-//! Reading through the page cache with a hint of the next bytes would be simpler. It costs a sixth of the processor's
-//! time of `inshore reduce` by popular keys (8.1 s of both cores, 9.5 through the cache): the system copies every byte
+//! Reading through the page cache with a hint of the next bytes would be simpler. It costs a sixth of the CPU time of
+//! `inshore reduce` by popular keys (8.1 s of both cores, 9.5 through the cache), since the system copies every byte
 //! once more.
 //!
-//! Windows are taken from the budget, where it has room for them: a 32nd for each reader. Without room, and for pages
-//! larger than a window, bytes come through the page cache.
+//! Windows are reserved from the budget if possible: a 32nd for each reader. Without memory for windows, and for
+//! pages larger than a window, bytes are read through the page cache.
 
 use std::{
     ops::Range,
@@ -38,7 +38,7 @@ const WINDOW_BYTES_MAX: u64 = 2 << 20;
 const WINDOW_BYTES_MIN: u64 = 1 << 20;
 /// The share of the budget for one reader's windows.
 const BUDGET_SHARE: u64 = 32;
-/// The part of a window that is left as room for a page that began in the one before.
+/// The gap at the start of a window for a page that began in the previous window.
 const ROOM_SHARE: usize = 4;
 
 /// The state that the windows of one reader share.
@@ -83,7 +83,7 @@ impl FreeBuffers {
         lock(&self.0).pop()
     }
 
-    /// Lends a buffer as bytes; it comes back with the last slice of them.
+    /// Lends a buffer as bytes, and returns the buffer to the pool when the last slice is dropped.
     fn lend(&self, buffer: Buffer) -> Bytes {
         Bytes::from_owner(Borrowed { buffer: Some(buffer), spare: self.clone() })
     }
@@ -115,15 +115,15 @@ fn page_of(place: u64) -> u64 {
     place / PAGE_BYTES as u64 * PAGE_BYTES as u64
 }
 
-/// Returns the number of windows for so many columns: two for each, one in use and one being read, one for a page that
-/// is asked for meanwhile, and one whose last page is still in use.
+/// Returns the number of windows for a number of columns: two for each, one in use and one being read, one for a page
+/// that is requested meanwhile, and one whose last page is still in use.
 fn count(columns: usize) -> usize {
     2 * columns + 2
 }
 
 impl Windows {
-    /// Makes windows for so many columns that are read side by side; `None` where the page cache has the file, or the
-    /// budget has no room.
+    /// Creates windows for columns that are read at the same time; `None` if the page cache has the file, or the
+    /// budget has too little memory.
     pub fn new(file: PlainFile, columns: usize, budget: &Budget) -> Option<Windows> {
         let count = count(columns);
         let bytes = (budget.memory_bytes() / BUDGET_SHARE / count as u64).min(WINDOW_BYTES_MAX);
@@ -131,7 +131,7 @@ impl Windows {
             return None;
         }
         let window_bytes = 1 << bytes.ilog2();
-        let region = Buffer::zeroed(budget, window_bytes * count, "windows of a Parquet file").ok()?;
+        let region = Buffer::zeroed(budget, window_bytes * count, "read buffers of a Parquet file").ok()?;
         let spare = FreeBuffers(Arc::new(Mutex::new(region.split(window_bytes))));
         let (requests, queue) = channel::<WindowRequest>();
         let read_from = file.clone();
@@ -169,8 +169,8 @@ impl Windows {
         }
     }
 
-    /// Returns `len` bytes at `start` of a column chunk that ends at `chunk_end`, by way of `window`, which moves on
-    /// through the chunk. Returns `None` where no window is free.
+    /// Returns `len` bytes at `start` of a column chunk that ends at `chunk_end`, and advances `window` to these
+    /// bytes. Returns `None` if no window is free.
     ///
     /// # Errors
     /// [`crate::Error::Store`] carries an error of the drive.
@@ -186,8 +186,8 @@ impl Windows {
         Ok(window.slice(start, len))
     }
 
-    /// Takes the window that was read ahead at the memory page of `start`, or behind the end of `window` if that has
-    /// the page.
+    /// Takes the window that was read ahead at the memory page of `start`, or after the end of `window` if `window`
+    /// has that page.
     fn go_on(&self, window: &mut Window, start: u64) -> Result<bool> {
         let page = page_of(start);
         let there = window.slice_from(page);
@@ -228,7 +228,7 @@ impl Windows {
         Ok(true)
     }
 
-    /// Takes the buffer of the oldest window that was read ahead and not asked for, perhaps of a chunk that was
+    /// Takes the buffer of the oldest window that was read ahead and not used, for example of a chunk that was
     /// skipped.
     fn take_oldest(&self) -> Option<Buffer> {
         let mut ahead = lock(&self.ahead);
@@ -241,7 +241,7 @@ impl Windows {
 impl Drop for Windows {
     fn drop(&mut self) {
         self.requests = None;
-        // The memory of the windows is back in the budget when this ends.
+        // The memory of the windows is returned to the budget when this function ends.
         let ended = self.reader.take().map(JoinHandle::join);
         debug_assert!(ended.is_none_or(|ended| ended.is_ok()));
     }

@@ -1,6 +1,6 @@
 //! Classifies the values of a column in a text file (CSV, JSON lines), to find the type that fits them all.
 //!
-//! A column's type is guessed from the first rows. Each value adds its class to a set ([`Seen`]); the set determines
+//! A column's type is inferred from the first rows. Each value adds its class to a set ([`Seen`]); the set determines
 //! the narrowest type in which every value keeps its meaning:
 //!
 //! ```text
@@ -85,7 +85,7 @@ impl Seen {
     }
 
     /// Returns the type in which all values keep their meaning. A column of nulls is text; nested values get a type
-    /// that no column is read as, so that a query for them is refused by name.
+    /// that no reader supports, so that a query for them is refused by name.
     pub fn data_type(self) -> DataType {
         if self.has(Seen::NESTED) {
             return DataType::Struct(Fields::empty());
@@ -126,8 +126,7 @@ pub(super) fn fraction(value: &str) -> Option<f64> {
     (!is_too_large).then_some(number)
 }
 
-/// Returns whether a text reads like a date, a time or both: groups of digits, with the signs of dates and times
-/// between them.
+/// Returns whether a text looks like a date, a time or both: groups of digits with separators of dates and times.
 pub(super) fn is_time(value: &str) -> bool {
     let is_sign = |byte: u8| matches!(byte, b'-' | b'/' | b':' | b'.' | b'+' | b' ' | b'T' | b'Z');
     let groups = value.split(|sign: char| !sign.is_ascii_digit()).filter(|digits| !digits.is_empty());

@@ -1,9 +1,8 @@
 //! Cuts decoded batches into batches of bounded size and of the wanted types.
 //!
-//! Numbers of any stored kind are converted to the kind that was asked for, checked value by value: a negative id, an
-//! id above 2^32 where 32 bits were wanted, text that is no number and a null are errors that name file, row and
-//! column. A fraction where whole numbers are wanted is refused by the type of the column, since a fraction that is cut
-//! off would be a wrong answer.
+//! Numbers of any stored type are converted to the requested type, checked value by value: a negative id, an id above
+//! 2^32 for 32 bits, text other than a number and a null are errors that name file, row and column. A column of
+//! fractions is refused for whole numbers, since truncated fractions would be a wrong answer.
 
 use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray, new_null_array};
 use arrow_cast::{CastOptions, can_cast_types, cast::cast_with_options, display::array_value_to_string};
@@ -32,7 +31,7 @@ pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
     *stored == DataType::Null || kinds_fit && can_cast_types(stored, wanted)
 }
 
-/// A decoded batch that is handed out piece by piece.
+/// A decoded batch that is returned piece by piece.
 pub(super) struct Slices {
     name: String,
     schema: SchemaRef,
@@ -52,7 +51,7 @@ impl Slices {
         (self.batch, self.next) = (Some(batch), 0);
     }
 
-    /// Drops the rows that were not handed out yet.
+    /// Drops the rows that were not returned yet.
     pub fn forget(&mut self) {
         self.batch = None;
     }

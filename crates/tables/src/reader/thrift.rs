@@ -1,7 +1,8 @@
 //! The part of Thrift's compact protocol that is needed to check a Parquet file before the library reads it.
 //!
-//! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion, as
-//! deep as the file says. So two structures are read here first: the header of a page, for its sizes, and the schema in
+//! The `parquet` crate allocates a page's stated size before it reads the page, and walks the schema by recursion
+//! without a limit of depth. Two structures are therefore read here first: the header of a page, for its sizes, and
+//! the schema in
 //! the footer, for its depth. All other fields are skipped, with a bound on nesting.
 //!
 //! ```text
@@ -9,7 +10,7 @@
 //! list:   (length << 4 | type) values ...                  binary: length, bytes
 //! ```
 
-/// The deepest nesting that is followed; the library itself skips no deeper.
+/// The deepest nesting that is parsed; the library has the same limit.
 const DEPTH_MAX: usize = 64;
 
 const BOOL_TRUE: u8 = 1;
@@ -37,7 +38,7 @@ pub(super) fn page_header(bytes: &[u8]) -> Option<PageHeader> {
     let mut seen = 0u32;
     let mut last = 0;
     while let Some((id, kind)) = input.field(last)? {
-        // A field that came twice could mean one value here and another to the library.
+        // This parser and the library could use different values of a field that occurs twice.
         if id <= last {
             return None;
         }

@@ -16,11 +16,11 @@ use super::seen::{WIDE, exact_fraction, fraction, wide};
 /// The origin of a column's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// The caller asked for the type: any value that can be parsed so is accepted.
+    /// The caller requested the type: any value that can be parsed as this type is accepted.
     Asked,
-    /// The type was guessed from values: a value of another kind, or beyond the type's range, contradicts.
+    /// The type was inferred from values: a value of another kind, or beyond the type's range, is an error.
     Guessed,
-    /// The first rows had no value: any value contradicts.
+    /// The first rows had no value: any value is an error.
     Unseen,
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Origin {
 pub(super) struct Column {
     values: Values,
     origin: Origin,
-    /// The rows that have a value; only where null is allowed.
+    /// The rows that have a value; present only if null is allowed.
     valid: Option<Vec<bool>>,
 }
 
@@ -204,7 +204,7 @@ impl Values {
             Values::UInt32(_) => "a whole number from 0 to 2^32-1",
             Values::Int32(_) => "a whole number from -2^31 to 2^31-1",
             Values::Wide(_) => "a whole number of at most 38 digits",
-            Values::Float64(_) if origin != Origin::Asked => "a number that 64 bits of floating point hold",
+            Values::Float64(_) if origin != Origin::Asked => "a number in the range of 64-bit floating point",
             Values::Float64(_) | Values::Float32(_) => "a number",
             Values::Boolean(_) => "true or false",
             Values::Utf8(_) => "text in UTF-8",

@@ -1,5 +1,4 @@
-//! Groups of one key of whole numbers with states that are numbers, for callers that have the rows already, such as a
-//! query.
+//! Groups of one key of whole numbers with states that are numbers, for callers with rows in memory, such as a query.
 
 use arrow_array::{Array, ArrayRef};
 use arrow_buffer::NullBuffer;
@@ -65,8 +64,8 @@ pub struct NumberConfig {
     pub chunk_bytes: Option<usize>,
 }
 
-/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory. It takes
-/// and gives columns, and is an order of magnitude faster than a sort of rows.
+/// A sort-reduce of one key of whole numbers (or dates, or times) and states of numbers, larger than memory. Input
+/// and output are columns, and the speed is an order of magnitude above that of a sort of rows.
 pub struct NumberGroups {
     name: String,
     shape: StateWords,
@@ -74,13 +73,13 @@ pub struct NumberGroups {
     records: Box<dyn Records>,
 }
 
-/// The columns, and the words of a record that stand for them.
+/// The columns, and the words of a record that represent them.
 #[derive(Clone)]
 struct StateWords {
     key_type: DataType,
     keys: Keys,
     states: Vec<NumberState>,
-    /// One operation for each state, and one for the bits that mark states that are not null, where some may be.
+    /// One operation for each state, and one for the bits of states that are not null, if a state may be null.
     combine: Vec<Combine>,
 }
 
@@ -112,7 +111,7 @@ impl NumberGroups {
         smallest_memory_bytes(1, 8 + 8 * WORDS_MAX)
     }
 
-    /// Begins groups that one thread makes. `name` stands for the rows in errors.
+    /// Begins groups of one thread. `name` names the rows in errors.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where
@@ -145,7 +144,9 @@ impl NumberGroups {
     /// range, or an unexpected null.
     pub fn add(&mut self, key: &ArrayRef, states: &[ArrayRef]) -> Result<()> {
         let shape = &self.shape;
-        let wrong = |what: &str| Error::damaged(&self.name, format!("wrong statistics of a file: {what}"));
+        let wrong = |what: &str| {
+            Error::damaged(&self.name, format!("damaged file: its statistics are wrong: {what}"))
+        };
         let mut words = Vec::with_capacity(shape.combine.len());
         let mut bits = vec![0; if shape.has_bits() { key.len() } else { 0 }];
         for (number, (column, state)) in states.iter().zip(&shape.states).enumerate() {
@@ -153,9 +154,11 @@ impl NumberGroups {
             let mut of_column = words_of(column, combine, &self.name)?;
             match column.nulls().filter(|nulls| nulls.null_count() > 0) {
                 None => bits.iter_mut().for_each(|bits| *bits |= 1 << number),
-                Some(_) if !state.has_nulls => return Err(wrong("there is a null where it counts none")),
+                Some(_) if !state.has_nulls => {
+                    return Err(wrong("a column has a null, and the statistics count none"));
+                }
                 Some(nulls) => {
-                    // A null gets the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
+                    // A null becomes the neutral word. A sum of -0.0 and this 0.0 is 0.0, which equals -0.0.
                     let neutral = if combine == Combine::Min { u64::MAX } else { 0 };
                     for (row, word) in of_column.iter_mut().enumerate() {
                         if nulls.is_valid(row) {
@@ -172,7 +175,7 @@ impl NumberGroups {
             words.push(bits);
         }
         let Some(keys) = shape.keys.of_records::<u64>(&key_words(key, &self.name)?) else {
-            return Err(wrong("there is a key below the smallest or above the largest of it"));
+            return Err(wrong("a column has a key outside of the range of the statistics"));
         };
         self.sink.push(&keys, &words)
     }

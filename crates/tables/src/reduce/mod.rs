@@ -1,4 +1,4 @@
-//! GROUP BY: combines the rows of tables that are equal in some columns, larger than memory.
+//! GROUP BY for tables larger than memory: combines rows with equal keys.
 //!
 //! ```text
 //!   a column of whole numbers is the key,
@@ -6,11 +6,11 @@
 //!   anything else                             ─► rows:     RowSort of (encoded keys, states)
 //! ```
 //!
-//! Both give the same answer: the first is an order of magnitude faster. Where the first meets a null, it starts again
-//! as the second (input that can be read only once takes the second from the start). Where all inputs are Parquet with
-//! statistics, the range of keys and values is known: records are narrower then, a small range is an array in memory,
-//! and a larger one goes to bins as words of 32 bits for each row, key and value together, where 32 bits suffice
-//! (`Short`). If a key or a value lies outside of the range all the same, the first starts again without.
+//! The results are equal, and the first way is an order of magnitude faster. If the first way finds a null, the job
+//! restarts with the second way (input that can be read only once uses the second way from the start). If all inputs
+//! are Parquet with statistics, the range of keys and values is known: records are narrower, a small range is an
+//! array in memory, and a larger range goes to bins, with key and value of a row in one word of 32 bits if they fit
+//! (`Short`). If a key or a value is outside of that range, the first way restarts without the range.
 
 mod aggregate;
 mod groups;
@@ -210,7 +210,7 @@ impl Asked<'_> {
         let sums = self.options.aggregates.iter().filter(|aggregate| aggregate.function == Function::Sum);
         let names: Vec<String> = sums.map(Aggregate::name).collect();
         let what = format!(
-            "a sum ({}) does not fit 64 bits, or a decimal one 38 digits: convert the column to floating point",
+            "a sum ({}) does not fit 64 bits, or 38 digits of a decimal: convert the column to floating point",
             names.join(", ")
         );
         Error::unsupported(self.inputs[0].name(), what)

@@ -1,8 +1,8 @@
 //! The fast way: one key of whole numbers, aggregates that are words of 64 bits, no nulls.
 //!
 //! Each row becomes a key of 32 or 64 bits and a word or a few; signed numbers and fractions become unsigned ones in
-//! the same order. As many threads as the job has read parts of the input and push, so no result here may depend on the
-//! order of rows (first and last take the other way).
+//! the same order. All threads of the job read parts of the input and push, so no result of this way may depend on
+//! the order of rows (first and last use the other way).
 
 use std::sync::{
     Arc,
@@ -27,9 +27,9 @@ use crate::{
 
 pub(super) enum Outcome {
     Done(ReduceSummary),
-    /// The input has a null: nothing was written.
+    /// The input has a null, and no result was written.
     SawNull,
-    /// A key, a value or the number of rows lies outside of the statistics of the files: nothing was written.
+    /// A key, a value or the number of rows is outside of the statistics of the files, and no result was written.
     OutOfRange,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct RecordPlan {
     result: SchemaRef,
     key_type: DataType,
     words: Vec<WordSource>,
-    /// The row count of all inputs, where each file states its own.
+    /// The row count of all inputs, if each file states its row count.
     rows: Option<u64>,
     /// The fewest row groups that an input has.
     row_groups: usize,
@@ -82,7 +82,7 @@ pub(super) struct RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the conversion; `None` where rows do not become records of numbers.
+    /// Returns the conversion; `None` if rows cannot become records of numbers.
     pub fn new(asked: &Asked<'_>, schema: &SchemaRef) -> Option<RecordPlan> {
         let [by] = &asked.options.by[..] else { return None };
         let key_type = schema.field_with_name(by).ok()?.data_type().clone();
@@ -154,7 +154,7 @@ impl RecordPlan {
 }
 
 impl RecordPlan {
-    /// Returns the most rows that one of some threads reads: row groups are divided among them.
+    /// Returns the most rows that one thread reads: row groups are divided among threads.
     fn rows_of_thread(&self, threads: usize) -> Option<u64> {
         let groups = self.row_groups.max(1);
         Some(self.rows?.div_ceil(groups as u64) * (groups / threads + 1).min(groups) as u64)
@@ -197,7 +197,7 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
 }
 
 pub(super) fn reduce(asked: &Asked<'_>, plan: &RecordPlan) -> Result<Outcome> {
-    // There are few shapes, since each is compiled with all of sort-reduce: unneeded words of a record are ignored.
+    // There are few record shapes, since sort-reduce is compiled for each: unneeded words of a record are ignored.
     let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
         (true, 1) if is_sum => run::<u32, 1, true>(asked, plan),
@@ -234,9 +234,8 @@ where
         ..Config::default()
     };
     job.start_phase("grouping", "bytes", asked.compressed_bytes());
-    // Bins of wide records take up to twice as long as runs, since most of the work is left to the one thread that
-    // reads the result, beside the one that writes the file: the range is for the array then, and for bins of short
-    // records.
+    // Bins of wide records take up to twice as long as runs, since one thread, which reads the result, does most of
+    // the work: the range is used for the array, and for bins of short records.
     let is_short = operation.short_bits().is_some();
     let key_range = config.key_range.filter(|_| is_short || choose(&config, 8 * N) == Strategy::Dense);
     let reduce = SortReduce::new(job, operation, &Config { key_range, ..config })?;

@@ -1,4 +1,5 @@
-//! The general way: keys of any types and number, encoded so that they compare as bytes; states behind them.
+//! The general way: any number of keys of any types, encoded so that their bytes compare like their values, followed
+//! by the states.
 //!
 //! ```text
 //!   row     [ frame | key columns, encoded | state of each aggregate ]

@@ -27,9 +27,9 @@ use crate::{
 pub struct SortOptions {
     /// The greatest row comes first; equal rows keep the order of the input.
     pub descending: bool,
-    /// Only the first of rows with equal keys stays.
+    /// Keeps only the first of rows with equal keys.
     pub unique: bool,
-    /// Finished runs outlive an interruption, and an interrupted sort with the same options is continued
+    /// Keeps finished runs if the sort is interrupted, and resumes an interrupted sort with the same options
     /// ([`inshore_store::Store::kept`]).
     pub resume: bool,
 }
@@ -41,7 +41,7 @@ pub struct SortSummary {
     pub rows: u64,
     /// Bytes written.
     pub bytes: u64,
-    /// Bytes of scratch that were expected before the work began; absent where the size of the input is not known.
+    /// Bytes of scratch that were expected before the work began; absent if the size of the input is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scratch_bytes_expected: Option<u64>,
     /// The counters of the sort of rows.
@@ -163,7 +163,8 @@ pub fn sorted_records(
     })
 }
 
-/// Sorts inputs that come in any order: key and number stand before each record, which is sorted by both.
+/// Sorts inputs that arrive in any order: key and number are put in front of each record, and records are sorted by
+/// both.
 fn sorted_by_number(
     job: &Job,
     inputs: Inputs<'_>,
@@ -217,8 +218,9 @@ fn check_records(input: &Input, bytes: u64, record_bytes: u64) -> Result<()> {
     match bytes % record_bytes {
         0 => Ok(()),
         rest => {
-            let what =
-                format!("{bytes} bytes are no whole number of records of {record_bytes}: {rest} are left");
+            let what = format!(
+                "the size of {bytes} bytes is not a multiple of the record size {record_bytes}: {rest} bytes remain"
+            );
             Err(Error::damaged(input.name(), what))
         }
     }
@@ -273,7 +275,7 @@ impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
 enum RowTarget<'a> {
     /// A file, or standard output.
     File(&'a Path, NewFile),
-    /// Blocks of whole rows, of so many bytes and at most one row more.
+    /// Blocks of whole rows: this number of bytes, and at most one row more.
     Blocks(usize, &'a mut dyn FnMut(&[u8]) -> Result<()>),
 }
 
@@ -283,7 +285,7 @@ impl<'a> RowTarget<'a> {
         Ok(RowTarget::File(path, new))
     }
 
-    /// Returns the file that must have room.
+    /// Returns the file whose file system must have space.
     fn path(&self) -> Option<&Path> {
         match self {
             RowTarget::File(path, _) => Some(*path).filter(|path| !NewFile::is_in_place(path)),
@@ -291,7 +293,7 @@ impl<'a> RowTarget<'a> {
         }
     }
 
-    /// Returns the number of parts in which rows can be taken at the same time.
+    /// Returns the number of parts in which sorted rows can be read at the same time.
     fn parts_max(&self, threads: usize) -> usize {
         if self.path().is_some() { threads } else { 1 }
     }
@@ -453,7 +455,7 @@ fn write_parts<S: RowShape, O: RowOperation>(
     Ok(bytes)
 }
 
-/// Writes as much as there is room for, and returns whether there may be more.
+/// Writes until the buffer is full, and returns whether there may be more rows.
 fn fill<S: RowShape, O: RowOperation>(
     job: &Job,
     sorted: &mut SortedRows<S, O>,

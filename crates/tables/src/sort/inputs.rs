@@ -1,16 +1,17 @@
-//! The inputs of a sort: a list of files, or an iterator that names the next one while the sort runs.
+//! The inputs of a sort: a list of files, or an iterator that returns the next file while the sort runs.
 
 use crate::{Input, Result};
 
-/// Inputs that are sorted together, in this order. The next one is asked for when all of the one before was read.
+/// Inputs that are sorted together, in this order. The next input is requested once the previous input was read
+/// completely.
 pub struct Inputs<'a> {
-    /// All files, where they are known.
+    /// All files, if known.
     pub(super) files: &'a [Input],
     bytes: Option<u64>,
     next: Box<dyn Iterator<Item = Result<Input>> + 'a>,
     /// The name for errors that concern all inputs.
     first: Option<String>,
-    /// The inputs may come in another order than that of their numbers.
+    /// True if inputs may arrive in another order than that of their numbers.
     pub(super) in_any_order: bool,
 }
 
@@ -21,14 +22,14 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first: None, in_any_order: false }
     }
 
-    /// Makes inputs of an iterator, with `bytes` bytes in total if that is known: then room for scratch is checked
-    /// before the work begins.
+    /// Creates inputs from an iterator. If their total size `bytes` is known, space for scratch is checked before the
+    /// work begins.
     pub fn asked(next: impl Iterator<Item = Result<Input>> + 'a, bytes: Option<u64>) -> Inputs<'a> {
         Inputs { files: &[], bytes, next: Box::new(next), first: None, in_any_order: false }
     }
 
-    /// Lets the inputs come in any order. Rows with equal keys are ordered by the [numbers](Input::numbered) of their
-    /// inputs, and where only the first of them would stay, the first of each input does.
+    /// Lets the inputs arrive in any order. Rows with equal keys are ordered by the [numbers](Input::numbered) of
+    /// their inputs; if only the first of equal rows is kept, the first of each input is kept.
     #[must_use]
     pub fn in_any_order(self) -> Inputs<'a> {
         Inputs { in_any_order: true, ..self }
@@ -42,7 +43,7 @@ impl<'a> Inputs<'a> {
         Inputs { files, bytes, next, first, in_any_order }
     }
 
-    /// Returns the bytes of all inputs, where that is known.
+    /// Returns the bytes of all inputs, if known.
     pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }

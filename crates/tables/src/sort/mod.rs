@@ -4,7 +4,7 @@
 //!   inputs ── RowSink ── (arenas, runs in the store's scratch) ── SortedRows ── a new file
 //! ```
 //!
-//! The bytes of files that are not compressed go past the page cache in both directions. The file of results appears
+//! Reads and writes of uncompressed files bypass the page cache. The file of results appears
 //! whole or not at all.
 
 mod bytes;

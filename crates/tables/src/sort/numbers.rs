@@ -5,7 +5,7 @@
 //!   key  [ 7 | null | 2 ]             7 + 10 + 2 bits, in the order of the columns
 //! ```
 //!
-//! Rows with equal keys are the same row. Columns that are no sort keys stand behind those that are.
+//! Rows with equal keys are identical. Columns other than sort keys follow the sort keys.
 
 use arrow_array::{Array, ArrayRef, make_array};
 use arrow_buffer::NullBuffer;
@@ -63,7 +63,7 @@ pub struct SortedNumbers {
     sorted: Box<dyn SortedRecords>,
     keys: Vec<u64>,
     counts: Vec<u64>,
-    /// The key that comes next, and how often it was given.
+    /// The next key, and the number of its copies that were returned.
     at: (usize, u64),
 }
 
@@ -81,7 +81,7 @@ struct KeyPart {
     keys: Keys,
     /// The code of null.
     null: Option<u64>,
-    /// The number of bits behind the column in a key, and of its own bits.
+    /// The number of bits below the column in a key, and the number of its bits.
     shift: u32,
     bits: u32,
 }
@@ -144,9 +144,10 @@ impl KeyPart {
             false => key_words(column, name)?,
         };
         let nulls = column.nulls().filter(|nulls| nulls.null_count() > 0);
-        let wrong = |what: &str| Error::damaged(name, format!("wrong statistics of a file: {what}"));
+        let wrong =
+            |what: &str| Error::damaged(name, format!("damaged file: its statistics are wrong: {what}"));
         if nulls.is_some() && self.null.is_none() {
-            return Err(wrong("there is a null where it counts none"));
+            return Err(wrong("a column has a null, and the statistics count none"));
         }
         let Keys { first, last } = self.keys;
         let is_moved = u64::from(self.null == Some(0));
@@ -161,11 +162,11 @@ impl KeyPart {
                         .wrapping_add(is_moved)
                 }
             };
-            // A column of one value has no bits, and may stand before 64 others.
+            // A column of one value has no bits, and may precede 64 others.
             *key |= code.checked_shl(self.shift).unwrap_or(0);
         }
         match is_outside {
-            true => Err(wrong("there is a number below the smallest or above the largest of it")),
+            true => Err(wrong("a column has a number outside of the range of the statistics")),
             false => Ok(()),
         }
     }
@@ -217,7 +218,7 @@ impl NumberSort {
         smallest_memory_bytes(sinks, 16)
     }
 
-    /// Begins to sort rows by their columns, the first one first. `name` stands for the rows in errors.
+    /// Begins to sort rows by their columns, in order. `name` names the rows in errors.
     ///
     /// # Errors
     /// The errors are those of [`inshore_sortreduce::SortReduce::new`], and [`Error::Unsupported`] where

@@ -28,8 +28,8 @@ pub(crate) fn sort_memory(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Refuses more rows than can be sorted in `memory_bytes`, a part (numerator and denominator) of the budget: a sort
-/// that keeps all its rows would fail only after most of its work.
+/// Refuses more rows than can be sorted in `memory_bytes`, a part (numerator and denominator) of the budget. Without
+/// this check, a sort that keeps all its rows would fail only after most of its work.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`], with a sufficient budget.
@@ -49,12 +49,11 @@ pub(crate) fn check_rows(
     Err(inshore_store::Error::BudgetTooSmall { what, given, smallest: needed }.into())
 }
 
-/// Checks that the job's store can hold `scratch_bytes` for a while, and the file system of `output` another
-/// `output_bytes`.
+/// Checks that the job's store has space for `scratch_bytes`, and the file system of `output` for `output_bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] where one of them cannot: nothing was written then. An unknown free space is no error: the job
-/// will find out.
+/// [`Error::NoRoom`] if one of them has too little space; no file was written then. An unknown free space is not an
+/// error.
 pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_bytes: u64) -> Result<()> {
     let store = job.store();
     let usage = store.usage()?;
@@ -87,7 +86,7 @@ pub fn check_space(job: &Job, scratch_bytes: u64, output: Option<&Path>, output_
 /// Checks that the file system of `output` can hold `bytes`.
 ///
 /// # Errors
-/// [`Error::NoRoom`] where it cannot: nothing was written then. An unknown free space is no error.
+/// [`Error::NoRoom`] if it has too little space; no file was written then. An unknown free space is not an error.
 pub fn check_output_space(output: &Path, bytes: u64) -> Result<()> {
     let folder = folder_of(output);
     match free_bytes(folder) {

@@ -1,6 +1,6 @@
 //! Sorts tables: rows are encoded so that their bytes compare as their values do ([`RowCodec`]).
 //!
-//! Where text becomes CSV, all columns are carried as text, and keys that are numbers stand behind them once more as
+//! If a text table is written as CSV, all columns are carried as text, followed by a copy of the number keys as
 //! numbers ([`TableLayout`]).
 
 use std::{path::Path, sync::Arc};
@@ -31,7 +31,7 @@ pub struct SortKey {
     pub descending: bool,
 }
 
-/// The part of the budget that sorting may use; the rest is for pages, batches on their way and the writer.
+/// The part of the budget that sorting may use; the rest is for pages, batches in flight and the writer.
 const MEMORY_PART: (u64, u64) = (3, 4);
 const BATCH_ROWS: usize = 8 << 10;
 /// The bytes of encoded rows that become one batch.
@@ -39,11 +39,11 @@ const BLOCK_BYTES: usize = 1 << 20;
 
 /// Sorts the rows of tables (Parquet, CSV, TSV, Arrow) with the same columns by some of them, and writes them to
 /// `output`, whose ending chooses the format. Nulls come last. Rows with equal keys keep the order of the input; with
-/// [`SortOptions::unique`] the first of them stays (-0.0 equals 0.0 and every NaN is equal then).
-/// [`SortOptions::descending`] turns every key around. Columns of CSV named in `as_text` are text.
+/// [`SortOptions::unique`] only the first of them is kept (-0.0 equals 0.0, and every NaN is equal).
+/// [`SortOptions::descending`] reverses every key. Columns of CSV named in `as_text` are text.
 ///
-/// Columns of CSV and JSON lines are guessed from the first rows, and found by reading all rows if a later one
-/// contradicts. Where the result is CSV too, values keep their digits.
+/// Types of CSV and JSON lines are inferred from the first rows, or from all rows if a later row contradicts. If the
+/// result is CSV too, values keep their digits.
 ///
 /// # Errors
 /// The errors are those of [`TableReader::open_stored`] and [`TableWriter::create`]; [`Error::NoColumn`];
@@ -111,7 +111,7 @@ struct Table<'a> {
 /// The columns that are read of a table to be sorted.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    /// The columns of the table; then keys once more, as numbers, where those are text.
+    /// The columns of the table, then a copy of number keys as numbers, if columns are carried as text.
     pub read: SchemaRef,
     /// The number of the table's own columns.
     pub columns: usize,
@@ -168,7 +168,7 @@ impl TableLayout {
 struct Encoded {
     layout: TableLayout,
     schema: SchemaRef,
-    /// Columns that a row holds a second time, in their normal form.
+    /// Columns of which a row has a copy in normal form.
     normal: Vec<usize>,
     keys: Vec<(usize, ColumnOrder)>,
     has_number: bool,
@@ -416,7 +416,7 @@ pub fn sort_columns(
 
 fn key_orders(name: &str, keys: &[SortKey], options: SortOptions) -> Result<Vec<ColumnOrder>> {
     if keys.is_empty() {
-        return Err(Error::unsupported(name, "a table is sorted by columns, and none is named"));
+        return Err(Error::unsupported(name, "no column to sort by is given"));
     }
     let order =
         |key: &SortKey| ColumnOrder { descending: key.descending != options.descending, nulls_first: false };
@@ -451,7 +451,7 @@ pub(crate) fn different(input: &Input, expected: &Schema, found: &Schema) -> Err
         };
     }
     let what =
-        format!("its columns are not those of the first input: expected {all_expected}, got {all_found}");
+        format!("its columns differ from those of the first input: expected {all_expected}, got {all_found}");
     Error::unsupported(input.name(), what)
 }
 

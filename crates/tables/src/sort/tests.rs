@@ -97,7 +97,12 @@ fn records_are_sorted_and_a_part_of_one_is_refused() {
     assert_eq!(summary.bytes, 2_999_980);
     let cut = [place.write("cut.bin", &bytes[..41])];
     let error = sort_records(&job, &cut, &output, shape, SortOptions::default()).unwrap_err().to_string();
-    assert!(error.contains("cut.bin: 41 bytes are no whole number of records of 20: 1 are left"), "{error}");
+    assert!(
+        error.contains(
+            "cut.bin: the size of 41 bytes is not a multiple of the record size 20: 1 bytes remain"
+        ),
+        "{error}"
+    );
 }
 
 #[test]

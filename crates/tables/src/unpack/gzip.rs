@@ -1,7 +1,7 @@
-//! Members of gzip one after the other, with zeros between and behind them.
+//! Decodes consecutive gzip members, with zeros between and after them.
 //!
 //! Tapes and some file systems pad a file to whole blocks with zeros, which gzip skips silently. flate2's decoder of
-//! several members (1.1.10) takes them for the header of another one.
+//! several members (1.1.10) treats these zeros as the header of another member.
 
 use std::io::{self, BufRead, Read};
 
@@ -37,7 +37,7 @@ impl<R: BufRead> Read for GzipMembers<R> {
             if read > 0 || out.is_empty() {
                 return Ok(read);
             }
-            // The decoder stops right behind a member, and is used again, since small members are common (bgzip).
+            // The decoder stops directly after a member, and is reused, since small members are common (bgzip).
             if !follows(decoder.get_mut())? {
                 return Ok(0);
             }

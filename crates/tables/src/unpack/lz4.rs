@@ -1,5 +1,6 @@
-//! Frames of lz4 one after the other, with skippable frames before, between and behind them. The decoder of lz4_flex
-//! (0.14) stops behind the first, refuses skippable ones, and takes any end of its input for the end of a frame.
+//! Decodes consecutive lz4 frames, with skippable frames before, between and after them. The decoder of lz4_flex
+//! (0.14) stops after the first frame, refuses skippable frames, and treats any end of its input as the end of a
+//! frame.
 
 use std::io::{self, BufRead, Cursor, Read};
 
@@ -8,11 +9,11 @@ use lz4_flex::frame::FrameDecoder;
 use super::{is_skippable, skip_exact};
 
 /// The memory of a decoder: two uncompressed blocks of the largest kind (the kind in later frames is not known) and one
-/// compressed block, which is smaller, since a block that would not shrink is stored uncompressed. A sort leaves room
-/// for the counted part of this, and for a piece of 1 MiB.
+/// compressed block, which is smaller, since a block that would not shrink is stored uncompressed. A sort leaves
+/// memory for the part of this that is reserved, and for a piece of 1 MiB.
 pub(super) const LZ4_BYTES: u64 = 2 * (4 << 20) + (3 << 20);
 
-/// The bytes of all frames. A frame that is cut is an error.
+/// The bytes of all frames. A truncated frame is an error.
 pub struct Lz4Frames<R: Read> {
     /// The source between frames.
     source: Option<R>,
@@ -38,8 +39,11 @@ impl<R: BufRead> Read for Lz4Frames<R> {
                     self.decoder.take().expect("looked at above").into_inner();
                 self.source = Some(inner);
                 if has_ended {
-                    // A decoder at the end of a frame has read exactly that frame.
-                    return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "a frame ends in the middle"));
+                    // A decoder at the end of a frame has read no further bytes.
+                    return Err(io::Error::new(
+                        io::ErrorKind::UnexpectedEof,
+                        "truncated: the data ends inside a frame",
+                    ));
                 }
             }
             let Some(source) = &mut self.source else { return Ok(0) };

@@ -1,7 +1,7 @@
 //! Compressed input: the detection of a format by its first bytes, and the decoder of each.
 //!
-//! Every command asks [`Compression::of_head`], so that the same file is decompressed, or refused by its format's name,
-//! in every command. Compressed bytes without a decoder never pass for text.
+//! Every command calls [`Compression::of_head`], so that the same file is decompressed, or refused by its format's
+//! name, in every command. Compressed bytes without a decoder are never read as text.
 //!
 //! | format | here |
 //! |---|---|
@@ -47,7 +47,7 @@ pub enum Compression {
     Bzip2,
     /// LZ4 frames.
     Lz4,
-    /// LZ4 as programs wrote it before it had frames.
+    /// The legacy format of LZ4, without frames.
     Lz4Legacy,
     /// xz.
     Xz,
@@ -76,8 +76,8 @@ impl Compression {
     pub const HEAD_BYTES: usize = 16;
 
     /// Detects the format of a file by `head`, its first [`HEAD_BYTES`](Self::HEAD_BYTES) bytes, or the whole file if
-    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. No text begins as any
-    /// format does: where a magic number consists of letters, the bytes behind it are checked too.
+    /// that is shorter. Returns `None` for bytes that are in no format with a magic number. Text is never taken for a
+    /// format: if a magic number consists of letters, the following bytes are checked too.
     ///
     /// A skippable frame counts as zstd, although lz4 may follow.
     ///
@@ -121,20 +121,19 @@ impl Compression {
         matches!(self, Compression::Zip | Compression::SevenZip | Compression::Rar)
     }
 
-    /// Makes the error for this format where it is not decompressed.
+    /// Creates the error for a format without a decoder.
     pub(crate) fn refuse(self, name: &str) -> Error {
         let what = match self.is_archive() {
-            true => format!("it is a {self} archive, which is not read: extract the files in it first"),
+            true => format!("it is a {self} archive, which is not supported: extract the files first"),
             false => format!(
-                "it is compressed with {self}, which is not unpacked here: decompress it first (gzip, zstd, bzip2 and lz4 \
-                 are unpacked)"
+                "it is compressed with {self}, which is not supported: decompress it first (gzip, zstd, bzip2 and lz4 are supported)"
             ),
         };
         Error::unsupported(name, what)
     }
 
-    /// The endings of files that may be compressed. The ending alone decides nothing, but where any bytes may begin a
-    /// record, only files with such an ending are checked for compression.
+    /// The endings of files that may be compressed. In general the ending does not matter, but if any bytes may begin
+    /// a record, only files with such an ending are checked for compression.
     const ENDINGS: [&'static str; 17] = [
         "gz", "zst", "zstd", "bz2", "lz4", "xz", "lzma", "Z", "z", "lz", "lzo", "sz", "snappy", "zip", "7z",
         "rar", "tgz",
@@ -169,8 +168,8 @@ impl fmt::Display for Compression {
 }
 
 /// Checks an LZMA header: properties (nearly always `5d`), the size of the dictionary, 4 bytes, and that of the
-/// content, 8 bytes, which is all ones where it is not known. As liblzma does, only dictionaries of 2^n and 2^n +
-/// 2^(n-1) bytes are believed.
+/// content, 8 bytes, which is all ones where it is not known. As in liblzma, only dictionaries of 2^n and 2^n +
+/// 2^(n-1) bytes are accepted.
 fn is_lzma(head: &[u8]) -> bool {
     let Some((&[0x5d, a, b, c, d], rest)) = head.split_first_chunk() else { return false };
     let dictionary = u32::from_le_bytes([a, b, c, d]);
@@ -198,8 +197,8 @@ impl<R: Read> Unpacked<R> {
         Unpacked::Plain(Cursor::new(Vec::new()).chain(source))
     }
 
-    /// Detects the format of a source called `name`, and decompresses it. The budget does not pay for `uncounted` bytes
-    /// of the state of the decoders of bzip2 and lz4. (gzip holds little; the state of zstd is in
+    /// Detects the format of a source called `name`, and decompresses it. The first `uncounted` bytes of the state of
+    /// the bzip2 and lz4 decoders are not reserved from the budget. (gzip holds little; the state of zstd is in
     /// [`crate::allowance::UNCOUNTED_BYTES`].)
     pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<Unpacked<R>> {
         let failed = |source| Error::from_read(name, source);
@@ -210,14 +209,14 @@ impl<R: Read> Unpacked<R> {
         if is_skippable(&head) {
             (head, whole) = behind_skippable(whole).map_err(|error| match error.kind() {
                 io::ErrorKind::UnexpectedEof => {
-                    Error::damaged(name, "truncated: the data ends in the middle of a skippable frame")
+                    Error::damaged(name, "truncated: the data ends inside a skippable frame")
                 }
                 _ => failed(error),
             })?;
             format = Compression::of_head(&head);
             let is_frame = matches!(format, Some(Compression::Zstd | Compression::Lz4));
             if !is_frame && !head.is_empty() {
-                let what = "damaged zstd or lz4 data: expected a frame behind a skippable one, or the end";
+                let what = "damaged zstd or lz4 data: expected a frame after a skippable frame, or the end of the data";
                 return Err(Error::damaged(name, what));
             }
             // A file of skippable frames alone is an empty file of zstd.
@@ -230,11 +229,11 @@ impl<R: Read> Unpacked<R> {
             Some(Compression::Gzip) => Unpacked::Gzip(Box::new(GzipMembers::new(buffered(whole)))),
             Some(Compression::Zstd) => Unpacked::Zstd(Box::new(ZstdFrames::new(whole, name, budget)?)),
             Some(Compression::Bzip2) => Unpacked::Bzip2 {
-                _memory: memory(BZIP2_BYTES, "what bzip2 is unpacked with")?,
+                _memory: memory(BZIP2_BYTES, "the bzip2 decompressor")?,
                 decoder: Box::new(MultiBzDecoder::new(buffered(whole))),
             },
             Some(Compression::Lz4) => Unpacked::Lz4 {
-                _memory: memory(LZ4_BYTES, "what lz4 is unpacked with")?,
+                _memory: memory(LZ4_BYTES, "the lz4 decompressor")?,
                 decoder: Box::new(Lz4Frames::new(buffered(whole))),
             },
             Some(other) => return Err(other.refuse(name)),
@@ -256,7 +255,7 @@ impl<R: Read> Unpacked<R> {
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> io::Result<usize> {
         let read = match self {
             Unpacked::Plain(source) => return source.read(out),
-            // The errors of this decoder are of this crate.
+            // The errors of this decoder are errors of this crate.
             Unpacked::Zstd(source) => return source.read(out),
             Unpacked::Gzip(source) => source.read(out),
             Unpacked::Bzip2 { decoder, .. } => decoder.read(out),
@@ -270,7 +269,7 @@ impl<R: Read> Unpacked<R> {
                 _ if is_named || error.raw_os_error().is_some() => return error,
                 io::ErrorKind::Interrupted => return error,
                 io::ErrorKind::UnexpectedEof => {
-                    format!("truncated: the {format} data, or what follows it, ends in the middle")
+                    format!("truncated: the {format} data, or the data after it, ends early")
                 }
                 _ => format!("damaged {format} data: {error}"),
             };
@@ -298,7 +297,7 @@ fn behind_skippable<R: Read>(mut whole: Whole<R>) -> io::Result<(Vec<u8>, Whole<
         skip_exact(&mut whole, u32::from_le_bytes(length).into())?;
         let head = read_head(&mut whole)?;
         let (peeked, rest) = whole.into_inner();
-        // The rest of the first peek lies behind the bytes of the second.
+        // The rest of the first peek follows the bytes of the second.
         let left = &peeked.get_ref()[peeked.position() as usize..];
         let is_more = is_skippable(&head);
         whole = Cursor::new([&head[..], left].concat()).chain(rest);

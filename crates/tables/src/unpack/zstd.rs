@@ -1,7 +1,7 @@
 //! Reads zstd frames one after the other, each with a window that fits the budget.
 //!
-//! The stream decoder of the `zstd` crate allocates the window that a frame asks for, up to a power of two, and
-//! its refusal names no size. Here the header of every frame is read first (RFC 8878, section 3.1.1.1):
+//! The stream decoder of the `zstd` crate allocates the window that a frame requests, up to a power of two, and its
+//! error has no size. Here the header of every frame is read first (RFC 8878, section 3.1.1.1):
 //!
 //! ```text
 //! magic fd2fb528 | descriptor | window, 0 or 1 byte | dictionary id, 0 to 4 | content size, 0 to 8 | blocks ...
@@ -50,7 +50,7 @@ impl<R: Read> ZstdFrames<R> {
     pub fn new(inner: R, name: &str, budget: &Budget) -> Result<Self> {
         let failed = |source| Error::io(name, "set up zstd", source);
         let mut decoder = Decoder::new().map_err(failed)?;
-        // The library's own limit of 128 MiB gives way to ours, which depends on the budget.
+        // The limit of this module, which depends on the budget, replaces the library's limit of 128 MiB.
         decoder
             .set_parameter(DParameter::WindowLogMax(if usize::BITS == 64 { 31 } else { 30 }))
             .map_err(failed)?;
@@ -118,7 +118,7 @@ impl<R: Read> ZstdFrames<R> {
             None => {
                 return Err(Error::damaged(
                     &self.name,
-                    "damaged zstd data: expected the header of a frame, or the end",
+                    "damaged zstd data: expected the header of a frame, or the end of the data",
                 ));
             }
         }
@@ -158,7 +158,7 @@ impl<R: Read> ZstdFrames<R> {
         if self.fill()? {
             return Ok(());
         }
-        Err(Error::damaged(&self.name, "truncated: the zstd data ends in the middle of a frame"))
+        Err(Error::damaged(&self.name, "truncated: the zstd data ends inside a frame"))
     }
 
     /// Adds compressed bytes to the buffer; false at the end.
@@ -207,7 +207,7 @@ fn frame_header(head: &[u8]) -> Option<Header> {
         let base = 1u64 << (10 + (window >> 3));
         return Some(Header::Frame { window_bytes: base + base / 8 * u64::from(window & 7) });
     }
-    // Without a window the whole content is the window, and its size is given.
+    // Without a window field the window is the whole content, whose size is in the header.
     let dictionary_bytes = [0, 1, 2, 4][usize::from(descriptor & 3)];
     let size_bytes = [1, 2, 4, 8][usize::from(descriptor >> 6)];
     let field = head.get(5 + dictionary_bytes..)?.get(..size_bytes)?;

@@ -1,4 +1,4 @@
-//! Writes a table on a thread of its own, so that the source of the rows does not wait for encoding and compression.
+//! Writes a table on its own thread, so that the source of the rows does not wait for encoding and compression.
 
 use std::{
     path::{Path, PathBuf},
@@ -20,7 +20,7 @@ pub(crate) struct BackgroundWriter {
 }
 
 impl BackgroundWriter {
-    /// Begins a table as [`TableWriter::create`] does; an error of that is returned by the first write or the end.
+    /// Begins a table as [`TableWriter::create`] does; the first write, or the end, returns an error of that function.
     pub fn create(path: &Path, schema: SchemaRef, budget: &Budget) -> BackgroundWriter {
         let (batches, queue) = sync_channel(2);
         let (path, budget) = (path.to_path_buf(), budget.clone());
@@ -36,7 +36,7 @@ impl BackgroundWriter {
         let queue = self.batches.as_ref().expect("open until the end");
         match queue.send(batch) {
             Ok(()) => Ok(()),
-            // The writer's thread has ended, which only an error causes.
+            // The writer's thread has ended because of an error.
             Err(_) => self.join().map(|_| ()),
         }
     }
@@ -70,7 +70,7 @@ fn write_all(
         }
         writer.write(&batch)?;
     }
-    // The source of the rows failed: the table is dropped and leaves nothing.
+    // The source of the rows failed: the table is dropped and leaves no file.
     Ok(0)
 }
 

@@ -1,9 +1,9 @@
 //! Finished Parquet pages that wait for their row group to end.
 //!
-//! In a row group all pages of a column lie together, but rows come with all columns at once, so every page waits until
-//! its row group is complete. Row groups do not depend on the budget (a file has the same bytes under every budget), so
-//! the waiting does: pages wait in memory as far as the writer could reserve some, and beyond that in a file without a
-//! name beside the table. That file is written and read once, mostly through the page cache, since a row group is some
+//! In a row group all pages of a column are contiguous, but rows arrive with all columns, so every page waits until
+//! its row group is complete. The size of row groups does not depend on the budget (a file has the same bytes under
+//! every budget). Pages wait in the memory that the writer could reserve, and further pages in an unnamed file beside
+//! the table. That file is written and read once, mostly through the page cache, since a row group is some
 //! 10 MB.
 
 use std::{
@@ -30,12 +30,12 @@ struct Waiting {
     folder: PathBuf,
     file: Option<File>,
     file_end: u64,
-    /// The pages in the file; after the last one leaves, its space is used again from the start.
+    /// The pages in the file; once all of them were read, the file is reused from the start.
     pages_in_file: u64,
 }
 
 impl WaitingPages {
-    /// Makes room for `memory_bytes` of pages in memory; the rest goes to an unnamed file in `folder`, made when it is
+    /// Holds up to `memory_bytes` of pages in memory; the rest goes to an unnamed file in `folder`, created when
     /// needed.
     pub fn new(memory_bytes: u64, folder: PathBuf) -> Self {
         let waiting =
@@ -85,7 +85,7 @@ impl Waiting {
         let bytes = page.len();
         if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
             self.memory_bytes_left = left;
-            // The library's buffer has the size of the uncompressed page, and a reference would keep all of it.
+            // The library's buffer has the size of the uncompressed page, and a reference would keep the whole buffer.
             return Ok(Page::InMemory(Bytes::copy_from_slice(&page)));
         }
         if self.file.is_none() {

@@ -26,7 +26,7 @@ use crate::{
 pub fn words(options: Everywhere, words: &CountWords) -> Result<()> {
     let output = words.output.as_deref();
     if output == Some(Path::new("-")) && words.top.is_some() {
-        bail!("-o - and --top both want standard output: give one of them");
+        bail!("-o - and --top both use standard output: give one of them");
     }
     output.map_or(Ok(()), |output| check_stdout_is_free(&options, output))?;
     let top = words.top.or(output.is_none().then_some(20)).unwrap_or(0) as usize;

@@ -175,11 +175,11 @@ fn answer(
     Ok(Outcome { rows: top, sentence_aside, notice, how, ..outcome }.tell(&session.options)?)
 }
 
-/// Checks the output before hours of work and not after.
+/// The output is checked before the work, which may take hours.
 fn check_output(session: &Session, asked: &AlgorithmArgs) -> Result<()> {
     let Some(path) = &asked.output else { return Ok(()) };
     if path == Path::new("-") && asked.top.is_some() {
-        bail!("-o - and --top both want standard output: give one of them");
+        bail!("-o - and --top both use standard output: give one of them");
     }
     session.check_stdout_is_free(path)?;
     Ok(TableWriter::check_path(path)?)
@@ -237,22 +237,22 @@ fn how(summary: &Summary) -> Vec<(&'static str, String)> {
         "union-find" => {
             "none: edges joined trees of a forest, or joined a set of connected vertices".to_string()
         }
-        "columns" => "combined column by column".to_string(),
+        "columns" => "combined by edge partition".to_string(),
         strategy => format!("combined by the {strategy} strategy"),
     };
     let regime = match (summary.state, &summary.strategy[..]) {
         _ if summary.edges_held => "in memory: vertices and edges",
         ("memory", strategy) if strategy.starts_with("columns") => {
-            "semi-external: vertices in memory, edges in columns as far as they may and fit"
+            "semi-external: vertices in memory, edges partitioned by destination where that is possible"
         }
         ("memory", "dense" | "look-up" | "union-find") => "semi-external: vertices in memory, edges on flash",
         (_, "dense") => "semi-external: updates in memory, states and edges on flash",
         (_, "union-find") => {
             "external: a bit for each vertex or a part of a forest in memory, labels and edges on flash"
         }
-        (_, "columns") => "external: updates of a column in memory, states and edges on flash",
+        (_, "columns") => "external: updates of an edge partition in memory, states and edges on flash",
         (_, strategy) if strategy.starts_with("columns") => {
-            "external: updates of a column in memory while many vertices are active, then through sort-reduce"
+            "external: updates of an edge partition in memory while many vertices are active, then through sort-reduce"
         }
         _ => "external: updates through sort-reduce",
     };

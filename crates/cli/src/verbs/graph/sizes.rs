@@ -13,7 +13,8 @@ use inshore::{
 
 use crate::report::top::{Best, Cell, Order, Top};
 
-/// Suffices for runs in large blocks, so that the checksums of many blocks fit (see [`Config::memory_bytes`]).
+/// This memory suffices for runs in large blocks, so that the checksums of many blocks fit (see
+/// [`Config::memory_bytes`]).
 const MEMORY_BYTES_MAX: u64 = 32 << 20;
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
@@ -41,7 +42,7 @@ impl Sizes {
     /// Creates a counter with at most half of the job's free budget.
     pub fn new(job: &Job) -> graph::Result<Sizes> {
         let memory_bytes = (job.budget().free_bytes() / 2).clamp(MEMORY_BYTES_MIN, MEMORY_BYTES_MAX);
-        // Component ids are ids of the user, which have no range.
+        // Component ids are ids of the user, without a known range.
         let strategy = Some(Strategy::Merge);
         let config = Config { memory_bytes, strategy, name: "component-sizes", ..Config::default() };
         let sorter = SortReduce::new(job, Sum, &config)?;

@@ -1,4 +1,4 @@
-//! `inshore kernel`: modules of WebAssembly in the store and on nodes, and run over files.
+//! `inshore kernel`: manages WebAssembly modules in the store and on nodes, and runs them over files.
 //!
 //! `new` and `build` are in `new`.
 
@@ -30,7 +30,7 @@ use crate::{
     verbs::store,
 };
 
-/// What kind of result a module has, in words.
+/// Describes the kind of a module's result.
 pub fn told(result: WasmResult) -> &'static str {
     match result {
         WasmResult::InOrder => "results in order",
@@ -73,7 +73,7 @@ fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
     }
     if found.is_empty() {
         if !options.quiet {
-            say("no kernels: `inshore kernel push` puts one there");
+            say("there are no kernels: `inshore kernel push` stores one");
         }
         return Ok(());
     }
@@ -91,7 +91,7 @@ pub fn rm(options: Everywhere, names: &[String]) -> Result<()> {
 
 pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
     if options.json && words.output.is_none() {
-        bail!("--json wants standard output, where the result goes: name a file for it with --output");
+        bail!("--json and the result both use standard output: pass --output FILE");
     }
     let operation = verbs::RunKernel { kernel: words.kernel.clone(), args: words.args.clone() };
     let request = Request { output: words.output.clone(), ..Request::new(operation, &words.paths) };
@@ -102,7 +102,7 @@ pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
         let counters = json!({ "command": "kernel run", "report": ran.report, "summary": ran.done });
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
     }
-    // The result alone, unless more is asked for.
+    // Without further options only the result is printed.
     ran.options.quiet |= words.output.is_none();
     ran.tell(|report, done| {
         let module = &done.answer.module;

@@ -22,12 +22,12 @@ use crate::{
     verbs::kernel::told,
 };
 
-/// Targets of Rust without a system, the first that is installed is taken.
+/// Rust targets without an operating system; the first installed one is used.
 const TARGETS: [&str; 2] = ["wasm32-unknown-unknown", "wasm32-wasip1"];
 
 const RUST_SDK: [(&str, &str); 2] = [
-    ("inshore-kernel/Cargo.toml", include_str!("../../../../../sdk/rust/Cargo.toml")),
-    ("inshore-kernel/src/lib.rs", include_str!("../../../../../sdk/rust/src/lib.rs")),
+    ("inshore-sdk/Cargo.toml", include_str!("../../../../../sdk/rust/Cargo.toml")),
+    ("inshore-sdk/src/lib.rs", include_str!("../../../../../sdk/rust/src/lib.rs")),
 ];
 const C_HEADER: &str = include_str!("../../../../../sdk/c/inshore.h");
 
@@ -55,7 +55,7 @@ publish = false
 crate-type = [\"cdylib\"]
 
 [dependencies]
-inshore-kernel = {{ path = \"inshore-kernel\" }}
+inshore-sdk = {{ path = \"inshore-sdk\" }}
 
 [profile.release]
 lto = true
@@ -68,7 +68,7 @@ strip = true
     )
 }
 
-/// Vectors of 128 bits: the sandbox has them.
+/// The sandbox supports vectors of 128 bits.
 const CARGO_CONFIG: &str = "\
 [target.'cfg(target_arch = \"wasm32\")']
 rustflags = [\"-C\", \"target-feature=+simd128,+bulk-memory\"]
@@ -78,7 +78,7 @@ fn readme(name: &str, language: Language, example: Example) -> String {
     let (needs, what) = match language {
         Language::Rust => (
             "Rust with the target wasm32-unknown-unknown (`rustup target add wasm32-unknown-unknown`)",
-            "`src/lib.rs` is the kernel, `inshore-kernel/` what it is made with",
+            "`src/lib.rs` is the kernel, `inshore-sdk/` what it is made with",
         ),
         Language::C => (
             "clang and lld (`apt install clang lld`)",
@@ -113,7 +113,7 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
         bail!("{}: a kernel's name is a letter, then letters, digits, '-' and '_'", folder.display());
     }
     if folder.exists() {
-        bail!("{}: this is there already; nothing is overwritten", folder.display());
+        bail!("{}: the folder exists already: remove it or choose another name", folder.display());
     }
     let mut files = vec![("README.md", readme(name, *language, *from))];
     match language {
@@ -133,7 +133,7 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
     for (path, text) in &files {
         let path = folder.join(path);
         let above = path.parent().expect("it is in the folder");
-        make_folder(above).with_context(|| format!("{}: cannot make this folder", above.display()))?;
+        make_folder(above).with_context(|| format!("{}: cannot create the folder", above.display()))?;
         NewFile::write_whole(&path, text.as_bytes())?;
     }
     if options.json {
@@ -174,17 +174,17 @@ pub fn build(options: &Everywhere, words: &Build) -> Result<()> {
     Ok(())
 }
 
-/// A tool, as the environment or habit names it.
+/// Returns the command of a tool: from the environment variable, or the default name.
 fn tool(variable: &str, name: &str) -> OsString {
     env::var_os(variable).unwrap_or_else(|| name.into())
 }
 
-/// Runs a tool that says what is wrong on standard error.
+/// Runs a tool, which reports errors on standard error.
 fn run(command: &mut Command, missing: &str) -> Result<()> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let status = command.status().with_context(|| format!("cannot run {shown}: {missing}"))?;
     if !status.success() {
-        bail!("{shown} did not build the kernel ({status}); what it said stands above");
+        bail!("{shown} failed to build the kernel ({status}): see its messages above");
     }
     Ok(())
 }
@@ -206,7 +206,7 @@ fn build_rust(folder: &Path) -> Result<Module> {
     };
     let mut cargo = Command::new(tool("CARGO", "cargo"));
     cargo.args(["build", "--release", "--target", target]).current_dir(folder);
-    // Where the module lies, whatever the user's habits are.
+    // The location of the module, independent of the user's configuration.
     cargo.arg("--target-dir").arg(folder.join("target"));
     run(&mut cargo, missing)?;
     let made = folder.join("target").join(target).join("release");
@@ -217,8 +217,15 @@ fn build_rust(folder: &Path) -> Result<Module> {
         .collect();
     match (modules.pop(), modules.is_empty()) {
         (Some(module), true) => Ok(read_module(&module)?),
-        (None, _) => bail!("{}: cargo made no module here: is crate-type [\"cdylib\"]?", made.display()),
-        (Some(_), false) => bail!("{}: several modules lie here: remove the folder target", made.display()),
+        (None, _) => {
+            bail!(
+                "{}: cargo built no module in this folder: check that crate-type is [\"cdylib\"]",
+                made.display()
+            )
+        }
+        (Some(_), false) => {
+            bail!("{}: the folder has several modules: remove the folder target", made.display())
+        }
     }
 }
 
@@ -232,7 +239,7 @@ fn build_c(folder: &Path) -> Result<Module> {
     if sources.is_empty() {
         bail!("{}: a folder with a Cargo.toml or a .c file is expected", folder.display());
     }
-    let aside = tempfile::tempdir().context("cannot make a folder for the module")?;
+    let aside = tempfile::tempdir().context("cannot create a folder for the module")?;
     let module = aside.path().join("kernel.wasm");
     let mut clang = Command::new(tool("CLANG", "clang"));
     clang.args(["--target=wasm32", "-O2", "-nostdlib", "-fno-builtin", "-msimd128", "-mbulk-memory"]);

@@ -1,4 +1,4 @@
-//! Commands on nodes: serving, credentials, and what `--node` makes of other commands.
+//! Commands on nodes: serving, credentials, and the effect of `--node` on other commands.
 
 mod page;
 pub mod run;
@@ -17,7 +17,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::{
     commands::{Commands, check_program, command_limits},
-    neardata::nodes::{
+    nodes::{
         Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Gathered, HereCost, NodeStatus,
         Nodes, Repaired, RunOptions, read_credentials, time_text, write_credentials,
     },
@@ -42,16 +42,16 @@ use crate::{
     },
 };
 
-/// Whether the command is meant for nodes.
+/// Returns whether the command runs on nodes.
 pub fn are_named(options: &Everywhere) -> bool {
     !options.node.is_empty()
 }
 
-/// Refuses `--node` where a command knows nothing of nodes.
+/// Refuses `--node` for a command that does not run on nodes.
 pub fn refuse(options: &Everywhere) -> Result<()> {
     if are_named(options) {
         bail!(
-            "this command does not work on nodes: --node goes with search, count, sql, reduce, sort, language, \
+            "this command does not run on nodes: --node works with search, count, sql, reduce, sort, language, \
              compress, decompress, checksum, kernel push, run, ls and rm, store put, get, ls, rm and repair, node run, status and traverse"
         );
     }
@@ -79,7 +79,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         credentials,
         ..habits
     };
-    let whom = if config.credentials.is_some() { "who has a token" } else { "this machine alone" };
+    let whom = if config.credentials.is_some() { "clients with a token" } else { "this machine alone" };
     let told = format!(
         "{} serves {whom} with {} for tasks, {} of them at once",
         config.name,
@@ -104,7 +104,7 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         print_line(&format!("{told}, on {}", serving.address()))?;
         if let Some(page) = &page {
             let scheme = if page.address().ip().is_loopback() { "http" } else { "https" };
-            print_line(&format!("its page: {scheme}://{}/", page.address()))?;
+            print_line(&format!("status page: {scheme}://{}/", page.address()))?;
         }
     }
     io::stdout().flush()?;
@@ -114,12 +114,12 @@ pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
         process::exit(failure::STOPPED.into());
     });
     if !options.quiet {
-        say(&format!("stopping: running tasks have {} s (again: at once)", words.drain));
+        say(&format!("stopping: running tasks have {} s (a second signal stops at once)", words.drain));
     }
     Ok(serving.stop()?)
 }
 
-/// Begins to log what the node does.
+/// Begins to log the actions of the node.
 fn log(how: Log) {
     let lines = tracing_subscriber::fmt().with_writer(terminal::stderr).with_target(false).with_ansi(false);
     match how {
@@ -129,7 +129,7 @@ fn log(how: Log) {
     }
 }
 
-/// The name and path of a program that is allowed.
+/// Parses the name and path of an allowed program.
 fn program(allowed: &str) -> Result<(String, PathBuf)> {
     let (name, path) = match allowed.split_once('=') {
         Some((name, path)) => (name, PathBuf::from(path)),
@@ -170,17 +170,17 @@ pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
         return Ok(print_json(&json!({ "command": "node credentials", "files": made, "token": token }))?);
     }
     if made.is_empty() && !options.quiet {
-        say("there is an authority already: --for-node and --for-client make credentials with it");
+        say("the authority exists already: --for-node and --for-client create credentials");
     }
     made.iter().try_for_each(|path| print_line(&path.display().to_string()))?;
     Ok(())
 }
 
-/// A name that becomes a part of a file's.
+/// Checks a name that becomes a part of a file name.
 fn checked_name(name: &str) -> Result<&str> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.starts_with('.') || !name.chars().all(is_good) {
-        bail!("'{name}' is no name: letters, digits, '-', '_' and '.', and no '.' at its start");
+        bail!("bad name '{name}': expected letters, digits, '-', '_' and '.', not beginning with '.'");
     }
     Ok(name)
 }
@@ -251,10 +251,10 @@ fn warn(options: &Everywhere, warning: &str) {
     }
 }
 
-/// Makes ready to speak with the nodes that were named.
+/// Creates the client of the nodes that `--node` names.
 pub fn connect(options: &Everywhere) -> Result<Nodes> {
     if options.node.is_empty() {
-        bail!("no nodes are named: --node HOST,HOST:PORT,...");
+        bail!("no nodes are given: use --node HOST,HOST:PORT,...");
     }
     let (silence, deadline) = (Duration::from_secs(options.silence), options.deadline);
     let credentials: Option<ClientCredentials> =
@@ -265,7 +265,7 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
     Ok(Nodes::new(ClientConfig { silence, deadline, ..config })?)
 }
 
-/// How nodes are asked, as the options say.
+/// Returns the options of requests to nodes.
 pub fn run_options(options: &Everywhere) -> RunOptions {
     let habits = RunOptions::default();
     RunOptions {
@@ -277,7 +277,7 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
     }
 }
 
-/// Says which nodes were lost, and what was not read, where copies or a partial answer did.
+/// Reports lost nodes, and data that was not read, if replicas or a partial answer made up for them.
 pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
     if options.quiet {
         return;
@@ -300,12 +300,12 @@ pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
     }
 }
 
-/// What nodes did, for `--explain`.
+/// Describes the work of nodes, for `--explain`.
 pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
     let told = gathered.nodes.iter().map(|node| {
         let lost = node.lost.as_ref().map_or(String::new(), |why| format!(", lost: {why}"));
         let told = format!(
-            "{}: read {} there, {} came here, {:.1} s, {:.1} s of CPU{lost}",
+            "{}: {} read there, {} sent here, {:.1} s, {:.1} s of CPU{lost}",
             node.node,
             format_bytes(node.bytes_read),
             format_bytes(node.bytes_moved),
@@ -317,24 +317,24 @@ pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
     told.chain(gathered.here.iter().map(|here| ("this machine", done_here(here)))).collect()
 }
 
-/// What this machine did itself, and why no more.
+/// Describes the part of the work that this machine did, and the reason why the part was not larger.
 fn done_here(here: &HereCost) -> String {
     let HereCost { pieces, bytes, nodes_bytes_per_second: nodes, why, .. } = here;
     let speed = |bytes: f64| format!("{}/s", format_bytes(bytes as u64));
-    let speeds = here.bytes_per_second.map_or(String::new(), |here| {
-        format!(" ({} here, {} for all nodes before)", speed(here), speed(*nodes))
-    });
+    let speeds = here
+        .bytes_per_second
+        .map_or(String::new(), |here| format!(" ({} here, {} for all nodes)", speed(here), speed(*nodes)));
     let did = match pieces {
-        0 => "did nothing itself".to_string(),
-        pieces => format!("did {pieces} pieces itself, {}, which came here for it", format_bytes(*bytes)),
+        0 => "processed no pieces".to_string(),
+        pieces => format!("processed {pieces} pieces, with {} sent here", format_bytes(*bytes)),
     };
     format!("{did}: {why}{speeds}")
 }
 
-/// Drops what is outdated, and says what that was.
+/// Removes outdated generations, and reports them.
 pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
     if words.keep.is_some() && words.names.len() != 1 {
-        bail!("--keep is the id of one dataset: name one");
+        bail!("--keep is the id of one dataset: give its name");
     }
     let repaired = connect(options)?.repair(&words.names, words.keep)?;
     if options.json {
@@ -344,18 +344,20 @@ pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
         return Ok(());
     }
     if repaired.is_empty() {
-        print_line("nothing is outdated")?;
+        print_line("there are no outdated generations")?;
     }
     for Repaired { name, id, put, nodes, absent } in &repaired {
         let dropped = match &nodes[..] {
-            [] => "a mark of its removal".to_string(),
+            [] => "the record of its removal".to_string(),
             nodes => format!("shards on {}", nodes.join(", ")),
         };
         let rest = match &absent[..] {
             [] => String::new(),
-            absent => format!("; {} may have some still: repair again when they are back", absent.join(", ")),
+            absent => {
+                format!("; {} may still have data: repair again once these nodes are back", absent.join(", "))
+            }
         };
-        print_line(&format!("{name}: dropped {id} (put {put}): {dropped}{rest}"))?;
+        print_line(&format!("{name}: removed generation {id} (put {put}): {dropped}{rest}"))?;
     }
     Ok(())
 }

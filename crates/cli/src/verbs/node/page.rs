@@ -1,7 +1,7 @@
 //! The page of a node.
 
 use anyhow::Result;
-use inshore::neardata::nodes::{Agent, Page, PageConfig, read_credentials};
+use inshore::nodes::{Agent, Page, PageConfig, read_credentials};
 
 use crate::args::PageArgs;
 

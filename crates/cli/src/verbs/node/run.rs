@@ -21,10 +21,10 @@ use crate::{
     },
 };
 
-/// Runs a command on nodes, and says whether all ended with 0.
+/// Runs a command on nodes; returns whether all processes ended with exit code 0.
 pub fn run(options: Everywhere, words: &RunCommand) -> Result<bool> {
     if words.program.starts_with("store:") {
-        bail!("{} is no program: a command is given what it reads by --input {0}", words.program);
+        bail!("{} is not a program: pass the input of a command with --input {0}", words.program);
     }
     let operation = verbs::RunCommand { program: words.program.clone(), args: words.args.clone() };
     let request = Request::new(operation, &words.input);
@@ -46,7 +46,7 @@ pub fn run(options: Everywhere, words: &RunCommand) -> Result<bool> {
     if !ran.options.json && !ran.options.quiet {
         for NodeResponse { node, response, .. } in responses.iter().filter(|told| !is_good(told)) {
             let how = match (&response.ended, response.code, response.signal) {
-                (Some(why), ..) => format!("it was ended: {why}"),
+                (Some(why), ..) => format!("it was stopped: {why}"),
                 (None, Some(code), _) => format!("it ended with {code}"),
                 (None, None, signal) => format!("signal {} ended it", signal.unwrap_or(0)),
             };

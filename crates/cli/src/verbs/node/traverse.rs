@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use inshore::{
-    neardata::nodes::{By, Chain, NodeVisits, Pointers, TraverseOptions, Traversed},
+    nodes::{By, Chain, NodeVisits, Pointers, TraverseOptions, Traversed},
     ops::wholes,
     store::format_bytes,
 };
@@ -37,14 +37,14 @@ pub fn traverse(options: &Everywhere, arguments: &Traverse) -> Result<()> {
         bail!("--keep needs --by client: otherwise no pages are sent here");
     }
     if options.partial {
-        bail!("--partial does not go with node traverse: a chain ends where a page is missing");
+        bail!("--partial does not work with node traverse: a chain ends where a page is missing");
     }
     let nodes = connect(options)?;
     let mut run = plain_run(options)?;
     let wholes = wholes(&nodes, &[PathBuf::from(&arguments.file)])?;
     let [whole] = &wholes[..] else {
         let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-        bail!("{} is several files: {}; say store:NAME/FILE", arguments.file, titles.join(", "));
+        bail!("{} has several files: {}; give store:NAME/FILE", arguments.file, titles.join(", "));
     };
     let asked = TraverseOptions {
         pointers: Pointers { page_bytes: arguments.page, at: arguments.at },
@@ -104,7 +104,7 @@ fn costs(done: &Traversed) -> Vec<(&'static str, String)> {
         let what = match &node.lost {
             Some(why) => format!("lost: {why}"),
             None => format!(
-                "{}: {} pages, {} of the drive; for each {:.0} µs of reading of {:.0} µs there; {} visits",
+                "{}: {} pages, {} read from the drive; {:.0} of {:.0} µs per page reading; {} visits",
                 node.node,
                 visited.reads,
                 format_bytes(node.bytes_read),

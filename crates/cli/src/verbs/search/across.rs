@@ -1,7 +1,8 @@
 //! `inshore search --multiline`: matches that go across the ends of lines, found and shown by ripgrep's own libraries.
 //!
-//! A match may be as long as a file, so that each is read into memory, one after the other, and one thread looks at it. A third
-//! of the budget is for the file, one for places of matches and what they are replaced by, and one for lines with that.
+//! A match may be as long as a file, so each file is read into memory, one after the other, and searched by one
+//! thread. A third of the budget is for the file, a third for positions of matches and their replacements, and a
+//! third for lines with replacements.
 
 use std::{
     cell::Cell,
@@ -21,8 +22,8 @@ use grep_searcher::{
     BinaryDetection, Searcher, SearcherBuilder, Sink, SinkContext, SinkContextKind, SinkFinish, SinkMatch,
 };
 use inshore::{
+    kernel,
     kernels::{self, SearchSummary, text_reader},
-    neardata,
     ops::{self, Error, verbs::Text},
     store::{Context, format_bytes},
 };
@@ -34,7 +35,7 @@ use super::{
 };
 use crate::{args::Search, report::terminal::printable_bytes};
 
-/// Searches texts one after the other and shows what it finds.
+/// Searches texts one after the other and prints the results.
 pub struct Shower<'a> {
     words: &'a Search,
     style: &'a Style,
@@ -51,7 +52,7 @@ enum Printer<'a> {
     Json(JSON<Out<'a>>),
 }
 
-/// What was found in a text.
+/// The matches in a text.
 struct Seen {
     has_match: bool,
     lines: u64,
@@ -101,7 +102,7 @@ impl<'a> Shower<'a> {
         self.has_match
     }
 
-    /// Searches all. What cannot be read is told to `failed`.
+    /// Searches all texts. `failed` gets the error of an unreadable text.
     pub fn show_all(
         &mut self,
         job: &Context,
@@ -114,14 +115,14 @@ impl<'a> Shower<'a> {
             return Ok(summary);
         }
         let third = job.budget().free_bytes() / 3;
-        let room = job.budget().reserve(third, "a file that is searched across lines")?;
+        let room = job.budget().reserve(third, "a search across lines")?;
         let _places = job.budget().reserve(third, "matches across lines")?;
         let Style { shown, colours, column, .. } = *self.style;
         let keeps_places = match shown {
             Shown::Lines => colours || column || self.words.replace.is_some(),
             shown => matches!(shown, Shown::Matches | Shown::Json),
         };
-        // Lines that do not match have no places.
+        // Lines without a match have no positions.
         let limit = if keeps_places && !self.words.invert_match { third as usize } else { usize::MAX };
         let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
@@ -169,15 +170,13 @@ impl<'a> Shower<'a> {
                     let (title, room) = (text.file.path.display(), format_bytes(third));
                     match () {
                         () if bytes.failed => {
-                            refuse(neardata::Error::from_read(&title.to_string(), error).to_string());
+                            refuse(kernel::Error::from_read(&title.to_string(), error).to_string());
                         }
                         () if watchful.is_full.take() => refuse(format!(
-                            "{title}: matches next to each other, and what they are replaced by, take more than the {room} \
-                             that a third of the budget are; raise --memory"
+                            "{title}: adjacent matches and their replacements take more than {room}, a third of the budget: raise --memory"
                         )),
                         () if bytes.read >= third && !is_of_writing => refuse(format!(
-                            "{title}: a search across lines (-U) reads all of a file into memory, and this one has more than \
-                             the {room} that a third of the budget are; raise --memory"
+                            "{title}: a search across lines (-U) reads all of a file into memory, and this file has more than {room}, a third of the budget: raise --memory"
                         )),
                         () => return Err(kernels::Error::Write(error).into()),
                     }
@@ -263,18 +262,18 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// A text as it is read: how much, and whether that failed.
+/// A text during its read: the number of bytes, and an error.
 struct Watched<'a> {
     bytes: Box<dyn Read + Send>,
     job: &'a Context,
     read: u64,
     failed: bool,
-    /// A NUL byte at the beginning makes it binary, and nothing more of it is wanted.
+    /// A NUL byte at the beginning makes a text binary, and the rest is not read.
     ends_at_nul: bool,
     has_ended: bool,
 }
 
-/// Where a NUL byte makes all of a file binary.
+/// The range in which a NUL byte makes the whole file binary.
 const EARLY_BYTES: u64 = 64 << 10;
 
 impl Read for Watched<'_> {
@@ -298,20 +297,20 @@ impl Read for Watched<'_> {
     }
 }
 
-/// A matcher that heeds a stop, and that finds no more between two lines that are shown than there is memory for.
+/// A matcher that checks for cancellation, and that stops if matches between two shown lines exceed the memory.
 struct Watchful<'a> {
     matcher: &'a RegexMatcher,
     job: &'a Context,
     room: usize,
-    /// Bytes of what matches are replaced by, and groups that it names at most.
+    /// Bytes of the replacement, and the largest number of its groups.
     replacement: (usize, usize),
     kept: Cell<usize>,
     is_full: Cell<bool>,
-    /// All wanted matches were found in the text: the lines behind them count as lines that do not match.
+    /// True once the requested number of matches was found: later lines count as lines without a match.
     has_all: Cell<bool>,
 }
 
-/// Why nothing more is looked for.
+/// The reason why the search has ended.
 #[derive(Debug)]
 struct Stopped(String);
 
@@ -340,7 +339,7 @@ impl<'a> Watchful<'a> {
         }
     }
 
-    /// Counts a match and what it is replaced by.
+    /// Counts a match and its replacement.
     fn keep(&self, bytes: usize) -> Result<(), Stopped> {
         self.job.check_cancelled().map_err(|error| Stopped(error.to_string()))?;
         self.kept.set(self.kept.get().saturating_add(size_of::<Match>() + bytes));
@@ -402,7 +401,7 @@ impl Matcher for Watchful<'_> {
     }
 }
 
-/// Shows so many matches, and the lines after the last one.
+/// Prints a number of matches, and the lines after the last match.
 struct Limited<'a, S> {
     sink: S,
     matcher: &'a Watchful<'a>,
@@ -426,7 +425,7 @@ impl<S: Sink> Sink for Limited<'_, S> {
         if self.left == 0 && self.after == 0 {
             return Ok(false);
         }
-        // One match is found before the last that is wanted is shown; where it is near that one, it is shown too.
+        // The match after the last requested one is found first; if it is near that match, it is printed too.
         let is_near = self.left == 0;
         self.matcher.has_all.set(false);
         let goes_on = self.sink.matched(searcher, found)?;

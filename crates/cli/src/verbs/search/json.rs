@@ -10,7 +10,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use inshore::kernels::{Candidate, FoundLine};
 use serde_json::{Value, json};
 
-/// What was shown so far.
+/// Prints the messages, and keeps the statistics for the end.
 pub struct Json {
     started: Instant,
     files: u64,
@@ -85,7 +85,7 @@ fn path(whose: &Candidate) -> Value {
     bytes(whose.path.as_os_str().as_bytes())
 }
 
-/// Text as it is; what is no UTF-8 in base 64.
+/// Encodes UTF-8 as text, and other bytes in base 64.
 fn bytes(bytes: &[u8]) -> Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!({ "text": text }),

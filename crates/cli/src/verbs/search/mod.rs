@@ -19,11 +19,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use inshore::{
+    kernel::Next,
     kernels::{
         self, Candidate, Found, Matching, PatternOptions, PatternSize, SearchSummary, SearchTableOptions,
         WalkOptions, Wanted, file_types,
     },
-    neardata::Next,
     ops::{
         self, Beside, Place, Request,
         verbs::{self, Matches, Text},
@@ -46,11 +46,11 @@ use crate::{
     report::{failure::AlreadyTold, outcome::say, terminal::printable_bytes},
 };
 
-/// Searches, and says whether there was a match.
+/// Searches, and returns whether there was a match.
 pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
     let is_local = operations::place(&options) == Place::Local;
     if !is_local && (words.files || words.type_list) {
-        bail!("--files and --type-list do not go with --node: datasets are searched as they are");
+        bail!("--files and --type-list do not work with --node: datasets are searched by name");
     }
     if words.type_list {
         file_types().iter().try_for_each(|line| writeln!(io::stdout(), "{line}"))?;
@@ -137,7 +137,7 @@ impl<'a> View<'a> {
         Ok(View { words, style, file, printer: Printer::new(style, writer(file)?), across: None })
     }
 
-    /// Prints the end, and says whether there was a match.
+    /// Prints the end of the output, and returns whether there was a match.
     fn finish(&mut self) -> io::Result<bool> {
         match self.across {
             Some(has_match) => Ok(has_match),
@@ -151,7 +151,7 @@ impl Matches for View<'_> {
         wanted(self.words, &self.style)
     }
 
-    /// As ripgrep 13 has it, JSON tells what was found and not what it is replaced by.
+    /// As in ripgrep 13, JSON has the matches and not their replacements.
     fn replacement(&self) -> Option<&str> {
         let is_shown = matches!(self.style.shown, Shown::Lines | Shown::Matches);
         self.words.replace.as_deref().filter(|_| is_shown)
@@ -167,7 +167,7 @@ impl Matches for View<'_> {
 
     fn failed(&mut self, file: &Candidate, error: &kernels::Error) -> io::Result<bool> {
         self.printer.failed()?;
-        // Nobody asked for a binary file that a walk found.
+        // A binary file that a walk found was not requested by name.
         let is_left = !(self.words.text || self.style.binary_is_named || file.is_named);
         Ok(!(is_left && error.is_binary_line()))
     }
@@ -184,7 +184,7 @@ impl Matches for View<'_> {
         failed: &dyn Fn(&ops::Error),
     ) -> ops::Result<SearchSummary> {
         let out = writer(self.file).map_err(|error| ops::Error::Rows(error.into()))?;
-        // A search that fails shows no more.
+        // A failed search prints no further results.
         self.across = Some(false);
         let mut shower = Shower::new(self.words, &self.style, out);
         let summary = shower.show_all(job, &matching.matcher, texts, failed)?;
@@ -193,7 +193,7 @@ impl Matches for View<'_> {
     }
 }
 
-/// Where matches go: the file that was named, or standard output.
+/// The destination of matches: the file of `--output`, or standard output.
 fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
     Ok(match file {
         Some(file) => Box::new(BufWriter::with_capacity(1 << 16, file.writer()?)),
@@ -205,7 +205,7 @@ fn is_quiet(options: &Everywhere, words: &Search) -> bool {
     options.quiet || words.q
 }
 
-/// The patterns and the paths: the first of `words` is a path where patterns are named otherwise.
+/// Returns the patterns and the paths: the first of `words` is a path if other options give the patterns.
 fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     let mut paths = words.paths.clone();
     match &words.pattern {
@@ -217,8 +217,8 @@ fn pattern_words(words: &Search) -> (Option<&str>, Vec<PathBuf>) {
     }
 }
 
-/// All patterns. A file of more than the budget has room for is read to its end, but not kept, so that the error can say
-/// how large a budget would do.
+/// Returns all patterns. A file of patterns that exceeds the budget is read to its end without being kept, so that
+/// the error can name a sufficient budget.
 fn patterns(words: &Search, first: Option<&str>, budget: &Budget) -> Result<Vec<String>> {
     let (mut patterns, mut size) = (Vec::new(), PatternSize::new(&pattern_options(words)));
     let mut take = |pattern: &str| {
@@ -252,14 +252,14 @@ fn for_each_line(mut text: impl BufRead, mut take: impl FnMut(&str)) -> io::Resu
     Ok(())
 }
 
-/// Whether something comes on standard input.
+/// Returns whether standard input has data.
 fn is_piped() -> bool {
     use std::os::unix::fs::FileTypeExt;
     let kind = fs::metadata("/dev/stdin").map(|found| found.file_type());
     kind.is_ok_and(|kind| kind.is_file() || kind.is_fifo() || kind.is_socket())
 }
 
-/// Prints the files that would be searched, and says whether there is any.
+/// Prints the files that would be searched, and returns whether there is any.
 fn list(words: &Search, request: &Request<verbs::Search>) -> Result<bool> {
     use std::os::unix::ffi::OsStrExt;
     let failed = AtomicBool::new(false);
@@ -355,7 +355,7 @@ fn wanted(words: &Search, style: &Style) -> Wanted {
         Shown::MatchCounts => Wanted::MatchCount,
         Shown::Json => Wanted::Lines { numbered: true, spans: true, before, after },
         Shown::Lines | Shown::Matches => {
-            // Lines next to each other are known by their numbers.
+            // Adjacent lines are recognized by their numbers.
             let numbered = line_number || style.has_context();
             let spans = style.shown == Shown::Matches || colours || column;
             Wanted::Lines { numbered, spans, before, after }

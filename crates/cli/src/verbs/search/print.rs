@@ -1,4 +1,4 @@
-//! What of a search is shown, and how: as ripgrep does.
+//! Prints the results of a search in the format of ripgrep.
 
 use std::{
     collections::VecDeque,
@@ -7,14 +7,14 @@ use std::{
 };
 
 use inshore::{
+    kernel::Next,
     kernels::{Candidate, Found, FoundLine},
-    neardata::Next,
 };
 
 use super::json::Json;
 use crate::report::terminal::printable_bytes;
 
-/// What is shown.
+/// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shown {
     Lines,
@@ -27,7 +27,7 @@ pub enum Shown {
     Nothing,
 }
 
-/// How it is shown.
+/// The format of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     pub shown: Shown,
@@ -36,47 +36,47 @@ pub struct Style {
     pub line_number: bool,
     pub column: bool,
     pub byte_offset: bool,
-    /// A NUL byte behind paths.
+    /// True if a NUL byte follows each path.
     pub null: bool,
     pub colours: bool,
     /// Lines shown before and after those that match.
     pub before: usize,
     pub after: usize,
-    /// Lines of a file that are shown at most.
+    /// The most printed lines of a file.
     pub max_count: u64,
     pub include_zero: bool,
-    /// Somebody is watching.
+    /// True if results are printed immediately, for a terminal.
     pub at_once: bool,
-    /// Of every binary file it is told that it matches; else of those only that the user named.
+    /// True if every matching binary file is reported; otherwise only files that the user named are reported.
     pub binary_is_named: bool,
 }
 
-/// Shows what was found, block by block in the order of sources.
+/// Prints results, block by block in the order of sources.
 pub struct Printer<'a> {
     style: Style,
     out: Box<dyn Write + Send + 'a>,
     json: Json,
     state: State,
     has_match: bool,
-    /// Whether something of another file was shown.
+    /// True if results of another file were printed.
     is_later: bool,
 }
 
-/// What is known of the source that is searched.
+/// The state of the source that is searched.
 #[derive(Default)]
 struct State {
     lines: u64,
     matches: u64,
     begun: bool,
-    /// Where a NUL byte was, if no line behind it matched yet.
+    /// The offset of a NUL byte, until a line after it matches.
     nul: Option<u64>,
-    /// It is not told how many lines match, since not all were looked at.
+    /// True if the number of matching lines is unknown, since not all lines were searched.
     is_left: bool,
-    /// Lines behind the last match that are still shown.
+    /// The number of lines after the last match that are still to be printed.
     after: usize,
-    /// Number of the last line that was shown.
+    /// Number of the last printed line.
     last: u64,
-    /// Lines that may come to lie before a match.
+    /// Lines that may precede a match.
     before: VecDeque<(FoundLine, Vec<u8>)>,
 }
 
@@ -86,7 +86,7 @@ const MATCH: &[u8] = b"\x1b[1;31m";
 const PLAIN: &[u8] = b"\x1b[0m";
 
 impl Style {
-    /// Whether lines near a match are shown.
+    /// Returns whether lines near a match are printed.
     pub fn has_context(&self) -> bool {
         self.before > 0 || self.after > 0
     }
@@ -107,7 +107,7 @@ impl<'a> Printer<'a> {
         self.has_match
     }
 
-    /// Shows what comes of a block.
+    /// Prints the results of a block.
     pub fn found(&mut self, whose: &Candidate, found: &Found) -> io::Result<Next> {
         let next = self.show_found(whose, found)?;
         if self.style.at_once && !found.lines.is_empty() {
@@ -123,13 +123,14 @@ impl<'a> Printer<'a> {
         let quits = found.nul.is_some() && !(whose.is_named || self.style.binary_is_named);
         match self.style.shown {
             Shown::Nothing | Shown::Paths | Shown::PathsWithout => {
-                // As where lines are shown: those before a NUL byte count, and those behind it only where nothing ends there.
+                // As for printed lines, lines before a NUL byte count, and lines after it only if the search does not
+                // end there.
                 let has_match = found.line_count > 0 || found.matches_behind_nul && !quits;
                 if !has_match {
                     self.state.is_left |= quits;
                 } else {
                     self.state.lines += 1;
-                    // Of this kind one file answers for all.
+                    // All files of this kind have the same answer.
                     self.has_match |= self.style.shown != Shown::PathsWithout;
                     let is_done = self.style.shown == Shown::Nothing;
                     return Ok(if is_done { Next::Stop } else { Next::SkipSource });
@@ -140,7 +141,7 @@ impl<'a> Printer<'a> {
                     self.state.is_left = true;
                     return Ok(Next::SkipSource);
                 }
-                // With a limit, lines came with their matches.
+                // With a limit, lines contain their matches already.
                 for line in &found.lines {
                     if self.state.lines < self.style.max_count {
                         self.state.lines += 1;
@@ -177,7 +178,7 @@ impl<'a> Printer<'a> {
                 return Ok(Next::SkipSource);
             }
             match is_full {
-                // A match behind the last wanted one is shown as a context line.
+                // A match after the last requested one is printed as a context line.
                 true => self.line(whose, &FoundLine { is_match: false, ..*line }, line_text, &[])?,
                 false => self.line(whose, line, line_text, line_spans)?,
             }
@@ -208,7 +209,7 @@ impl<'a> Printer<'a> {
         Ok(Next::SkipSource)
     }
 
-    /// Shows a line, or keeps it for the match that may follow.
+    /// Prints a line, or keeps it for a match that may follow.
     fn line(
         &mut self,
         whose: &Candidate,
@@ -232,7 +233,7 @@ impl<'a> Printer<'a> {
             self.show(whose, line, text, &[])?;
             self.state.after -= 1;
         } else if before > 0 {
-            // Only what lies directly before a match is shown.
+            // Only lines directly before a match are printed.
             let is_next = self.state.before.back().is_none_or(|(last, _)| last.number + 1 == line.number);
             if !is_next {
                 self.state.before.clear();
@@ -267,7 +268,7 @@ impl<'a> Printer<'a> {
                 let bytes = &text[start as usize..end as usize];
                 self.prefix(whose, line, Some(start as usize), line.offset + u64::from(start))?;
                 self.paint(MATCH, bytes)?;
-                // What it was replaced by may end with one.
+                // The replacement may end with a line end.
                 if !bytes.ends_with(b"\n") {
                     self.out.write_all(b"\n")?;
                 }
@@ -291,7 +292,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// What stands before the first line of a file.
+    /// Prints the path above the first line of a file.
     fn begin(&mut self, whose: &Candidate) -> io::Result<()> {
         if self.state.begun {
             return Ok(());
@@ -376,7 +377,7 @@ impl<'a> Printer<'a> {
         self.out.flush()
     }
 
-    /// Shows what is shown at the end of a source.
+    /// Prints the end of a source: counts, paths, or a note about a binary file.
     pub fn end(&mut self, whose: &Candidate) -> io::Result<Next> {
         let state = std::mem::take(&mut self.state);
         if state.is_left && self.style.shown != Shown::Json {
@@ -410,7 +411,7 @@ impl<'a> Printer<'a> {
         Ok(Next::Go)
     }
 
-    /// Shows what is shown at the end of all.
+    /// Prints the end of the output, after the last source.
     pub fn finish(&mut self) -> io::Result<()> {
         if self.style.shown == Shown::Json {
             self.json.summary(&mut self.out)?;
@@ -419,7 +420,7 @@ impl<'a> Printer<'a> {
     }
 }
 
-/// Room for the digits of a number.
+/// The most digits of a number.
 #[derive(Default)]
 struct Digits([u8; 20]);
 

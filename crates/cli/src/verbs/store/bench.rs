@@ -32,7 +32,7 @@ use crate::{
 const BAR_CHARACTERS: f64 = 20.0;
 
 pub fn bench(mut options: Everywhere, arguments: &Bench) -> Result<()> {
-    // The folder is removed last, when nothing uses it any more.
+    // The folder is removed last, once it has no users.
     let mut temporary = None;
     let session = match &arguments.folder {
         None => Session::open_existing(options)?,
@@ -114,7 +114,7 @@ fn numbers_of(store: &Store, folder: Option<&Path>) -> Result<Vec<u16>> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
         let number = store.device_paths()?.into_iter().find(|(_, path)| *path == folder);
         let number = number.with_context(|| {
-            format!("{} was moved: it is no device of {}", folder.display(), store.path().display())
+            format!("{} was moved: it is not a device of {}", folder.display(), store.path().display())
         })?;
         return Ok(vec![number.0]);
     }
@@ -140,7 +140,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // A folder that cannot be removed tells its origin by its name.
+        // The name of a folder that cannot be removed shows its origin.
         let _ = fs::remove_dir_all(&self.0);
     }
 }
@@ -212,7 +212,7 @@ fn print_columns(
     table::print(out, &header, rows)
 }
 
-/// Draws the best of a row relative to the best of all.
+/// Draws the best value of a row relative to the best value of all rows.
 fn bar(part: f64) -> String {
     "#".repeat((part.clamp(0.0, 1.0) * BAR_CHARACTERS).round() as usize)
 }

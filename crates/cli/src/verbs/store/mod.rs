@@ -35,7 +35,7 @@ use crate::{
     },
 };
 
-/// What a pipe holds at most.
+/// The capacity of the pipe in bytes.
 const PIPE_BYTES: usize = 1 << 20;
 
 pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
@@ -50,7 +50,7 @@ pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
         let devices =
             if devices.len() == 1 { "1 device".into() } else { format!("{} devices", devices.len()) };
         print_line(&format!(
-            "a store on {devices}; use it with --store or INSHORE_STORE={}",
+            "created a store on {devices}; use it with --store or INSHORE_STORE={}",
             store.path().display()
         ))?;
     }
@@ -133,7 +133,7 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
     print_table(&header, &files.iter().map(row).collect::<Vec<_>>())
 }
 
-/// What a file that is put is called.
+/// Returns the name of the dataset for a file.
 fn name_of(words: &Put) -> Result<String> {
     let is_stdin = words.file == Path::new("-");
     Ok(match (&words.name, words.file.file_name()) {
@@ -172,12 +172,12 @@ pub fn put(options: Everywhere, words: &Put) -> Result<()> {
         };
         Outcome::new("store put", report, json!(done), sentence)
     });
-    told.with_context(|| format!("{name} is stored, and only telling of it on standard output failed"))
+    told.with_context(|| format!("{name} is stored, but the message on standard output failed"))
 }
 
-/// Lets a pipe hold more than its 64 KiB, so that whoever writes into it waits less often.
+/// Lets a pipe hold more than its 64 KiB, so that the writer waits less often.
 fn widen(pipe: &impl AsFd) {
-    // What is no pipe, or may not be wider, stays as it is.
+    // Errors are ignored: other files, and pipes at their limit, are not changed.
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
 }
 
@@ -196,7 +196,7 @@ pub fn get(options: Everywhere, words: &Get) -> Result<()> {
     })
 }
 
-/// Removes datasets for a command, and tells what is done with each.
+/// Removes datasets for a command, and prints the result for each.
 pub fn rm(command: &'static str, options: Everywhere, names: &[String]) -> Result<()> {
     let request = Request::new(RemoveDatasets {}, names);
     let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
@@ -222,7 +222,7 @@ pub fn seal(session: &Session, names: &[String]) -> Result<()> {
     for_each(session, "store seal", "sealed", names, |name| store.seal(name))
 }
 
-/// Does something to each dataset; tells of those where it could not be done and fails at the end if there were any.
+/// Runs an action on each dataset; reports each failure, and returns an error at the end if there was one.
 fn for_each(
     session: &Session,
     command: &'static str,
@@ -250,7 +250,7 @@ fn for_each(
     Ok(())
 }
 
-/// What `store jobs` tells.
+/// The output of `store jobs`.
 #[derive(Serialize)]
 struct Work {
     jobs: Vec<JobUsage>,
@@ -268,7 +268,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
     }
     let Work { jobs, kept } = work;
     if jobs.is_empty() && !session.options.quiet {
-        say(&format!("nobody is at work on {}", session.store()?.path().display()));
+        say(&format!("no process uses {}", session.store()?.path().display()));
     }
     if !jobs.is_empty() {
         print_jobs(&jobs)?;
@@ -276,7 +276,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
     if kept.is_empty() { Ok(()) } else { print_kept(&kept) }
 }
 
-/// What interrupted jobs left, for the same command with --resume.
+/// Prints the kept work of interrupted jobs, with which the same command with --resume continues.
 fn print_kept(kept: &[Kept]) -> Result<()> {
     let header = [
         ("kept", Align::Left),
@@ -314,7 +314,7 @@ fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
     print_table(&header, &rows.collect::<Vec<_>>())
 }
 
-/// Whether all is whole, or mended.
+/// Verifies datasets; returns true if there was no damage, or all damage was repaired.
 pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool> {
     let mut run = session.start()?;
     let findings = session.store()?.verify(&run.job, names, repair)?;
@@ -337,10 +337,10 @@ pub fn verify(session: &Session, names: &[String], repair: bool) -> Result<bool>
         if findings.datasets == 1 { "1 dataset".into() } else { format!("{} datasets", findings.datasets) };
     let mut sentence = format!("{datasets}, {} extents", findings.extents);
     sentence.push_str(&match (repaired, left) {
-        (0, 0) => ": all as it was written".to_string(),
+        (0, 0) => ": no damage".to_string(),
         (0, left) => format!(": damage in {}", extents(left)),
-        (repaired, 0) => format!(": damage in {}, all of it mended", extents(repaired)),
-        (repaired, left) => format!(": damage in {}, {left} of them not mended", extents(repaired + left)),
+        (repaired, 0) => format!(": damage in {}, all repaired", extents(repaired)),
+        (repaired, left) => format!(": damage in {}, {left} of them not repaired", extents(repaired + left)),
     });
     let damage = findings.damage.iter().map(|damage| {
         json!({
@@ -417,7 +417,9 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
         .iter()
         .find(|(number, path)| **path == folder || words.device == Path::new(&number.to_string()))
         .map(|(number, _)| *number)
-        .with_context(|| format!("{} is no device of {}", words.device.display(), store.path().display()))?;
+        .with_context(|| {
+            format!("{} is not a device of {}", words.device.display(), store.path().display())
+        })?;
     if words.keep {
         session.store()?.keep_device(number)?;
         if session.options.json {
@@ -430,7 +432,7 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
     let mut last = String::new();
     let moved = session.store()?.remove_device(&run.job, number, |who| {
         if who != last && !session.options.quiet {
-            say(&format!("waiting for {who}, which still needs the device"));
+            say(&format!("waiting for {who}, which still uses the device"));
             last = who.to_string();
         }
     })?;
@@ -443,7 +445,7 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
         && let Some(folder) = left.values().next()
     {
         outcome.notice = Some(format!(
-            "the store lies elsewhere now: use it with --store or INSHORE_STORE={}",
+            "the folder of the store has changed: use it with --store or INSHORE_STORE={}",
             folder.display()
         ));
     }
@@ -457,7 +459,7 @@ pub fn rejoin(options: &Everywhere, words: &Rejoin) -> Result<()> {
         return Ok(print_json(&json!({ "command": "store rejoin", "summary": summary }))?);
     }
     Ok(print_line(&format!(
-        "device {number} is a device of the store again; `inshore store scrub` mends what was written over"
+        "device {number} is a device of the store again; `inshore store scrub` repairs data that was overwritten"
     ))?)
 }
 

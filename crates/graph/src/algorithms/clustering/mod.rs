@@ -1,10 +1,11 @@
 //! Local clustering coefficients, as LDBC Graphalytics defines them: of the pairs of a vertex's neighbours, the share that
 //! an edge joins. Neighbours are those at either end of an edge; each direction of an edge between two of them counts.
 //!
-//! Every triangle is found once, within the memory at hand, by the method of Hu, Tao and Chung ("Massive graph triangulation",
+//! Every triangle is found once, within the budget, by the method of Hu, Tao and Chung ("Massive graph triangulation",
 //! 2013): edges are oriented towards the end of higher degree, so that no row is longer than the square root of twice the edges;
-//! as many rows as fit are held in memory, and all rows are streamed past them. A row u → v, w with v in memory meets the row of
-//! v: where w is in both, u, v and w are a triangle. With M bytes of memory and E bytes of edges the method makes E / M passes
+//! as many rows as fit are held in memory, and all rows are streamed and joined with them. A row u → v, w with v in
+//! memory is compared with the row of v: if w is in both, u, v and w are a triangle. With M bytes of memory and E
+//! bytes of edges the method makes E / M passes
 //! over E. Contributions of triangles to their corners go through sort-reduce.
 //!
 //! Finding triangles is in `triangles.rs`. All numbers are integers until the last division, so the answer is the same bit for
@@ -40,7 +41,7 @@ pub struct ClusteringOptions {
 /// An entry of an oriented row is 32 bits: a vertex, and a flag for edges in both directions.
 const VERTICES_MAX: u64 = 1 << 31;
 
-/// Adds up the contributions of triangles to a corner.
+/// Adds the contributions of triangles to a corner.
 #[derive(Clone)]
 struct SumOfEdges;
 
@@ -56,9 +57,9 @@ impl Operation for SumOfEdges {
 /// two neighbours. The summary has the number of triangles.
 ///
 /// Cost: edges are read twice and written once, oriented; then all of them are read once for each part that fits in memory (4
-/// bytes per edge), and two rows are compared for each edge. Where degrees do not fit in a quarter of the memory, all edges are
-/// sorted too (16 bytes each, both ways). A directed graph that was imported without in-edges is transposed first, at the price
-/// of one sort of all edges; the summary's notice says so.
+/// bytes per edge), and two rows are compared for each edge. If degrees do not fit in a quarter of the memory, all
+/// edges are sorted too (16 bytes each, in both directions). A directed graph that was imported without in-edges is
+/// transposed first by a sort of all edges, with a notice in the summary.
 ///
 /// # Errors
 /// [`Error::TooManyVertices`] beyond 2^31; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -189,7 +190,8 @@ impl Neighbours<'_> {
         Ok(array)
     }
 
-    /// Orients edges: each goes into the row of its end of lower degree (of smaller number where both are the same). Returns the
+    /// Orients edges: each goes into the row of its end of lower degree (of smaller number if degrees are equal).
+    /// Returns the
     /// rows and the length of the longest. Entries are [`entry`]s.
     fn oriented(&self, degrees: &mut VertexArray<u32>) -> Result<(Csr, usize)> {
         let job = self.job;
@@ -301,12 +303,12 @@ fn vertex_of(entry: u32) -> u32 {
     entry >> 1
 }
 
-/// Counts the directed edges that an entry stands for.
+/// Returns the number of directed edges of an entry.
 fn edges_of(entry: u32) -> u64 {
     1 + u64::from(entry & 1)
 }
 
-/// Divides edges between neighbours by pairs of neighbours.
+/// Divides the number of edges between neighbours by the number of pairs of neighbours.
 fn divide(
     job: &Job,
     vertices: u64,

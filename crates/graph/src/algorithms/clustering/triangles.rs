@@ -1,4 +1,4 @@
-//! Finds triangles: rows in memory against all rows, which stream by.
+//! Finds triangles: joins rows in memory with a stream of all rows.
 
 use std::{
     ops::Range,
@@ -32,7 +32,7 @@ impl Triangles<'_> {
         let vertices = self.oriented.vertices;
         let free = self.job.budget().free_bytes();
         let each = csr::SCAN_BYTES + taken_bytes(self.row_max * 4) as u64;
-        // Rows in memory get the rest of what an array of sums leaves, and at least a third.
+        // Rows in memory get the memory beside an array of sums, and at least a third of the budget.
         let record_bytes = size_of::<u32>() + size_of::<u64>();
         let threads = csr::scan_threads(self.job);
         let fits = |threads: usize| {
@@ -61,7 +61,7 @@ impl Triangles<'_> {
         let mut held = HeldRows::new(self.job, block_bytes)?;
         self.job.progress().tell(|| {
             let bytes = format_bytes(block_bytes.min(4 * self.oriented.entries));
-            format!("edges are held in memory, {bytes} at a time, and the others read past them")
+            format!("edges are loaded into memory, {bytes} at a time, and joined with one pass over the graph each")
         });
         let mut passes = 0;
         while held.load_next(self.job, self.oriented)? {
@@ -181,7 +181,7 @@ impl HeldRows {
     }
 }
 
-/// If one row is this many times as long as the other, it is searched and not walked.
+/// If one row is this many times as long as the other, binary search replaces the merge of both rows.
 const SEARCHED: usize = 32;
 
 /// Calls `each` with the entries of vertices that are in both rows.

@@ -1,12 +1,15 @@
-//! A set of connected vertices that grows while edges stream by, and the edges outside.
+//! Grows a set of connected vertices during passes over the edges, and collects the edges outside of the set.
 //!
 //! Nearly all graphs have one component with most of the edges, and membership takes one bit per vertex. The set begins with the
-//! vertex of highest degree. A row that touches the set joins it whole, at once, so the same pass goes on with the larger set;
-//! the edges of other rows are written to scratch. After a pass or two few edges remain there, and from then on the whole set
-//! counts as one vertex (contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph connectivity computation via
+//! vertex of highest degree. If a row has a vertex of the set, all vertices of the row join the set immediately, so
+//! the same pass continues with the larger set;
+//! the edges of other rows are written to scratch. After one or two passes few edges remain in scratch, and then the
+//! whole set is treated as one vertex (contraction, as in Sutton, Ben-Nun and Barak, "Optimizing parallel graph
+//! connectivity computation via
 //! subgraph sampling", 2018, who find that component by a sample).
 //!
-//! The vertices that join, and when, depend on the timing of threads. The result does not: the set is connected, and every edge
+//! The vertices that join, and the pass in which they join, depend on the timing of threads. The result does not: the
+//! set is connected, and every edge
 //! that is not within the set was written to scratch.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,22 +31,22 @@ use crate::{
 
 /// Buffer of each thread's writer of remaining edges.
 const BUFFER_BYTES: usize = 64 << 10;
-/// If more than one in so many edges remained, writing the edges would cost more than another pass.
+/// The number of edges per remaining edge below which writing the remaining edges costs more than another pass.
 const REMAINING_SHARE: u64 = 8;
-/// Passes over the remaining edges repeat while each removes at least one in so many.
+/// Passes over the remaining edges repeat while each pass removes at least one edge in this number.
 const SHRINKS_BY: u64 = 4;
 
 /// The set, and the edges outside.
 pub(super) struct GrownSet {
     /// Connected vertices.
     pub set: VertexSet,
-    /// Smallest member, which stands for the set.
+    /// Smallest member, which represents the set.
     pub first: u32,
     /// Numbers `first`, and all non-members with a remaining edge.
     pub left: MemberNumbers,
     /// Each edge that is not within the set, between vertices.
     pub pairs: Vec<Pairs>,
-    /// Passes over all rows, and those of an interrupted job before.
+    /// Passes over all rows, including those of an interrupted job before.
     pub passes: u32,
     pub passes_kept: Option<u32>,
     /// Edges that were read.
@@ -172,9 +175,9 @@ pub(super) fn of_highest_degree(job: &Job, out: &Csr) -> Result<u32> {
     Ok(longest.map_or(0, |(_, vertex)| if vertex == u32::MAX { 0 } else { vertex }))
 }
 
-/// Passes over all rows. Returns `None` where more than `room` edges remained: then these are not written.
+/// Passes over all rows. Returns `None` if more than `room` edges remained; the remaining edges are then not written.
 fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Result<Option<Vec<Pairs>>> {
-    job.start_phase("growing a set of connected vertices", "edges", out.entries);
+    job.start_phase("growing a set of connected vertices by rows", "edges", out.entries);
     let new_writer = |_| PairWriter::new(job, "remaining edges", BUFFER_BYTES);
     let writers = (0..scan_threads(job)).map(new_writer).collect::<Result<Vec<_>>>()?;
     let (left, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -198,7 +201,11 @@ fn over_rows(job: &Job, out: &Csr, directed: bool, room: u64, pass: &Pass) -> Re
 
 /// Passes over the remaining edges.
 fn over_pairs(job: &Job, pairs: Vec<Pairs>, pass: &Pass) -> Result<Vec<Pairs>> {
-    job.start_phase("growing the set along the remaining edges", "edges", pairs.iter().map(Pairs::len).sum());
+    job.start_phase(
+        "growing a set of connected vertices by remaining edges",
+        "edges",
+        pairs.iter().map(Pairs::len).sum(),
+    );
     let work = |pairs: Pairs| -> Result<Pairs> {
         let mut writer = PairWriter::new(job, "remaining edges", BUFFER_BYTES)?;
         pairs.for_each(job, |a, b| match pass.set.absorb(a, &[b]) {

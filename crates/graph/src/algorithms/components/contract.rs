@@ -16,7 +16,7 @@ use crate::{
     graph::too_small,
 };
 
-/// Labels each vertex; first contracts a set of vertices to one, where bits of all vertices fit.
+/// Labels each vertex; if a bit per vertex fits in memory, first contracts a set of vertices to one vertex.
 pub(super) fn contract(
     graph: &Graph,
     job: &Job,
@@ -96,8 +96,8 @@ fn ranges_of(job: &Job, count: u64, width: Option<u64>, beside: u64) -> Result<R
     RangeForest::new(job, plan)
 }
 
-/// Writes labels of all vertices to flash. Calls `each` with every vertex in order, and with its label where the vertex is one of
-/// `left`.
+/// Writes labels of all vertices to flash. Calls `each` with every vertex in order, and with its label if the vertex
+/// is in `left`.
 fn name(
     job: &Job,
     vertices: u64,

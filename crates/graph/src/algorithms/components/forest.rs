@@ -1,9 +1,9 @@
-//! A forest of disjoint sets of all vertices in memory (Tarjan 1975), in which all workers join trees at once: a root is only
-//! ever hung below a smaller one, by a compare-and-swap (as in Jayanti and Tarjan, "Concurrent disjoint set union", 2021), and
-//! paths are halved on the way.
+//! A forest of disjoint sets of all vertices in memory (Tarjan 1975), in which all workers join trees concurrently: a
+//! root is only attached to a smaller root, by a compare-and-swap (as in Jayanti and Tarjan, "Concurrent disjoint set
+//! union", 2021), and lookups halve paths.
 //!
-//! Rows of the largest component do not reach the forest: as in [`super::absorb`] they join a set, which takes a bit per vertex
-//! and so stays in a cache where the forest does not. (Kronecker, scale 25: half the processor time.)
+//! Rows of the largest component do not reach the forest: as in [`super::absorb`] they join a set, which takes a bit
+//! per vertex and therefore fits a cache that the forest exceeds. (Kronecker, scale 25: half the processor time.)
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,10 +19,11 @@ use crate::{
     graph::too_small,
 };
 
-/// Scanning edges, and later translating and writing labels, needs this memory beside the forest, and a sixteenth.
+/// Memory beside the forest for scans of edges, and later for translating and writing labels; a sixteenth of the
+/// budget is added.
 const BESIDE_BYTES: u64 = 4 << 20;
 
-/// Tells whether to use the forest: the forest fits, and no other way is forced.
+/// Tells whether to use the forest: true if the forest fits, and no other way is forced.
 ///
 /// # Errors
 /// [`inshore_store::Error::BudgetTooSmall`] where the forest is forced and does not fit.
@@ -115,7 +116,7 @@ impl Forest<'_> {
         }
     }
 
-    /// Joins the trees of a vertex and of a root, where no other thread runs, and returns the root.
+    /// Joins the trees of a vertex and of a root without concurrency, and returns the root.
     fn attach(&self, vertex: u32, root: u32) -> u32 {
         if root < vertex && self.parent(vertex) == vertex {
             // The vertex is in no tree, as most members of the set.
@@ -133,7 +134,7 @@ impl Forest<'_> {
             let cell = &self.0[high as usize];
             match cell.compare_exchange(high, low, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return low,
-                // Another thread hung this root below another.
+                // Another thread attached this root to another root.
                 Err(_) => (a, b) = (self.root(low), self.root(high)),
             }
         }

@@ -3,11 +3,11 @@
 //! If a number per vertex fits in memory, edges are streamed once into a forest of disjoint sets (`forest.rs`).
 //!
 //! Otherwise (`contract.rs`), a set of connected vertices grows by passes over the edges, with a bit per vertex (`absorb.rs`),
-//! until few edges remain outside. These go into a forest, of which as much lies in memory as fits (`ranges.rs`). If bits of all
-//! vertices do not fit either, all edges go there.
+//! until few edges remain outside. The remaining edges go into a forest, of which one range at a time is in memory
+//! (`ranges.rs`). If a bit per vertex does not fit either, all edges go into that forest.
 //!
 //! Edges are read in one direction and no in-edges are needed. The final label is the smallest number, and so the smallest of the
-//! user's ids, in the component. The length of paths does not matter anywhere.
+//! user's ids, in the component. The number of passes does not depend on the length of paths.
 
 mod absorb;
 mod contract;
@@ -31,7 +31,8 @@ use crate::{
 /// Sets the options of the components job.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ComponentsOptions {
-    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
+    /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -76,7 +77,7 @@ pub fn components(graph: &Graph, job: &Job, options: &ComponentsOptions) -> Resu
     Ok(Answer { summary, rows: rows.kept(checkpoints) })
 }
 
-/// Returns the edges of a row that no other row has: an undirected edge is in the rows of both its ends.
+/// Returns the part of a row that has each edge once in the graph: an undirected edge is in the rows of both its ends.
 fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
     if directed { row } else { &row[row.partition_point(|&to| to < vertex)..] }
 }

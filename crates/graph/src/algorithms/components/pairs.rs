@@ -1,14 +1,14 @@
-//! Edges that are yet to be joined, in scratch: two numbers of 32 bits each.
+//! Remaining edges in scratch: two numbers of 32 bits each.
 
 use inshore_store::{CheckedFile, FileReader, FileWriter, Job};
 
 use crate::Result;
 
 const BYTES: usize = 8;
-/// The unit of checksums; smaller where buffers are smaller.
+/// The unit of checksums, unless buffers are smaller.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Returns the memory of a writer with buffers of so many bytes.
+/// Returns the memory of a writer with buffers of this size.
 pub(super) const fn writer_bytes(buffer_bytes: usize) -> u64 {
     2 * buffer_bytes as u64
 }

@@ -10,11 +10,11 @@
 //!   range 0 up: a root with a parent below asks there for its label, since that range is finished
 //! ```
 //!
-//! Numbers are smaller the lower their range, and a parent is always smaller than its child: the root of a tree is its smallest
-//! member.
+//! Lower ranges have smaller numbers, and a parent is always smaller than its child: the root of a tree is its
+//! smallest member.
 //!
-//! Cost: with k ranges a pair is written and read at most k - 1 times (fewer if the pair is found to be redundant); parents once
-//! each where there is more than one range, and 16 bytes for each tree that leads down.
+//! Cost: with k ranges a pair is written and read at most k - 1 times (fewer if the pair is found to be redundant);
+//! each parent once if there is more than one range, and 16 bytes for each tree with a link to a lower range.
 
 use inshore_store::{Buffer, CheckedFile, FileReader, FileWriter, Job, largest_buffer, taken_bytes};
 use zerocopy::IntoBytes;
@@ -43,7 +43,8 @@ pub(super) struct RangePlan {
 }
 
 impl RangePlan {
-    /// Chooses the widest ranges that `free` bytes allow; `None` where their number would be too large for their writers.
+    /// Chooses the widest ranges that `free` bytes allow; `None` if there would be too many ranges for the memory of
+    /// their writers.
     pub fn new(free: u64, count: u64, forced: Option<u64>) -> Option<RangePlan> {
         let count = count.max(1);
         let room = free.checked_sub(BESIDE_BYTES)?;
@@ -59,7 +60,7 @@ impl RangePlan {
         if ranges == 1 {
             return Some(plan(BUFFER_BYTES_MAX));
         }
-        // Pairs and questions of each range below, two buffers each.
+        // Pairs and lookups of each lower range, two buffers each.
         let buffer_bytes = (room / 4 / (4 * ranges)).checked_ilog2().map_or(0, |power| 1usize << power);
         (buffer_bytes >= BUFFER_BYTES_MIN).then(|| plan(buffer_bytes.min(BUFFER_BYTES_MAX)))
     }
@@ -83,22 +84,22 @@ impl RangePlan {
     }
 }
 
-/// Parents of so many members, and a mark for each.
+/// Parents of the members of a range, and a mark for each.
 fn memory_bytes(width: u64) -> u64 {
     (taken_bytes(width as usize * 4) + taken_bytes(width.div_ceil(64) as usize * 8)) as u64
 }
 
-/// A forest that first takes pairs, and then is resolved range by range, downwards.
+/// A forest that first collects pairs, and is then resolved range by range, from the topmost down.
 pub(super) struct RangeForest {
     job: Job,
     plan: RangePlan,
-    /// First member of the present range, and the parent of each member.
+    /// First member of the current range, and the parent of each member.
     first: u32,
     len: usize,
     parents: Buffer,
     /// For each range below, the pairs whose larger number is in that range.
     below: Vec<PairWriter>,
-    /// For each range below, questions: a member whose label is wanted, and the member that asks.
+    /// For each lower range, lookups: a member whose label is needed, and the member that needs the label.
     asked: Vec<PairWriter>,
     /// Parents of the ranges above, the topmost first.
     done: Vec<CheckedFile>,
@@ -141,7 +142,7 @@ impl RangeForest {
         self.below[self.plan.range_of(high)].push(high, low)
     }
 
-    /// Joins the trees of `high`, which is in the range, and of `low`, which may be below.
+    /// Joins the trees of `high`, which is in the range, and of `low`, which may be in a lower range.
     #[inline]
     fn join(&mut self, low: u32, high: u32) -> Result<()> {
         let root = self.root(high);
@@ -200,7 +201,7 @@ impl RangeForest {
         }
     }
 
-    /// Descends through all ranges. `members` gives the vertex of each number, in order.
+    /// Descends through all ranges. `members` iterates over the vertex of each number, in order.
     pub fn finish<'a>(mut self, members: Box<dyn Iterator<Item = u32> + 'a>) -> Result<ComponentLabels<'a>> {
         let mut questions = Vec::new();
         while let Some(pairs) = self.below.pop() {
@@ -216,11 +217,9 @@ impl RangeForest {
         let answers = plan.writers(&job, "answers", plan.ranges() as usize - 1)?;
         let marks = match plan.ranges() {
             1 => None,
-            _ => Some(Buffer::zeroed(
-                job.budget(),
-                plan.width.div_ceil(64) as usize * 8,
-                "answered questions",
-            )?),
+            _ => {
+                Some(Buffer::zeroed(job.budget(), plan.width.div_ceil(64) as usize * 8, "answered lookups")?)
+            }
         };
         let mut labels = ComponentLabels {
             job,
@@ -238,7 +237,7 @@ impl RangeForest {
         Ok(labels)
     }
 
-    /// Writes the parents of the range, and asks for the labels of parents below.
+    /// Writes the parents of the range, and requests the labels of parents in lower ranges.
     fn put_away(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
         let parents = &self.parents.typed::<u32>()[..self.len];
@@ -264,12 +263,12 @@ pub(super) struct ComponentLabels<'a> {
     /// Parents of the range, later overwritten by labels.
     labels: Buffer,
     members: Box<dyn Iterator<Item = u32> + 'a>,
-    /// Parents of the ranges above, the next one last, and all questions to each range, the present one last.
+    /// Parents of the higher ranges, the next range last, and the lookups in each range, the current range last.
     done: Vec<CheckedFile>,
     questions: Vec<Pairs>,
-    /// Answers to the ranges above, the topmost last.
+    /// Answers to the higher ranges, the topmost last.
     answers: Vec<PairWriter>,
-    /// Members of the range whose question was answered.
+    /// Members of the range with an answered lookup.
     marks: Option<Buffer>,
 }
 
@@ -305,7 +304,7 @@ impl ComponentLabels<'_> {
         self.name()
     }
 
-    /// Turns the range's parents into labels, and answers questions.
+    /// Turns the range's parents into labels, and answers lookups.
     fn name(&mut self) -> Result<()> {
         self.job.check_cancelled()?;
         let (first, len) = self.plan.range(self.range);

@@ -70,7 +70,7 @@ impl VertexSet {
     }
 }
 
-/// A set to which threads add at once. A reader may miss members that another thread has just added.
+/// A set that several threads extend concurrently. A reader may miss members that another thread has just added.
 #[derive(Clone, Copy)]
 pub(super) struct SharedSet<'a>(&'a [AtomicU64]);
 
@@ -83,13 +83,13 @@ impl SharedSet<'_> {
     #[inline(always)]
     pub fn add(&self, vertex: u32) {
         let (word, bit) = (&self.0[vertex as usize / 64], 1 << (vertex % 64));
-        // Most members are present already, and a load does not take the cache line from other threads.
+        // Most members are present already, and a load does not invalidate the cache line of other threads.
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
     }
 
-    /// Adds a vertex and its row, if one of them is in the set; returns whether one was.
+    /// Adds a vertex and its row if one of these vertices is in the set; returns whether the row was added.
     #[inline]
     pub fn absorb(&self, vertex: u32, row: &[u32]) -> bool {
         if !self.has(vertex) {
@@ -103,7 +103,7 @@ impl SharedSet<'_> {
     }
 }
 
-/// Numbers the members of a set in their order from 0 on; without a set all vertices keep their own numbers.
+/// Numbers the members of a set in order, from 0; without a set all vertices keep their numbers.
 pub(super) enum MemberNumbers {
     All(u64),
     Of { set: VertexSet, before: Buffer, count: u64 },

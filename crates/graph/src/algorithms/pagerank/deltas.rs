@@ -1,5 +1,6 @@
 //! PageRank by changes: every vertex sends the change of its rank since its last message, and only while the change is more than
-//! a share of the rank. So each vertex converges for itself and late supersteps read few edges (McSherry, "A uniform approach to
+//! a share of the rank. Each vertex converges separately, and late supersteps read few edges (McSherry, "A uniform
+//! approach to
 //! accelerated PageRank computation", 2005; Zhang, Gao, Gao and Wang, "Maiter", 2014; PageRankDelta in Shun and Blelloch,
 //! "Ligra", 2013).
 //!
@@ -10,17 +11,19 @@
 //!              arrives is added to rank and pending
 //! ```
 //!
-//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds their senders along in-edges
-//! and by a Bloom filter. Changes need neither: the senders are the vertices that were finalized with much pending, as in every
-//! other program here.
+//! The thesis (2018, algorithm 4) recomputes whole sums of the vertices that may change, and finds their senders
+//! along in-edges and by a Bloom filter. Sending changes needs neither: the senders are the vertices that were
+//! finalized with a large pending change.
 //!
-//! Ranks r solve r = c + d A r, where c is the same for all vertices, however much of c comes from vertices without out-edges. So
-//! for every b the solution of x = b + d A x is a multiple of r, and dividing by the sum at the end gives r. While all vertices
-//! are active, b follows the ranks of those without out-edges, as in plain iterations: then the changes sum to nothing and shrink
-//! as fast as those of plain iterations. (Maiter keeps b fixed; all pending changes have one sign and shrink by d at best: a
-//! Kronecker graph needed 40 passes over all edges.) Once few vertices send, b stays as it is. With a threshold that is the same
-//! for all vertices, those of the largest ranks, which have most edges, would send long after their last digits stopped to
-//! matter: twice as many edges as with a share of each rank.
+//! Ranks r solve r = c + d A r, where c is the same for all vertices, however much of c comes from vertices without
+//! out-edges. For every b, the solution of x = b + d A x is therefore a multiple of r, and division by the sum at the
+//! end results in r. While all vertices
+//! are active, b follows the ranks of those without out-edges, as in plain iterations: then the changes sum to 0 and
+//! shrink as fast as those of plain iterations. (Maiter keeps b fixed; all pending changes have one sign and shrink
+//! by d at best: a
+//! Kronecker graph needed 40 passes over all edges.) Once few vertices send, b is constant. With the same absolute
+//! threshold for all vertices, vertices of the largest ranks, which have most edges, would send changes in digits
+//! that do not matter: twice as many edges as with a share of each rank.
 //!
 //! **Distance from converged ranks.** At every moment x = b + d A (x - p). Let x* = b + d A x*, and e = x* - x: then e = d A p +
 //! (d A)^2 p + ..., and since no column of A sums to more than 1, |e| sums to at most d / (1 - d) times the sum of |p|. When all
@@ -52,9 +55,9 @@ struct Rank {
     pending: i64,
 }
 
-/// The vertex program. With `ALL`, every vertex is finalized in each superstep, with or without a message. Then a change beyond
-/// the tolerance is still to be sent, so the engine may scan all vertices instead of a list of senders. Without `ALL`, a vertex
-/// that has sent and got no message keeps its pending change.
+/// The vertex program. With `ALL`, every vertex is finalized in each superstep, with or without a message. A pending
+/// change above the tolerance then marks a sender, so the engine may scan all vertices instead of a list of senders.
+/// Without `ALL`, a vertex that has sent and receives no message keeps its pending change.
 #[derive(Clone)]
 struct Deltas<const ALL: bool> {
     vertices: u64,
@@ -67,7 +70,7 @@ struct Deltas<const ALL: bool> {
     each: i64,
 }
 
-/// Multiplies a change by a share, rounded towards zero so that no last bit circulates for ever.
+/// Multiplies a change by a share, rounded towards zero, so that changes of the last bit end.
 fn share_of(share: u64, change: i64) -> i64 {
     (i128::from(share) * i128::from(change) / i128::from(ONE)) as i64
 }
@@ -78,7 +81,7 @@ impl<const ALL: bool> Deltas<ALL> {
         pending * u128::from(ONE) > rank * u128::from(self.tolerance)
     }
 
-    /// Returns the change that stays pending when active vertices have sent.
+    /// Returns the change that remains pending after active vertices have sent.
     fn kept(&self, state: &Rank) -> i64 {
         if self.sends(state) { 0 } else { state.pending }
     }
@@ -131,7 +134,7 @@ impl<const ALL: bool> StepProgram for Deltas<ALL> {
 /// Runs PageRank with a vertex tolerance.
 ///
 /// # Errors
-/// As [`super::pagerank`].
+/// The errors are those of [`super::pagerank`].
 pub(super) fn pagerank(
     graph: &Graph,
     job: &Job,

@@ -2,8 +2,9 @@
 //! evenly over all vertices, a fixed number of iterations; ranks sum to 1.
 //!
 //! Ranks are 64-bit fixed-point numbers with 62 bits behind the point. Integer sums do not depend on their
-//! order, so the ranks are the same bit for bit at every budget, strategy and number of threads, which floating
-//! point cannot give. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a billion
+//! order, so the ranks are the same bit for bit at every budget, strategy and number of threads, unlike sums of
+//! floating-point numbers. The price is an absolute error of 2^-62 for each edge into a vertex: for a graph of a
+//! billion
 //! vertices about 10^-6 of a small rank, far below the tolerance of 10^-4 that LDBC sets.
 //!
 //! With a tolerance per vertex, ranks converge vertex by vertex instead: `deltas.rs`.
@@ -32,7 +33,7 @@ pub struct PageRankOptions {
     pub iterations: u32,
     /// The share of rank that follows edges, 0 to 1; 0.85 by default.
     pub damping: f64,
-    /// Stops before the last iteration when the ranks together change by no more than this; 0 by default.
+    /// Stops early once the sum of all changes of ranks in an iteration is at most this value; 0 by default.
     pub tolerance: f64,
     /// Sends only changes, and only while the unsent change of a vertex is more than this share of its rank: more than 0, less
     /// than 1 - damping. Late supersteps then read few vertices and edges, and the job ends when no vertex sends (or after
@@ -40,7 +41,8 @@ pub struct PageRankOptions {
     /// at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the bound of this job. `None`, the
     /// default: all vertices send their whole rank in each iteration.
     pub vertex_tolerance: Option<f64>,
-    /// Resumes an interrupted job that asked the same of the same graph, and keeps a checkpoint about this often.
+    /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
+    /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
@@ -61,7 +63,7 @@ impl Default for PageRankOptions {
 }
 
 impl PageRankOptions {
-    /// Creates options that run until no vertex has more than this to send, in any number of supersteps.
+    /// Creates options that run until no unsent change exceeds this share of a rank, for any number of supersteps.
     pub fn converging(vertex_tolerance: f64) -> Self {
         let vertex_tolerance = Some(vertex_tolerance);
         PageRankOptions { iterations: u32::MAX, vertex_tolerance, ..PageRankOptions::default() }
@@ -120,9 +122,10 @@ impl StepProgram for PageRank {
 
 /// Computes the ranks of all vertices: columns `vertex`, `rank`.
 ///
-/// Cost: where it pays, edges are cut into columns first, which reads all edges once (up to 4 bytes per edge, 4 per vertex) and
-/// writes 2 to 3 bytes per edge; an iteration reads the columns that do not stay in memory. With `vertex_tolerance` a vertex
-/// takes 16 bytes of state instead of 8, and once few edges carry a change only those are read. See the engine for the rest.
+/// Cost: if that is estimated to be faster, edges are partitioned by destination first, which reads all edges once
+/// (up to 4 bytes per edge, 4 per vertex) and writes 2 to 3 bytes per edge; an iteration reads the partitions that
+/// are not in memory. With `vertex_tolerance` a vertex takes 16 bytes of state instead of 8, and once few edges carry
+/// a change only the rows of senders are read. The engine's documentation has the other costs.
 ///
 /// # Errors
 /// [`Error::BadOption`]; [`inshore_store::Error::BudgetTooSmall`]; I/O and damage; cancellation.
@@ -218,8 +221,8 @@ pub(crate) fn check_vertex_tolerance(vertex_tolerance: f64, damping: f64) -> Res
 const ROUNDING: f64 = 1e-6;
 
 /// Compares `ranks` with a plain power iteration in floating point: each within 10^-6 of the expected rank, relative, and their
-/// sum with 1. With a `vertex_tolerance` the check iterates until ranks converge, whatever `iterations` says, and the sum of
-/// differences may reach the bound documented there.
+/// sum with 1. With a `vertex_tolerance` the check ignores `iterations` and iterates until ranks converge, and the
+/// sum of differences may reach the bound documented at that option.
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
@@ -270,10 +273,12 @@ fn each_is_near(graph: &Plain, ranks: &[f64], expected: &[f64]) -> std::result::
 
 fn all_are_near(ranks: &[f64], expected: &[f64], limit: f64) -> std::result::Result<String, String> {
     let off: f64 = ranks.iter().zip(expected).map(|(rank, expected)| (rank - expected).abs()).sum();
-    let (count, told) = (ranks.len(), "of those that a power iteration in memory converges to");
+    let (count, told) = (ranks.len(), "the ranks of a power iteration in memory that converged");
     match off <= limit + ROUNDING {
-        true => Ok(format!("{count} ranks, all together within {off:.1e} {told}")),
-        false => Err(format!("{count} ranks, all together not within {limit:.1e} {told}, but {off:.1e}")),
+        true => Ok(format!("{count} ranks, all together within {off:.1e} of {told}")),
+        false => {
+            Err(format!("{count} ranks, all together {off:.1e} from {told}, expected at most {limit:.1e}"))
+        }
     }
 }
 

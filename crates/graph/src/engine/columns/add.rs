@@ -1,4 +1,4 @@
-//! Adds the messages of a column's edges up.
+//! Adds the messages along a column's edges.
 
 use std::ops::Range;
 
@@ -48,7 +48,8 @@ impl<P: StepProgram> AccumulatorArray for OwnAccumulators<'_, P> {
     }
 }
 
-/// Accumulators that threads share. Where messages come from flash the drive is the bottleneck, not the exchange.
+/// Accumulators that threads share. If messages are read from flash, the drive is the bottleneck, and not the
+/// compare-and-swap.
 pub(super) struct SharedAccumulators<'a, P: StepProgram> {
     pub program: &'a P,
     /// The vertex of the first accumulator.
@@ -78,14 +79,14 @@ impl<P: StepProgram> AccumulatorArray for SharedAccumulators<'_, P> {
     }
 }
 
-/// Reads the edges of some cuts, one column after the other.
+/// Reads the edges of some workers' parts, one column after the other.
 pub(super) struct Adder<'a, M> {
     job: Job,
     columns: &'a Columns,
     cuts: Range<usize>,
     messages: MessageReader<'a, M>,
     chunks: ChunkReader<'a>,
-    /// One frame is unpacked ahead, so that the memory that its edges need is prefetched while the frame before is added.
+    /// One frame is unpacked ahead, so that the memory for its edges is prefetched while the previous frame is added.
     frame: Box<EdgeFrame>,
     next: Box<EdgeFrame>,
 }
@@ -154,7 +155,7 @@ impl EdgeFrame {
         EdgeFrame { senders: [0; FRAME_RECORDS], places: [0; FRAME_RECORDS], count: 0 }
     }
 
-    /// Splits keys into senders and places.
+    /// Splits keys into senders and destinations within the column.
     fn fill(&mut self, keys: &[u64; FRAME_RECORDS], bits: u32, count: usize) {
         let mask = (1u64 << bits) - 1;
         for ((sender, place), key) in self.senders.iter_mut().zip(&mut self.places).zip(keys) {

@@ -1,7 +1,8 @@
 //! Cuts rows into columns.
 //!
 //! Each worker walks over a part of the vertices in order and appends edges to buffers of their columns: 256 edges become a
-//! packed frame, frames fill a chunk, and a full chunk stays in memory while there is room, or is appended to the worker's file.
+//! packed frame, frames fill a chunk, and a full chunk stays in memory while there is space, or is appended to the
+//! worker's file.
 
 use std::{ops::Range, sync::Mutex};
 
@@ -33,7 +34,7 @@ pub(super) enum Place {
     Flash { number: u32 },
 }
 
-/// Returns the memory of cutting into `columns`, without chunks that stay.
+/// Returns the memory for cutting edges into `columns`, without the chunks that stay in memory.
 pub(super) fn memory_bytes(plan: &ColumnPlan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
     let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
@@ -49,7 +50,7 @@ fn write_bytes(plan: &ColumnPlan) -> usize {
 
 /// Cuts the edges of all rows.
 pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> Result<Columns> {
-    job.start_phase("cutting edges into columns", "edges", rows.entries);
+    job.start_phase("partitioning edges by destination", "edges", rows.entries);
     let vertices = rows.vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
     let bits = u64::BITS - (plan.width - 1).leading_zeros();
@@ -130,7 +131,7 @@ impl ChunkSpace {
 
 /// The output of one worker: the edges of its part of all vertices.
 pub(super) struct Cut {
-    /// The number of the part's first sender.
+    /// The number of the first sender of the part.
     pub first_sender: u64,
     /// Chunks of each column, in order.
     pub chunks: Vec<Vec<PackedChunk>>,
@@ -140,7 +141,8 @@ pub(super) struct Cut {
     _lists: Reservation,
 }
 
-/// Returns the memory of a chunk's place, and of its buffer or checksum, in lists whose capacity may be twice their length.
+/// Returns the memory of the location of a chunk, and of its buffer or checksum, in lists whose capacity may be twice
+/// their length.
 pub(super) fn listed_bytes(plan: &ColumnPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
     2 * (size_of::<PackedChunk>() + other) as u64
@@ -152,7 +154,7 @@ fn open_bytes(columns: usize) -> u64 {
 
 /// The buffer of a column.
 struct OpenColumn {
-    /// Keys that do not fill a frame yet.
+    /// Keys of an incomplete frame.
     keys: usize,
     chunk: Buffer,
     filled: usize,
@@ -186,8 +188,9 @@ impl<'a> Cutter<'a> {
         bits: u32,
         room: &'a Mutex<ChunkSpace>,
     ) -> Result<Cutter<'a>> {
-        let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "edges of columns")?;
-        let chunks = Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "chunks of columns")?;
+        let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "partitioned edges")?;
+        let chunks =
+            Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "buffers of the edge partition")?;
         let open = |chunk| OpenColumn { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
         Ok(Cutter {
             job,

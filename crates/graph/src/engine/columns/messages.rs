@@ -12,7 +12,7 @@ pub(super) const WINDOW_BYTES: usize = 256 << 10;
 /// Windows of a reader, all but one of them in flight.
 const WINDOWS: usize = 4;
 const BLOCK_BYTES: usize = 64 << 10;
-/// Messages that are written at once.
+/// The number of messages per write.
 const STAGED: usize = 1024;
 
 /// Memory of a writer to flash.
@@ -23,7 +23,8 @@ pub(super) fn reader_bytes() -> usize {
     taken_bytes(WINDOWS * WINDOW_BYTES)
 }
 
-/// Returns the memory of the checksums of so many bytes in so many files, in lists whose capacity may be twice their length.
+/// Returns the memory of the checksums of a number of bytes in a number of files, in lists whose capacity may be
+/// twice their length.
 pub(super) fn sums_bytes(files: usize, bytes: u64) -> u64 {
     8 * (bytes / BLOCK_BYTES as u64 + files as u64)
 }
@@ -47,7 +48,8 @@ impl Messages {
         match self {
             Messages::Memory(buffer) => Ok(MessageReader::Memory(buffer.typed())),
             Messages::Flash(parts) => {
-                let buffers = Buffer::zeroed(job.budget(), WINDOWS * WINDOW_BYTES, "windows of messages")?;
+                let buffers =
+                    Buffer::zeroed(job.budget(), WINDOWS * WINDOW_BYTES, "read buffers of messages")?;
                 Ok(MessageReader::Flash(FlashReader {
                     job: job.clone(),
                     parts,

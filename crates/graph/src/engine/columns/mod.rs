@@ -10,12 +10,12 @@
 //!      ▼     └────────┴────────┴────────┘    accumulators of one column, which one thread updates without any lock
 //! ```
 //!
-//! Columns are cut once, by a pass over the rows in order: nothing is sorted. In each superstep every vertex writes its message;
-//! then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the new states of the
-//! column's vertices in turn. Messages are read in order for each column: where they do not fit in memory, their file is read
-//! once per column, and columns are as wide as the accumulators' memory allows. If the drive would then read too much, all
-//! threads work on one column, each on a part of the senders, and share its accumulators, so that columns can be as many times
-//! wider as there are threads.
+//! Columns are cut once, by a pass over the rows in order: without a sort. In each superstep every vertex writes its
+//! message; then each thread takes a column, adds the messages of the column's edges to accumulators, and writes the
+//! new states of the column's vertices in order. Messages are read in order for each column: if they do not fit in
+//! memory, their file is read once per column, and columns are as wide as the accumulators' memory allows. If the
+//! drive would then read too much, all threads work on one column, each on a part of the senders, and share its
+//! accumulators, so that with n threads columns can be n times wider.
 //!
 //! Cost, V vertices, E edges in c columns: cutting reads and writes about 2.5 E bytes (Kronecker graphs). A superstep reads about
 //! 2 E, except edges that stay in memory, and with messages of m bytes on flash writes m V and reads c m V. An edge takes a core
@@ -74,7 +74,7 @@ impl Columns {
             Ok(columns) => Ok(Some(columns)),
             Err(Error::Store(error)) if error.is_no_space() && !is_forced => {
                 tracing::debug!("no room for columns");
-                job.progress().tell(|| "no room on the drive for columns".to_string());
+                job.progress().tell(|| "not enough space on the drive for the edge partition".to_string());
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -99,11 +99,11 @@ impl Columns {
         self.rows.entries
     }
 
-    /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was cut.
+    /// Creates the error of a bad frame. Checksums protect edges on flash: a bad frame was wrong when it was written.
     fn bad_frame(&self) -> Error {
         let (found, expected) =
-            ("a malformed frame".to_string(), "packed senders and destinations".to_string());
-        Error::BadGraph { name: self.rows.edges.name().to_string(), what: "a column", found, expected }
+            ("a malformed frame of edges".to_string(), "packed pairs of sender and destination".to_string());
+        Error::BadGraph { name: self.rows.edges.name().to_string(), what: "edge partition", found, expected }
     }
 }
 
@@ -180,7 +180,7 @@ impl<S: State> Engine<S> {
         sequencer.into_value().finish()
     }
 
-    /// Adds up one column after the other by all threads, each with the messages of its part of the senders.
+    /// Processes one column after the other by all threads, each with the messages of its part of the senders.
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
@@ -305,7 +305,7 @@ fn walk(
     Ok(sum)
 }
 
-/// Adds up one thread's share of a column.
+/// Adds one thread's share of the messages of a column.
 fn add_to<P: StepProgram>(
     adder: &mut Adder<'_, P::Message>,
     column: usize,

@@ -1,4 +1,5 @@
-//! Plans columns: how edges are cut, the place of each array, and whether columns pay. Numbers only.
+//! Plans columns: the partition of edges, the place of each array, and whether columns are faster. A pure function of
+//! numbers.
 
 use inshore_store::{DriveProfile, Job, format_bytes, taken_bytes};
 
@@ -47,11 +48,11 @@ impl Dense {
     }
 }
 
-/// Chooses a plan; `None` where other ways are better, or no plan fits.
+/// Chooses a plan; `None` if other ways are faster, or no plan fits.
 pub(crate) fn choose(estimates: &Estimates) -> Option<ColumnPlan> {
     let dense = estimates.dense?;
     let is_forced = estimates.tuning.column_vertices.is_some();
-    // Few supersteps do not pay for cutting, and accumulators of all vertices that fit in caches are fast anyhow.
+    // Few supersteps save less time than cutting takes, and accumulators that fit in caches are fast without columns.
     let accumulators_bytes = estimates.vertices * estimates.needs.message_bytes;
     let free = estimates.free_bytes.checked_sub(estimates.kept_bytes)?;
     let are_accumulators_fast = accumulators_bytes <= (estimates.threads as u64 * CACHE_BYTES).min(free / 4);
@@ -163,7 +164,7 @@ impl ColumnPlan {
         )
     }
 
-    /// Returns the memory of places and checksums of chunks, including the last chunk of each worker and column.
+    /// Returns the memory of locations and checksums of chunks, including the last chunk of each worker and column.
     fn lists_bytes(&self, entries: u64, columns: u64) -> u64 {
         (entries * EDGE_BYTES / self.chunk_bytes as u64 + self.workers as u64 * columns)
             * cut::listed_bytes(self)
@@ -216,7 +217,7 @@ impl ColumnPlan {
     }
 }
 
-/// Estimates seconds of cutting and of one superstep, to choose by.
+/// Estimates the seconds of cutting and of one superstep, for the choice.
 struct Costs {
     edges: f64,
     /// Bytes of all messages, and of one.
@@ -238,7 +239,7 @@ impl Costs {
         }
     }
 
-    /// Returns the time of so many nanoseconds of a core per edge.
+    /// Returns the time of a number of nanoseconds of a core per edge.
     fn cores(&self, nanoseconds: f64) -> f64 {
         self.edges * nanoseconds / 1e9 / self.threads
     }
@@ -251,7 +252,7 @@ impl Costs {
     /// cores: 9 and 12 ns of a core per edge.)
     fn of_columns(&self, plan: &ColumnPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
-        // Threads wait for the last columns if the columns do not divide evenly.
+        // Threads wait for the last columns if the number of columns is not a multiple of the threads.
         let busiest = (columns / self.threads).ceil() * self.threads / columns;
         let cores = self.cores(if plan.is_shared { 12.0 } else { 9.0 * busiest });
         cores.max(self.drive(2.2 * self.edges + columns * self.messages_bytes, self.messages_bytes))
@@ -269,7 +270,7 @@ impl Costs {
     }
 }
 
-/// Returns the largest buffer of no more than so many bytes.
+/// Returns the largest buffer of at most this number of bytes.
 fn whole_bytes(bytes: u64) -> u64 {
     let whole = |unit: u64| bytes / unit * unit;
     [whole(2 << 20), whole(4 << 10)]

@@ -19,7 +19,7 @@ pub(super) struct ChunkReader<'a> {
     job: &'a Job,
     chunk_bytes: usize,
     cut: Option<&'a Cut>,
-    /// The chunks of the present column, the number that were returned, and the number whose reads were begun.
+    /// The chunks of the current column, the number of returned chunks, and the number of chunks with a started read.
     chunks: &'a [PackedChunk],
     given: usize,
     begun: usize,
@@ -31,7 +31,8 @@ pub(super) struct ChunkReader<'a> {
 impl<'a> ChunkReader<'a> {
     pub fn new(job: &'a Job, chunk_bytes: usize) -> Result<ChunkReader<'a>> {
         // The buffers are not touched if all chunks are in memory.
-        let buffers = Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "chunks of a column")?;
+        let buffers =
+            Buffer::zeroed(job.budget(), CHUNKS * chunk_bytes, "read buffers of the edge partition")?;
         Ok(ChunkReader {
             job,
             chunk_bytes,
@@ -45,7 +46,7 @@ impl<'a> ChunkReader<'a> {
         })
     }
 
-    /// Moves to a column's first chunk in a cut. The column before was read to its end.
+    /// Moves to a column's first chunk in a worker's part. The previous column must have been read to its end.
     pub fn begin(&mut self, cut: &'a Cut, column: usize) {
         (self.cut, self.chunks) = (Some(cut), &cut.chunks[column]);
         (self.given, self.begun) = (0, 0);

@@ -1,5 +1,5 @@
 use arrow_array::cast::AsArray;
-use inshore_neardata::Opened;
+use inshore_kernel::Opened;
 use inshore_store::{Budget, Cancel};
 
 use super::*;
@@ -109,7 +109,7 @@ fn a_long_line_with_a_nul_byte_is_binary_and_no_failure() {
         };
         let summary = table.run(&job(), files(&texts), each).unwrap();
         assert_eq!((found, summary.binary, summary.failed), (rows, 1, 1));
-        assert!(failed[0].starts_with("2: a line that begins at byte 4 exceeds"), "{failed:?}");
+        assert!(failed[0].starts_with("2: the line at byte 4 exceeds"), "{failed:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! A cache of pieces of files in memory, from which the file system answers.
+//! A memory cache of pieces of files, which answers the reads of the file system.
 //!
 //! A slot has a buffer of one extent (2 MiB: on a huge page, and no block of any file is larger) and is in one of these states:
 //!
@@ -23,7 +23,7 @@ use inshore::store::{Buffer, CheckedFile, EXTENT_BYTES, Job, PendingRead, Result
 /// One extent.
 pub const SLOT_BYTES: usize = EXTENT_BYTES;
 
-/// An extent that was read ahead and not used for this time counts as unwanted.
+/// An extent that was read ahead and not used for this time may be evicted.
 const FORGOTTEN: Duration = Duration::from_secs(1);
 
 /// A file, and a number that is unique in the cache.
@@ -40,7 +40,7 @@ impl Source {
         range.start / block * block..range.end.next_multiple_of(block).min(self.file.len())
     }
 
-    /// Returns the bytes of extent `index`, as far as the file goes.
+    /// Returns the byte range of extent `index`, cut at the end of the file.
     fn extent(&self, index: u64) -> Range<u64> {
         let start = index * EXTENT_BYTES as u64;
         start..(start + EXTENT_BYTES as u64).min(self.file.len())
@@ -76,7 +76,7 @@ enum Content {
 }
 
 impl Slot {
-    /// Tells whether the buffer can be reused at once.
+    /// Tells whether the buffer can be reused without a wait.
     fn is_idle(&self) -> bool {
         match &self.content {
             Content::Free(_) => true,
@@ -135,7 +135,7 @@ impl Cache {
         self.slots.lock().expect("no panic under this lock")
     }
 
-    /// Begins to read the extents `indexes` that are not cached, as far as there are idle slots that are not needed.
+    /// Begins to read the extents `indexes` that are not cached, while there are idle slots that are not needed.
     pub fn begin(&self, source: &Source, indexes: Range<u64>) {
         for range in indexes.map(|index| source.extent(index)) {
             let mut slots = self.slots();
@@ -163,7 +163,7 @@ impl Cache {
         let mut slots = self.slots();
         loop {
             let found = slots.iter().position(|slot| slot.holds(source.number, &range));
-            // As a last resort a read in flight for another reader gives its buffer.
+            // As a last resort the buffer of a read in flight for another reader is used.
             let Some(at) = found.or_else(|| oldest(&slots, |_| true)).or_else(|| in_flight(&slots)) else {
                 slots = self.changed.wait(slots).expect("no panic under this lock");
                 continue;
@@ -172,7 +172,8 @@ impl Cache {
                 Content::Busy => slots = self.changed.wait(slots).expect("no panic under this lock"),
                 Content::InFlight(pending) => {
                     drop(slots);
-                    // A whole extent cannot be read if one of its blocks cannot: then the blocks are read one by one.
+                    // If one block of an extent cannot be read, the read of the whole extent fails, and the blocks
+                    // are read one by one.
                     let landed = pending.wait();
                     let ready = |(buffer, _)| Content::Ready(Arc::new(buffer));
                     self.set_content(at, landed.map_or(Content::Free(None), ready));
@@ -231,7 +232,7 @@ impl Slot {
     }
 }
 
-/// Returns the least recently used idle slot among those `wanted`; one that is not needed any more, if there is one.
+/// Returns the least recently used idle slot among those `wanted`, preferably one that is no longer needed.
 fn oldest(slots: &[Slot], wanted: impl Fn(&Slot) -> bool) -> Option<usize> {
     let idle = (0..slots.len()).filter(|&at| slots[at].is_idle() && wanted(&slots[at]));
     idle.min_by_key(|&at| (slots[at].is_needed(), slots[at].used))

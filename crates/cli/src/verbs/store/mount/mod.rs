@@ -97,7 +97,7 @@ fn config(arguments: &args::Mount) -> Config {
     config
 }
 
-/// Returns the slots of the cache in a budget of so many bytes.
+/// Returns the number of cache slots in a budget of this size.
 fn slots(budget_bytes: u64) -> Result<usize, Error> {
     if budget_bytes < SMALLEST_BYTES {
         let what = "store mount".to_string();
@@ -107,14 +107,14 @@ fn slots(budget_bytes: u64) -> Result<usize, Error> {
     Ok((free / SLOT_BYTES as u64).clamp(*SLOTS.start(), *SLOTS.end()) as usize)
 }
 
-/// Refuses a mountpoint that is no empty folder, and a machine without FUSE.
+/// Refuses a mountpoint other than an empty folder, and a machine without FUSE.
 fn check_mountpoint(mountpoint: &Path) -> Result<()> {
     let place = mountpoint.display();
     match fs::metadata(mountpoint) {
         Ok(metadata) if metadata.is_dir() => {}
         Ok(_) => bail!("{place}: not a folder: expected an empty one"),
         Err(error) => match error.kind() {
-            io::ErrorKind::NotFound => bail!("{place}: no such folder: make it first"),
+            io::ErrorKind::NotFound => bail!("{place}: no such folder: create it first"),
             io::ErrorKind::NotConnected => {
                 bail!(
                     "{place}: a stale mount, whose command has ended: unmount it with fusermount3 -u {place}"
@@ -126,7 +126,10 @@ fn check_mountpoint(mountpoint: &Path) -> Result<()> {
     let mut entries = fs::read_dir(mountpoint).with_context(|| format!("cannot list {place}"))?;
     if let Some(entry) = entries.next() {
         let name = entry.with_context(|| format!("cannot list {place}"))?.file_name();
-        bail!("{place}: not empty, it has {:?}: expected an empty folder", name.to_string_lossy());
+        bail!(
+            "{place}: the folder is not empty (it has {:?}): expected an empty folder",
+            name.to_string_lossy()
+        );
     }
     if let Err(error) = fs::metadata("/dev/fuse") {
         bail!("/dev/fuse: {error}: load the kernel's module fuse, or give this container the device");
@@ -139,7 +142,7 @@ fn cannot_mount(mountpoint: &Path) -> String {
     match getuid().is_root() {
         true => format!("cannot mount at {place}"),
         false => {
-            format!("cannot mount at {place}: users must be allowed to open /dev/fuse, and need fusermount3")
+            format!("cannot mount at {place}: users need the permission to open /dev/fuse, and fusermount3")
         }
     }
 }
@@ -156,11 +159,11 @@ fn serve(mounted: BackgroundSession, mountpoint: &Path, cancel: &Cancel) -> Resu
     mounted.join().context("the file system failed")
 }
 
-/// Detaches the mount from the tree of folders and waits a short time for processes with open files: they get errors when this
-/// process ends.
+/// Detaches the mount from the tree of folders and waits a short time for processes with open files, which get errors
+/// once this process ends.
 fn stop(mounted: BackgroundSession, mountpoint: &Path, device: Option<u64>) -> Result<()> {
     let place = mountpoint.display();
-    // Another process may have unmounted it already, and mounted something else.
+    // Another process may have unmounted this mount, and mounted another file system.
     if device.is_some() && fs::metadata(mountpoint).map(|root| root.dev()).ok() == device {
         detach(mountpoint).with_context(|| format!("cannot unmount {place}"))?;
     }

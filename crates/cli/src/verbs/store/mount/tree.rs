@@ -7,8 +7,8 @@
 //! ```
 //!
 //! The number of a file is computed from the dataset's own random number, from its place in the dataset and from its length:
-//! files only ever grow at the end. So a number means the same bytes for ever, even if the name is reused or bytes are appended,
-//! and the kernel may cache what it has read.
+//! files only ever grow at the end. A number therefore always means the same bytes, even if the name is reused or
+//! bytes are appended, and the kernel may cache the bytes that it has read.
 
 use std::{
     collections::HashMap,
@@ -68,14 +68,14 @@ impl Node {
     }
 }
 
-/// Returns the number of a dataset (0) or of one of its files (from 1 on), as long as it has `len` bytes. 0 is no number, and 1
-/// is the root.
+/// Returns the number of a dataset (0) or of one of its files (from 1 on), as long as it has `len` bytes. 0 is not a
+/// valid number, and 1 is the root.
 fn number(id: u64, at: u64, len: u64) -> u64 {
     let number = [at, len].into_iter().fold(id, |number, word| mix(number ^ word));
     number.max(INodeNo::ROOT.0 + 1)
 }
 
-/// Mixes bits as SplitMix64 does: no two words give the same.
+/// Mixes bits like SplitMix64, which maps different words to different results.
 fn mix(word: u64) -> u64 {
     let mut word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! The file system: each request of the kernel is answered here, on one of the session's threads.
+//! The file system: answers each request of the kernel, on one of the session's threads.
 //!
 //! Names are looked up in the store each time, so that a commit is visible once the kernel's cached entries have expired
 //! ([`TTL`]). An open file keeps its dataset as it was, even if it is removed. The store verifies all reads; unreadable data is
@@ -31,7 +31,7 @@ const TTL: Duration = Duration::from_secs(1);
 pub const REQUEST_BYTES: usize = 128 << 10;
 /// Reads within this distance belong to one stream: read-ahead arrives out of order.
 const NEAR_BYTES: u64 = 1 << 20;
-/// A sequential reader that came so far is a stream.
+/// A sequential reader counts as a stream from this number of bytes on.
 const STREAM_BYTES: u64 = 256 << 10;
 /// Headers of extents that an open file caches.
 const HEADERS: u64 = 64;
@@ -238,7 +238,7 @@ impl View {
         let closed = handles.files.remove(&handle);
         if let Some(number) = closed.as_ref().map(|handle| handle.file.source.number) {
             drop(closed);
-            // A read may still be in flight; then the entry is removed when the file is closed the next time.
+            // If a read is in flight, the entry is removed at the next close of the file.
             if handles.open.get(&number).is_some_and(|open| open.strong_count() == 0) {
                 handles.open.remove(&number);
             }
@@ -292,7 +292,7 @@ impl Filesystem for View {
         // The larger of both limits reads, although no write ever comes. The kernel may have less already.
         let _ = config.set_max_write(REQUEST_BYTES as u32);
         let _ = config.set_max_readahead(REQUEST_BYTES as u32);
-        // Old kernels do without unknown features.
+        // Old kernels ignore unknown features.
         for wish in [InitFlags::FUSE_PARALLEL_DIROPS, InitFlags::FUSE_ASYNC_DIO] {
             let _ = config.add_capabilities(wish);
         }
@@ -343,7 +343,7 @@ impl Filesystem for View {
         let Some(handle) = self.handles().files.get(&handle.0).cloned() else {
             return reply.error(Errno::EBADF);
         };
-        // The kernel would take a short read for the end of the file.
+        // The kernel treats a short read as the end of the file.
         if size as usize > REQUEST_BYTES {
             return reply.error(Errno::EINVAL);
         }

@@ -1,0 +1,55 @@
+//! Errors of reading blocks.
+
+use inshore_store::format_bytes;
+
+/// The result of reading blocks.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Errors of reading blocks. A message names the operation, the place, the value found and the value expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An error of the store, or of a file in the file system.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// An error of a stream's producer, such as a decompressor.
+    #[error(transparent)]
+    Stream(Box<dyn std::error::Error + Send + Sync>),
+    /// A line that exceeds the part of the budget for a single line.
+    #[error(
+        "{source_name}: the line at byte {offset} exceeds the limit of {} for a line: raise --memory",
+        format_bytes(*limit)
+    )]
+    LineTooLong {
+        /// The name of the source.
+        source_name: String,
+        /// The offset of the line's start.
+        offset: u64,
+        /// The number of bytes that would have been accepted.
+        limit: u64,
+        /// True if the bytes read so far contain a NUL byte, which text does not.
+        has_nul: bool,
+    },
+}
+
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}
+
+impl Error {
+    /// Converts an error of reading a stream. A decompressor's error names the source already; `name` is added to a
+    /// system error.
+    pub fn from_read(name: &str, error: std::io::Error) -> Error {
+        if error.get_ref().is_some() {
+            return Error::Stream(error.into_inner().expect("looked at just now"));
+        }
+        Error::Store(inshore_store::Error::Io { what: "read".to_string(), path: name.into(), source: error })
+    }
+
+    /// Returns true if the job was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Store(inshore_store::Error::Cancelled))
+    }
+}

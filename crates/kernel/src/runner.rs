@@ -1,0 +1,430 @@
+//! Runs a kernel over sources with all threads of a job.
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{Arc, Mutex},
+    thread,
+    time::Instant,
+};
+
+use inshore_store::Context;
+use memchr::memchr_iter;
+
+use crate::{
+    Base, Block, Border, Error, Kernel, Next, Result, Source,
+    batch::Batch,
+    lines::LineCounts,
+    order::{Claim, Order, Shared, Turn},
+    reading::{Divided, Flying, Plan, Reading},
+};
+
+/// An event that the consumer of a [`run`] receives, in the order of sources and blocks.
+#[derive(Debug)]
+pub struct Event<'a, K: Kernel> {
+    /// The number of the source, from 0.
+    pub source: usize,
+    /// The name of the source.
+    pub name: &'a str,
+    /// The position in the source up to which parts were delivered, this part included.
+    pub reach: Reach,
+    /// The part of a block, or the error; `None` at the end of the source. After an error only the end of the source
+    /// follows.
+    pub part: Option<std::result::Result<K::Part, K::Error>>,
+}
+
+/// A position in a source at the beginning of a line: reading on from there gives exactly the rest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The number of bytes from the start of the source up to the position.
+    pub bytes: u64,
+    /// The number of line feeds in these bytes, if the kernel numbers lines.
+    pub lines: u64,
+}
+
+/// Returns the smallest budget with which `threads` workers can read, in bytes; a kernel may need more.
+pub fn smallest_memory_bytes(threads: usize) -> u64 {
+    // An eighth of the budget is for parts that wait for their turn.
+    threads as u64 * Plan::WORKER_BYTES_MIN * 8 / 7 + 8
+}
+
+/// Runs `kernel` over all blocks of `sources` and passes the parts to `consume`, one at a time, in the order of the
+/// sources and of their blocks, for any number of threads. Returns the workers' states, one for each thread of the
+/// job's budget.
+///
+/// A source that cannot be opened or read is an event, not an error: the consumer decides how to go on. Progress is
+/// counted in bytes of files and datasets; the creator of a stream has to count the stream's bytes.
+///
+/// Memory: for each worker a block of 256 KiB and, if some source is read past the page cache, three buffers of up to 2
+/// MiB (five, if the memory of five is an eighth of the worker's share); at most half of the budget's free memory if
+/// little is free. Large files in the page cache may be mapped instead, in two windows of 16 MiB for all workers; the
+/// windows belong to the page cache and not to the job. A line may take a quarter of a worker's share. Parts that wait
+/// for their turn take an eighth of the budget; the part that each worker is computing is not counted.
+///
+/// # Errors
+/// Errors of `consume`; errors of [`Kernel::worker`]; [`Error::Store`] if the job was cancelled or the budget is too
+/// small.
+pub fn run<K: Kernel>(
+    context: &Context,
+    kernel: &K,
+    sources: impl Iterator<Item = Source> + Send,
+    consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
+) -> std::result::Result<Vec<K::Worker>, K::Error> {
+    run_or_leave(context, kernel, sources, &|| {}, consume)
+}
+
+/// Runs like [`run`], over sources that may block: `leave` is called if a thread fails or panics, and ends the blocking
+/// wait of another thread.
+pub(crate) fn run_or_leave<K: Kernel>(
+    context: &Context,
+    kernel: &K,
+    sources: impl Iterator<Item = Source> + Send,
+    leave: &(dyn Fn() + Sync),
+    consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
+) -> std::result::Result<Vec<K::Worker>, K::Error> {
+    let (budget, threads) = (context.budget(), context.budget().threads());
+    let waiting = budget.reserve(budget.free_bytes() / 8, "buffered results");
+    let waiting = waiting.map_err(Error::from)?;
+    let run = Run {
+        context,
+        kernel,
+        plan: Plan::new(budget, threads, kernel.cached_block_bytes(), kernel.takes_windows()),
+        order: Order::new(threads, waiting.bytes()),
+        sources: Mutex::new((0, sources.fuse())),
+        leave,
+        consumer: Mutex::new(Consumer { consume, reach: Reach::default() }),
+    };
+    let worked = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| run.work())).collect();
+        let mut worked = vec![run.work()];
+        worked.extend(others.into_iter().map(|other| match other.join() {
+            Ok(worked) => worked,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }));
+        worked
+    });
+    worked.into_iter().collect()
+}
+
+struct Run<'a, K: Kernel, S, C> {
+    context: &'a Context,
+    kernel: &'a K,
+    plan: Plan,
+    order: Order<Worked<K>>,
+    sources: Mutex<(usize, std::iter::Fuse<S>)>,
+    /// Ends a blocking wait for the next source.
+    leave: &'a (dyn Fn() + Sync),
+    consumer: Mutex<Consumer<C>>,
+}
+
+/// The consumer, and its position in the current source.
+struct Consumer<C> {
+    consume: C,
+    reach: Reach,
+}
+
+/// The result of a block: the block's end with its number of line feeds, and the part. `None` if no line began in the
+/// block.
+type Worked<K> = std::result::Result<Option<(Reach, <K as Kernel>::Part)>, <K as Kernel>::Error>;
+
+/// A block that a worker has claimed.
+struct Task {
+    source: usize,
+    number: u64,
+    shared: Arc<Shared>,
+    flying: Option<Flying>,
+}
+
+impl<K, S, C> Run<'_, K, S, C>
+where
+    K: Kernel,
+    S: Iterator<Item = Source> + Send,
+    C: FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error> + Send,
+{
+    /// Runs one worker thread.
+    fn work(&self) -> std::result::Result<K::Worker, K::Error> {
+        // The guard ends the other threads if this thread ends early, since they would wait for its parts.
+        let alarm = Alarm(&self.order, self.leave);
+        let by_line = matches!(self.kernel.border(), Border::Line { .. });
+        let mut reading = Reading::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
+        let mut worker = self.kernel.worker(self.context)?;
+        let reads_files = self.kernel.reads_files() && by_line && !self.is_numbered();
+        let mut batch = Batch::default();
+        let mut ahead: VecDeque<Task> = VecDeque::new();
+        loop {
+            self.context.check_cancelled().map_err(Error::from)?;
+            let mut task = match ahead.pop_front() {
+                Some(task) => task,
+                None => match self.order.claim(true) {
+                    Claim::Block { source, number, shared } => {
+                        self.begin(&mut reading, source, number, shared)?
+                    }
+                    Claim::Source => match self.open(&mut reading, &mut worker)? {
+                        Some(task) => task,
+                        None => continue,
+                    },
+                    Claim::Nothing => unreachable!("it waits"),
+                    Claim::End => break,
+                },
+            };
+            if reads_files && !task.shared.divided.is_slow() {
+                self.do_batch(&mut reading, &mut worker, task, &mut batch)?;
+                continue;
+            }
+            while task.shared.divided.is_slow() && reading.may_begin(ahead.len()) {
+                match self.order.claim(false) {
+                    Claim::Block { source, number, shared } => {
+                        ahead.push_back(self.begin(&mut reading, source, number, shared)?);
+                    }
+                    _ => break,
+                }
+            }
+            // Two sources that are opened at the same time may divide in any order. A worker that waits with a later
+            // block must not hold an earlier one, for which the other workers wait.
+            let place = |task: &Task| (task.source, task.number);
+            if let Some(earliest) = ahead.iter_mut().min_by_key(|task| place(task))
+                && place(earliest) < place(&task)
+            {
+                std::mem::swap(earliest, &mut task);
+            }
+            self.do_block(&mut reading, &mut worker, task)?;
+            self.deliver()?;
+        }
+        std::mem::forget(alarm);
+        Ok(worker)
+    }
+
+    fn begin(&self, reading: &mut Reading, source: usize, number: u64, shared: Arc<Shared>) -> Result<Task> {
+        let slow = shared.divided.is_slow();
+        let flying = slow.then(|| reading.begin(&shared.divided, number)).transpose()?;
+        Ok(Task { source, number, shared, flying })
+    }
+
+    /// Claims and opens the next source. Returns its first block, or processes the whole source if the source is a
+    /// stream.
+    fn open(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+    ) -> std::result::Result<Option<Task>, K::Error> {
+        let (number, source, base) = {
+            let mut sources = self.sources.lock().expect("no panic under this lock");
+            let Some(source) = sources.1.next() else {
+                self.order.no_more_sources();
+                return Ok(None);
+            };
+            let number = sources.0;
+            sources.0 += 1;
+            let base = source.base();
+            self.order.add_source(number, source.name().into());
+            (number, source, base)
+        };
+        let (name, opened) = source.open(self.context);
+        let opened = opened.and_then(|opened| Divided::of(opened, &self.plan));
+        let opened = match opened {
+            Ok(opened) => opened,
+            Err(error) if error.is_cancelled() => return Err(error.into()),
+            Err(error) => {
+                self.order.end_of_stream(number, 1);
+                self.order.push(number, 0, Err(error.into()), 0);
+                return self.deliver().map(|()| None);
+            }
+        };
+        match opened {
+            Ok(divided) if divided.len() > 0 => {
+                let blocks = divided.len().div_ceil(divided.stride(&self.plan));
+                let shared = Arc::new(Shared { divided, base, lines: LineCounts::default() });
+                self.order.divide(number, blocks, shared.clone());
+                Ok(Some(self.begin(reading, number, 0, shared)?))
+            }
+            Ok(_) => {
+                self.do_stream(reading, worker, (number, &name, base), &mut std::io::empty()).map(|()| None)
+            }
+            Err(mut stream) => {
+                self.do_stream(reading, worker, (number, &name, base), &mut stream).map(|()| None)
+            }
+        }
+    }
+
+    fn do_block(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+        task: Task,
+    ) -> std::result::Result<(), K::Error> {
+        let Task { source, number, shared, flying } = task;
+        let Shared { divided, base, lines } = &*shared;
+        let numbered = self.is_numbered().then_some(lines);
+        let worked = reading.block(divided, number, flying, |offset, bytes, end| {
+            self.call(worker, (source, number, *base), offset..end, bytes, numbered)
+        });
+        let part = match worked {
+            Ok(Some(part)) => part.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) if error.is_cancelled() => return Err(error.into()),
+            Err(error) => Err(error.into()),
+        };
+        if let Some(lines) = numbered {
+            // For a block in which no line began, and for a failed block.
+            lines.tell_none(number);
+            lines.forget(number);
+        }
+        self.count_progress(divided, number);
+        self.push(source, number, part);
+        Ok(())
+    }
+
+    /// Lets the kernel read and process a claimed block and some blocks after it.
+    fn do_batch(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+        task: Task,
+        batch: &mut Batch,
+    ) -> std::result::Result<(), K::Error> {
+        let (began, Task { source, number, shared, .. }) = (Instant::now(), task);
+        let count = 1 + self.order.claim_behind(source, number, batch.blocks() - 1);
+        let mut numbers = number..number + count;
+        while !numbers.is_empty() {
+            self.context.check_cancelled().map_err(Error::from)?;
+            let done = self.do_file_blocks(worker, source, &numbers, &shared);
+            numbers.start += done;
+            if done == 0 {
+                let (number, shared) = (numbers.start, shared.clone());
+                self.do_block(reading, worker, Task { source, number, shared, flying: None })?;
+                numbers.start += 1;
+            }
+            self.deliver()?;
+        }
+        batch.took(count, began.elapsed());
+        Ok(())
+    }
+
+    /// Lets the kernel read and process blocks. Returns the number of blocks that the kernel finished or failed at.
+    fn do_file_blocks(
+        &self,
+        worker: &mut K::Worker,
+        source: usize,
+        numbers: &Range<u64>,
+        shared: &Shared,
+    ) -> u64 {
+        let (count, base) = (numbers.end - numbers.start, shared.base.offset);
+        let Some(blocks) = shared.divided.blocks(&self.plan, numbers.start, count, base) else { return 0 };
+        let mut done = Vec::new();
+        let failed = self.kernel.file_blocks(worker, &blocks, &mut done).err();
+        let reach = |bytes| Reach { bytes, lines: 0 };
+        let parts = done.into_iter().map(|made| Ok(made.map(|(end, part)| (reach(end), part))));
+        let mut count = 0;
+        for (number, part) in numbers.clone().zip(parts.chain(failed.map(Err))) {
+            self.count_progress(&shared.divided, number);
+            self.push(source, number, part);
+            count += 1;
+        }
+        count
+    }
+
+    fn count_progress(&self, divided: &Divided, number: u64) {
+        let stride = divided.stride(&self.plan);
+        self.context.progress().add(stride.min(divided.len() - number * stride));
+    }
+
+    fn push(&self, source: usize, block: u64, part: Worked<K>) {
+        let made = part.as_ref().ok().and_then(|part| part.as_ref());
+        let bytes = made.map_or(0, |(_, part)| self.kernel.part_bytes(part));
+        self.order.push(source, block, part, bytes);
+    }
+
+    fn is_numbered(&self) -> bool {
+        matches!(self.kernel.border(), Border::Line { numbered: true })
+    }
+
+    fn call(
+        &self,
+        worker: &mut K::Worker,
+        (source, number, base): (usize, u64, Base),
+        place: Range<u64>,
+        bytes: &[u8],
+        lines: Option<&LineCounts>,
+    ) -> std::result::Result<(Reach, K::Part), K::Error> {
+        let mut reach = Reach { bytes: place.end, lines: 0 };
+        if let Some(lines) = lines {
+            reach.lines = memchr_iter(b'\n', bytes).count() as u64;
+            lines.tell(number, reach.lines);
+        }
+        let (offset, lines_before) = (base.offset + place.start, base.lines);
+        let block =
+            Block { source, offset, bytes, number, lines_before, lines, first_line: Default::default() };
+        Ok((reach, self.kernel.block(worker, &block)?))
+    }
+
+    fn do_stream(
+        &self,
+        reading: &mut Reading,
+        worker: &mut K::Worker,
+        (source, name, base): (usize, &str, Base),
+        stream: &mut dyn std::io::Read,
+    ) -> std::result::Result<(), K::Error> {
+        self.order.stream(source);
+        let counts = LineCounts::default();
+        let lines = self.is_numbered().then_some(&counts);
+        let (mut number, mut failed) = (0, None);
+        let read = reading.stream(name, stream, |offset, bytes, end| {
+            if !self.order.next_of_stream(source) {
+                return false;
+            }
+            let part = self.call(worker, (source, number, base), offset..end, bytes, lines).map(Some);
+            let is_good = part.is_ok();
+            counts.forget(number);
+            self.push(source, number, part);
+            number += 1;
+            failed = self.deliver().err();
+            is_good && failed.is_none()
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if let Err(error) = read {
+            if error.is_cancelled() {
+                return Err(error.into());
+            }
+            self.order.push(source, number, Err(error.into()), 0);
+            number += 1;
+        }
+        self.order.end_of_stream(source, number);
+        self.deliver()
+    }
+
+    /// Delivers the parts whose turn has come.
+    fn deliver(&self) -> std::result::Result<(), K::Error> {
+        self.order.deliver(|turn| {
+            let mut consumer = self.consumer.lock().expect("no panic under this lock");
+            let Consumer { consume, reach } = &mut *consumer;
+            match turn {
+                Turn::Part { part: Ok(None), .. } => Ok(Next::Go),
+                Turn::Part { source, name, part } => {
+                    let is_failed = part.is_err();
+                    let part = part.map(|part| {
+                        let (end, part) = part.expect("looked at above");
+                        *reach = Reach { bytes: end.bytes, lines: reach.lines + end.lines };
+                        part
+                    });
+                    let next = consume(Event { source, name: &name, reach: *reach, part: Some(part) })?;
+                    Ok(if is_failed && next == Next::Go { Next::SkipSource } else { next })
+                }
+                Turn::End { source, name } => {
+                    consume(Event { source, name: &name, reach: std::mem::take(reach), part: None })
+                }
+            }
+        })
+    }
+}
+
+/// Stops all workers when dropped; dropped only if a worker fails or panics.
+struct Alarm<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
+
+impl<P> Drop for Alarm<'_, P> {
+    fn drop(&mut self) {
+        self.0.stop();
+        (self.1)();
+    }
+}

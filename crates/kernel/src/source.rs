@@ -1,0 +1,151 @@
+//! Sources of blocks.
+
+use std::{fmt, fs::File, io::Read, ops::Range, path::PathBuf};
+
+use inshore_store::{CheckedFile, Context, Job, PlainFile, file_bytes};
+
+use crate::{Error, Result};
+
+/// The kind of a dataset whose files are pieces of files that are spread over nodes.
+pub const SPREAD: &str = "spread";
+
+/// The file of such a dataset that contains the locations of all pieces.
+pub const MAP: &str = "map";
+
+/// A source to read in blocks. The worker that claims the source opens it.
+pub struct Source {
+    name: String,
+    base: Base,
+    part: Option<(CheckedFile, Range<u64>)>,
+    open: Open,
+}
+
+/// The position of a source within the whole of which the source is a part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Base {
+    /// The number of bytes of the whole before the source.
+    pub offset: u64,
+    /// The number of line feeds in these bytes, if lines are counted.
+    pub lines: u64,
+}
+
+type Open = Box<dyn FnOnce(&Context) -> Result<Opened> + Send>;
+
+/// A [`Source`] that was opened.
+pub enum Opened {
+    /// A file of the file system: any worker reads any block.
+    File(PlainFile),
+    /// A byte range of a dataset's file, and the job on the file's store: any worker reads any block, with checksums
+    /// verified. The range begins at a line start.
+    Dataset(Job, CheckedFile, Range<u64>),
+    /// A stream of bytes: one worker reads all of the stream.
+    Stream(Box<dyn Read + Send>),
+}
+
+impl Source {
+    /// Creates a source that `open` opens. Errors call the source `name`.
+    pub fn new(
+        name: impl Into<String>,
+        open: impl FnOnce(&Context) -> Result<Opened> + Send + 'static,
+    ) -> Source {
+        Source { name: name.into(), base: Base::default(), part: None, open: Box::new(open) }
+    }
+
+    /// Creates a source from a file of the file system. A file without a size (a pipe, a file of /proc) becomes a
+    /// stream.
+    pub fn file(path: impl Into<PathBuf>) -> Source {
+        let path = path.into();
+        Source::new(path.display().to_string(), move |_| {
+            let fail = |error| {
+                Error::Store(inshore_store::Error::Io {
+                    what: "open".to_string(),
+                    path: path.clone(),
+                    source: error,
+                })
+            };
+            let file = File::open(&path).map_err(fail)?;
+            let found = file.metadata().map_err(fail)?;
+            if found.is_dir() {
+                return Err(fail(std::io::ErrorKind::IsADirectory.into()));
+            }
+            match file_bytes(&file).map_err(fail)? {
+                Some(1..) => Ok(Opened::File(PlainFile::of(file, &path)?)),
+                _ => Ok(Opened::Stream(Box::new(file))),
+            }
+        })
+    }
+
+    /// Creates a source from a dataset's file on the store of `job`, named by [`CheckedFile::name`].
+    pub fn dataset(job: &Job, file: CheckedFile) -> Source {
+        let all = 0..file.len();
+        Source::dataset_part(job, file, all)
+    }
+
+    /// Creates a source from a byte range of a dataset's file on the store of `job`. The range has to lie within the
+    /// file and begin at a line start.
+    pub fn dataset_part(job: &Job, file: CheckedFile, range: Range<u64>) -> Source {
+        let (part, job) = (Some((file.clone(), range.clone())), job.clone());
+        let source = Source::new(file.name().to_string(), move |context| {
+            // The reader's budget may be a part of the job's budget.
+            Ok(Opened::Dataset(job.within(context.budget().clone()), file, range))
+        });
+        Source { part, ..source }
+    }
+
+    /// Returns the dataset's file and byte range of this source, for work that reads in no order; `None` for other
+    /// sources.
+    pub fn part(&self) -> Option<&(CheckedFile, Range<u64>)> {
+        self.part.as_ref()
+    }
+
+    /// Returns the length of that byte range; 0 for other sources.
+    pub fn part_bytes(&self) -> u64 {
+        self.part.as_ref().map_or(0, |(_, range)| range.end - range.start)
+    }
+
+    /// Returns the same source with another name for error messages.
+    pub fn called(mut self, name: impl Into<String>) -> Source {
+        self.name = name.into();
+        self
+    }
+
+    /// Returns the same source as a part of a whole: offsets and line numbers count from the start of the whole, of
+    /// which `base` precedes the source.
+    pub fn behind(mut self, base: Base) -> Source {
+        self.base = base;
+        self
+    }
+
+    /// Returns the position of the source within its whole.
+    pub fn base(&self) -> Base {
+        self.base
+    }
+
+    /// Returns the name of the source in error messages.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Opens the source, and returns its name with the bytes.
+    pub fn open(self, context: &Context) -> (String, Result<Opened>) {
+        (self.name, (self.open)(context))
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Opened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opened::File(file) => f.debug_tuple("File").field(file).finish(),
+            Opened::Dataset(_, file, range) => {
+                f.debug_tuple("Dataset").field(&file.name()).field(range).finish()
+            }
+            Opened::Stream(_) => f.write_str("Stream"),
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Compresses files as a task on the node that stores them: compressed bytes are sent.
+//!
+//! A block that a node reads becomes one piece of the format, or a few, and concatenated pieces are a file of the
+//! format. The result is compressed about as well as that of [`super::compress`], with other bytes: the blocks are as
+//! large as the node's reads (2 MiB, less in little memory), and lz4 has a frame for each.
+
+use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, Work};
+use inshore_store::{Budget, Context, Reservation};
+use serde_json::{Value, json};
+
+use super::{Format, Packer};
+use crate::{Error, Result};
+
+/// The most bytes of a block that a node reads.
+const BLOCK_BYTES: u64 = 2 << 20;
+
+/// The work of compressing, for a node: with as many threads as the memory of the task has room for.
+#[derive(Debug)]
+pub struct Packs;
+
+impl Work for Packs {
+    fn kind(&self) -> &'static str {
+        Pack::KIND
+    }
+
+    fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
+        let pack = Pack::of_arguments(&task.arguments)?;
+        let (memory_bytes, threads) = (task.job.budget().memory_bytes(), task.job.budget().threads());
+        // Half of it is for reading.
+        let room = memory_bytes / 4 / pack.worker_bytes();
+        let budget = Budget::new(memory_bytes, (room as usize).clamp(1, threads));
+        Parts::<Pack>::default().work(Task { job: task.job.within(budget), ..task }, reply)
+    }
+}
+
+/// The kernel that compresses.
+#[derive(Clone, Copy, Debug)]
+pub struct Pack {
+    format: Format,
+    level: u32,
+    /// Bytes of a block, for sources other than datasets.
+    block_bytes: Option<usize>,
+}
+
+impl Pack {
+    /// Creates the kernel for `format`, at its default level without a `level`.
+    ///
+    /// # Errors
+    /// [`Error::BadLevel`].
+    pub fn new(format: Format, level: Option<u32>) -> Result<Pack> {
+        Ok(Pack { format, level: format.checked_level(level)?, block_bytes: None })
+    }
+
+    /// Returns the memory of a worker: the compressor's state, and a compressed block.
+    fn worker_bytes(self) -> u64 {
+        self.format.state_bytes(self.level) + 2 * BLOCK_BYTES
+    }
+
+    /// Returns nothing, compressed as one piece: a file that a program can decompress.
+    ///
+    /// # Errors
+    /// The errors of the compressor.
+    pub fn of_nothing(self) -> Result<Vec<u8>> {
+        let packer = Packer::new(self.format);
+        Ok([packer.head(), self.format.pack(&[], self.level)?, packer.tail()].concat())
+    }
+
+    /// Some bytes as pieces of the format.
+    fn pieces(self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let mut packed = Vec::new();
+        for bytes in bytes.chunks(self.format.block_bytes(self.level)) {
+            let mut packer = Packer::new(self.format);
+            packer.saw(bytes);
+            packed.extend(packer.head());
+            packed.extend(self.format.pack(bytes, self.level)?);
+            packed.extend(packer.tail());
+        }
+        Ok(packed)
+    }
+}
+
+impl Kernel for Pack {
+    type Error = Error;
+    type Worker = Reservation;
+    type Part = Vec<u8>;
+
+    fn border(&self) -> Border {
+        Border::Byte
+    }
+
+    fn cached_block_bytes(&self) -> usize {
+        self.block_bytes.unwrap_or(256 << 10)
+    }
+
+    fn worker(&self, job: &Context) -> Result<Reservation> {
+        Ok(job.budget().reserve(self.worker_bytes(), "a compressor")?)
+    }
+
+    fn block(&self, _: &mut Reservation, block: &Block<'_>) -> Result<Vec<u8>> {
+        self.pieces(block.bytes)
+    }
+
+    fn part_bytes(&self, part: &Vec<u8>) -> u64 {
+        part.capacity() as u64
+    }
+}
+
+impl Portable for Pack {
+    const KIND: &'static str = "compress";
+    const CAN_HELP: bool = true;
+
+    fn arguments(&self) -> Value {
+        json!({ "format": self.format.to_string(), "level": self.level })
+    }
+
+    fn of_arguments(arguments: &Value) -> Result<Pack> {
+        let format = arguments["format"].as_str().and_then(|format| format.parse().ok());
+        let level = arguments["level"].as_u64().and_then(|level| u32::try_from(level).ok());
+        match (format, level) {
+            (Some(format), Some(level)) => Pack::new(format, Some(level)),
+            _ => {
+                let what = format!("expected a format and a level, got {arguments}");
+                Err(Error::Damaged { name: "request to compress".to_string(), what })
+            }
+        }
+    }
+
+    /// Uses blocks about as large as those of a node with enough memory, for the same compression ratio.
+    fn for_client(arguments: &Value) -> Result<Pack> {
+        let pack = Pack::of_arguments(arguments)?;
+        Ok(Pack { block_bytes: Some(BLOCK_BYTES as usize), ..pack })
+    }
+
+    fn encode(part: &Vec<u8>, out: &mut Vec<u8>) {
+        out.extend_from_slice(part);
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Vec<u8>> {
+        Some(bytes.to_vec())
+    }
+}

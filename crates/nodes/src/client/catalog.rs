@@ -1,0 +1,399 @@
+//! The locations of files on nodes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter::zip,
+    mem,
+    ops::Range,
+};
+
+use bytes::Bytes;
+
+use super::{
+    generations::{self, AllHeld, Known},
+    nodes::Node,
+};
+use crate::{
+    Error, Nodes, Result,
+    protocol::{DatasetKey, Held, MAP_VERSION, MAPS_MAX, Map, MapAnswer, SPREAD, piece_name, wire::json},
+};
+
+/// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map of
+/// a spread file when the file is named.
+#[derive(Debug)]
+pub struct Catalog {
+    nodes: Nodes,
+    all: AllHeld,
+}
+
+/// A file with the locations of its pieces on nodes.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// The title: `store:NAME` or `store:NAME/FILE`, prefixed with `NODE:` if the name is ambiguous.
+    pub title: String,
+    /// The name of the dataset.
+    pub dataset: String,
+    /// The file in the dataset; `None` for a spread file.
+    pub file: Option<String>,
+    /// The kind of the dataset.
+    pub kind: String,
+    /// The pieces, in order.
+    pub pieces: Vec<Piece>,
+    /// The bytes of a record if pieces end with a record; `None` if pieces end with a line.
+    pub record_bytes: Option<u64>,
+    /// The lines of a record if pieces end with a record of a fixed number of lines.
+    pub record_lines: Option<u64>,
+    /// True if pieces end with a row group of Parquet.
+    pub is_grouped: bool,
+    /// The reason why the file cannot be used, if any.
+    pub fault: Option<String>,
+}
+
+/// A part of a file that ends with a line.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The bytes of the whole file before the piece.
+    pub offset: u64,
+    /// The line feeds of the whole file before the piece; 0 if they were not counted.
+    pub lines_before: u64,
+    /// The length of the piece in bytes.
+    pub bytes: u64,
+    /// The bytes to skip at the beginning of the piece: see [`Whole::slice`].
+    pub(crate) from: u64,
+    /// The holders of the piece: the index of the node, the number of its dataset, and the file on the node.
+    pub(crate) holders: Vec<Holder>,
+    /// The nodes that should hold the piece and do not, or are absent.
+    pub(crate) absent: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Holder {
+    pub node: usize,
+    pub id: u64,
+    pub file: String,
+}
+
+impl Whole {
+    /// Returns a spread file of which only the name is known.
+    fn spread(title: String, dataset: String) -> Whole {
+        Whole {
+            title,
+            dataset,
+            file: None,
+            kind: SPREAD.to_string(),
+            pieces: Vec::new(),
+            record_bytes: None,
+            record_lines: None,
+            is_grouped: false,
+            fault: None,
+        }
+    }
+
+    /// Returns the length of the file in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.pieces.iter().map(|piece| piece.bytes).sum()
+    }
+
+    /// Returns a byte range of the file, to be read as raw bytes.
+    pub fn slice(&self, range: Range<u64>) -> Whole {
+        let cut = |piece: &Piece| {
+            let from = range.start.max(piece.offset) - piece.offset;
+            let to = range.end.min(piece.offset + piece.bytes).checked_sub(piece.offset)?;
+            (from < to).then(|| Piece { from, bytes: to, ..piece.clone() })
+        };
+        Whole { pieces: self.pieces.iter().filter_map(cut).collect(), ..self.clone() }
+    }
+
+    /// Returns the number of copies of the piece with the fewest copies.
+    pub fn copies(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.holders.len()).min().unwrap_or(0)
+    }
+
+    /// Returns the addresses of the nodes that hold parts of the file.
+    pub fn nodes<'a>(&self, nodes: &'a Nodes) -> Vec<&'a str> {
+        let holders = self.pieces.iter().flat_map(|piece| piece.holders.iter().map(|holder| holder.node));
+        let holders: BTreeSet<usize> = holders.collect();
+        holders.into_iter().map(|node| nodes.0.nodes[node].address.as_str()).collect()
+    }
+}
+
+impl Nodes {
+    /// Asks all nodes for their datasets.
+    pub(crate) fn held(&self) -> Result<AllHeld> {
+        let mut numbers = BTreeMap::new();
+        let mut lost = Vec::new();
+        let mut first_error = None;
+        for (place, found) in self.status().into_iter().enumerate() {
+            match found.status {
+                Ok(status) => {
+                    if let Some(other) = numbers.insert(status.node, place) {
+                        let other = &self.0.nodes[other].address;
+                        let what = format!(
+                            "it has the node id of {other}: both addresses lead to one node, or two nodes share a store"
+                        );
+                        return Err(self.0.nodes[place].bad_answer(&what));
+                    }
+                }
+                // Other requests would not be answered in time either.
+                Err(error @ Error::Deadline { .. }) => return Err(error),
+                Err(error) => {
+                    lost.push((found.address, error.to_string()));
+                    first_error.get_or_insert(error);
+                }
+            }
+        }
+        if let Some(error) = first_error.filter(|_| numbers.is_empty()) {
+            return Err(error);
+        }
+        let (mut held, mut marks) = (Vec::new(), Vec::new());
+        for (place, answered) in self.each(|_| ("catalog", Bytes::new())).into_iter().enumerate() {
+            let node = &self.0.nodes[place];
+            match answered {
+                Ok(answers) => {
+                    for answer in answers {
+                        let one: Held = node.read(&answer)?;
+                        let all = if one.mark.is_some() { &mut marks } else { &mut held };
+                        all.push((place, one));
+                    }
+                }
+                Err(error @ Error::Deadline { .. }) => return Err(error),
+                Err(error) if !lost.iter().any(|(address, _)| *address == node.address) => {
+                    numbers.retain(|_, other| *other != place);
+                    lost.push((node.address.clone(), error.to_string()));
+                }
+                Err(_) => {}
+            }
+        }
+        Ok(AllHeld { held, marks, numbers, lost })
+    }
+
+    /// Asks all nodes for their datasets. The catalog lists the nodes that do not answer.
+    ///
+    /// # Errors
+    /// The first error if no node answers; [`Error::BadAnswer`].
+    pub fn catalog(&self) -> Result<Catalog> {
+        Ok(Catalog { nodes: self.clone(), all: self.held()? })
+    }
+
+    /// Returns the files of the datasets that `is_meant` selects. Only the maps of these datasets are
+    /// requested.
+    fn wholes(&self, all: &AllHeld, is_meant: impl Fn(&str) -> bool) -> Result<Vec<Whole>> {
+        let AllHeld { held, numbers, lost, .. } = all;
+        let held: Vec<&(usize, Held)> = held.iter().filter(|(_, dataset)| is_meant(&dataset.name)).collect();
+        let mut wholes = Vec::new();
+        let mut counts: BTreeMap<&str, BTreeSet<(u128, usize)>> = BTreeMap::new();
+        for (place, dataset) in held.iter().copied() {
+            // A spread dataset counts as one dataset, regardless of the number of its nodes.
+            let plain = (dataset.id.into(), *place);
+            let one = dataset.generation.map_or(plain, |generation| (generation.id.0, usize::MAX));
+            counts.entry(&dataset.name).or_default().insert(one);
+        }
+        let is_only = |name: &str| counts[name].len() == 1;
+        let address = |place: usize| self.0.nodes[place].address.clone();
+        for (place, dataset) in held.iter().filter(|(_, dataset)| dataset.generation.is_none()) {
+            if dataset.kind == SPREAD {
+                let title = format!("{}:store:{}", address(*place), dataset.name);
+                wholes.push(Whole {
+                    fault: Some(of_earlier_version(&dataset.name)),
+                    ..Whole::spread(title, dataset.name.clone())
+                });
+                continue;
+            }
+            let node = &self.0.nodes[*place].address;
+            let single = dataset.files.len() == 1;
+            for (file, bytes) in &dataset.files {
+                let name = &dataset.name;
+                let mut title = if single { format!("store:{name}") } else { format!("store:{name}/{file}") };
+                if !is_only(name) {
+                    title = format!("{node}:{title}");
+                }
+                let holders = vec![Holder { node: *place, id: dataset.id, file: file.clone() }];
+                let piece =
+                    Piece { offset: 0, lines_before: 0, bytes: *bytes, from: 0, holders, absent: Vec::new() };
+                wholes.push(Whole {
+                    title,
+                    dataset: name.clone(),
+                    file: Some(file.clone()),
+                    kind: dataset.kind.clone(),
+                    pieces: vec![piece],
+                    record_bytes: None,
+                    record_lines: None,
+                    is_grouped: false,
+                    fault: None,
+                });
+            }
+        }
+        let by_name = generations::by_name(all);
+        let meant = by_name.iter().filter(|(name, _)| is_meant(name));
+        let there = meant.flat_map(|(&name, known)| known.iter().map(move |known| (name, known)));
+        let there: Vec<(&str, &Known)> = there.filter(|(_, known)| !known.holders.is_empty()).collect();
+        for (&(name, known), map) in zip(&there, self.maps(&there)?) {
+            let on = &known.holders;
+            let mut title = format!("store:{name}");
+            if !is_only(name) {
+                title = format!("{}:{title}", address(on[0].0));
+            }
+            // A file that was just removed or is damaged does not hide the other files.
+            let (map, unread) = match map {
+                Ok(map) => (map, None),
+                Err(why) => (Map::default(), Some(why)),
+            };
+            let mut whole = Whole {
+                record_bytes: map.record_bytes,
+                record_lines: map.record_lines,
+                is_grouped: map.is_grouped,
+                fault: generations::fault(name, &by_name[name], address).or(unread),
+                ..Whole::spread(title, name.to_string())
+            };
+            let (mut offset, mut lines_before) = (0, 0);
+            for (number, piece) in map.pieces.iter().enumerate() {
+                let (mut holders, mut absent) = (Vec::new(), Vec::new());
+                for &node in &piece.nodes {
+                    let node = &map.nodes[node as usize];
+                    let place = numbers.get(&node.number).copied();
+                    match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
+                        Some(&(node, id)) => holders.push(Holder { node, id, file: piece_name(number) }),
+                        None => absent.push(match place {
+                            Some(place) => format!("{} (it has no shard of {name})", address(place)),
+                            None => match lost.iter().find(|(address, _)| *address == node.name) {
+                                Some((_, why)) => why.clone(),
+                                None => format!("{} (it did not answer)", node.name),
+                            },
+                        }),
+                    }
+                }
+                let bytes = piece.bytes;
+                whole.pieces.push(Piece { offset, lines_before, bytes, from: 0, holders, absent });
+                offset += piece.bytes;
+                lines_before += piece.lines;
+            }
+            wholes.push(whole);
+        }
+        // Files of one dataset keep their order; files of one name are sorted by node.
+        let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);
+        wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
+        Ok(wholes)
+    }
+
+    /// Returns the map of each spread file, or the reason why no node returns the map. One request asks a node
+    /// for the maps of many files. If a node fails to return a map, the next holder of the file is asked.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`].
+    pub(crate) fn maps(&self, files: &[(&str, &Known)]) -> Result<Vec<MapAnswer>> {
+        let none = |(name, _): &(&str, &Known)| Err(Error::NotFound { name: name.to_string() }.to_string());
+        let mut maps: Vec<MapAnswer> = files.iter().map(none).collect();
+        // The number of nodes that did not return the map, for each file.
+        let mut refused = vec![0; files.len()];
+        loop {
+            let mut asked: BTreeMap<usize, Vec<(usize, DatasetKey)>> = BTreeMap::new();
+            for (file, (name, Known { holders, .. })) in files.iter().enumerate() {
+                if maps[file].is_err() && refused[file] < holders.len() {
+                    // The requests are distributed over the nodes.
+                    let (place, id) = holders[(file + refused[file]) % holders.len()];
+                    let of_node = asked.entry(place).or_default();
+                    if of_node.len() < MAPS_MAX {
+                        of_node.push((file, DatasetKey { name: name.to_string(), id }));
+                    }
+                }
+            }
+            if asked.is_empty() {
+                return Ok(maps);
+            }
+            let keys =
+                |files: &[(usize, DatasetKey)]| json(&files.iter().map(|(_, key)| key).collect::<Vec<_>>());
+            let questions = asked.iter().map(|(&place, of_node)| (place, "map", keys(of_node))).collect();
+            for ((place, of_node), answered) in zip(asked, self.ask_some(questions)) {
+                let node = &self.0.nodes[place];
+                let answers = match answered.and_then(|bodies| read_maps(node, of_node.len(), &bodies)) {
+                    Ok(answers) => answers,
+                    Err(error @ Error::Deadline { .. }) => return Err(error),
+                    Err(error) => vec![Err(error.to_string()); of_node.len()],
+                };
+                // The node is asked again for the maps that did not fit in the answer.
+                for ((file, key), answer) in zip(of_node, answers) {
+                    maps[file] = answer.and_then(|map| {
+                        let is_right = map.is_sound() && map.generation == files[file].1.generation;
+                        let what = || format!("the map of the pieces of {} is invalid", key.name);
+                        if is_right { Ok(map) } else { Err(node.bad_answer(&what()).to_string()) }
+                    });
+                    refused[file] += usize::from(maps[file].is_err());
+                }
+            }
+        }
+    }
+}
+
+/// Parses the answer of a node to a request for `asked` maps.
+fn read_maps(node: &Node, asked: usize, bodies: &[Bytes]) -> Result<Vec<MapAnswer>> {
+    let mut answers: Vec<MapAnswer> = node.read_all(&bodies.concat())?;
+    if !(1..=asked).contains(&answers.len()) {
+        return Err(node.bad_answer(&format!("{} maps for {asked} requests", answers.len())));
+    }
+    for what in answers.iter_mut().filter_map(|answer| answer.as_mut().err()) {
+        *what = Error::Refused { node: node.address.clone(), what: mem::take(what) }.to_string();
+    }
+    Ok(answers)
+}
+
+/// Returns the reason why shards without a generation are not read.
+fn of_earlier_version(name: &str) -> String {
+    format!(
+        "an earlier version of Inshore stored it (map version 1, expected {MAP_VERSION}): read it with that version, remove it (`inshore store rm {name}`) and put it again"
+    )
+}
+
+impl Catalog {
+    /// Returns all files, sorted by title. The maps of all spread files are requested.
+    ///
+    /// # Errors
+    /// [`Error::Deadline`].
+    pub fn wholes(&self) -> Result<Vec<Whole>> {
+        self.nodes.wholes(&self.all, |_| true)
+    }
+
+    /// Returns the nodes that did not answer, with the reasons.
+    pub fn lost(&self) -> &[(String, String)] {
+        &self.all.lost
+    }
+
+    /// Returns the files with the name `NAME` (all files of a dataset, on all nodes) or `NAME/FILE`. The maps
+    /// of these files are requested.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with a node that did not answer, if any; [`Error::Incomplete`] for a dataset of
+    /// several generations, or a dataset whose map no node returns; [`Error::Deadline`].
+    pub fn named(&self, named: &str) -> Result<Vec<Whole>> {
+        let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
+        let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;
+        found.retain(|whole| file.is_none_or(|file| whole.file.as_deref() == Some(file)));
+        if let Some(Whole { dataset, fault: Some(what), .. }) =
+            found.iter().find(|whole| whole.fault.is_some())
+        {
+            return Err(Error::Incomplete { name: format!("store:{dataset}"), what: what.clone() });
+        }
+        if file.is_some() {
+            // The title is the given name, also for the only file of a dataset.
+            found.iter_mut().for_each(|whole| {
+                let file = whole.file.as_deref().unwrap_or_default();
+                let end = format!("/{file}");
+                if !whole.title.ends_with(&end) {
+                    whole.title.push_str(&end);
+                }
+            });
+        }
+        if !found.is_empty() {
+            return Ok(found);
+        }
+        let mut name = format!("store:{named}");
+        if let Some((_, why)) = self.all.lost.first() {
+            name = format!("{name} ({why})");
+        }
+        Err(Error::NotFound { name })
+    }
+
+    /// Returns true if a node has a dataset of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.all.held.iter().any(|(_, held)| held.name == name)
+    }
+}

@@ -1,0 +1,416 @@
+//! Decides which generations of a spread dataset are dropped if one name has several generations.
+//!
+//! A name can be removed and put again while a node is absent. When that node comes back, its shards belong to
+//! another *generation* than the shards on the other nodes, and no answer may mix the two.
+//!
+//! ```text
+//!   node 1   shard of A ── rm ──► mark: A removed, node 3 absent ── put ──► shard of B (number 2), mark ── repair ─
+//!   node 3   shard of A ── absent ─────────────────────────────────
+//! ```
+//!
+//! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in
+//!   their marks, and takes the next number.
+//! - A [`Mark`] records that a generation was removed and which nodes have not confirmed the removal. The nodes
+//!   that dropped their shards keep the mark, in the attributes of a dataset of the kind [`REMOVED`], until a
+//!   repair reaches the absent nodes.
+//! - A query that finds two generations, or a generation with a mark, is an error ([`fault`]).
+//!   [`Nodes::repair`] drops the [`outdated`] generations. A query itself drops nothing, since a wrong choice
+//!   could not be undone.
+//!
+//! Only the nodes of one command are compared: a node that is named alone answers for its own data.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use time::OffsetDateTime;
+
+use crate::{
+    Error, Nodes, Result,
+    protocol::{Generation, Held, MAP_VERSION, MapNode, Mark, Removal, SpreadId, wire::json},
+};
+
+impl SpreadId {
+    /// Draws a random id.
+    pub(crate) fn random() -> SpreadId {
+        let mut random = [0; 16];
+        getrandom::fill(&mut random).expect("the system gives random numbers");
+        SpreadId(u128::from_le_bytes(random))
+    }
+}
+
+/// Returns the time of this machine, in milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    (OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000).try_into().unwrap_or(0)
+}
+
+/// Formats a time for people.
+fn utc(ms: u64) -> String {
+    let time =
+        i64::try_from(ms / 1000).ok().and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
+    let Some(time) = time else { return "at an unknown time".to_string() };
+    let (date, clock) = (time.date(), time.time());
+    let month = u8::from(date.month());
+    let (hour, minute, second) = clock.as_hms();
+    format!("{:04}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", date.year(), date.day())
+}
+
+/// The datasets on all nodes, as reported by the nodes.
+#[derive(Debug)]
+pub(crate) struct AllHeld {
+    /// The datasets, each with the index of its node.
+    pub held: Vec<(usize, Held)>,
+    /// The marks of removals.
+    pub marks: Vec<(usize, Held)>,
+    /// The index of each node that answered, by its number.
+    pub numbers: BTreeMap<u64, usize>,
+    /// The nodes that did not answer, with the reasons.
+    pub lost: Vec<(String, String)>,
+}
+
+/// A generation of a name, as known to the nodes that answered.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub generation: Generation,
+    /// The indexes of the nodes that hold shards, and the numbers of their datasets.
+    pub holders: Vec<(usize, u64)>,
+    /// The indexes of the nodes that keep a mark, and the marks.
+    marks: Vec<(usize, Mark)>,
+}
+
+impl Known {
+    fn is_removed(&self) -> bool {
+        !self.marks.is_empty()
+    }
+
+    /// Returns the description of the generation for errors.
+    fn told(&self, address: impl Fn(usize) -> String) -> String {
+        let Generation { id, put_ms, .. } = self.generation;
+        let removed = self
+            .marks
+            .first()
+            .map_or(String::new(), |(_, mark)| format!(", removed {}", utc(mark.removed_ms)));
+        let nodes: Vec<String> = self.holders.iter().map(|(place, _)| address(*place)).collect();
+        format!("{id} (put {}{removed}; on {})", utc(put_ms), nodes.join(", "))
+    }
+}
+
+/// Returns the generations of each name that is spread or was removed.
+pub(crate) fn by_name(all: &AllHeld) -> BTreeMap<&str, Vec<Known>> {
+    let mut known: BTreeMap<(&str, SpreadId), Known> = BTreeMap::new();
+    for (place, held) in all.held.iter().chain(&all.marks) {
+        let Some(generation) = held.generation else { continue };
+        let entry = known.entry((&held.name, generation.id));
+        let known = entry.or_insert_with(|| Known { generation, holders: Vec::new(), marks: Vec::new() });
+        match &held.mark {
+            Some(mark) => known.marks.push((*place, mark.clone())),
+            None => known.holders.push((*place, held.id)),
+        }
+    }
+    let mut by_name: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
+    for ((name, _), known) in known {
+        by_name.entry(name).or_default().push(known);
+    }
+    by_name
+}
+
+/// Returns the reason if the shards of a name cannot be read: the shards belong to several generations or to a
+/// removed generation.
+pub(crate) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> String) -> Option<String> {
+    let there: Vec<&Known> = known.iter().filter(|known| !known.holders.is_empty()).collect();
+    let what = match &there[..] {
+        [] => return None,
+        [only] if !only.is_removed() => return None,
+        [_] => "these nodes have a generation that was removed",
+        _ => "these nodes have different generations",
+    };
+    let told: Vec<String> = there.iter().map(|known| known.told(&address)).collect();
+    Some(format!(
+        "{what}: {}: `inshore store repair {name}` removes outdated generations",
+        told.join(" and ")
+    ))
+}
+
+/// Returns the generations of a name to drop: a removal mark or a higher number makes a generation outdated. If several
+/// generations remain, `keep` selects the generation that stays.
+///
+/// # Errors
+/// A description of the choice that is needed.
+pub(crate) fn outdated(
+    known: &[Known],
+    keep: Option<SpreadId>,
+    address: impl Fn(usize) -> String,
+) -> std::result::Result<Vec<&Known>, String> {
+    let is_live = |known: &&Known| !known.holders.is_empty() && !known.is_removed();
+    let newest = known.iter().filter(is_live).map(|known| known.generation.number).max();
+    let current: Vec<&Known> =
+        known.iter().filter(is_live).filter(|known| Some(known.generation.number) == newest).collect();
+    let kept = match (&current[..], keep) {
+        (all, Some(keep)) => {
+            let named = all.iter().find(|known| known.generation.id == keep);
+            let told: Vec<String> = all.iter().map(|known| known.told(&address)).collect();
+            Some(named.ok_or_else(|| {
+                format!("--keep {keep} is not one of its live generations: {}", told.join(" and "))
+            })?)
+        }
+        (several @ [_, _, ..], None) => {
+            let told: Vec<String> = several.iter().map(|known| known.told(&address)).collect();
+            return Err(format!(
+                "neither of these generations replaces the other: {}: --keep ID keeps one and removes the others",
+                told.join(" and ")
+            ));
+        }
+        (one, None) => one.first(),
+    };
+    let kept = kept.map(|kept| kept.generation.id);
+    Ok(known.iter().filter(|known| Some(known.generation.id) != kept).collect())
+}
+
+/// A generation of which a repair dropped shards or ended marks.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Repaired {
+    /// The name of the dataset.
+    pub name: String,
+    /// The id of the generation.
+    pub id: SpreadId,
+    /// The time of the put by the clock of its client.
+    pub put: String,
+    /// The nodes whose shards were dropped.
+    pub nodes: Vec<String>,
+    /// The unreachable nodes that may still have shards. The other nodes keep a mark until a repair reaches
+    /// these nodes.
+    pub absent: Vec<String>,
+}
+
+impl Nodes {
+    /// Removes a dataset from all nodes that hold parts of the dataset, and returns the number of nodes.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Incomplete`] if a node did not answer: parts of the dataset may remain on
+    /// that node.
+    pub fn remove(&self, name: &str) -> Result<usize> {
+        let all = self.held()?;
+        let plain = all.held.iter().filter(|(_, held)| held.name == name && held.generation.is_none());
+        let plain: Vec<(usize, Removal)> = plain
+            .map(|(place, held)| (*place, Removal { name: held.name.clone(), id: Some(held.id), mark: None }))
+            .collect();
+        let known = by_name(&all).remove(name).unwrap_or_default();
+        if plain.is_empty() && known.iter().all(|known| known.holders.is_empty()) {
+            return Err(Error::NotFound { name: format!("store:{name}") });
+        }
+        let mut from = plain.len();
+        for (_, removed) in self.remove_from(&plain) {
+            removed?;
+        }
+        let mut absent = BTreeSet::new();
+        for known in &known {
+            absent.extend(self.drop_shards(&all, name, known)?);
+            from += known.holders.len();
+        }
+        let why = match (all.lost.first(), absent.is_empty()) {
+            (None, true) => return Ok(from),
+            (Some((_, why)), _) => why.clone(),
+            (None, false) => "not all of its nodes were given".to_string(),
+        };
+        let mut what = format!("removed from {from} nodes, but {why}");
+        if !absent.is_empty() {
+            let absent: Vec<String> = absent.into_iter().collect();
+            what = format!(
+                "{what}; once the node is back, `inshore store repair {name}` removes the rest from {}",
+                absent.join(", ")
+            );
+        }
+        Err(Error::Incomplete { name: name.to_string(), what })
+    }
+
+    /// Drops shards that a mark or a newer generation outdates, for the given names or all names, and ends
+    /// marks that every node has confirmed. If several live generations of a name remain, `keep` is the
+    /// generation to keep.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Incomplete`] if a choice is needed, before anything is dropped; the errors
+    /// of nodes.
+    pub fn repair(&self, names: &[String], keep: Option<SpreadId>) -> Result<Vec<Repaired>> {
+        let all = self.held()?;
+        let by_name = by_name(&all);
+        if let Some(name) = names.iter().find(|name| !by_name.contains_key(name.as_str())) {
+            let lost = all.lost.first().map_or(String::new(), |(_, why)| format!(" ({why})"));
+            return Err(Error::NotFound { name: format!("store:{name}{lost}") });
+        }
+        let wanted =
+            by_name.iter().filter(|(name, _)| names.is_empty() || names.iter().any(|one| one == *name));
+        let address = |place: usize| self.0.nodes[place].address.clone();
+        let mut to_drop = Vec::new();
+        for (name, known) in wanted {
+            let outdated = outdated(known, keep, address);
+            let outdated =
+                outdated.map_err(|what| Error::Incomplete { name: format!("store:{name}"), what })?;
+            to_drop.extend(outdated.into_iter().map(|known| (*name, known)));
+        }
+        let mut repaired = Vec::new();
+        for (name, known) in to_drop {
+            let absent = self.drop_shards(&all, name, known)?;
+            let Generation { id, put_ms, .. } = known.generation;
+            let nodes = known.holders.iter().map(|(place, _)| address(*place)).collect();
+            let absent = absent.into_iter().collect();
+            repaired.push(Repaired { name: name.to_string(), id, put: utc(put_ms), nodes, absent });
+        }
+        Ok(repaired)
+    }
+
+    /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
+    /// that may have shards; the other nodes keep a mark for the absent nodes.
+    fn drop_shards(&self, all: &AllHeld, name: &str, known: &Known) -> Result<BTreeSet<String>> {
+        let generation = known.generation;
+        let unconfirmed: Vec<MapNode> = match &known.marks[..] {
+            // Without a readable map the holders are unknown: a lost node is then reported as lost, and no mark
+            // is made.
+            [] => {
+                let maps = self.maps(&[(name, known)])?;
+                maps.into_iter().flatten().flat_map(|map| map.nodes).collect()
+            }
+            // A node that is not in all marks has confirmed the removal.
+            [(_, first), others @ ..] => {
+                let is_in_all = |node: &&MapNode| {
+                    let has = |mark: &Mark| mark.absent.iter().any(|absent| absent.number == node.number);
+                    others.iter().all(|(_, mark)| has(mark))
+                };
+                first.absent.iter().filter(is_in_all).cloned().collect()
+            }
+        };
+        let absent: Vec<MapNode> =
+            unconfirmed.into_iter().filter(|node| !all.numbers.contains_key(&node.number)).collect();
+        let removed_ms = known.marks.first().map_or_else(now_ms, |(_, mark)| mark.removed_ms);
+        let mark = |absent: &[MapNode]| {
+            let (name, absent) = (name.to_string(), absent.to_vec());
+            Some(Mark { version: MAP_VERSION, name, generation, removed_ms, absent })
+        };
+        let removal =
+            |id: Option<u64>, absent: &[MapNode]| Removal { name: name.to_string(), id, mark: mark(absent) };
+        let mut targets: BTreeMap<usize, Option<u64>> =
+            known.marks.iter().map(|(place, _)| (*place, None)).collect();
+        targets.extend(known.holders.iter().map(|(place, id)| (*place, Some(*id))));
+        let targets: Vec<(usize, Removal)> =
+            targets.into_iter().map(|(place, id)| (place, removal(id, &absent))).collect();
+        let (mut failed, mut done) = (Vec::new(), Vec::new());
+        for (place, removed) in self.remove_from(&targets) {
+            match removed {
+                Ok(()) => done.push(place),
+                Err(error) => failed.push((place, error)),
+            }
+        }
+        if failed.is_empty() {
+            return Ok(absent.into_iter().map(|node| node.name).collect());
+        }
+        // A node that was lost meanwhile counts as absent.
+        let mut absent = absent;
+        for (place, _) in &failed {
+            let number = all.numbers.iter().find(|(_, other)| *other == place).map(|(&number, _)| number);
+            let name = self.0.nodes[*place].address.clone();
+            absent.extend(number.map(|number| MapNode { number, name }));
+        }
+        let marks: Vec<(usize, Removal)> =
+            done.iter().map(|&place| (place, removal(None, &absent))).collect();
+        let marked = self.remove_from(&marks).iter().filter(|(_, marked)| marked.is_ok()).count();
+        let (_, error) = failed.swap_remove(0);
+        let what = format!(
+            "removed from {} nodes, of which {marked} recorded the removal, and then failed: {error}",
+            done.len()
+        );
+        Err(Error::Incomplete { name: name.to_string(), what })
+    }
+
+    /// Sends removals to nodes, all at once.
+    fn remove_from(&self, asked: &[(usize, Removal)]) -> Vec<(usize, Result<()>)> {
+        let questions = asked.iter().map(|(place, removal)| (*place, "remove", json(removal))).collect();
+        let answers = self.ask_some(questions).into_iter().map(|answer| answer.map(drop));
+        asked.iter().map(|(place, _)| *place).zip(answers).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::marks::mark_name;
+
+    fn known(id: u128, number: u64, holders: &[usize], is_marked: bool) -> Known {
+        let generation = Generation { id: SpreadId(id), number, put_ms: 1_780_000_000_000 };
+        let absent = vec![MapNode { number: 3, name: "c:4710".to_string() }];
+        let mark = Mark {
+            version: MAP_VERSION,
+            name: "x".to_string(),
+            generation,
+            removed_ms: 1_780_000_001_000,
+            absent,
+        };
+        Known {
+            generation,
+            holders: holders.iter().map(|&place| (place, 7)).collect(),
+            marks: is_marked.then_some((0, mark)).into_iter().collect(),
+        }
+    }
+
+    fn address(place: usize) -> String {
+        ["a", "b", "c"][place].to_string()
+    }
+
+    #[test]
+    fn a_mark_or_a_higher_number_outdates_and_what_is_left_is_chosen() {
+        let ids = |known: &[Known], keep: Option<u128>| {
+            let outdated = outdated(known, keep.map(SpreadId), address)?;
+            Ok::<_, String>(outdated.iter().map(|known| known.generation.id.0).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(&[known(1, 1, &[0, 1], false)], None).unwrap(), []);
+        // The dataset was removed and put again while one node was absent; that node came back.
+        let replaced = [known(1, 1, &[2], true), known(2, 2, &[0, 1], false)];
+        assert_eq!(ids(&replaced, None).unwrap(), [1]);
+        assert!(ids(&replaced, Some(1)).unwrap_err().contains("not one of its live generations"));
+        // The nodes with the marks are lost: the number alone outdates the generation.
+        assert_eq!(ids(&[known(1, 1, &[2], false), known(2, 2, &[1], false)], None).unwrap(), [1]);
+        // Only a mark remains, or a removed dataset.
+        assert_eq!(ids(&[known(1, 1, &[], true)], None).unwrap(), [1]);
+        assert_eq!(ids(&[known(1, 1, &[2], true)], None).unwrap(), [1]);
+        // Two generations without a common history.
+        let two = [known(1, 1, &[0], false), known(2, 1, &[1], false), known(3, 1, &[2], true)];
+        let why = ids(&two, None).unwrap_err();
+        assert!(
+            why.contains("00001 (put 2026-05-28 20:26:40 UTC; on a)") && why.contains("--keep ID"),
+            "{why}"
+        );
+        assert_eq!(ids(&two, Some(2)).unwrap(), [1, 3]);
+        assert!(ids(&two, Some(3)).unwrap_err().contains("--keep"));
+    }
+
+    #[test]
+    fn shards_of_two_generations_or_of_a_removed_one_are_a_fault_that_names_them() {
+        let told = |known: &[Known]| fault("x", known, address);
+        assert_eq!(told(&[known(1, 1, &[0, 1], false)]), None);
+        assert_eq!(told(&[known(1, 1, &[], true), known(2, 2, &[0], false)]), None);
+        let removed = told(&[known(1, 1, &[2], true)]).unwrap();
+        assert_eq!(
+            removed,
+            "these nodes have a generation that was removed: 00000000000000000000000000000001 \
+             (put 2026-05-28 20:26:40 UTC, removed 2026-05-28 20:26:41 UTC; on c): `inshore store repair x` removes outdated generations"
+        );
+        let two = told(&[known(1, 1, &[2], false), known(2, 1, &[0, 1], false)]).unwrap();
+        assert!(
+            two.contains("on c) and 00000000000000000000000000000002 (put") && two.contains("on a, b)"),
+            "{two}"
+        );
+    }
+
+    #[test]
+    fn ids_attributes_and_marks_are_written_as_the_format_says() {
+        let known = known(0x0123_4567_89ab_cdef_0011_2233_4455_6677, 2, &[], true);
+        let attributes = known.generation.attributes();
+        let hex: String = attributes.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, "7766554433221100efcdab89674523010200000000000000008844709e010000");
+        assert_eq!(Generation::of_attributes(&attributes), Some(known.generation));
+        // The attributes of version 1.
+        assert_eq!(Generation::of_attributes(&[1; 8]), None);
+        assert_eq!(mark_name(known.generation.id), "removed-0123456789abcdef0011223344556677");
+        let text = r#"{"version":2,"name":"x","generation":{"id":"0123456789abcdef0011223344556677","number":2,"put_ms":1780000000000},"removed_ms":1780000001000,"absent":[{"number":3,"name":"c:4710"}]}"#;
+        assert_eq!(json(&known.marks[0].1), text.as_bytes());
+        for bad in ["", "0123", "0123456789abcdef00112233445566zz", "+123456789abcdef0011223344556677"] {
+            assert!(bad.parse::<SpreadId>().is_err(), "{bad}");
+        }
+    }
+}

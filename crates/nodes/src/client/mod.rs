@@ -1,0 +1,19 @@
+//! The client's view of a group of nodes: their catalog, loading and removing files, and tasks.
+
+mod catalog;
+mod generations;
+mod load;
+mod nodes;
+pub(crate) mod pump;
+mod tasks;
+
+pub use catalog::{Catalog, Piece, Whole};
+pub use generations::Repaired;
+pub use load::{LoadOptions, Loaded};
+pub use nodes::{ClientConfig, NodeStatus, Nodes, PORT};
+pub(crate) use nodes::{Node, parsed};
+pub use tasks::{
+    Gathered, Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost, InOrder, Merged, Missing, NodeCost,
+    RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes,
+    stream_with_help,
+};

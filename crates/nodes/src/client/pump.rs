@@ -1,0 +1,308 @@
+//! Requests a task from a node and queues the answers until they are taken.
+//!
+//! Two batches always have a slot in the queue. More batches wait if the caller has memory for them
+//! ([`queue`]); beyond that, the flow control window of the connection stops the node.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use arrow_array::RecordBatch;
+use arrow_flight::{
+    FlightData, Ticket,
+    decode::{DecodedFlightData, DecodedPayload, FlightDataDecoder},
+    error::FlightError,
+};
+use futures::{FutureExt, Stream, StreamExt, TryStreamExt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tonic::Status as Refusal;
+
+use super::nodes::Node;
+use crate::{
+    Error, Result,
+    protocol::{
+        TaskAlive, TaskDone, TaskPulls, TaskRequest,
+        lengths::check_lengths,
+        wire::{json, message_bytes},
+    },
+};
+
+/// The number of batches that have a slot regardless of memory.
+const BATCHES: usize = 2;
+/// The unit of memory accounting in bytes.
+const UNIT_BYTES: u64 = 1 << 10;
+
+/// The extra time after the client's deadline after which a node stops a task by itself.
+pub(crate) const LATE: Duration = Duration::from_secs(1);
+
+/// A batch, the end of the answers, or an error.
+type Said = Result<Option<RecordBatch>>;
+
+/// The results of an attempt other than its answers.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub done: Option<TaskDone>,
+    /// The node's number of the task, once the node has sent the number.
+    pub task: Option<u64>,
+}
+
+/// A message of a node other than an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Heard<'a> {
+    /// The task makes progress.
+    Progress,
+    /// The task wants more shards.
+    Pulls(TaskPulls),
+    /// The stream ended with an error.
+    Closed(&'a Error),
+}
+
+/// Creates a queue of answers: two batches, and as many more as fit in `room_bytes`.
+pub(crate) fn queue(room_bytes: u64) -> (Inlet, Outlet) {
+    let (out, answers) = mpsc::unbounded_channel();
+    let units = usize::try_from(room_bytes / UNIT_BYTES).map_or(Semaphore::MAX_PERMITS, |units| units);
+    let room = Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS)));
+    (Inlet { out, places: Arc::new(Semaphore::new(BATCHES)), room }, Outlet(answers))
+}
+
+/// The sending end of a queue of answers.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    out: mpsc::UnboundedSender<(Said, OwnedSemaphorePermit)>,
+    places: Arc<Semaphore>,
+    room: Arc<Semaphore>,
+}
+
+impl Inlet {
+    /// Waits until there is room for the bytes, and sends. Returns `false` if the receiver is gone.
+    async fn send(&self, said: Said, bytes: u64) -> bool {
+        let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
+        let permit = tokio::select! {
+            biased;
+            () = self.out.closed() => return false,
+            permit = self.room.clone().acquire_many_owned(units) => permit,
+            permit = self.places.clone().acquire_owned() => permit,
+        };
+        let permit = permit.expect("places are never closed");
+        self.out.send((said, permit)).is_ok()
+    }
+}
+
+/// The receiving end of a queue of answers.
+#[derive(Debug)]
+pub(crate) struct Outlet(mpsc::UnboundedReceiver<(Said, OwnedSemaphorePermit)>);
+
+impl Outlet {
+    /// Returns the next answer and frees its slot; `None` after the last answer.
+    pub async fn next(&mut self) -> Option<Said> {
+        self.0.recv().await.map(|(said, _)| said)
+    }
+}
+
+/// Decodes messages, each checked before decoding.
+fn decoded(
+    messages: impl Stream<Item = std::result::Result<FlightData, Refusal>> + Send + 'static,
+) -> FlightDataDecoder {
+    let messages = messages.map_err(|refusal| FlightError::Tonic(Box::new(refusal)));
+    let looked_at = messages.and_then(|message| {
+        let checked = check_lengths(&message.data_header, &message.data_body);
+        std::future::ready(checked.map_err(FlightError::DecodeError).map(|_| message))
+    });
+    FlightDataDecoder::new(looked_at.boxed())
+}
+
+/// Returns the next decoded message. The library checks most of the claims of a message and asserts the rest: a
+/// failed assertion also counts as a bad answer.
+async fn next(
+    decoded: &mut FlightDataDecoder,
+) -> Option<std::result::Result<DecodedFlightData, FlightError>> {
+    let next = AssertUnwindSafe(decoded.next()).catch_unwind().await;
+    next.unwrap_or_else(|_| {
+        Some(Err(FlightError::DecodeError("a length in the message is wrong".to_string())))
+    })
+}
+
+/// Sends a task request to a node and passes on the answers.
+pub(crate) async fn pump(
+    node: Arc<Node>,
+    request: TaskRequest,
+    out: Inlet,
+    told: Arc<Mutex<Told>>,
+    hear: impl Fn(Heard<'_>) + Clone + Send + 'static,
+) {
+    let ticket = Ticket { ticket: json(&request) };
+    let patience = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
+    drop(request);
+    node.bytes_out.fetch_add(ticket.ticket.len() as u64, Ordering::Relaxed);
+    let asked = node.send(patience, || {
+        let (mut client, request) = (node.client(), node.request(ticket.clone()));
+        async move { client.do_get(request).await }
+    });
+    let stream = match asked.await {
+        Ok(stream) => stream.into_inner(),
+        Err(refusal) => {
+            let error = node.error(&refusal);
+            hear(Heard::Closed(&error));
+            out.send(Err(error), 0).await;
+            return;
+        }
+    };
+    let (counts, heard, tells) = (node.clone(), told.clone(), hear.clone());
+    let mut progressed = None;
+    let counted = stream.try_filter(move |message| {
+        counts.bytes_in.fetch_add(message_bytes(message), Ordering::Relaxed);
+        let is_answer = !message.data_header.is_empty();
+        let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
+        if let Some(TaskAlive { progress, pulls }) = alive.filter(|_| !is_answer) {
+            if progressed.replace(progress) != Some(progress) {
+                tells(Heard::Progress);
+            }
+            if let Some(pulls) = pulls {
+                heard.lock().expect("no panic under this lock").task = Some(pulls.task);
+                tells(Heard::Pulls(pulls));
+            }
+        }
+        std::future::ready(is_answer)
+    });
+    let mut decoded = decoded(counted);
+    loop {
+        let said = next(&mut decoded).await;
+        let Some(message) = said else { break };
+        let mut bytes = 0;
+        let answer = match message {
+            Ok(message) => {
+                let metadata = message.app_metadata();
+                match message.payload {
+                    _ if !metadata.is_empty() => match node.read::<TaskDone>(&metadata) {
+                        Ok(done) => {
+                            told.lock().expect("no panic under this lock").done = Some(done);
+                            out.send(Ok(None), 0).await;
+                            return;
+                        }
+                        Err(error) => Err(error),
+                    },
+                    DecodedPayload::RecordBatch(batch) => {
+                        let came = message_bytes(&message.inner);
+                        hear(Heard::Progress);
+                        // The buffers may be larger than the rows.
+                        let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
+                        bytes = kept.unwrap_or(u64::MAX).max(came);
+                        Ok(Some(batch))
+                    }
+                    DecodedPayload::Schema(_) | DecodedPayload::None => continue,
+                }
+            }
+            Err(FlightError::Tonic(refusal)) => Err(node.error(&refusal)),
+            Err(error) => Err(node.bad_answer(&format!("an invalid message: {error}"))),
+        };
+        let is_end = answer.is_err();
+        if let Err(error) = &answer {
+            hear(Heard::Closed(error));
+        }
+        if !out.send(answer, bytes).await || is_end {
+            return;
+        }
+    }
+    let error = node.lost("the answer ended early".to_string());
+    hear(Heard::Closed(&error));
+    out.send(Err(error), 0).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{Array, ArrayRef, StringViewArray, UInt64Array};
+    use arrow_schema::Schema;
+
+    use super::*;
+    use crate::protocol::wire::Encoder;
+
+    fn one(name: &str, column: impl Array + 'static) -> RecordBatch {
+        RecordBatch::try_from_iter([(name, Arc::new(column) as ArrayRef)]).unwrap()
+    }
+
+    fn say(messages: Vec<FlightData>) -> FlightDataDecoder {
+        decoded(futures::stream::iter(messages.into_iter().map(Ok)))
+    }
+
+    /// Returns the error of the second of two messages; the first message describes the columns.
+    async fn wrong(messages: Vec<FlightData>) -> String {
+        let mut said = say(messages);
+        assert!(next(&mut said).await.unwrap().is_ok(), "the columns");
+        next(&mut said).await.unwrap().unwrap_err().to_string()
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_says_it_is_larger_than_any_is_no_answer() {
+        let sent = one("number", UInt64Array::from_iter_values(0..5000));
+        let messages = Encoder::new().batch(&sent, Some(0)).unwrap();
+        let (mut good, mut count) = (say(messages.clone()), 0);
+        while let Some(message) = next(&mut good).await {
+            if let DecodedPayload::RecordBatch(batch) = message.unwrap().payload {
+                assert_eq!(batch, sent);
+                count += 1;
+            }
+        }
+        assert_eq!(count, 1);
+        let mut bad = messages;
+        let mut body = bad[1].data_body.to_vec();
+        body[..8].copy_from_slice(&(1i64 << 40).to_le_bytes());
+        bad[1].data_body = body.into();
+        let error = wrong(bad).await;
+        assert!(error.contains("a batch that would have 1099511627776 bytes"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_batch_of_other_columns_is_no_answer_though_the_library_panics_at_it() {
+        let mut messages =
+            Encoder::new().batch(&one("number", UInt64Array::from_iter_values(0..2)), None).unwrap();
+        let views = one("number", StringViewArray::from_iter_values(["a", "b"]));
+        messages[1] = Encoder::new().batch(&views, None).unwrap().remove(1);
+        let error = wrong(messages).await;
+        assert!(error.contains("a length in the message is wrong"), "{error}");
+    }
+
+    fn batch() -> Said {
+        Ok(Some(RecordBatch::new_empty(Schema::empty().into())))
+    }
+
+    /// Returns the number of batches of `bytes` that the queue accepts before a send has to wait.
+    async fn accepted(inlet: &Inlet, bytes: u64) -> usize {
+        let mut count = 0;
+        while let Ok(true) = tokio::time::timeout(Duration::from_millis(20), inlet.send(batch(), bytes)).await
+        {
+            count += 1;
+        }
+        count
+    }
+
+    #[tokio::test]
+    async fn two_batches_wait_and_more_as_far_as_there_is_room() {
+        for (room, waiting) in [(0, 2), (4 << 10, 3), (8 << 10, 4), (15 << 10, 5)] {
+            let (inlet, mut outlet) = queue(room);
+            assert_eq!(accepted(&inlet, 4 << 10).await, waiting, "{room} bytes");
+            // Taking an answer makes room for another answer of the same size.
+            assert!(matches!(outlet.next().await, Some(Ok(Some(_)))));
+            assert_eq!(accepted(&inlet, 4 << 10).await, 1, "{room} bytes");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_batch_larger_than_the_room_takes_one_of_the_places() {
+        let (inlet, _outlet) = queue(4 << 10);
+        assert_eq!(accepted(&inlet, 64 << 20).await, 2);
+        assert_eq!(accepted(&inlet, 4 << 10).await, 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_closed_keeps_nothing_and_takes_nothing() {
+        let (inlet, outlet) = queue(8 << 10);
+        assert_eq!(accepted(&inlet, 4 << 10).await, 4);
+        drop(outlet);
+        assert_eq!(inlet.room.available_permits(), 8, "the room is free again");
+        assert!(!inlet.send(batch(), 1).await);
+    }
+}

@@ -1,0 +1,17 @@
+//! Tasks on nodes: which node works on which shard, and their answers in order.
+
+mod fetch;
+mod gather;
+mod gathered;
+mod help;
+mod here;
+mod merged;
+mod run;
+mod scheduler;
+
+pub use gather::{
+    Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes, stream_with_help,
+};
+pub use gathered::{Gathered, HereCost, Missing, NodeCost, RunOptions};
+pub use here::{Help, HelpEnd, HelpPiece, HelpPieces, HelpWith};
+pub use merged::{InOrder, Merged};

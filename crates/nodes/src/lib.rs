@@ -1,0 +1,71 @@
+//! Nodes: machines that run tasks near their data, and clients that send requests to them.
+//!
+//! The main types:
+//!
+//! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
+//!   [works](inshore_kernel::Works).
+//! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
+//! - [`Whole`]: a file on nodes, in [pieces](Piece) that end with a line (a record, a row group), each on one
+//!   node or several.
+//! - [`Page`]: an HTTP status page of a node, for people and for Prometheus.
+//! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: authentication and rights.
+//!
+//! ```text
+//!   client                                      node A, B, C: an agent each
+//!     catalog ◄──────────── "catalog" ───────────  datasets, maps of spread files
+//!     run: a task for each node ─► ticket ───────► queue ─► Work ─► store
+//!          merged in order ◄──────── batches ────────────────┘
+//! ```
+//!
+//! The modules: `client` finds data, loads files and runs tasks (`client::tasks`); `server` is the agent;
+//! [`protocol`] has what they send each other; `traversal` follows chains of reads, `credentials` has tokens and
+//! certificates, and `page` the status page. A task is a [`Work`](inshore_kernel::Work) of the crate
+//! [`inshore_kernel`]: this crate sends its arguments and its answer, and does not know what they mean.
+//!
+//! The wire protocol is Arrow Flight: a task is a ticket, and its answer is a stream of record batches whose
+//! last message has the cost of the task. Loading is a stream in the other direction, and small requests are
+//! actions. Messages other than record batches are JSON ([`protocol`]).
+//!
+//! If each read depends on the result of the previous read, separate requests would cost a round trip for each
+//! read. A traversal (`traversal`, `server/agent/visits.rs`) therefore follows such chains on the nodes, from one
+//! node to the next.
+//!
+//! Each part of an answer counts once: an answer contains its position in the piece, and if a node is lost,
+//! another node with a copy continues after that position. Data that no node has leads to an error that names
+//! the data; if the client allows a partial answer, the data is reported as missing.
+//!
+//! Papers: 2014 thesis chapter 5; 2016 article section 7; 2018 thesis 5.3; minions, 2019 thesis 3.2.2.
+
+#![warn(missing_docs)]
+
+mod client;
+mod credentials;
+mod error;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
+mod page;
+pub mod protocol;
+mod server;
+mod traversal;
+
+pub use client::{
+    Catalog, ClientConfig, Gathered, Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost, InOrder,
+    LoadOptions, Loaded, Merged, Missing, NodeCost, NodeStatus, Nodes, PORT, Piece, Repaired, RunOptions,
+    Streams, Whole, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes, stream_with_help,
+};
+pub use credentials::{
+    Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,
+    time_text, write as write_credentials,
+};
+pub use error::{Error, Result};
+pub use page::{Page, PageConfig};
+pub use protocol::{
+    SpreadId,
+    csv::CsvRecord,
+    wire::{batch_bytes, compact},
+};
+pub use server::{Agent, AgentConfig, Serving, open_pieces};
+pub use traversal::{
+    By, CHAINS_MAX, Chain, LAST_PAGE, NodeVisits, PAGE_BYTES_MAX, Pointers, STEPS_MAX, TraverseOptions,
+    Traversed, Visited, Walked,
+};

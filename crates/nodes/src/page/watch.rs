@@ -1,0 +1,210 @@
+//! Polls the status of nodes every two seconds and keeps the read and send rates, for the charts of the page.
+//!
+//! Memory: five minutes of samples of 24 bytes for each node, a few kilobytes.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde::Serialize;
+
+use crate::{
+    Agent, ClientConfig, ClientCredentials, Error, Nodes, Result, error::no_thread, protocol::Status,
+};
+
+/// The time between two samples.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// The number of samples kept: five minutes.
+const SAMPLES: usize = 150;
+/// The time after which a peer is shown as not responding.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The largest number of peers on a page.
+const PEERS_MAX: usize = 256;
+
+/// The recorded data. Dropping this value ends the polling.
+#[derive(Debug)]
+pub(super) struct Watch {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    has_ended: AtomicBool,
+    own: Mutex<Track>,
+    peers: Mutex<Vec<Track>>,
+}
+
+/// The history of a node.
+#[derive(Debug, Default)]
+struct Track {
+    address: String,
+    last: Option<(Instant, Status)>,
+    error: Option<String>,
+    samples: VecDeque<Sample>,
+}
+
+/// The rates of a node between two polls.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    until: Instant,
+    read_bytes_per_second: u64,
+    sent_bytes_per_second: u64,
+}
+
+/// The content of `/status.json`.
+#[derive(Serialize)]
+struct Told {
+    interval_seconds: f64,
+    nodes: Vec<ToldNode>,
+}
+
+#[derive(Serialize)]
+struct ToldNode {
+    address: String,
+    is_own: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<Status>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    /// The samples: seconds ago, bytes read per second, bytes sent per second.
+    samples: Vec<(f64, u64, u64)>,
+}
+
+impl Watch {
+    /// Starts polling an agent and its peers.
+    ///
+    /// # Errors
+    /// [`Error::Address`] and [`Error::Credentials`] for peers whose address or credentials are invalid.
+    pub fn begin(agent: Agent, peers: Vec<String>, credentials: Option<ClientCredentials>) -> Result<Watch> {
+        if peers.len() > PEERS_MAX {
+            let what = format!("{} peers are given, and at most {PEERS_MAX} can be shown", peers.len());
+            return Err(Error::Address { address: peers[0].clone(), what });
+        }
+        let nodes = match peers.is_empty() {
+            true => None,
+            false => {
+                let config = ClientConfig::new(peers, credentials);
+                Some(Nodes::new(ClientConfig { connect: PATIENCE / 2, answer: PATIENCE, ..config })?)
+            }
+        };
+        let track = |address: &str| Track { address: address.to_string(), ..Track::default() };
+        let named = nodes.iter().flat_map(|nodes| nodes.addresses()).map(track).collect();
+        let own = Mutex::new(track(""));
+        let shared = Arc::new(Shared { has_ended: AtomicBool::new(false), own, peers: Mutex::new(named) });
+        let seen = shared.clone();
+        spawn(move || {
+            seen.each_interval(|| {
+                let status = agent.status();
+                seen.own().saw(Ok(status));
+            });
+        })?;
+        if let Some(nodes) = nodes {
+            let seen = shared.clone();
+            spawn(move || {
+                seen.each_interval(|| {
+                    // Each poll is independent: a node that was unreachable is polled again.
+                    for (place, found) in nodes.begin(None).status().into_iter().enumerate() {
+                        seen.peers()[place].saw(found.status);
+                    }
+                });
+            })?;
+        }
+        Ok(Watch { shared })
+    }
+
+    /// Returns the recorded data as JSON; each status is passed through `masked`.
+    pub fn told(&self, agent: &Agent, masked: impl Fn(Status) -> Status) -> Vec<u8> {
+        let mut own = self.shared.own().told(&masked);
+        (own.is_own, own.status) = (true, Some(masked(agent.status())));
+        let number = agent.number();
+        let is_own = |track: &&Track| track.last.as_ref().is_some_and(|(_, status)| status.node == number);
+        let peers = self.shared.peers();
+        // The node may be named among its peers, with the address that other nodes use.
+        own.address = peers.iter().find(is_own).map_or(String::new(), |track| track.address.clone());
+        let others = peers.iter().filter(|track| !is_own(track)).map(|track| track.told(&masked));
+        let nodes = std::iter::once(own).chain(others).collect();
+        let told = Told { interval_seconds: INTERVAL.as_secs_f64(), nodes };
+        serde_json::to_vec(&told).expect("plain data")
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.shared.has_ended.store(true, Ordering::Relaxed);
+    }
+}
+
+fn spawn(look: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = thread::Builder::new().name("inshore-watch".into()).spawn(look);
+    started.map(drop).map_err(|error| no_thread(&"the page", &error))
+}
+
+impl Shared {
+    fn own(&self) -> MutexGuard<'_, Track> {
+        self.own.lock().expect("no panic under this lock")
+    }
+
+    fn peers(&self) -> MutexGuard<'_, Vec<Track>> {
+        self.peers.lock().expect("no panic under this lock")
+    }
+
+    fn each_interval(&self, look: impl Fn()) {
+        let mut next = Instant::now();
+        while !self.has_ended.load(Ordering::Relaxed) {
+            if Instant::now() >= next {
+                look();
+                next = Instant::now().max(next + INTERVAL);
+            }
+            thread::sleep(Duration::from_millis(200));
+        }
+    }
+}
+
+impl Track {
+    fn saw(&mut self, found: Result<Status>) {
+        let status = match found {
+            Ok(status) => status,
+            Err(error) => {
+                self.error = Some(error.to_string());
+                return;
+            }
+        };
+        self.error = None;
+        let now = Instant::now();
+        // A restarted node counts from zero.
+        if let Some((before, last)) = self.last.as_ref().filter(|(_, last)| last.seconds <= status.seconds) {
+            let seconds = now.duration_since(*before).as_secs_f64().max(0.001);
+            let rate = |now: u64, before: u64| (now.saturating_sub(before) as f64 / seconds) as u64;
+            self.samples.push_back(Sample {
+                until: now,
+                read_bytes_per_second: rate(status.bytes_read, last.bytes_read),
+                sent_bytes_per_second: rate(status.bytes_answered, last.bytes_answered),
+            });
+        }
+        while self.samples.len() > SAMPLES {
+            self.samples.pop_front();
+        }
+        self.last = Some((now, status));
+    }
+
+    fn told(&self, masked: impl Fn(Status) -> Status) -> ToldNode {
+        let now = Instant::now();
+        let sample = |sample: &Sample| {
+            let ago = now.saturating_duration_since(sample.until).as_secs_f64();
+            ((ago * 100.0).round() / 100.0, sample.read_bytes_per_second, sample.sent_bytes_per_second)
+        };
+        ToldNode {
+            address: self.address.clone(),
+            is_own: false,
+            status: self.last.as_ref().map(|(_, status)| masked(status.clone())),
+            error: self.error.clone(),
+            samples: self.samples.iter().map(sample).collect(),
+        }
+    }
+}

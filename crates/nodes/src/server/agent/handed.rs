@@ -1,0 +1,221 @@
+//! Shards that a client hands to a running task, and that the task pulls.
+//!
+//! ```text
+//!   client ── "hand-out" ──► queue ──► Pulls ──► work: requests the next shard after reading the previous one
+//!      ◄──── TaskPulls, between answers ──┘
+//! ```
+
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, ThreadId},
+    time::{Duration, Instant},
+};
+
+use arrow_flight::FlightData;
+use inshore_kernel::{Failure, TaskSource};
+use inshore_store::Job;
+use tokio::{runtime::Handle, sync::mpsc};
+
+use super::{Agent, Answered, SLOW_CLIENT};
+use crate::{
+    protocol::{HandOut, PieceRequest, TaskPulls},
+    server::{alive, pieces::open_pieces},
+};
+
+/// The interval at which a waiting task checks for cancellation.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The number of shards that may be queued for a task.
+const AHEAD_MAX: usize = 1024;
+
+/// The queue of shards of a task.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ahead: VecDeque<PieceRequest>,
+    is_last: bool,
+    /// True after the work has failed and takes no more shards.
+    is_left: bool,
+    taken: Vec<u64>,
+    /// The threads that have asked for a shard. Each of these, except the current one, is reading one shard.
+    askers: HashSet<ThreadId>,
+}
+
+impl State {
+    /// Registers that a thread has finished its shard and asks for the next one. Returns the number of shards taken so
+    /// far, and the number of these that other threads are reading.
+    fn asks(&mut self, thread: ThreadId) -> (u64, u64) {
+        self.askers.insert(thread);
+        let taken = self.taken.len() as u64;
+        (taken, taken.min(self.askers.len() as u64 - 1))
+    }
+}
+
+impl Handed {
+    /// Appends shards to the queue. Returns false if the queue would become too long.
+    pub fn hand_out(&self, handed: HandOut) -> bool {
+        let mut state = self.state();
+        if state.ahead.len() + handed.shards.len() > AHEAD_MAX {
+            return false;
+        }
+        state.ahead.extend(handed.shards);
+        state.is_last |= handed.is_last;
+        self.changed.notify_all();
+        true
+    }
+
+    /// Ends the wait of a task that has failed in another thread.
+    pub fn leave(&self) {
+        self.state().is_left = true;
+        self.changed.notify_all();
+    }
+
+    /// Returns the numbers of the shards that the task has taken.
+    pub fn taken(&self) -> Vec<u64> {
+        self.state().taken.clone()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic under this lock")
+    }
+}
+
+/// The channel from a task to its client.
+#[derive(Clone, Debug)]
+pub(super) struct ToClient {
+    pub agent: Agent,
+    pub job: Job,
+    pub out: mpsc::Sender<Answered>,
+    pub runtime: Handle,
+    pub number: u64,
+    /// Set if the client took no answer while other tasks waited for this task's slot.
+    pub is_set_aside: Arc<AtomicBool>,
+}
+
+impl ToClient {
+    /// Blocks until the client takes a message, and returns the waiting time. If the client takes nothing while other
+    /// tasks wait for this task's slot, the task is set aside, since the client may be waiting for one of the other
+    /// tasks.
+    pub fn send(&self, message: FlightData) -> Result<Duration, Failure> {
+        let began = Instant::now();
+        loop {
+            self.job.check_cancelled()?;
+            let reserved = {
+                // `Handle::block_on` would panic in a thread of another runtime, and that runtime's task budget would
+                // end the wait early.
+                let _inside = self.runtime.enter();
+                let reserve = tokio::time::timeout(Duration::from_millis(100), self.out.reserve());
+                futures::executor::block_on(tokio::task::unconstrained(reserve))
+            };
+            match reserved {
+                Ok(Ok(place)) => {
+                    place.send(Ok(message));
+                    return Ok(began.elapsed());
+                }
+                Ok(Err(_)) => {
+                    self.job.cancel().cancel();
+                    return Err(inshore_store::Error::Cancelled.into());
+                }
+                Err(_) => self.may_keep_waiting(began)?,
+            }
+        }
+    }
+
+    fn may_keep_waiting(&self, since: Instant) -> Result<(), Failure> {
+        if since.elapsed() > SLOW_CLIENT && self.agent.0.queue.fullness().waiting > 0 {
+            self.is_set_aside.store(true, Ordering::Relaxed);
+            return Err("stopped for a slow client".into());
+        }
+        Ok(())
+    }
+}
+
+/// The iterator over a task's shards, as the client hands them out.
+pub(super) struct Pulls {
+    handed: Arc<Handed>,
+    client: ToClient,
+}
+
+impl Pulls {
+    pub fn new(handed: Arc<Handed>, client: ToClient) -> Pulls {
+        Pulls { handed, client }
+    }
+
+    fn take_shard(&self) -> Result<Option<PieceRequest>, Failure> {
+        let ((finished, reading), ahead) = {
+            let mut state = self.handed.state();
+            (state.asks(thread::current().id()), state.ahead.len())
+        };
+        // Pulls are not reported for each of many small queued shards.
+        if ahead <= 1 {
+            let ToClient { agent, number, .. } = &self.client;
+            let pulls = TaskPulls { task: *number, finished, reading };
+            self.client.send(alive::message(agent.task_progress(*number), Some(pulls)))?;
+        }
+        let began = Instant::now();
+        let mut state = self.handed.state();
+        loop {
+            if state.is_left {
+                return Err("the task has failed".into());
+            }
+            if let Some(shard) = state.ahead.pop_front() {
+                state.taken.push(shard.number);
+                return Ok(Some(shard));
+            }
+            if state.is_last {
+                return Ok(None);
+            }
+            self.client.job.check_cancelled()?;
+            self.client.may_keep_waiting(began)?;
+            let waited = self.handed.changed.wait_timeout(state, LOOK);
+            state = waited.expect("no panic under this lock").0;
+        }
+    }
+
+    /// Takes the remaining shards of a work that needs no more input: the work's answer covers the remaining shards,
+    /// too.
+    pub fn pass_over(&self) -> Result<(), Failure> {
+        while self.take_shard()?.is_some() {}
+        Ok(())
+    }
+}
+
+impl Iterator for Pulls {
+    type Item = Result<TaskSource, Failure>;
+
+    fn next(&mut self) -> Option<Result<TaskSource, Failure>> {
+        let shard = self.take_shard().transpose()?;
+        let opened = shard.and_then(|shard| {
+            let mut opened = open_pieces(&self.client.job, vec![shard])?;
+            Ok(opened.pop().expect("one of one"))
+        });
+        Some(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_that_other_threads_read_are_not_finished() {
+        let mut state = State::default();
+        let threads: Vec<ThreadId> = (0..3).map(|_| thread::spawn(|| {}).thread().id()).collect();
+        let mut asks = |thread: usize| {
+            let (finished, reading) = state.asks(threads[thread]);
+            state.taken.push(0);
+            (finished, reading)
+        };
+        let asked = [0, 1, 2, 1, 1, 0].map(&mut asks);
+        assert_eq!(asked, [(0, 0), (1, 1), (2, 2), (3, 2), (4, 2), (5, 2)]);
+    }
+}

@@ -1,0 +1,95 @@
+//! Limits the number of files that a node receives at once.
+//!
+//! A load takes memory of the node, but no slot: a load lasts as long as its client sends data, which may be slow, and
+//! hardly computes. Loads therefore delay no tasks.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use inshore_store::Cancel;
+
+use crate::server::queue::{Place, Queue};
+
+/// The memory for receiving a file: buffers, messages in flight, lists and checksums.
+pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
+/// The number of loads at once.
+const LOADS_MAX: usize = 16;
+/// The number of loads at once of a single client.
+const LOADS_OF_CLIENT_MAX: usize = 8;
+
+/// The running loads of a node.
+#[derive(Debug, Default)]
+pub(super) struct Loads {
+    by_client: Arc<Mutex<BTreeMap<String, usize>>>,
+    stop: Cancel,
+}
+
+/// The permission to load, with the reserved memory.
+#[derive(Debug)]
+pub(super) struct LoadPlace {
+    client: String,
+    by_client: Arc<Mutex<BTreeMap<String, usize>>>,
+    _memory: Place,
+}
+
+impl Loads {
+    /// Admits a load at once, or refuses.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    pub fn enter(&self, client: &str, queue: &Queue) -> Result<LoadPlace, String> {
+        let mut by_client = self.by_client.lock().expect("no panic under this lock");
+        let (all, own) = (by_client.values().sum::<usize>(), by_client.get(client).copied().unwrap_or(0));
+        if own >= LOADS_OF_CLIENT_MAX {
+            return Err(format!("{client} is uploading {own} files already, the limit for a client"));
+        }
+        if all >= LOADS_MAX {
+            return Err(format!("{all} files are being uploaded already, the limit of the node"));
+        }
+        let _memory = queue.beside(RECEIVE_MEMORY_BYTES)?;
+        *by_client.entry(client.to_string()).or_default() += 1;
+        Ok(LoadPlace { client: client.to_string(), by_client: self.by_client.clone(), _memory })
+    }
+
+    /// Returns the cancellation flag of all loads.
+    pub fn stop(&self) -> Cancel {
+        self.stop.clone()
+    }
+}
+
+impl Drop for LoadPlace {
+    fn drop(&mut self) {
+        let mut by_client = self.by_client.lock().expect("no panic under this lock");
+        if let Some(own) = by_client.get_mut(&self.client) {
+            *own -= 1;
+            if *own == 0 {
+                by_client.remove(&self.client);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_has_half_of_the_places_and_all_have_memory() {
+        let (loads, queue) = (Loads::default(), Queue::new(18 * RECEIVE_MEMORY_BYTES, 1, 1));
+        let enter = |client: &str| loads.enter(client, &queue);
+        let mut own: Vec<LoadPlace> = (0..8).map(|_| enter("a").unwrap()).collect();
+        assert!(enter("a").unwrap_err().contains("a loads 8 files"));
+        let _others: Vec<LoadPlace> = (0..8).map(|_| enter("b").unwrap()).collect();
+        assert!(enter("c").unwrap_err().contains("16 files are being uploaded"));
+        own.pop();
+        let _third = enter("c").unwrap();
+        own.clear();
+        let memory = queue.beside(9 * RECEIVE_MEMORY_BYTES).unwrap();
+        assert!(enter("a").unwrap_err().contains("0 bytes of memory is free"));
+        drop(memory);
+        enter("a").unwrap();
+        assert_eq!(loads.by_client.lock().unwrap().len(), 2, "whoever has none is forgotten");
+    }
+}

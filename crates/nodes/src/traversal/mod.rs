@@ -1,0 +1,7 @@
+//! Traversals: chains of dependent reads that nodes follow, from one node to the next.
+
+pub(crate) mod hop;
+mod traverse;
+
+pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
+pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};

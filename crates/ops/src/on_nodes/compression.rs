@@ -1,0 +1,48 @@
+//! Compresses files on the nodes that store them, and sends compressed bytes.
+
+use std::io::Write;
+
+use inshore_kernel::{Event, Next};
+use inshore_kernels::{Error, Pack, PackSummary, Result};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
+use inshore_store::Context;
+
+/// Compresses a file on nodes into `output`.
+///
+/// The memory on this machine is that of [`run_on_nodes`].
+///
+/// # Errors
+/// The errors are those of [`run_on_nodes`], and [`Error::Write`].
+pub fn compress_on_nodes(
+    nodes: &Nodes,
+    job: &Context,
+    whole: &Whole,
+    pack: Pack,
+    options: &RunOptions,
+    mut output: impl Write,
+) -> Result<(PackSummary, Gathered)> {
+    let mut summary = PackSummary::default();
+    let mut before = 0;
+    let gathered =
+        run_on_nodes(nodes, job, &pack, std::slice::from_ref(whole), options, |event: Event<'_, Pack>| {
+            if let Some(part) = event.part {
+                let part = part?;
+                output.write_all(&part).map_err(Error::Write)?;
+                summary.bytes_out += part.len() as u64;
+                summary.pieces += 1;
+                // The next piece of the file counts from its own start.
+                let reach = event.reach.bytes;
+                job.progress().add(reach.checked_sub(before).unwrap_or(reach));
+                before = reach;
+            }
+            Ok::<_, Error>(Next::Go)
+        })?;
+    // An empty file becomes one empty piece, so that the result is a valid compressed file.
+    if summary.bytes_out == 0 {
+        let nothing = pack.of_nothing()?;
+        output.write_all(&nothing).map_err(Error::Write)?;
+        summary.bytes_out = nothing.len() as u64;
+    }
+    summary.bytes_in = whole.bytes() - gathered.missing.iter().map(|missing| missing.bytes).sum::<u64>();
+    Ok((summary, gathered))
+}

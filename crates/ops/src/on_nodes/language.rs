@@ -1,0 +1,126 @@
+//! Identifies languages on the nodes that store the texts, and computes profiles on the nodes that store the samples.
+//!
+//! To identify languages, profiles are sent to the nodes, and verdicts are returned. For profiles, each node counts the
+//! n-grams of its pieces and returns all of them, in order; the client merges the answers and adds the counts of equal
+//! n-grams.
+
+use std::{cmp::Ordering, collections::HashMap};
+
+use arrow_array::{
+    Array, RecordBatch, UInt32Array, UInt64Array,
+    cast::AsArray,
+    types::{UInt32Type, UInt64Type},
+};
+use inshore_kernel::{Error as ReadError, Work};
+use inshore_kernels::{COUNTED_GRAM_BYTES, CountsGrams, Error, Identified, LanguageOfText, Profiles, Result};
+use inshore_nodes::{Gathered, InOrder, Merged, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes};
+use inshore_store::Context;
+
+use super::{failed, refuse_compressed};
+
+/// Identifies the language of each file on nodes, or of each line that is not empty, in order, as
+/// [`inshore_kernels::identify`] does locally.
+///
+/// # Errors
+/// The errors are those of [`run_on_nodes`], `each` and `skipped`, and [`Error::BadProfiles`] for an unknown language in
+/// an answer.
+pub fn identify_on_nodes(
+    nodes: &Nodes,
+    job: &Context,
+    kernel: &LanguageOfText,
+    wholes: &[Whole],
+    options: &RunOptions,
+    mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+    skipped: impl FnMut(Error) -> Result<()> + Send,
+) -> Result<Gathered> {
+    refuse_compressed(nodes, job, wholes, options)
+        .map_err(|error| Error::Read(ReadError::Stream(Box::new(error))))?;
+    let languages = kernel.classifier().labels().len();
+    let known = |found: Identified<'_>| {
+        if found.verdict.is_some_and(|verdict| verdict.language >= languages) {
+            let what = format!(
+                "protocol error: a node returned language {:?}, expected one of {languages}",
+                found.verdict
+            );
+            return Err(Error::BadProfiles { name: found.name.to_string(), what });
+        }
+        each(found)
+    };
+    run_on_nodes(nodes, job, kernel, wholes, options, kernel.telling(known, skipped))
+}
+
+/// Computes profiles of labelled samples on nodes, as [`Profiles::train`] does locally.
+///
+/// Memory on this machine: 48 bytes for each different n-gram of a language, and a batch of each node's answer.
+///
+/// # Errors
+/// The errors are those of [`Profiles::train`] and [`run_on_nodes`]. If a node is lost during its answer and its pieces
+/// have no other replica, that is an error even if partial answers are allowed.
+pub fn train_on_nodes(
+    nodes: &Nodes,
+    context: &Context,
+    samples: Vec<(String, Vec<Whole>)>,
+    grams: usize,
+    run: &RunOptions,
+) -> Result<(Profiles, Gathered)> {
+    let mut all = Gathered::default();
+    let profiles = Profiles::of_samples(samples, grams, |wholes| {
+        refuse_compressed(nodes, context, &wholes, run).map_err(failed)?;
+        let streams = stream_from_nodes(
+            nodes,
+            context,
+            (CountsGrams.kind(), true),
+            CountsGrams::arguments(),
+            &wholes,
+            run,
+        );
+        let mut merged = Merged::<Grams>::new(streams.map_err(failed)?, ()).map_err(failed)?;
+        let mut memory = context.budget().reserve(0, "counted n-grams")?;
+        let mut counts: HashMap<u32, u64> = HashMap::new();
+        while let Some((grams, rows)) = merged.next().map_err(failed)? {
+            let most = (counts.len() + rows.len()) as u64 * COUNTED_GRAM_BYTES;
+            if most > memory.bytes() {
+                memory.resize(2 * most)?;
+            }
+            for row in rows {
+                let count = counts.entry(grams.grams.value(row)).or_default();
+                *count = count.saturating_add(grams.counts.value(row));
+            }
+        }
+        all.add(merged.finish());
+        Ok(counts)
+    })?;
+    Ok((profiles, all))
+}
+
+/// Distinct n-grams in order, with their counts.
+struct Grams {
+    grams: UInt32Array,
+    counts: UInt64Array,
+}
+
+impl InOrder for Grams {
+    type How = ();
+    const ADDS_UP: bool = true;
+
+    fn of_batch(batch: &RecordBatch, _: &()) -> Option<Grams> {
+        let grams = batch.columns().first()?.as_primitive_opt::<UInt32Type>()?.clone();
+        let counts = batch.columns().get(1)?.as_primitive_opt::<UInt64Type>()?.clone();
+        let is_ordered = grams.values().is_sorted_by(|one, next| one < next);
+        let is_full = grams.null_count() == 0 && counts.null_count() == 0;
+        (is_full && is_ordered && counts.values().iter().all(|&count| count > 0))
+            .then_some(Grams { grams, counts })
+    }
+
+    fn rows(&self) -> usize {
+        self.grams.len()
+    }
+
+    fn compare(&self, row: usize, other: &Grams, other_row: usize) -> Ordering {
+        self.grams.value(row).cmp(&other.grams.value(other_row))
+    }
+
+    fn alone(&self, row: usize) -> Grams {
+        Grams { grams: vec![self.grams.value(row)].into(), counts: vec![self.counts.value(row)].into() }
+    }
+}

@@ -1,0 +1,57 @@
+//! Runs the kernels of Inshore on the nodes that store the data, and merges their answers.
+
+mod compression;
+mod language;
+mod search;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use inshore_kernel::Error as ReadError;
+use inshore_kernels::Error as KernelError;
+use inshore_nodes::{Error as NodesError, Nodes, RunOptions, Whole, read_from_nodes};
+use inshore_store::Context;
+use inshore_tables::Compression;
+
+pub(crate) use self::{
+    compression::compress_on_nodes,
+    language::{identify_on_nodes, train_on_nodes},
+    search::{search_on_nodes, search_table_on_nodes},
+    words::count_words_on_nodes,
+};
+
+/// Refuses files on nodes that are compressed: a node reads pieces, which cannot be decompressed alone. Costs a
+/// request for each file.
+///
+/// # Errors
+/// [`NodesError::Unfit`], which names the format; the errors of reading the first bytes.
+pub(crate) fn refuse_compressed(
+    nodes: &Nodes,
+    context: &Context,
+    wholes: &[Whole],
+    options: &RunOptions,
+) -> inshore_nodes::Result<()> {
+    for whole in wholes {
+        let range = 0..whole.bytes().min(Compression::HEAD_BYTES as u64);
+        let head = match read_from_nodes(nodes, context, whole, range, options) {
+            // Missing pieces are reported at the end.
+            Err(NodesError::Missing { .. }) if options.partial => continue,
+            head => head?,
+        };
+        if let Some(format) = Compression::of_head(&head) {
+            let what = format!(
+                "it is compressed as a whole, so no node can read its piece: load it decompressed ({format})"
+            );
+            return Err(NodesError::Unfit { name: whole.title.clone(), what });
+        }
+    }
+    Ok(())
+}
+
+/// Converts an error of nodes to an error of kernels.
+fn failed(error: NodesError) -> KernelError {
+    match error {
+        NodesError::Store(error) => KernelError::Store(error),
+        error => KernelError::Read(ReadError::Stream(Box::new(error))),
+    }
+}

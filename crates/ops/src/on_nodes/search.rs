@@ -1,0 +1,43 @@
+//! Searches files on the nodes that store them.
+
+use inshore_kernel::{Event, Next};
+use inshore_kernels::{Candidate, Result, Search, SearchItem, SearchRows, SearchSummary, SearchTable};
+use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
+use inshore_store::Context;
+
+/// Searches files on nodes in the same way as [`Search::run`]; the files are named by their titles.
+///
+/// # Errors
+/// The errors of [`Search::run`] and [`run_on_nodes`].
+pub fn search_on_nodes(
+    search: &Search,
+    nodes: &Nodes,
+    job: &Context,
+    wholes: &[Whole],
+    options: &RunOptions,
+    mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next>,
+) -> Result<Gathered> {
+    let candidate = |whole: &Whole| Candidate { path: (&whole.title).into(), is_named: true };
+    let named: Vec<Candidate> = wholes.iter().map(candidate).collect();
+    run_on_nodes(nodes, job, search, wholes, options, |event: Event<'_, Search>| {
+        each(&named[event.source], event)
+    })
+}
+
+/// Searches files on nodes, which rows name by their titles.
+///
+/// # Errors
+/// The errors of [`SearchTable::run`] and [`search_on_nodes`].
+pub fn search_table_on_nodes(
+    table: &SearchTable,
+    nodes: &Nodes,
+    job: &Context,
+    wholes: &[Whole],
+    options: &RunOptions,
+    each: impl FnMut(SearchItem) -> Result<Next>,
+) -> Result<(SearchSummary, Gathered)> {
+    let mut rows = SearchRows::new(table, job, each)?;
+    let take = |whose: &Candidate, event: Event<'_, Search>| rows.take(whose, event);
+    let gathered = search_on_nodes(table.kernel(), nodes, job, wholes, options, take)?;
+    Ok((rows.finish()?, gathered))
+}

@@ -1,0 +1,94 @@
+//! Files on nodes: compressed there, or fetched compressed and decompressed here.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use inshore_kernels::{Error as KernelError, Format, Pack, PackSummary};
+use inshore_nodes::{Gathered, Whole};
+use inshore_store::Execution;
+use inshore_tables::NewFile;
+
+use super::{Compress, Decompress, PackAnswer, check_one};
+use crate::{
+    error::Result,
+    on_nodes::compress_on_nodes,
+    operation::{Asked, Beside},
+    target::{Done, OnNodes},
+    verbs::whole::read_whole,
+};
+
+/// Compresses files on nodes.
+pub fn compress(
+    options: &Compress,
+    asked: &Asked<'_>,
+    (on, wholes): (&OnNodes, &[Whole]),
+    job: &Execution,
+    beside: Beside<'_>,
+) -> Result<Done<PackAnswer>> {
+    let format = options.format.or_else(|| Format::of_path(asked.output?)).unwrap_or(Format::Zstd);
+    let pack = Pack::new(format, options.level)?;
+    let called = |name: &str| Ok(PathBuf::from(format!("{name}.{}", format.ending())));
+    each_whole(asked, on, (wholes, options.force), (job, beside), called, |whole, out| {
+        Ok(compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?)
+    })
+}
+
+/// Fetches files from nodes and decompresses them.
+pub fn decompress(
+    options: &Decompress,
+    asked: &Asked<'_>,
+    (on, wholes): (&OnNodes, &[Whole]),
+    job: &Execution,
+    beside: Beside<'_>,
+) -> Result<Done<PackAnswer>> {
+    let called = |name: &str| match Format::of_path(Path::new(name)) {
+        Some(_) => Ok(PathBuf::from(name).with_extension("")),
+        None => Err(KernelError::UnknownEnding { path: name.into() }.into()),
+    };
+    each_whole(asked, on, (wholes, options.force), (job, beside), called, |whole, out| {
+        read_whole(on, job, whole, 0..whole.bytes(), |bytes| {
+            Ok(inshore_kernels::decompress(job, &whole.title, bytes, out)?)
+        })
+    })
+}
+
+/// Processes files on nodes, and writes each result to the output, or to a local file that `called` names
+/// after the file.
+fn each_whole(
+    asked: &Asked<'_>,
+    on: &OnNodes,
+    (wholes, force): (&[Whole], bool),
+    (job, mut beside): (&Execution, Beside<'_>),
+    called: impl Fn(&str) -> Result<PathBuf>,
+    work: impl Fn(&Whole, &mut dyn Write) -> Result<(PackSummary, Gathered)>,
+) -> Result<Done<PackAnswer>> {
+    check_one(asked.output, wholes.len())?;
+    job.start_phase(asked.operation, "bytes", wholes.iter().map(Whole::bytes).sum());
+    let (mut answer, mut all) = (PackAnswer::default(), Gathered::default());
+    for whole in wholes {
+        let mut write = |out: &mut dyn Write| -> Result<()> {
+            let (done, gathered) = work(whole, out)?;
+            answer.add(done);
+            all.add(gathered);
+            Ok(())
+        };
+        if asked.output == Some(Path::new("-")) {
+            write(&mut io::stdout().lock())?;
+            continue;
+        }
+        let own = || called(whole.file.as_deref().unwrap_or(&whole.dataset));
+        let path = asked.output.map_or_else(own, |output| Ok(output.to_path_buf()))?;
+        if path.exists() && !force && !NewFile::is_in_place(&path) {
+            return Err(KernelError::Exists { path }.into());
+        }
+        let file = NewFile::create(&path)?;
+        let mut writer = file.writer()?;
+        write(&mut writer)?;
+        drop(writer);
+        file.publish()?;
+        beside.written(&path);
+    }
+    Ok(Done::on_nodes(answer, on, all))
+}
