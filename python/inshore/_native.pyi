@@ -26,11 +26,14 @@ __all__ = [
     "features",
     "operate",
     "serve",
+    "size",
     "work_apart",
 ]
 
 __version__: str
 features: tuple[str, ...]
+
+def size(value: str | int) -> int: ...
 
 def operate(
     job: Job,
@@ -40,6 +43,7 @@ def operate(
     output: _StrPath | None = None,
     tables: Sequence[tuple[str, Sequence[_StrPath]]] | None = None,
     nodes: Nodes | None = None,
+    graph: Graph | None = None,
     skip: bool = False,
 ) -> Run: ...
 
@@ -55,24 +59,6 @@ class Store:
     def datasets(self) -> str: ...
     def dataset_files(self, name: str) -> str: ...
     def files(self, memory: str | int | None = None) -> Files: ...
-    def import_edges(
-        self,
-        job: Job,
-        name: str,
-        paths: Sequence[_StrPath],
-        *,
-        format: str | None = None,
-        undirected: bool = False,
-        drop_loops: bool = False,
-        weighted: bool = False,
-        reverse: bool = False,
-        source_column: str | None = None,
-        target_column: str | None = None,
-        weight_column: str | None = None,
-    ) -> Graph: ...
-    def generate_kronecker(
-        self, job: Job, name: str, *, scale: int, edge_factor: int, seed: int, reverse: bool
-    ) -> Graph: ...
 
 @final
 class Job:
@@ -103,25 +89,6 @@ class Writer:
 class Graph:
     @property
     def info(self) -> str: ...
-    def pagerank(
-        self,
-        job: Job,
-        iterations: int | None,
-        damping: float,
-        tolerance: float,
-        vertex_tolerance: float | None,
-        resume: bool,
-        output: _StrPath | None = None,
-    ) -> Run: ...
-    def bfs(self, job: Job, source: int, resume: bool, output: _StrPath | None = None) -> Run: ...
-    def sssp(self, job: Job, source: int, resume: bool, output: _StrPath | None = None) -> Run: ...
-    def components(self, job: Job, resume: bool, output: _StrPath | None = None) -> Run: ...
-    def communities(self, job: Job, iterations: int, resume: bool, output: _StrPath | None = None) -> Run: ...
-    def clustering(self, job: Job, output: _StrPath | None = None) -> Run: ...
-    def betweenness(
-        self, job: Job, sources: int, seed: int, resume: bool, output: _StrPath | None = None
-    ) -> Run: ...
-    def export(self, job: Job, path: _StrPath) -> int: ...
 
 @final
 class Run:
@@ -161,30 +128,7 @@ class Agent:
 class Nodes:
     @property
     def addresses(self) -> list[str]: ...
-    def status(self, job: Job) -> str: ...
-    def ls(self, job: Job) -> tuple[str, list[str]]: ...
-    def rm(self, job: Job, name: str) -> int: ...
-    def put(
-        self,
-        job: Job,
-        path: _StrPath,
-        name: str,
-        copies: int,
-        piece: str | int | None,
-        record: str | int | None,
-        block: str | int | None,
-    ) -> str: ...
-    def get(self, job: Job, name: str, path: _StrPath) -> int: ...
-    def traverse(
-        self,
-        job: Job,
-        name: str,
-        starts: list[int],
-        steps: int,
-        page: str | int,
-        at: int,
-        by: str,
-    ) -> str: ...
+    def status(self, job: Job) -> Run: ...
 
 @final
 class Batch:

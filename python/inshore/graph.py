@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inshore import _native
-from inshore.results import Report, Result, StrPath
+from inshore.results import Report, Result, StrPath, drained
+from inshore.target import Budget, operate, whole
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+# The interval between two checkpoints, in seconds.
+_RESUME_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -177,8 +178,13 @@ class Graph:
         >>> written.rows, written.summary["supersteps"]
         (3, 10)
         """
-        options = (iterations, damping, tolerance, vertex_tolerance, resume)
-        return self._rows(self._native.pagerank, (memory, threads), *options)
+        fields = {
+            "iterations": None if iterations is None else whole("iterations", iterations, 2**32 - 1),
+            "damping": damping,
+            "tolerance": tolerance,
+            "vertex_tolerance": vertex_tolerance,
+        }
+        return self._rows("pagerank", fields, (memory, threads), resume=resume)
 
     def bfs(
         self,
@@ -211,7 +217,7 @@ class Graph:
         >>> path_of_three.bfs(3, memory="16MiB").table().column("level").to_pylist()
         [0, 1, 2]
         """
-        return self._rows(self._native.bfs, (memory, threads), source, resume)
+        return self._rows("bfs", {"source": whole("source", source)}, (memory, threads), resume=resume)
 
     def sssp(
         self,
@@ -244,7 +250,7 @@ class Graph:
         >>> roads.sssp(3, memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'distance': [0.0, 0.5, 0.75]}
         """
-        return self._rows(self._native.sssp, (memory, threads), source, resume)
+        return self._rows("sssp", {"source": whole("source", source)}, (memory, threads), resume=resume)
 
     def components(
         self,
@@ -270,7 +276,7 @@ class Graph:
         >>> path_of_three.components(memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'component': [3, 3, 3]}
         """
-        return self._rows(self._native.components, (memory, threads), resume)
+        return self._rows("components", {}, (memory, threads), resume=resume)
 
     def communities(
         self,
@@ -303,7 +309,8 @@ class Graph:
         >>> path_of_three.communities(iterations=1, memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'community': [5, 3, 5]}
         """
-        return self._rows(self._native.communities, (memory, threads), iterations, resume)
+        fields = {"iterations": whole("iterations", iterations, 2**32 - 1)}
+        return self._rows("communities", fields, (memory, threads), resume=resume)
 
     def clustering(
         self,
@@ -333,7 +340,7 @@ class Graph:
         >>> path_of_three.clustering(memory="16MiB").table().column("coefficient").to_pylist()
         [0.0, 0.0, 0.0]
         """
-        return self._rows(self._native.clustering, (memory, threads))
+        return self._rows("clustering", {}, (memory, threads))
 
     def betweenness(
         self,
@@ -366,19 +373,25 @@ class Graph:
         >>> path_of_three.betweenness(memory="16MiB").table().to_pydict()
         {'vertex': [3, 5, 7], 'centrality': [0.0, 1.0, 0.0]}
         """
-        return self._rows(self._native.betweenness, (memory, threads), sources, seed, resume)
+        fields = {"sources": whole("sources", sources), "seed": whole("seed", seed)}
+        return self._rows("betweenness", fields, (memory, threads), resume=resume)
 
     def _rows(
-        self,
-        algorithm: Callable[..., _native.Run],
-        budget: tuple[str | int | None, int | None],
-        *options: Any,
+        self, algorithm: str, fields: dict[str, Any], budget: Budget, *, resume: bool = False
     ) -> Result:
-        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            return algorithm(job, *options, output)
+        """Return the result of an algorithm."""
+        if resume:
+            fields = {**fields, "resume": _RESUME_SECONDS}
 
-        what = f"{algorithm.__name__} of graph {self.name!r}"
-        return Result(what, lambda: self._store.job(*budget), start)
+        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
+            return self._start(job, f"graph {algorithm}", fields, output)
+
+        return Result(f"{algorithm} of graph {self.name!r}", lambda: self._store.job(*budget), start)
+
+    def _start(
+        self, job: _native.Job, operation: str, fields: dict[str, Any], output: StrPath | None
+    ) -> _native.Run:
+        return operate(job, operation, fields, [self.name], output, graph=self._native)
 
     def export(self, path: StrPath, *, memory: str | int | None = None, threads: int | None = None) -> int:
         """Write all edges to a file.
@@ -405,4 +418,5 @@ class Graph:
         {'source': [3, 5], 'target': [5, 7]}
         """
         with self._store.job(memory, threads) as job:
-            return self._native.export(job, path)
+            edges: int = drained(self._start(job, "graph export", {}, path))["summary"]["edges"]
+            return edges

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from inshore import _native
 from inshore.errors import InputError, SkippedWarning
-from inshore.results import StrPath
+from inshore.results import StrPath, drained
 from inshore.store import Store
+from inshore.target import whole
 from inshore.verbs import Verbs
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Nodes(Verbs):
             in ``inshore node status --json``.
         """
         with _native.Job.plain("32MiB", 1) as job:
-            return cast("list[dict[str, Any]]", json.loads(self._nodes.status(job)))
+            return cast("list[dict[str, Any]]", drained(self._nodes.status(job))["summary"])
 
     def ls(self) -> list[dict[str, Any]]:
         """List the files of the nodes. A node without an answer is a `SkippedWarning`.
@@ -118,10 +118,10 @@ class Nodes(Verbs):
             ``name``, ``kind``, ``bytes``, ``pieces``, ``copies`` and ``nodes`` of each file.
         """
         with _native.Job.plain("32MiB", 1) as job:
-            text, lost = self._nodes.ls(job)
-        for why in lost:
-            warnings.warn(why, SkippedWarning, stacklevel=2)
-        return cast("list[dict[str, Any]]", json.loads(text))
+            found = self._run(job, "store ls", {}, [])
+        for note in found.get("notes", []):
+            warnings.warn(note, SkippedWarning, stacklevel=2)
+        return cast("list[dict[str, Any]]", found["datasets"])
 
     def rm(self, name: str) -> int:
         """Remove a dataset from all nodes.
@@ -137,7 +137,8 @@ class Nodes(Verbs):
             The number of nodes that had pieces of the dataset.
         """
         with _native.Job.plain("32MiB", 1) as job:
-            return self._nodes.rm(job, name)
+            (holders,) = self._run(job, "store rm", {}, [name])["holders"]
+        return cast("int", holders)
 
     def put(
         self,
@@ -176,10 +177,15 @@ class Nodes(Verbs):
         dict
             ``bytes``, ``pieces`` and ``bytes_moved``.
         """
-        named = Path(path).name if name is None else name
+        fields = {
+            "name": Path(path).name if name is None else name,
+            "copies": _positive("copies", whole("copies", copies, 255)),
+            "piece_bytes": _size("piece", piece),
+            "record_bytes": _size("record", record),
+            "block_bytes": _size("block", block),
+        }
         with _native.Job.plain(memory, None) as job:
-            text = self._nodes.put(job, path, named, copies, piece, record, block)
-        return cast("dict[str, Any]", json.loads(text))
+            return self._run(job, "store put", fields, [path])
 
     def get(self, name: str, output: StrPath, *, memory: str | int | None = None) -> int:
         """Write a dataset of the nodes to a file, which appears complete or not at all.
@@ -191,7 +197,7 @@ class Nodes(Verbs):
         output : path
             The file to write.
         memory : str or int, optional
-            The budget; the call uses 3 MiB for each node.
+            The budget; the call uses 3 MiB for each node and 7 MiB more.
 
         Returns
         -------
@@ -199,7 +205,7 @@ class Nodes(Verbs):
             The length of the file.
         """
         with _native.Job.plain(memory, None) as job:
-            return self._nodes.get(job, name, output)
+            return cast("int", self._run(job, "store get", {}, [name], output)["bytes"])
 
     def traverse(
         self,
@@ -241,9 +247,25 @@ class Nodes(Verbs):
         if by not in _BY:
             raise InputError(f"by is {by!r}: expected 'nodes', 'turns' or 'client'")
         begins = [starts] if isinstance(starts, int) else list(starts)
+        fields = {
+            "starts": [whole("starts", start) for start in begins],
+            "steps": whole("steps", steps),
+            "page_bytes": _native.size(page),
+            "at": whole("at", at),
+            "by": by,
+        }
         with _native.Job.plain(memory, None) as job:
-            text = self._nodes.traverse(job, name, begins, steps, page, at, by)
-        return cast("dict[str, Any]", json.loads(text))
+            return self._run(job, "node traverse", fields, [name])
+
+
+def _positive(option: str, number: int) -> int:
+    if number == 0:
+        raise InputError(f"{option} is 0: expected at least 1")
+    return number
+
+
+def _size(option: str, size: str | int | None) -> int | None:
+    return None if size is None else _positive(option, _native.size(size))
 
 
 class Agent:

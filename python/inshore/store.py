@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from inshore import _native
 from inshore.errors import InputError
 from inshore.graph import Graph, GraphInfo
 from inshore.results import StrPath
 from inshore.sources import ArrowStream, Inputs
+from inshore.target import whole
 from inshore.verbs import Here
 
 
@@ -186,20 +188,17 @@ class Store(Here):
                 # A column with the name "weight" is always kept.
                 named = [source_column, target_column, weight_column or "weight"]
             paths = Inputs(source, columns=named).paths(job)
-            native = self._native.import_edges(
-                job,
-                name,
-                paths,
-                format=format,
-                undirected=undirected,
-                drop_loops=drop_loops,
-                weighted=weighted,
-                reverse=reverse,
-                source_column=source_column,
-                target_column=target_column,
-                weight_column=weight_column,
-            )
-            return Graph(self._native, native, json.loads(job.report()))
+            options = {
+                "format": format,
+                "undirected": undirected,
+                "drop_loops": drop_loops,
+                "weighted": weighted,
+                "reverse": reverse,
+                "source_column": source_column,
+                "target_column": target_column,
+                "weight_column": weight_column,
+            }
+            return self._make(job, "graph import", {"name": name, "options": options}, paths)
 
     def generate_kronecker(
         self,
@@ -241,8 +240,18 @@ class Store(Here):
         16
         >>> store.remove("kron4")
         """
+        kronecker = {
+            "scale": whole("scale", scale, 2**32 - 1),
+            "edge_factor": whole("edge_factor", edge_factor),
+            "seed": whole("seed", seed),
+        }
+        fields = {"name": name, "kronecker": kronecker, "reverse": reverse}
         with self._native.job(memory, threads) as job:
-            native = self._native.generate_kronecker(
-                job, name, scale=scale, edge_factor=edge_factor, seed=seed, reverse=reverse
-            )
-            return Graph(self._native, native, json.loads(job.report()))
+            return self._make(job, "graph generate", fields, [])
+
+    def _make(
+        self, job: _native.Job, operation: str, fields: dict[str, Any], paths: list[StrPath]
+    ) -> Graph:
+        """Run an operation that makes a graph, and open the graph."""
+        self._run(job, operation, fields, paths)
+        return Graph(self._native, self._native.graph(fields["name"]), json.loads(job.report()))

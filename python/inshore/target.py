@@ -4,15 +4,58 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from inshore import _native
 from inshore.errors import InputError
-from inshore.results import Result, StrPath
+from inshore.results import Result, StrPath, drained
 from inshore.sources import Inputs
 
 Budget = tuple[str | int | None, int | None]
+
+
+def operate(
+    job: _native.Job,
+    operation: str,
+    fields: Mapping[str, Any],
+    inputs: Iterable[StrPath],
+    output: StrPath | None = None,
+    *,
+    tables: list[tuple[str, list[StrPath]]] | None = None,
+    nodes: _native.Nodes | None = None,
+    graph: _native.Graph | None = None,
+    skip: bool = False,
+) -> _native.Run:
+    """Start an operation."""
+    fields = {"operation": operation, "version": 1, **fields}
+    try:
+        request = json.dumps(fields, default=_plain, allow_nan=False)
+    except ValueError as error:
+        raise InputError(f"{operation}: {error}") from error
+    return _native.operate(
+        job,
+        request,
+        inputs=list(inputs),
+        output=output,
+        tables=tables or [],
+        nodes=nodes,
+        graph=graph,
+        skip=skip,
+    )
+
+
+def _plain(number: Any) -> Any:
+    """Return a number of NumPy as a number of Python."""
+    return number.item() if hasattr(number, "item") else operator.index(number)
+
+
+def whole(option: str, number: int, most: int = 2**64 - 1) -> int:
+    """Return a whole number in its range: 64 bits, unless `most` is less."""
+    found = operator.index(number)
+    if not 0 <= found <= most:
+        raise InputError(f"{option} is {found}: expected 0 to {most}")
+    return found
 
 
 class Target:
@@ -36,11 +79,21 @@ class Target:
         skip: bool = False,
     ) -> _native.Run:
         """Start an operation."""
-        # Integers of NumPy are not JSON.
-        request = json.dumps({"operation": operation, "version": 1, **fields}, default=operator.index)
-        return _native.operate(
-            job, request, inputs=inputs, output=output, tables=tables or [], nodes=self._nodes, skip=skip
+        return operate(
+            job, operation, fields, inputs, output, tables=tables, nodes=self._nodes, skip=skip
         )
+
+    def _run(
+        self,
+        job: _native.Job,
+        operation: str,
+        fields: Mapping[str, Any],
+        inputs: list[StrPath],
+        output: StrPath | None = None,
+    ) -> dict[str, Any]:
+        """Run an operation without rows to its end, and return the summary."""
+        summary: dict[str, Any] = drained(self._start(job, operation, fields, inputs, output))["summary"]
+        return summary
 
     def _job_for(self, inputs: Inputs | None, budget: Budget) -> _native.Job:
         """Start a job, on the store only if the inputs include datasets of the store."""

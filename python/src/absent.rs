@@ -25,7 +25,6 @@ const NAMES: [(&str, &[&str]); 4] = [
 
 /// A type for the signatures of functions with nodes; no value of this type exists.
 #[cfg(not(feature = "nodes"))]
-#[allow(dead_code, reason = "builds without operations have no such functions")]
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Nodes;
 
@@ -37,9 +36,7 @@ pub(crate) fn lacking(name: &str) -> Option<PyErr> {
 /// Raises the exception for a missing name of the module, as Python's module attribute hook.
 #[pyfunction]
 pub(crate) fn __getattr__(name: &str) -> PyResult<()> {
-    // The function is missing only if all operations are, so that any of them names the feature.
-    let lacking = lacking(if name == "operate" { "sort" } else { name });
-    Err(lacking.unwrap_or_else(|| {
+    Err(lacking(name).unwrap_or_else(|| {
         PyAttributeError::new_err(format!("module 'inshore._native' has no attribute '{name}'"))
     }))
 }

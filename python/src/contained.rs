@@ -29,7 +29,7 @@ use inshore::{
     queries::reply_in_parts,
     sandbox::Helper,
     sql,
-    store::{self, Context, Execution},
+    store::{self, Execution},
 };
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -103,7 +103,7 @@ impl Work for Queries {
 struct Replying<'a>(&'a mut dyn Reply);
 
 impl Rows for Replying<'_> {
-    fn begin(&mut self, schema: &SchemaRef, _job: &Context) -> ops::Result<()> {
+    fn begin(&mut self, schema: &SchemaRef, _job: &Execution) -> ops::Result<()> {
         self.0.begun(schema).map_err(ops::Error::Rows)
     }
 

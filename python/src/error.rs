@@ -2,13 +2,12 @@
 
 #[cfg(feature = "nodes")]
 use inshore::nodes;
-#[cfg(any(feature = "records", feature = "text"))]
-use inshore::ops;
 #[cfg(feature = "sql")]
 use inshore::sql;
 use inshore::{graph, sortreduce, store, tables};
 #[cfg(feature = "text")]
 use inshore::{kernel, kernels};
+use inshore_ops as ops;
 use pyo3::{exceptions::PyOverflowError, intern, prelude::*, types::PyAnyMethods};
 use serde::{Deserialize, Serialize};
 
@@ -283,12 +282,12 @@ impl Tells for nodes::Error {
     }
 }
 
-#[cfg(any(feature = "records", feature = "text"))]
 impl Tells for ops::Error {
     fn told(&self) -> Told {
         let kind = match self {
             ops::Error::Store(error) => return error.told(),
             ops::Error::Table(error) => return error.told(),
+            ops::Error::Graph(error) => return error.told(),
             #[cfg(feature = "text")]
             ops::Error::Kernel(error) => return error.told(),
             #[cfg(feature = "nodes")]

@@ -2,11 +2,10 @@
 
 use std::{
     num::NonZero,
-    panic::resume_unwind,
     path::PathBuf,
     sync::{
         Mutex,
-        mpsc::{Receiver, RecvTimeoutError, sync_channel},
+        mpsc::{Receiver, RecvTimeoutError},
     },
     thread,
     time::{Duration, Instant},
@@ -15,7 +14,7 @@ use std::{
 use inshore::store::{self, Budget, Cancel, Context, Execution, default_memory_bytes, parse_bytes};
 use pyo3::{exceptions::PyTypeError, prelude::*, types::PyString};
 
-use crate::error::{Tells, bad_option, to_python, whole};
+use crate::error::{bad_option, to_python, whole};
 
 /// The interval at which signals are checked.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
@@ -45,12 +44,6 @@ impl Job {
     pub(crate) fn get(&self) -> PyResult<store::Job> {
         let job = self.execution()?.job().cloned();
         job.ok_or_else(|| PyTypeError::new_err("the job has no store: expected a job that a store started"))
-    }
-
-    /// Returns the context of the job, which needs no store.
-    #[cfg(feature = "nodes")]
-    pub(crate) fn context(&self) -> PyResult<Context> {
-        Ok(self.execution()?.as_ref().clone())
     }
 }
 
@@ -102,6 +95,8 @@ pub(crate) fn budget(
     Ok(Budget::new(memory_bytes, threads))
 }
 
+/// Returns a number of bytes; `value` is a size as text or a number.
+#[pyfunction]
 pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     match value.cast::<PyString>() {
         Ok(text) => parse_bytes(text.to_str()?).map_err(|error| to_python(store::Error::from(error))),
@@ -116,47 +111,6 @@ pub(crate) fn size(value: &Bound<'_, PyAny>) -> PyResult<u64> {
 pub(crate) fn to_json(facts: &impl serde::Serialize) -> PyResult<String> {
     // Plain structs of numbers and text are always valid JSON.
     Ok(serde_json::to_string(facts).expect("plain facts"))
-}
-
-/// Runs `work` on a separate thread with the GIL released, and checks for Ctrl-C meanwhile.
-///
-/// A signal whose handler raises, as for Ctrl-C, cancels the job; after the job has ended and its scratch
-/// space is removed, the exception is raised. A second signal raises at once: a job that hangs in a read, for
-/// example of a silent pipe, is left to end by itself. Python delivers signals only to its main thread, so in
-/// other threads a job runs to its end.
-pub(crate) fn run<T, E, J>(
-    py: Python<'_>,
-    job: &J,
-    work: impl FnOnce(&J) -> Result<T, E> + Send + 'static,
-) -> PyResult<T>
-where
-    T: Send + 'static,
-    E: Tells + Send + 'static,
-    J: AsRef<Context> + Clone + Send + 'static,
-{
-    let cancel = job.as_ref().cancel().clone();
-    let (sender, mut receiver) = sync_channel(1);
-    let job = job.clone();
-    let worker = thread::Builder::new()
-        .name("inshore-job".into())
-        .spawn(move || {
-            // After a second signal the receiver is gone.
-            let _ = sender.send(work(&job));
-        })
-        .map_err(|error| to_python(store::Error::io("start a thread", "job", error)))?;
-    let mut signal = None;
-    match receive(py, &cancel, &mut receiver, &mut signal, Duration::MAX) {
-        // The thread drops the job, and thereby the scratch folder, before this function returns.
-        Received::Message(result) => {
-            py.detach(|| worker.join()).unwrap_or_else(|panic| resume_unwind(panic));
-            signal.map_or_else(|| result.map_err(to_python), Err)
-        }
-        Received::Ended => match py.detach(|| worker.join()) {
-            Ok(()) => unreachable!("a thread that ends has sent"),
-            Err(panic) => resume_unwind(panic),
-        },
-        Received::GivenUp => Err(signal.expect("a signal came")),
-    }
 }
 
 /// The outcome of the wait for a message of a thread.

@@ -5,12 +5,10 @@
 //! [`nodes::Nodes`]; for datasets as bytes [`files::Files`], [`files::File`] and [`files::Writer`]. All rows
 //! come from a [`run::Run`]: a working thread, from which Python takes [`run::Batch`]es.
 //! [`operation::operate`] starts the run of any operation from its request in JSON, and [`contained`] runs a
-//! query in a child process; graphs start their own runs. The public part, with the docs, the types and all
-//! uses of `pyarrow`, is in `inshore/*.py`. Facts are passed as JSON text, rows as Arrow's C structures
-//! without copies.
+//! query in a child process. The public part, with the docs, the types and all uses of `pyarrow`, is in
+//! `inshore/*.py`. Facts are passed as JSON text, rows as Arrow's C structures without copies.
 //!
-//! - Long work uses [`job::run`] and [`run::start`]: a separate thread, the GIL released, and checks for
-//!   Ctrl-C.
+//! - Long work uses [`run::start`]: a separate thread, the GIL released, and checks for Ctrl-C.
 //! - All errors pass through [`error::to_python`].
 //!
 //! This crate has no `unsafe`: a [`run::Batch`] passes its buffers in capsules that own them.
@@ -27,7 +25,6 @@ mod graph;
 mod job;
 #[cfg(feature = "nodes")]
 mod nodes;
-#[cfg(any(feature = "records", feature = "text"))]
 mod operation;
 mod run;
 #[cfg(feature = "sql")]
@@ -52,14 +49,12 @@ mod _native {
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};
-    #[cfg(any(feature = "records", feature = "text"))]
-    #[pymodule_export]
-    use super::operation::operate;
     #[pymodule_export]
     use super::{
         files::{File, Files, Writer},
         graph::Graph,
-        job::Job,
+        job::{Job, size},
+        operation::operate,
         run::{Batch, Columns, Run},
         store::Store,
     };

@@ -2,8 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fs::File,
-    io::Write,
     net::SocketAddr,
     os::unix::ffi::{OsStrExt, OsStringExt},
     path::{Path, PathBuf},
@@ -12,25 +10,20 @@ use std::{
 };
 
 use inshore::{
-    kernel::{Contents, Error as ReadError, Event, Next},
-    kernels,
     nodes::{
-        AgentConfig, By, ClientConfig, Error, LoadOptions, NodeStatus, Nodes as Named, Pointers, RunOptions,
-        Serving, TraverseOptions, Whole, read_credentials, run_on_nodes,
+        AgentConfig, ClientConfig, Error, NodeStatus, Nodes as Named, RunOptions, Serving, read_credentials,
     },
-    ops::{self, OnNodes, Target, wholes},
-    spreading::{cuts, record_lines, separator},
-    store::{self, Deadline},
-    tables::{Input, NewFile},
+    ops::{OnNodes, Target},
+    store::Deadline,
 };
 use pyo3::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Tells, bad_option, to_python, whole},
-    job::{Job, budget, run, size, to_json},
-    run::file,
+    error::{bad_option, to_python, whole},
+    job::{Job, budget, size},
+    run::{Facts, Run, file, start},
     store::Store,
 };
 
@@ -185,17 +178,6 @@ impl Nodes {
         let nodes = self.on.nodes.begin(self.connection.deadline.and_then(Deadline::after));
         OnNodes { nodes, options: self.on.options.clone() }
     }
-
-    /// Runs `work` with the nodes on a separate thread.
-    fn run<T: Send + 'static, E: Tells + Send + 'static>(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        work: impl FnOnce(&store::Context, &Named) -> Result<T, E> + Send + 'static,
-    ) -> PyResult<T> {
-        let nodes = self.begin().nodes;
-        run(py, &job.context()?, move |job| work(job, &nodes))
-    }
 }
 
 #[pymethods]
@@ -206,166 +188,15 @@ impl Nodes {
         self.on.nodes.addresses().map(str::to_string).collect()
     }
 
-    /// Returns the status of each node, as JSON.
-    fn status(&self, py: Python<'_>, job: &Job) -> PyResult<String> {
-        let found = self.run(py, job, |_, nodes| Ok::<_, Error>(nodes.status()))?;
-        let one = |node: &NodeStatus| match &node.status {
-            Ok(status) => json!({ "node": node.address, "status": status }),
-            Err(error) => json!({ "node": node.address, "error": error.to_string() }),
-        };
-        to_json(&found.iter().map(one).collect::<Vec<Value>>())
-    }
-
-    /// Returns the files of the nodes as JSON, and the errors of nodes without an answer.
-    fn ls(&self, py: Python<'_>, job: &Job) -> PyResult<(String, Vec<String>)> {
-        let (files, lost) = self.run(py, job, |_, nodes| {
-            let catalog = nodes.catalog()?;
-            let one = |whole: &Whole| {
-                json!({ "name": whole.title, "kind": whole.kind, "bytes": whole.bytes(),
-                    "pieces": whole.pieces.len(), "copies": whole.copies(), "nodes": whole.nodes(nodes) })
+    /// Starts a run whose summary is the status of each node.
+    fn status(&self, job: &Job) -> PyResult<Run> {
+        let nodes = self.begin().nodes;
+        start(job.execution()?, None, Duration::MAX, move |_, _| {
+            let one = |node: &NodeStatus| match &node.status {
+                Ok(status) => json!({ "node": node.address, "status": status }),
+                Err(error) => json!({ "node": node.address, "error": error.to_string() }),
             };
-            let lost = catalog.lost().iter().map(|(_, why)| why.clone()).collect();
-            Ok::<_, Error>((catalog.wholes()?.iter().map(one).collect::<Vec<Value>>(), lost))
-        })?;
-        Ok((to_json(&files)?, lost))
-    }
-
-    /// Removes a dataset, and returns the number of nodes that had some of its pieces.
-    fn rm(&self, py: Python<'_>, job: &Job, name: String) -> PyResult<usize> {
-        self.run(py, job, move |_, nodes| nodes.remove(name.strip_prefix("store:").unwrap_or(&name)))
-    }
-
-    /// Spreads a file over all nodes, and returns a summary as JSON.
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn put(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        path: PathBuf,
-        name: String,
-        copies: &Bound<'_, PyAny>,
-        piece: Option<&Bound<'_, PyAny>>,
-        record: Option<&Bound<'_, PyAny>>,
-        block: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<String> {
-        let habits = LoadOptions::default();
-        let positive = |option: &'static str, value: &Bound<'_, PyAny>| match size(value)? {
-            0 => Err(bad_option(option, value, "at least 1")),
-            bytes => Ok(bytes),
-        };
-        let load = LoadOptions {
-            copies: match whole::<u32>("copies", copies)? {
-                0 => return Err(bad_option("copies", copies, "at least 1")),
-                count => count as usize,
-            },
-            piece_bytes: piece.map(|piece| positive("piece", piece)).transpose()?,
-            record_bytes: record.map(|record| positive("record", record)).transpose()?,
-            ends: None,
-            record_lines: record_lines(&[&name, &path.to_string_lossy()]),
-            separator: separator(&[&name, &path.to_string_lossy()]),
-            block_bytes: block
-                .map(|block| positive("block", block))
-                .transpose()?
-                .unwrap_or(habits.block_bytes),
-        };
-        let path = file(path);
-        let source = path.clone();
-        let find = move |job: &store::Context| cuts(&Input::new(&source), job.budget());
-        let ends = match load.record_bytes {
-            None => run(py, &job.context()?, find)?,
-            Some(_) => None,
-        };
-        let load = LoadOptions { ends, ..load };
-        let loaded = self.run(py, job, move |job, nodes| {
-            let called = path.display().to_string();
-            let failed = |source| Error::Input { name: called.clone(), source };
-            let input = File::open(&path).map_err(failed)?;
-            let found = input.metadata().map_err(failed)?;
-            nodes.put(job, &name, (&called, found.is_file().then_some(found.len())), input, &load)
-        })?;
-        to_json(&loaded)
-    }
-
-    /// Writes a file of the nodes to `path`, which appears complete or not at all, and returns its length.
-    fn get(&self, py: Python<'_>, job: &Job, name: String, path: PathBuf) -> PyResult<u64> {
-        let (path, options) = (file(path), RunOptions { partial: false, ..self.on.options.clone() });
-        self.run(py, job, move |job, nodes| {
-            let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
-            let [only] = &wholes[..] else {
-                let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-                let what = format!("the dataset has several files: {}", titles.join(", "));
-                return Err(Error::Incomplete { name, what }.into());
-            };
-            Ok::<_, ops::Error>(copy(job, nodes, only, &path, &options)?)
+            Ok(Facts::of(&nodes.status().iter().map(one).collect::<Vec<Value>>()))
         })
     }
-
-    /// Follows pointers through a file, and returns the ends of all chains as JSON.
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn traverse(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        name: String,
-        starts: Vec<Bound<'_, PyAny>>,
-        steps: &Bound<'_, PyAny>,
-        page: &Bound<'_, PyAny>,
-        at: &Bound<'_, PyAny>,
-        by: &str,
-    ) -> PyResult<String> {
-        let by = match by {
-            "nodes" => By::Nodes,
-            "turns" => By::Turns,
-            _ => By::Client,
-        };
-        let starts: Vec<u64> = starts.iter().map(|start| whole("starts", start)).collect::<PyResult<_>>()?;
-        let pointers = Pointers { page_bytes: size(page)?, at: whole("at", at)? };
-        let RunOptions { node_memory_bytes, .. } = self.on.options;
-        let options =
-            TraverseOptions { pointers, steps: whole("steps", steps)?, by, keep_bytes: 0, node_memory_bytes };
-        let done = self.run(py, job, move |job, nodes| {
-            let wholes = wholes(nodes, &[PathBuf::from(&name)])?;
-            match &wholes[..] {
-                [only] => Ok::<_, ops::Error>(nodes.traverse(job, only, &starts, &options)?),
-                _ => Err(Error::Pages { name, what: "the dataset has several files".to_string() }.into()),
-            }
-        })?;
-        to_json(&done)
-    }
-}
-
-fn copy(
-    job: &store::Context,
-    nodes: &Named,
-    only: &Whole,
-    path: &Path,
-    options: &RunOptions,
-) -> kernels::Result<u64> {
-    let output = NewFile::create(path)?;
-    let mut writer = output.writer()?;
-    let (mut bytes, mut failed) = (0, None);
-    let wholes = std::slice::from_ref(only);
-    run_on_nodes(nodes, job, &Contents, wholes, options, |event: Event<'_, Contents>| {
-        if let Some(part) = event.part {
-            let part = part?;
-            bytes += part.len() as u64;
-            if let Err(error) = writer.write_all(&part) {
-                failed = Some(error);
-                return Ok(Next::Stop);
-            }
-        }
-        Ok::<_, ReadError>(Next::Go)
-    })?;
-    if let Some(error) = failed {
-        return Err(kernels::Error::Write(error));
-    }
-    writer.flush().map_err(kernels::Error::Write)?;
-    drop(writer);
-    if bytes != only.bytes() {
-        let what = format!("received {bytes} bytes, expected {}", only.bytes());
-        let error = Error::Incomplete { name: only.title.clone(), what };
-        return Err(ReadError::Stream(Box::new(error)).into());
-    }
-    output.publish()?;
-    Ok(bytes)
 }

@@ -8,11 +8,8 @@ use std::{
 
 use arrow_array::{RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
-use inshore::{
-    ops::{self, Beside, Names, Target, named},
-    store::Execution,
-    tables,
-};
+use inshore::{graph, store::Execution, tables};
+use inshore_ops::{self as ops, Beside, Names, Target, named};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use serde_json::Value;
 
@@ -22,6 +19,7 @@ use crate::absent::Nodes;
 use crate::nodes::Nodes;
 use crate::{
     error::{Raised, to_python},
+    graph::Graph,
     job::Job,
     run::{Facts, Out, Run, file, start},
 };
@@ -31,10 +29,12 @@ use crate::{
 const STOP_PATIENCE: Duration = Duration::from_millis(800);
 
 /// Starts an operation, locally or on nodes. `inputs` and `output` are passed beside the request; `tables`
-/// are the named tables of a query with their files. With `skip`, unreadable inputs are skipped; otherwise
-/// the first one ends the run.
+/// are the named tables of a query with their files, and `graph` is the open graph of the input. With `skip`,
+/// unreadable inputs are skipped; otherwise the first one ends the run.
 #[pyfunction]
-#[pyo3(signature = (job, request, *, inputs, output=None, tables=None, nodes=None, skip=false))]
+#[pyo3(signature = (
+    job, request, *, inputs, output=None, tables=None, nodes=None, graph=None, skip=false,
+))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub(crate) fn operate(
     py: Python<'_>,
@@ -44,6 +44,7 @@ pub(crate) fn operate(
     output: Option<PathBuf>,
     tables: Option<Vec<(String, Vec<PathBuf>)>>,
     nodes: Option<&Nodes>,
+    graph: Option<&Graph>,
     skip: bool,
 ) -> PyResult<Run> {
     let request: Value =
@@ -57,7 +58,8 @@ pub(crate) fn operate(
     let inputs = inputs.into_iter().map(file).collect();
     let gives_best = entry.name == "count words" && request["top"].as_u64() > Some(0);
     // The run writes the output of operations that return rows; all other operations write their own output.
-    let (of_run, output) = match gives_best || entry.name == "search" {
+    let is_algorithm = graph.is_some() && entry.name != "graph export";
+    let (of_run, output) = match gives_best || is_algorithm || entry.name == "search" {
         true => (output, None),
         false => (None, output.map(file)),
     };
@@ -70,8 +72,9 @@ pub(crate) fn operate(
         "compress" | "decompress" => STOP_PATIENCE,
         _ => Duration::MAX,
     };
+    let graph = graph.map(|graph| graph.0.clone());
     start(job.execution()?, of_run, patience, move |job, out| {
-        let answer = work(entry, &request, names, &target, job, out, skip)?;
+        let answer = work(entry, &request, names, &target, graph.as_ref(), job, out, skip)?;
         if gives_best {
             give_best(&answer["top"], job, out)?;
         }
@@ -80,11 +83,13 @@ pub(crate) fn operate(
 }
 
 /// Runs an operation. The first input that fails ends the operation, unless such inputs are skipped.
+#[expect(clippy::too_many_arguments, reason = "all of them come from one call")]
 fn work(
     entry: &ops::Entry,
     request: &Value,
     names: Names,
     target: &Target,
+    graph: Option<&graph::Graph>,
     job: &Execution,
     out: &mut Out,
     skip: bool,
@@ -99,7 +104,7 @@ fn work(
             job.cancel().cancel();
         }
     };
-    let beside = Beside { failed: Some(&failed), rows: Some(out), ..Beside::default() };
+    let beside = Beside { failed: Some(&failed), rows: Some(out), graph, ..Beside::default() };
     let answer = entry.run_named(request, names, target, job, beside);
     match first.into_inner().expect("no panic under this lock") {
         Some(raised) => Err(raised),

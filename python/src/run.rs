@@ -21,12 +21,11 @@ use arrow_array::{
     ffi::{FFI_ArrowSchema, to_ffi},
 };
 use arrow_schema::{ArrowError, SchemaRef};
-#[cfg(any(feature = "records", feature = "text"))]
-use inshore::ops;
 use inshore::{
     store::{self, Budget, Cancel, Execution},
     tables::{self, TableWriter},
 };
+use inshore_ops as ops;
 use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
 use serde_json::{Value, json};
 
@@ -142,16 +141,14 @@ impl Out {
     }
 
     /// Returns a function that reports a skipped input.
-    #[cfg(any(feature = "records", feature = "text"))]
     pub(crate) fn skips(&self) -> impl Fn(String) -> Result<(), store::Error> + Send + Sync + use<> {
         let sender = self.sender.clone();
         move |what| send(&sender, Message::Skipped(what))
     }
 }
 
-#[cfg(any(feature = "records", feature = "text"))]
 impl ops::Rows for Out {
-    fn begin(&mut self, schema: &SchemaRef, job: &store::Context) -> ops::Result<()> {
+    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         Ok(Out::begin(self, schema, job.budget())?)
     }
 

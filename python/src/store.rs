@@ -1,20 +1,18 @@
-//! The store, and the creation of graphs in it.
+//! The store.
 
 use std::path::PathBuf;
 
 use inshore::{
-    graph::{self, EdgeFormat, ImportOptions, Kronecker},
+    graph,
     store::{self, default_store_path},
-    tables::Input,
 };
 use pyo3::prelude::*;
 
 use crate::{
-    error::{to_python, whole},
+    error::to_python,
     files::{self, Files},
     graph::Graph,
-    job::{Job, run, to_json},
-    run::file,
+    job::{Job, to_json},
 };
 
 /// A folder of named graphs.
@@ -86,74 +84,4 @@ impl Store {
     fn files(&self, memory: Option<&Bound<'_, PyAny>>) -> PyResult<Files> {
         Files::start(&self.0, memory)
     }
-
-    /// Imports edges from files.
-    #[pyo3(signature = (
-        job, name, paths, *, format=None, undirected=false, drop_loops=false, weighted=false, reverse=false,
-        source_column=None, target_column=None, weight_column=None,
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn import_edges(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        name: String,
-        paths: Vec<PathBuf>,
-        format: Option<&str>,
-        undirected: bool,
-        drop_loops: bool,
-        weighted: bool,
-        reverse: bool,
-        source_column: Option<String>,
-        target_column: Option<String>,
-        weight_column: Option<String>,
-    ) -> PyResult<Graph> {
-        let options = ImportOptions {
-            undirected,
-            drop_loops,
-            weighted: weighted || weight_column.is_some(),
-            reverse,
-            format: format.map(read_format).transpose()?,
-            source_column,
-            target_column,
-            weight_column,
-        };
-        let store = self.0.clone();
-        let inputs: Vec<Input> = paths.into_iter().map(|path| Input::new(file(path))).collect();
-        run(py, &job.get()?, move |job| {
-            graph::import(&store, job, &name, &inputs, &options)?;
-            graph::Graph::open(&store, &name)
-        })
-        .map(Graph)
-    }
-
-    /// Generates a graph by the rules of Graph500.
-    #[pyo3(signature = (job, name, *, scale, edge_factor, seed, reverse))]
-    #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
-    fn generate_kronecker(
-        &self,
-        py: Python<'_>,
-        job: &Job,
-        name: String,
-        scale: &Bound<'_, PyAny>,
-        edge_factor: &Bound<'_, PyAny>,
-        seed: &Bound<'_, PyAny>,
-        reverse: bool,
-    ) -> PyResult<Graph> {
-        let kronecker = Kronecker {
-            scale: whole("scale", scale)?,
-            edge_factor: whole("edge_factor", edge_factor)?,
-            seed: whole("seed", seed)?,
-        };
-        let store = self.0.clone();
-        run(py, &job.get()?, move |job| {
-            graph::generate(&store, job, &name, &kronecker, reverse)?;
-            graph::Graph::open(&store, &name)
-        })
-        .map(Graph)
-    }
-}
-
-fn read_format(text: &str) -> PyResult<EdgeFormat> {
-    text.parse().map_err(to_python)
 }

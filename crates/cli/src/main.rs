@@ -122,7 +122,7 @@ fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool>
         args::NodeCommand::Serve(serve) => node::serve(&options, &serve)?,
         args::NodeCommand::Credentials(made) => node::credentials(&options, &made)?,
         args::NodeCommand::Run(run) => return node::run::run(options, &run),
-        args::NodeCommand::Traverse(traverse) => node::traverse::traverse(&options, &traverse)?,
+        args::NodeCommand::Traverse(traverse) => node::traverse::traverse(options, &traverse)?,
         args::NodeCommand::Status => return node::status(&options),
     }
     Ok(true)
@@ -197,28 +197,23 @@ fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
 
 #[cfg(feature = "graph")]
 fn graph(options: Everywhere, command: args::GraphCommand) -> anyhow::Result<bool> {
-    let session = match command {
-        args::GraphCommand::Import(_) | args::GraphCommand::Generate { .. } => Session::open(options)?,
-        _ => Session::open_existing(options)?,
-    };
-    let session = &session;
     match command {
-        args::GraphCommand::Import(words) => graph::import(session, &words)?,
+        args::GraphCommand::Import(words) => graph::import(options, &words)?,
         args::GraphCommand::Generate { generator: args::Generator::Kronecker(words) } => {
-            graph::generate_kronecker(session, &words)?
+            graph::generate_kronecker(options, &words)?
         }
-        args::GraphCommand::Ls => graph::ls(session)?,
-        args::GraphCommand::Info { graph } => graph::info(session, &graph)?,
-        args::GraphCommand::Rm { graphs } => graph::rm(session, &graphs)?,
-        args::GraphCommand::Export { graph, output } => graph::export(session, &graph, &output)?,
-        args::GraphCommand::Pagerank(words) => graph::algorithms::pagerank(session, &words)?,
-        args::GraphCommand::Bfs(words) => graph::algorithms::bfs(session, &words)?,
-        args::GraphCommand::Sssp(words) => graph::algorithms::sssp(session, &words)?,
-        args::GraphCommand::Communities(words) => graph::algorithms::communities(session, &words)?,
-        args::GraphCommand::Clustering(words) => graph::algorithms::clustering(session, &words)?,
-        args::GraphCommand::Components(words) => graph::algorithms::components(session, &words)?,
-        args::GraphCommand::Betweenness(words) => graph::algorithms::betweenness(session, &words)?,
-        args::GraphCommand::Check(words) => return graph::check(session, &words),
+        args::GraphCommand::Export { graph, output } => graph::export(options, &graph, &output)?,
+        args::GraphCommand::Pagerank(words) => graph::algorithms::pagerank(options, &words)?,
+        args::GraphCommand::Bfs(words) => graph::algorithms::bfs(options, &words)?,
+        args::GraphCommand::Sssp(words) => graph::algorithms::sssp(options, &words)?,
+        args::GraphCommand::Communities(words) => graph::algorithms::communities(options, &words)?,
+        args::GraphCommand::Clustering(words) => graph::algorithms::clustering(options, &words)?,
+        args::GraphCommand::Components(words) => graph::algorithms::components(options, &words)?,
+        args::GraphCommand::Betweenness(words) => graph::algorithms::betweenness(options, &words)?,
+        args::GraphCommand::Ls => graph::ls(&Session::open_existing(options)?)?,
+        args::GraphCommand::Info { graph } => graph::info(&Session::open_existing(options)?, &graph)?,
+        args::GraphCommand::Rm { graphs } => graph::rm(&Session::open_existing(options)?, &graphs)?,
+        args::GraphCommand::Check(words) => return graph::check(&Session::open_existing(options)?, &words),
     }
     Ok(true)
 }

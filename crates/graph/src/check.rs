@@ -44,7 +44,7 @@ impl Default for CheckOptions {
     fn default() -> Self {
         let (ranks, centrality) = (PageRankOptions::default(), BetweennessOptions::default());
         CheckOptions {
-            iterations: ranks.iterations,
+            iterations: ranks.iterations_max(),
             damping: ranks.damping,
             vertex_tolerance: ranks.vertex_tolerance,
             source: None,
@@ -82,8 +82,12 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
             let CheckOptions { iterations, damping, vertex_tolerance, .. } = *options;
             pagerank::check_damping(damping)?;
             vertex_tolerance.map_or(Ok(()), |each| pagerank::check_vertex_tolerance(each, damping))?;
-            let options =
-                PageRankOptions { iterations, damping, vertex_tolerance, ..PageRankOptions::default() };
+            let options = PageRankOptions {
+                iterations: Some(iterations),
+                damping,
+                vertex_tolerance,
+                ..PageRankOptions::default()
+            };
             table.floats("rank")?.and_then(|ranks| pagerank::verify(&plain, &options, &ranks))
         }
         ["vertex", "centrality"] => {

@@ -32,6 +32,22 @@ const BESIDE_BYTES: u64 = 4 * BLOCK_BYTES as u64;
 /// after every superstep.
 const TIMES: u32 = 20;
 
+/// Writes the interval between checkpoints as a number of seconds, and reads it.
+pub(crate) mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(every: &Option<Duration>, out: S) -> Result<S::Ok, S::Error> {
+        every.map(|every| every.as_secs_f64()).serialize(out)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        let every = Option::<f64>::deserialize(from)?.map(Duration::try_from_secs_f64);
+        every.transpose().map_err(D::Error::custom)
+    }
+}
+
 /// The checkpoints of a job; empty unless asked for.
 pub(crate) struct Checkpoints {
     keep: Option<Keep>,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use inshore_sortreduce::{Config, SortReduce};
 use inshore_store::{Job, Store};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, GraphInfo, Result,
@@ -14,7 +15,8 @@ use crate::{
 
 /// Describes a Graph500 Kronecker graph (specification 2.1: A = 0.57, B = C = 0.19): directed, 2^scale vertices,
 /// `edge_factor` x 2^scale edges drawn, of which duplicates merge; vertices are shuffled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Kronecker {
     /// The graph has 2^scale vertices; 1 to 31.
     pub scale: u32,

@@ -1,26 +1,35 @@
 //! Overrides of the engine's choices, for tests and comparisons.
 
 use inshore_sortreduce::Strategy;
+use serde::{Deserialize, Serialize};
 
 /// Overrides of the engine's choices, for tests and comparisons; by default the engine chooses.
-#[derive(Clone, Copy, Debug, Default)]
+///
+/// A request in JSON has the strategy and the regime; the others are for tests.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Tuning {
     /// The way of combining updates.
     pub strategy: Option<Strategy>,
     /// Size in bytes of the buffers in which updates are sorted.
+    #[serde(skip)]
     pub chunk_bytes: Option<usize>,
     /// Vertices per column of edges, for algorithms that support columns.
+    #[serde(skip)]
     pub column_vertices: Option<u64>,
     /// The place of state and updates.
     pub regime: Option<Regime>,
     /// The step of each superstep that allows this step.
+    #[serde(skip)]
     pub step: Option<Step>,
     /// Seed to draw the layout, and each superstep's choice, from all possible ones.
+    #[serde(skip)]
     pub draw: Option<u64>,
 }
 
 /// Selects the parts of a graph that are in memory while a job runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Regime {
     /// States of vertices and their updates, and for shortest paths and betweenness also edges. Edges in columns and rows that
     /// BFS caches are in memory as far as they fit.

@@ -121,7 +121,11 @@ type Algorithm = fn(&Graph, &Job, Tuning, Option<Duration>) -> inshore_graph::Re
 
 const ALGORITHMS: [(&str, Algorithm); 8] = [
     ("PageRank", |graph, job, tuning, resume| {
-        pagerank(graph, job, &PageRankOptions { iterations: 3, tuning, resume, ..PageRankOptions::default() })
+        pagerank(
+            graph,
+            job,
+            &PageRankOptions { iterations: Some(3), tuning, resume, ..PageRankOptions::default() },
+        )
     }),
     ("PageRank by deltas", |graph, job, tuning, resume| {
         pagerank(graph, job, &PageRankOptions { tuning, resume, ..PageRankOptions::converging(2e-2) })

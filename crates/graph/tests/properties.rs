@@ -71,7 +71,7 @@ impl Both {
             let job = || self.world.job(way.memory_bytes, way.threads);
             let tuning = way.tuning;
 
-            let options = PageRankOptions { iterations: 4, tuning, ..PageRankOptions::default() };
+            let options = PageRankOptions { iterations: Some(4), tuning, ..PageRankOptions::default() };
             let found = rows(pagerank::pagerank(&self.graph, &job(), &options).unwrap());
             assert!(found.iter().map(|(id, _)| *id).eq(self.ids.iter().copied()));
             let ranks: Vec<f64> = found.iter().map(|(_, columns)| columns[0].unwrap()).collect();
@@ -201,8 +201,11 @@ fn ranks_are_no_further_from_converged_ones_than_is_reported() {
             [(0.99, u32::MAX), (0.5, u32::MAX), (1e-2, u32::MAX), (1e-2, 0), (1e-2, 5), (1e-7, u32::MAX)]
         {
             let vertex_tolerance = of_limit * (1.0 - damping);
-            let options =
-                PageRankOptions { iterations, damping, ..PageRankOptions::converging(vertex_tolerance) };
+            let options = PageRankOptions {
+                iterations: Some(iterations),
+                damping,
+                ..PageRankOptions::converging(vertex_tolerance)
+            };
             let answer = pagerank::pagerank(&graph, &world.job(16 * MIB, 2), &options).unwrap();
             let error_max = answer.summary.error_max.unwrap();
             let is_capped = iterations < u32::MAX;
@@ -276,7 +279,7 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
     let graph = world.kronecker("kron", 20, 8 * support::MIB);
     let ranks = |memory_bytes, tuning, state, strategy| {
         let job = world.job(memory_bytes, 2);
-        let options = PageRankOptions { iterations: 2, tuning, ..PageRankOptions::default() };
+        let options = PageRankOptions { iterations: Some(2), tuning, ..PageRankOptions::default() };
         let answer = pagerank::pagerank(&graph, &job, &options).unwrap();
         let summary = (answer.summary.state, &answer.summary.strategy[..]);
         assert_eq!(summary, (state, strategy), "{memory_bytes}");
@@ -435,7 +438,7 @@ impl Both {
     /// Runs each algorithm that has choices; returns its rows, and the plans that were reported.
     fn answers(&self, memory_bytes: u64, tuning: Tuning) -> (Found, String) {
         let source = self.ids[0];
-        let pagerank = PageRankOptions { iterations: 4, tuning, ..PageRankOptions::default() };
+        let pagerank = PageRankOptions { iterations: Some(4), tuning, ..PageRankOptions::default() };
         let deltas = PageRankOptions { tuning, ..PageRankOptions::converging(1e-3) };
         let search = BfsOptions { tuning, ..BfsOptions::new(source) };
         let paths = SsspOptions { tuning, ..SsspOptions::new(source) };

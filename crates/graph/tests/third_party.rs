@@ -39,7 +39,11 @@ fn assert_ranks(
     let mut first = None;
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
-        let options = PageRankOptions { iterations, tuning: way.tuning, ..PageRankOptions::default() };
+        let options = PageRankOptions {
+            iterations: Some(iterations),
+            tuning: way.tuning,
+            ..PageRankOptions::default()
+        };
         let found = rows(pagerank(graph, &job, &options).unwrap());
         assert_eq!(found.len(), expected.len());
         for ((id, columns), (their_id, rank)) in found.iter().zip(expected) {

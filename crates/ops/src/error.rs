@@ -180,6 +180,10 @@ pub enum Error {
     /// Reading, writing or sorting a table failed.
     #[error("{0}")]
     Table(#[from] inshore_tables::Error),
+    /// A graph cannot be read, made or analysed.
+    #[cfg(feature = "graph")]
+    #[error("{0}")]
+    Graph(#[from] inshore_graph::Error),
     /// A kernel failed.
     #[cfg(feature = "text")]
     #[error("{0}")]

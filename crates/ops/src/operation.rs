@@ -19,7 +19,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
 use inshore_nodes::{RunOptions, Whole};
-use inshore_store::{Context, Execution, Job};
+use inshore_store::{Execution, Job};
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore_tables::Input;
 use serde::{Serialize, de::DeserializeOwned};
@@ -334,10 +334,14 @@ pub struct Beside<'a> {
     /// A callback for inputs that cannot be read; the operation goes on with the other inputs, and the answer
     /// counts the failures. A caller that does not accept failures cancels the job: then no output appears.
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
-    /// The receiver of the answer's rows if no output is named.
+    /// The receiver of the answer's rows if no output is named. The rows of an algorithm on a graph go to both.
     pub rows: Option<&'a mut dyn Rows>,
     /// The receiver of the answer's bytes if no output is named.
     pub bytes: Option<&'a mut (dyn Write + Send)>,
+    /// The open graph, in place of the graph of the request: a later change of the store does not affect an open
+    /// graph.
+    #[cfg(feature = "graph")]
+    pub graph: Option<&'a inshore_graph::Graph>,
     /// The receiver of a search's matches, instead of rows.
     #[cfg(feature = "text")]
     pub matches: Option<&'a mut dyn crate::matches::Matches>,
@@ -384,7 +388,7 @@ pub trait Rows: Send {
     ///
     /// # Errors
     /// An error ends the operation.
-    fn begin(&mut self, schema: &SchemaRef, job: &Context) -> Result<()>;
+    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> Result<()>;
 
     /// Receives some rows.
     ///

@@ -129,6 +129,28 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::PushKernel>(),
     #[cfg(feature = "nodes")]
     Entry::of::<verbs::RunCommand>(),
+    #[cfg(feature = "nodes")]
+    Entry::of::<verbs::Traverse>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::ImportGraph>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::GenerateGraph>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::ExportGraph>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::PageRankOptions>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::BfsOptions>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::SsspOptions>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::ComponentsOptions>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::CommunitiesOptions>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::ClusteringOptions>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<inshore_graph::BetweennessOptions>(),
     Entry::of::<verbs::PutDataset>(),
     Entry::of::<verbs::GetDataset>(),
     Entry::of::<verbs::ListDatasets>(),

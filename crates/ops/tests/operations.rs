@@ -1,6 +1,6 @@
 //! Runs each operation at each target, on the same input. The answers are equal in the normal form that the
 //! operation declares, and an unsupported pair is refused by name.
-#![cfg(all(feature = "nodes", feature = "sql"))]
+#![cfg(all(feature = "graph", feature = "nodes", feature = "sql"))]
 
 use std::{
     collections::BTreeSet,
@@ -9,11 +9,13 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use inshore_kernel::Next;
 use inshore_kernels::{Candidate, Found, Matching, Profiles, SearchSummary, Wanted, decompress, text_source};
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
 use inshore_ops::{
-    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, StoreUse, Target, named, queries,
+    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Rows, StoreUse, Target, named, queries,
     spreading::{cuts, record_lines, separator},
     verbs::{Matches, Text},
     works_here,
@@ -151,6 +153,55 @@ fn all_rows() -> Vec<Row> {
             "txt",
         ),
         row(
+            json!({ "operation": "node traverse", "version": 1, "inputs": ["@pages.bin"], "starts": [3, 70],
+                    "steps": 500, "page_bytes": 20, "at": 8 }),
+            None,
+        ),
+        row(
+            json!({ "operation": "node traverse", "version": 1, "inputs": ["@pages.bin"], "steps": 50,
+                    "page_bytes": 20, "at": 8, "by": "client", "keep_bytes": 65536 }),
+            None,
+        ),
+        row(
+            json!({ "operation": "graph import", "version": 1, "inputs": ["@edges.txt"], "name": "imported",
+                    "options": { "undirected": true, "weighted": true } }),
+            None,
+        ),
+        row(
+            json!({ "operation": "graph generate", "version": 1, "name": "kron", "reverse": true,
+                    "kronecker": { "scale": 8, "edge_factor": 4, "seed": 3 } }),
+            None,
+        ),
+        row(json!({ "operation": "graph export", "version": 1, "inputs": ["@links"] }), "csv"),
+        row(
+            json!({ "operation": "graph pagerank", "version": 1, "inputs": ["@links"], "iterations": 20,
+                    "resume": 30.0 }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "graph pagerank", "version": 1, "inputs": ["@links"],
+                    "vertex_tolerance": 1e-3, "damping": 0.5 }),
+            "csv",
+        ),
+        row(json!({ "operation": "graph bfs", "version": 1, "inputs": ["@links"], "source": 5 }), "csv"),
+        row(json!({ "operation": "graph sssp", "version": 1, "inputs": ["@links"], "source": 5 }), "csv"),
+        row(
+            json!({ "operation": "graph components", "version": 1, "inputs": ["@links"],
+                    "tuning": { "regime": "semi_external" } }),
+            "csv",
+        ),
+        row(
+            json!({ "operation": "graph communities", "version": 1, "inputs": ["@links"], "iterations": 5,
+                    "tuning": { "strategy": "merge" } }),
+            "csv",
+        ),
+        row(json!({ "operation": "graph clustering", "version": 1, "inputs": ["@links"] }), "csv"),
+        row(
+            json!({ "operation": "graph betweenness", "version": 1, "inputs": ["@links"], "sources": 4,
+                    "seed": 7 }),
+            "csv",
+        ),
+        row(
             json!({ "operation": "store put", "version": 1, "inputs": ["@lines.txt"], "name": "copied" }),
             None,
         ),
@@ -212,8 +263,13 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
         ["der Hund läuft über die Straße und bellt\n", "the dog runs across the street and barks\n"]
             [(mixed(row) % 2) as usize]
     };
+    let page = |row: u64| [&[b'-'; 8][..], &(mixed(row) % 8000).to_le_bytes(), &[b'+'; 4]].concat();
+    let edge = |row: u64| format!("{} {} {}.5\n", mixed(row) % 300, mixed(row * 7) % 300, row % 4);
+    let edges: String = (0..2000).map(edge).collect();
     vec![
         ("lines.txt", lines.into_bytes()),
+        ("pages.bin", (0..8000).flat_map(page).collect()),
+        ("edges.txt", ("5 6 1.5\n".to_string() + &edges).into_bytes()),
         ("records.bin", (0..8000).flat_map(record).collect()),
         ("sales.csv", ("shop,item,price,discount,weight\n".to_string() + &sales).into_bytes()),
         ("genome.fa", genome.into_bytes()),
@@ -245,6 +301,9 @@ impl Setup {
         let setup = Setup { _serving: serving, folder, store, nodes: OnNodes { nodes, options } };
         files().iter().for_each(|(name, bytes)| setup.put(name, bytes));
         setup.train();
+        let edges = json!({ "operation": "graph import", "inputs": [setup.path("edges.txt")], "name": "links",
+                            "options": { "weighted": true } });
+        setup.run_one(Place::Local, edges, None);
         setup
     }
 
@@ -309,11 +368,13 @@ impl Setup {
     /// from the local store, so that the names equal those on nodes.
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
         let by_name = ["checksum", "language identify", "search", "store get"];
-        let by_name = by_name.iter().any(|name| row.request["operation"] == *name);
+        let operation = row.request["operation"].as_str().unwrap();
+        let has_graph = operation.starts_with("graph ") && operation != "graph import";
+        let by_name = has_graph || by_name.contains(&operation);
         let prefix = match place {
             Place::Local if !by_name => format!("{}/", self.folder.path().display()),
             // The input is a local file, also with nodes as the target.
-            Place::Nodes if row.request["operation"] == "store put" => {
+            Place::Nodes if operation == "store put" => {
                 format!("{}/", self.folder.path().display())
             }
             _ => "store:".to_string(),
@@ -463,7 +524,8 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
             // What nodes did stands beside the answer.
             let mut answer = answer;
             let fields = answer.as_object_mut().unwrap();
-            ["nodes", "missing", "here", "bytes_moved"].iter().for_each(|field| _ = fields.remove(*field));
+            let beside = ["nodes", "missing", "here", "bytes_moved", "seconds"];
+            beside.iter().for_each(|field| _ = fields.remove(*field));
             Normal::Answer(answer)
         }
         NormalForm::Common => Normal::Common(common(answer)),
@@ -510,7 +572,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
         let entry = named(&row.request).unwrap();
         seen.insert(entry.name);
         let expected = (!BY_THE_COMMAND.contains(&entry.name)).then(|| {
-            let (written, answer) = setup.run(entry, &row, Place::Local);
+            let (written, answer) = setup.run(entry, &row, entry.places[0]);
             normal(entry.form, written, answer)
         });
         for place in Place::ALL {
@@ -538,7 +600,60 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     }
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
-    assert_eq!(refused, BTreeSet::from([("node run", Place::Local.to_string())]));
+    let on_nodes = ["node run", "node traverse"].map(|name| (name, Place::Local.to_string()));
+    let graphs = all.iter().filter(|name| name.starts_with("graph "));
+    let graphs = graphs.map(|name| (*name, Place::Nodes.to_string()));
+    assert_eq!(refused, graphs.chain(on_nodes).collect());
+}
+
+/// Counts rows.
+#[derive(Default)]
+struct Counted {
+    rows: usize,
+    ended: bool,
+}
+
+impl Rows for Counted {
+    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> inshore_ops::Result<()> {
+        assert!(job.job().is_some() && schema.field(0).name() == "vertex");
+        Ok(())
+    }
+
+    fn batch(&mut self, batch: RecordBatch) -> inshore_ops::Result<()> {
+        self.rows += batch.num_rows();
+        Ok(())
+    }
+
+    fn end(&mut self) -> inshore_ops::Result<()> {
+        self.ended = true;
+        Ok(())
+    }
+}
+
+#[test]
+fn an_algorithm_gives_its_rows_to_a_file_and_to_a_receiver_from_the_graph_that_is_open() {
+    let setup = Setup::new();
+    let graph = inshore_graph::Graph::open(&setup.store, "links").unwrap();
+    setup.run_one(Place::Local, json!({ "operation": "store rm", "inputs": ["links"] }), None);
+    let run = |output: Option<&str>, rows: Option<&mut Counted>, graph: Option<&inshore_graph::Graph>| {
+        let mut request = json!({ "operation": "graph components", "version": 1, "inputs": ["store:links"] });
+        if let Some(output) = output {
+            request["output"] = json!(setup.path(output));
+        }
+        let job = Execution::Stored(setup.job());
+        let rows = rows.map(|rows| rows as &mut dyn Rows);
+        let beside = Beside { rows, graph, ..Beside::default() };
+        named(&request).unwrap().run(&request, &Target::Local, &job, beside)
+    };
+    let mut counted = Counted::default();
+    let answer = run(Some("parts.csv"), Some(&mut counted), Some(&graph)).unwrap();
+    let lines = fs::read_to_string(setup.path("parts.csv")).unwrap().lines().count();
+    assert_eq!((counted.rows as u64, counted.ended, lines), (graph.vertices(), true, counted.rows + 1));
+    assert_eq!(answer["components"], run(None, None, Some(&graph)).unwrap()["components"]);
+    let error = run(None, None, None).unwrap_err();
+    assert!(matches!(error, Error::Graph(_)) && error.to_string().contains("links"), "{error}");
+    let error = run(Some("parts.xlsx"), None, Some(&graph)).unwrap_err();
+    assert!(matches!(error, Error::Table(_)), "{error}");
 }
 
 #[test]

@@ -209,7 +209,8 @@ impl Both {
                     "{way}: {found:?}, not {expected}"
                 );
             }
-            let options = PageRankOptions { iterations: ITERATIONS, tuning, ..PageRankOptions::default() };
+            let options =
+                PageRankOptions { iterations: Some(ITERATIONS), tuning, ..PageRankOptions::default() };
             let built_in = rows(pagerank(&self.graph, &job(), &options).unwrap());
             for ((_, found), (_, expected)) in ranked.iter().zip(&built_in) {
                 let (found, expected) = (found[0].unwrap(), expected[0].unwrap());

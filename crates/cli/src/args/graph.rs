@@ -1,10 +1,10 @@
 //! `inshore graph`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
 use inshore::{
-    graph::{self, BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions},
+    graph::{self, BetweennessOptions, CommunitiesOptions, EdgeFormat, PageRankOptions, Tuning},
     sortreduce,
 };
 
@@ -185,6 +185,14 @@ pub struct AlgorithmArgs {
     pub regime: Option<Regime>,
 }
 
+impl AlgorithmArgs {
+    /// Returns the forced choices.
+    pub fn tuning(&self) -> Tuning {
+        let (strategy, regime) = (self.strategy.map(Into::into), self.regime.map(Into::into));
+        Tuning { strategy, regime, ..Tuning::default() }
+    }
+}
+
 /// Arguments of algorithms that can resume.
 #[derive(Args)]
 pub struct ResumeArgs {
@@ -194,6 +202,13 @@ pub struct ResumeArgs {
     /// With --resume: seconds between two checkpoints, approximately
     #[arg(long, value_name = "SECONDS", default_value_t = 30.0, requires = "resume", value_parser = seconds)]
     pub checkpoint_every: f64,
+}
+
+impl ResumeArgs {
+    /// Returns the interval between checkpoints.
+    pub fn interval(&self) -> Option<Duration> {
+        self.resume.then(|| Duration::from_secs_f64(self.checkpoint_every))
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -245,9 +260,8 @@ pub struct PagerankArgs {
 impl PagerankArgs {
     /// Returns the options, with defaults for the rest.
     pub fn options(&self) -> PageRankOptions {
-        let usual = self.vertex_tolerance.map_or_else(PageRankOptions::default, PageRankOptions::converging);
-        let iterations = self.iterations.unwrap_or(usual.iterations);
-        PageRankOptions { iterations, damping: self.damping, ..usual }
+        let PagerankArgs { iterations, vertex_tolerance, damping } = *self;
+        PageRankOptions { iterations, vertex_tolerance, damping, ..PageRankOptions::default() }
     }
 }
 

@@ -115,6 +115,8 @@ pub fn run_on<O: Operation>(
         failed: Some(&failed),
         rows: beside.rows.map(|rows| rows as &mut dyn Rows),
         bytes: beside.bytes.map(|bytes| bytes as &mut (dyn Write + Send)),
+        #[cfg(feature = "graph")]
+        graph: beside.graph,
         #[cfg(feature = "text")]
         matches: beside.matches.map(|matches| matches as &mut dyn Matches),
     };
@@ -211,6 +213,9 @@ pub fn advised(error: Error) -> anyhow::Error {
 
 fn in_options(error: &Error) -> Option<String> {
     Some(match error {
+        Error::Unsupported { place: Place::Local, .. } => {
+            "no nodes are named: --node HOST,HOST:PORT,...".to_string()
+        }
         Error::UnsupportedOption { option, place, why, .. } => {
             let option = match *option {
                 "remove" => "rm",

@@ -102,21 +102,14 @@ impl Session {
         Ok(self.store()?.job(budget(&self.options), self.cancel.clone())?)
     }
 
-    /// Starts a job that reads files: a missing store is not created for files that cannot be read.
-    #[cfg(feature = "graph")]
-    pub fn start_on<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<Run> {
-        self.check_inputs(inputs)?;
-        self.start()
-    }
-
-    /// Starts an operation that reads files.
+    /// Starts an operation that reads files: a missing store is not created for files that cannot be read.
     pub fn start_operation(&self, inputs: &[PathBuf]) -> Result<Run<Execution>> {
         self.check_inputs(inputs)?;
         Ok(run(Execution::Stored(self.job()?), &self.options))
     }
 
     /// Fails if there is no store yet and a file cannot be read.
-    fn check_inputs<'a>(&self, inputs: impl IntoIterator<Item = &'a PathBuf>) -> Result<()> {
+    fn check_inputs(&self, inputs: &[PathBuf]) -> Result<()> {
         if self.store.get().is_none() {
             for path in inputs {
                 if path.to_str().is_some_and(|path| path.starts_with("store:")) && !path.exists() {
@@ -162,14 +155,7 @@ pub fn budget(options: &Everywhere) -> Budget {
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
 }
 
-/// Starts a job that needs no store, begins to listen for signals, and draws its progress on a terminal.
-#[cfg(feature = "nodes")]
-pub fn plain_run(options: &Everywhere) -> Result<Run<store::Context>> {
-    let context = plain_context(options)?;
-    Ok(run(context, options))
-}
-
-/// Starts an operation that needs no store.
+/// Starts an operation that needs no store, begins to listen for signals, and draws its progress on a terminal.
 pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
     let context = plain_context(options)?;
     Ok(run(Execution::Plain(context), options))
@@ -224,13 +210,6 @@ pub trait Reports: AsRef<store::Context> {
 }
 
 impl Reports for Job {
-    fn report(&self) -> Report {
-        self.report()
-    }
-}
-
-#[cfg(feature = "nodes")]
-impl Reports for store::Context {
     fn report(&self) -> Report {
         self.report()
     }

@@ -14,7 +14,7 @@ use inshore::{
         self, Beside, Request, Rows,
         verbs::{self, NamedTable},
     },
-    store::Context,
+    store::Execution,
     tables::TableWriter,
 };
 use serde_json::json;
@@ -87,7 +87,7 @@ enum Shown {
 }
 
 impl Rows for Shown {
-    fn begin(&mut self, schema: &SchemaRef, job: &Context) -> ops::Result<()> {
+    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         if schema.fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"]) {
             *self = Shown::Plans(String::new());
         }

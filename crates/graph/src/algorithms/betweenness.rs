@@ -24,13 +24,14 @@ use std::{
 use arrow_array::Float64Array;
 use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NONE;
 use crate::{
     Answer, Error, Graph, Regime, Result, Tuning,
     answer::VertexRows,
-    checkpoint::Checkpoints,
+    checkpoint::{Checkpoints, seconds},
     engine::{
         Backwards, Collect, Engine, Frontier, KeyLog, Pull, Setup, StateStream, StepProgram, Superstep,
         VertexArray, memory_bytes,
@@ -41,7 +42,8 @@ use crate::{
 };
 
 /// Sets the options of betweenness centrality.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct BetweennessOptions {
     /// Number of vertices to search from, drawn without repetition; all vertices if the graph has no more. 16 by default.
     pub sources: u64,
@@ -50,6 +52,7 @@ pub struct BetweennessOptions {
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,

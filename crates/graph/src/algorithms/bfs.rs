@@ -9,13 +9,14 @@ use arrow_array::{UInt32Array, UInt64Array};
 use arrow_buffer::{BooleanBuffer, NullBuffer};
 use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::NONE;
 use crate::{
     Answer, Graph, Result, Tuning,
     answer::VertexRows,
-    checkpoint::Checkpoints,
+    checkpoint::{Checkpoints, seconds},
     csr::Csr,
     engine::{Collect, Engine, Frontier, Pull, Setup, StepProgram, Superstep},
     graph::check_budget,
@@ -24,15 +25,18 @@ use crate::{
 };
 
 /// Sets the options of a breadth-first search.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct BfsOptions {
     /// Id (the user's) of the vertex to start from.
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
+    #[serde(default)]
     pub tuning: Tuning,
 }
 

@@ -23,11 +23,12 @@ use arrow_array::builder::UInt64Builder;
 use arrow_schema::{DataType, Field, Schema};
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Answer, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    checkpoint::{CheckpointPosition, Checkpoints},
+    checkpoint::{CheckpointPosition, Checkpoints, seconds},
     csr::{self, Csr, RowReader, edge_key, parallel_parts},
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
@@ -36,13 +37,15 @@ use crate::{
 };
 
 /// Sets the options of the communities job.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct CommunitiesOptions {
     /// Iterations at most; 10 by default. The job ends earlier if no label changes.
     pub iterations: u32,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
     /// [`RowReader::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` makes edges carry labels.
     pub tuning: Tuning,

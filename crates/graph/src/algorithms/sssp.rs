@@ -20,26 +20,30 @@ use std::{
 use arrow_array::Float64Array;
 use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
-    checkpoint::Checkpoints,
+    checkpoint::{Checkpoints, seconds},
     engine::{Collect, Engine, Frontier, Setup, StepProgram, Superstep},
     graph::check_budget,
     plain::Plain,
 };
 
 /// Sets the options of the search for shortest paths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SsspOptions {
     /// Id (the user's) of the vertex to start from.
     pub source: u64,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    #[serde(default, with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
+    #[serde(default)]
     pub tuning: Tuning,
 }
 

@@ -32,6 +32,7 @@ use std::str::FromStr;
 use inshore_sortreduce::{Config, SortReduce, Sorted};
 use inshore_store::{DatasetBuilder, Job, Store};
 use inshore_tables::Input;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use self::{
     idset::{IdNumbers, IdSet},
@@ -110,8 +111,22 @@ impl EdgeFormat {
     }
 }
 
+/// Reads and writes the format by its name.
+impl Serialize for EdgeFormat {
+    fn serialize<S: Serializer>(&self, out: S) -> std::result::Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for EdgeFormat {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// Sets the options of an import.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ImportOptions {
     /// Adds every edge in both directions.
     pub undirected: bool,
@@ -128,11 +143,16 @@ pub struct ImportOptions {
     pub source_column: Option<String>,
     /// The column of destinations; by default `target`, `dst`, `destination` or `to`, else the second.
     pub target_column: Option<String>,
-    /// The column of weights; by default `weight`, if there is one.
+    /// The column of weights, which implies `weighted`; by default `weight`, if there is one.
     pub weight_column: Option<String>,
 }
 
 impl ImportOptions {
+    /// Returns true if every format keeps weights.
+    fn is_weighted(&self) -> bool {
+        self.weighted || self.weight_column.is_some()
+    }
+
     /// Refuses names of columns for an input whose columns have no names.
     fn refuse_columns(&self, input: &Input) -> Result<()> {
         match [&self.source_column, &self.target_column, &self.weight_column].into_iter().flatten().next() {
@@ -249,10 +269,10 @@ impl InputTraits {
                 options.refuse_columns(input)?;
             }
             let has = match format {
-                EdgeFormat::Text => options.weighted,
+                EdgeFormat::Text => options.is_weighted(),
                 EdgeFormat::Binary => false,
                 EdgeFormat::Ldbc if input.extension() == "v" => continue,
-                EdgeFormat::Ldbc => options.weighted || parse::has_third_column(job, input)?,
+                EdgeFormat::Ldbc => options.is_weighted() || parse::has_third_column(job, input)?,
                 EdgeFormat::MatrixMarket => {
                     let header = parse::matrix_header(job, input)?;
                     is_symmetric = header.symmetric;

@@ -66,7 +66,7 @@ impl EdgeColumns {
             None => Ok(names.iter().find(|name| usual.contains(&name.to_ascii_lowercase().as_str()))),
         };
         let weight = pick(&options.weight_column, &WEIGHT_NAMES)?;
-        if options.weighted && weight.is_none() {
+        if options.is_weighted() && weight.is_none() {
             return Err(missing("of weights, called weight or named"));
         }
         let known =

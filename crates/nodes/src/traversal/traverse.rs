@@ -29,7 +29,7 @@ use arrow_array::RecordBatch;
 use bytes::Bytes;
 use futures::FutureExt;
 use inshore_store::{Context, Reservation};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::hop::{
@@ -43,7 +43,7 @@ use crate::{
 };
 
 /// The side that follows the pointers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum By {
     /// The nodes: each node follows a chain through its own pages and hands the chain to the node with the next

@@ -1,11 +1,15 @@
 //! The operations, one file for each verb or for several verbs with common work.
 
+#[cfg(feature = "graph")]
+mod algorithms;
 #[cfg(any(feature = "nodes", feature = "wasm"))]
 mod bytes;
 #[cfg(feature = "text")]
 mod checksum;
 #[cfg(feature = "nodes")]
 mod command;
+#[cfg(feature = "graph")]
+mod graphs;
 #[cfg(feature = "wasm")]
 mod kernel;
 #[cfg(feature = "records")]
@@ -24,12 +28,12 @@ mod sort;
 mod sql;
 mod stores;
 #[cfg(feature = "nodes")]
+mod traverse;
+#[cfg(feature = "nodes")]
 mod whole;
 #[cfg(feature = "text")]
 mod words;
 
-#[cfg(feature = "nodes")]
-pub use self::command::{CommandAnswer, NodeResponse, RunCommand};
 #[cfg(feature = "wasm")]
 pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
 #[cfg(feature = "sql")]
@@ -38,6 +42,11 @@ pub use self::stores::{
     GetAnswer, GetDataset, GetPlan, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
     PutDataset, RemoveAnswer, RemoveDatasets, check_is_outside, dataset_file, dataset_range,
 };
+#[cfg(feature = "graph")]
+pub use self::{
+    algorithms::{Algorithm, AlgorithmAnswer, Run},
+    graphs::{ExportAnswer, ExportGraph, GenerateGraph, ImportGraph},
+};
 #[cfg(feature = "text")]
 pub use self::{
     checksum::{Checksum, ChecksumAnswer, ChecksumFiles, FileChecksum},
@@ -45,6 +54,11 @@ pub use self::{
     packing::{Compress, Decompress, PackAnswer},
     search::Search,
     words::CountWords,
+};
+#[cfg(feature = "nodes")]
+pub use self::{
+    command::{CommandAnswer, NodeResponse, RunCommand},
+    traverse::{Traverse, TraverseAnswer},
 };
 #[cfg(feature = "records")]
 pub use self::{

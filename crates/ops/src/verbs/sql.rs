@@ -107,7 +107,7 @@ pub(crate) fn run(
         (None, Some(rows)) => {
             let can_begin_anew = rows.can_begin_anew();
             exactly(&mut query, can_begin_anew, |query| {
-                rows.begin(query.schema(), job)?;
+                rows.begin(query.schema(), &Execution::Stored(job.clone()))?;
                 while let Some(batch) = query.next_batch()? {
                     rows.batch(batch)?;
                 }

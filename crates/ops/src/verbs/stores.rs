@@ -368,9 +368,25 @@ pub enum GetPlan {
 }
 
 /// Returns the name of a dataset or its file, `NAME` or `NAME/FILE`, without the prefix `store:`.
-fn dataset_of(path: &Path) -> Result<&str> {
+pub(super) fn dataset_of(path: &Path) -> Result<&str> {
     let named = path.to_str().ok_or_else(|| Error::BadName { path: path.to_path_buf() })?;
     Ok(named.strip_prefix("store:").unwrap_or(named))
+}
+
+/// Returns the only file of a dataset on nodes, or the named file.
+///
+/// # Errors
+/// [`Error::SeveralFiles`]; the errors of [`wholes`].
+#[cfg(feature = "nodes")]
+pub(super) fn only_whole(on: &OnNodes, path: &PathBuf) -> Result<Whole> {
+    let mut found = wholes(&on.nodes, std::slice::from_ref(path))?;
+    match (found.pop(), &found[..]) {
+        (Some(whole), []) => Ok(whole),
+        (last, _) => {
+            let files = found.into_iter().chain(last).map(|whole| whole.title).collect();
+            Err(Error::SeveralFiles { name: dataset_of(path)?.to_string(), files })
+        }
+    }
 }
 
 impl Operation for GetDataset {
@@ -396,16 +412,7 @@ impl Operation for GetDataset {
                 Ok(GetPlan::Here(name.to_string(), file.map(str::to_string)))
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => {
-                let mut found = wholes(&on.nodes, std::slice::from_ref(path))?;
-                match (found.pop(), &found[..]) {
-                    (Some(whole), []) => Ok(GetPlan::Nodes(on.clone(), Box::new(whole))),
-                    (last, _) => {
-                        let files = found.into_iter().chain(last).map(|whole| whole.title).collect();
-                        Err(Error::SeveralFiles { name: dataset_of(path)?.to_string(), files })
-                    }
-                }
-            }
+            Target::Nodes(on) => Ok(GetPlan::Nodes(on.clone(), Box::new(only_whole(on, path)?))),
         }
     }
 
@@ -680,9 +687,9 @@ pub struct RemoveDatasets {}
 pub struct RemoveAnswer {
     /// The names of the datasets.
     pub removed: Vec<String>,
-    /// The number of nodes from which each dataset was removed.
-    #[serde(skip)]
-    pub nodes: Vec<usize>,
+    /// The number of nodes from which each dataset was removed; empty for the local store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<usize>,
 }
 
 impl Operation for RemoveDatasets {
@@ -708,14 +715,14 @@ impl Operation for RemoveDatasets {
         for path in asked.inputs {
             let name = dataset_of(path)?;
             let removed = match asked.target {
-                Target::Local => asked.stored(job)?.store().remove(name).map(|()| 0).map_err(Error::from),
+                Target::Local => asked.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
                 #[cfg(feature = "nodes")]
-                Target::Nodes(on) => on.nodes.remove(name).map_err(Error::from),
+                Target::Nodes(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
             };
             match removed {
-                Ok(nodes) => {
+                Ok(holders) => {
                     answer.removed.push(name.to_string());
-                    answer.nodes.push(nodes);
+                    answer.holders.extend(holders);
                 }
                 Err(error) => beside.fail(&error),
             }

@@ -8,10 +8,10 @@ pub(crate) mod partition;
 pub(crate) mod partplan;
 pub(crate) mod table;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Selects how equal keys are brought together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
     /// An array with a place for every possible key, in memory.

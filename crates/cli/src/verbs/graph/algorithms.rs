@@ -1,23 +1,28 @@
-//! Runs the algorithms. Each has its options and its summary sentence; running, streaming the rows and reporting are shared.
+//! The algorithms: the request of each, its summary sentence, and the rows of `--top`.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::Path;
 
 use anyhow::{Result, bail};
+use arrow_array::RecordBatch;
+use arrow_schema::SchemaRef;
 use inshore::{
     graph::{
-        self, Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions,
-        ComponentsOptions, Graph, PageRankOptions, Rows, SsspOptions, Summary, Tuning,
+        BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions,
+        PageRankOptions, SsspOptions, Summary,
     },
-    store::Job,
-    tables::TableWriter,
+    store::Execution,
+};
+use inshore_ops::{
+    self as ops, Beside, Request, Rows,
+    verbs::{Algorithm, AlgorithmAnswer},
 };
 
 use crate::{
-    args::{self, AlgorithmArgs, ResumeArgs},
-    job::session::Session,
+    args::{self, AlgorithmArgs, Everywhere},
+    job::{
+        operations::{self, Opens},
+        session::check_stdout_is_free,
+    },
     report::{
         outcome::Outcome,
         top::{Best, Order, Top},
@@ -25,14 +30,13 @@ use crate::{
     verbs::graph::sizes::Sizes,
 };
 
-pub fn pagerank(session: &Session, arguments: &args::Pagerank) -> Result<()> {
-    let options = PageRankOptions {
+pub fn pagerank(options: Everywhere, arguments: &args::Pagerank) -> Result<()> {
+    let algorithm = PageRankOptions {
         tolerance: arguments.tolerance,
-        resume: resume(&arguments.resumed),
-        tuning: tuning(&arguments.asked),
+        resume: arguments.resumed.interval(),
+        tuning: arguments.asked.tuning(),
         ..arguments.how.options()
     };
-    let run = |graph: &Graph, job: &Job| graph::pagerank(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         let supersteps = summary.supersteps;
         if let Some(error) = summary.error_max {
@@ -44,97 +48,75 @@ pub fn pagerank(session: &Session, arguments: &args::Pagerank) -> Result<()> {
             summary.last_change.map(|change| format!(", the last of which changed them by {change:.1e}"));
         format!("ranks of {vertices} vertices after {supersteps} iterations{}", change.unwrap_or_default())
     };
-    let shown = TopContents::Rows(Order::Descending(1));
-    answer(session, "graph pagerank", &arguments.asked, shown, run, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
 }
 
-pub fn bfs(session: &Session, arguments: &args::Bfs) -> Result<()> {
-    let options = BfsOptions {
-        resume: resume(&arguments.resumed),
-        tuning: tuning(&arguments.asked),
-        ..BfsOptions::new(arguments.source)
+pub fn bfs(options: Everywhere, arguments: &args::Bfs) -> Result<()> {
+    let algorithm = BfsOptions {
+        source: arguments.source,
+        resume: arguments.resumed.interval(),
+        tuning: arguments.asked.tuning(),
     };
-    let run = |graph: &Graph, job: &Job| graph::bfs(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         let (reached, levels) = (summary.reached.unwrap_or(0), summary.levels.unwrap_or(0));
         format!("reached {reached} of {vertices} vertices in {levels} levels")
     };
-    answer(session, "graph bfs", &arguments.asked, TopContents::Rows(Order::Ascending(2)), run, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(2)), sentence)
 }
 
-pub fn sssp(session: &Session, arguments: &args::Sssp) -> Result<()> {
-    let options = SsspOptions {
-        resume: resume(&arguments.resumed),
-        tuning: tuning(&arguments.asked),
-        ..SsspOptions::new(arguments.source)
+pub fn sssp(options: Everywhere, arguments: &args::Sssp) -> Result<()> {
+    let algorithm = SsspOptions {
+        source: arguments.source,
+        resume: arguments.resumed.interval(),
+        tuning: arguments.asked.tuning(),
     };
-    let run = |graph: &Graph, job: &Job| graph::sssp(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("distances to {} of {vertices} vertices", summary.reached.unwrap_or(0))
     };
-    answer(session, "graph sssp", &arguments.asked, TopContents::Rows(Order::Ascending(1)), run, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(1)), sentence)
 }
 
-pub fn communities(session: &Session, arguments: &args::Communities) -> Result<()> {
-    let options = CommunitiesOptions {
+pub fn communities(options: Everywhere, arguments: &args::Communities) -> Result<()> {
+    let algorithm = CommunitiesOptions {
         iterations: arguments.iterations,
-        resume: resume(&arguments.resumed),
-        tuning: tuning(&arguments.asked),
+        resume: arguments.resumed.interval(),
+        tuning: arguments.asked.tuning(),
     };
-    let run = |graph: &Graph, job: &Job| graph::communities(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("communities of {vertices} vertices after {} iterations", summary.supersteps)
     };
-    answer(session, "graph communities", &arguments.asked, TopContents::Sizes, run, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Sizes, sentence)
 }
 
-pub fn clustering(session: &Session, arguments: &args::Clustering) -> Result<()> {
-    let options = ClusteringOptions { tuning: tuning(&arguments.asked) };
-    let run = |graph: &Graph, job: &Job| graph::clustering(graph, job, &options);
+pub fn clustering(options: Everywhere, arguments: &args::Clustering) -> Result<()> {
+    let algorithm = ClusteringOptions { tuning: arguments.asked.tuning() };
     let sentence = |vertices: u64, summary: &Summary| {
         let triangles = summary.triangles.unwrap_or(0);
         format!("clustering coefficients of {vertices} vertices, {triangles} triangles")
     };
-    let shown = TopContents::Rows(Order::Descending(1));
-    answer(session, "graph clustering", &arguments.asked, shown, run, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
 }
 
-pub fn components(session: &Session, arguments: &args::Components) -> Result<()> {
-    let options = ComponentsOptions { resume: resume(&arguments.resumed), tuning: tuning(&arguments.asked) };
-    let run = |graph: &Graph, job: &Job| graph::components(graph, job, &options);
+pub fn components(options: Everywhere, arguments: &args::Components) -> Result<()> {
+    let algorithm =
+        ComponentsOptions { resume: arguments.resumed.interval(), tuning: arguments.asked.tuning() };
     let sentence = |vertices: u64, summary: &Summary| {
         format!("{} components of {vertices} vertices", summary.components.unwrap_or(0))
     };
-    answer(session, "graph components", &arguments.asked, TopContents::Sizes, run, sentence)
+    answer(options, algorithm, &arguments.asked, TopContents::Sizes, sentence)
 }
 
-pub fn betweenness(session: &Session, arguments: &args::Betweenness) -> Result<()> {
-    let (sources, seed) = (arguments.sample.sources, arguments.sample.seed);
-    let options = BetweennessOptions {
-        sources,
-        seed,
-        resume: resume(&arguments.resumed),
-        tuning: tuning(&arguments.asked),
+pub fn betweenness(options: Everywhere, arguments: &args::Betweenness) -> Result<()> {
+    let algorithm = BetweennessOptions {
+        sources: arguments.sample.sources,
+        seed: arguments.sample.seed,
+        resume: arguments.resumed.interval(),
+        tuning: arguments.asked.tuning(),
     };
-    let run = |graph: &Graph, job: &Job| graph::betweenness(graph, job, &options);
     let sentence = |vertices: u64, summary: &Summary| {
         format!("centrality of {vertices} vertices from {} sources", summary.sources.len())
     };
-    let shown = TopContents::Rows(Order::Descending(1));
-    answer(session, "graph betweenness", &arguments.asked, shown, run, sentence)
-}
-
-/// Returns the interval between checkpoints.
-fn resume(resumed: &ResumeArgs) -> Option<Duration> {
-    resumed.resume.then(|| Duration::from_secs_f64(resumed.checkpoint_every))
-}
-
-fn tuning(asked: &AlgorithmArgs) -> Tuning {
-    Tuning {
-        strategy: asked.strategy.map(Into::into),
-        regime: asked.regime.map(Into::into),
-        ..Tuning::default()
-    }
+    answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
 }
 
 /// The contents of `--top`.
@@ -146,87 +128,86 @@ enum TopContents {
     Sizes,
 }
 
-fn answer(
-    session: &Session,
-    command: &'static str,
+fn answer<A: Algorithm>(
+    options: Everywhere,
+    algorithm: A,
     asked: &AlgorithmArgs,
     shown: TopContents,
-    run_algorithm: impl FnOnce(&Graph, &Job) -> graph::Result<Answer>,
     sentence: impl FnOnce(u64, &Summary) -> String,
 ) -> Result<()> {
-    check_output(session, asked)?;
-    let graph = Graph::open(session.store()?, &asked.graph)?;
-    let mut run = session.start()?;
-    let Answer { summary, rows } = run_algorithm(&graph, &run.job).inspect_err(|_| run.tell_kept(session))?;
-    let top = stream(rows, asked, shown).inspect_err(|_| run.tell_kept(session))?;
-
-    let mut sentence = sentence(graph.vertices(), &summary);
-    match &asked.output {
-        Some(output) if output != Path::new("-") => {
-            sentence.push_str(&format!("; all rows are in {}", output.display()));
+    if let Some(output) = &asked.output {
+        if output == Path::new("-") && asked.top.is_some() {
+            bail!("-o - and --top both use standard output: give one of them");
         }
-        None if asked.top.is_none() => sentence.push_str("; use -o FILE or --top N to see them"),
-        _ => {}
+        check_stdout_is_free(&options, output)?;
     }
-    let how = how(&summary);
-    let notice = summary.notice.clone();
-    let outcome = Outcome::new(command, run.finish(), summary, sentence);
-    let sentence_aside = asked.output.is_some();
-    Ok(Outcome { rows: top, sentence_aside, notice, how, ..outcome }.tell(&session.options)?)
+    let request = Request { output: asked.output.clone(), ..Request::new(algorithm, [&asked.graph]) };
+    let mut top = asked.top.map(|limit| TopRows::new(limit as usize, shown));
+    let beside = Beside { rows: top.as_mut().map(|top| top as &mut dyn Rows), ..Beside::default() };
+    let ran = operations::run_on(options, Opens::Existing, &request, beside)?;
+    ran.tell(|report, done| {
+        let AlgorithmAnswer { summary, vertices } = &done.answer;
+        let mut sentence = sentence(*vertices, summary);
+        match &asked.output {
+            Some(output) if output != Path::new("-") => {
+                sentence.push_str(&format!("; all rows are in {}", output.display()));
+            }
+            None if asked.top.is_none() => sentence.push_str("; use -o FILE or --top N to see them"),
+            _ => {}
+        }
+        let (how, notice) = (how(summary), summary.notice.clone());
+        let (rows, sentence_aside) = (top.and_then(|top| top.top), asked.output.is_some());
+        Outcome { rows, sentence_aside, notice, how, ..Outcome::new(A::VERB, report, done, sentence) }
+    })
 }
 
-/// The output is checked before the work, which may take hours.
-fn check_output(session: &Session, asked: &AlgorithmArgs) -> Result<()> {
-    let Some(path) = &asked.output else { return Ok(()) };
-    if path == Path::new("-") && asked.top.is_some() {
-        bail!("-o - and --top both use standard output: give one of them");
-    }
-    session.check_stdout_is_free(path)?;
-    Ok(TableWriter::check_path(path)?)
+/// The receiver of rows for `--top`.
+struct TopRows {
+    limit: usize,
+    shown: TopContents,
+    columns: Vec<String>,
+    counted: Option<Counted>,
+    /// The result, at the end of all rows.
+    top: Option<Top>,
 }
 
-/// Reads the rows once, into the file and into the result of `--top`. Reads no rows if neither was requested.
-fn stream(mut rows: Rows, asked: &AlgorithmArgs, shown: TopContents) -> Result<Option<Top>> {
-    if asked.output.is_none() && asked.top.is_none() {
-        rows.finish()?;
-        return Ok(None);
+/// The rows so far.
+enum Counted {
+    Best(Best),
+    Sizes(Sizes),
+}
+
+impl TopRows {
+    fn new(limit: usize, shown: TopContents) -> TopRows {
+        TopRows { limit, shown, columns: Vec::new(), counted: None, top: None }
     }
-    let job = rows.job().clone();
-    let columns: Vec<String> = rows.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let writer = |path: &PathBuf| TableWriter::create(path, rows.schema().clone(), job.budget());
-    let mut writer = asked.output.as_ref().map(writer).transpose()?;
-    let mut best = match (asked.top, shown) {
-        (Some(limit), TopContents::Rows(order)) => Some(Best::new(limit as usize, order)),
-        _ => None,
-    };
-    let mut sizes = match (asked.top, shown) {
-        (Some(_), TopContents::Sizes) => Some(Sizes::new(&job)?),
-        _ => None,
-    };
-    while let Some(batch) = rows.next_batch()? {
-        if let Some(writer) = &mut writer {
-            writer.write(&batch)?;
-        }
-        if let Some(best) = &mut best {
-            best.offer_batch(&batch);
-        }
-        if let Some(sizes) = &mut sizes {
-            sizes.count(&batch)?;
-        }
+}
+
+impl Rows for TopRows {
+    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
+        self.columns = schema.fields().iter().map(|field| field.name().clone()).collect();
+        self.counted = Some(match self.shown {
+            TopContents::Rows(order) => Counted::Best(Best::new(self.limit, order)),
+            TopContents::Sizes => Counted::Sizes(Sizes::new(job.job().expect("graphs are in a store"))?),
+        });
+        Ok(())
     }
-    if let Some(writer) = writer {
-        writer.finish()?;
-    }
-    let top = match (best, sizes) {
-        (Some(best), _) => Some(best.into_top(columns)),
-        (_, Some(sizes)) => {
-            let column = columns.into_iter().nth(1).expect("a vertex and what it is part of");
-            Some(sizes.largest(asked.top.unwrap_or(0) as usize, column)?)
+
+    fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
+        match self.counted.as_mut().expect("the rows have begun") {
+            Counted::Best(best) => best.offer_batch(&batch),
+            Counted::Sizes(sizes) => sizes.count(&batch)?,
         }
-        _ => None,
-    };
-    rows.finish()?;
-    Ok(top)
+        Ok(())
+    }
+
+    fn end(&mut self) -> ops::Result<()> {
+        self.top = Some(match self.counted.take().expect("the rows have begun") {
+            Counted::Best(best) => best.into_top(std::mem::take(&mut self.columns)),
+            Counted::Sizes(sizes) => sizes.largest(self.limit, self.columns.swap_remove(1))?,
+        });
+        Ok(())
+    }
 }
 
 /// Returns the facts of `--explain` about an algorithm, beside those of every job.

@@ -7,15 +7,22 @@ use std::{io::BufWriter, path::Path};
 
 use anyhow::{Result, bail};
 use inshore::{
-    graph::{self, Graph, GraphInfo, ImportOptions, check::CheckOptions},
+    graph::{self, Graph, GraphInfo, ImportOptions, Kronecker, check::CheckOptions},
     store::{Store, format_bytes},
     tables::Input,
+};
+use inshore_ops::{
+    Beside, Operation, Request,
+    verbs::{ExportGraph, GenerateGraph, ImportGraph},
 };
 use serde_json::json;
 
 use crate::{
-    args,
-    job::session::Session,
+    args::{self, Everywhere},
+    job::{
+        operations::{self, Opens},
+        session::{Session, check_stdout_is_free},
+    },
     report::{
         outcome::{Outcome, print_json, print_line, say},
         table::{self, Align},
@@ -23,33 +30,33 @@ use crate::{
     },
 };
 
-pub fn import(session: &Session, arguments: &args::Import) -> Result<()> {
-    let inputs: Vec<Input> = arguments.inputs.iter().map(Input::new).collect();
-    let options = ImportOptions {
+pub fn import(options: Everywhere, arguments: &args::Import) -> Result<()> {
+    let asked = ImportOptions {
         undirected: arguments.undirected,
         drop_loops: arguments.drop_loops,
-        weighted: arguments.weighted || arguments.weight_column.is_some(),
+        weighted: arguments.weighted,
         reverse: arguments.reverse,
         format: arguments.format,
         source_column: arguments.source_column.clone(),
         target_column: arguments.target_column.clone(),
         weight_column: arguments.weight_column.clone(),
     };
-    let mut run = session.start_on(&arguments.inputs)?;
-    let info = graph::import(session.store()?, &run.job, &arguments.name, &inputs, &options)?;
-    made(session, Outcome::new("graph import", run.finish(), &info, sentence(&info)))
+    let operation = ImportGraph { name: arguments.name.clone(), options: asked };
+    make(options, &Request::new(operation, &arguments.inputs))
 }
 
-pub fn generate_kronecker(session: &Session, arguments: &args::Kronecker) -> Result<()> {
-    let kronecker =
-        graph::Kronecker { scale: arguments.scale, edge_factor: arguments.edge_factor, seed: arguments.seed };
-    let mut run = session.start()?;
-    let info = graph::generate(session.store()?, &run.job, &arguments.name, &kronecker, arguments.reverse)?;
-    made(session, Outcome::new("graph generate", run.finish(), &info, sentence(&info)))
+pub fn generate_kronecker(options: Everywhere, arguments: &args::Kronecker) -> Result<()> {
+    let args::Kronecker { scale, edge_factor, seed, ref name, reverse } = *arguments;
+    let kronecker = Kronecker { scale, edge_factor, seed };
+    let operation = GenerateGraph { name: name.clone(), kronecker, reverse };
+    make(options, &Request::new(operation, [""; 0]))
 }
 
-fn made(session: &Session, outcome: Outcome<&GraphInfo>) -> Result<()> {
-    Ok(outcome.tell(&session.options)?)
+fn make<O: Operation<Answer = GraphInfo>>(options: Everywhere, request: &Request<O>) -> Result<()> {
+    operations::run(options, request)?.tell(|report, done| {
+        let sentence = sentence(&done.answer);
+        Outcome::new(O::NAME, report, done, sentence)
+    })
 }
 
 fn sentence(info: &GraphInfo) -> String {
@@ -132,15 +139,13 @@ fn remove(store: &Store, name: &str) -> Result<(), graph::Error> {
     }
 }
 
-pub fn export(session: &Session, name: &str, output: &Path) -> Result<()> {
-    session.check_stdout_is_free(output)?;
-    let graph = Graph::open(session.store()?, name)?;
-    let mut run = session.start()?;
-    let edges = graph::export(&graph, &run.job, output)?;
-    let sentence = format!("{edges} edges of {name} written to {}", output.display());
-    let summary = json!({ "edges": edges });
-    let outcome = Outcome::new("graph export", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, ..outcome }.tell(&session.options)?)
+pub fn export(options: Everywhere, name: &str, output: &Path) -> Result<()> {
+    check_stdout_is_free(&options, output)?;
+    let request = Request::new(ExportGraph {}, [name]).to(output);
+    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+        let sentence = format!("{} edges of {name} written to {}", done.answer.edges, output.display());
+        Outcome { sentence_aside: true, ..Outcome::new("graph export", report, done, sentence) }
+    })
 }
 
 /// Returns whether the answer is right.
@@ -148,7 +153,7 @@ pub fn check(session: &Session, arguments: &args::Check) -> Result<bool> {
     let graph = Graph::open(session.store()?, &arguments.graph)?;
     let ranks = arguments.how.options();
     let options = CheckOptions {
-        iterations: ranks.iterations,
+        iterations: ranks.iterations_max(),
         damping: ranks.damping,
         vertex_tolerance: ranks.vertex_tolerance,
         source: arguments.source,

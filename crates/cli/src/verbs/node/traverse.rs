@@ -1,24 +1,24 @@
 //! `inshore node traverse`: follows pointers through files on nodes.
 
-use std::path::PathBuf;
-
 use anyhow::{Result, bail};
 use inshore::{
-    nodes::{By, Chain, NodeVisits, Pointers, TraverseOptions, Traversed},
-    ops::wholes,
+    nodes::{By, Chain, NodeVisits, Traversed},
+    ops::{
+        Request,
+        verbs::{self, TraverseAnswer},
+    },
     store::format_bytes,
 };
 use serde_json::json;
 
 use crate::{
     args::{Everywhere, FollowedBy, Traverse},
-    job::session::plain_run,
+    job::operations,
     report::{
         outcome::{Outcome, say},
         table::{self, Align},
         terminal,
     },
-    verbs::node::connect,
 };
 
 impl From<FollowedBy> for By {
@@ -31,7 +31,7 @@ impl From<FollowedBy> for By {
     }
 }
 
-pub fn traverse(options: &Everywhere, arguments: &Traverse) -> Result<()> {
+pub fn traverse(options: Everywhere, arguments: &Traverse) -> Result<()> {
     let by = By::from(arguments.by);
     if arguments.keep.is_some() && by != By::Client {
         bail!("--keep needs --by client: otherwise no pages are sent here");
@@ -39,40 +39,31 @@ pub fn traverse(options: &Everywhere, arguments: &Traverse) -> Result<()> {
     if options.partial {
         bail!("--partial does not work with node traverse: a chain ends where a page is missing");
     }
-    let nodes = connect(options)?;
-    let mut run = plain_run(options)?;
-    let wholes = wholes(&nodes, &[PathBuf::from(&arguments.file)])?;
-    let [whole] = &wholes[..] else {
-        let titles: Vec<&str> = wholes.iter().map(|whole| whole.title.as_str()).collect();
-        bail!("{} has several files: {}; give store:NAME/FILE", arguments.file, titles.join(", "));
-    };
-    let asked = TraverseOptions {
-        pointers: Pointers { page_bytes: arguments.page, at: arguments.at },
+    let operation = verbs::Traverse {
+        starts: arguments.start.clone(),
         steps: arguments.steps,
+        page_bytes: arguments.page,
+        at: arguments.at,
         by,
         keep_bytes: arguments.keep.unwrap_or(0),
-        node_memory_bytes: options.node_memory,
     };
-    let done = nodes.traverse(&run.job, whole, &arguments.start, &asked)?;
-    let steps: u64 = done.chains.iter().map(|chain| chain.walked.steps).sum();
-    let rate = steps as f64 / done.seconds.max(1e-9);
-    let sentence = format!("{steps} steps in {:.2} s, {rate:.0} a second", done.seconds);
-    let mut summary = json!(done);
-    summary["name"] = json!(whole.title);
-    summary["by"] = json!(by);
-    summary["steps"] = json!(steps);
-    summary["bytes_moved"] = json!(nodes.bytes_in() + nodes.bytes_out());
-    let how = costs(&done);
-    for node in done.nodes.iter().filter(|_| !options.quiet) {
+    let ran = operations::run(options, &Request::new(operation, [&arguments.file]))?;
+    let TraverseAnswer { traversed, steps, .. } = &ran.done.answer;
+    let rate = *steps as f64 / traversed.seconds.max(1e-9);
+    let sentence = format!("{steps} steps in {:.2} s, {rate:.0} a second", traversed.seconds);
+    let how = costs(traversed);
+    for node in traversed.nodes.iter().filter(|_| !ran.options.quiet) {
         if let Some(why) = &node.lost {
             say(&format!("note: node {why}; copies on other nodes were read"));
         }
     }
-    if !options.json {
-        print(&done.chains)?;
+    if !ran.options.json {
+        print(&traversed.chains)?;
     }
-    let outcome = Outcome::new("node traverse", run.finish(), summary, sentence);
-    Ok(Outcome { sentence_aside: true, how, ..outcome }.tell(options)?)
+    ran.tell(|report, done| {
+        let outcome = Outcome::new("node traverse", report, json!(done), sentence);
+        Outcome { sentence_aside: true, how, ..outcome }
+    })
 }
 
 fn print(chains: &[Chain]) -> Result<()> {

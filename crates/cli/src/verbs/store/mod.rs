@@ -200,16 +200,16 @@ pub fn get(options: Everywhere, words: &Get) -> Result<()> {
 pub fn rm(command: &'static str, options: Everywhere, names: &[String]) -> Result<()> {
     let request = Request::new(RemoveDatasets {}, names);
     let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
-    let RemoveAnswer { removed, nodes } = &ran.done.answer;
+    let RemoveAnswer { removed, holders } = &ran.done.answer;
     if ran.options.json {
-        print_json(&json!({ "command": command, "summary": ran.done }))?;
+        print_json(&json!({ "command": command, "summary": { "removed": removed } }))?;
     } else if !ran.options.quiet {
         match operations::place(&ran.options) {
             Place::Local if ran.has_failed() && !removed.is_empty() => {
                 say(&format!("removed: {}", removed.join(", ")));
             }
             Place::Local => {}
-            Place::Nodes => removed.iter().zip(nodes).for_each(|(name, from)| {
+            Place::Nodes => removed.iter().zip(holders).for_each(|(name, from)| {
                 say(&format!("{name}: removed from {}", counted(*from as u64, "node")));
             }),
         }

@@ -19,6 +19,7 @@ use arrow_array::Float64Array;
 use arrow_schema::{DataType, Field, Schema};
 use inshore_sortreduce::{Config, Operation, SortReduce, Sorted};
 use inshore_store::{FileWriter, Job};
+use serde::{Deserialize, Serialize};
 
 use self::triangles::Triangles;
 use crate::{
@@ -32,7 +33,8 @@ use crate::{
 };
 
 /// Sets the options of the clustering job.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ClusteringOptions {
     /// Overrides the choices of the engine, for tests and comparisons; any strategy but `dense` keeps degrees on flash.
     pub tuning: Tuning,

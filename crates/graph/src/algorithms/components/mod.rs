@@ -21,19 +21,26 @@ use std::{sync::Arc, time::Duration};
 use arrow_array::builder::UInt64Builder;
 use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 
 use self::contract::contract;
 use crate::{
-    Answer, Graph, Result, Tuning, answer::VertexRows, checkpoint::Checkpoints, graph::check_budget,
-    ids::Translation, plain::Plain,
+    Answer, Graph, Result, Tuning,
+    answer::VertexRows,
+    checkpoint::{Checkpoints, seconds},
+    graph::check_budget,
+    ids::Translation,
+    plain::Plain,
 };
 
 /// Sets the options of the components job.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ComponentsOptions {
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,

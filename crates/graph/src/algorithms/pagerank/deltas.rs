@@ -141,7 +141,7 @@ pub(super) fn pagerank(
     options: &PageRankOptions,
     vertex_tolerance: f64,
 ) -> Result<Answer> {
-    let vertices = graph.vertices();
+    let (vertices, iterations) = (graph.vertices(), options.iterations_max());
     check_vertex_tolerance(vertex_tolerance, options.damping)?;
     if options.tolerance > 0.0 {
         let (found, expected) = (options.tolerance.to_string(), "0 with a vertex_tolerance".to_string());
@@ -149,11 +149,11 @@ pub(super) fn pagerank(
     }
     let damping = (options.damping * ONE as f64) as u64;
     let tolerance = (vertex_tolerance * ONE as f64) as u64;
-    let question = (options.iterations, options.damping, "vertex tolerance", vertex_tolerance);
+    let question = (iterations, options.damping, "vertex tolerance", vertex_tolerance);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph pagerank", question)?;
     let kept_bytes = checkpoints.bytes::<Rank>(vertices);
     let crowded = checkpoints.numbers::<Rank>(vertices)?;
-    let supersteps = crowded.map_or(options.iterations, |[to_come, _]| to_come as u32).min(CROWDED);
+    let supersteps = crowded.map_or(iterations, |[to_come, _]| to_come as u32).min(CROWDED);
     let dense = Some(Dense::new(job, vertices - graph.info().sinks, supersteps, true));
     let rows = vec![graph.out().unweighted()];
     let setup = Setup { tuning: &options.tuning, rows, has_in_edges: false, dense, kept_bytes };
@@ -161,11 +161,10 @@ pub(super) fn pagerank(
     let start = |_| Rank { rank: first, pending: first };
     let mut engine = Engine::new::<Deltas<true>>(job, setup, start)?;
     let begun = engine.resume_from(&checkpoints)?;
-    let (mut active, [mut to_come, spread]) =
-        begun.unwrap_or((Frontier::All, [options.iterations.into(), ONE]));
+    let (mut active, [mut to_come, spread]) = begun.unwrap_or((Frontier::All, [iterations.into(), ONE]));
     let mut all = Deltas::<true> { vertices, damping, tolerance, spread, each: 0 };
     let mut some = Deltas::<false> { vertices, damping, tolerance, spread: 0, each: 0 };
-    for superstep in engine.summary().supersteps + 1..=options.iterations {
+    for superstep in engine.summary().supersteps + 1..=iterations {
         if active.is_empty() || (active.is_all() && to_come == 0) {
             break;
         }
@@ -177,7 +176,7 @@ pub(super) fn pagerank(
         active = done.active;
         // Upper bound on the supersteps of all vertices.
         let is_crowded = active.is_all() && done.change > 0;
-        to_come = if is_crowded { (options.iterations - superstep).into() } else { 0 };
+        to_come = if is_crowded { (iterations - superstep).into() } else { 0 };
         engine.save(&mut checkpoints, &active, [to_come, all.spread])?;
     }
     let summary = engine.summary();

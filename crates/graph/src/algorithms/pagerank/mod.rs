@@ -16,34 +16,37 @@ use std::{sync::Arc, time::Duration};
 use arrow_array::Float64Array;
 use arrow_schema::{DataType, Field, Schema};
 use inshore_store::Job;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    checkpoint::Checkpoints,
+    checkpoint::{Checkpoints, seconds},
     engine::{Collect, Dense, Engine, Frontier, Setup, State, StateStream, StepProgram, Superstep},
     graph::check_budget,
     plain::Plain,
 };
 
 /// Sets the options of PageRank.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct PageRankOptions {
-    /// Iterations; 10 by default. With `vertex_tolerance` the largest number of iterations.
-    pub iterations: u32,
+    /// Iterations at most; `None`, the default: 10, or any number with `vertex_tolerance`.
+    pub iterations: Option<u32>,
     /// The share of rank that follows edges, 0 to 1; 0.85 by default.
     pub damping: f64,
     /// Stops early once the sum of all changes of ranks in an iteration is at most this value; 0 by default.
     pub tolerance: f64,
     /// Sends only changes, and only while the unsent change of a vertex is more than this share of its rank: more than 0, less
     /// than 1 - damping. Late supersteps then read few vertices and edges, and the job ends when no vertex sends (or after
-    /// `iterations`; see [`PageRankOptions::converging`]). The absolute differences of all ranks from converged ones then sum to
+    /// `iterations`). The absolute differences of all ranks from converged ones then sum to
     /// at most 2 damping `vertex_tolerance` / (1 - damping); [`Summary::error_max`] has the bound of this job. `None`, the
     /// default: all vertices send their whole rank in each iteration.
     pub vertex_tolerance: Option<f64>,
     /// Resumes an interrupted job with the same options on the same graph, and saves checkpoints at about this
     /// interval.
     /// [`Rows::finish`](crate::Rows::finish) removes the checkpoints. `None` does neither.
+    #[serde(with = "seconds")]
     pub resume: Option<Duration>,
     /// Overrides the choices of the engine, for tests and comparisons.
     pub tuning: Tuning,
@@ -52,7 +55,7 @@ pub struct PageRankOptions {
 impl Default for PageRankOptions {
     fn default() -> Self {
         PageRankOptions {
-            iterations: 10,
+            iterations: None,
             damping: 0.85,
             tolerance: 0.0,
             vertex_tolerance: None,
@@ -65,8 +68,13 @@ impl Default for PageRankOptions {
 impl PageRankOptions {
     /// Creates options that run until no unsent change exceeds this share of a rank, for any number of supersteps.
     pub fn converging(vertex_tolerance: f64) -> Self {
-        let vertex_tolerance = Some(vertex_tolerance);
-        PageRankOptions { iterations: u32::MAX, vertex_tolerance, ..PageRankOptions::default() }
+        PageRankOptions { vertex_tolerance: Some(vertex_tolerance), ..PageRankOptions::default() }
+    }
+
+    /// Returns the largest number of iterations.
+    pub fn iterations_max(&self) -> u32 {
+        let default = if self.vertex_tolerance.is_some() { u32::MAX } else { 10 };
+        self.iterations.unwrap_or(default)
     }
 }
 
@@ -139,18 +147,18 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
     if let Some(vertex_tolerance) = options.vertex_tolerance {
         return deltas::pagerank(graph, job, options, vertex_tolerance);
     }
-    let vertices = graph.vertices();
+    let (vertices, iterations) = (graph.vertices(), options.iterations_max());
     let damping = (options.damping * ONE as f64) as u64;
     let mut program = PageRank { vertices, damping, base: 0 };
     let start = |_| ONE / vertices;
-    let question = (options.iterations, options.damping, options.tolerance);
+    let question = (iterations, options.damping, options.tolerance);
     let mut checkpoints = Checkpoints::new(graph, job, options.resume, "graph pagerank", question)?;
     let kept_bytes = checkpoints.bytes::<u64>(vertices);
     let is_done = |change: f64| change <= options.tolerance;
     let supersteps = match checkpoints.numbers::<u64>(vertices)? {
         Some([_, change]) if is_done(f64::from_bits(change)) => 0,
-        Some([done, _]) => options.iterations.saturating_sub(done as u32),
-        None => options.iterations,
+        Some([done, _]) => iterations.saturating_sub(done as u32),
+        None => iterations,
     };
     let dense = Some(Dense::new(job, vertices - graph.info().sinks, supersteps, false));
     let rows = vec![graph.out().unweighted()];
@@ -160,7 +168,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         Some((_, numbers)) => (numbers[0] as u32, Some(f64::from_bits(numbers[1]))),
         None => (0, None),
     };
-    for iteration in done + 1..=options.iterations {
+    for iteration in done + 1..=iterations {
         if last_change.is_some_and(is_done) {
             break;
         }
@@ -233,7 +241,7 @@ pub fn verify(
 ) -> std::result::Result<String, String> {
     let damping = options.damping;
     let iterations = match options.vertex_tolerance {
-        None => options.iterations,
+        None => options.iterations_max(),
         // Each iteration multiplies the distance, which is 2 at first, by at most the damping.
         Some(_) => (1e-9f64.ln() / damping.ln()).ceil().max(1.0) as u32,
     };

@@ -1,0 +1,140 @@
+//! The algorithms on graphs: an operation for each, whose fields are the options of the algorithm.
+
+use std::path::{Path, PathBuf};
+
+use inshore_graph::{
+    self as graph, Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions,
+    ComponentsOptions, Graph, PageRankOptions, SsspOptions, Summary,
+};
+use inshore_store::{Execution, Job};
+use inshore_tables::TableWriter;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{graphs::open, stores::only};
+use crate::{
+    error::Result,
+    operation::{Asked, Beside, NormalForm, Operation, Rows, StoreUse},
+    place::Place,
+    target::Done,
+};
+
+/// An algorithm on a graph of the local store. The implementors are the options of the algorithms.
+///
+/// The rows go to the output and to the receiver of rows. Without both, no rows are computed.
+pub trait Algorithm: Serialize + DeserializeOwned {
+    /// The name of the operation.
+    const VERB: &'static str;
+    /// The algorithm.
+    const RUN: Run<Self>;
+}
+
+/// An algorithm: a function of a graph, a job, and options.
+pub type Run<Options> = fn(&Graph, &Job, &Options) -> graph::Result<Answer>;
+
+impl Algorithm for PageRankOptions {
+    const VERB: &'static str = "graph pagerank";
+    const RUN: Run<Self> = graph::pagerank;
+}
+
+impl Algorithm for BfsOptions {
+    const VERB: &'static str = "graph bfs";
+    const RUN: Run<Self> = graph::bfs;
+}
+
+impl Algorithm for SsspOptions {
+    const VERB: &'static str = "graph sssp";
+    const RUN: Run<Self> = graph::sssp;
+}
+
+impl Algorithm for ComponentsOptions {
+    const VERB: &'static str = "graph components";
+    const RUN: Run<Self> = graph::components;
+}
+
+impl Algorithm for CommunitiesOptions {
+    const VERB: &'static str = "graph communities";
+    const RUN: Run<Self> = graph::communities;
+}
+
+impl Algorithm for ClusteringOptions {
+    const VERB: &'static str = "graph clustering";
+    const RUN: Run<Self> = graph::clustering;
+}
+
+impl Algorithm for BetweennessOptions {
+    const VERB: &'static str = "graph betweenness";
+    const RUN: Run<Self> = graph::betweenness;
+}
+
+/// The summary of a run of an algorithm.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct AlgorithmAnswer {
+    /// The summary of the algorithm.
+    #[serde(flatten)]
+    pub summary: Summary,
+    /// The number of vertices, and of rows.
+    #[serde(skip)]
+    pub vertices: u64,
+}
+
+impl<A: Algorithm> Operation for A {
+    const NAME: &'static str = A::VERB;
+    const PLACES: &'static [Place] = &[Place::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Rows;
+    type Plan = ();
+    type Answer = AlgorithmAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        only(A::VERB, inputs).map(drop)
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<()> {
+        Ok(asked.output.map_or(Ok(()), TableWriter::check_path)?)
+    }
+
+    fn run(
+        &self,
+        (): (),
+        asked: &Asked<'_>,
+        job: &Execution,
+        mut beside: Beside<'_>,
+    ) -> Result<Done<AlgorithmAnswer>> {
+        let graph = open(asked, asked.stored(job)?, &beside)?;
+        let Answer { summary, rows } = A::RUN(&graph, asked.stored(job)?, self)?;
+        give(rows, asked.output, job, beside.rows.take())?;
+        Ok(Done::here(AlgorithmAnswer { summary, vertices: graph.vertices() }))
+    }
+}
+
+/// Passes the rows to the output and to the receiver, and then removes the checkpoints of the job.
+fn give(
+    mut rows: graph::Rows,
+    output: Option<&Path>,
+    job: &Execution,
+    mut receiver: Option<&mut dyn Rows>,
+) -> Result<()> {
+    if output.is_none() && receiver.is_none() {
+        return Ok(rows.finish()?);
+    }
+    let create = |path| TableWriter::create(path, rows.schema().clone(), job.budget());
+    let mut writer = output.map(create).transpose()?;
+    if let Some(receiver) = &mut receiver {
+        receiver.begin(rows.schema(), job)?;
+    }
+    while let Some(batch) = rows.next_batch()? {
+        if let Some(writer) = &mut writer {
+            writer.write(&batch)?;
+        }
+        if let Some(receiver) = &mut receiver {
+            receiver.batch(batch)?;
+        }
+    }
+    if let Some(writer) = writer {
+        writer.finish()?;
+    }
+    if let Some(receiver) = receiver {
+        receiver.end()?;
+    }
+    Ok(rows.finish()?)
+}

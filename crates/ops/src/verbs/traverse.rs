@@ -1,0 +1,105 @@
+//! The operation `node traverse`.
+
+use std::path::{Path, PathBuf};
+
+use inshore_nodes::{By, Error as NodesError, Pointers, TraverseOptions, Traversed, Whole};
+use inshore_store::Execution;
+use serde::{Deserialize, Serialize};
+
+use super::stores::{only, only_whole};
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    place::Place,
+    target::{Done, OnNodes, Target},
+};
+
+/// Follows pointers from page to page through a file on nodes; see [`inshore_nodes::Nodes::traverse`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Traverse {
+    /// The pages at which the chains start.
+    pub starts: Vec<u64>,
+    /// The maximum number of pointers to follow in each chain.
+    pub steps: u64,
+    /// The size of a page in bytes.
+    pub page_bytes: u64,
+    /// The offset in each page of the number of the next page.
+    pub at: u64,
+    /// The side that follows the pointers.
+    pub by: By,
+    /// The memory in bytes for pages that the client caches if the client follows the pointers.
+    pub keep_bytes: u64,
+}
+
+impl Default for Traverse {
+    /// Returns the options of [`TraverseOptions::default`], and one chain from page 0.
+    fn default() -> Self {
+        let TraverseOptions { pointers, steps, by, keep_bytes, .. } = TraverseOptions::default();
+        let Pointers { page_bytes, at } = pointers;
+        Traverse { starts: vec![0], steps, page_bytes, at, by, keep_bytes }
+    }
+}
+
+/// The ends of all chains, and the work of nodes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct TraverseAnswer {
+    /// The result of the traversal.
+    #[serde(flatten)]
+    pub traversed: Traversed,
+    /// The file.
+    pub name: String,
+    /// The side that followed the pointers.
+    pub by: By,
+    /// The number of steps of all chains.
+    pub steps: u64,
+    /// The bytes between nodes and the client.
+    pub bytes_moved: u64,
+}
+
+impl Operation for Traverse {
+    const NAME: &'static str = "node traverse";
+    const PLACES: &'static [Place] = &[Place::Nodes];
+    const STORE: StoreUse = StoreUse::Never;
+    const FORM: NormalForm = NormalForm::Answer;
+    type Plan = (OnNodes, Whole);
+    type Answer = TraverseAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        only(Self::NAME, inputs).map(drop)
+    }
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<(OnNodes, Whole)> {
+        let Target::Nodes(on) = asked.target else {
+            return Err(Error::Unsupported { operation: Self::NAME, place: asked.target.place() });
+        };
+        match only_whole(on, only(Self::NAME, asked.inputs)?) {
+            Ok(whole) => Ok((on.clone(), whole)),
+            Err(Error::SeveralFiles { name, files }) => {
+                let what = format!("it is several files: {}; say store:NAME/FILE", files.join(", "));
+                Err(NodesError::Pages { name, what }.into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn run(
+        &self,
+        (on, whole): (OnNodes, Whole),
+        _asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<TraverseAnswer>> {
+        let options = TraverseOptions {
+            pointers: Pointers { page_bytes: self.page_bytes, at: self.at },
+            steps: self.steps,
+            by: self.by,
+            keep_bytes: self.keep_bytes,
+            node_memory_bytes: on.options.node_memory_bytes,
+        };
+        let traversed = on.nodes.traverse(job, &whole, &self.starts, &options)?;
+        let steps = traversed.chains.iter().map(|chain| chain.walked.steps).sum();
+        let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
+        Ok(Done::here(TraverseAnswer { traversed, name: whole.title, by: self.by, steps, bytes_moved }))
+    }
+}
