@@ -63,7 +63,7 @@ pub use doing::doing;
 pub use error::{Error, Result};
 pub use inshore_tables::Known;
 pub use operators::Ran;
-pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes};
+pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes, table_names};
 pub use remote::{Elsewhere, Fragment, FragmentRows};
 pub use scan::{Feed, Needed};
 pub use tables::Tables;

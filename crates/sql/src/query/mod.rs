@@ -4,8 +4,10 @@
 //! - [`planning`] parses the text, corrects the plan and lets DataFusion optimize it.
 //! - [`running`] executes the plan on threads of its own, and ends it where it makes no progress.
 //! - [`run_fragment`] runs the part of another machine's query on a node.
+//! - [`table_names`] finds the names of tables in a text.
 
 mod fragment;
+mod names;
 mod planning;
 mod running;
 
@@ -32,6 +34,7 @@ use crate::{
 };
 
 pub use fragment::run_fragment;
+pub use names::table_names;
 
 /// Returns the smallest budget of a query, in bytes.
 pub fn smallest_memory_bytes() -> u64 {
