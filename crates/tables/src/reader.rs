@@ -18,6 +18,7 @@ mod json;
 #[cfg(not(feature = "json"))]
 #[path = "reader/json_absent.rs"]
 mod json;
+mod options;
 mod parquet;
 mod parquet_codecs;
 mod parquet_needs;
@@ -25,37 +26,31 @@ mod parquet_pages;
 mod parquet_windows;
 mod seen;
 mod slices;
+mod source;
 #[cfg(test)]
 mod tests;
 mod thrift;
 mod typed;
+mod types;
 
-pub use self::parquet::GroupValues;
-
-use std::{
-    cell::Cell,
-    collections::HashMap,
-    ops::Range,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{ops::Range, sync::Arc};
 
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
-use inshore_store::{Budget, Context};
+use inshore_store::Budget;
 
+pub(crate) use self::options::with_exact_columns;
+pub use self::options::{column_names, exact_columns, row_groups};
+pub use self::parquet::GroupValues;
+pub use self::source::is_decoding;
+pub use self::types::is_readable;
 use self::{
-    csv::CsvSource,
-    ipc::IpcSource,
-    json::JsonSource,
-    parquet::ParquetSource,
-    seen::Seen,
-    slices::{Slices, is_readable_as},
-    typed::is_typed,
+    options::find_columns,
+    slices::Slices,
+    source::{ReadOptions, Source, without_panic},
+    types::unreadable,
 };
 use crate::{Error, Input, Result, allowance::piece_limit};
-
-const READABLE: &str = ".parquet, .csv, .tsv, .jsonl, .ndjson, .json or .arrow (all but .parquet also with .gz or .zst after it)";
 
 /// Reads chosen columns of a Parquet (`.parquet`), CSV with header (`.csv` with commas, `.tsv` with tabs), JSON lines
 /// (`.jsonl`, `.ndjson`, `.json`) or Arrow IPC (`.arrow`, file or stream) file.
@@ -94,121 +89,6 @@ pub(crate) struct Carried {
     pub columns: usize,
     /// The position of each key: one of the own columns, or one behind them.
     pub keys: Vec<usize>,
-}
-
-/// Options for reading columns.
-#[derive(Clone, Copy, Debug)]
-struct ReadOptions {
-    batch_rows: usize,
-    /// The number of leading columns that are read as text from CSV or JSON lines, regardless of the types that were
-    /// guessed.
-    carried: usize,
-    /// A member of JSON lines that is no column contradicts.
-    is_strict: bool,
-}
-
-enum Source {
-    Csv(Box<CsvSource>),
-    Ipc(Box<IpcSource>),
-    Json(Box<JsonSource>),
-    Parquet(Box<ParquetSource>),
-}
-
-/// Returns the names of the columns of a table, in the order of the file.
-///
-/// Standard input is used up by this call; see [`TableReader::open_with`] for a choice that looks at the names first.
-///
-/// # Errors
-/// The errors are those of [`TableReader::open`].
-pub fn column_names(input: &Input, budget: &Budget) -> Result<Vec<String>> {
-    without_panic(input.name(), || Ok(Source::open(input, budget)?.names()))
-}
-
-/// Returns the byte ranges of a Parquet file's row groups, which can be read independently.
-///
-/// # Errors
-/// The errors are those of [`TableReader::open`].
-pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
-    without_panic(input.name(), || {
-        let source = ParquetSource::open(input, budget)?;
-        (0..source.row_groups()).map(|group| source.bytes_of(group)).collect()
-    })
-}
-
-/// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. JSON lines
-/// get all members of all lines as columns. Reads every such input from its start to its end; returns `None` where one
-/// of them cannot be read twice, or has its columns already.
-///
-/// A caller that met [`Error::Contradiction`] uses this before it begins again.
-///
-/// # Errors
-/// The errors are those of [`TableReader::next_batch`], and cancellation of the job.
-pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
-    let is_fit = |input: &&Input| !input.is_text() || input.columns().is_none() && input.can_be_read_again();
-    if !inputs.iter().any(Input::is_text) || !inputs.iter().all(|input| is_fit(&input)) {
-        return Ok(None);
-    }
-    let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
-    // The columns of each text file, and their types in all files with the same columns.
-    let mut names: Vec<Vec<String>> = Vec::new();
-    let mut all: Vec<(String, Seen)> = Vec::new();
-    let mut places: HashMap<String, usize> = HashMap::new();
-    for input in inputs.iter().filter(|input| input.is_text()) {
-        let found = without_panic(input.name(), || match Source::open(input, job.budget())? {
-            Source::Csv(mut source) => source.scan(&check_cancelled),
-            Source::Json(mut source) => source.scan(&check_cancelled),
-            Source::Ipc(_) | Source::Parquet(_) => unreachable!("this is text"),
-        })?;
-        names.push(found.iter().map(|(name, _)| name.clone()).collect());
-        for (name, seen) in found {
-            let place = *places.entry(name.clone()).or_insert(all.len());
-            match all.get_mut(place) {
-                Some((_, known)) => *known |= seen,
-                None => all.push((name, seen)),
-            }
-        }
-    }
-    let field = |(name, seen): &(String, Seen)| {
-        let kind = if as_text.contains(name) { DataType::Utf8 } else { seen.data_type() };
-        Field::new(name, kind, true)
-    };
-    let all: Vec<Field> = all.iter().map(field).collect();
-    let mut names = names.into_iter();
-    let exact = |input: &Input| {
-        if !input.is_text() {
-            return input.clone();
-        }
-        let own = names.next().unwrap_or_default();
-        let of_name = |name: &String| places.get(name).map(|&place| all[place].clone());
-        // A file may lack members of JSON lines, but no columns of CSV.
-        let fields = if input.is_csv() { own.iter().filter_map(of_name).collect() } else { all.clone() };
-        input.clone().with_columns(Arc::new(Schema::new(fields)))
-    };
-    Ok(Some(inputs.iter().map(exact).collect()))
-}
-
-/// Runs `work` on some inputs, and once more on [exact](exact_columns) ones where a value contradicts the guessed type
-/// of a column, or where the first rows of JSON lines lack a column that later ones may have.
-#[cfg(feature = "records")]
-pub(crate) fn with_exact_columns<T>(
-    job: &Context,
-    inputs: &[Input],
-    as_text: &[String],
-    work: impl Fn(&[Input]) -> Result<T>,
-) -> Result<T> {
-    let error = match work(inputs) {
-        Err(error) if error.is_contradiction() => error,
-        Err(error @ Error::NoColumn { found: 0, .. })
-            if inputs.iter().any(|input| input.is_text() && !input.is_csv()) =>
-        {
-            error
-        }
-        done => return done,
-    };
-    match exact_columns(job, inputs, as_text)? {
-        Some(exact) => work(&exact),
-        None => Err(error),
-    }
 }
 
 impl TableReader {
@@ -578,211 +458,4 @@ impl Input {
     pub fn is_text(&self) -> bool {
         self.is_csv() || is_json(&self.extension())
     }
-}
-
-impl Source {
-    /// Opens a table and finds the names and types of its columns.
-    fn open_described(
-        input: &Input,
-        as_text: &[String],
-        budget: &Budget,
-    ) -> Result<(Self, Vec<String>, Vec<Field>)> {
-        let mut source = Source::open(input, budget)?;
-        let names = source.names();
-        let as_text: Vec<usize> = (0..names.len()).filter(|&index| as_text.contains(&names[index])).collect();
-        let fields = source.stored_fields(&as_text, input)?;
-        Ok((source, names, fields))
-    }
-
-    fn open(input: &Input, budget: &Budget) -> Result<Self> {
-        let ending = input.extension();
-        if let Some(separator) = input.separator() {
-            return CsvSource::open(input, separator, budget).map(Box::new).map(Source::Csv);
-        }
-        match &*ending {
-            _ if is_json(&ending) => JsonSource::open(input, budget).map(Box::new).map(Source::Json),
-            "arrow" => IpcSource::open(input, budget).map(Box::new).map(Source::Ipc),
-            "parquet" => ParquetSource::open(input, budget).map(Box::new).map(Source::Parquet),
-            _ => Err(Error::UnknownEnding {
-                file: input.name().to_string(),
-                ending,
-                what: "read",
-                expected: READABLE,
-            }),
-        }
-    }
-
-    fn names(&self) -> Vec<String> {
-        let of_schema = |schema: &Schema| schema.fields().iter().map(|field| field.name().clone()).collect();
-        match self {
-            Source::Csv(source) => source.names().to_vec(),
-            Source::Ipc(source) => of_schema(source.schema()),
-            Source::Json(source) => of_schema(source.schema()),
-            Source::Parquet(source) => source.names(),
-        }
-    }
-
-    /// Returns all columns with their stored types, without views and large offsets.
-    fn stored_fields(&mut self, as_text: &[usize], input: &Input) -> Result<Vec<Field>> {
-        let plain = |field: &Arc<Field>| Field::new(field.name(), plain_type(field.data_type()), true);
-        match self {
-            Source::Csv(source) => match input.columns() {
-                Some(columns) => source.known_fields(columns, input),
-                None => source.inferred_fields(as_text),
-            },
-            Source::Ipc(source) => Ok(source.schema().fields().iter().map(plain).collect()),
-            Source::Json(source) => {
-                source.take_as_text(as_text);
-                Ok(source.schema().fields().iter().map(plain).collect())
-            }
-            Source::Parquet(source) => Ok(source.schema().fields().iter().map(plain).collect()),
-        }
-    }
-
-    /// Returns whether no value of a column was seen.
-    fn is_unseen(&self, column: usize) -> bool {
-        match self {
-            Source::Csv(source) => source.is_unseen(column),
-            Source::Json(source) => source.is_unseen(column),
-            Source::Ipc(_) | Source::Parquet(_) => false,
-        }
-    }
-
-    fn part(&mut self, number: usize, count: usize) {
-        if let Source::Parquet(source) = self {
-            source.take_part(number, count);
-        }
-    }
-
-    fn choose(
-        &mut self,
-        file: &str,
-        columns: &[usize],
-        wanted: &SchemaRef,
-        options: ReadOptions,
-    ) -> Result<()> {
-        let check = |schema: &Schema| {
-            columns
-                .iter()
-                .zip(wanted.fields())
-                .try_for_each(|(&column, wanted)| check_type(file, schema.field(column), wanted.data_type()))
-        };
-        match self {
-            Source::Csv(source) => {
-                for field in wanted.fields().iter().filter(|field| !is_typed(field.data_type())) {
-                    check_type(file, &Field::new(field.name(), DataType::Utf8, false), field.data_type())?;
-                }
-                source.choose(columns, wanted, options.carried);
-            }
-            Source::Ipc(source) => {
-                check(source.schema())?;
-                source.choose(columns);
-            }
-            Source::Json(source) => {
-                check(source.schema())?;
-                source.choose(columns, wanted, options.carried, options.is_strict);
-            }
-            Source::Parquet(source) => {
-                check(source.schema())?;
-                source.choose(columns, options.batch_rows)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn find_columns(file: &str, names: &[String], wanted: &Schema) -> Result<Vec<usize>> {
-    if wanted.fields().is_empty() {
-        return Err(Error::unsupported(file, "no column is selected"));
-    }
-    let find = |field: &Arc<Field>| {
-        let mut found = names.iter().enumerate().filter(|(_, name)| *name == field.name());
-        match (found.next(), found.count()) {
-            (Some((index, _)), 0) => Ok(index),
-            (first, more) => Err(Error::NoColumn {
-                file: file.to_string(),
-                column: field.name().clone(),
-                found: usize::from(first.is_some()) + more,
-                columns: names.to_vec(),
-            }),
-        }
-    };
-    wanted.fields().iter().map(find).collect()
-}
-
-fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
-    use DataType::{Float32, Float64, Int32, Int64, UInt32, UInt64, Utf8};
-    let is_wanted = matches!(wanted, UInt64 | Int64 | UInt32 | Int32 | Float64 | Float32 | Utf8);
-    if is_flat(wanted) && *wanted == plain_type(stored.data_type()) {
-        return Ok(());
-    }
-    if is_wanted && is_readable_as(stored.data_type(), wanted) {
-        return Ok(());
-    }
-    Err(unreadable(file, stored, wanted))
-}
-
-fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error {
-    let (name, kind) = (stored.name(), stored.data_type());
-    if !is_flat(&plain_type(kind)) {
-        return Error::unread_type(file, stored);
-    }
-    Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
-}
-
-/// Returns whether columns of this type, as [`TableReader::describe`] gives it, are read.
-pub fn is_readable(kind: &DataType) -> bool {
-    is_flat(kind)
-}
-
-/// Returns a type without views and large offsets. A column of nulls alone has no type, and becomes text.
-fn plain_type(stored: &DataType) -> DataType {
-    match stored {
-        DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
-        DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
-        other => other.clone(),
-    }
-}
-
-/// Returns whether the values of a type have no parts.
-fn is_flat(kind: &DataType) -> bool {
-    use DataType::*;
-    matches!(
-        kind,
-        Boolean
-            | Utf8
-            | Binary
-            | FixedSizeBinary(_)
-            | Date32
-            | Date64
-            | Time32(_)
-            | Time64(_)
-            | Timestamp(..)
-    ) || matches!(kind, Decimal128(..) | Decimal256(..) | Duration(_))
-        || kind.is_integer()
-        || kind.is_floating()
-}
-
-/// Runs a decoder on untrusted bytes.
-///
-/// The libraries check most bytes that they read, but here and there slice, add or assert first (a negative offset in a
-/// Parquet footer is an assertion of theirs). Such a panic is damage of the file like any other. Only this function
-/// catches it; the reader gives nothing more after the panic, so that no half-changed state is used.
-fn without_panic<T>(file: &str, decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    // The panic's message is about the decoder, and does not help the user.
-    let depth = CATCHING.replace(CATCHING.get() + 1);
-    let decoded = catch_unwind(AssertUnwindSafe(decode));
-    CATCHING.set(depth);
-    decoded.unwrap_or_else(|_| Err(Error::damaged(file, "damaged: the decoder panicked")))
-}
-
-thread_local! {
-    /// The number of nested decoders on this thread whose panics are caught.
-    static CATCHING: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Returns whether a panic of this thread now would be that of a decoder on a damaged file, which becomes an error: a
-/// panic hook should then print nothing.
-pub fn is_decoding() -> bool {
-    CATCHING.get() > 0
 }

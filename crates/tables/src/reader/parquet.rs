@@ -163,7 +163,7 @@ impl ParquetSource {
         let is_old = |group: &RowGroupMetaData| {
             group.column(leaf).statistics().is_some_and(Statistics::is_min_max_deprecated)
         };
-        if groups.iter().any(is_old) || !super::is_flat(&super::plain_type(field.data_type())) {
+        if groups.iter().any(is_old) || !super::types::is_flat(&super::types::plain_type(field.data_type())) {
             return Ok(None);
         }
         let fail = |reported| self.file.error(reported);
@@ -172,7 +172,7 @@ impl ParquetSource {
             .map_err(fail)?
             .with_missing_null_counts_as_zero(false);
         let plain = |values: ArrayRef| {
-            let values = cast(&values, &super::plain_type(field.data_type()));
+            let values = cast(&values, &super::types::plain_type(field.data_type()));
             values.map_err(|error| self.file.error(error.to_string()))
         };
         Ok(Some(GroupValues {

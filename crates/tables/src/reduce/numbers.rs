@@ -12,7 +12,7 @@ use std::sync::{
 use arrow_array::{Array, Float64Array, RecordBatch};
 use arrow_schema::{DataType, Schema, SchemaRef};
 use inshore_sortreduce::{
-    Config, Key, Operation, SortReduce, Strategy, Value, choose, merge_memory_bytes_for,
+    Config, Key, Operation, SortReduce, Sorted, Strategy, Value, choose, merge_memory_bytes_for,
     smallest_memory_bytes,
 };
 
@@ -252,10 +252,7 @@ where
         }
         Ok(sink.finish()?)
     };
-    let results: Vec<Result<()>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(&work, number))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("readers do not panic")).collect()
-    });
+    let results = on_threads(threads, &work);
     if saw_null.load(Ordering::Relaxed) {
         resume::finish(keep)?;
         return Ok(Outcome::SawNull);
@@ -272,13 +269,7 @@ where
         resume::finish(keep)?;
         return Ok(Outcome::OutOfRange);
     }
-    job.start_phase("writing groups", "groups", 0);
-    let file = asked.inputs[0].name();
-    let mut writer = BackgroundWriter::create(asked.output, plan.result.clone(), job.budget());
-    while let Some(block) = sorted.next_block()? {
-        job.progress().add(block.keys.len() as u64);
-        writer.write(batch(plan, asked, block.keys, block.values, file)?)?;
-    }
+    let writer = write_groups(asked, plan, &mut sorted)?;
     let stats = sorted.stats();
     drop(sorted);
     if overflow.load(Ordering::Relaxed) {
@@ -298,8 +289,35 @@ where
     }))
 }
 
+/// Writes the groups, and returns the writer, which is not finished yet.
+fn write_groups<K: Key, const N: usize, const SUMS: bool>(
+    asked: &Asked<'_>,
+    plan: &RecordPlan,
+    sorted: &mut Sorted<Words<K, N, SUMS>>,
+) -> Result<BackgroundWriter>
+where
+    [u64; N]: Default,
+{
+    asked.job.start_phase("writing groups", "groups", 0);
+    let file = asked.inputs[0].name();
+    let mut writer = BackgroundWriter::create(asked.output, plan.result.clone(), asked.job.budget());
+    while let Some(block) = sorted.next_block()? {
+        asked.job.progress().add(block.keys.len() as u64);
+        writer.write(batch(plan, asked, block.keys, block.values, file)?)?;
+    }
+    Ok(writer)
+}
+
 fn strategy_name(strategy: Strategy) -> String {
     format!("{strategy:?}").to_lowercase()
+}
+
+/// Does the work on so many threads, each with its number.
+fn on_threads(threads: usize, work: &(impl Fn(usize) -> Result<()> + Sync)) -> Vec<Result<()>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|number| scope.spawn(move_ref(work, number))).collect();
+        threads.into_iter().map(|thread| thread.join().expect("readers do not panic")).collect()
+    })
 }
 
 /// Makes a closure for a thread that borrows the work and owns its number.

@@ -299,21 +299,30 @@ impl Table<'_> {
         sink.finish()?;
         let sorted = sort.finish().map_err(|error| too_long(error, inputs.name()))?;
         self.job.start_phase("merging", "rows", sorted.stats().rows_in);
-        let (bytes, stats) = match target {
-            TableTarget::File(path) => {
-                let mut writer = BackgroundWriter::create(path, encoded.given(), budget);
-                let decoder = (&codec, &encoded);
-                let stats = self.give(sorted, decoder, BLOCK_BYTES, &mut |batch| writer.write(batch))?;
-                writer.finish()?;
-                (std::fs::metadata(path).map_or(0, |written| written.len()), stats)
-            }
-            TableTarget::Batches(block_bytes, each) => {
-                (0, self.give(sorted, (&codec, &encoded), block_bytes, each)?)
-            }
-        };
+        let (bytes, stats) = self.give_to(target, sorted, (&codec, &encoded))?;
         resume::finish(keep)?;
         let stats = RowStats { bytes_in, ..stats };
         Ok(SortSummary { rows: stats.rows_out, bytes, scratch_bytes_expected: scratch.flatten(), stats })
+    }
+
+    /// Passes the sorted rows to their target; returns the bytes of the file, and the counts of the sort.
+    fn give_to<O: RowOperation>(
+        &self,
+        target: TableTarget<'_>,
+        sorted: SortedRows<FramedRows, O>,
+        decoder: (&RowCodec, &Encoded),
+    ) -> Result<(u64, RowStats)> {
+        match target {
+            TableTarget::File(path) => {
+                let mut writer = BackgroundWriter::create(path, decoder.1.given(), self.job.budget());
+                let stats = self.give(sorted, decoder, BLOCK_BYTES, &mut |batch| writer.write(batch))?;
+                writer.finish()?;
+                Ok((std::fs::metadata(path).map_or(0, |written| written.len()), stats))
+            }
+            TableTarget::Batches(block_bytes, each) => {
+                Ok((0, self.give(sorted, decoder, block_bytes, each)?))
+            }
+        }
     }
 
     fn open(&self, input: &Input) -> Result<(TableReader, TableLayout)> {

@@ -1,0 +1,142 @@
+//! Bytes of an input are read ahead on a thread, in order.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use inshore_store::{Cancel, FileSource};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::{
+    Error, Result,
+    stored::{PartsStream, StoredStream},
+    unpack::{Compression, Unpacked},
+};
+
+/// The decompressed bytes of an [`Input`](super::Input).
+///
+/// Errors of its [`Read`] carry an [`Error`] that names the file; damage and truncation of compressed data are among
+/// them. A compressed file that was cut exactly between two members or frames looks complete.
+pub struct Bytes {
+    pub(super) name: String,
+    pub(super) source: Unpacked<Counted>,
+    pub(super) position: Arc<AtomicU64>,
+}
+
+impl Bytes {
+    /// Returns the compressed bytes taken from the file so far, to be compared with [`Input::compressed_bytes`](super::Input::compressed_bytes).
+    pub fn position(&self) -> u64 {
+        self.position.load(Ordering::Relaxed)
+    }
+
+    /// Returns the input's name in errors: the path, or "standard input".
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the format that the bytes are decompressed from; `None` for bytes that are not compressed.
+    pub fn format(&self) -> Option<Compression> {
+        self.source.format()
+    }
+
+    /// Fills `out` with the next bytes; a count below the length of `out`, also 0, means the end.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; damage and truncation of compressed data.
+    pub fn fill(&mut self, out: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < out.len() {
+            match self.read(&mut out[filled..]) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::from_read(&self.name, error)),
+            }
+        }
+        Ok(filled)
+    }
+}
+
+impl Read for Bytes {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.source.read(&self.name, out).map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => error,
+            _ => io::Error::other(Error::from_read(&self.name, error)),
+        })
+    }
+}
+
+/// The bytes of the source without decompression.
+pub(super) enum RawBytes {
+    File(File),
+    Ahead(Box<FileAhead>),
+    Stored(Box<StoredStream>),
+    Parts(PartsStream),
+    Stream(Box<dyn Read + Send>),
+}
+
+/// A file that is read ahead, and the number of consumed bytes of the current piece.
+pub(super) struct FileAhead {
+    pub(super) source: FileSource,
+    pub(super) taken: usize,
+}
+
+impl Read for FileAhead {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        if self.taken == self.source.piece().len() {
+            self.taken = 0;
+            self.source.next_piece().map_err(|error| io::Error::other(Error::from(error)))?;
+        }
+        let mut rest = &self.source.piece()[self.taken..];
+        let read = rest.read(out)?;
+        self.taken += read;
+        Ok(read)
+    }
+}
+
+pub(super) struct Counted {
+    pub(super) inner: RawBytes,
+    pub(super) position: Arc<AtomicU64>,
+    /// The cancellation of the job, for reads that may wait for a writer.
+    pub(super) cancel: Option<Cancel>,
+}
+
+/// The interval at which a read of an empty pipe checks for cancellation.
+const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+impl Counted {
+    /// Waits until there are bytes to read, or the end.
+    fn wait(&self) -> io::Result<()> {
+        let (Some(cancel), RawBytes::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
+        loop {
+            if cancel.is_cancelled() {
+                return Err(io::Error::other(Error::Store(inshore_store::Error::Cancelled)));
+            }
+            match poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&POLL_INTERVAL)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl Read for Counted {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        self.wait()?;
+        let read = match &mut self.inner {
+            RawBytes::File(file) => file.read(out)?,
+            RawBytes::Ahead(ahead) => ahead.read(out)?,
+            RawBytes::Stored(stream) => stream.read(out)?,
+            RawBytes::Parts(stream) => stream.read(out)?,
+            RawBytes::Stream(stream) => stream.read(out)?,
+        };
+        self.position.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}

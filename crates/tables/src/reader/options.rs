@@ -1,0 +1,129 @@
+//! Options of reading: the columns, and their exact types.
+
+use std::{collections::HashMap, ops::Range, sync::Arc};
+
+use arrow_schema::{DataType, Field, Schema};
+use inshore_store::{Budget, Context};
+
+use super::{
+    parquet::ParquetSource,
+    seen::Seen,
+    source::{Source, without_panic},
+};
+use crate::{Error, Input, Result};
+
+/// Returns the names of the columns of a table, in the order of the file.
+///
+/// Standard input is used up by this call; see [`TableReader::open_with`](super::TableReader::open_with) for a choice that looks at the names first.
+///
+/// # Errors
+/// The errors are those of [`TableReader::open`](super::TableReader::open).
+pub fn column_names(input: &Input, budget: &Budget) -> Result<Vec<String>> {
+    without_panic(input.name(), || Ok(Source::open(input, budget)?.names()))
+}
+
+/// Returns the byte ranges of a Parquet file's row groups, which can be read independently.
+///
+/// # Errors
+/// The errors are those of [`TableReader::open`](super::TableReader::open).
+pub fn row_groups(input: &Input, budget: &Budget) -> Result<Vec<Range<u64>>> {
+    without_panic(input.name(), || {
+        let source = ParquetSource::open(input, budget)?;
+        (0..source.row_groups()).map(|group| source.bytes_of(group)).collect()
+    })
+}
+
+/// Finds column types that fit all values in all rows of these inputs, and sets them for CSV and JSON lines. JSON lines
+/// get all members of all lines as columns. Reads every such input from its start to its end; returns `None` where one
+/// of them cannot be read twice, or has its columns already.
+///
+/// A caller that met [`Error::Contradiction`] uses this before it begins again.
+///
+/// # Errors
+/// The errors are those of [`TableReader::next_batch`](super::TableReader::next_batch), and cancellation of the job.
+pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Result<Option<Vec<Input>>> {
+    let is_fit = |input: &&Input| !input.is_text() || input.columns().is_none() && input.can_be_read_again();
+    if !inputs.iter().any(Input::is_text) || !inputs.iter().all(|input| is_fit(&input)) {
+        return Ok(None);
+    }
+    let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
+    // The columns of each text file, and their types in all files with the same columns.
+    let mut names: Vec<Vec<String>> = Vec::new();
+    let mut all: Vec<(String, Seen)> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
+    for input in inputs.iter().filter(|input| input.is_text()) {
+        let found = without_panic(input.name(), || match Source::open(input, job.budget())? {
+            Source::Csv(mut source) => source.scan(&check_cancelled),
+            Source::Json(mut source) => source.scan(&check_cancelled),
+            Source::Ipc(_) | Source::Parquet(_) => unreachable!("this is text"),
+        })?;
+        names.push(found.iter().map(|(name, _)| name.clone()).collect());
+        for (name, seen) in found {
+            let place = *places.entry(name.clone()).or_insert(all.len());
+            match all.get_mut(place) {
+                Some((_, known)) => *known |= seen,
+                None => all.push((name, seen)),
+            }
+        }
+    }
+    let field = |(name, seen): &(String, Seen)| {
+        let kind = if as_text.contains(name) { DataType::Utf8 } else { seen.data_type() };
+        Field::new(name, kind, true)
+    };
+    let all: Vec<Field> = all.iter().map(field).collect();
+    let mut names = names.into_iter();
+    let exact = |input: &Input| {
+        if !input.is_text() {
+            return input.clone();
+        }
+        let own = names.next().unwrap_or_default();
+        let of_name = |name: &String| places.get(name).map(|&place| all[place].clone());
+        // A file may lack members of JSON lines, but no columns of CSV.
+        let fields = if input.is_csv() { own.iter().filter_map(of_name).collect() } else { all.clone() };
+        input.clone().with_columns(Arc::new(Schema::new(fields)))
+    };
+    Ok(Some(inputs.iter().map(exact).collect()))
+}
+
+/// Runs `work` on some inputs, and once more on [exact](exact_columns) ones where a value contradicts the guessed type
+/// of a column, or where the first rows of JSON lines lack a column that later ones may have.
+#[cfg(feature = "records")]
+pub(crate) fn with_exact_columns<T>(
+    job: &Context,
+    inputs: &[Input],
+    as_text: &[String],
+    work: impl Fn(&[Input]) -> Result<T>,
+) -> Result<T> {
+    let error = match work(inputs) {
+        Err(error) if error.is_contradiction() => error,
+        Err(error @ Error::NoColumn { found: 0, .. })
+            if inputs.iter().any(|input| input.is_text() && !input.is_csv()) =>
+        {
+            error
+        }
+        done => return done,
+    };
+    match exact_columns(job, inputs, as_text)? {
+        Some(exact) => work(&exact),
+        None => Err(error),
+    }
+}
+
+pub(super) fn find_columns(file: &str, names: &[String], wanted: &Schema) -> Result<Vec<usize>> {
+    if wanted.fields().is_empty() {
+        return Err(Error::unsupported(file, "no column is selected"));
+    }
+    let find = |field: &Arc<Field>| {
+        let mut found = names.iter().enumerate().filter(|(_, name)| *name == field.name());
+        match (found.next(), found.count()) {
+            (Some((index, _)), 0) => Ok(index),
+            (first, more) => Err(Error::NoColumn {
+                file: file.to_string(),
+                column: field.name().clone(),
+                found: usize::from(first.is_some()) + more,
+                columns: names.to_vec(),
+            }),
+        }
+    };
+    wanted.fields().iter().map(find).collect()
+}

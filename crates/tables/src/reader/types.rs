@@ -1,0 +1,61 @@
+//! The types of columns that can be read.
+
+use arrow_schema::{DataType, Field};
+
+use super::slices::is_readable_as;
+use crate::{Error, Result};
+
+pub(super) const READABLE: &str = ".parquet, .csv, .tsv, .jsonl, .ndjson, .json or .arrow (all but .parquet also with .gz or .zst after it)";
+
+pub(super) fn check_type(file: &str, stored: &Field, wanted: &DataType) -> Result<()> {
+    use DataType::{Float32, Float64, Int32, Int64, UInt32, UInt64, Utf8};
+    let is_wanted = matches!(wanted, UInt64 | Int64 | UInt32 | Int32 | Float64 | Float32 | Utf8);
+    if is_flat(wanted) && *wanted == plain_type(stored.data_type()) {
+        return Ok(());
+    }
+    if is_wanted && is_readable_as(stored.data_type(), wanted) {
+        return Ok(());
+    }
+    Err(unreadable(file, stored, wanted))
+}
+
+pub(super) fn unreadable(file: &str, stored: &Field, wanted: &DataType) -> Error {
+    let (name, kind) = (stored.name(), stored.data_type());
+    if !is_flat(&plain_type(kind)) {
+        return Error::unread_type(file, stored);
+    }
+    Error::unsupported(file, format!("column '{name}' has type {kind}, which cannot be read as {wanted}"))
+}
+
+/// Returns whether columns of this type, as [`TableReader::describe`](super::TableReader::describe) gives it, are read.
+pub fn is_readable(kind: &DataType) -> bool {
+    is_flat(kind)
+}
+
+/// Returns a type without views and large offsets. A column of nulls alone has no type, and becomes text.
+pub(super) fn plain_type(stored: &DataType) -> DataType {
+    match stored {
+        DataType::Null | DataType::LargeUtf8 | DataType::Utf8View => DataType::Utf8,
+        DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
+        other => other.clone(),
+    }
+}
+
+/// Returns whether the values of a type have no parts.
+pub(super) fn is_flat(kind: &DataType) -> bool {
+    use DataType::*;
+    matches!(
+        kind,
+        Boolean
+            | Utf8
+            | Binary
+            | FixedSizeBinary(_)
+            | Date32
+            | Date64
+            | Time32(_)
+            | Time64(_)
+            | Timestamp(..)
+    ) || matches!(kind, Decimal128(..) | Decimal256(..) | Duration(_))
+        || kind.is_integer()
+        || kind.is_floating()
+}
