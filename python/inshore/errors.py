@@ -26,7 +26,7 @@ class InshoreError(Exception):
     ...     store.graph("web")
     ... except inshore.InshoreError as error:
     ...     print(error)
-    there is no "web" in ...
+    there is no dataset "web" in ...
     """
 
 

@@ -212,7 +212,7 @@ def test_a_query_that_takes_too_much_is_one_exception_and_nothing_is_left(
     wide = columns(lambda n: f"repeat(substr(s, {n % 40 + 1}), {16 + n // 40}) AS c{n}")
     with pytest.raises(inshore.BudgetError) as raised:
         store.sql(f"SELECT {wide} FROM t", tables={"t": table}, memory=BUDGET, threads=2).write(output)
-    told = r"the query needs more memory than it was given: at 'ProjectionExec: .*' it took more than its "
+    told = r"the query needs more memory than it was given: at 'ProjectionExec: .*' it exceeded its "
     told += r"budget of 24 MiB and the 40 MiB that it may have beside that \(a larger --memory helps\)"
     assert re.fullmatch(told, str(raised.value))
     assert output.read_text() == "old\n"
