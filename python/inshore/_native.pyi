@@ -34,7 +34,6 @@ __version__: str
 features: tuple[str, ...]
 
 def size(value: str | int) -> int: ...
-
 def operate(
     job: Job,
     request: str,

@@ -249,9 +249,7 @@ class Store(Here):
         with self._native.job(memory, threads) as job:
             return self._make(job, "graph generate", fields, [])
 
-    def _make(
-        self, job: _native.Job, operation: str, fields: dict[str, Any], paths: list[StrPath]
-    ) -> Graph:
+    def _make(self, job: _native.Job, operation: str, fields: dict[str, Any], paths: list[StrPath]) -> Graph:
         """Run an operation that makes a graph, and open the graph."""
         self._run(job, operation, fields, paths)
         return Graph(self._native, self._native.graph(fields["name"]), json.loads(job.report()))

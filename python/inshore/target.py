@@ -79,9 +79,7 @@ class Target:
         skip: bool = False,
     ) -> _native.Run:
         """Start an operation."""
-        return operate(
-            job, operation, fields, inputs, output, tables=tables, nodes=self._nodes, skip=skip
-        )
+        return operate(job, operation, fields, inputs, output, tables=tables, nodes=self._nodes, skip=skip)
 
     def _run(
         self,
