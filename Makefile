@@ -86,7 +86,7 @@ features: need-rust ## compile the command with graphs alone
 
 .PHONY: features-each
 features-each: need-rust
-	scripts/features.sh --run graph records text sql wasm nodes
+	scripts/features.sh --run graph records text sql wasm nodes vectors
 
 .PHONY: spilling
 spilling: export INSHORE_SPILLING = 200

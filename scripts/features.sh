@@ -3,7 +3,7 @@
 # the set are there, others are errors that name the feature. Prints one line for each set, which scripts/count_tests.py counts.
 #
 #   scripts/features.sh graph                          one set, as CI does
-#   scripts/features.sh --run graph records text sql wasm nodes
+#   scripts/features.sh --run graph records text sql wasm nodes vectors
 #
 # Development profile, in the build folder of the tests, so that equal dependencies are built once. The command that is left there
 # is that of the last set, until it is built again.
@@ -22,6 +22,7 @@ verb_of() {
     sql) echo "sql --help" ;;
     wasm) echo "kernel --help" ;;
     nodes) echo "node --help" ;;
+    vectors) echo "nearest --help" ;;
     esac
 }
 has() {
@@ -46,7 +47,7 @@ check() {
     [[ -n $run ]] || return 0
     cargo build --quiet ${LOCKED:-} -p inshore-cli --no-default-features --features "$set" || return 1
     [[ $("$built" --version) == *"features: "*"$set"* ]] || { echo "--version does not tell of $set"; return 1; }
-    for feature in graph records text sql wasm nodes; do
+    for feature in graph records text sql wasm nodes vectors; do
         # shellcheck disable=SC2046
         if has "$set" "$feature"; then
             "$built" $(verb_of "$feature") >/dev/null || return 1

@@ -13,10 +13,11 @@ from inshore.graph import Graph, GraphInfo
 from inshore.results import StrPath
 from inshore.sources import ArrowStream, Inputs
 from inshore.target import whole
+from inshore.vectors import StoredVectors
 from inshore.verbs import Here
 
 
-class Store(Here):
+class Store(StoredVectors, Here):
     """A folder of named graphs and datasets, with all verbs. Several processes may use a store at once.
 
     Parameters

@@ -5,7 +5,7 @@ use pyo3::{exceptions::PyAttributeError, prelude::*};
 use crate::error::feature_error;
 
 /// The functions and operations of features that a build may lack.
-const NAMES: [(&str, &[&str]); 4] = [
+const NAMES: [(&str, &[&str]); 5] = [
     ("records", &["sort", "reduce", "count kmers", "count values"]),
     (
         "text",
@@ -20,6 +20,7 @@ const NAMES: [(&str, &[&str]); 4] = [
         ],
     ),
     ("sql", &["sql"]),
+    ("vectors", &["nearest import", "nearest query"]),
     ("nodes", &["connect", "serve"]),
 ];
 

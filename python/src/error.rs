@@ -296,6 +296,8 @@ impl Tells for ops::Error {
             ops::Error::File(ops::FileError::Table(error)) => return error.told(),
             #[cfg(feature = "sql")]
             ops::Error::Sql(error) => return error.told(),
+            #[cfg(feature = "vectors")]
+            ops::Error::Vectors(inshore::vectors::Error::Store(error)) => return error.told(),
             ops::Error::Unreadable { source, .. } => return of_file(source),
             ops::Error::Rows(_) | ops::Error::NeedsStore { .. } => Kind::Inshore,
             // The request names unknown things, or options that don't go together.

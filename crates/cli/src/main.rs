@@ -111,6 +111,8 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
         Command::Sql(sql) => sql::sql(options, &sql).map(|()| true),
         #[cfg(any(feature = "records", feature = "text"))]
         Command::Count { command } => count(options, command).map(|()| true),
+        #[cfg(feature = "vectors")]
+        Command::Nearest { command } => nearest::nearest(options, &command).map(|()| true),
         Command::Completions { shell } => manual::completions(shell).map(|()| true),
         Command::Man { out } => manual::man(out.as_deref()).map(|()| true),
     }

@@ -50,7 +50,7 @@ fn help_and_version_go_to_standard_output() {
         commit == "unknown" || commit.len() >= 7 && commit.chars().all(|c| c.is_ascii_hexdigit()),
         "{long}"
     );
-    assert_eq!(rest, "features: graph records text sql wasm nodes\n");
+    assert_eq!(rest, "features: graph records text sql wasm nodes vectors\n");
 }
 
 #[test]

@@ -121,6 +121,7 @@ fn inputs() -> Files {
         ("near.sql", file(0o644, "SELECT town, sum(amount) AS sum FROM 'store:table.csv' GROUP BY town")),
         ("lines.wasm", file(0o644, kernels::lines())),
         ("mine/kernel.c", file(0o644, "")),
+        ("points.bvecs", file(0o644, [2, 0, 0, 0, 7, 8, 2, 0, 0, 0, 9, 9])),
         (REPORT, file(0o600, "")),
     ];
     inputs.into_iter().map(|(name, file)| (name.to_string(), file)).collect()
@@ -209,6 +210,7 @@ fn cases() -> Vec<Case> {
         ),
         replaces("graph export", &["--output"], "g -o out.csv --json", &["out.csv"]),
         replaces("graph export", &["--output"], "g -o out.bin --json", &["out.bin"]),
+        replaces("nearest query", &["--output"], "points points.bvecs -o out.csv --json", &["out.csv"]),
     ];
     for algorithm in ["pagerank", "bfs", "sssp", "communities", "clustering", "components", "betweenness"] {
         let graph = match algorithm {
@@ -295,6 +297,7 @@ impl Trial {
         folder.run("graph import - --name weighted --weighted").stdin(weighted).ok();
         folder.run("language train en=lines.txt de=query.sql --name few").ok();
         folder.run("store put lines.txt").ok();
+        folder.run("nearest import points.bvecs --name points").ok();
         // A replacement of clang that copies an existing kernel.
         let clang = format!(
             "#!/bin/sh\nwhile [ \"$1\" != -o ]; do shift; done\n/bin/cp {} \"$2\"\n",

@@ -20,6 +20,7 @@ mod manual;
 mod memory;
 mod mounts;
 mod near_sorting;
+mod nearest;
 mod nodes;
 mod packaging;
 mod packing;

@@ -4,9 +4,10 @@
 //! - [`tables`]: files of records in and out: Parquet, CSV, Arrow, text, compressed.
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, the base of all other libraries.
+//! - [`vectors`]: nearest neighbours on flash.
 //! - [`ops`]: the verbs, on this machine and on the machines that have the data; [`works`] lists the abilities of nodes.
 //!
-//! Features select parts of the build: `graph`, `records`, `text`, `sql`, `wasm` and `nodes`; `full`, the default, selects all.
+//! Features select parts of the build: `graph`, `records`, `text`, `sql`, `wasm`, `nodes` and `vectors`; `full`, the default, selects all.
 //! [`FEATURES`] lists those of this build. The store, sort-reduce and tables are in every build.
 //!
 //! ```text
@@ -59,7 +60,7 @@ pub use inshore_kernels as kernels;
 #[cfg(feature = "nodes")]
 #[doc(inline)]
 pub use inshore_nodes as nodes;
-#[cfg(any(feature = "records", feature = "sql", feature = "text"))]
+#[cfg(any(feature = "records", feature = "sql", feature = "text", feature = "vectors"))]
 #[doc(inline)]
 pub use inshore_ops as ops;
 #[cfg(feature = "sql")]
@@ -86,20 +87,24 @@ pub use inshore_sql as sql;
 pub use inshore_store as store;
 #[doc(inline)]
 pub use inshore_tables as tables;
+#[cfg(feature = "vectors")]
+#[doc(inline)]
+pub use inshore_vectors as vectors;
 
 /// Names each feature of the library and tells whether this build has it.
-pub const FEATURES: [(&str, bool); 6] = [
+pub const FEATURES: [(&str, bool); 7] = [
     ("graph", cfg!(feature = "graph")),
     ("records", cfg!(feature = "records")),
     ("text", cfg!(feature = "text")),
     ("sql", cfg!(feature = "sql")),
     ("wasm", cfg!(feature = "wasm")),
     ("nodes", cfg!(feature = "nodes")),
+    ("vectors", cfg!(feature = "vectors")),
 ];
 
 /// Runs the work of a child process and never returns, if this process was started as a child; returns at once otherwise.
 /// Programs call this function first in `main`.
 pub fn child_main_if_asked() {
-    #[cfg(any(feature = "records", feature = "sql", feature = "text"))]
+    #[cfg(any(feature = "records", feature = "sql", feature = "text", feature = "vectors"))]
     inshore_ops::child_main_if_asked();
 }

@@ -204,6 +204,10 @@ pub enum Error {
     #[cfg(feature = "sql")]
     #[error("{0}")]
     Sql(#[from] inshore_sql::Error),
+    /// Importing or searching vectors failed.
+    #[cfg(feature = "vectors")]
+    #[error("{0}")]
+    Vectors(#[from] inshore_vectors::Error),
     /// The receiver of an answer's rows failed.
     #[error("{0}")]
     Rows(Box<dyn std::error::Error + Send + Sync>),

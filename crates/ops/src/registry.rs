@@ -151,6 +151,10 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<inshore_graph::ClusteringOptions>(),
     #[cfg(feature = "graph")]
     Entry::of::<inshore_graph::BetweennessOptions>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::ImportVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::SearchVectors>(),
     Entry::of::<verbs::PutDataset>(),
     Entry::of::<verbs::GetDataset>(),
     Entry::of::<verbs::ListDatasets>(),

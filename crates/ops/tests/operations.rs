@@ -1,6 +1,6 @@
 //! Runs each operation at each target, on the same input. The answers are equal in the normal form that the
 //! operation declares, and an unsupported pair is refused by name.
-#![cfg(all(feature = "graph", feature = "nodes", feature = "sql"))]
+#![cfg(all(feature = "graph", feature = "nodes", feature = "sql", feature = "vectors"))]
 
 use std::{
     collections::BTreeSet,
@@ -202,6 +202,15 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(
+            json!({ "operation": "nearest import", "version": 1, "inputs": ["@points.u8bin"], "name": "imported" }),
+            None,
+        ),
+        row(
+            json!({ "operation": "nearest query", "version": 1, "inputs": ["@points.u8bin"],
+                    "dataset": "points", "k": 3, "metric": "cosine" }),
+            "csv",
+        ),
+        row(
             json!({ "operation": "store put", "version": 1, "inputs": ["@lines.txt"], "name": "copied" }),
             None,
         ),
@@ -349,12 +358,23 @@ impl Setup {
         let english = sample("en", "the dog barks, the cat sleeps and the child runs across the street\n");
         let profiles = Profiles::train(&job, vec![german, english], 500).unwrap();
         profiles.save(&self.store, &job, "europe").unwrap();
+        self.import_points();
         let lines = fs::read(self.path("lines.txt")).unwrap();
         let packed = fs::File::create(self.path("lines.txt.gz")).unwrap();
         let format = inshore_kernels::Format::Gzip;
         inshore_kernels::compress(&context(), "lines.txt", &lines[..], packed, format, None).unwrap();
         let packed = fs::read(self.path("lines.txt.gz")).unwrap();
         self.put("lines.txt.gz", &packed);
+    }
+
+    /// Writes a file of 200 vectors of 8 bytes, which are also a dataset of the local store.
+    fn import_points(&self) {
+        let head = [200u32.to_le_bytes(), 8u32.to_le_bytes()].concat();
+        let bytes: Vec<u8> = head.into_iter().chain((0..1600).map(|byte| mixed(byte) as u8)).collect();
+        fs::write(self.path("points.u8bin"), bytes).unwrap();
+        let points = self.path("points.u8bin");
+        let request = json!({ "operation": "nearest import", "inputs": [points], "name": "points" });
+        self.run_one(Place::Local, request, None);
     }
 
     fn target(&self, place: Place) -> Target {
@@ -601,9 +621,9 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
     let on_nodes = ["node run", "node traverse"].map(|name| (name, Place::Local.to_string()));
-    let graphs = all.iter().filter(|name| name.starts_with("graph "));
-    let graphs = graphs.map(|name| (*name, Place::Nodes.to_string()));
-    assert_eq!(refused, graphs.chain(on_nodes).collect());
+    let here_only = |name: &&&str| name.starts_with("graph ") || name.starts_with("nearest ");
+    let here_only = all.iter().filter(here_only).map(|name| (*name, Place::Nodes.to_string()));
+    assert_eq!(refused, here_only.chain(on_nodes).collect());
 }
 
 /// Counts rows.

@@ -9,6 +9,8 @@ mod graph;
 mod header;
 #[cfg(feature = "wasm")]
 mod kernel;
+#[cfg(feature = "vectors")]
+mod nearest;
 #[cfg(feature = "nodes")]
 mod node;
 #[cfg(feature = "records")]
@@ -27,6 +29,8 @@ pub use graph::*;
 pub use header::Header;
 #[cfg(feature = "wasm")]
 pub use kernel::*;
+#[cfg(feature = "vectors")]
+pub use nearest::*;
 #[cfg(feature = "nodes")]
 pub use node::*;
 #[cfg(feature = "records")]
@@ -256,6 +260,21 @@ Examples:
     Count {
         #[command(subcommand)]
         command: CountCommand,
+    },
+    #[cfg(feature = "vectors")]
+    /// Nearest neighbours: import vectors, and find the nearest ones of a batch of queries
+    ///
+    /// Vectors are imported once, and searched in one pass for all queries, exactly, in the memory that you set.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "\
+Examples:
+  inshore nearest import sift.fvecs --name sift
+  inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB"
+    )]
+    Nearest {
+        #[command(subcommand)]
+        command: NearestCommand,
     },
     /// Print shell completions
     ///

@@ -23,7 +23,7 @@ const VERBS: [(&[&str], &str); 13] = [
     (&["store", "repair"], "nodes"),
 ];
 /// Nouns of whole features.
-const NOUNS: [(&[&str], &str); 2] = [(&["kernel"], "wasm"), (&["node"], "nodes")];
+const NOUNS: [(&[&str], &str); 3] = [(&["kernel"], "wasm"), (&["node"], "nodes"), (&["nearest"], "vectors")];
 
 /// The features, and whether a build has each.
 type Features = [(&'static str, bool)];

@@ -114,6 +114,10 @@ fn is_cancelled(cause: &(dyn std::error::Error + 'static)) -> bool {
     if is(cause, inshore::sql::Error::is_cancelled) {
         return true;
     }
+    #[cfg(feature = "vectors")]
+    if is(cause, inshore::vectors::Error::is_cancelled) {
+        return true;
+    }
     #[cfg(feature = "nodes")]
     if is(cause, inshore::sorting::Error::is_cancelled) {
         return true;

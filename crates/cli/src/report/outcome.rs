@@ -179,7 +179,7 @@ pub fn place(output: &std::path::Path) -> String {
 }
 
 /// Names the file of a whole answer, unless it is standard output.
-#[cfg(any(feature = "records", feature = "sql"))]
+#[cfg(any(feature = "records", feature = "sql", feature = "vectors"))]
 pub fn written(output: &std::path::Path) -> String {
     if output == std::path::Path::new("-") {
         String::new()

@@ -9,6 +9,8 @@ pub mod kernel;
 #[cfg(feature = "text")]
 pub mod language;
 pub mod manual;
+#[cfg(feature = "vectors")]
+pub mod nearest;
 #[cfg(feature = "nodes")]
 pub mod node;
 #[cfg(feature = "text")]

@@ -16,6 +16,8 @@ mod kernel;
 mod kmers;
 #[cfg(feature = "text")]
 mod language;
+#[cfg(feature = "vectors")]
+mod nearest;
 #[cfg(feature = "text")]
 mod packing;
 #[cfg(feature = "records")]
@@ -36,6 +38,8 @@ mod words;
 
 #[cfg(feature = "wasm")]
 pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
+#[cfg(feature = "vectors")]
+pub use self::nearest::{ImportVectors, SearchVectors};
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
 pub use self::stores::{

@@ -1,0 +1,148 @@
+//! `inshore nearest` as a user calls it.
+
+use std::{fs::File, io::Write};
+
+use crate::util::Folder;
+
+/// Returns the bytes of a file of the format with a count.
+fn floats(rows: &[[f32; 2]]) -> Vec<u8> {
+    let head = [(rows.len() as u32).to_le_bytes(), 2u32.to_le_bytes()].concat();
+    head.into_iter().chain(rows.iter().flatten().flat_map(|x| x.to_le_bytes())).collect()
+}
+
+const POINTS: [[f32; 2]; 5] = [[0.0, 0.0], [3.0, 4.0], [1.0, 0.0], [1.0, 0.0], [-6.0, 8.0]];
+
+fn with_points() -> Folder {
+    let folder = Folder::new();
+    folder.write("points.fbin", floats(&POINTS));
+    folder.write("queries.fbin", floats(&[[0.0, 0.0], [1.0, 0.0]]));
+    let said = folder.run("nearest import points.fbin --name points").ok();
+    assert!(said.stdout.starts_with("points: 5 vectors of 2 f32, "), "{said:?}");
+    folder
+}
+
+#[test]
+fn the_nearest_vectors_come_as_csv_parquet_arrow_and_json() {
+    let folder = with_points();
+    let said = folder.run("nearest query points queries.fbin -k 3").ok();
+    let expected =
+        "query,rank,id,distance\n0,1,0,0.0\n0,2,2,1.0\n0,3,3,1.0\n1,1,2,0.0\n1,2,3,0.0\n1,3,0,1.0\n";
+    assert_eq!(said.stdout, expected);
+    assert!(
+        said.stderr.starts_with("6 neighbours of 2 queries among 5 vectors of 2 f32\n"),
+        "{}",
+        said.stderr
+    );
+    folder.run("nearest query points queries.fbin -k 3 -o out.csv --memory 8MiB --threads 1").ok();
+    assert_eq!(folder.read("out.csv"), expected);
+    for ending in ["parquet", "arrow"] {
+        folder.run(&format!("nearest query points queries.fbin -k 3 -o out.{ending}")).ok();
+        let query = format!("SELECT * FROM 'out.{ending}' ORDER BY query, rank");
+        folder.write("query.sql", query);
+        assert_eq!(folder.run("sql --file query.sql").ok().stdout, expected, "{ending}");
+    }
+    let said = folder.run("nearest query points queries.fbin -k 9 --metric ip --json").ok().json();
+    assert_eq!((&said["command"], &said["summary"]["rows"]), (&"nearest query".into(), &10.into()));
+    assert_eq!(said["summary"]["plan"]["passes"], 1);
+    let said = folder.run("nearest query points queries.fbin --explain --metric cosine -o -").ok();
+    assert!(said.stderr.contains("1 pass over 40 bytes"), "{}", said.stderr);
+    // [-6, 8] and [1, 0]: 1 - -0.6; a zero vector has the distance 1.
+    assert!(
+        said.stdout.contains("\n1,5,4,1.6\n") && said.stdout.contains("\n0,1,0,1.0\n"),
+        "{}",
+        said.stdout
+    );
+    let said = folder.run("nearest query points queries.fbin --radius 0.5").ok();
+    assert_eq!(said.stdout, "query,rank,id,distance\n0,1,0,0.0\n1,1,2,0.0\n1,2,3,0.0\n");
+}
+
+#[test]
+fn vectors_are_a_dataset_like_others() {
+    let folder = with_points();
+    let said = folder.run("store ls").ok().stdout;
+    assert!(said.contains("points  vectors"), "{said}");
+    assert!(folder.run("store stat points").ok().stdout.contains("center"));
+    folder.run("store verify").ok();
+    let said = folder.run("nearest import points.fbin --name points").exits(2);
+    assert!(said.stderr.contains("points"), "{}", said.stderr);
+    folder.run("store rm points").ok();
+    let said = folder.run("nearest query points queries.fbin").exits(2);
+    assert!(said.stderr.contains("points"), "{}", said.stderr);
+}
+
+/// The vectors are all equal, so that no distance excludes any of them.
+#[test]
+fn vectors_of_sixteen_times_the_budget_are_searched_within_it() {
+    let folder = Folder::new();
+    let count = 1u32 << 20;
+    let mut file = File::create(folder.path("many.u8bin")).unwrap();
+    file.write_all(&[count.to_le_bytes(), 128u32.to_le_bytes()].concat()).unwrap();
+    file.set_len(8 + u64::from(count) * 128).unwrap();
+    folder.write("queries.u8bin", [&2u32.to_le_bytes()[..], &128u32.to_le_bytes(), &[1; 256]].concat());
+    let within = |words: &str| {
+        let told = folder.run(&format!("{words} --memory 8MiB --json")).ok().json();
+        let report = &told["report"];
+        assert!(report["memory_reserved_bytes_max"].as_u64().unwrap() <= 8 << 20, "{report}");
+        assert!(report["memory_resident_bytes_max"].as_u64().unwrap() <= 72 << 20, "{report}");
+    };
+    within("nearest import many.u8bin --name many");
+    within("nearest query many queries.u8bin -k 3 -o out.csv");
+    let distance = "11.313708";
+    let rows = |query| format!("{query},1,0,{distance}\n{query},2,1,{distance}\n{query},3,2,{distance}\n");
+    assert_eq!(folder.read("out.csv"), format!("query,rank,id,distance\n{}{}", rows(0), rows(1)));
+}
+
+#[test]
+fn refusals_name_the_file_and_the_place() {
+    let folder = with_points();
+    let mut bytes = floats(&POINTS);
+    bytes[8 + 3 * 8..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    folder.write("bad.fbin", &bytes);
+    folder.write("short.fbin", &bytes[..20]);
+    folder.write("ragged.bvecs", [2, 0, 0, 0, 7, 7, 1, 0, 0, 0, 7, 7]);
+    for (words, wanted) in [
+        (
+            "nearest import bad.fbin --name x",
+            "bad.fbin: vector 3, dimension 0: found NaN, expected a finite number",
+        ),
+        ("nearest import short.fbin --name x", "short.fbin: its length: found 20 bytes, expected 48 bytes"),
+        (
+            "nearest import ragged.bvecs --name x",
+            "ragged.bvecs: vector 1, at byte 6: found 1 dimensions, expected 2",
+        ),
+        ("nearest import none.npy --name x", "none.npy"),
+        ("nearest import points.csv --name x", "points.csv: the ending of the name: found .csv"),
+        ("nearest query points bad.fbin", "bad.fbin: vector 3, dimension 0: found NaN"),
+        ("nearest query points queries.fbin --radius -1", "radius is -1: expected a distance, at least 0"),
+        ("nearest query points queries.fbin --radius nan", "radius is NaN"),
+        ("nearest query points queries.fbin -o out.txt", "out.txt"),
+        ("nearest query points queries.fbin -k 0", "0 is not in 1.."),
+        ("nearest query points queries.fbin --memory 100KiB", "budget"),
+        ("nearest query points queries.fbin --node a.lan", "--node"),
+    ] {
+        folder.write("points.csv", "1,2\n");
+        let said = folder.run(words).exits(2);
+        assert!(said.stderr.contains(wanted), "{words}: {}", said.stderr);
+    }
+    assert!(!folder.path("out.txt").exists());
+    assert_eq!(folder.run("store ls").ok().stdout.lines().count(), 2, "a header and the points");
+}
+
+#[test]
+fn a_killed_import_leaves_nothing() {
+    let folder = with_points();
+    // A file of zeros that takes no space.
+    let count = 1u32 << 23;
+    let mut file = File::create(folder.path("many.u8bin")).unwrap();
+    file.write_all(&[count.to_le_bytes(), 128u32.to_le_bytes()].concat()).unwrap();
+    file.set_len(8 + u64::from(count) * 128).unwrap();
+    let mut child = folder.run("nearest import many.u8bin --name many --memory 8MiB --quiet").spawn();
+    folder.wait_for_scratch(4 << 20, &mut child);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let said = folder.run("store ls").ok().stdout;
+    assert!(said.contains("points") && !said.contains("many"), "{said}");
+    folder.run("store verify").ok();
+    folder.run("nearest import points.fbin --name many").ok();
+    assert!(folder.scratch().is_empty());
+}

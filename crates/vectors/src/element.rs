@@ -1,0 +1,185 @@
+//! The elements of vectors, in files and in the store.
+
+use serde::{Deserialize, Serialize};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// The most dimensions that a vector can have. The integer dot product of two vectors of this many bytes fits into 31
+/// bits: 32,768 x 255 x 255 < 2^31.
+pub const DIMENSIONS_MAX: usize = 32 << 10;
+
+/// The type of the elements of a dataset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Element {
+    /// 32-bit floating-point numbers, all finite.
+    F32,
+    /// Unsigned bytes.
+    U8,
+    /// Signed bytes.
+    I8,
+}
+
+impl Element {
+    /// Returns the number of bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Element::F32 => 4,
+            Element::U8 | Element::I8 => 1,
+        }
+    }
+
+    /// Returns the number in the header of a dataset.
+    pub(crate) fn code(self) -> u32 {
+        match self {
+            Element::F32 => 1,
+            Element::U8 => 2,
+            Element::I8 => 3,
+        }
+    }
+
+    pub(crate) fn of_code(code: u32) -> Option<Element> {
+        [Element::F32, Element::U8, Element::I8].into_iter().find(|element| element.code() == code)
+    }
+
+    /// Returns the element at `index` of a row, which is exact in f64.
+    fn value(self, row: &[u8], index: usize) -> f64 {
+        match self {
+            Element::F32 => floats(row)[index].into(),
+            Element::U8 => row[index].into(),
+            Element::I8 => (row[index] as i8).into(),
+        }
+    }
+
+    /// Appends a row of elements of `self` as elements of `to`.
+    ///
+    /// # Errors
+    /// The first dimension whose value `to` cannot hold exactly, with the value.
+    pub(crate) fn cast(self, row: &[u8], to: Element, out: &mut Vec<u8>) -> Result<(), (usize, f64)> {
+        if self == to {
+            out.extend_from_slice(row);
+            return Ok(());
+        }
+        for index in 0..row.len() / self.bytes() {
+            let value = self.value(row, index);
+            match to {
+                Element::F32 => out.extend_from_slice(&(value as f32).to_le_bytes()),
+                Element::U8 if f64::from(value as u8) == value => out.push(value as u8),
+                Element::I8 if f64::from(value as i8) == value => out.push(value as i8 as u8),
+                Element::U8 | Element::I8 => return Err((index, value)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Element {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Element::F32 => "f32",
+            Element::U8 => "u8",
+            Element::I8 => "i8",
+        })
+    }
+}
+
+/// Views aligned bytes as floats.
+///
+/// # Panics
+/// Panics if the bytes are not aligned to 4, or are no whole number of floats.
+pub(crate) fn floats(bytes: &[u8]) -> &[f32] {
+    <[f32]>::ref_from_bytes(bytes).expect("aligned and whole")
+}
+
+/// The type of the elements of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileElement {
+    F32,
+    F64,
+    U8,
+    I8,
+    I32,
+}
+
+impl FileElement {
+    pub fn bytes(self) -> usize {
+        match self {
+            FileElement::F64 => 8,
+            FileElement::F32 | FileElement::I32 => 4,
+            FileElement::U8 | FileElement::I8 => 1,
+        }
+    }
+
+    /// Returns the elements as which a dataset stores those of the file.
+    pub fn stored(self) -> Element {
+        match self {
+            FileElement::F32 | FileElement::F64 | FileElement::I32 => Element::F32,
+            FileElement::U8 => Element::U8,
+            FileElement::I8 => Element::I8,
+        }
+    }
+
+    /// Converts `raw` to stored elements in `out`, of the same number of elements. Returns the number of elements that
+    /// were rounded (f64 only).
+    ///
+    /// # Errors
+    /// The first element that cannot be stored: its index, and the value. NaN, infinities, an f64 beyond the range of
+    /// f32, and an i32 that f32 cannot hold exactly.
+    pub fn store(self, raw: &[u8], out: &mut [u8]) -> Result<u64, (usize, String)> {
+        let mut rounded = 0;
+        match self {
+            FileElement::U8 | FileElement::I8 => out.copy_from_slice(raw),
+            FileElement::F32 => {
+                out.copy_from_slice(raw);
+                let words = <[u32]>::ref_from_bytes(out).expect("aligned and whole");
+                // One pass without a branch, which the compiler vectorises.
+                let is_bad = |word: &u32| word & 0x7f80_0000 == 0x7f80_0000;
+                if words.iter().fold(false, |bad, word| bad | is_bad(word)) {
+                    let index = words.iter().position(is_bad).expect("one was found");
+                    return Err((index, f32::from_bits(words[index]).to_string()));
+                }
+            }
+            FileElement::F64 => {
+                let out = <[f32]>::mut_from_bytes(out).expect("aligned and whole");
+                for (index, (bytes, out)) in raw.chunks_exact(8).zip(out).enumerate() {
+                    let value = f64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+                    *out = value as f32;
+                    if !out.is_finite() {
+                        return Err((index, value.to_string()));
+                    }
+                    rounded += u64::from(f64::from(*out) != value);
+                }
+            }
+            FileElement::I32 => {
+                let out = <[f32]>::mut_from_bytes(out).expect("aligned and whole");
+                for (index, (bytes, out)) in raw.chunks_exact(4).zip(out).enumerate() {
+                    let value = i32::from_le_bytes(bytes.try_into().expect("4 bytes"));
+                    *out = value as f32;
+                    if f64::from(*out) != f64::from(value) {
+                        return Err((index, value.to_string()));
+                    }
+                }
+            }
+        }
+        Ok(rounded)
+    }
+
+    /// Describes the values that [`FileElement::store`] accepts.
+    pub fn expected(self) -> &'static str {
+        match self {
+            FileElement::F32 => "a finite number",
+            FileElement::F64 => "a finite number in the range of f32",
+            FileElement::I32 => "an integer that f32 can hold exactly",
+            FileElement::U8 | FileElement::I8 => "a byte",
+        }
+    }
+}
+
+/// Allocates an aligned vector of bytes for whole elements.
+pub(crate) fn aligned(bytes: usize) -> Vec<u64> {
+    vec![0; bytes.div_ceil(8)]
+}
+
+/// Views the first `len` bytes of aligned memory.
+pub(crate) fn bytes_of(memory: &mut [u64], len: usize) -> &mut [u8] {
+    &mut memory.as_mut_bytes()[..len]
+}

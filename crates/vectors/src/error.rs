@@ -1,0 +1,64 @@
+//! Errors of vectors.
+
+/// The result of an operation on vectors.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Reports the failure of an operation on vectors. A message says what failed, where, what was found and what was
+/// expected.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed: I/O, damage, budget, names, cancellation.
+    #[error(transparent)]
+    Store(#[from] inshore_store::Error),
+    /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
+    #[error("{file}: {place}: found {found}, expected {expected}")]
+    BadFile {
+        /// Name of the file.
+        file: String,
+        /// The place in the file: its header, a vector, a dimension.
+        place: String,
+        /// The value that was found.
+        found: String,
+        /// The value that was expected.
+        expected: String,
+    },
+    /// A dataset that holds no vectors, or of a version that this program cannot read.
+    #[error("{name}: {what}: found {found}, expected {expected}")]
+    BadDataset {
+        /// Name of the dataset.
+        name: String,
+        /// The part that is wrong.
+        what: &'static str,
+        /// The value that was found.
+        found: String,
+        /// The value that was expected.
+        expected: String,
+    },
+    /// An option out of its range.
+    #[error("{option} is {found}: expected {expected}")]
+    BadOption {
+        /// Name of the option.
+        option: &'static str,
+        /// The value that was passed.
+        found: String,
+        /// The allowed range.
+        expected: String,
+    },
+    /// The receiver of the rows of an answer failed.
+    #[error("{0}")]
+    Rows(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<inshore_store::RuntimeError> for Error {
+    fn from(error: inshore_store::RuntimeError) -> Error {
+        Error::Store(error.into())
+    }
+}
+
+impl Error {
+    /// Tells whether the error is a cancellation of the job.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Error::Store(error) if error.is_cancelled())
+    }
+}

@@ -1,0 +1,336 @@
+//! Files of vectors: their headers and their rows.
+//!
+//! ```text
+//!   .fvecs .bvecs .ivecs      each vector: i32 dimensions, elements (f32, u8, i32)
+//!   .fbin .u8bin .i8bin       u32 vectors, u32 dimensions, elements (f32, u8, i8) of all vectors
+//!   .npy                      an array in C order: (vectors, dimensions), or (dimensions), of f32, f64, u8, i8 or i32
+//! ```
+//!
+//! All numbers are little endian. The length of a file must be that which its header implies, to the byte: a truncated
+//! file is refused before the first vector is read.
+
+use std::{
+    fs::File,
+    io::{BufReader, Read, Seek, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+use inshore_store::{Context, FILE_SOURCE_BYTES, FileSource, PlainFile};
+
+use crate::{
+    Error, Result,
+    element::{DIMENSIONS_MAX, Element, FileElement, aligned, bytes_of},
+    npy,
+};
+
+/// The endings of names, with the element and the layout of each.
+const ENDINGS: [(&str, Layout, FileElement); 6] = [
+    ("fvecs", Layout::Prefixed, FileElement::F32),
+    ("bvecs", Layout::Prefixed, FileElement::U8),
+    ("ivecs", Layout::Prefixed, FileElement::I32),
+    ("fbin", Layout::Counted, FileElement::F32),
+    ("u8bin", Layout::Counted, FileElement::U8),
+    ("i8bin", Layout::Counted, FileElement::I8),
+];
+const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin or .npy";
+/// The bytes of vectors that are read and checked at once, at least one vector: of a file that is streamed, and of
+/// queries.
+const CHUNK_BYTES: usize = 256 << 10;
+const SMALL_CHUNK_BYTES: usize = 16 << 10;
+/// The buffer of a file that is read in small parts.
+const BUFFERED_BYTES: usize = 64 << 10;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Layout {
+    /// The number of dimensions stands before each vector.
+    Prefixed,
+    /// The numbers of vectors and dimensions stand before all vectors.
+    Counted,
+    /// A header of NumPy stands before all vectors.
+    Npy,
+}
+
+/// `VectorFile` is a file of vectors whose header has been checked.
+#[derive(Clone, Debug)]
+pub struct VectorFile {
+    path: PathBuf,
+    layout: Layout,
+    element: FileElement,
+    dimensions: usize,
+    count: u64,
+    /// The offset of the first vector.
+    start: u64,
+}
+
+impl VectorFile {
+    /// Opens a file and checks its header and its length. The ending of the name chooses the format.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`], which names the place; I/O.
+    pub fn open(path: impl AsRef<Path>) -> Result<VectorFile> {
+        let path = path.as_ref();
+        let ending = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+        let known = ENDINGS.iter().find(|(name, ..)| *name == ending);
+        if known.is_none() && ending != "npy" {
+            return Err(bad(path, "the ending of the name", format!(".{ending}"), EXPECTED_ENDING));
+        }
+        let io = |error| inshore_store::Error::io("read", path, error);
+        let mut file = File::open(path).map_err(|error| inshore_store::Error::io("open", path, error))?;
+        let metadata = file.metadata().map_err(io)?;
+        if !metadata.is_file() {
+            return Err(bad(path, "the file", "a folder, pipe or device", "a regular file"));
+        }
+        let len = metadata.len();
+        let mut head = |bytes: u64, what: &str| {
+            let mut head = Vec::new();
+            (&mut file).take(bytes).read_to_end(&mut head).map_err(io)?;
+            match head.len() as u64 == bytes {
+                true => Ok(head),
+                false => Err(bad(path, what, format!("{} bytes", head.len()), format!("{bytes} bytes"))),
+            }
+        };
+        let (layout, element, dimensions, count, start) = match known {
+            Some(&(_, Layout::Counted, element)) => {
+                let head = head(8, "the header")?;
+                let (count, dimensions) = (word(&head), word(&head[4..]));
+                (Layout::Counted, element, u64::from(dimensions), Some(u64::from(count)), 8)
+            }
+            Some(&(_, layout, element)) => {
+                let dimensions = word(&head(4, "the dimensions of vector 0")?);
+                (layout, element, u64::from(dimensions), None, 0)
+            }
+            None => {
+                let fail = |place, found: String, expected| bad(path, place, found, expected);
+                let header = npy::header(head, &fail)?;
+                let (count, dimensions) = header.shape;
+                (Layout::Npy, header.element, dimensions, Some(count), header.start)
+            }
+        };
+        if dimensions == 0 || dimensions > DIMENSIONS_MAX as u64 {
+            let place = if layout == Layout::Prefixed { "vector 0" } else { "the header" };
+            let found = format!("{dimensions} dimensions");
+            return Err(bad(path, place, found, format!("1 to {DIMENSIONS_MAX}")));
+        }
+        let mut file = VectorFile {
+            path: path.to_path_buf(),
+            layout,
+            element,
+            dimensions: dimensions as usize,
+            count: count.unwrap_or(0),
+            start,
+        };
+        file.check_length(len, count)?;
+        if file.count == 0 {
+            return Err(bad(path, "the file", "no vectors", "at least one"));
+        }
+        Ok(file)
+    }
+
+    /// Checks the length of the file; for a layout without a count, the length gives the count.
+    fn check_length(&mut self, len: u64, count: Option<u64>) -> Result<()> {
+        let stride = self.stride() as u64;
+        match count {
+            Some(count) => {
+                let expected = u128::from(count) * u128::from(stride) + u128::from(self.start);
+                if u128::from(len) != expected {
+                    let what = format!("{expected} bytes: {count} vectors of {} dimensions", self.dimensions);
+                    return Err(bad(&self.path, "its length", format!("{len} bytes"), what));
+                }
+            }
+            None => {
+                self.count = len / stride;
+                let rest = len % stride;
+                if rest > 0 {
+                    let expected = format!("{stride} bytes, as of vector 0 ({} dimensions)", self.dimensions);
+                    let place = format!("vector {}, at byte {}", self.count, self.count * stride);
+                    return Err(bad(&self.path, &place, format!("{rest} bytes to the end"), expected));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of bytes of a vector in the file, with what stands before it.
+    fn stride(&self) -> usize {
+        self.prefix() + self.dimensions * self.element.bytes()
+    }
+
+    fn prefix(&self) -> usize {
+        if self.layout == Layout::Prefixed { 4 } else { 0 }
+    }
+
+    /// Returns the path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the number of vectors.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Returns the number of dimensions.
+    pub fn dimensions(&self) -> usize {
+        self.dimensions
+    }
+
+    /// Returns the type of the elements in a dataset: f32 for files of f64 (rounded) and of i32.
+    pub fn element(&self) -> Element {
+        self.element.stored()
+    }
+
+    /// Returns the error of a value at `dimension` of vector `row`.
+    pub(crate) fn bad_value(
+        &self,
+        row: u64,
+        dimension: usize,
+        found: String,
+        expected: impl ToString,
+    ) -> Error {
+        bad(&self.path, &format!("vector {row}, dimension {dimension}"), found, expected)
+    }
+
+    fn chunk_rows(&self, is_streamed: bool) -> usize {
+        let bytes = if is_streamed { CHUNK_BYTES } else { SMALL_CHUNK_BYTES };
+        (bytes / self.stride()).max(1)
+    }
+
+    /// Returns the bytes of memory that [`VectorFile::rows`] takes.
+    pub(crate) fn rows_bytes(&self, is_streamed: bool) -> u64 {
+        let rows = self.chunk_rows(is_streamed);
+        let source = if is_streamed { FILE_SOURCE_BYTES } else { BUFFERED_BYTES as u64 };
+        let stored = self.dimensions * self.element.stored().bytes();
+        source + (rows * (self.stride() + stored)) as u64 + 16
+    }
+
+    /// Reads the vectors from `first` on: past the page cache at the speed of the drive if `is_streamed`, or through a
+    /// small buffer.
+    ///
+    /// # Errors
+    /// I/O; too little memory.
+    pub(crate) fn rows(&self, context: &Context, first: u64, is_streamed: bool) -> Result<Rows> {
+        let offset = self.start + first * self.stride() as u64;
+        let bytes = match is_streamed {
+            true => {
+                let source = FileSource::of(context, PlainFile::open(&self.path)?, offset)?;
+                let skipped = offset - source.position();
+                Bytes::Streamed { source, at: 0, skipped }
+            }
+            false => {
+                let io = |error| inshore_store::Error::io("read", &self.path, error);
+                let mut file = File::open(&self.path).map_err(io)?;
+                file.seek(SeekFrom::Start(offset)).map_err(io)?;
+                Bytes::Buffered(BufReader::with_capacity(BUFFERED_BYTES, file))
+            }
+        };
+        let rows = self.chunk_rows(is_streamed);
+        let stored = self.dimensions * self.element.stored().bytes();
+        Ok(Rows {
+            file: self.clone(),
+            bytes,
+            next: first,
+            raw: vec![0; rows * self.stride()],
+            stored: aligned(rows * stored),
+            rounded: 0,
+        })
+    }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"))
+}
+
+fn bad(path: &Path, place: &str, found: impl ToString, expected: impl ToString) -> Error {
+    Error::BadFile {
+        file: path.display().to_string(),
+        place: place.to_string(),
+        found: found.to_string(),
+        expected: expected.to_string(),
+    }
+}
+
+/// The bytes of a file from some offset on.
+enum Bytes {
+    Streamed { source: FileSource, at: usize, skipped: u64 },
+    Buffered(BufReader<File>),
+}
+
+impl Bytes {
+    fn read(&mut self, path: &Path, out: &mut [u8]) -> Result<()> {
+        match self {
+            Bytes::Buffered(file) => {
+                let read = file.read_exact(out);
+                Ok(read.map_err(|error| inshore_store::Error::io("read", path, error))?)
+            }
+            Bytes::Streamed { source, at, skipped } => {
+                let mut filled = 0;
+                while filled < out.len() {
+                    if *at == source.piece().len() {
+                        // The length was checked, and a file that became shorter is an error of the source.
+                        source.next_piece()?;
+                        *at = std::mem::take(skipped) as usize;
+                        if source.piece().is_empty() {
+                            return Err(bad(path, "its length", "its end", "more bytes"));
+                        }
+                    }
+                    let piece = &source.piece()[*at..];
+                    let part = piece.len().min(out.len() - filled);
+                    out[filled..filled + part].copy_from_slice(&piece[..part]);
+                    *at += part;
+                    filled += part;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `Rows` reads the vectors of a file in order, checked and as stored elements.
+pub(crate) struct Rows {
+    file: VectorFile,
+    bytes: Bytes,
+    next: u64,
+    raw: Vec<u8>,
+    stored: Vec<u64>,
+    rounded: u64,
+}
+
+impl Rows {
+    /// Returns the number of elements that were rounded so far.
+    pub fn rounded(&self) -> u64 {
+        self.rounded
+    }
+
+    /// Returns the bytes of the next vectors, at most `most` of them; nothing after the last one.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`] for a vector of other dimensions than vector 0, and for a value that cannot be stored; I/O.
+    pub fn next(&mut self, most: u64) -> Result<&[u8]> {
+        let (stride, prefix) = (self.file.stride(), self.file.prefix());
+        let most = most.min(self.file.count - self.next).min((self.raw.len() / stride) as u64) as usize;
+        let raw = &mut self.raw[..most * stride];
+        self.bytes.read(&self.file.path, raw)?;
+        for row in 0..if prefix > 0 { most } else { 0 } {
+            let found = word(&raw[row * stride..]);
+            if found as usize != self.file.dimensions {
+                let number = self.next + row as u64;
+                let place = format!("vector {number}, at byte {}", number * stride as u64);
+                let expected = format!("{}, as of vector 0", self.file.dimensions);
+                return Err(bad(&self.file.path, &place, format!("{} dimensions", found as i32), expected));
+            }
+            // The elements move together, so that all rows are converted in one go.
+            raw.copy_within(row * stride + prefix..(row + 1) * stride, row * (stride - prefix));
+        }
+        let elements = most * self.file.dimensions;
+        let stored = bytes_of(&mut self.stored, elements * self.file.element.stored().bytes());
+        let raw = &raw[..elements * self.file.element.bytes()];
+        let rounded = self.file.element.store(raw, stored).map_err(|(index, found)| {
+            let (row, dimension) = (index / self.file.dimensions, index % self.file.dimensions);
+            let expected = self.file.element.expected();
+            self.file.bad_value(self.next + row as u64, dimension, found, expected)
+        })?;
+        self.rounded += rounded;
+        self.next += most as u64;
+        Ok(stored)
+    }
+}

@@ -1,0 +1,143 @@
+//! The filter: which pairs of a query and a vector must be measured exactly.
+//!
+//! A tile computes for a query q and each vector x of a block, in f32,
+//!
+//! ```text
+//!   score = <q*, x> * scale(x) - shift(x)
+//!
+//!   metric   q*               scale   shift         the pair may be in the answer only if the exact score is at least
+//!   l2       q - c            1       |x - c|²/2    θ = <q*, c> + |q*|²/2 - T/2
+//!   ip       q                1       0             θ = -T
+//!   cosine   q / |q|          1/|x|   0             θ = -T              (integers: q* = q, θ = -T |q|)
+//! ```
+//!
+//! where T is the key of the k-th best neighbour so far ([`metric`](crate::metric)) and c the center of the data (0 for
+//! integers). For l2 the scores follow from |q* - (x - c)|² = |q*|² + |x - c|² - 2 <q*, x> + 2 <q*, c>. A pair is
+//! measured unless its computed score is below the *limit* θ - E, where E bounds all errors of the score. So a pair is
+//! never lost; a bound that is too wide costs measurements only.
+//!
+//! # The bound
+//!
+//! Let u = 2^-24 be the unit roundoff of f32, γ(n) = n u / (1 - n u), Q = |q*|, X the largest |x| of the block, H the
+//! largest shift, C = |c|. (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.)
+//!
+//! 1. The product: a sum of d products in chunks of [`CHUNK`] dimensions has at most n = min(d, CHUNK) + d / CHUNK + 2
+//!    roundings on any path, so its error is at most γ(n) Σ|q*_i x_i| ≤ γ(n) Q X, with and without fused operations. The
+//!    integer product is exact, and its conversion to f32 has an error of u Q X.
+//! 2. The shift: a sum of d squares in 16 lanes has at most m = d / 16 + 24 roundings on any path, so its error is
+//!    at most γ(m) H. (Integers: u H.)
+//! 3. The last operations round to within 2 u (Q X + H).
+//! 4. q* is rounded: |q* - (q - c)| ≤ u Q'. By the triangle inequality a pair with |q - x|² ≤ T has
+//!    |q* - (x - c)| ≤ √T + 1.01 u Q, so θ is computed with (√T + 1.01 u Q)² instead of T. For the inner product q* is
+//!    exact. For the cosine the rounding of q*, of 1/|x| and of the scaling is at most 8 u, and that of |x| γ(m).
+//! 5. θ is computed in f64: relative errors of 2^-40 of all its terms cover d roundings of 2^-53.
+//! 6. Products that underflow lose at most 2^-149 each: 2^-90 covers them, scaled.
+//!
+//! Overflow would break 1 to 3. So no block is filtered whose norms exceed 2^60, and under the cosine none that has a
+//! vector shorter than 2^-40: all pairs are measured.
+//!
+//! # Data far from zero
+//!
+//! For data of mean 1,000 and deviation 1 the plain expansion |q|² + |x|² - 2 <q, x> cancels: E is larger than all
+//! distances. With q* = q - c the product has the error γ(n) |q - c| |x|: larger than the distance by the ratio of mean
+//! and deviation only, times n u. The vectors themselves are not moved, which would cost a copy of each block. Where
+//! the ratio is so large that f32 barely holds the data, most pairs are measured: slow, and right. The inner product of
+//! such data cannot be centered; its scores differ by little, and those within E are measured.
+
+use crate::metric::Metric;
+
+/// The number of dimensions after which a tile adds its sums to a second set of sums: this bounds the error for many
+/// dimensions.
+pub(crate) const CHUNK: usize = 512;
+
+const U: f64 = 1.0 / (1u64 << 24) as f64;
+const NORM_MAX: f64 = (1u64 << 60) as f64;
+const COSINE_NORM_MIN: f64 = 1.0 / (1u64 << 40) as f64;
+/// The relative error of terms in f64.
+const DOUBLE: f64 = 1.0 / (1u64 << 40) as f64;
+/// Lost by underflow: 2^-90.
+const UNDERFLOW: f64 = 8.1e-28;
+
+fn gamma(roundings: usize) -> f64 {
+    let error = roundings as f64 * U;
+    error / (1.0 - error)
+}
+
+/// The constants of a search.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filter {
+    pub metric: Metric,
+    /// The relative error of a product.
+    product: f64,
+    /// The relative error of a sum of squares.
+    squares: f64,
+    /// The norm of the center.
+    center: f64,
+    is_integer: bool,
+}
+
+/// The facts about a query that the filter needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueryFacts {
+    /// The norm of the query.
+    pub norm: f64,
+    /// The norm of q*.
+    pub star: f64,
+    /// The part of θ that does not depend on T: <q*, c> + |q*|²/2 for l2.
+    pub base: f64,
+}
+
+/// The facts about a block of vectors that the filter needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockFacts {
+    /// The largest norm.
+    pub norm: f64,
+    /// The smallest norm that is not 0.
+    pub norm_min: f64,
+    /// The largest shift.
+    pub shift: f64,
+}
+
+impl Filter {
+    pub fn new(metric: Metric, dimensions: usize, center: f64, is_integer: bool) -> Filter {
+        let product = gamma(dimensions.min(CHUNK) + dimensions / CHUNK + 2);
+        let squares = gamma(dimensions / 16 + 24);
+        match is_integer {
+            true => Filter { metric, product: U, squares: U, center, is_integer },
+            false => Filter { metric, product, squares, center, is_integer },
+        }
+    }
+
+    /// Returns the norm of the center.
+    pub fn center(&self) -> f64 {
+        self.center
+    }
+
+    /// Returns the limit of a query in a block, when the k-th best key is at most `bound`: a pair whose computed score
+    /// is below the limit is not in the answer.
+    pub fn limit(&self, query: &QueryFacts, block: &BlockFacts, bound: f64) -> f32 {
+        let BlockFacts { norm: x, shift, .. } = *block;
+        let q = query.star;
+        let is_safe = q <= NORM_MAX && x <= NORM_MAX && self.center <= NORM_MAX;
+        let is_long = self.metric != Metric::Cosine || block.norm_min >= COSINE_NORM_MIN;
+        let can_exclude = bound < f64::INFINITY && is_safe && is_long;
+        if !can_exclude {
+            return f32::NEG_INFINITY;
+        }
+        let (theta, error, size) = match self.metric {
+            Metric::L2 => {
+                let moved = if self.is_integer { 0.0 } else { 1.01 * U * q };
+                let reached = bound.max(0.0).sqrt() + moved;
+                let half = reached * reached / 2.0;
+                let error = (self.product + 2.0 * U) * q * x + (self.squares + 2.0 * U) * shift;
+                (query.base - half, error, q * (x + self.center + q) + shift + half)
+            }
+            Metric::Ip => (-bound, (self.product + 2.0 * U) * q * x, q * x + bound.abs()),
+            Metric::Cosine => {
+                let theta = -bound * if self.is_integer { query.norm } else { 1.0 };
+                (theta, (self.product + self.squares + 8.0 * U) * q, q + theta.abs())
+            }
+        };
+        ((theta - 1.01 * error - DOUBLE * size - UNDERFLOW) as f32).next_down()
+    }
+}

@@ -1,0 +1,77 @@
+//! Nearest neighbours on flash: exact answers in one pass over the data, within a budget.
+//!
+//! These are the nouns:
+//!
+//! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
+//! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
+//! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
+//! - [`Metric`]: Euclidean distance, inner product or cosine distance.
+//!
+//! ```text
+//!   VectorFile ──import──► Vectors ─┐
+//!   VectorFile (queries) ───────────┴─search──► rows: query, rank, id, distance
+//! ```
+//!
+//! # How a search works
+//!
+//! The queries of a batch stay in memory, and the vectors stream from flash once. For each block of vectors a blocked
+//! matrix multiplication in f32 (integers: in integers) computes all products (module `tiles`), and a bound of its error
+//! decides which pairs can be neighbours (module `filter`). Only these pairs are measured in f64, in the order of the
+//! dimensions (module `metric`), and enter the heap of the query (module `topk`).
+//!
+//! So the answer equals that of brute force in f64 (integers: exactly), ties go to the smaller id, and the answer is the
+//! same bit for bit for every budget, number of threads and processor. An exact kernel for all pairs would be 2 to 8
+//! times slower: f64 has half the lanes, and the order of additions would be fixed.
+//!
+//! # Example
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use inshore_store::{Budget, Cancel, Store};
+//! use inshore_vectors::{Search, VectorFile, Vectors, import, search};
+//!
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("points.fbin");
+//! // Three vectors of two dimensions.
+//! let words = [3u32.to_le_bytes(), 2u32.to_le_bytes()].concat();
+//! let values: Vec<u8> = [0.0f32, 0.0, 3.0, 4.0, 1.0, 0.0].iter().flat_map(|x| x.to_le_bytes()).collect();
+//! std::fs::write(&path, [words, values].concat())?;
+//! let store = Store::open(folder.path().join("store"))?;
+//! let job = store.job(Budget::new(16 << 20, 2), Cancel::default())?;
+//! let file = VectorFile::open(&path)?;
+//! import(&store, &job, "points", &file)?;
+//!
+//! let vectors = Vectors::open(&store, "points")?;
+//! let options = Search { k: 2, ..Search::default() };
+//! let mut rows = 0;
+//! // The vectors are their own queries.
+//! search(&job, &vectors, &file, &options, &mut |batch| {
+//!     rows += batch.num_rows();
+//!     Ok(())
+//! })?;
+//! assert_eq!(rows, 3 * 2);
+//! # Ok(())
+//! # }
+//! ```
+#![warn(missing_docs)]
+
+mod dataset;
+mod element;
+mod error;
+mod file;
+mod filter;
+mod import;
+mod metric;
+mod npy;
+mod search;
+mod tiles;
+mod topk;
+
+pub use dataset::{Vectors, VectorsInfo};
+pub use element::{DIMENSIONS_MAX, Element};
+pub use error::{Error, Result};
+pub use file::VectorFile;
+pub use import::{Imported, import};
+pub use metric::Metric;
+pub use search::{Estimates, Plan, Search, Searched, plan, schema, search};
+pub use tiles::Instructions;

@@ -1,0 +1,182 @@
+//! Metrics, and the exact measurement of a pair of vectors.
+//!
+//! A pair of floating-point vectors is measured in f64, element by element in the order of the dimensions; a pair of
+//! integer vectors in integers. These functions define the answer: everything faster is a filter that decides only
+//! which pairs are measured.
+//!
+//! Neighbours are ordered by a `key`, of which the smaller one is nearer:
+//!
+//! | metric | key                                  | reported distance  |
+//! |--------|--------------------------------------|--------------------|
+//! | l2     | sum of squared differences           | its square root    |
+//! | ip     | the negated inner product            | the inner product  |
+//! | cosine | the negated cosine similarity        | 1 - similarity     |
+//!
+//! The cosine similarity of a zero vector with any vector is 0.
+
+use serde::{Deserialize, Serialize};
+
+/// The metric of a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Metric {
+    /// Euclidean distance.
+    #[default]
+    L2,
+    /// Inner product: a score, of which the larger one is nearer.
+    Ip,
+    /// Cosine distance: one minus the cosine of the angle between two vectors.
+    Cosine,
+}
+
+impl Metric {
+    /// Returns the reported distance of a key.
+    pub(crate) fn distance(self, key: f64) -> f64 {
+        match self {
+            Metric::L2 => key.sqrt(),
+            Metric::Ip => -key + 0.0,
+            Metric::Cosine => (1.0 + key).max(0.0),
+        }
+    }
+
+    /// Tells whether a key lies within a radius: distances up to `radius`, inner products from `radius` on.
+    pub(crate) fn is_within(self, key: f64, radius: f64) -> bool {
+        match self {
+            Metric::L2 | Metric::Cosine => self.distance(key) <= radius,
+            Metric::Ip => -key >= radius,
+        }
+    }
+
+    /// Returns a key that no key within the radius exceeds.
+    pub(crate) fn key_within(self, radius: f64) -> f64 {
+        // The relative margin covers the rounding of the square and of the sum.
+        match self {
+            Metric::L2 => radius * radius * (1.0 + 1e-12) + f64::MIN_POSITIVE,
+            Metric::Ip => -radius,
+            Metric::Cosine => radius - 1.0 + 1e-12 * (1.0 + radius),
+        }
+    }
+}
+
+/// The number of pairs that are measured at once: the sum of each is a chain of dependent additions, and four chains
+/// keep the adders busy.
+pub(crate) const AT_ONCE: usize = 4;
+
+/// A row that can be measured against another one.
+pub(crate) trait Measured: Sized {
+    /// Returns the keys of `AT_ONCE` pairs. `norms` are the norms of the queries.
+    fn keys(
+        metric: Metric,
+        queries: [&[Self]; AT_ONCE],
+        rows: [&[Self]; AT_ONCE],
+        norms: [f64; AT_ONCE],
+    ) -> [f64; AT_ONCE];
+
+    /// Returns the Euclidean norm of a row.
+    fn norm(row: &[Self]) -> f64;
+}
+
+/// Adds `term` of each dimension, in order, for four pairs.
+fn sums(
+    [q0, q1, q2, q3]: [&[f32]; AT_ONCE],
+    [x0, x1, x2, x3]: [&[f32]; AT_ONCE],
+    term: impl Fn(f64, f64) -> f64,
+) -> [f64; AT_ONCE] {
+    let mut sums = [0.0; AT_ONCE];
+    let firsts = q0.iter().zip(x0).zip(q1.iter().zip(x1));
+    let lasts = q2.iter().zip(x2).zip(q3.iter().zip(x3));
+    for (((q0, x0), (q1, x1)), ((q2, x2), (q3, x3))) in firsts.zip(lasts) {
+        sums[0] += term((*q0).into(), (*x0).into());
+        sums[1] += term((*q1).into(), (*x1).into());
+        sums[2] += term((*q2).into(), (*x2).into());
+        sums[3] += term((*q3).into(), (*x3).into());
+    }
+    sums
+}
+
+/// Returns the key of the cosine similarity.
+fn cosine_key(product: f64, norms: f64) -> f64 {
+    // A zero vector has no direction: its similarity is 0. Adding 0 turns -0 into 0.
+    if norms > 0.0 { -(product / norms) + 0.0 } else { 0.0 }
+}
+
+impl Measured for f32 {
+    fn keys(
+        metric: Metric,
+        queries: [&[f32]; AT_ONCE],
+        rows: [&[f32]; AT_ONCE],
+        norms: [f64; AT_ONCE],
+    ) -> [f64; AT_ONCE] {
+        match metric {
+            Metric::L2 => sums(queries, rows, |q, x| (q - x) * (q - x)),
+            Metric::Ip => sums(queries, rows, |q, x| q * x).map(|sum| -sum + 0.0),
+            Metric::Cosine => {
+                let products = sums(queries, rows, |q, x| q * x);
+                let squares = sums(queries, rows, |_, x| x * x);
+                std::array::from_fn(|pair| cosine_key(products[pair], norms[pair] * squares[pair].sqrt()))
+            }
+        }
+    }
+
+    fn norm(row: &[f32]) -> f64 {
+        row.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>().sqrt()
+    }
+}
+
+/// Adds `term` of each dimension. The sum fits into 31 bits: see [`DIMENSIONS_MAX`](crate::DIMENSIONS_MAX).
+fn integer_sum<T: Copy + Into<i32>>(query: &[T], row: &[T], term: impl Fn(i32, i32) -> i32) -> f64 {
+    query.iter().zip(row).map(|(&q, &x)| term(q.into(), x.into())).sum::<i32>().into()
+}
+
+fn integer_keys<T: Copy + Into<i32>>(
+    metric: Metric,
+    queries: [&[T]; AT_ONCE],
+    rows: [&[T]; AT_ONCE],
+    norms: [f64; AT_ONCE],
+) -> [f64; AT_ONCE] {
+    std::array::from_fn(|pair| {
+        let (query, row) = (queries[pair], rows[pair]);
+        match metric {
+            Metric::L2 => integer_sum(query, row, |q, x| (q - x) * (q - x)),
+            Metric::Ip => -integer_sum(query, row, |q, x| q * x) + 0.0,
+            Metric::Cosine => {
+                let product = integer_sum(query, row, |q, x| q * x);
+                cosine_key(product, norms[pair] * integer_norm(row))
+            }
+        }
+    })
+}
+
+fn integer_norm<T: Copy + Into<i32>>(row: &[T]) -> f64 {
+    integer_sum(row, row, |x, y| x * y).sqrt()
+}
+
+impl Measured for u8 {
+    fn keys(
+        metric: Metric,
+        queries: [&[u8]; AT_ONCE],
+        rows: [&[u8]; AT_ONCE],
+        norms: [f64; AT_ONCE],
+    ) -> [f64; AT_ONCE] {
+        integer_keys(metric, queries, rows, norms)
+    }
+
+    fn norm(row: &[u8]) -> f64 {
+        integer_norm(row)
+    }
+}
+
+impl Measured for i8 {
+    fn keys(
+        metric: Metric,
+        queries: [&[i8]; AT_ONCE],
+        rows: [&[i8]; AT_ONCE],
+        norms: [f64; AT_ONCE],
+    ) -> [f64; AT_ONCE] {
+        integer_keys(metric, queries, rows, norms)
+    }
+
+    fn norm(row: &[i8]) -> f64 {
+        integer_norm(row)
+    }
+}

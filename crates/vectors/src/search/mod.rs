@@ -1,0 +1,276 @@
+//! The search for the nearest neighbours of a batch of queries.
+//!
+//! One pass over the vectors answers all queries that fit into the budget with their neighbours. A larger batch is cut
+//! into blocks of queries, one pass each ([`plan`]). Queries that are read and packed stay in memory during the pass
+//! ([`queries`]); [`scan`] reads the vectors.
+
+mod plan;
+mod queries;
+mod scan;
+
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, Float32Array, RecordBatch, UInt32Array, UInt64Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+use inshore_store::{Buffer, FileReader, Job};
+use serde::Serialize;
+
+pub use self::plan::{Estimates, Plan};
+use self::{
+    queries::{Batch, Queries},
+    scan::Pass,
+};
+use crate::{
+    Error, Metric, Result, VectorFile, Vectors, VectorsInfo,
+    element::{Element, floats},
+    filter::Filter,
+    metric::Measured,
+    tiles::{Instructions, Tiled},
+    topk::Entry,
+};
+
+/// Rows of a batch of the answer.
+pub(crate) const BATCH_ROWS: usize = 8 << 10;
+
+/// The options of a search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Search {
+    /// The number of neighbours of each query; fewer if there are fewer vectors, or fewer within the radius.
+    pub k: u64,
+    /// The metric.
+    pub metric: Metric,
+    /// The largest distance of a neighbour, or its smallest inner product.
+    pub radius: Option<f64>,
+    /// Instructions of the filter, for tests and measurements; the best ones by default. They do not change the answer.
+    pub instructions: Option<Instructions>,
+}
+
+impl Default for Search {
+    /// Returns the ten nearest neighbours by Euclidean distance.
+    fn default() -> Search {
+        Search { k: 10, metric: Metric::L2, radius: None, instructions: None }
+    }
+}
+
+impl Search {
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn check(&self) -> Result<()> {
+        let bad = |option, found: String, expected: &str| {
+            Err(Error::BadOption { option, found, expected: expected.to_string() })
+        };
+        match self.radius {
+            _ if self.k == 0 => bad("k", "0".to_string(), "at least 1"),
+            Some(radius) if !radius.is_finite() => bad("radius", radius.to_string(), "a finite number"),
+            Some(radius) if radius < 0.0 && self.metric != Metric::Ip => {
+                bad("radius", radius.to_string(), "a distance, at least 0")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Facts about a search.
+#[derive(Clone, Debug, Serialize)]
+pub struct Searched {
+    /// Queries.
+    pub queries: u64,
+    /// Vectors that each query was compared with.
+    pub vectors: u64,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Elements of the vectors.
+    pub element: Element,
+    /// Rows of the answer.
+    pub rows: u64,
+    /// Pairs that the filter could not exclude, and that were measured exactly. The number depends on the order in
+    /// which threads find neighbours; the answer does not.
+    pub measured: u64,
+    /// The plan.
+    pub plan: Plan,
+}
+
+/// Returns the columns of an answer: `query`, `rank` (from 1), `id` and `distance`.
+pub fn schema() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("query", DataType::UInt64, false),
+        Field::new("rank", DataType::UInt32, false),
+        Field::new("id", DataType::UInt64, false),
+        Field::new("distance", DataType::Float32, false),
+    ]))
+}
+
+/// Plans a search with the memory that is free in the budget of `job`.
+///
+/// # Errors
+/// A bad option; queries of other dimensions; too little memory for one query.
+pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
+    search.check()?;
+    if queries.dimensions() != vectors.dimensions {
+        return Err(Error::BadFile {
+            file: queries.path().display().to_string(),
+            place: "vector 0".to_string(),
+            found: format!("{} dimensions", queries.dimensions()),
+            expected: format!("{}, as the vectors of {}", vectors.dimensions, vectors.name),
+        });
+    }
+    let budget = job.budget();
+    let mut plan = Plan::new(&Estimates {
+        vectors: vectors.vectors,
+        dimensions: vectors.dimensions,
+        element: vectors.element,
+        queries: queries.count(),
+        k: search.k,
+        memory_bytes: budget.free_bytes(),
+        threads: budget.threads(),
+        reader_bytes: queries.rows_bytes(false),
+    });
+    budget.need(plan.smallest_bytes(), || {
+        format!("a search of {} neighbours among {}", search.k.min(vectors.vectors), vectors.name)
+    })?;
+    if let Some(instructions) = search.instructions {
+        plan.instructions = instructions;
+    }
+    Ok(plan)
+}
+
+/// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
+///
+/// The cost is one read of all vectors for each pass, and one multiplication for each query, vector and dimension.
+/// Memory: see [`Plan`].
+///
+/// # Errors
+/// The errors of [`plan()`]; a query with a value that is not finite, or that the elements of the vectors cannot hold;
+/// I/O and damage; cancellation; the errors of `each`.
+pub fn search(
+    job: &Job,
+    vectors: &Vectors,
+    queries: &VectorFile,
+    search: &Search,
+    each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<Searched> {
+    match vectors.info().element {
+        Element::F32 => search_elements::<f32>(job, vectors, queries, search, each),
+        Element::U8 => search_elements::<u8>(job, vectors, queries, search, each),
+        Element::I8 => search_elements::<i8>(job, vectors, queries, search, each),
+    }
+}
+
+fn search_elements<T: Tiled>(
+    job: &Job,
+    vectors: &Vectors,
+    file: &VectorFile,
+    search: &Search,
+    each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<Searched> {
+    let info = vectors.info();
+    let plan = plan(job, info, file, search)?;
+    let buffer_bytes = plan.threads * plan::BUFFERS * plan.block_bytes;
+    let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
+    let mut buffers = buffers.split(plan.block_bytes);
+    let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
+    let _others = job.budget().reserve(others, "a search")?;
+    let center = center_of(job, vectors, search.metric, &mut buffers)?;
+    let filter = Filter::new(search.metric, info.dimensions, f32::norm(&center), T::IS_INTEGER);
+    let batch = Batch { file, info, search, center: &center, instructions: plan.instructions };
+    let mut rows = file.rows(job, 0, false)?;
+    let mut answer =
+        AnswerRows { each, metric: search.metric, schema: schema(), pending: Vec::new(), rows: 0 };
+    let mut measured = 0;
+    job.start_phase("searching", "vectors", info.vectors * plan.passes);
+    let mut first = 0;
+    while first < file.count() {
+        let end = file.count().min(first + plan.queries_per_pass);
+        let memory = (end - first) * plan.query_bytes;
+        let memory = job.budget().reserve(memory, "queries and their neighbours")?;
+        let queries = Queries::<T>::read(&mut rows, first..end, &batch, memory)?;
+        let pass = Pass {
+            job,
+            file: &vectors.file,
+            vectors: info.vectors,
+            dimensions: info.dimensions,
+            plan: &plan,
+            search,
+            filter,
+            center: &center,
+            queries: &queries,
+        };
+        let (returned, pairs) = pass.run(buffers)?;
+        buffers = returned;
+        measured += pairs;
+        for (query, top) in (first..end).zip(queries.tops) {
+            for (rank, entry) in (1..).zip(top.into_sorted()) {
+                answer.add(Row { query, rank, entry })?;
+            }
+        }
+        first = end;
+    }
+    answer.flush()?;
+    Ok(Searched {
+        queries: file.count(),
+        vectors: info.vectors,
+        dimensions: info.dimensions,
+        element: info.element,
+        rows: answer.rows,
+        measured,
+        plan,
+    })
+}
+
+/// Returns the center of the data for a metric that uses it, and otherwise zeros.
+fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buffer>) -> Result<Vec<f32>> {
+    let mut center = Vec::with_capacity(vectors.info().dimensions);
+    if let (Some(file), Metric::L2) = (&vectors.center, metric) {
+        let spare = std::mem::take(buffers);
+        let mut reader = FileReader::with_buffers(job, file, 0..file.len(), spare)?;
+        while let Some(piece) = reader.next_piece()? {
+            center.extend_from_slice(floats(piece));
+        }
+        *buffers = reader.into_buffers()?;
+    }
+    center.resize(vectors.info().dimensions, 0.0);
+    Ok(center)
+}
+
+struct Row {
+    query: u64,
+    rank: u32,
+    entry: Entry,
+}
+
+/// `AnswerRows` collects rows into batches.
+struct AnswerRows<'a> {
+    each: &'a mut dyn FnMut(RecordBatch) -> Result<()>,
+    metric: Metric,
+    schema: SchemaRef,
+    pending: Vec<Row>,
+    rows: u64,
+}
+
+impl AnswerRows<'_> {
+    fn add(&mut self, row: Row) -> Result<()> {
+        self.pending.push(row);
+        if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        let rows = &self.pending;
+        let distance = |row: &Row| self.metric.distance(row.entry.key) as f32;
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.query))),
+            Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.rank))),
+            Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.entry.id))),
+            Arc::new(Float32Array::from_iter_values(rows.iter().map(distance))),
+        ];
+        let batch =
+            RecordBatch::try_new(self.schema.clone(), columns).expect("columns of the schema's types");
+        self.rows += batch.num_rows() as u64;
+        self.pending.clear();
+        (self.each)(batch)
+    }
+}

@@ -1,0 +1,207 @@
+//! The plan of a search: how many queries one pass over the vectors answers, and how the vectors are read.
+
+use inshore_store::format_bytes;
+use serde::Serialize;
+
+use crate::{
+    element::Element,
+    import::CHECK_BYTES,
+    search::BATCH_ROWS,
+    tiles::{Instructions, LANES_MAX, ROWS_MAX},
+    topk::TopK,
+};
+
+/// The read unit: with two in flight for each of two threads, a drive is busy.
+const BLOCK_BYTES_MAX: usize = 1 << 20;
+const BLOCK_BYTES_MIN: usize = 64 << 10;
+/// Buffers of each thread: one is searched while the other is read.
+pub(crate) const BUFFERS: usize = 2;
+/// The rows that all panels of queries visit in turn stay in the second-level cache.
+const SUBBLOCK_BYTES: usize = 192 << 10;
+/// Hits of a thread before they are measured, beside those of one more tile.
+pub(crate) const HITS: usize = 64;
+/// Bytes of a query beside its elements and its neighbours.
+const QUERY_BYTES: u64 = 64;
+
+/// The facts from which a plan follows.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimates {
+    /// Vectors in the dataset.
+    pub vectors: u64,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Elements of the dataset.
+    pub element: Element,
+    /// Queries.
+    pub queries: u64,
+    /// Neighbours of each query.
+    pub k: u64,
+    /// Memory that is free.
+    pub memory_bytes: u64,
+    /// Worker threads that the budget allows.
+    pub threads: usize,
+    /// Memory of the reader of the file of queries.
+    pub reader_bytes: u64,
+}
+
+/// The plan of a search.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Plan {
+    /// Passes over the vectors.
+    pub passes: u64,
+    /// Queries that a pass answers, except the last one.
+    pub queries_per_pass: u64,
+    /// Vectors of a block, which a thread reads at once.
+    pub block_rows: usize,
+    /// Bytes of a read buffer.
+    pub block_bytes: usize,
+    /// Vectors of a part of a block that stays in the cache.
+    pub subblock_rows: usize,
+    /// Worker threads.
+    pub threads: usize,
+    /// Bytes that each query needs: its elements twice, and its neighbours.
+    pub query_bytes: u64,
+    /// Bytes that do not depend on the number of queries.
+    pub fixed_bytes: u64,
+    /// Bytes that a pass reads.
+    pub pass_bytes: u64,
+    /// Instructions of the filter.
+    pub instructions: Instructions,
+}
+
+impl Plan {
+    /// Makes a plan. If the memory is too small for one query, [`Plan::smallest_bytes`] exceeds it.
+    pub fn new(estimates: &Estimates) -> Plan {
+        let Estimates { vectors, dimensions, element, queries, memory_bytes, reader_bytes, .. } = *estimates;
+        let row_bytes = dimensions * element.bytes();
+        // Integers are widened for tiles, and have an even number of dimensions there.
+        let lane_bytes = match element {
+            Element::F32 => row_bytes,
+            Element::U8 | Element::I8 => 2 * dimensions.next_multiple_of(2),
+        };
+        let subblock_rows = (SUBBLOCK_BYTES / lane_bytes).max(1);
+        let subblock_rows =
+            if subblock_rows > ROWS_MAX { subblock_rows / ROWS_MAX * ROWS_MAX } else { subblock_rows };
+        let widened = if element == Element::F32 { 0 } else { subblock_rows * lane_bytes };
+        let hits = (HITS + ROWS_MAX * LANES_MAX) * 16;
+        let thread_bytes = widened + subblock_rows * 8 + hits;
+        let k = estimates.k.min(vectors);
+        let padding = LANES_MAX as u64 * lane_bytes as u64;
+        let output = 2 * BATCH_ROWS as u64 * 24;
+        let others = dimensions as u64 * 4 + padding + output + reader_bytes;
+        let memory_of = |threads: usize, block_bytes: usize| {
+            let buffers = inshore_store::taken_bytes(threads * BUFFERS * block_bytes);
+            (buffers + threads * thread_bytes) as u64
+        };
+        let query_bytes = (row_bytes + lane_bytes) as u64 + QUERY_BYTES + TopK::bytes(k);
+        // All buffers together take at most a quarter of the memory, so that queries have the rest.
+        let fits = |threads: usize, block_bytes: usize| {
+            let buffers = memory_of(threads, buffer_bytes(block_bytes, row_bytes));
+            buffers <= memory_bytes / 4 && others + buffers + query_bytes <= memory_bytes
+        };
+        let mut threads = estimates.threads.max(1);
+        while threads > 1 && !fits(threads, BLOCK_BYTES_MIN) {
+            threads -= 1;
+        }
+        let mut block_bytes = BLOCK_BYTES_MAX;
+        while block_bytes > BLOCK_BYTES_MIN && !fits(threads, block_bytes) {
+            block_bytes /= 2;
+        }
+        let block_rows = rows_of(block_bytes, row_bytes);
+        let block_bytes = buffer_bytes(block_bytes, row_bytes);
+        let fixed_bytes = others + memory_of(threads, block_bytes);
+        let fitting = memory_bytes.saturating_sub(fixed_bytes) / query_bytes;
+        let queries_per_pass = match fitting >= queries {
+            true => queries,
+            // Whole panels.
+            false if fitting > LANES_MAX as u64 => fitting / LANES_MAX as u64 * LANES_MAX as u64,
+            false => fitting.max(1),
+        };
+        Plan {
+            passes: queries.div_ceil(queries_per_pass.max(1)),
+            queries_per_pass,
+            block_rows,
+            block_bytes,
+            subblock_rows,
+            threads: threads.min(vectors.div_ceil(block_rows as u64) as usize),
+            query_bytes,
+            fixed_bytes,
+            pass_bytes: vectors * row_bytes as u64,
+            instructions: Instructions::best(),
+        }
+    }
+
+    /// Returns the memory that one query needs.
+    pub fn smallest_bytes(&self) -> u64 {
+        self.fixed_bytes + self.query_bytes
+    }
+}
+
+/// Returns the whole rows of a block of `block_bytes`, at least one.
+fn rows_of(block_bytes: usize, row_bytes: usize) -> usize {
+    // A read moves whole units of checksums: where rows end elsewhere, two units more than the rows have.
+    let usable =
+        if CHECK_BYTES.is_multiple_of(row_bytes) { block_bytes } else { block_bytes - 2 * CHECK_BYTES };
+    (usable / row_bytes).max(1)
+}
+
+/// Returns the bytes of the buffer of a block of `block_bytes`, or of one row if that is larger.
+fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
+    block_bytes.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
+}
+
+impl std::fmt::Display for Plan {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Plan { passes, queries_per_pass, threads, instructions, .. } = self;
+        let workers = if *threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
+        let passed = if *passes == 1 { "1 pass".to_string() } else { format!("{passes} passes") };
+        write!(
+            out,
+            "{passed} over {}, each for up to {queries_per_pass} queries of {}; blocks of {} vectors, \
+             {workers}, {instructions}",
+            format_bytes(self.pass_bytes),
+            format_bytes(self.query_bytes),
+            self.block_rows,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_follows_from_estimates() {
+        let base = Estimates {
+            vectors: 1_000_000,
+            dimensions: 128,
+            element: Element::F32,
+            queries: 10_000,
+            k: 100,
+            memory_bytes: 64 << 20,
+            threads: 2,
+            reader_bytes: 1 << 20,
+        };
+        // 10,000 queries x (128 x 4 x 2 + 100 x 16) bytes: 27 MB, in one pass.
+        let plan = Plan::new(&base);
+        assert_eq!((plan.passes, plan.queries_per_pass, plan.block_rows), (1, 10_000, 2048));
+        assert_eq!((plan.block_bytes, plan.threads), (1 << 20, 2));
+        // In 16 MiB three passes of whole panels.
+        let plan = Plan::new(&Estimates { memory_bytes: 16 << 20, ..base });
+        assert_eq!(plan.queries_per_pass % 32, 0);
+        assert!((2..6).contains(&plan.passes), "{plan}");
+        assert!(plan.fixed_bytes + plan.queries_per_pass * plan.query_bytes <= 16 << 20);
+        // Rows that are no divisor of the unit of checksums.
+        let plan = Plan::new(&Estimates { dimensions: 100, ..base });
+        assert!(plan.block_rows * 400 + 2 * CHECK_BYTES <= plan.block_bytes);
+        // One row is larger than the smallest block.
+        let plan = Plan::new(&Estimates { dimensions: 32 << 10, memory_bytes: 8 << 20, ..base });
+        assert!(plan.block_bytes >= (128 << 10) + 2 * CHECK_BYTES && plan.block_rows >= 1);
+        // No neighbours beyond the vectors, and no threads without a block.
+        let plan = Plan::new(&Estimates { vectors: 5, k: 1 << 40, ..base });
+        assert_eq!((plan.passes, plan.threads), (1, 1));
+        // Too little memory is told, not planned away.
+        let plan = Plan::new(&Estimates { memory_bytes: 1 << 16, ..base });
+        assert!(plan.smallest_bytes() > 1 << 16);
+    }
+}

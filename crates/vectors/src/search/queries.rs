@@ -1,0 +1,133 @@
+//! The queries of a pass: their elements, packed for tiles, and their best neighbours.
+
+use std::ops::Range;
+
+use inshore_store::Reservation;
+use zerocopy::IntoBytes;
+
+use crate::{
+    Result, VectorFile, VectorsInfo,
+    element::{aligned, bytes_of},
+    file::Rows,
+    filter::QueryFacts,
+    metric::Metric,
+    search::Search,
+    tiles::{Instructions, Tiled},
+    topk::TopK,
+};
+
+/// `Panel` is the packed elements of some queries: one or two registers of lanes. Lanes without a query hold zeros.
+pub(crate) struct Panel<L> {
+    /// The number of the first query.
+    pub first: usize,
+    pub lanes: usize,
+    pub elements: Vec<L>,
+}
+
+/// The queries of a search, and what they are packed for.
+pub(crate) struct Batch<'a> {
+    pub file: &'a VectorFile,
+    pub info: &'a VectorsInfo,
+    pub search: &'a Search,
+    pub center: &'a [f32],
+    pub instructions: Instructions,
+}
+
+/// `Queries` is the queries of a pass.
+pub(crate) struct Queries<T: Tiled> {
+    memory: Vec<u64>,
+    dimensions: usize,
+    count: usize,
+    pub panels: Vec<Panel<T::Lane>>,
+    pub facts: Vec<QueryFacts>,
+    pub tops: Vec<TopK>,
+    _reservation: Reservation,
+}
+
+impl<T: Tiled> Queries<T> {
+    /// Reads the queries `numbers`, which are the next ones of `rows`, and packs them.
+    ///
+    /// # Errors
+    /// [`crate::Error::BadFile`] for a value that elements of the vectors cannot hold; I/O.
+    pub fn read(
+        rows: &mut Rows,
+        numbers: Range<u64>,
+        batch: &Batch<'_>,
+        reservation: Reservation,
+    ) -> Result<Queries<T>> {
+        let Batch { file, info, search, center, instructions } = *batch;
+        let count = (numbers.end - numbers.start) as usize;
+        let k = search.k.min(info.vectors) as usize;
+        let (dimensions, row_bytes) = (info.dimensions, info.row_bytes());
+        let mut memory = aligned(count * row_bytes);
+        let (mut filled, mut row_out) = (0, Vec::with_capacity(row_bytes));
+        while filled < count {
+            let bytes = rows.next((count - filled) as u64)?;
+            for row in bytes.chunks_exact(dimensions * file.element().bytes()) {
+                row_out.clear();
+                file.element().cast(row, info.element, &mut row_out).map_err(|(dimension, value)| {
+                    let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
+                    file.bad_value(numbers.start + filled as u64, dimension, value.to_string(), expected)
+                })?;
+                let all = bytes_of(&mut memory, count * row_bytes);
+                all[filled * row_bytes..][..row_bytes].copy_from_slice(&row_out);
+                filled += 1;
+            }
+        }
+        let bound = search.radius.map_or(f64::INFINITY, |radius| search.metric.key_within(radius));
+        let mut queries = Queries {
+            memory,
+            dimensions,
+            count,
+            panels: Vec::new(),
+            facts: Vec::with_capacity(count),
+            tops: (0..count).map(|_| TopK::new(k, bound)).collect(),
+            _reservation: reservation,
+        };
+        queries.pack(search.metric, center, instructions);
+        Ok(queries)
+    }
+
+    /// Returns the number of queries.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Returns the elements of a query.
+    pub fn row(&self, query: usize) -> &[T] {
+        let row_bytes = self.dimensions * size_of::<T>();
+        let bytes = self.memory.as_bytes();
+        T::rows(&bytes[query * row_bytes..][..row_bytes])
+    }
+
+    fn pack(&mut self, metric: Metric, center: &[f32], instructions: Instructions) {
+        let width = instructions.width();
+        let stride = T::stride(self.dimensions);
+        let mut first = 0;
+        while first < self.count {
+            let lanes = if self.count - first > width { 2 * width } else { width };
+            let mut elements = vec![T::Lane::default(); stride * lanes];
+            for lane in 0..lanes.min(self.count - first) {
+                let row = self.row(first + lane);
+                let norm = T::norm(row);
+                let (mut squares, mut at_center) = (0.0, 0.0);
+                for (dimension, (&q, &c)) in row.iter().zip(center).enumerate() {
+                    let wanted = match metric {
+                        Metric::L2 => q.value() - f64::from(c),
+                        Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => q.value() / norm,
+                        Metric::Ip | Metric::Cosine => q.value(),
+                    };
+                    let star = T::star(wanted);
+                    let used = T::lane_value(star);
+                    squares += used * used;
+                    at_center += used * f64::from(c);
+                    elements[T::place(dimension, lane, lanes)] = star;
+                }
+                let base = at_center + squares / 2.0;
+                self.facts.push(QueryFacts { norm, star: squares.sqrt(), base });
+            }
+            self.panels.push(Panel { first, lanes, elements });
+            first += lanes;
+        }
+    }
+}

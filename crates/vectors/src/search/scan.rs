@@ -1,0 +1,259 @@
+//! A pass over the vectors: each block is read once, by one thread, for all queries of the pass.
+//!
+//! ```text
+//!   block ─► parts that stay in the cache ─► norms ─► for each panel: limits ─► tiles ─► hits
+//!                                                                      ▲                  │ measured in f64
+//!                                                                      └── k-th best ◄────┘
+//! ```
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use inshore_store::{Buffer, CheckedFile, Job};
+
+use crate::{
+    Result,
+    filter::{BlockFacts, Filter},
+    metric::{AT_ONCE, Metric},
+    search::{
+        Search,
+        plan::{HITS, Plan},
+        queries::{Panel, Queries},
+    },
+    tiles::{Hit, LANES_MAX, ROWS_MAX, Tile, Tiled, reaches},
+    topk::Entry,
+};
+
+/// `Pass` is one pass over the vectors, shared by all threads.
+pub(crate) struct Pass<'a, T: Tiled> {
+    pub job: &'a Job,
+    pub file: &'a CheckedFile,
+    pub vectors: u64,
+    pub dimensions: usize,
+    pub plan: &'a Plan,
+    pub search: &'a Search,
+    pub filter: Filter,
+    /// The center for l2, and zeros for the other metrics.
+    pub center: &'a [f32],
+    pub queries: &'a Queries<T>,
+}
+
+/// What the threads of a pass share and change.
+#[derive(Default)]
+struct Shared {
+    next_block: AtomicU64,
+    is_stopped: AtomicBool,
+    measured: AtomicU64,
+}
+
+/// The memory of a thread.
+struct Scratch<L> {
+    widened: Vec<L>,
+    scales: Vec<f32>,
+    shifts: Vec<f32>,
+    hits: Vec<Hit>,
+    measured: u64,
+}
+
+impl<T: Tiled> Pass<'_, T> {
+    /// Runs the pass with the buffers of all threads. Returns the buffers, and the number of measured pairs.
+    ///
+    /// # Errors
+    /// I/O and damage; cancellation.
+    pub fn run(&self, buffers: Vec<Buffer>) -> Result<(Vec<Buffer>, u64)> {
+        let (shared, failure, returned) = (Shared::default(), Mutex::new(None), Mutex::new(Vec::new()));
+        let mut buffers = buffers.into_iter();
+        std::thread::scope(|scope| {
+            for _ in 0..self.plan.threads {
+                let spare: Vec<Buffer> = buffers.by_ref().take(super::plan::BUFFERS).collect();
+                let (shared, failure, returned) = (&shared, &failure, &returned);
+                scope.spawn(move || match self.work(shared, spare) {
+                    Ok(spare) => returned.lock().expect("no panic under this lock").extend(spare),
+                    Err(error) => {
+                        shared.is_stopped.store(true, Ordering::Relaxed);
+                        failure.lock().expect("no panic under this lock").get_or_insert(error);
+                    }
+                });
+            }
+        });
+        if let Some(error) = failure.into_inner().expect("no panic under this lock") {
+            return Err(error);
+        }
+        let mut all = returned.into_inner().expect("no panic under this lock");
+        all.extend(buffers);
+        Ok((all, shared.measured.into_inner()))
+    }
+
+    /// Searches blocks until none is left, and returns the buffers.
+    fn work(&self, shared: &Shared, mut spare: Vec<Buffer>) -> Result<Vec<Buffer>> {
+        let rows = self.plan.subblock_rows;
+        let mut scratch = Scratch {
+            widened: Vec::with_capacity(if T::IS_INTEGER { rows * T::stride(self.dimensions) } else { 0 }),
+            scales: Vec::with_capacity(rows),
+            shifts: Vec::with_capacity(rows),
+            hits: Vec::with_capacity(HITS + ROWS_MAX * LANES_MAX),
+            measured: 0,
+        };
+        let (block_rows, row_bytes) =
+            (self.plan.block_rows as u64, (self.dimensions * size_of::<T>()) as u64);
+        let blocks = self.vectors.div_ceil(block_rows);
+        let mut ahead = VecDeque::new();
+        let mut free = Vec::new();
+        loop {
+            while let Some(buffer) = spare.pop() {
+                let block = shared.next_block.fetch_add(1, Ordering::Relaxed);
+                if block >= blocks {
+                    free.push(buffer);
+                    continue;
+                }
+                let first = block * block_rows;
+                let range = first * row_bytes..self.vectors.min(first + block_rows) * row_bytes;
+                ahead.push_back((first, self.file.submit_read(self.job, range, buffer)?));
+            }
+            let Some((first, pending)) = ahead.pop_front() else { break };
+            self.job.check_cancelled()?;
+            let (buffer, wanted) = pending.wait()?;
+            if shared.is_stopped.load(Ordering::Relaxed) {
+                break;
+            }
+            let rows = T::rows(&buffer[wanted]);
+            self.search_block(first, rows, &mut scratch);
+            self.job.progress().add((rows.len() / self.dimensions) as u64);
+            spare.push(buffer);
+        }
+        shared.measured.fetch_add(scratch.measured, Ordering::Relaxed);
+        Ok(free)
+    }
+
+    fn search_block(&self, first: u64, rows: &[T], scratch: &mut Scratch<T::Lane>) {
+        let part_rows = self.plan.subblock_rows;
+        for (number, rows) in rows.chunks(part_rows * self.dimensions).enumerate() {
+            let facts = self.describe(rows, scratch);
+            let first = first + (number * part_rows) as u64;
+            // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
+            let mut widened = std::mem::take(&mut scratch.widened);
+            let lanes = T::widen(rows, self.dimensions, &mut widened);
+            for panel in &self.queries.panels {
+                self.search_panel(panel, (first, rows, lanes), &facts, scratch);
+            }
+            scratch.widened = widened;
+        }
+    }
+
+    /// Computes scale and shift of each row, and the facts about all rows.
+    fn describe(&self, rows: &[T], scratch: &mut Scratch<T::Lane>) -> BlockFacts {
+        scratch.scales.clear();
+        scratch.shifts.clear();
+        let (mut most, mut least) = (0.0f32, f32::INFINITY);
+        for row in rows.chunks_exact(self.dimensions) {
+            let squares = T::squares(self.plan.instructions, row, self.center);
+            // A square may underflow: then the row has a norm, and it is too short to be filtered.
+            if squares > 0.0 || row.iter().any(|x| x.value() != 0.0) {
+                least = least.min(squares);
+            }
+            most = most.max(squares);
+            let (scale, shift) = match self.search.metric {
+                Metric::L2 => (1.0, squares / 2.0),
+                Metric::Ip => (1.0, 0.0),
+                Metric::Cosine => (if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 }, 0.0),
+            };
+            scratch.scales.push(scale);
+            scratch.shifts.push(shift);
+        }
+        // The margins cover the error of the sums, which the filter bounds by far less than 1e-3.
+        let norm = f64::from(most).sqrt() * 1.001;
+        let norm_min = f64::from(least).sqrt() * 0.999;
+        match self.search.metric {
+            Metric::L2 => {
+                let norm = norm + self.filter.center() * 1.001;
+                BlockFacts { norm, norm_min, shift: f64::from(most) / 2.0 }
+            }
+            Metric::Ip | Metric::Cosine => BlockFacts { norm, norm_min, shift: 0.0 },
+        }
+    }
+
+    fn search_panel(
+        &self,
+        panel: &Panel<T::Lane>,
+        (first, rows, tiles): (u64, &[T], &[T::Lane]),
+        facts: &BlockFacts,
+        scratch: &mut Scratch<T::Lane>,
+    ) {
+        let mut limits = [f32::INFINITY; LANES_MAX];
+        let lanes = panel.lanes.min(self.queries.count() - panel.first);
+        for (lane, limit) in limits[..lanes].iter_mut().enumerate() {
+            *limit = self.limit(panel.first + lane, facts);
+        }
+        let (count, stride) = (rows.len() / self.dimensions, T::stride(self.dimensions));
+        let mut at = 0;
+        while at < count {
+            let end = count.min(at + ROWS_MAX);
+            let tile = Tile {
+                rows: &tiles[at * stride..end * stride],
+                stride,
+                panel: &panel.elements,
+                scales: &scratch.scales[at..end],
+                shifts: &scratch.shifts[at..end],
+                limits: &limits[..panel.lanes],
+            };
+            let before = scratch.hits.len();
+            T::hits(self.plan.instructions, &tile, &mut scratch.hits);
+            scratch.hits[before..].iter_mut().for_each(|hit| hit.row += at as u32);
+            if scratch.hits.len() >= HITS {
+                self.measure(panel.first, (first, rows), &mut limits[..lanes], facts, scratch);
+            }
+            at = end;
+        }
+        self.measure(panel.first, (first, rows), &mut limits[..lanes], facts, scratch);
+    }
+
+    fn limit(&self, query: usize, facts: &BlockFacts) -> f32 {
+        let queries = self.queries;
+        self.filter.limit(&queries.facts[query], facts, queries.tops[query].bound())
+    }
+
+    /// Measures all hits exactly, adds them to the best neighbours, and raises the limits.
+    fn measure(
+        &self,
+        first_query: usize,
+        (first, rows): (u64, &[T]),
+        limits: &mut [f32],
+        facts: &BlockFacts,
+        scratch: &mut Scratch<T::Lane>,
+    ) {
+        let (queries, metric) = (self.queries, self.search.metric);
+        // Limits rose since some hits were found. A lane without a query can be hit by a NaN.
+        let may_be_near =
+            |hit: &Hit| limits.get(hit.lane as usize).is_some_and(|limit| reaches(hit.score, *limit));
+        scratch.hits.retain(may_be_near);
+        for hits in scratch.hits.chunks(AT_ONCE) {
+            // A group that is not full repeats its last pair.
+            let pair = |number: usize| hits[number.min(hits.len() - 1)];
+            let query = |number: usize| first_query + pair(number).lane as usize;
+            let row = |number: usize| &rows[pair(number).row as usize * self.dimensions..][..self.dimensions];
+            let keys = T::keys(
+                metric,
+                std::array::from_fn(|number| queries.row(query(number))),
+                std::array::from_fn(row),
+                std::array::from_fn(|number| queries.facts[query(number)].norm),
+            );
+            for (number, hit) in hits.iter().enumerate() {
+                let (key, top) = (keys[number], &queries.tops[query(number)]);
+                let is_within = self.search.radius.is_none_or(|radius| metric.is_within(key, radius));
+                if key <= top.bound() && is_within {
+                    top.push(Entry { key, id: first + u64::from(hit.row) });
+                }
+            }
+        }
+        scratch.measured += scratch.hits.len() as u64;
+        for hit in &scratch.hits {
+            limits[hit.lane as usize] = self.limit(first_query + hit.lane as usize, facts);
+        }
+        scratch.hits.clear();
+    }
+}

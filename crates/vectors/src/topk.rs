@@ -1,0 +1,82 @@
+//! The best neighbours of each query, shared by all threads.
+//!
+//! An entry is a key and an id, and entries are ordered by both. The k smallest entries of a set do not depend on the
+//! order in which they come, so the answer does not depend on blocks and threads.
+
+use std::{
+    collections::BinaryHeap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// A neighbour: its key, of which the smaller one is nearer, and its id.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub key: f64,
+    pub id: u64,
+}
+
+impl Eq for Entry {}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Entry) -> std::cmp::Ordering {
+        self.key.total_cmp(&other.key).then(self.id.cmp(&other.id))
+    }
+}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Entry) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// `TopK` keeps the k nearest entries of a query.
+#[derive(Debug)]
+pub(crate) struct TopK {
+    entries: Mutex<BinaryHeap<Entry>>,
+    /// The bits of a key that no entry of the answer exceeds.
+    bound: AtomicU64,
+    k: usize,
+}
+
+impl TopK {
+    /// Creates an empty heap with memory for `k` entries. No entry may exceed `bound`.
+    pub fn new(k: usize, bound: f64) -> TopK {
+        TopK { entries: Mutex::new(BinaryHeap::with_capacity(k)), bound: AtomicU64::new(bound.to_bits()), k }
+    }
+
+    /// Returns the memory of a heap.
+    pub fn bytes(k: u64) -> u64 {
+        size_of::<TopK>() as u64 + k * size_of::<Entry>() as u64
+    }
+
+    /// Returns a key: an entry with a larger key is not in the answer, and one with an equal key may be.
+    pub fn bound(&self) -> f64 {
+        f64::from_bits(self.bound.load(Ordering::Relaxed))
+    }
+
+    /// Adds an entry, if it is among the k nearest so far.
+    pub fn push(&self, entry: Entry) {
+        let mut entries = self.entries.lock().expect("no panic under this lock");
+        if entries.len() == self.k {
+            let mut worst = entries.peek_mut().expect("k is at least 1");
+            if entry >= *worst {
+                return;
+            }
+            *worst = entry;
+        } else {
+            entries.push(entry);
+        }
+        if entries.len() == self.k {
+            let bound = entries.peek().expect("k is at least 1").key;
+            self.bound.store(bound.to_bits(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the entries, the nearest first.
+    pub fn into_sorted(self) -> Vec<Entry> {
+        self.entries.into_inner().expect("no panic under this lock").into_sorted_vec()
+    }
+}

@@ -1,0 +1,122 @@
+//! The answer equals brute force, and does not depend on budget, threads and instructions.
+
+use inshore_vectors::{Element, Instructions, Metric, Search};
+
+use crate::support::{Made, Random, Setup, brute_force};
+
+const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
+
+fn instructions() -> Vec<Instructions> {
+    let mut all = vec![Instructions::Portable];
+    #[cfg(target_arch = "x86_64")]
+    {
+        let best = Instructions::best();
+        all.extend([Instructions::Avx2, Instructions::Avx512].into_iter().filter(|wanted| *wanted <= best));
+    }
+    all
+}
+
+/// Vectors with duplicates and zero vectors among them.
+fn made(random: &mut Random, element: Element, dimensions: usize, count: usize) -> Made {
+    let scale = 10f64.powi(random.below(5) as i32 - 2);
+    let mut made = Made::new(element, dimensions, count, || match element {
+        Element::F32 => scale * (random.normal() + 0.3),
+        Element::U8 => random.below(256) as f64,
+        Element::I8 => random.below(256) as f64 - 128.0,
+    });
+    for _ in 0..count / 4 {
+        let (from, to) = (random.below(count as u64) as usize, random.below(count as u64) as usize);
+        let row = made.values[from * dimensions..][..dimensions].to_vec();
+        made.values[to * dimensions..][..dimensions].copy_from_slice(&row);
+    }
+    if random.below(2) == 0 {
+        let zero = random.below(count as u64) as usize;
+        made.values[zero * dimensions..][..dimensions].fill(0.0);
+    }
+    made
+}
+
+#[test]
+fn answers_equal_brute_force_for_any_elements_metric_shape_and_instructions() {
+    let seed = std::env::var("INSHORE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let all = instructions();
+    for round in 0..40 {
+        let mut random = Random(seed + round);
+        let setup = Setup::new();
+        let element = [Element::F32, Element::U8, Element::I8][(round % 3) as usize];
+        let dimensions = [1, 2, 3, 7, 8, 16, 17, 31, 64, 100, 128, 515][random.below(12) as usize];
+        let count = [1, 2, 5, 13, 200, 777][random.below(6) as usize];
+        let queries = [1, 2, 8, 9, 16, 17, 33, 70][random.below(8) as usize];
+        let vectors = made(&mut random, element, dimensions, count);
+        let mut asked = made(&mut random, element, dimensions, queries);
+        // Some queries are vectors: distances of 0.
+        for query in 0..queries / 3 {
+            let row = vectors.values[query % count * dimensions..][..dimensions].to_vec();
+            asked.values[query * dimensions..][..dimensions].copy_from_slice(&row);
+        }
+        setup.import("v", &vectors);
+        let file = setup.file("q", &asked);
+        for metric in METRICS {
+            let k = [1, 3, 10, 1000][random.below(4) as usize];
+            let mut options = Search { k, metric, ..Search::default() };
+            let expected = brute_force(&vectors, &asked, &options);
+            for &instructions in &all {
+                options.instructions = Some(instructions);
+                let (rows, _) = setup.search("v", &file, &options, (16 << 20, 2));
+                let what = format!(
+                    "seed {}: {element} {count} x {dimensions}, {queries} queries, {options:?}",
+                    seed + round
+                );
+                assert_eq!(rows, expected, "{what}");
+            }
+            // A radius that some neighbours are exactly at.
+            if let Some(&(.., distance)) = expected.get(expected.len() / 2) {
+                options.radius = Some(f64::from(f32::from_bits(distance)));
+                let expected = brute_force(&vectors, &asked, &options);
+                let (rows, _) = setup.search("v", &file, &options, (16 << 20, 1));
+                assert_eq!(rows, expected, "seed {}: radius {options:?}", seed + round);
+            }
+        }
+    }
+}
+
+#[test]
+fn answers_are_the_same_bits_for_every_budget_and_number_of_threads() {
+    let mut random = Random(7);
+    for element in [Element::F32, Element::U8] {
+        let setup = Setup::new();
+        // Several MiB: many blocks for each thread.
+        let vectors = made(&mut random, element, 96, 20_000);
+        let queries = made(&mut random, element, 96, 600);
+        setup.import("v", &vectors);
+        let file = setup.file("q", &queries);
+        let options = Search { k: 50, ..Search::default() };
+        let (expected, searched) = setup.search("v", &file, &options, (64 << 20, 2));
+        assert_eq!(searched.plan.passes, 1);
+        for (memory_bytes, threads) in
+            [(1 << 20, 1), (2 << 20, 2), (3 << 20, 3), (16 << 20, 7), (256 << 20, 1)]
+        {
+            let (rows, searched) = setup.search("v", &file, &options, (memory_bytes, threads));
+            assert_eq!(rows, expected, "{memory_bytes} bytes, {threads} threads");
+            assert_eq!(searched.plan.passes > 1, memory_bytes == 1 << 20, "{}", searched.plan);
+        }
+        // The filter excludes nearly all pairs: it is not that all were measured.
+        let pairs = searched.vectors * searched.queries;
+        assert!(searched.measured < pairs / 5, "{} of {pairs} pairs measured", searched.measured);
+    }
+}
+
+#[test]
+fn queries_of_other_elements_are_converted_if_that_is_exact() {
+    let setup = Setup::new();
+    let mut random = Random(3);
+    let bytes = made(&mut random, Element::U8, 20, 100);
+    setup.import("v", &bytes);
+    let floats = Made { element: Element::F32, ..bytes.clone() };
+    let options = Search::default();
+    let (rows, _) = setup.search("v", &setup.file("q", &floats), &options, (16 << 20, 2));
+    assert_eq!(rows, brute_force(&bytes, &bytes, &options));
+    setup.import("w", &floats);
+    let (rows, _) = setup.search("w", &setup.file("r", &bytes), &options, (16 << 20, 2));
+    assert_eq!(rows, brute_force(&bytes, &bytes, &options));
+}

@@ -1,0 +1,182 @@
+//! Made vectors, their files, and brute force.
+
+use std::{fs, path::PathBuf};
+
+use arrow_array::{Float32Array, RecordBatch, UInt32Array, UInt64Array, cast::AsArray};
+use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_vectors::{Element, Metric, Search, Searched, VectorFile, Vectors, import, search};
+use tempfile::TempDir;
+
+/// A row of an answer; the distance as bits.
+pub type Row = (u64, u32, u64, u32);
+
+/// A generator of pseudo-random numbers (splitmix64).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// Returns a number that is nearly normal, with mean 0 and deviation 1.
+    pub fn normal(&mut self) -> f64 {
+        (0..12).map(|_| (self.next() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0
+    }
+}
+
+/// Vectors of numbers that their element type holds exactly.
+#[derive(Clone)]
+pub struct Made {
+    pub element: Element,
+    pub dimensions: usize,
+    pub values: Vec<f64>,
+}
+
+impl Made {
+    pub fn new(element: Element, dimensions: usize, count: usize, mut value: impl FnMut() -> f64) -> Made {
+        let exact = |value: f64| match element {
+            Element::F32 => f64::from(value as f32),
+            Element::U8 => f64::from(value as u8),
+            Element::I8 => f64::from(value as i8),
+        };
+        Made { element, dimensions, values: (0..dimensions * count).map(|_| exact(value())).collect() }
+    }
+
+    pub fn rows(&self) -> Vec<&[f64]> {
+        self.values.chunks(self.dimensions).collect()
+    }
+
+    /// Returns the bytes of a file of the format with a count.
+    pub fn bytes(&self) -> Vec<u8> {
+        let count = self.values.len() / self.dimensions;
+        let mut bytes = [(count as u32).to_le_bytes(), (self.dimensions as u32).to_le_bytes()].concat();
+        for &value in &self.values {
+            match self.element {
+                Element::F32 => bytes.extend((value as f32).to_le_bytes()),
+                Element::U8 => bytes.push(value as u8),
+                Element::I8 => bytes.push(value as i8 as u8),
+            }
+        }
+        bytes
+    }
+
+    pub fn ending(&self) -> &'static str {
+        match self.element {
+            Element::F32 => "fbin",
+            Element::U8 => "u8bin",
+            Element::I8 => "i8bin",
+        }
+    }
+}
+
+/// Returns the answer of brute force: each pair in f64, in the order of the dimensions.
+pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> {
+    let square = |row: &[f64]| row.iter().fold(0.0, |sum, x| sum + x * x);
+    let mut rows = Vec::new();
+    for (query, q) in queries.rows().into_iter().enumerate() {
+        let mut found: Vec<(f64, u64, f64)> = Vec::new();
+        for (id, x) in vectors.rows().into_iter().enumerate() {
+            let product = q.iter().zip(x).fold(0.0, |sum, (q, x)| sum + q * x);
+            let (key, distance) = match search.metric {
+                Metric::L2 => {
+                    let sum = q.iter().zip(x).fold(0.0, |sum, (q, x)| sum + (q - x) * (q - x));
+                    (sum, sum.sqrt())
+                }
+                Metric::Ip => (-product, product),
+                Metric::Cosine => {
+                    let norms = square(q).sqrt() * square(x).sqrt();
+                    let similarity = if norms > 0.0 { product / norms } else { 0.0 };
+                    (-similarity, (1.0 - similarity).max(0.0))
+                }
+            };
+            let is_near = search.radius.is_none_or(|radius| match search.metric {
+                Metric::Ip => distance >= radius,
+                _ => distance <= radius,
+            });
+            if is_near {
+                found.push((key, id as u64, distance + 0.0));
+            }
+        }
+        found.sort_by(|a, b| a.0.partial_cmp(&b.0).unwrap().then(a.1.cmp(&b.1)));
+        found.truncate(search.k as usize);
+        rows.extend(
+            (1..)
+                .zip(found)
+                .map(|(rank, (_, id, distance))| (query as u64, rank, id, (distance as f32).to_bits())),
+        );
+    }
+    rows
+}
+
+/// A store with vectors.
+pub struct Setup {
+    pub folder: TempDir,
+    pub store: Store,
+}
+
+impl Setup {
+    pub fn new() -> Setup {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path().join("store")).unwrap();
+        Setup { folder, store }
+    }
+
+    pub fn job(&self, memory_bytes: u64, threads: usize) -> Job {
+        self.store.job(Budget::new(memory_bytes, threads), Cancel::default()).unwrap()
+    }
+
+    pub fn write(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.folder.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub fn file(&self, name: &str, made: &Made) -> VectorFile {
+        VectorFile::open(self.write(&format!("{name}.{}", made.ending()), &made.bytes())).unwrap()
+    }
+
+    pub fn import(&self, name: &str, made: &Made) {
+        let job = self.job(16 << 20, 2);
+        import(&self.store, &job, name, &self.file(name, made)).unwrap();
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+
+    /// Searches, and asserts that the budget was kept and all memory came back.
+    pub fn search(
+        &self,
+        name: &str,
+        queries: &VectorFile,
+        options: &Search,
+        (memory_bytes, threads): (u64, usize),
+    ) -> (Vec<Row>, Searched) {
+        let job = self.job(memory_bytes, threads);
+        let vectors = Vectors::open(&self.store, name).unwrap();
+        let mut rows = Vec::new();
+        let searched = search(&job, &vectors, queries, options, &mut |batch| {
+            rows.extend(rows_of(&batch));
+            Ok(())
+        });
+        let searched = searched.unwrap();
+        assert_eq!((job.budget().reserved_bytes(), searched.rows), (0, rows.len() as u64));
+        assert!(job.budget().reserved_bytes_max() <= memory_bytes);
+        (rows, searched)
+    }
+}
+
+fn rows_of(batch: &RecordBatch) -> Vec<Row> {
+    let column = |number: usize| batch.column(number).as_any();
+    let queries: &UInt64Array = column(0).downcast_ref().unwrap();
+    let ranks: &UInt32Array = column(1).downcast_ref().unwrap();
+    let ids: &UInt64Array = column(2).downcast_ref().unwrap();
+    let distances: &Float32Array = batch.column(3).as_primitive();
+    (0..batch.num_rows())
+        .map(|row| (queries.value(row), ranks.value(row), ids.value(row), distances.value(row).to_bits()))
+        .collect()
+}

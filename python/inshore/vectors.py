@@ -1,0 +1,136 @@
+"""Nearest neighbours: datasets of vectors in a store, and searches in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from inshore import _native
+from inshore.results import Result, StrPath, drained
+from inshore.target import Target
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Vectors = StrPath | npt.NDArray[np.generic]
+
+
+class StoredVectors(Target):
+    """Verbs on the vectors of a store."""
+
+    def import_vectors(
+        self,
+        source: Vectors,
+        *,
+        name: str,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Import vectors from a file or an array.
+
+        Parameters
+        ----------
+        source : path or numpy.ndarray
+            A file (``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.npy``), or
+            an array of vectors and dimensions, of float32, uint8 or int8. float64 is rounded to float32, and
+            int32 must fit float32 exactly. The id of a vector is its number, from 0.
+        name : str
+            The name of the new dataset.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``vectors``, ``dimensions``, ``element`` and ``bytes``; ``rounded`` is the number of elements that
+            were rounded.
+
+        Raises
+        ------
+        ExistsError
+            If a dataset of that name exists already.
+        InputError
+            For NaN, infinities and malformed files; the message names the vector and the dimension.
+        FileError, BudgetError
+            See `inshore.errors`. No partial dataset is left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 0], [3, 4], [1, 0]], np.float32)
+        >>> store.import_vectors(points, name="points", memory="16MiB")["vectors"]
+        3
+        >>> nearest = store.nearest("points", points[:1], k=2, memory="16MiB")
+        >>> nearest.table().to_pydict()["id"], nearest.table().to_pydict()["distance"]
+        ([0, 2], [0.0, 1.0])
+        >>> store.remove("points")
+        """
+        with self._store().job(memory, threads) as job:
+            run = self._start(job, "nearest import", {"name": name}, [_file(source, job)])
+            summary: dict[str, Any] = drained(run)["summary"]
+            return summary
+
+    def nearest(
+        self,
+        name: str,
+        queries: Vectors,
+        *,
+        k: int = 10,
+        metric: Literal["l2", "ip", "cosine"] = "l2",
+        radius: float | None = None,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> Result:
+        """Find the nearest vectors of each query, exactly.
+
+        The answer equals brute force in float64 (for bytes: in integers), ties go to the smaller id, and it
+        does not depend on the budget. One pass over the vectors answers all queries that fit the budget.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        queries : path or numpy.ndarray
+            The queries, in any form that `import_vectors` takes.
+        k : int, default 10
+            The largest number of neighbours of each query.
+        metric : str, default "l2"
+            ``"l2"`` (Euclidean distance), ``"ip"`` (inner product, falling) or ``"cosine"`` (1 - cosine).
+        radius : float, optional
+            Only neighbours up to this distance; for ``"ip"`` from this inner product on.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        Result
+            The columns ``query``, ``rank`` (from 1), ``id`` and ``distance``.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+        InputError
+            For queries of other dimensions, and for values that the elements of the vectors cannot hold.
+        FileError, BudgetError
+            See `inshore.errors`.
+        """
+        fields = {"dataset": name, "k": k, "metric": metric, "radius": radius}
+
+        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
+            return self._start(job, "nearest query", fields, [_file(queries, job)], output)
+
+        title = f"nearest query of {name!r} in {self!r}"
+        return Result(title, lambda: self._store().job(memory, threads), start, counted="rows", gives="file")
+
+
+def _file(source: Vectors, job: _native.Job) -> StrPath:
+    """Return the file of vectors; an array is written to a file of the job."""
+    if not hasattr(source, "__array_interface__"):
+        return source
+    import numpy as np  # noqa: PLC0415
+
+    array = np.ascontiguousarray(source)
+    path = job.scratch_path("vectors.npy")
+    np.save(path, array, allow_pickle=False)
+    return path

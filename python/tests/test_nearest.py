@@ -1,0 +1,43 @@
+"""Nearest neighbours against NumPy."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import inshore
+
+
+@pytest.mark.parametrize(("name", "element"), [("f32", np.float32), ("u8", np.uint8), ("i8", np.int8)])
+def test_answers_equal_brute_force(tmp_path: Path, name: str, element: type) -> None:
+    rng = np.random.default_rng(1)
+    base: npt.NDArray[np.generic] = rng.normal(40, 20, (500, 33)).astype(element)
+    queries = base[:20]
+    store = inshore.Store(tmp_path / "store")
+    assert store.import_vectors(base, name="base", memory="16MiB")["element"] == name
+    found = store.nearest("base", queries, k=7, memory="16MiB").table()
+    x, q = base.astype(np.float64), queries.astype(np.float64)
+    squares = ((q[:, None] - x[None]) ** 2).sum(2)
+    ids = np.argsort(squares, axis=1, kind="stable")[:, :7]
+    assert (found["id"].to_numpy().reshape(20, 7) == ids).all()
+    wanted = np.sqrt(np.take_along_axis(squares, ids, 1)).astype(np.float32)
+    assert np.allclose(found["distance"].to_numpy().reshape(20, 7), wanted, rtol=1e-6)
+    np.save(tmp_path / "queries.npy", queries)
+    again = store.nearest("base", tmp_path / "queries.npy", k=7, memory="16MiB", threads=1).table()
+    assert again.equals(found)
+
+
+def test_refusals_name_the_place(tmp_path: Path) -> None:
+    store = inshore.Store(tmp_path / "store")
+    bad = np.ones((3, 2), np.float32)
+    bad[2, 1] = np.nan
+    with pytest.raises(inshore.InputError, match="vector 2, dimension 1: found NaN"):
+        store.import_vectors(bad, name="bad", memory="16MiB")
+    with pytest.raises(inshore.NotFoundError):
+        store.nearest("bad", bad[:2], memory="16MiB").table()
+    store.import_vectors(bad[:2], name="good", memory="16MiB")
+    with pytest.raises(inshore.InputError, match="dimensions"):
+        store.nearest("good", np.ones((1, 3), np.float32), memory="16MiB").table()
+    with pytest.raises(inshore.InputError):
+        store.nearest("good", bad[:1], k=0, memory="16MiB").table()
