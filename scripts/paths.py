@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Check that every file and folder that ARCHITECTURE.md names exists; end with 1 where one does not.
 
-A path in a code span is the end of a path in the repository: `crates/graph/src/engine/choose.rs`, or shorter where
-the text has named the folder, `engine/choose.rs`.
+A path in a code span is the end of a path in the repository: `crates/graph/src/engine/choose.rs`, or shorter
+where the text has named the folder, `engine/choose.rs`.
 
     scripts/paths.py [PAGE...]
 """
@@ -21,9 +21,9 @@ SOURCE = re.compile(r"\.(?:rs|py|md|sh|toml|html|pyi)$")
 
 
 def paths_of(page: str) -> list[tuple[int, str]]:
-    """List the paths that a page names, each with its line.
+    r"""List the paths that a page names, each with its line.
 
-    >>> paths_of("`crates/a/src/b.rs` has `B`,\\n`words/` of `x.rs`; see docs/decisions/0035 and `tables::Row`")
+    >>> paths_of("`crates/a/src/b.rs` has `B`,\n`words/` of `x.rs`; see docs/decisions/0035, `tables::Row`")
     [(1, 'crates/a/src/b.rs'), (2, 'words/'), (2, 'x.rs'), (2, 'docs/decisions/0035')]
     >>> paths_of("`inshore store put web.log`, `--node a/b`, `python/inshore/{a,b}.py`")
     [(1, 'python/inshore/a.py'), (1, 'python/inshore/b.py')]
@@ -46,15 +46,25 @@ def is_path(span: str) -> bool:
     """Tell whether a code span is a path: a source file, a folder, or something below one of ours."""
     if not NAME.fullmatch(span):
         return False
-    below = span.split("/")[0] in ("crates", "python", "docs", "scripts", "sdk", "bench", "examples", "fuzz")
+    below = span.partition("/")[0] in (
+        "crates",
+        "python",
+        "docs",
+        "scripts",
+        "sdk",
+        "bench",
+        "examples",
+        "fuzz",
+    )
     return bool(SOURCE.search(span)) or span.endswith("/") or (below and "/" in span)
 
 
 def exists(path: str, known: set[str]) -> bool:
-    """Tell whether the repository has a file or folder whose path ends so; decisions are named by their number.
+    """Tell whether the repository has a file or folder whose path ends so; decisions have their numbers.
 
     >>> known = {"crates/a/src/b.rs", "crates/a/src", "docs/decisions/0035-operations.md"}
-    >>> [exists(path, known) for path in ("src/b.rs", "b.rs", "src/", "docs/decisions/0035", "rc/b.rs", "c.rs")]
+    >>> paths = "src/b.rs", "b.rs", "src/", "docs/decisions/0035", "rc/b.rs", "c.rs"
+    >>> [exists(path, known) for path in paths]
     [True, True, True, True, False, False]
     """
     path = path.rstrip("/")

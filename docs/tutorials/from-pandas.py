@@ -29,7 +29,7 @@ assert by_inshore["n"].tolist() == by_duckdb["n"].tolist()
 # A frame of pandas as a table of the query, and the answer as a frame of Polars
 expensive = sales[sales["price"] > sales["price"].mean()]
 query = "SELECT shop, count(*) AS n FROM expensive GROUP BY shop ORDER BY n DESC, shop LIMIT 5"
-top = pl.DataFrame(inshore.sql(query, tables={"expensive": expensive}, memory="32MiB"))
+top = pl.DataFrame(inshore.sql(query, memory="32MiB"))
 assert top["n"][0] == expensive["shop"].value_counts().max()
 
 # An answer that may be larger than memory goes to a file

@@ -11,21 +11,33 @@ A `Store` is a folder of named graphs. A `Graph` runs algorithms:
 >>> store.remove("ring")
 
 Verbs return a `Result`, which runs at the first access to its rows: as a table, a reader, a data frame, or a
-file.
+file. Notebooks show the first rows.
 
-`sort`, `reduce`, `count_values` and `count_kmers` sort, group and count files and tables; `sql` queries them.
-`search`, `search_count`, `count_words`, `language_train` and `language_identify` work on texts; `compress`,
-`decompress` and `checksum` work on files as bytes. These functions are the verbs of the default store; each
-`Store` has the same verbs.
+`sort`, `reduce`, `count_values` and `count_kmers` sort, group and count files and tables; `sql` queries them,
+and data frames by the names of their variables. `search`, `search_count`, `count_words`, `language_train` and
+`language_identify` work on texts; `compress`, `decompress` and `checksum` work on files as bytes. These
+functions are the verbs of the default store; each `Store` has the same verbs.
 
 `connect` opens a client of nodes, which has the same verbs and runs them where the files are stored; `serve`
 makes a node of this process.
 
 Each job has a budget (``memory="64MiB"``, ``threads=4``) and stays within the budget. Long work releases the
-GIL; Ctrl-C stops the work and leaves the store unchanged. Options have the same names as on the command line.
+GIL; Ctrl-C stops the work and leaves the store unchanged. Notebooks and interactive terminals draw progress
+(`show_progress`). Options have the same names as on the command line.
+
+::
+
+    errors    exceptions                 graph, store, nodes    Graph, Store, Nodes: where data are
+    verbs     sort, sql, search, ...     results                Result: the ways to rows
+    sources   inputs of verbs            display                the look in notebooks and terminals
+    fs        inshore:// for fsspec      _native                the extension (python/src)
+
+Each of these imports only later ones of this list: ``nodes``, ``store``, ``graph``, ``verbs``, ``sources``,
+``results``, ``display``, ``errors``, ``_native``.
 """
 
 from inshore._native import __version__, features
+from inshore.display.progress import show_progress
 from inshore.errors import (
     BudgetError,
     DamagedError,
@@ -40,12 +52,10 @@ from inshore.errors import (
 )
 from inshore.graph import Graph, GraphInfo
 from inshore.nodes import Agent, Nodes, connect, serve
-from inshore.packing import Packed
 from inshore.results import LevelReport, PhaseReport, Report, Result, Summary, Written
 from inshore.sources import ArrowStream
 from inshore.store import Store
-from inshore.texts import SearchOptions
-from inshore.verbs import Here, Verbs
+from inshore.verbs import Here, Packed, SearchOptions, Verbs
 
 _here = Here()
 checksum = _here.checksum
@@ -107,6 +117,7 @@ __all__ = [
     "search",
     "search_count",
     "serve",
+    "show_progress",
     "sort",
     "sort_lines",
     "sort_records",

@@ -98,7 +98,14 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     @property
     def fsid(self) -> str:
-        """The identity of this store."""
+        """The identity of this store.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> InshoreFileSystem(store=store.path).fsid
+        'inshore-/...'
+        """
         return f"inshore-{self._store.path}"
 
     @classmethod
@@ -129,6 +136,12 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         -------
         list
             A `dict` as from `info`, or a name, for each entry.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> InshoreFileSystem().ls("", detail=False)
+        ['path']
         """
         path = self._strip_protocol(path)
         if not path:
@@ -163,6 +176,12 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         ------
         FileNotFoundError
             If the path does not exist.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> InshoreFileSystem().info("path")["type"]
+        'directory'
         """
         path = self._strip_protocol(path)
         if not path:
@@ -193,6 +212,17 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         -------
         datetime.datetime
             The time, in UTC.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> files.pipe_file("note", b"buy milk")
+        >>> first = files.modified("note")
+        >>> files.rm("note")
+        >>> files.pipe_file("note", b"feed cat")
+        >>> files.modified("note") > first
+        True
         """
         return _EPOCH + timedelta(microseconds=self.info(path)["id"] % _YEAR_MICROSECONDS)
 
@@ -233,6 +263,16 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
             If the file to read does not exist.
         FileExistsError
             If a dataset of that name exists already.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> with files.open("note", "w") as file:
+        ...     _ = file.write("buy milk")
+        >>> with files.open("note") as file:
+        ...     file.read()
+        b'buy milk'
         """
         if compression is not None and "r" not in mode:
             raise NotImplementedError("fs.open cannot write with compression: use fsspec.open")
@@ -279,6 +319,14 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
         -------
         bytes
             The bytes of the range that exist.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> files.pipe_file("note", b"buy milk")
+        >>> files.cat_file("note", -4)
+        b'milk'
         """
         file = self._native_file(self._strip_protocol(path))
         first, last, _ = slice(start, end).indices(len(file))
@@ -304,6 +352,14 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
             If the dataset has several files and `recursive` is false.
         PermissionError
             If the path names a file of a dataset, which is removed only as a whole.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> files.rm("path", recursive=True)
+        >>> files.ls("")
+        []
         """
         for each in [path] if isinstance(path, str) else path:
             name = self._strip_protocol(each)
@@ -331,6 +387,15 @@ class InshoreReader(io.BufferedReader):
         The path of the file.
     size : int
         The length in bytes.
+
+    Examples
+    --------
+    >>> from inshore.fs import InshoreFileSystem
+    >>> files = InshoreFileSystem()
+    >>> files.pipe_file("note", b"buy milk")
+    >>> file = files.open("note")
+    >>> file.size, file.seek(4), file.read()
+    (8, 4, b'milk')
     """
 
     def __init__(
@@ -402,6 +467,18 @@ class InshoreWriter(io.RawIOBase):
     ----------
     path : str
         The name of the dataset.
+
+    Examples
+    --------
+    >>> from inshore.fs import InshoreFileSystem
+    >>> files = InshoreFileSystem()
+    >>> try:
+    ...     with files.open("note", "wb") as file:
+    ...         _ = file.write(b"buy")
+    ...         raise RuntimeError("the list is incomplete")
+    ... except RuntimeError:
+    ...     files.exists("note")
+    False
     """
 
     def __init__(self, path: str, writer: _native.Writer, *, publish: bool) -> None:
@@ -412,11 +489,28 @@ class InshoreWriter(io.RawIOBase):
         self._written = 0
 
     def writable(self) -> bool:
-        """Return true."""
+        """Return true.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> with InshoreFileSystem().open("note", "wb") as file:
+        ...     file.writable()
+        True
+        """
         return True
 
     def tell(self) -> int:
-        """Return the number of written bytes."""
+        """Return the number of written bytes.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> with InshoreFileSystem().open("note", "wb") as file:
+        ...     _ = file.write(b"buy milk")
+        ...     file.tell()
+        8
+        """
         return self._written
 
     def write(self, data: ReadableBuffer) -> int:
@@ -431,6 +525,13 @@ class InshoreWriter(io.RawIOBase):
         -------
         int
             The number of bytes.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> with InshoreFileSystem().open("note", "wb") as file:
+        ...     file.write(b"buy milk")
+        8
         """
         if self.closed or self._writer is None:
             raise ValueError("I/O operation on closed file")
@@ -448,6 +549,17 @@ class InshoreWriter(io.RawIOBase):
         ------
         FileExistsError
             If another dataset got this name in the meantime.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> file = files.open("note", "wb")
+        >>> file.write(b"buy milk"), files.exists("note")
+        (8, False)
+        >>> file.close()
+        >>> files.exists("note")
+        True
         """
         if self.closed:
             return
@@ -458,7 +570,17 @@ class InshoreWriter(io.RawIOBase):
         super().close()
 
     def commit(self) -> None:
-        """Publish the dataset; a transaction calls this method at its end."""
+        """Publish the dataset; a transaction calls this method at its end.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> file = files.open("note", "wb")
+        >>> file.commit()
+        >>> files.exists("note")
+        True
+        """
         super().close()
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -466,7 +588,17 @@ class InshoreWriter(io.RawIOBase):
                 writer.commit()
 
     def discard(self) -> None:
-        """Discard the written bytes."""
+        """Discard the written bytes.
+
+        Examples
+        --------
+        >>> from inshore.fs import InshoreFileSystem
+        >>> files = InshoreFileSystem()
+        >>> file = files.open("note", "wb")
+        >>> file.discard()
+        >>> files.exists("note")
+        False
+        """
         super().close()
         writer, self._writer = self._writer, None
         if writer is not None:

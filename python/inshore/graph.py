@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from inshore import _native
+from inshore.display import html
+from inshore.display.progress import Watch
 from inshore.results import Report, Result, StrPath, drained
-from inshore.target import Budget, operate, whole
+from inshore.verbs.target import Budget, operate, whole
 
 # The interval between two checkpoints, in seconds.
 _RESUME_SECONDS = 30.0
@@ -45,6 +47,12 @@ class GraphInfo:
         The size on flash.
     smallest_budget_bytes : int
         The smallest budget for all jobs on the graph.
+
+    Examples
+    --------
+    >>> info = store.graph("path").info
+    >>> info.vertices, info.edges, info.id_max, info.out_degree_max
+    (3, 2, 7, 1)
     """
 
     name: str
@@ -92,6 +100,15 @@ class Graph:
 
     All algorithms raise `InputError` for options out of range, `BudgetError` for a budget that is too small,
     `DamagedError` for damaged bytes on flash, `FileError` for errors of the system, and `KeyboardInterrupt`.
+
+    Examples
+    --------
+    >>> graph = store.graph("path")
+    >>> graph
+    <inshore.Graph 'path': 3 vertices, 2 edges>
+    >>> graph.components(memory="16MiB").summary
+    Traceback (most recent call last):
+    inshore.errors.InputError: components of graph 'path': the result has not run yet: ...
     """
 
     def __init__(self, store: _native.Store, native: _native.Graph, report: Report | None = None) -> None:
@@ -104,19 +121,56 @@ class Graph:
         """Show name and size."""
         return f"<inshore.Graph {self.name!r}: {self.info.vertices} vertices, {self.info.edges} edges>"
 
+    def _repr_html_(self) -> str:
+        """Show the properties in a notebook; reads no edges."""
+        info = self.info
+        unknown = "unknown, since in-edges are not stored"
+        facts = {
+            "vertices": f"{info.vertices:,}, ids {info.id_min} to {info.id_max}",
+            "edges": f"{info.edges:,}, {'directed' if info.directed else 'undirected'}"
+            f"{', weighted' if info.weighted else ''}{', with in-edges' if info.reverse else ''}",
+            "self-loops": info.self_loops,
+            "vertices without out-edges": info.sinks,
+            "largest out-degree": info.out_degree_max,
+            "largest in-degree": unknown if info.in_degree_max is None else info.in_degree_max,
+            "size on flash": html.format_bytes(info.bytes),
+            "smallest budget": html.format_bytes(info.smallest_budget_bytes),
+        }
+        return html.panel("Graph", self.name, html.facts(facts))
+
     @property
     def name(self) -> str:
-        """The name in the store."""
+        """The name in the store.
+
+        Examples
+        --------
+        >>> path_of_three.name
+        'path'
+        """
         return self._info.name
 
     @property
     def info(self) -> GraphInfo:
-        """The properties that are known without reading edges."""
+        """The properties that are known without reading edges.
+
+        Examples
+        --------
+        >>> path_of_three.info.directed
+        True
+        """
         return self._info
 
     @property
     def report(self) -> Report | None:
-        """The cost of the import or generation of this object's graph; None for a graph opened by name."""
+        """The cost of the import or generation of this object's graph; None for a graph opened by name.
+
+        Examples
+        --------
+        >>> store.graph("path").report is None
+        True
+        >>> path_of_three.report["bytes_written"] > 0
+        True
+        """
         return self._report
 
     def pagerank(
@@ -410,6 +464,13 @@ class Graph:
         int
             The number of written edges.
 
+        Raises
+        ------
+        InputError
+            For another ending, and for ``.bin`` if an id exceeds 32 bits.
+        FileError
+            If the file cannot be written; no partial file is left.
+
         Examples
         --------
         >>> path_of_three.export("edges.csv")
@@ -417,6 +478,7 @@ class Graph:
         >>> pa.csv.read_csv("edges.csv").to_pydict()
         {'source': [3, 5], 'target': [5, 7]}
         """
-        with self._store.job(memory, threads) as job:
-            edges: int = drained(self._start(job, "graph export", {}, path))["summary"]["edges"]
-            return edges
+        with self._store.job(memory, threads) as job, Watch(job, f"export of graph {self.name!r}") as watch:
+            facts = drained(self._start(job, "graph export", {}, path), watch)
+        edges: int = facts["summary"]["edges"]
+        return edges

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from inshore import _native
+from inshore.display import html
+from inshore.display.progress import Watch
 from inshore.errors import InputError, SkippedWarning
 from inshore.results import StrPath, drained
 from inshore.store import Store
-from inshore.target import whole
 from inshore.verbs import Verbs
+from inshore.verbs.target import whole
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _BY = ("nodes", "turns", "client")
+
+# The time in which a node has to answer to be shown in a notebook.
+_GLANCE_SECONDS = 2.0
 
 
 def connect(
@@ -69,32 +74,67 @@ def connect(
     [{'path': 'store:notes.txt', 'line_number': 2, 'offset': 9, 'line': 'feed cat'}]
     """
     addresses = [nodes] if isinstance(nodes, str) else list(nodes)
-    return Nodes(_native.connect(addresses, credentials, deadline, partial, node_memory), store)
+    glance = deadline if deadline is not None and deadline < _GLANCE_SECONDS else _GLANCE_SECONDS
+    return Nodes(
+        _native.connect(addresses, credentials, deadline, partial, node_memory),
+        store,
+        _native.connect(addresses, credentials, glance, partial, node_memory),
+    )
 
 
 class Nodes(Verbs):
-    """A client of several machines that run ``inshore node serve``, with all verbs; see `connect`.
+    r"""A client of several machines that run ``inshore node serve``, with all verbs; see `connect`.
 
     Files are datasets, named with or without ``store:``. Each call takes the budget of its local part,
     ``memory`` and ``threads`` (see `Graph`). A call raises `NodeError` if a node is lost, refuses or is late,
     `NotFoundError` for a dataset that no node has, and `InputError` for a verb or an option that nodes do not
     support (docs/operations.md has the table). The local machine does a part of the work if that is faster.
+
+    Examples
+    --------
+    >>> with inshore.serve(store) as agent:
+    ...     nodes = inshore.connect(agent.address)
+    ...     _ = Path("notes.txt").write_text("buy milk\nfeed cat\n")
+    ...     _ = nodes.put("notes.txt", memory="32MiB")
+    ...     nodes.count_words("notes.txt", top=1, memory="32MiB").table().to_pylist()
+    [{'word': 'buy', 'count': 1}]
     """
 
-    def __init__(self, native: _native.Nodes, store: Store | StrPath | None = None) -> None:
+    def __init__(
+        self,
+        native: _native.Nodes,
+        store: Store | StrPath | None = None,
+        glance: _native.Nodes | None = None,
+    ) -> None:
         self._nodes: _native.Nodes = native
         self._here = store
+        # The same nodes with a short deadline.
+        self._glance = native if glance is None else glance
 
     def __repr__(self) -> str:
         """Show the call that opens the client."""
         return f"inshore.connect({self.addresses!r})"
+
+    def _repr_html_(self) -> str:
+        """Show the nodes in a notebook, with the tasks and the memory of those that answer in two seconds."""
+        nodes = _status(self._glance)
+        columns = ["node", "name", "running", "waiting", "done", "memory in use", ""]
+        return html.panel(
+            "Nodes", html.count(len(nodes), "node"), html.grid(columns, (_line(node) for node in nodes))
+        )
 
     def _store(self) -> _native.Store:
         return (self._here if isinstance(self._here, Store) else Store(self._here))._native
 
     @property
     def addresses(self) -> list[str]:
-        """The addresses of the nodes."""
+        """The addresses of the nodes.
+
+        Examples
+        --------
+        >>> inshore.connect("localhost:4710").addresses
+        ['localhost:4710']
+        """
         return self._nodes.addresses
 
     def status(self) -> list[dict[str, Any]]:
@@ -105,20 +145,39 @@ class Nodes(Verbs):
         list of dict
             For each node ``node`` (its address) and ``status``, or ``error`` if the node does not answer, as
             in ``inshore node status --json``.
+
+        Examples
+        --------
+        >>> with inshore.serve(store, name="attic") as agent:
+        ...     inshore.connect(agent.address).status()[0]["status"]["name"]
+        'attic'
         """
-        with _native.Job.plain("32MiB", 1) as job:
-            return cast("list[dict[str, Any]]", drained(self._nodes.status(job))["summary"])
+        return _status(self._nodes)
 
     def ls(self) -> list[dict[str, Any]]:
-        """List the files of the nodes. A node without an answer is a `SkippedWarning`.
+        r"""List the files of the nodes. A node without an answer is a `SkippedWarning`.
 
         Returns
         -------
         list of dict
             ``name``, ``kind``, ``bytes``, ``pieces``, ``copies`` and ``nodes`` of each file.
+
+        Raises
+        ------
+        NodeError
+            If no node answers.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk\nfeed cat\n")
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("notes.txt", memory="32MiB")
+        ...     [(file["name"], file["bytes"]) for file in nodes.ls() if "path" not in file["name"]]
+        [('store:notes.txt', 18)]
         """
         with _native.Job.plain("32MiB", 1) as job:
-            found = self._run(job, "store ls", {}, [])
+            found = self._run(job, "store ls", {}, [], title="list of files")
         for note in found.get("notes", []):
             warnings.warn(note, SkippedWarning, stacklevel=2)
         return cast("list[dict[str, Any]]", found["datasets"])
@@ -135,9 +194,24 @@ class Nodes(Verbs):
         -------
         int
             The number of nodes that had pieces of the dataset.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has the dataset.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk")
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("notes.txt", memory="32MiB")
+        ...     nodes.rm("notes.txt")
+        1
         """
         with _native.Job.plain("32MiB", 1) as job:
-            (holders,) = self._run(job, "store rm", {}, [name])["holders"]
+            done = self._run(job, "store rm", {}, [name], title=f"removal of {name!r}")
+        (holders,) = done["holders"]
         return cast("int", holders)
 
     def put(
@@ -176,16 +250,31 @@ class Nodes(Verbs):
         -------
         dict
             ``bytes``, ``pieces`` and ``bytes_moved``.
+
+        Raises
+        ------
+        ExistsError
+            If a node has a dataset of the name already.
+        FileError, NodeError
+            See `inshore.errors`. No partial dataset is left.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk")
+        >>> with inshore.serve(store) as agent:
+        ...     inshore.connect(agent.address).put("notes.txt", "errands", memory="32MiB")["bytes"]
+        8
         """
+        named = Path(path).name if name is None else name
         fields = {
-            "name": Path(path).name if name is None else name,
+            "name": named,
             "copies": _positive("copies", whole("copies", copies, 255)),
             "piece_bytes": _size("piece", piece),
             "record_bytes": _size("record", record),
             "block_bytes": _size("block", block),
         }
         with _native.Job.plain(memory, None) as job:
-            return self._run(job, "store put", fields, [path])
+            return self._run(job, "store put", fields, [path], title=f"put of {named!r}")
 
     def get(self, name: str, output: StrPath, *, memory: str | int | None = None) -> int:
         """Write a dataset of the nodes to a file, which appears complete or not at all.
@@ -203,9 +292,26 @@ class Nodes(Verbs):
         -------
         int
             The length of the file.
+
+        Raises
+        ------
+        NotFoundError
+            If no node has the dataset.
+        FileError, NodeError
+            See `inshore.errors`. No partial file is left.
+
+        Examples
+        --------
+        >>> _ = Path("notes.txt").write_text("buy milk")
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("notes.txt", memory="32MiB")
+        ...     nodes.get("notes.txt", "again.txt", memory="32MiB")
+        8
         """
         with _native.Job.plain(memory, None) as job:
-            return cast("int", self._run(job, "store get", {}, [name], output)["bytes"])
+            done = self._run(job, "store get", {}, [name], output, title=f"get of {name!r}")
+        return cast("int", done["bytes"])
 
     def traverse(
         self,
@@ -243,6 +349,19 @@ class Nodes(Verbs):
         dict
             ``chains``, each with ``start``, ``page``, ``steps``, ``hops``, ``digest`` and ``ended``; and the
             cost on each of the ``nodes``.
+
+        Examples
+        --------
+        Two pages, each with the number of the other in its first eight bytes:
+
+        >>> pages = [number.to_bytes(8, "little").ljust(8192, b"-") for number in (1, 0)]
+        >>> _ = Path("pages").write_bytes(b"".join(pages))
+        >>> with inshore.serve(store) as agent:
+        ...     nodes = inshore.connect(agent.address)
+        ...     _ = nodes.put("pages", record="8KiB", block="8KiB", memory="32MiB")
+        ...     [chain] = nodes.traverse("pages", 0, steps=5, memory="32MiB")["chains"]
+        >>> chain["steps"], chain["page"]
+        (5, 1)
         """
         if by not in _BY:
             raise InputError(f"by is {by!r}: expected 'nodes', 'turns' or 'client'")
@@ -255,7 +374,7 @@ class Nodes(Verbs):
             "by": by,
         }
         with _native.Job.plain(memory, None) as job:
-            return self._run(job, "node traverse", fields, [name])
+            return self._run(job, "node traverse", fields, [name], title=f"traverse of {name!r}")
 
 
 def _positive(option: str, number: int) -> int:
@@ -268,19 +387,65 @@ def _size(option: str, size: str | int | None) -> int | None:
     return None if size is None else _positive(option, _native.size(size))
 
 
+def _status(nodes: _native.Nodes) -> list[dict[str, Any]]:
+    with _native.Job.plain("32MiB", 1) as job, Watch(job, "status of nodes") as watch:
+        found: list[dict[str, Any]] = drained(nodes.status(job), watch)["summary"]
+    return found
+
+
+def _line(node: dict[str, Any]) -> tuple[object, ...]:
+    """Return the status of a node as a line of a table."""
+    if "error" in node:
+        return (node["node"], *[""] * 5, node["error"])
+    status = node["status"]
+    used, memory = html.format_bytes(status["memory_used_bytes"]), html.format_bytes(status["memory_bytes"])
+    tasks = (len(status["running"]), status["waiting"], status["done"])
+    return (
+        node["node"],
+        status["name"],
+        *tasks,
+        f"{used} of {memory}",
+        "draining" if status["draining"] else "",
+    )
+
+
 class Agent:
-    """An agent that serves a store from this process. `serve` starts an agent; ``with`` stops the agent."""
+    """An agent that serves a store from this process. `serve` starts an agent; ``with`` stops the agent.
+
+    Examples
+    --------
+    >>> with inshore.serve(store, name="attic") as agent:
+    ...     [inshore.connect(agent.address).status()[0]["status"]["name"], agent]
+    ['attic', <inshore.Agent at 127.0.0.1:...>]
+    """
 
     def __init__(self, native: _native.Agent) -> None:
         self._native = native
 
+    def __repr__(self) -> str:
+        """Show the address."""
+        return f"<inshore.Agent at {self.address}>"
+
     @property
     def address(self) -> str:
-        """The address of the agent, for `connect`."""
+        """The address of the agent, for `connect`.
+
+        Examples
+        --------
+        >>> with inshore.serve(store) as agent:
+        ...     agent.address
+        '127.0.0.1:...'
+        """
         return self._native.address
 
     def close(self) -> None:
-        """Stop the agent: no new task starts, and running tasks are cancelled."""
+        """Stop the agent: no new task starts, and running tasks are cancelled.
+
+        Examples
+        --------
+        >>> agent = inshore.serve(store)
+        >>> agent.close()
+        """
         self._native.close()
 
     def __enter__(self) -> Self:
@@ -336,6 +501,12 @@ def serve(
     ------
     InputError
         For an address that is not available, and for other machines without credentials.
+
+    Examples
+    --------
+    >>> with inshore.serve(store, memory="64MiB", threads=1) as agent:
+    ...     len(inshore.connect(agent.address).status())
+    1
     """
     opened = store if isinstance(store, Store) else Store(store)
     return Agent(_native.serve(opened._native, listen, name, credentials, memory, threads, slots))

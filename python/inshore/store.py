@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from inshore import _native
+from inshore.display import html
 from inshore.errors import InputError
 from inshore.graph import Graph, GraphInfo
 from inshore.results import StrPath
 from inshore.sources import ArrowStream, Inputs
-from inshore.target import whole
-from inshore.vectors import StoredVectors
 from inshore.verbs import Here
+from inshore.verbs.target import whole
+from inshore.verbs.vectors import StoredVectors
+
+# The largest numbers of graphs and of other datasets that a notebook lists.
+_LINES_MAX = 50
 
 
 class Store(StoredVectors, Here):
@@ -49,12 +53,49 @@ class Store(StoredVectors, Here):
         """Show the call that opens the store."""
         return f"inshore.Store({str(self.path)!r})"
 
+    def _repr_html_(self) -> str:
+        """Show the graphs and the other datasets in a notebook; reads neither."""
+        graphs = self.graphs()
+        names = {info.name for info in graphs}
+        others = [each for each in json.loads(self._native.datasets()) if each["name"] not in names]
+        parts = [html.note(f"{html.count(len(graphs), 'graph')}, {html.count(len(others), 'other dataset')}")]
+        if graphs:
+            columns = ["graph", "vertices", "edges", "directed", "weighted", "size", "smallest budget"]
+            lines = (
+                (
+                    info.name,
+                    f"{info.vertices:,}",
+                    f"{info.edges:,}",
+                    info.directed,
+                    info.weighted,
+                    html.format_bytes(info.bytes),
+                    html.format_bytes(info.smallest_budget_bytes),
+                )
+                for info in graphs[:_LINES_MAX]
+            )
+            parts.append(html.grid(columns, lines))
+        if others:
+            lines_of_others = (
+                (each["name"], each["kind"], html.format_bytes(each["size"])) for each in others[:_LINES_MAX]
+            )
+            parts.append(html.grid(["dataset", "kind", "size"], lines_of_others))
+        hidden = max(0, len(graphs) - _LINES_MAX) + max(0, len(others) - _LINES_MAX)
+        if hidden:
+            parts.append(html.note(f"and {hidden} more"))
+        return html.panel("Store", str(self.path), *parts)
+
     def _store(self) -> _native.Store:
         return self._native
 
     @property
     def path(self) -> Path:
-        """The folder of the store."""
+        """The folder of the store.
+
+        Examples
+        --------
+        >>> inshore.Store("my-store").path.name
+        'my-store'
+        """
         return self._native.path
 
     def graphs(self) -> list[GraphInfo]:
@@ -112,6 +153,12 @@ class Store(StoredVectors, Here):
         ------
         NotFoundError
             If the graph does not exist.
+
+        Examples
+        --------
+        >>> store.remove("path")
+        >>> store.graphs()
+        []
         """
         self._native.remove(name)
 
@@ -199,7 +246,8 @@ class Store(StoredVectors, Here):
                 "target_column": target_column,
                 "weight_column": weight_column,
             }
-            return self._make(job, "graph import", {"name": name, "options": options}, paths)
+            fields = {"name": name, "options": options}
+            return self._make(job, "graph import", fields, paths, f"import of graph {name!r}")
 
     def generate_kronecker(
         self,
@@ -248,9 +296,11 @@ class Store(StoredVectors, Here):
         }
         fields = {"name": name, "kronecker": kronecker, "reverse": reverse}
         with self._native.job(memory, threads) as job:
-            return self._make(job, "graph generate", fields, [])
+            return self._make(job, "graph generate", fields, [], f"generation of graph {name!r}")
 
-    def _make(self, job: _native.Job, operation: str, fields: dict[str, Any], paths: list[StrPath]) -> Graph:
+    def _make(
+        self, job: _native.Job, operation: str, fields: dict[str, Any], paths: list[StrPath], title: str
+    ) -> Graph:
         """Run an operation that makes a graph, and open the graph."""
-        self._run(job, operation, fields, paths)
+        self._run(job, operation, fields, paths, title=title)
         return Graph(self._native, self._native.graph(fields["name"]), json.loads(job.report()))

@@ -19,7 +19,7 @@ const NAMES: [(&str, &[&str]); 5] = [
             "checksum",
         ],
     ),
-    ("sql", &["sql"]),
+    ("sql", &["sql", "table_names"]),
     ("vectors", &["nearest import", "nearest query"]),
     ("nodes", &["connect", "serve"]),
 ];

@@ -67,6 +67,13 @@ impl Job {
         to_json(&self.execution()?.report())
     }
 
+    /// Returns the phase, its unit, the units done, and the units in all: 0 if unknown. The phase is empty before the
+    /// first one, and during a query, which runs in another process.
+    fn progress(&self) -> PyResult<(String, &'static str, u64, u64)> {
+        let state = self.execution()?.progress().state();
+        Ok((state.phase, state.unit, state.done, state.total))
+    }
+
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }

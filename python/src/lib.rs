@@ -6,7 +6,7 @@
 //! come from a [`run::Run`]: a working thread, from which Python takes [`run::Batch`]es.
 //! [`operation::operate`] starts the run of any operation from its request in JSON, and [`contained`] runs a
 //! query in a child process. The public part, with the docs, the types and all uses of `pyarrow`, is in
-//! `inshore/*.py`. Facts are passed as JSON text, rows as Arrow's C structures without copies.
+//! `inshore/`. Facts are passed as JSON text, rows as Arrow's C structures without copies.
 //!
 //! - Long work uses [`run::start`]: a separate thread, the GIL released, and checks for Ctrl-C.
 //! - All errors pass through [`error::to_python`].
@@ -49,6 +49,9 @@ mod _native {
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};
+    #[cfg(feature = "sql")]
+    #[pymodule_export]
+    use super::sql::table_names;
     #[pymodule_export]
     use super::{
         files::{File, Files, Writer},

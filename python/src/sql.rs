@@ -49,6 +49,12 @@ impl Reply for Passing<'_> {
     }
 }
 
+/// Returns the names of the tables that a query reads; see [`inshore::sql::table_names`].
+#[pyfunction]
+pub(crate) fn table_names(py: Python<'_>, query: &str) -> Vec<String> {
+    py.detach(|| inshore::sql::table_names(query))
+}
+
 /// Starts the query of a request; each of `tables` has a name and files. With an `output`, the process writes
 /// the rows to that file.
 pub(crate) fn query(

@@ -1,4 +1,4 @@
-"""Sources: files by name, datasets, and Arrow data in memory."""
+"""The inputs of a verb: files by name, datasets, and Arrow data in memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,23 @@ class ArrowStream(Protocol):
 
     A `pyarrow.Table`, `pyarrow.RecordBatchReader` or `pyarrow.RecordBatch`, a `Result`, and the data frames
     of Polars, pandas (from 2.2 on) and DuckDB.
+
+    Examples
+    --------
+    >>> isinstance(pa.table({"size": [1]}), inshore.ArrowStream)
+    True
+    >>> isinstance([1, 2], inshore.ArrowStream)
+    False
     """
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return a capsule with the name ``arrow_array_stream``."""
+        """Return a capsule with the name ``arrow_array_stream``.
+
+        Examples
+        --------
+        >>> type(pa.table({"size": [1]}).__arrow_c_stream__()).__name__
+        'PyCapsule'
+        """
 
 
 # One file, several files, or Arrow data.

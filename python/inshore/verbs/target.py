@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from inshore import _native
+from inshore.display.progress import Watch
 from inshore.errors import InputError
 from inshore.results import Result, StrPath, drained
 from inshore.sources import Inputs
@@ -88,9 +89,13 @@ class Target:
         fields: Mapping[str, Any],
         inputs: list[StrPath],
         output: StrPath | None = None,
+        *,
+        title: str,
     ) -> dict[str, Any]:
         """Run an operation without rows to its end, and return the summary."""
-        summary: dict[str, Any] = drained(self._start(job, operation, fields, inputs, output))["summary"]
+        with Watch(job, title) as watch:
+            facts = drained(self._start(job, operation, fields, inputs, output), watch)
+        summary: dict[str, Any] = facts["summary"]
         return summary
 
     def _job_for(self, inputs: Inputs | None, budget: Budget) -> _native.Job:

@@ -1,14 +1,13 @@
-"""Verbs on tables: sorting, grouping and counting rows, lines, records and k-mers, and SQL."""
+"""Verbs on tables: sorting, grouping and counting rows, lines, records and k-mers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from inshore import _native
 from inshore.errors import InputError
 from inshore.results import Result, StrPath
 from inshore.sources import Inputs, Source
-from inshore.target import Target
+from inshore.verbs.target import Target
 
 
 class TableVerbs(Target):
@@ -302,72 +301,6 @@ class TableVerbs(Target):
         """
         fields = {"k": k, "canonical": canonical, "min_count": min_count, "codes": codes, "resume": resume}
         return self._result("count kmers", fields, Inputs(source), (memory, threads), counted="written")
-
-    def sql(
-        self,
-        query: str,
-        *,
-        tables: Mapping[str, Source] | None = None,
-        text: Sequence[str] = (),
-        header: bool | None = None,
-        memory: str | int | None = None,
-        threads: int | None = None,
-    ) -> Result:
-        """Query tables in SQL, also beyond the memory.
-
-        Grouping, sorting and joins spill with sort-reduce when memory is short. The dialect is DataFusion's.
-
-        The query runs in a child process with a limit of the budget and 40 MiB more. The process is another
-        interpreter (``sys.executable``, or the program named by ``INSHORE_PYTHON``), which loads only the
-        extension, with empty standard input. The process ends with the run.
-
-        Parameters
-        ----------
-        query : str
-            One SELECT, EXPLAIN or VALUES. The query names files in quotes: ``FROM 'sales.parquet'``; on nodes
-            datasets, as ``'store:sales.parquet'``.
-        tables : dict, optional
-            The tables by their names in the query: a path (also a folder, or with ``*``), paths, or Arrow
-            data, which are written to a file.
-        text : list of str, optional
-            Columns of CSV and JSON lines that are text even if their values look like numbers.
-        header : bool, optional
-            As in `sort`.
-        memory, threads
-            The budget, at least 24 MiB; see `Graph`.
-
-        Returns
-        -------
-        Result
-            The rows.
-
-        Raises
-        ------
-        InputError
-            For an invalid query, and for an unknown name.
-        BudgetError
-            Also if an operator that cannot spill needs more memory (a cross join, a window over all rows),
-            and if the process would exceed its limit.
-        FileError, DamagedError
-            See `inshore.errors`. No partial file is left.
-
-        Examples
-        --------
-        >>> days = pa.table({"city": ["Oslo", "Bonn", "Oslo"], "rain": [3, 5, 4]})
-        >>> query = "SELECT city, sum(rain) AS rain FROM days GROUP BY city ORDER BY city"
-        >>> store.sql(query, tables={"days": days}, memory="64MiB").table().to_pydict()
-        {'city': ['Bonn', 'Oslo'], 'rain': [5, 7]}
-        """
-        named = {name: Inputs(source, f"tables[{name!r}]") for name, source in (tables or {}).items()}
-        fields = {"query": query, "text": list(text), "header": header}
-
-        def start(job: _native.Job, output: StrPath | None) -> _native.Run:
-            files = enumerate(named.items())
-            found = [(name, inputs.paths(job, f"table-{number}.arrow")) for number, (name, inputs) in files]
-            return self._start(job, "sql", fields, [], output, tables=found)
-
-        what = f"{query!r} in {self!r}"
-        return Result(what, lambda: self._store().job(memory, threads), start, counted="rows")
 
 
 def _keys(by: str | Sequence[str | tuple[str, str]]) -> list[dict[str, str | bool]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from inshore import _native
-from inshore.results import Result, StrPath, drained
-from inshore.target import Target
+from inshore.results import Result, StrPath
+from inshore.verbs.target import Target
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,9 +66,8 @@ class StoredVectors(Target):
         >>> store.remove("points")
         """
         with self._store().job(memory, threads) as job:
-            run = self._start(job, "nearest import", {"name": name}, [_file(source, job)])
-            summary: dict[str, Any] = drained(run)["summary"]
-            return summary
+            title = f"import of vectors {name!r}"
+            return self._run(job, "nearest import", {"name": name}, [_file(source, job)], title=title)
 
     def nearest(
         self,
@@ -114,6 +113,17 @@ class StoredVectors(Target):
             For queries of other dimensions, and for values that the elements of the vectors cannot hold.
         FileError, BudgetError
             See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.array([[0, 0], [3, 4], [1, 0]], np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="16MiB")
+        >>> origin = np.array([[0, 0]], np.float32)
+        >>> found = store.nearest("points", origin, k=3, radius=4.0, memory="16MiB").table()
+        >>> found["id"].to_pylist(), found["distance"].to_pylist()
+        ([0, 2], [0.0, 1.0])
+        >>> store.remove("points")
         """
         fields = {"dataset": name, "k": k, "metric": metric, "radius": radius}
 

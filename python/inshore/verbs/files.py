@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from inshore import _native
-from inshore.results import Report, StrPath, drained
+from inshore.display import html
+from inshore.display.progress import Watch
+from inshore.results import Report, StrPath, cost, drained
 from inshore.sources import Inputs, listed
-from inshore.target import Budget, Target
+from inshore.verbs.target import Budget, Target
 
 
 @dataclass(frozen=True)
 class Packed:
-    """Files that were compressed or decompressed.
+    r"""Files that were compressed or decompressed.
 
     Attributes
     ----------
@@ -27,6 +29,13 @@ class Packed:
         The number of independent pieces, which limits the number of used cores.
     report : Report
         The cost of the job.
+
+    Examples
+    --------
+    >>> _ = Path("log.txt").write_text("all is well\n" * 1000)
+    >>> packed = inshore.compress("log.txt", memory="48MiB")
+    >>> packed.bytes_in, packed.bytes_out < 100
+    (12000, True)
     """
 
     paths: list[Path]
@@ -34,6 +43,12 @@ class Packed:
     bytes_out: int
     pieces: int
     report: Report
+
+    def _repr_html_(self) -> str:
+        """Show the files, their sizes and the cost in a notebook."""
+        sizes = f"{html.format_bytes(self.bytes_in)} to {html.format_bytes(self.bytes_out)}"
+        names = ", ".join(map(str, self.paths[:10])) + (", …" if len(self.paths) > 10 else "")  # noqa: PLR2004
+        return html.panel("Packed", names, html.note(sizes), html.note(cost(self.report)))
 
 
 class FileVerbs(Target):
@@ -241,13 +256,13 @@ class FileVerbs(Target):
         output: StrPath | None,
         budget: Budget,
     ) -> Packed:
-        with _native.Job.plain(*budget) as job:
+        with _native.Job.plain(*budget) as job, Watch(job, operation) as watch:
             run = self._start(job, operation, fields, paths, output)
-            facts = drained(run)
+            facts = drained(run, watch)
         sizes = {key: facts["summary"][key] for key in ("bytes_in", "bytes_out", "pieces")}
         return Packed(run.written(), **sizes, report=facts["report"])
 
     def _checksums(self, fields: dict[str, Any], inputs: Inputs, budget: Budget) -> list[dict[str, Any]]:
-        with self._job_for(inputs, budget) as job:
-            facts = drained(self._start(job, "checksum", fields, inputs.paths(job)))
+        with self._job_for(inputs, budget) as job, Watch(job, f"checksum of {inputs}") as watch:
+            facts = drained(self._start(job, "checksum", fields, inputs.paths(job)), watch)
         return cast("list[dict[str, Any]]", facts["summary"]["files"])

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
+from inshore.display.progress import Watch
 from inshore.errors import InputError
 from inshore.results import Result, StrPath, drained
 from inshore.sources import Inputs, Source, listed
-from inshore.target import Target, passes_over
+from inshore.verbs.target import Target, passes_over
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,6 +28,13 @@ class SearchOptions(TypedDict, total=False):
     ``crlf``. Options of files: ``globs``, ``types``, ``types_not``, ``hidden``, ``no_ignore``, ``follow``,
     ``max_depth``, ``unpack``, ``text`` and ``errors``. Option of rows: ``max_count``. Options of the budget:
     ``memory`` and ``threads``. See `TextVerbs.search`.
+
+    Examples
+    --------
+    >>> _ = Path("notes.txt").write_text("Feed cat")
+    >>> options: inshore.SearchOptions = {"ignore_case": True, "memory": "16MiB"}
+    >>> inshore.search_count("feed", "notes.txt", **options).table()["count"].to_pylist()
+    [1]
     """
 
     fixed: bool
@@ -331,9 +339,9 @@ class TextVerbs(Target):
         if not 1 <= grams <= _GRAMS_MAX:
             raise InputError(f"grams is {grams}: expected 1 to {_GRAMS_MAX}")
         fields = {"name": name, "labels": [label for label, _ in labelled], "grams": grams}
-        with self._store().job(memory, threads) as job:
+        with self._store().job(memory, threads) as job, Watch(job, f"language train of {name!r}") as watch:
             run = self._start(job, "language train", fields, [path for _, path in labelled])
-            return dict(drained(run)["summary"]["grams"])
+            return dict(drained(run, watch)["summary"]["grams"])
 
     def language_identify(
         self,

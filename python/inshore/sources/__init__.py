@@ -1,0 +1,10 @@
+"""Sources: what verbs read.
+
+- `inputs`: files by name, datasets, and Arrow data, which each run writes to a file.
+- `variables`: tables that a query names by the caller's variables.
+"""
+
+from inshore.sources.inputs import ArrowStream, Inputs, Source, listed
+from inshore.sources.variables import FoundTables
+
+__all__ = ["ArrowStream", "FoundTables", "Inputs", "Source", "listed"]
