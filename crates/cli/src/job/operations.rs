@@ -214,7 +214,7 @@ pub fn advised(error: Error) -> anyhow::Error {
 fn in_options(error: &Error) -> Option<String> {
     Some(match error {
         Error::Unsupported { place: Place::Local, .. } => {
-            "no nodes are named: --node HOST,HOST:PORT,...".to_string()
+            "no nodes are given: use --node HOST,HOST:PORT,...".to_string()
         }
         Error::UnsupportedOption { option, place, why, .. } => {
             let option = match *option {

@@ -76,7 +76,8 @@ impl Operation for Traverse {
         match only_whole(on, only(Self::NAME, asked.inputs)?) {
             Ok(whole) => Ok((on.clone(), whole)),
             Err(Error::SeveralFiles { name, files }) => {
-                let what = format!("it is several files: {}; say store:NAME/FILE", files.join(", "));
+                let what =
+                    format!("the dataset has several files: {}; give store:NAME/FILE", files.join(", "));
                 Err(NodesError::Pages { name, what }.into())
             }
             Err(error) => Err(error),
