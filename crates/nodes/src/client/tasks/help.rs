@@ -28,7 +28,10 @@ pub(crate) struct Observed {
     pub client: Option<(f64, f64)>,
     /// The number of shards that the client has pulled.
     pub pulled: usize,
-    /// The bytes of queued shards.
+    /// The number of nodes that pull.
+    pub nodes: usize,
+    /// The number and the bytes of queued shards.
+    pub queued: usize,
     pub queued_bytes: u64,
     /// The bytes of shards that no puller has finished reading.
     pub left_bytes: u64,
@@ -48,8 +51,7 @@ pub(crate) enum Decision {
 /// Decides if the client pulls. The client does not begin if the nodes have less than `after` of work left, nor
 /// before their rates are known.
 pub(crate) fn decide(observed: &Observed, threads: usize, after: Duration) -> Decision {
-    let Observed { alone, meanwhile, client, pulled, queued_bytes, left_bytes } = *observed;
-    let queued = queued_bytes as f64;
+    let Observed { alone, meanwhile, client, pulled, nodes, queued, queued_bytes, left_bytes } = *observed;
     let is_long = alone.is_some_and(|alone| left_bytes as f64 / alone >= after.as_secs_f64());
     let Some(alone) = alone.filter(|_| pulled > 0 || is_long) else {
         return Decision::Wait(if pulled > 0 { TOO_LATE.to_string() } else { unneeded(after) });
@@ -57,18 +59,19 @@ pub(crate) fn decide(observed: &Observed, threads: usize, after: Duration) -> De
     if pulled < threads && client.is_none() {
         return Decision::Pull;
     }
-    let Some((meanwhile, (client, shard_seconds))) = meanwhile.zip(client) else {
-        return Decision::Wait(TOO_LATE.to_string());
-    };
-    let together = meanwhile + client;
+    let Some((client, shard_seconds)) = client else { return Decision::Wait(TOO_LATE.to_string()) };
+    // Nodes with large shards finish none for a long time: until then the client is assumed not to slow them.
+    let together = meanwhile.unwrap_or(alone) + client;
     if together < alone * GAIN {
         return Decision::Leave(
-            "the nodes slowed down by as much meanwhile, so the gain was not worth the transfer",
+            "the nodes did as much less meanwhile: it would not have been worth the bytes",
         );
     }
-    match queued / together > shard_seconds {
+    // The nodes need this time for the queue, and at least the time of one node for one shard.
+    let of_one_shard = queued_bytes as f64 / queued.max(1) as f64 * nodes as f64 / alone;
+    match (queued_bytes as f64 / together).max(of_one_shard) > shard_seconds {
         true => Decision::Pull,
-        false => Decision::Wait("the nodes finished the rest first".to_string()),
+        false => Decision::Wait("the nodes were done with the rest before".to_string()),
     }
 }
 
@@ -160,8 +163,9 @@ impl Rates {
         bytes as f64 / to.saturating_sub(from).as_secs_f64().max(1e-6)
     }
 
-    /// Returns the measurements at time `now`.
-    pub fn observed(&self, queued_bytes: u64, left_bytes: u64, now: Duration) -> Observed {
+    /// Returns the measurements at time `now`, given the number and the bytes of queued shards and the bytes of
+    /// unfinished shards.
+    pub fn observed(&self, queued: (usize, u64), left_bytes: u64, now: Duration) -> Observed {
         let is_short = |from: Duration, to: Duration| to.saturating_sub(from) < self.patience / 4;
         let alone = |seen: &Seen| {
             let (last, bytes) = seen.before.unwrap_or((seen.last, seen.bytes));
@@ -193,7 +197,9 @@ impl Rates {
             meanwhile: of_all(&meanwhile),
             client,
             pulled: self.client_pulled,
-            queued_bytes,
+            nodes: self.nodes.values().flatten().count(),
+            queued: queued.0,
+            queued_bytes: queued.1,
             left_bytes,
         }
     }
@@ -212,6 +218,8 @@ mod tests {
             meanwhile: Some(meanwhile * mega),
             client: Some((client * mega, 1.0)),
             pulled: 1,
+            nodes: 2,
+            queued: (queued / 10.0) as usize,
             queued_bytes: (queued * mega) as u64,
             left_bytes: (queued * mega) as u64,
         };
@@ -224,7 +232,9 @@ mod tests {
         assert!(is_wait(decide(&before(None, 1000.0), 1, after)), "nothing is known");
         assert!(is_wait(decide(&before(Some(100.0), 150.0), 1, after)), "nodes are done in 1.5 s");
         assert_eq!(decide(&before(Some(100.0), 250.0), 1, after), Decision::Pull, "a trial");
-        assert!(is_wait(decide(&Observed { meanwhile: None, ..tried(0.0, 50.0, 250.0) }, 1, after)));
+        let unknown = Observed { meanwhile: None, ..tried(0.0, 50.0, 250.0) };
+        assert_eq!(decide(&unknown, 1, after), Decision::Pull, "no node has finished a shard meanwhile");
+        assert!(is_wait(decide(&Observed { client: None, ..unknown }, 1, after)), "nor has the client");
         for (meanwhile, client, pulls) in [
             (100.0, 50.0, true),
             (100.0, 10.0, false),
@@ -240,6 +250,8 @@ mod tests {
             is_wait(decide(&tried(100.0, 50.0, 100.0), 1, after)),
             "nodes are done sooner than a shard here"
         );
+        let one = Observed { queued: 1, ..tried(100.0, 50.0, 60.0) };
+        assert_eq!(decide(&one, 1, after), Decision::Pull, "a node needs longer for one shard");
     }
 
     #[test]
@@ -249,7 +261,8 @@ mod tests {
         let mut rates = Rates::new(at(400));
         (0..=4).for_each(|shard| rates.pulled(0, at(shard * 100), shard * 1000));
         rates.handed(0, 1000);
-        let decide_at = |rates: &Rates, now: u64| decide(&rates.observed(9000, 9000, at(now)), 1, at(400));
+        let decide_at =
+            |rates: &Rates, now: u64| decide(&rates.observed((9, 9000), 9000, at(now)), 1, at(400));
         assert_eq!(decide_at(&rates, 400), Decision::Pull, "a trial");
         rates.client_pulls(at(400));
         assert_eq!(decide_at(&rates, 500), Decision::Wait(TOO_LATE.to_string()));
@@ -268,7 +281,7 @@ mod tests {
         rates.pulled(0, at(100), 0);
         rates.pulled(1, at(200), 0);
         rates.pulled(0, at(1100), 1000);
-        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
+        let alone = |rates: &Rates, now: u64| rates.observed((5, 5), 5, at(now)).alone;
         assert_eq!(alone(&rates, 2199), None, "a node has finished nothing");
         rates.handed(1, 2000);
         rates.handed(1, 5000);
@@ -278,10 +291,10 @@ mod tests {
         assert_eq!(alone(&rates, 2700), Some(2000.0));
         rates.client_pulls(at(2800));
         rates.pulled(0, at(2850), 3000);
-        assert_eq!(rates.observed(5, 5, at(2900)).meanwhile, None);
+        assert_eq!(rates.observed((5, 5), 5, at(2900)).meanwhile, None);
         rates.pulled(1, at(4700), 3500);
         rates.client_did(at(3800), 3000, 1.0);
-        let observed = rates.observed(5, 5, at(4700));
+        let observed = rates.observed((5, 5), 5, at(4700));
         assert_eq!(observed.alone, Some(2000.0), "it stays what it was");
         assert_eq!(observed.meanwhile, Some(2000.0 / 1.75 + 500.0));
         assert_eq!(observed.client, Some((3000.0, 1.0)));
@@ -290,7 +303,7 @@ mod tests {
     #[test]
     fn the_start_of_a_task_and_reading_ahead_do_not_count() {
         let at = |millis: u64| Duration::from_millis(millis);
-        let alone = |rates: &Rates, now: u64| rates.observed(5, 5, at(now)).alone;
+        let alone = |rates: &Rates, now: u64| rates.observed((5, 5), 5, at(now)).alone;
         let mut rates = Rates::new(at(2000));
         rates.pulled(0, at(0), 0);
         rates.pulled(0, at(1), 1000);

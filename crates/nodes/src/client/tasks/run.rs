@@ -269,7 +269,7 @@ impl Run {
     /// Returns the measurements of the job so far.
     pub fn observed(&self) -> Observed {
         let state = self.state();
-        let (queued, left) = (state.scheduler.queued_bytes(), state.scheduler.left_bytes());
+        let (queued, left) = (state.scheduler.queued(), state.scheduler.left_bytes());
         state.rates.observed(queued, left, self.now())
     }
 

@@ -32,9 +32,9 @@ use std::{
     time::Duration,
 };
 
-/// The maximum number of unfinished shards of a puller: the current shard and the next shard. While no more
-/// shards are queued than there are nodes, a puller receives only the current shard: the queued ones go to the
-/// puller that is free first, or to the client. The resulting tail is at most two shards of the slowest node.
+/// The maximum number of unfinished shards of a puller: the current shard and the next shard. While no more than
+/// this number of shards is queued for each node, a puller receives only the current shard: the queued ones go to
+/// the puller that is free first, or to the client. The resulting tail is at most two shards of the slowest node.
 pub(crate) const CREDIT: usize = 2;
 /// The total bytes up to which several small shards count as one, so that a thousand small files do not cost a
 /// thousand round trips.
@@ -385,9 +385,9 @@ impl Scheduler {
         held.fold((0, 0), |(bytes, count), shard| (bytes + share(shard), count + 1))
     }
 
-    /// Returns the bytes of the queued shards.
-    pub fn queued_bytes(&self) -> u64 {
-        self.queued_bytes
+    /// Returns the number and the bytes of the queued shards.
+    pub fn queued(&self) -> (usize, u64) {
+        (self.queue.len(), self.queued_bytes)
     }
 
     /// Returns the bytes of the shards that no puller has finished reading.
@@ -664,7 +664,7 @@ impl Scheduler {
         let share = (self.queue.len() / (self.queues.len() * SHARE)).min(CREDIT * 31);
         let is_small = held.len() < CREDIT + share && bytes + self.shards[shard].bytes <= SMALL_BYTES;
         // The last shards stay in the queue for the puller that is free first.
-        let credit = if self.queue.len() > self.queues.len() { CREDIT } else { 1 };
+        let credit = if self.queue.len() > CREDIT * self.queues.len() { CREDIT } else { 1 };
         *state == AttemptState::Pulls && (held.len() < credit || is_small)
     }
 

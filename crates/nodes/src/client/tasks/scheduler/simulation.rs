@@ -592,7 +592,7 @@ fn the_last_shards_stay_in_the_queue() {
         let actions = scheduler.on(Duration::ZERO, Event::Pulled { attempt, finished: 0 });
         handed += actions.iter().filter(|action| matches!(action, Action::HandOut { .. })).count();
     }
-    assert_eq!((handed, scheduler.queued_bytes()), (5, 64 << 20));
+    assert_eq!((handed, scheduler.queued()), (4, (2, 128 << 20)));
     let client = scheduler.begin_client(Duration::ZERO);
     assert!(scheduler.pull(Duration::ZERO, client).0.is_some());
 }
