@@ -188,7 +188,7 @@ fn no_store_is_made_by_a_command_that_fails_before_it_needs_one() {
     folder.write("table.csv", "a,b\n1,2\n");
     for (words, expected) in [
         ("sort nosuch -o out", "nosuch: cannot open: No such file"),
-        ("sort text -o nowhere/out", "nowhere/out: cannot find the folder"),
+        ("sort text -o nowhere/out", "nowhere/out: cannot open its folder"),
         ("sort store:text -o out", "store"),
         ("sort . -o out", "directory"),
         ("reduce nosuch.csv --by a --count -o out.csv", "No such file"),

@@ -372,7 +372,7 @@ fn commands_that_the_operator_allows_run_where_the_data_lies() {
     let said = folder.run(&format!("node run --node {named} cat /etc/passwd")).exits(2);
     assert!(said.stderr.contains("does not allow 'cat': it allows grep, sh, words"), "{}", said.stderr);
     let said = folder.run(&format!("node run --node {named} store:web.log words")).exits(2);
-    assert!(said.stderr.contains("by --input store:web.log"), "{}", said.stderr);
+    assert!(said.stderr.contains("with --input store:web.log"), "{}", said.stderr);
     let store = folder.path("node0");
     let said = folder.run(&format!("node run --node {named} sh -c ls<{}", store.display())).exits(1);
     assert!(said.stderr.contains("ermission denied"), "{}", said.stderr);

@@ -66,7 +66,7 @@ fn datasets_are_asked_as_files_are() {
     assert!(said.stderr.contains("nothing"), "{}", said.stderr);
     folder.run("store put sales.csv --name plain --quiet").ok();
     let said = sql(&folder, "SELECT * FROM 'store:plain'", "").exits(2);
-    assert!(said.stderr.contains("store:plain") && said.stderr.contains("ending"), "{}", said.stderr);
+    assert!(said.stderr.contains("store:plain") && said.stderr.contains("extension"), "{}", said.stderr);
     assert!(folder.scratch().is_empty());
 }
 

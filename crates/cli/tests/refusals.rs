@@ -319,7 +319,7 @@ fn an_output_that_cannot_be_written_is_refused_before_the_work() {
     let line = refused(folder.run("graph pagerank g -o ranks.pdf"));
     assert!(line.contains("ranks.pdf") && line.contains("pdf"), "{line}");
     let line = refused(folder.run("graph pagerank g -o nowhere/ranks.csv"));
-    assert!(line.starts_with("nowhere/ranks.csv: cannot find the folder"), "{line}");
+    assert!(line.starts_with("nowhere/ranks.csv: cannot open its folder"), "{line}");
     let line = refused(folder.run("graph pagerank g -o - --top 3"));
     assert!(line.contains("standard output"), "{line}");
     let line = refused(folder.run("graph pagerank g -o - --json"));

@@ -1232,7 +1232,7 @@ fn hand_out(
 async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
     loop {
         for warning in expires.warnings(&node) {
-            warn!(node, "{warning}: `{renewal}` makes new ones");
+            warn!(node, "{warning}: `{renewal}` creates new ones");
         }
         tokio::time::sleep(Duration::from_secs(86_400)).await;
     }

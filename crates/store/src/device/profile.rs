@@ -412,7 +412,7 @@ mod tests {
             assert!(good.contains(from), "no {from} in {good}");
             let error =
                 DriveProfile::from_json(good.replace(from, to).as_bytes(), Path::new("d")).unwrap_err();
-            assert!(error.to_string().starts_with(&format!("d: {what}")), "{to}: {error}");
+            assert!(error.to_string().starts_with(&format!("d: invalid {what}")), "{to}: {error}");
         }
         for text in ["", "{", "[]", "null", "{\"version\":1}", "{\"version\":1,\"devices\":[]}", "\u{0}"] {
             assert!(DriveProfile::from_json(text.as_bytes(), Path::new("d")).is_err(), "{text:?}");
