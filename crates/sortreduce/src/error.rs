@@ -31,12 +31,11 @@ pub enum Error {
         range: u64,
     },
     /// More runs were written than a budget of this size can index (checksums and first keys): 512 times the budget
-    /// with
-    /// keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
+    /// with keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
     #[error(
         "{name}: a budget of {} cannot index {} of sorted runs: {}",
         inshore_store::format_bytes(*memory),
-        inshore_store::format_bytes(*memory),
+        inshore_store::format_bytes(*spilled),
         enough.map_or("give it more memory".to_string(), |enough| {
             format!("{} are enough", inshore_store::format_bytes_up(enough))
         })

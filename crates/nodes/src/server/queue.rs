@@ -266,7 +266,7 @@ mod tests {
         let queue = Queue::new(100, 1, 10);
         let first = started(&mut enter(&queue, "a", 60)).unwrap();
         let beside = queue.beside(30).unwrap();
-        assert!(queue.beside(20).unwrap_err().contains("leave 10 bytes"));
+        assert!(queue.beside(20).unwrap_err().contains("10 bytes of memory is free"));
         let mut second = enter(&queue, "a", 80);
         drop(first);
         assert!(started(&mut second).is_none(), "its memory is not free");

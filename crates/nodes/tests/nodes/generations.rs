@@ -83,7 +83,9 @@ fn a_dataset_that_was_put_anew_while_a_node_was_away_is_not_joined_with_what_tha
     let all = members.nodes(&[0, 1, 2]);
     let why = read(&all).unwrap_err();
     assert_eq!(ids(&why).len(), 2, "{why}");
-    for part in ["store:doc: generations", ", removed 20", "`inshore store repair doc`"] {
+    for part in
+        ["store:doc: these nodes have different generations", ", removed 20", "`inshore store repair doc`"]
+    {
         assert!(why.contains(part), "{part}: {why}");
     }
     for node in 0..3 {

@@ -376,7 +376,9 @@ impl Host {
         if is_apart || at >= self.own.0 && end <= self.own.1 {
             return Ok(());
         }
-        Err(wasmtime::Error::msg(format!("the {length} bytes at {at} belong to another block")))
+        Err(wasmtime::Error::msg(format!(
+            "{length} bytes at {at} are not in its memory: they belong to another block"
+        )))
     }
 }
 

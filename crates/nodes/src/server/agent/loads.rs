@@ -80,7 +80,7 @@ mod tests {
         let (loads, queue) = (Loads::default(), Queue::new(18 * RECEIVE_MEMORY_BYTES, 1, 1));
         let enter = |client: &str| loads.enter(client, &queue);
         let mut own: Vec<LoadPlace> = (0..8).map(|_| enter("a").unwrap()).collect();
-        assert!(enter("a").unwrap_err().contains("a loads 8 files"));
+        assert!(enter("a").unwrap_err().contains("a is uploading 8 files"));
         let _others: Vec<LoadPlace> = (0..8).map(|_| enter("b").unwrap()).collect();
         assert!(enter("c").unwrap_err().contains("16 files are being uploaded"));
         own.pop();
