@@ -39,6 +39,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::Budget;
 
+#[cfg(feature = "records")]
 pub(crate) use self::options::with_exact_columns;
 pub use self::options::{column_names, exact_columns, row_groups};
 pub use self::parquet::GroupValues;
@@ -48,7 +49,6 @@ use self::{
     options::find_columns,
     slices::Slices,
     source::{ReadOptions, Source, without_panic},
-    types::unreadable,
 };
 use crate::{Error, Input, Result, allowance::piece_limit};
 
@@ -235,7 +235,7 @@ impl TableReader {
         let (source, names, fields) =
             without_panic(input.name(), || Source::open_described(input, as_text, budget))?;
         if let Some(nested) = fields.iter().find(|field| field.data_type().is_nested()) {
-            return Err(unreadable(input.name(), nested, &DataType::Utf8));
+            return Err(types::unreadable(input.name(), nested, &DataType::Utf8));
         }
         let mut wanted: Vec<Field> =
             fields.iter().map(|field| Field::new(field.name(), DataType::Utf8, true)).collect();

@@ -714,7 +714,7 @@ impl Operation for RemoveDatasets {
         let mut answer = RemoveAnswer::default();
         for path in asked.inputs {
             let name = dataset_of(path)?;
-            let removed = match asked.target {
+            let removed: Result<Option<usize>> = match asked.target {
                 Target::Local => asked.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
                 #[cfg(feature = "nodes")]
                 Target::Nodes(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
