@@ -8,8 +8,8 @@ folder. For each batch each program answers in turn, `--repeat` times, with two 
 that of its search phase, with all reads from the drive, and beside it that of the whole command. Faiss's
 time is that of `IndexFlatL2.search`, with the vectors in memory, once with its default
 `distance_compute_blas_threshold` and once with 0; variables of OpenBLAS in the environment are unset, and
-OMP_NUM_THREADS is 2. `sgemm` is a matrix product of the same shape by numpy in the same process: what the
-machine can do. Ids are compared with Inshore's, which equal brute force in f64: the last column counts the
+OMP_NUM_THREADS is 2. `sgemm` is a matrix product of the same shape by numpy in the same process, as the
+limit of the machine. Ids are compared with Inshore's, which equal brute force in f64: the last column counts the
 others.
 """
 

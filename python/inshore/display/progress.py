@@ -80,7 +80,7 @@ class Display(Protocol):
 
 
 class State:
-    """What a bar shows: the phase, its part that is done, if known, and its rate with the remaining time."""
+    """The content of a bar: the phase, the finished part if known, and the rate with the remaining time."""
 
     def __init__(self, phase: str, part: float | None, pace: str) -> None:
         self.phase = phase

@@ -1,4 +1,4 @@
-"""Sources: what verbs read.
+"""The inputs of verbs.
 
 - `inputs`: files by name, datasets, and Arrow data, which each run writes to a file.
 - `variables`: tables that a query names by the caller's variables.

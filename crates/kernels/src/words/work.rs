@@ -35,7 +35,7 @@ impl CountsWords {
         options: WordOptions,
         reply: &mut dyn Reply,
     ) -> std::result::Result<Value, Failure> {
-        // What is rare here may be frequent elsewhere.
+        // A word that is rare on this node may be frequent on others.
         let options = WordOptions { min_count: 1, top: 0, table_bytes: None, ..options };
         let summary = count_words(job, sources, &options, |batch| {
             reply.batch(batch).map_err(|failure| Error::Read(ReadError::Stream(failure)))

@@ -1,4 +1,4 @@
-//! What nodes and clients send to each other: messages in JSON ([`TaskRequest`], [`TaskDone`] and others), and record
+//! The protocol between nodes and clients: messages in JSON ([`TaskRequest`], [`TaskDone`] and others), and record
 //! batches in Arrow's format.
 
 pub(crate) mod csv;

@@ -1,9 +1,8 @@
 //! Scatters records over buckets of ascending key ranges: the first step for every record.
 //!
 //! Each bucket has a cursor into one pair of arrays, `keys` and `values`. The arrays consist of equal blocks (a power of two of
-//! records), and a cursor is always within a block that is not full. So the loop has one test for each record, which
-//! fails once per
-//! block. Writes go to as many places as there are buckets; up to about a thousand of these stay in the second-level cache, so
+//! records), and a cursor is always within a block that is not full. The loop therefore has one test for each record, which
+//! fails once per block. Writes go to as many places as there are buckets; up to about a thousand of these stay in the second-level cache, so
 //! that memory sees whole lines.
 
 use crate::{
