@@ -141,7 +141,7 @@ fn equal_rows_keep_their_order_over_an_interruption() {
     // The key is the first half of a framed row; the first of equal rows is kept.
     let mut random = Random(3);
     let mut input = Vec::new();
-    for n in 0..30_000u32 {
+    for n in 0..150_000u32 {
         frame(&(random.below(5000) as u32).to_be_bytes(), &n.to_be_bytes(), &mut input);
     }
     let shape = inshore_sortreduce::rows::FramedRows { row_bytes_hint: 16 };
@@ -150,8 +150,9 @@ fn equal_rows_keep_their_order_over_an_interruption() {
         place.until_it_succeeds(fault, |job, keep| sort(job, keep, (shape, KeepFirst), &input))
     };
     let expected = run(&|_| None).0.0;
-    let ((found, kept), _) = run(&|number| (number < 8).then_some(Fault::FailWrite(25)));
-    assert!(found == expected && kept > 0);
+    let ((found, kept), attempts) = run(&|number| (number < 8).then_some(Fault::FailWrite(25)));
+    assert!(found == expected, "{kept} bytes kept over {attempts} attempts");
+    assert!(kept > 0, "{kept} bytes kept over {attempts} attempts");
 }
 
 /// A sum that may fail.
