@@ -21,7 +21,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore::{
     apart,
-    kernel::{Failure, Reply, Task, Work},
+    kernel::{Failure, Reply, Task, TaskHandler},
     ops::{
         self, Beside, Request, Rows, Target,
         verbs::{NamedTable, Sql},
@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::{
-    error::Raised,
+    error::PendingException,
     nodes::{Connection, Name},
 };
 
@@ -50,7 +50,7 @@ const INTERPRETER: &str = "INSHORE_PYTHON";
 
 /// A query with its tables and its output.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct QueryRequest {
     /// The request of the operation, without file names.
     pub request: Value,
     /// The tables, each with its files.
@@ -71,13 +71,13 @@ pub(crate) enum End {
         summary: Value,
         report: Value,
     },
-    Failed(Raised),
+    Failed(PendingException),
 }
 
 /// The work of running a whole query.
-struct Queries;
+struct QueryHandler;
 
-impl Work for Queries {
+impl TaskHandler for QueryHandler {
     fn kind(&self) -> &'static str {
         KIND
     }
@@ -87,22 +87,22 @@ impl Work for Queries {
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {
-        let asked: Asked = serde_json::from_value(task.arguments)?;
+        let asked: QueryRequest = serde_json::from_value(task.arguments)?;
         let job = Execution::Stored(task.job);
         let end = match answer(&job, asked, reply) {
             Ok(summary) => End::Done { summary, report: json!(job.report()) },
             // The parent process has ended.
             Err(ops::Error::Rows(failure)) => return Err(failure),
-            Err(error) => End::Failed(Raised::of(&error)),
+            Err(error) => End::Failed(PendingException::of(&error)),
         };
         Ok(serde_json::to_value(end)?)
     }
 }
 
 /// Sends rows to the parent process.
-struct Replying<'a>(&'a mut dyn Reply);
+struct RowSender<'a>(&'a mut dyn Reply);
 
-impl Rows for Replying<'_> {
+impl Rows for RowSender<'_> {
     fn begin(&mut self, schema: &SchemaRef, _job: &Execution) -> ops::Result<()> {
         self.0.begun(schema).map_err(ops::Error::Rows)
     }
@@ -112,7 +112,7 @@ impl Rows for Replying<'_> {
     }
 }
 
-fn answer(job: &Execution, asked: Asked, reply: &mut dyn Reply) -> ops::Result<Value> {
+fn answer(job: &Execution, asked: QueryRequest, reply: &mut dyn Reply) -> ops::Result<Value> {
     let folder = asked.folder.path();
     env::set_current_dir(&folder).map_err(|error| store::Error::io("work in folder", &folder, error))?;
     let mut request = Request::<Sql>::from_json(&asked.request)?;
@@ -125,7 +125,7 @@ fn answer(job: &Execution, asked: Asked, reply: &mut dyn Reply) -> ops::Result<V
         None => Target::Local,
         Some(connection) => Target::Nodes(connection.open()?),
     };
-    let mut rows = Replying(reply);
+    let mut rows = RowSender(reply);
     let beside = Beside { rows: Some(&mut rows), ..Beside::default() };
     let done = request.plan(&target)?.run(job, beside)?;
     Ok(json!(done))
@@ -141,7 +141,7 @@ pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
         let what = format!(
             "this program is not a Python interpreter, which a query needs for its child process: set {INTERPRETER} to an interpreter of the same version"
         );
-        return Err(Raised::other(what).raise());
+        return Err(PendingException::other(what).raise());
     };
     let extension: PathBuf = py.import("inshore._native")?.getattr("__file__")?.extract()?;
     let folder = extension.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -153,5 +153,5 @@ pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
 #[pyfunction]
 pub(crate) fn work_apart(py: Python<'_>, limits: Vec<String>) {
     let limits: Vec<OsString> = limits.into_iter().map(OsString::from).collect();
-    py.detach(|| apart::apart_main(&limits, &[&Queries]))
+    py.detach(|| apart::apart_main(&limits, &[&QueryHandler]))
 }

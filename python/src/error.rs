@@ -34,7 +34,7 @@ mod tree {
 
 /// An exception that is not raised yet, possibly from a child process.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Raised {
+pub(crate) struct PendingException {
     kind: Kind,
     message: String,
     /// The system's error number, for an `OSError`.
@@ -55,12 +55,12 @@ pub(crate) enum Kind {
 }
 
 /// The kind of exception of an error, with the system's error number if the error has one.
-pub(crate) type Told = (Kind, Option<i32>);
+pub(crate) type ExceptionCode = (Kind, Option<i32>);
 
 /// An error of a library that maps to an exception.
-pub(crate) trait Tells: std::error::Error {
+pub(crate) trait ToException: std::error::Error {
     /// Returns the kind of exception.
-    fn told(&self) -> Told;
+    fn told(&self) -> ExceptionCode;
 
     /// Returns the message for Python; the error's own message may name options of the command line.
     fn message(&self) -> String {
@@ -68,32 +68,32 @@ pub(crate) trait Tells: std::error::Error {
     }
 }
 
-impl Raised {
-    fn new(kind: Kind, message: String) -> Raised {
-        Raised { kind, message, errno: None }
+impl PendingException {
+    fn new(kind: Kind, message: String) -> PendingException {
+        PendingException { kind, message, errno: None }
     }
 
     /// Returns an exception of the base class.
     #[cfg(feature = "sql")]
-    pub(crate) fn other(message: String) -> Raised {
-        Raised::new(Kind::Inshore, message)
+    pub(crate) fn other(message: String) -> PendingException {
+        PendingException::new(Kind::Inshore, message)
     }
 
     /// Returns an exception that a larger budget avoids.
     #[cfg(feature = "sql")]
-    pub(crate) fn budget(message: String) -> Raised {
-        Raised::new(Kind::Budget, message)
+    pub(crate) fn budget(message: String) -> PendingException {
+        PendingException::new(Kind::Budget, message)
     }
 
     /// Returns the exception for an error of a library.
-    pub(crate) fn of(error: &impl Tells) -> Raised {
+    pub(crate) fn of(error: &impl ToException) -> PendingException {
         let (kind, errno) = error.told();
-        Raised { kind, message: error.message(), errno }
+        PendingException { kind, message: error.message(), errno }
     }
 
     /// Converts to Python's exception.
     pub(crate) fn raise(self) -> PyErr {
-        let Raised { kind, message, errno } = self;
+        let PendingException { kind, message, errno } = self;
         let error = match kind {
             Kind::Inshore => tree::InshoreError::new_err(message),
             Kind::NotFound => tree::NotFoundError::new_err(message),
@@ -115,24 +115,24 @@ impl Raised {
     }
 }
 
-impl<E: Tells> From<E> for Raised {
-    fn from(error: E) -> Raised {
-        Raised::of(&error)
+impl<E: ToException> From<E> for PendingException {
+    fn from(error: E) -> PendingException {
+        PendingException::of(&error)
     }
 }
 
 /// Returns the exception for an error of any library.
-pub(crate) fn to_python(error: impl Tells) -> PyErr {
-    Raised::of(&error).raise()
+pub(crate) fn to_python(error: impl ToException) -> PyErr {
+    PendingException::of(&error).raise()
 }
 
 /// Returns an `OSError` with the system's error number, if known.
-fn of_file(source: &std::io::Error) -> Told {
+fn of_file(source: &std::io::Error) -> ExceptionCode {
     (Kind::File, source.raw_os_error())
 }
 
-impl Tells for store::Error {
-    fn told(&self) -> Told {
+impl ToException for store::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             store::Error::NotFound { .. } => Kind::NotFound,
             store::Error::NameExists { .. } => Kind::Exists,
@@ -149,8 +149,8 @@ impl Tells for store::Error {
     }
 }
 
-impl Tells for sortreduce::Error {
-    fn told(&self) -> Told {
+impl ToException for sortreduce::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             sortreduce::Error::Store(error) => return error.told(),
             sortreduce::Error::TooManyRuns { .. } => Kind::Budget,
@@ -161,8 +161,8 @@ impl Tells for sortreduce::Error {
     }
 }
 
-impl Tells for tables::Error {
-    fn told(&self) -> Told {
+impl ToException for tables::Error {
+    fn told(&self) -> ExceptionCode {
         match self {
             tables::Error::Store(error) => error.told(),
             tables::Error::SortReduce(error) => match error.told() {
@@ -177,8 +177,8 @@ impl Tells for tables::Error {
     }
 }
 
-impl Tells for graph::Error {
-    fn told(&self) -> Told {
+impl ToException for graph::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             graph::Error::Store(error) => return error.told(),
             graph::Error::SortReduce(error) => return error.told(),
@@ -197,8 +197,8 @@ impl Tells for graph::Error {
 }
 
 #[cfg(feature = "sql")]
-impl Tells for sql::Error {
-    fn told(&self) -> Told {
+impl ToException for sql::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             sql::Error::Store(error) => return error.told(),
             sql::Error::Table(error) => return error.told(),
@@ -212,8 +212,8 @@ impl Tells for sql::Error {
 }
 
 #[cfg(feature = "text")]
-impl Tells for kernels::Error {
-    fn told(&self) -> Told {
+impl ToException for kernels::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             kernels::Error::Read(error) => return error.told(),
             kernels::Error::Store(error) => return error.told(),
@@ -247,8 +247,8 @@ impl Tells for kernels::Error {
 }
 
 #[cfg(feature = "text")]
-impl Tells for kernel::Error {
-    fn told(&self) -> Told {
+impl ToException for kernel::Error {
+    fn told(&self) -> ExceptionCode {
         let stream = match self {
             kernel::Error::Store(error) => return error.told(),
             kernel::Error::LineTooLong { .. } => return (Kind::Budget, None),
@@ -265,8 +265,8 @@ impl Tells for kernel::Error {
 }
 
 #[cfg(feature = "nodes")]
-impl Tells for nodes::Error {
-    fn told(&self) -> Told {
+impl ToException for nodes::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             nodes::Error::Store(error) => return error.told(),
             nodes::Error::NotFound { .. } => Kind::NotFound,
@@ -282,8 +282,8 @@ impl Tells for nodes::Error {
     }
 }
 
-impl Tells for ops::Error {
-    fn told(&self) -> Told {
+impl ToException for ops::Error {
+    fn told(&self) -> ExceptionCode {
         let kind = match self {
             ops::Error::Store(error) => return error.told(),
             ops::Error::Table(error) => return error.told(),

@@ -140,7 +140,7 @@ struct Buffers {
 }
 
 /// Borrowed buffers, which are returned on drop.
-struct Borrowed<'a> {
+struct BorrowedBuffers<'a> {
     from: &'a Buffers,
     count: usize,
     buffers: Vec<Buffer>,
@@ -159,7 +159,7 @@ impl Buffers {
     }
 
     /// Borrows up to `wanted` buffers; waits until at least one is free.
-    fn borrow(&self, job: &store::Job, wanted: usize) -> store::Result<Borrowed<'_>> {
+    fn borrow(&self, job: &store::Job, wanted: usize) -> store::Result<BorrowedBuffers<'_>> {
         let mut free = self.free();
         while free.is_empty() {
             free = self.returned.wait(free).expect("no panic under this lock");
@@ -167,7 +167,7 @@ impl Buffers {
         let kept = free.len() - wanted.min(free.len());
         let taken: Vec<Option<Buffer>> = free.drain(kept..).collect();
         drop(free);
-        let mut borrowed = Borrowed { from: self, count: taken.len(), buffers: Vec::new() };
+        let mut borrowed = BorrowedBuffers { from: self, count: taken.len(), buffers: Vec::new() };
         for buffer in taken {
             let new = || Buffer::zeroed(job.budget(), BUFFER_BYTES, "reading a dataset");
             borrowed.buffers.push(buffer.map_or_else(new, Ok)?);
@@ -176,7 +176,7 @@ impl Buffers {
     }
 }
 
-impl Drop for Borrowed<'_> {
+impl Drop for BorrowedBuffers<'_> {
     fn drop(&mut self) {
         let mut free = self.from.free();
         let lost = self.count - self.buffers.len();

@@ -121,7 +121,7 @@ pub(crate) fn to_json(facts: &impl serde::Serialize) -> PyResult<String> {
 }
 
 /// The outcome of the wait for a message of a thread.
-pub(crate) enum Received<T> {
+pub(crate) enum ThreadMessage<T> {
     /// A message of the thread.
     Message(T),
     /// The thread has ended.
@@ -138,24 +138,24 @@ pub(crate) fn receive<T: Send>(
     receiver: &mut Receiver<T>,
     signal: &mut Option<PyErr>,
     patience: Duration,
-) -> Received<T> {
+) -> ThreadMessage<T> {
     let mut stopping: Option<Instant> = None;
     loop {
         // Signals are checked before each wait, since a thread may send without a pause.
         if let Err(raised) = py.check_signals() {
             cancel.cancel();
             if signal.replace(raised).is_some() {
-                return Received::GivenUp;
+                return ThreadMessage::GivenUp;
             }
             stopping = Some(Instant::now());
         }
         if stopping.is_some_and(|since| since.elapsed() > patience) {
-            return Received::GivenUp;
+            return ThreadMessage::GivenUp;
         }
         let receiver = &mut *receiver;
         match py.detach(move || receiver.recv_timeout(TICK)) {
-            Ok(message) => return Received::Message(message),
-            Err(RecvTimeoutError::Disconnected) => return Received::Ended,
+            Ok(message) => return ThreadMessage::Message(message),
+            Err(RecvTimeoutError::Disconnected) => return ThreadMessage::Ended,
             Err(RecvTimeoutError::Timeout) => {}
         }
     }

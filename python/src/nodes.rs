@@ -11,7 +11,8 @@ use std::{
 
 use inshore::{
     nodes::{
-        AgentConfig, ClientConfig, Error, NodeStatus, Nodes as Named, RunOptions, Serving, read_credentials,
+        AgentConfig, ClientConfig, Error, NodeStatus, Nodes as Named, RunOptions, RunningAgent,
+        read_credentials,
     },
     ops::{OnNodes, Target},
     store::Deadline,
@@ -23,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{
     error::{bad_option, to_python, whole},
     job::{Job, budget, size},
-    run::{Facts, Run, file, start},
+    run::{Run, RunFacts, file, start},
     store::Store,
 };
 
@@ -74,7 +75,7 @@ impl Name {
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Agent {
     address: SocketAddr,
-    serving: Mutex<Option<Serving>>,
+    serving: Mutex<Option<RunningAgent>>,
 }
 
 /// Starts to serve a store.
@@ -196,7 +197,7 @@ impl Nodes {
                 Ok(status) => json!({ "node": node.address, "status": status }),
                 Err(error) => json!({ "node": node.address, "error": error.to_string() }),
             };
-            Ok(Facts::of(&nodes.status().iter().map(one).collect::<Vec<Value>>()))
+            Ok(RunFacts::of(&nodes.status().iter().map(one).collect::<Vec<Value>>()))
         })
     }
 }

@@ -18,10 +18,10 @@ use crate::absent::Nodes;
 #[cfg(feature = "nodes")]
 use crate::nodes::Nodes;
 use crate::{
-    error::{Raised, to_python},
+    error::{PendingException, to_python},
     graph::Graph,
     job::Job,
-    run::{Facts, Out, Run, file, start},
+    run::{RowReceiver, Run, RunFacts, file, start},
 };
 
 /// The longest wait for compression to stop after a signal: zstd works on a block of 32 MiB for ten seconds
@@ -78,7 +78,7 @@ pub(crate) fn operate(
         if gives_best {
             give_best(&answer["top"], job, out)?;
         }
-        Ok(Facts::of(&answer))
+        Ok(RunFacts::of(&answer))
     })
 }
 
@@ -91,16 +91,19 @@ fn work(
     target: &Target,
     graph: Option<&graph::Graph>,
     job: &Execution,
-    out: &mut Out,
+    out: &mut RowReceiver,
     skip: bool,
-) -> Result<Value, Raised> {
+) -> Result<Value, PendingException> {
     let first = Mutex::new(None);
     let skips = out.skips();
     let failed = |error: &ops::Error| {
         // A closed run hears nothing: then the operation ends.
         let is_told = skip && skips(error.to_string()).is_ok();
         if !is_told {
-            first.lock().expect("no panic under this lock").get_or_insert_with(|| Raised::of(error));
+            first
+                .lock()
+                .expect("no panic under this lock")
+                .get_or_insert_with(|| PendingException::of(error));
             job.cancel().cancel();
         }
     };
@@ -113,7 +116,7 @@ fn work(
 }
 
 /// Sends the most frequent words of the answer, pairs of word and count, as rows.
-fn give_best(best: &Value, job: &Execution, out: &mut Out) -> tables::Result<()> {
+fn give_best(best: &Value, job: &Execution, out: &mut RowReceiver) -> tables::Result<()> {
     let pairs = best.as_array().into_iter().flatten();
     let (words, counts): (Vec<&str>, Vec<u64>) =
         pairs.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_u64()?))).unzip();

@@ -1,7 +1,7 @@
 //! Runs: a working thread whose rows Python takes one batch after the other.
 //!
 //! ```text
-//!   work ─► Out ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
+//!   work ─► RowReceiver ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
 //!             └──► a file
 //! ```
 
@@ -30,8 +30,8 @@ use pyo3::{exceptions::PyValueError, prelude::*, types::PyCapsule};
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Raised, to_python},
-    job::{Received, TICK, receive, to_json},
+    error::{PendingException, to_python},
+    job::{TICK, ThreadMessage, receive, to_json},
 };
 
 /// The interval at which a thread checks for the end of another thread's wait for rows.
@@ -41,7 +41,7 @@ const BUSY_TICK: Duration = Duration::from_millis(1);
 #[pyclass(frozen, module = "inshore._native")]
 pub(crate) struct Run {
     slot: Mutex<Slot>,
-    ended: Mutex<Ended>,
+    ended: Mutex<RunEnd>,
 }
 
 /// The connection to the working thread.
@@ -62,21 +62,21 @@ struct Running {
 
 /// Facts about a run at its end.
 #[derive(Default)]
-struct Ended {
+struct RunEnd {
     facts: Value,
     written: Vec<PathBuf>,
 }
 
 /// The answer of a run.
-pub(crate) struct Facts {
+pub(crate) struct RunFacts {
     pub summary: Value,
     /// The counters, if they differ from those of the local job.
     pub report: Option<Value>,
 }
 
-impl Facts {
-    pub(crate) fn of(summary: &impl serde::Serialize) -> Facts {
-        Facts { summary: json!(summary), report: None }
+impl RunFacts {
+    pub(crate) fn of(summary: &impl serde::Serialize) -> RunFacts {
+        RunFacts { summary: json!(summary), report: None }
     }
 }
 
@@ -84,7 +84,7 @@ enum Message {
     Columns(SchemaRef),
     Rows(RecordBatch),
     Skipped(String),
-    End(Result<(Facts, u64, Vec<PathBuf>), Raised>),
+    End(Result<(RunFacts, u64, Vec<PathBuf>), PendingException>),
 }
 
 /// One thing that Python gets from a run.
@@ -97,7 +97,7 @@ pub(crate) enum Piece {
 }
 
 /// The receiver of a run's rows, for Python or for a file.
-pub(crate) struct Out {
+pub(crate) struct RowReceiver {
     cancel: Cancel,
     sender: SyncSender<Message>,
     path: Option<PathBuf>,
@@ -110,7 +110,7 @@ fn send(sender: &SyncSender<Message>, message: Message) -> Result<(), store::Err
     sender.send(message).map_err(|_| store::Error::Cancelled)
 }
 
-impl Out {
+impl RowReceiver {
     /// Receives the columns.
     pub(crate) fn begin(&mut self, schema: &SchemaRef, budget: &Budget) -> tables::Result<()> {
         match &self.path {
@@ -147,17 +147,17 @@ impl Out {
     }
 }
 
-impl ops::Rows for Out {
+impl ops::Rows for RowReceiver {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
-        Ok(Out::begin(self, schema, job.budget())?)
+        Ok(RowReceiver::begin(self, schema, job.budget())?)
     }
 
     fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
-        Ok(Out::batch(self, batch)?)
+        Ok(RowReceiver::batch(self, batch)?)
     }
 
     fn end(&mut self) -> ops::Result<()> {
-        Ok(Out::end(self)?)
+        Ok(RowReceiver::end(self)?)
     }
 
     fn written(&mut self, path: &Path) {
@@ -165,13 +165,13 @@ impl ops::Rows for Out {
     }
 }
 
-/// Starts a job on a separate thread. `output` is the file for the rows that `work` passes to [`Out`]. A job
+/// Starts a job on a separate thread. `output` is the file for the rows that `work` passes to [`RowReceiver`]. A job
 /// that has not stopped within `patience` after a signal is left to end by itself.
 pub(crate) fn start(
     job: Execution,
     output: Option<PathBuf>,
     patience: Duration,
-    work: impl FnOnce(&Execution, &mut Out) -> Result<Facts, Raised> + Send + 'static,
+    work: impl FnOnce(&Execution, &mut RowReceiver) -> Result<RunFacts, PendingException> + Send + 'static,
 ) -> PyResult<Run> {
     let path = output.map(file);
     if let Some(path) = &path {
@@ -182,11 +182,11 @@ pub(crate) fn start(
     let own = job.clone();
     let worker = thread::Builder::new().name("inshore-job".into()).spawn(move || {
         let cancel = own.cancel().clone();
-        let mut out = Out { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
+        let mut out = RowReceiver { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
         let worked = work(&own, &mut out);
         // The job's scratch space is removed with its last owner.
         drop(own);
-        let Out { sender, writer, rows, written, .. } = out;
+        let RowReceiver { sender, writer, rows, written, .. } = out;
         drop(writer);
         // The receiver is gone once the run is closed.
         let _ = sender.send(Message::End(worked.map(|facts| (facts, rows, written))));
@@ -253,31 +253,31 @@ impl Run {
             let cancel = running.job.cancel().clone();
             let received = receive(py, &cancel, &mut running.messages, &mut signal, running.patience);
             let piece = match received {
-                Received::Message(Message::End(end)) => {
+                ThreadMessage::Message(Message::End(end)) => {
                     let report = json!(running.job.report());
                     running.join(py);
-                    let end = signal.map_or_else(|| end.map_err(Raised::raise), Err);
+                    let end = signal.map_or_else(|| end.map_err(PendingException::raise), Err);
                     return (Slot::Closed, end.map(|end| self.end(end, report)));
                 }
                 // A thread that panics ends without a message: joining the thread resumes the panic.
-                Received::Ended => {
+                ThreadMessage::Ended => {
                     running.join(py);
                     unreachable!("a thread that ends has sent");
                 }
-                Received::GivenUp => return (Slot::Closed, Err(signal.expect("a signal came"))),
-                Received::Message(_) if signal.is_some() => continue,
-                Received::Message(Message::Columns(schema)) => Piece::Columns(Columns(schema)),
-                Received::Message(Message::Rows(rows)) => Piece::Rows(Batch(rows)),
-                Received::Message(Message::Skipped(what)) => Piece::Skipped(what),
+                ThreadMessage::GivenUp => return (Slot::Closed, Err(signal.expect("a signal came"))),
+                ThreadMessage::Message(_) if signal.is_some() => continue,
+                ThreadMessage::Message(Message::Columns(schema)) => Piece::Columns(Columns(schema)),
+                ThreadMessage::Message(Message::Rows(rows)) => Piece::Rows(Batch(rows)),
+                ThreadMessage::Message(Message::Skipped(what)) => Piece::Skipped(what),
             };
             return (Slot::Open(running), Ok(Some(piece)));
         }
     }
 
-    fn end(&self, (facts, rows, written): (Facts, u64, Vec<PathBuf>), own: Value) -> Option<Piece> {
+    fn end(&self, (facts, rows, written): (RunFacts, u64, Vec<PathBuf>), own: Value) -> Option<Piece> {
         let report = facts.report.unwrap_or(own);
         let facts = json!({ "summary": facts.summary, "report": report, "rows": rows });
-        *lock(&self.ended) = Ended { facts, written };
+        *lock(&self.ended) = RunEnd { facts, written };
         None
     }
 }

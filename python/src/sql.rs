@@ -8,18 +8,18 @@ use inshore::{
     apart::run_apart,
     contained::{limits, told},
     kernel::{Failure, Reply},
-    sandbox::{ApartEnd, Helper, WorkerEnd},
+    sandbox::{ChildFailure, Helper, WorkerEnd},
     store::{self, Budget},
 };
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::{
-    contained::{Asked, End, KIND, helper},
-    error::{Raised, to_python},
+    contained::{End, KIND, QueryRequest, helper},
+    error::{PendingException, to_python},
     job::Job,
     nodes::{Name, Nodes},
-    run::{Facts, Out, Run, file, start},
+    run::{RowReceiver, Run, RunFacts, file, start},
 };
 
 /// The counters of a job that come from the query's process.
@@ -34,12 +34,12 @@ const OF_PROCESS: [&str; 7] = [
 ];
 
 /// Passes rows on. The process waits until the rows are taken.
-struct Passing<'a> {
-    out: &'a mut Out,
+struct RowForwarder<'a> {
+    out: &'a mut RowReceiver,
     budget: &'a Budget,
 }
 
-impl Reply for Passing<'_> {
+impl Reply for RowForwarder<'_> {
     fn begun(&mut self, columns: &SchemaRef) -> Result<(), Failure> {
         Ok(self.out.begin(columns, self.budget)?)
     }
@@ -69,7 +69,7 @@ pub(crate) fn query(
     let folder = env::current_dir();
     let folder =
         folder.map_err(|error| to_python(store::Error::io("find out", "the working folder", error)))?;
-    let asked = Asked {
+    let asked = QueryRequest {
         request,
         tables: tables
             .into_iter()
@@ -84,12 +84,18 @@ pub(crate) fn query(
 }
 
 /// Runs a query in a child process, and passes its rows on.
-fn ask(job: &store::Job, helper: &Helper, asked: Asked, out: &mut Out) -> Result<Facts, Raised> {
+fn ask(
+    job: &store::Job,
+    helper: &Helper,
+    asked: QueryRequest,
+    out: &mut RowReceiver,
+) -> Result<RunFacts, PendingException> {
     let limits = limits(job.budget());
-    let mut passing = Passing { out, budget: job.budget() };
+    let mut passing = RowForwarder { out, budget: job.budget() };
     let end = run_apart(helper, limits, job, KIND, json!(asked), &mut passing);
     let end = end.map_err(|failure| raised(failure, job.budget().memory_bytes()))?;
-    let unexpected = |error| Raised::other(format!("the query's process sent an invalid result: {error}"));
+    let unexpected =
+        |error| PendingException::other(format!("the query's process sent an invalid result: {error}"));
     match serde_json::from_value(end).map_err(unexpected)? {
         End::Done { summary, report } => {
             // The other counters are those of this process.
@@ -99,26 +105,26 @@ fn ask(job: &store::Job, helper: &Helper, asked: Asked, out: &mut Out) -> Result
                     own[key] = value.clone();
                 }
             }
-            Ok(Facts { summary, report: Some(own) })
+            Ok(RunFacts { summary, report: Some(own) })
         }
         End::Failed(raised) => Err(raised),
     }
 }
 
-fn raised(failure: Failure, budget_bytes: u64) -> Raised {
+fn raised(failure: Failure, budget_bytes: u64) -> PendingException {
     let failure = match failure.downcast::<store::Error>() {
-        Ok(error) => return Raised::of(&*error),
+        Ok(error) => return PendingException::of(&*error),
         Err(failure) => failure,
     };
-    match failure.downcast::<ApartEnd>() {
+    match failure.downcast::<ChildFailure>() {
         Ok(end) => match end.end() {
             WorkerEnd::TooLarge(doing) => {
                 let doing = if doing.is_empty() { "reading the rows" } else { doing };
-                Raised::budget(told(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
+                PendingException::budget(told(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
             }
-            WorkerEnd::Exited(_) => Raised::other(format!("the query failed: {end}")),
-            other => Raised::other(told(other, budget_bytes)),
+            WorkerEnd::Exited(_) => PendingException::other(format!("the query failed: {end}")),
+            other => PendingException::other(told(other, budget_bytes)),
         },
-        Err(failure) => Raised::other(format!("the query failed: {failure}")),
+        Err(failure) => PendingException::other(format!("the query failed: {failure}")),
     }
 }

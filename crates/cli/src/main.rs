@@ -20,7 +20,7 @@ mod verbs;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command, Everywhere, StoreCommand};
+use args::{Cli, Command, GlobalOptions, StoreCommand};
 #[cfg(feature = "sql")]
 use job::worker;
 use job::{session::Session, signals};
@@ -119,7 +119,7 @@ fn run(cli: Cli) -> anyhow::Result<bool> {
 }
 
 #[cfg(feature = "nodes")]
-fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool> {
+fn node(options: GlobalOptions, command: args::NodeCommand) -> anyhow::Result<bool> {
     match command {
         args::NodeCommand::Serve(serve) => node::serve(&options, &serve)?,
         args::NodeCommand::Credentials(made) => node::credentials(&options, &made)?,
@@ -131,7 +131,7 @@ fn node(options: Everywhere, command: args::NodeCommand) -> anyhow::Result<bool>
 }
 
 #[cfg(feature = "wasm")]
-fn kernel(options: Everywhere, command: args::KernelCommand) -> anyhow::Result<()> {
+fn kernel(options: GlobalOptions, command: args::KernelCommand) -> anyhow::Result<()> {
     match command {
         args::KernelCommand::New(new) => kernel::new::new(&options, &new),
         args::KernelCommand::Build(build) => kernel::new::build(&options, &build),
@@ -143,7 +143,7 @@ fn kernel(options: Everywhere, command: args::KernelCommand) -> anyhow::Result<(
 }
 
 #[cfg(feature = "text")]
-fn language(options: Everywhere, command: args::LanguageCommand) -> anyhow::Result<()> {
+fn language(options: GlobalOptions, command: args::LanguageCommand) -> anyhow::Result<()> {
     match command {
         args::LanguageCommand::Train(train) => language::train(options, &train),
         args::LanguageCommand::Identify(identify) => language::identify(options, &identify),
@@ -151,7 +151,7 @@ fn language(options: Everywhere, command: args::LanguageCommand) -> anyhow::Resu
 }
 
 #[cfg(any(feature = "records", feature = "text"))]
-fn count(options: Everywhere, command: args::CountCommand) -> anyhow::Result<()> {
+fn count(options: GlobalOptions, command: args::CountCommand) -> anyhow::Result<()> {
     match command {
         #[cfg(feature = "records")]
         args::CountCommand::Kmers(kmers) => count::records::kmers(options, &kmers),
@@ -162,7 +162,7 @@ fn count(options: Everywhere, command: args::CountCommand) -> anyhow::Result<()>
     }
 }
 
-fn store(options: Everywhere, command: StoreCommand) -> anyhow::Result<bool> {
+fn store(options: GlobalOptions, command: StoreCommand) -> anyhow::Result<bool> {
     match command {
         StoreCommand::Ls => store::ls(options)?,
         StoreCommand::Put(words) => store::put(options, &words)?,
@@ -198,7 +198,7 @@ fn in_store(session: &Session, command: StoreCommand) -> anyhow::Result<bool> {
 }
 
 #[cfg(feature = "graph")]
-fn graph(options: Everywhere, command: args::GraphCommand) -> anyhow::Result<bool> {
+fn graph(options: GlobalOptions, command: args::GraphCommand) -> anyhow::Result<bool> {
     match command {
         args::GraphCommand::Import(words) => graph::import(options, &words)?,
         args::GraphCommand::Generate { generator: args::Generator::Kronecker(words) } => {

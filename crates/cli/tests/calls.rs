@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::Signal;
 
-use crate::util::{Folder, Run, Said};
+use crate::util::{CommandOutput, Folder, Run};
 
 /// Returns the path of strace, if it may trace here; otherwise prints why the test is skipped.
 fn strace() -> Option<PathBuf> {
@@ -41,7 +41,7 @@ fn taken(folder: &Folder) -> u64 {
     segments.map(|segment| segment.metadata().unwrap().blocks() * 512).sum()
 }
 
-fn is_killed((code, said): (Option<i32>, Said)) {
+fn is_killed((code, said): (Option<i32>, CommandOutput)) {
     assert!(code.is_none() || code == Some(128 + Signal::KILL.as_raw()), "{code:?}: {said:#?}");
 }
 

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::{
     nodes::{Node, text},
-    util::{Folder, PATIENCE, Run, Said},
+    util::{CommandOutput, Folder, PATIENCE, Run},
 };
 
 /// Starts nodes with TLS; returns the options of a client with credentials.
@@ -21,7 +21,7 @@ fn closed_cluster(folder: &Folder, count: usize) -> (Vec<Node>, String) {
 }
 
 /// Asserts that the command fails at its deadline, and says so.
-fn is_over(command: Run, seconds: f64) -> Said {
+fn is_over(command: Run, seconds: f64) -> CommandOutput {
     let began = Instant::now();
     let said = command.exits(2);
     assert!(said.stderr.contains(&format!("the deadline of {seconds} s has passed")), "{}", said.stderr);

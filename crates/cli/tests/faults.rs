@@ -15,7 +15,7 @@ use rustix::process::Signal;
 
 use crate::{
     nodes::{Node, text},
-    util::{Folder, PATIENCE, Run, Said, until},
+    util::{CommandOutput, Folder, PATIENCE, Run, until},
 };
 
 /// Upper bound, on any machine, on a command that does not wait for nodes. All possible waits are longer.
@@ -175,7 +175,7 @@ impl Cluster {
     }
 
     /// Runs a command, and calls `does` in the middle of it.
-    fn in_the_middle(&self, words: &str, does: impl FnOnce()) -> (Option<i32>, Said, Duration) {
+    fn in_the_middle(&self, words: &str, does: impl FnOnce()) -> (Option<i32>, CommandOutput, Duration) {
         thread::scope(|scope| {
             let before = self.net.received(self.net.count);
             let running = scope.spawn(|| self.client(words).ends());
@@ -210,7 +210,7 @@ impl Cluster {
     }
 }
 
-fn names_what_is_missing((code, said, took): (Option<i32>, Said, Duration), address: &str) {
+fn names_what_is_missing((code, said, took): (Option<i32>, CommandOutput, Duration), address: &str) {
     assert_eq!(code, Some(2), "{said:?}");
     let names = said.stderr.contains("store:single: bytes") && said.stderr.contains("were not read");
     assert!(names && said.stderr.contains(address), "{}", said.stderr);

@@ -16,9 +16,9 @@ use crate::util::Folder;
 const KEPT: [(u64, &str); 3] = [(1, ""), (2, "--copies 2"), (3, "--parity 2+1")];
 
 /// SplitMix64.
-struct Chance(u64);
+struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -30,13 +30,13 @@ impl Chance {
 
 /// The expected content of a dataset.
 #[derive(Clone, Debug, PartialEq)]
-struct Known {
+struct ExpectedContent {
     bytes: Vec<u8>,
     sealed: bool,
 }
 
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut chance = Chance(seed);
+    let mut chance = SplitMix64(seed);
     let block: Vec<u8> = (0..512).flat_map(|_| chance.below(u64::MAX).to_le_bytes()).collect();
     (0..len).map(|at| block[at % 4096] ^ (at / 4096) as u8).collect()
 }
@@ -51,9 +51,9 @@ fn start(folder: &Folder, words: &str, input: Vec<u8>) -> Child {
 
 /// Runs one worker: commands on a dataset of its own, most of them killed. Returns the number of kills.
 fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
-    let mut chance = Chance(worker);
+    let mut chance = SplitMix64(worker);
     let name = format!("w{worker}");
-    let mut known: Option<Known> = None;
+    let mut known: Option<ExpectedContent> = None;
     let mut killed = 0;
     // The usual time of a command, without the check of its result: kills should come before that.
     let mut usual = Duration::from_millis(20);
@@ -61,19 +61,21 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
         let bytes = pattern(chance.below(u64::MAX), chance.below(3_000_000) as usize);
         let (words, after) = match (&known, chance.below(8)) {
             (None, 0..=3) => {
-                let after = Known { bytes: bytes.clone(), sealed: true };
+                let after = ExpectedContent { bytes: bytes.clone(), sealed: true };
                 (format!("store put - --name {name} {kept}"), Some(after))
             }
             (None, _) => {
-                let after = Known { bytes: bytes.clone(), sealed: false };
+                let after = ExpectedContent { bytes: bytes.clone(), sealed: false };
                 (format!("store put - --name {name} --append {kept}"), Some(after))
             }
             (Some(_), 0) => ("store compact --memory 16MiB".to_string(), known.clone()),
-            (Some(Known { sealed: false, bytes: there }), 1..=4) => {
-                let after = Known { bytes: [&there[..], &bytes].concat(), sealed: false };
+            (Some(ExpectedContent { sealed: false, bytes: there }), 1..=4) => {
+                let after = ExpectedContent { bytes: [&there[..], &bytes].concat(), sealed: false };
                 (format!("store put - --name {name} --append"), Some(after))
             }
-            (Some(now), 5) => (format!("store seal {name}"), Some(Known { sealed: true, ..now.clone() })),
+            (Some(now), 5) => {
+                (format!("store seal {name}"), Some(ExpectedContent { sealed: true, ..now.clone() }))
+            }
             (Some(_), _) => (format!("store rm {name}"), None),
         };
         let started = std::time::Instant::now();
@@ -112,19 +114,19 @@ fn work(folder: &Folder, worker: u64, kept: &str, kills: u64) -> u64 {
 }
 
 /// Returns the length and whether the dataset is sealed.
-fn is(known: &Option<Known>) -> Option<(usize, bool)> {
+fn is(known: &Option<ExpectedContent>) -> Option<(usize, bool)> {
     known.as_ref().map(|known| (known.bytes.len(), known.sealed))
 }
 
 /// Reads a dataset of the store.
-fn look(folder: &Folder, name: &str) -> Option<Known> {
+fn look(folder: &Folder, name: &str) -> Option<ExpectedContent> {
     let all: Value = serde_json::from_str(&folder.run("store ls --json").ok().stdout).unwrap();
     let found = all.as_array().unwrap().iter().find(|dataset| dataset["name"] == name)?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_inshore"));
     command.args(["store", "get", name, "--quiet"]).env("INSHORE_STORE", folder.path("store"));
     let output = command.stderr(Stdio::piped()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    Some(Known { bytes: output.stdout, sealed: found["sealed"].as_bool().unwrap() })
+    Some(ExpectedContent { bytes: output.stdout, sealed: found["sealed"].as_bool().unwrap() })
 }
 
 /// Kills commands on a new store of so many drives. Returns the number of kills.

@@ -19,7 +19,7 @@ use rustix::{
 
 use crate::{
     memory::Cgroup,
-    util::{EDGES, Folder, PATIENCE, Said},
+    util::{CommandOutput, EDGES, Folder, PATIENCE},
 };
 
 const MIB: u64 = 1 << 20;
@@ -85,7 +85,7 @@ impl Mounted {
     }
 
     /// Sends a signal to the command, if there is one, and waits for its end, with exit code 0.
-    fn ends(mut self, signal: Option<Signal>) -> Said {
+    fn ends(mut self, signal: Option<Signal>) -> CommandOutput {
         let child = self.child.take().unwrap();
         if let Some(signal) = signal {
             kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
@@ -94,7 +94,7 @@ impl Mounted {
         let output = child.wait_with_output().unwrap();
         assert!(sent.elapsed() < PATIENCE, "{signal:?}: {:?}", sent.elapsed());
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        let said = Said { stdout: text(output.stdout), stderr: text(output.stderr) };
+        let said = CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr) };
         assert_eq!(output.status.code(), Some(0), "{said:?}");
         let folder = fs::metadata(self.point.parent().unwrap()).unwrap().dev();
         let point = fs::metadata(&self.point).map(|point| point.dev());

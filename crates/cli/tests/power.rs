@@ -506,7 +506,7 @@ fn every_argument_that_names_a_file_to_write_is_tried() {
 }
 
 /// File operations of a program in a folder, and whether a power loss is visible, with a journal and without.
-type Habit = (&'static str, fn(&Path), Option<&'static str>);
+type FileWorkload = (&'static str, fn(&Path), Option<&'static str>);
 
 fn write(path: &Path) -> File {
     let mut file = File::create(path).unwrap();
@@ -537,7 +537,7 @@ fn link_unnamed(folder: &Path, name: &str) -> File {
 /// Tests the test: known errors are found, and correct sequences are not.
 #[test]
 fn each_sync_that_is_left_out_is_found() {
-    let habits: [Habit; 12] = [
+    let habits: [FileWorkload; 12] = [
         (
             "nothing is synced",
             |at| {
@@ -673,7 +673,7 @@ fn each_sync_that_is_left_out_is_found() {
 /// Tests the other test: ext4 loses what is known to be lost.
 #[test]
 fn what_ext4_loses_is_found() {
-    let habits: [(Journal, Habit); 4] = [
+    let habits: [(Journal, FileWorkload); 4] = [
         (
             Journal::With,
             (

@@ -145,12 +145,12 @@ pub struct Run {
 
 /// Output of a command.
 #[derive(Debug)]
-pub struct Said {
+pub struct CommandOutput {
     pub stdout: String,
     pub stderr: String,
 }
 
-impl Said {
+impl CommandOutput {
     /// Parses standard output, which must be one JSON value in one line.
     pub fn json(&self) -> serde_json::Value {
         assert_eq!(self.stdout.lines().count(), 1, "{}", self.stdout);
@@ -204,12 +204,12 @@ impl Run {
     }
 
     /// Runs the command; it must succeed.
-    pub fn ok(self) -> Said {
+    pub fn ok(self) -> CommandOutput {
         self.exits(0)
     }
 
     /// Runs the command; it must end with this exit code.
-    pub fn exits(self, code: i32) -> Said {
+    pub fn exits(self, code: i32) -> CommandOutput {
         let words = self.words.clone();
         let (found, said) = self.ends();
         assert_eq!(found, Some(code), "inshore {words}: {said:#?}");
@@ -217,7 +217,7 @@ impl Run {
     }
 
     /// Runs the command, and returns its exit code too.
-    pub fn ends(mut self) -> (Option<i32>, Said) {
+    pub fn ends(mut self) -> (Option<i32>, CommandOutput) {
         if self.stdin.is_some() {
             self.command.stdin(Stdio::piped());
         }
@@ -232,7 +232,7 @@ impl Run {
             feeder.join().unwrap();
         }
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        let said = Said { stdout: text(output.stdout), stderr: text(output.stderr) };
+        let said = CommandOutput { stdout: text(output.stdout), stderr: text(output.stderr) };
         (output.status.code(), said)
     }
 

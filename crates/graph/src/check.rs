@@ -16,7 +16,7 @@ use arrow_schema::{DataType, Field};
 use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
 
-pub use crate::plain::Plain;
+pub use crate::plain::InMemoryGraph;
 use crate::{
     BetweennessOptions, CommunitiesOptions, Error, Graph, PageRankOptions, Result,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
@@ -56,7 +56,7 @@ impl Default for CheckOptions {
 
 /// Reports the result of a check.
 #[derive(Clone, Debug)]
-pub struct Verdict {
+pub struct CheckReport {
     /// Tells whether the answer is right.
     pub good: bool,
     /// Facts that were compared, or the difference, in words.
@@ -67,10 +67,10 @@ pub struct Verdict {
 ///
 /// # Errors
 /// Fails if the table is not an answer of this crate, or cannot be read; [`Error::NoSuchVertex`] for a source. A
-/// wrong answer is not an error: see [`Verdict::good`].
-pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<Verdict> {
+/// wrong answer is not an error: see [`CheckReport::good`].
+pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -> Result<CheckReport> {
     job.start_phase("loading the graph", "edges", graph.out().entries);
-    let mut plain = Plain::load(graph, job)?;
+    let mut plain = InMemoryGraph::load(graph, job)?;
     let ids = IdStream::new(job, graph)?.take(plain.vertices())?;
     plain.ids.clone_from(&ids);
     let names = column_names(answer, job.budget())?;
@@ -134,13 +134,13 @@ pub fn check(graph: &Graph, job: &Job, answer: &Input, options: &CheckOptions) -
         }
     };
     Ok(match verdict {
-        Ok(fact) => Verdict { good: true, facts: vec![fact] },
-        Err(fault) => Verdict { good: false, facts: vec![fault] },
+        Ok(fact) => CheckReport { good: true, facts: vec![fact] },
+        Err(fault) => CheckReport { good: false, facts: vec![fault] },
     })
 }
 
 /// Contents of a table, or the reason why it is not an answer.
-type Found<T> = std::result::Result<T, String>;
+type CheckResult<T> = std::result::Result<T, String>;
 
 /// Parent and level of each vertex that was reached.
 type Visits = Vec<Option<(u32, u32)>>;
@@ -157,8 +157,8 @@ impl Table<'_> {
     fn read(
         &self,
         columns: &[(&str, DataType, bool)],
-        mut each: impl FnMut(&RecordBatch) -> Found<()>,
-    ) -> Result<Found<()>> {
+        mut each: impl FnMut(&RecordBatch) -> CheckResult<()>,
+    ) -> Result<CheckResult<()>> {
         let mut fields = vec![Field::new("vertex", DataType::UInt64, false)];
         fields.extend(columns.iter().map(|(name, kind, nulls)| Field::new(*name, kind.clone(), *nulls)));
         let mut reader = TableReader::open_with(self.answer, 8192, self.budget, |_| Ok(fields))?;
@@ -183,7 +183,7 @@ impl Table<'_> {
         Ok(Ok(()))
     }
 
-    fn floats(&self, column: &str) -> Result<Found<Vec<f64>>> {
+    fn floats(&self, column: &str) -> Result<CheckResult<Vec<f64>>> {
         let mut values = Vec::with_capacity(self.ids.len());
         let read = self.read(&[(column, DataType::Float64, false)], |batch| {
             values.extend_from_slice(batch.column(1).as_primitive::<Float64Type>().values());
@@ -192,7 +192,7 @@ impl Table<'_> {
         Ok(read.map(|()| values))
     }
 
-    fn distances(&self) -> Result<Found<Vec<Option<f64>>>> {
+    fn distances(&self) -> Result<CheckResult<Vec<Option<f64>>>> {
         let mut values = Vec::with_capacity(self.ids.len());
         let read = self.read(&[("distance", DataType::Float64, true)], |batch| {
             values.extend(batch.column(1).as_primitive::<Float64Type>().iter());
@@ -205,7 +205,7 @@ impl Table<'_> {
         self.ids.iter().enumerate().map(|(number, &id)| (id, number as u32)).collect()
     }
 
-    fn labels(&self, column: &str) -> Result<Found<Vec<u32>>> {
+    fn labels(&self, column: &str) -> Result<CheckResult<Vec<u32>>> {
         let numbers = self.numbers();
         let mut labels = Vec::with_capacity(self.ids.len());
         let read = self.read(&[(column, DataType::UInt64, false)], |batch| {
@@ -217,7 +217,7 @@ impl Table<'_> {
         Ok(read.map(|()| labels))
     }
 
-    fn visits(&self) -> Result<Found<Visits>> {
+    fn visits(&self) -> Result<CheckResult<Visits>> {
         let numbers = self.numbers();
         let mut visits = Vec::with_capacity(self.ids.len());
         let columns = [("parent", DataType::UInt64, true), ("level", DataType::UInt32, true)];

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inshore_store::{FileReader, Job, Keep, KeptPiece};
+use inshore_store::{FileReader, Job, Keep, ResumablePiece};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
@@ -98,9 +98,9 @@ impl Checkpoints {
     }
 
     /// Returns the newest checkpoint, whether all vertices are active in it, and its stored piece.
-    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(CheckpointPosition, bool, KeptPiece)>> {
+    fn newest<S: State>(&self, vertices: u64) -> Result<Option<(CheckpointPosition, bool, ResumablePiece)>> {
         let Some(keep) = &self.keep else { return Ok(None) };
-        let mut newest: Option<(CheckpointPosition, bool, KeptPiece)> = None;
+        let mut newest: Option<(CheckpointPosition, bool, ResumablePiece)> = None;
         for piece in keep.pieces()? {
             let Some((point, is_all)) = parse::<S>(&piece.state, vertices) else { continue };
             if newest.as_ref().is_none_or(|(newest, _, _)| newest.supersteps < point.supersteps) {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     Error, GraphInfo, Result,
-    csr::{Numbered, Unweighted, edge_key, writer_bytes},
+    csr::{IdentityNumbering, Unweighted, edge_key, writer_bytes},
     graph::{self, check_budget},
     import::{Draft, write_graph},
 };
@@ -130,7 +130,7 @@ pub fn generate(
     })?;
     let vertices = 1u64 << kronecker.scale;
     let draft = Draft { vertices, directed: true, dense_ids: true, id_min: 0, id_max: vertices - 1, reverse };
-    write_graph::<Unweighted>(job, builder, name, sorter.finish()?, draft, &Numbered)
+    write_graph::<Unweighted>(job, builder, name, sorter.finish()?, draft, &IdentityNumbering)
 }
 
 fn check(kronecker: &Kronecker) -> Result<()> {

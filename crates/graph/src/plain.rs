@@ -6,7 +6,7 @@ use crate::{Graph, Result, csr::scan};
 
 /// Holds a graph in plain vectors.
 #[derive(Debug, Default)]
-pub struct Plain {
+pub struct InMemoryGraph {
     starts: Vec<usize>,
     destinations: Vec<u32>,
     /// Weights of the edges; empty where edges have none.
@@ -15,27 +15,27 @@ pub struct Plain {
     pub(crate) ids: Vec<u64>,
 }
 
-impl Plain {
+impl InMemoryGraph {
     /// Creates a graph from `(source, destination)` pairs in any order; duplicates stay.
-    pub fn new(vertices: usize, edges: &[(u32, u32)]) -> Plain {
+    pub fn new(vertices: usize, edges: &[(u32, u32)]) -> InMemoryGraph {
         let mut edges = edges.to_vec();
         edges.sort_unstable();
         let mut starts = vec![0; vertices + 1];
         edges.iter().for_each(|&(source, _)| starts[source as usize + 1] += 1);
         (0..vertices).for_each(|vertex| starts[vertex + 1] += starts[vertex]);
         let destinations = edges.into_iter().map(|(_, destination)| destination).collect();
-        Plain { starts, destinations, ..Plain::default() }
+        InMemoryGraph { starts, destinations, ..InMemoryGraph::default() }
     }
 
     /// Adds a weight for each edge, in the order of edges.
-    pub fn with_weights(self, weights: Vec<f64>) -> Plain {
+    pub fn with_weights(self, weights: Vec<f64>) -> InMemoryGraph {
         assert_eq!(weights.len(), self.destinations.len());
-        Plain { weights, ..self }
+        InMemoryGraph { weights, ..self }
     }
 
-    pub(crate) fn load(graph: &Graph, job: &Job) -> Result<Plain> {
+    pub(crate) fn load(graph: &Graph, job: &Job) -> Result<InMemoryGraph> {
         let vertices = graph.vertices() as usize;
-        let mut plain = Plain { starts: vec![0; vertices + 1], ..Plain::default() };
+        let mut plain = InMemoryGraph { starts: vec![0; vertices + 1], ..InMemoryGraph::default() };
         plain.destinations.reserve_exact(graph.out().entries as usize);
         scan(job, graph.out(), 0..graph.vertices(), |source, row, weights| {
             plain.destinations.extend_from_slice(row);

@@ -47,7 +47,7 @@ impl<T> Sequencer<T> {
 
     /// Runs a thread's work; a failure wakes the other threads, so that they do not wait for ever.
     pub fn guard<R, E>(&self, work: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
-        let alarm = Alarm(self);
+        let alarm = FailOnDrop(self);
         let done = work()?;
         std::mem::forget(alarm);
         Ok(done)
@@ -59,9 +59,9 @@ impl<T> Sequencer<T> {
 }
 
 /// Marks the sequencer as failed when dropped by a failure or panic.
-struct Alarm<'a, T>(&'a Sequencer<T>);
+struct FailOnDrop<'a, T>(&'a Sequencer<T>);
 
-impl<T> Drop for Alarm<'_, T> {
+impl<T> Drop for FailOnDrop<'_, T> {
     fn drop(&mut self) {
         if let Ok(mut turn) = self.0.state.lock() {
             turn.failed = true;

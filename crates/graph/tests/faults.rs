@@ -15,25 +15,25 @@ use inshore_store::{Budget, Cancel, Directory, EXTENT_BYTES, Fault, Faulty, Job,
 use inshore_tables::Input;
 use support::MIB;
 
-struct Rig {
+struct FaultyStore {
     folder: tempfile::TempDir,
     store: Store,
     device: Faulty,
 }
 
-impl Rig {
-    fn new(faults: &[Fault]) -> Rig {
+impl FaultyStore {
+    fn new(faults: &[Fault]) -> FaultyStore {
         let folder = tempfile::tempdir().unwrap();
-        Rig::on(folder, faults)
+        FaultyStore::on(folder, faults)
     }
 
     /// Reopens the store in a folder, on a device that fails from here on.
-    fn on(folder: tempfile::TempDir, faults: &[Fault]) -> Rig {
+    fn on(folder: tempfile::TempDir, faults: &[Fault]) -> FaultyStore {
         let directory = Directory::open(folder.path(), None).unwrap();
         let device = Faulty::new(Arc::new(directory), &[]);
         let store = Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
         device.set(faults);
-        Rig { folder, store, device }
+        FaultyStore { folder, store, device }
     }
 
     /// Creating a job reads superblock and log, and may fail too.
@@ -49,7 +49,7 @@ fn spread(count: u64) -> impl Iterator<Item = u64> {
 }
 
 /// Reads the edges of the graph `g` with a device without faults.
-fn edges(rig: &Rig) -> Vec<u8> {
+fn edges(rig: &FaultyStore) -> Vec<u8> {
     let store = Store::open(rig.store.path()).unwrap();
     let job = store.job(Budget::new(8 * MIB, 2), Cancel::default()).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -64,11 +64,11 @@ fn edges(rig: &Rig) -> Vec<u8> {
 fn assert_fails(
     faults: impl Iterator<Item = Fault>,
     expected: &[u8],
-    work: impl Fn(&Rig) -> inshore_graph::Result<()>,
+    work: impl Fn(&FaultyStore) -> inshore_graph::Result<()>,
 ) {
     let (mut failed, mut all, mut whole) = (0, 0, 0);
     for fault in faults {
-        let rig = Rig::new(&[fault]);
+        let rig = FaultyStore::new(&[fault]);
         let error = match work(&rig) {
             Err(error) => error.to_string(),
             Ok(()) => {
@@ -101,11 +101,11 @@ fn import_survives_every_kind_of_fault_at_any_time() {
     let path = folder.path().join("edges.txt");
     let text: String = (0..200_000u64).map(|n| format!("{} {}\n", n * n % 70_001, n % 65_537 * 3)).collect();
     std::fs::write(&path, text).unwrap();
-    let work = |rig: &Rig| {
+    let work = |rig: &FaultyStore| {
         let options = ImportOptions { reverse: true, ..Default::default() };
         import(&rig.store, &rig.job()?, "g", &[Input::new(&path)], &options).map(drop)
     };
-    let rig = Rig::new(&[]);
+    let rig = FaultyStore::new(&[]);
     work(&rig).unwrap();
     let (reads, writes, syncs) = rig.device.counts();
     let expected = edges(&rig);
@@ -158,7 +158,7 @@ fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), 
 }
 
 /// Creates a store with a graph of all features: vertices on a ring, so that all are reached, and random edges between them.
-fn ring() -> Rig {
+fn ring() -> FaultyStore {
     let mut text = String::new();
     for n in 0..1u64 << 14 {
         text += &format!("{n} {} 1\n", (n + 1) % (1 << 14));
@@ -167,7 +167,7 @@ fn ring() -> Rig {
     let input = tempfile::tempdir().unwrap();
     let path = input.path().join("edges.txt");
     std::fs::write(&path, text).unwrap();
-    let rig = Rig::new(&[]);
+    let rig = FaultyStore::new(&[]);
     let options = ImportOptions { weighted: true, ..Default::default() };
     import(&rig.store, &rig.job().unwrap(), "g", &[Input::new(&path)], &options).unwrap();
     rig
@@ -186,15 +186,15 @@ fn read(mut answer: Answer) -> inshore_graph::Result<Vec<RecordBatch>> {
 /// The schedule of threads varies, so the n-th operation differs between runs; but a fault in any one must fail the run.
 #[test]
 fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
-    let Rig { folder: made, store, .. } = ring();
+    let FaultyStore { folder: made, store, .. } = ring();
     drop(store);
-    let run = |rig: &Rig, algorithm: Algorithm, tuning: Tuning| -> inshore_graph::Result<Vec<_>> {
+    let run = |rig: &FaultyStore, algorithm: Algorithm, tuning: Tuning| -> inshore_graph::Result<Vec<_>> {
         let graph = Graph::open(&rig.store, "g")?;
         read(algorithm(&graph, &rig.job()?, tuning, None)?)
     };
     let mut folder = Some(made);
     for ((name, algorithm), tuning) in algorithms_in_all_ways() {
-        let rig = Rig::on(folder.take().unwrap(), &[]);
+        let rig = FaultyStore::on(folder.take().unwrap(), &[]);
         let expected = run(&rig, algorithm, tuning).unwrap();
         let (reads, writes, _) = rig.device.counts();
         assert!(reads >= 4, "{name}: {reads} reads");
@@ -205,9 +205,9 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
         );
         let (mut failed, mut rig) = (0, rig);
         for fault in faults {
-            let Rig { folder, store, .. } = rig;
+            let FaultyStore { folder, store, .. } = rig;
             drop(store);
-            rig = Rig::on(folder, &[fault]);
+            rig = FaultyStore::on(folder, &[fault]);
             // The number of operations varies a little with the schedule: the last ones may not occur.
             match run(&rig, algorithm, tuning) {
                 Err(error) => {
@@ -221,7 +221,7 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
             assert_eq!(list(&rig.store).unwrap().len(), 1, "{name}: {fault:?}");
         }
         assert!(failed >= 4, "{name}: only {failed} faults made a difference");
-        let Rig { folder: back, store, .. } = rig;
+        let FaultyStore { folder: back, store, .. } = rig;
         drop(store);
         folder = Some(back);
     }
@@ -231,7 +231,7 @@ fn every_algorithm_survives_every_kind_of_fault_at_any_time() {
 /// undisturbed one, and leaves nothing behind.
 #[test]
 fn every_algorithm_resumes_where_it_was_interrupted() {
-    let Rig { folder: made, store, .. } = ring();
+    let FaultyStore { folder: made, store, .. } = ring();
     drop(store);
     let mut folder = Some(made);
     for ((name, algorithm), tuning) in algorithms_in_all_ways() {
@@ -239,17 +239,17 @@ fn every_algorithm_resumes_where_it_was_interrupted() {
         if is_one_pass {
             continue;
         }
-        let mut rig = Rig::on(folder.take().unwrap(), &[]);
+        let mut rig = FaultyStore::on(folder.take().unwrap(), &[]);
         let graph = Graph::open(&rig.store, "g").unwrap();
         let expected = read(algorithm(&graph, &rig.job().unwrap(), tuning, None).unwrap()).unwrap();
         let (mut fails_at, mut runs, mut failed, mut went_on) = (4, 0, 0, 0);
         // A fault may have no effect: then an answer comes too early, and the test begins again.
         while went_on < 3 {
-            let Rig { folder, store, .. } = rig;
+            let FaultyStore { folder, store, .. } = rig;
             drop(store);
             let fault =
                 if runs % 2 == 0 { Fault::FailRead(fails_at) } else { Fault::NoSpaceFromWrite(fails_at) };
-            rig = Rig::on(folder, &[fault]);
+            rig = FaultyStore::on(folder, &[fault]);
             // The memory differs each time.
             let memory = if runs % 3 == 0 { 9 * MIB } else { 16 * MIB };
             let job = rig.store.job(Budget::new(memory, 1 + runs % 2), Cancel::default()).unwrap();
@@ -273,7 +273,7 @@ fn every_algorithm_resumes_where_it_was_interrupted() {
         assert!(failed > 0, "{name}");
         rig.device.set(&[]);
         assert!(rig.store.kept().unwrap().is_empty(), "{name}: nothing is left");
-        let Rig { folder: back, store, .. } = rig;
+        let FaultyStore { folder: back, store, .. } = rig;
         drop(store);
         folder = Some(back);
     }
@@ -309,7 +309,7 @@ fn is_close(found: &[RecordBatch], expected: &[RecordBatch]) -> bool {
 #[test]
 fn damage_on_flash_is_found_in_every_file_of_a_graph() {
     for name in ["out.index", "out.edges", "ids"] {
-        let rig = Rig::new(&[]);
+        let rig = FaultyStore::new(&[]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("edges.txt");
         std::fs::write(&path, "5 7\n7 9\n9 5\n").unwrap();
@@ -336,7 +336,7 @@ fn damage_on_flash_is_found_in_every_file_of_a_graph() {
 
 #[test]
 fn a_job_that_is_stopped_leaves_the_store_as_it_was() {
-    let rig = Rig::new(&[]);
+    let rig = FaultyStore::new(&[]);
     let cancel = Cancel::default();
     let job = rig.store.job(Budget::new(8 * MIB, 2), cancel.clone()).unwrap();
     let progress = job.clone();

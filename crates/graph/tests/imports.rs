@@ -5,7 +5,7 @@ mod support;
 use std::io::Write;
 
 use inshore_graph::{EdgeFormat, Graph, ImportOptions, export, list};
-use support::{MIB, World};
+use support::{MIB, TestStore};
 
 const EDGES: &str = "# a comment\n10 20\n20\t30\n10,20\n\n30 30\n% another\n30 10\n";
 
@@ -16,7 +16,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The edges of a graph as CSV.
-fn edges(world: &World, graph: &Graph) -> String {
+fn edges(world: &TestStore, graph: &Graph) -> String {
     let path = world.folder.path().join("export.csv");
     export(graph, &world.job(16 * MIB, 1), &path).unwrap();
     std::fs::read_to_string(path).unwrap()
@@ -24,7 +24,7 @@ fn edges(world: &World, graph: &Graph) -> String {
 
 #[test]
 fn every_format_gives_the_same_graph() {
-    let world = World::new();
+    let world = TestStore::new();
     let csv = "source,target\n10,20\n20,30\n30,30\n30,10\n";
     let pairs: Vec<u8> = [10u32, 20, 20, 30, 30, 30, 30, 10].iter().flat_map(|id| id.to_le_bytes()).collect();
     let matrix =
@@ -57,7 +57,7 @@ fn every_format_gives_the_same_graph() {
 
 #[test]
 fn weights_are_kept_and_the_smallest_of_duplicates_stays() {
-    let world = World::new();
+    let world = TestStore::new();
     let path = world.file("g.e", "1 2 0.5\n2 1 3\n1 2 0.25\n2 2 7\n");
     let info = world.import("directed", std::slice::from_ref(&path), &ImportOptions::default()).unwrap();
     assert!(info.weighted);
@@ -83,7 +83,7 @@ fn weights_are_kept_and_the_smallest_of_duplicates_stays() {
 
 #[test]
 fn loops_are_kept_or_dropped_and_their_vertices_stay() {
-    let world = World::new();
+    let world = TestStore::new();
     let path = world.file("g.txt", "1 1\n1 2\n3 3\n");
     let kept = world.import("kept", std::slice::from_ref(&path), &ImportOptions::default()).unwrap();
     assert_eq!((kept.vertices, kept.edges, kept.self_loops), (3, 3, 2));
@@ -94,7 +94,7 @@ fn loops_are_kept_or_dropped_and_their_vertices_stay() {
 
 #[test]
 fn a_symmetric_matrix_is_an_undirected_graph_with_all_its_rows() {
-    let world = World::new();
+    let world = TestStore::new();
     let path =
         world.file("g.mtx", "%%MatrixMarket matrix coordinate real symmetric\n5 5 2\n2 1 0.5\n4 4 1\n");
     let info = world.import("g", &[path], &ImportOptions::default()).unwrap();
@@ -103,7 +103,7 @@ fn a_symmetric_matrix_is_an_undirected_graph_with_all_its_rows() {
 
 #[test]
 fn ids_of_any_size_keep_their_order() {
-    let world = World::new();
+    let world = TestStore::new();
     let high = u64::MAX;
     let text = format!("{high} 0\n5 {}\n{high} {high}\n", high - 1);
     let info = world.import("g", &[world.file("g.txt", text)], &ImportOptions::default()).unwrap();
@@ -118,7 +118,7 @@ fn ids_of_any_size_keep_their_order() {
 #[test]
 fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
     const EDGES: u64 = 60_000;
-    let world = World::new();
+    let world = TestStore::new();
     let random = |number: u64| {
         (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 17).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33
     };
@@ -171,7 +171,7 @@ fn low_and_high_ids_in_any_mixture_give_the_same_rows() {
 
 #[test]
 fn formats_follow_each_other_in_any_order() {
-    let world = World::new();
+    let world = TestStore::new();
     // As many pairs as are added at once, and other numbers.
     for pairs in [4095u32, 4096, 4097, 50_000] {
         let bytes: Vec<u8> = (0..pairs).flat_map(|n| [n, n + 1]).flat_map(u32::to_le_bytes).collect();
@@ -194,7 +194,7 @@ fn formats_follow_each_other_in_any_order() {
 
 #[test]
 fn ids_that_do_not_fit_in_memory_are_numbered_in_bins() {
-    let world = World::new();
+    let world = TestStore::new();
     let id = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 1;
     let count = 600_000;
     let mut text = String::new();
@@ -223,7 +223,7 @@ fn ids_that_do_not_fit_in_memory_are_numbered_in_bins() {
 
 #[test]
 fn bad_input_is_named_with_its_place_and_leaves_nothing() {
-    let world = World::new();
+    let world = TestStore::new();
     let cases: Vec<(&str, Vec<u8>, &str)> = vec![
         ("a.txt", b"1 2\n3 foo\n".to_vec(), "a.txt:2: expected two vertex ids, got '3 foo'"),
         ("b.txt", b"1 2\n# c\n\n7\n".to_vec(), "b.txt:4: expected two vertex ids, got '7'"),
@@ -293,7 +293,7 @@ fn bad_input_is_named_with_its_place_and_leaves_nothing() {
 
 #[test]
 fn columns_are_taken_by_their_names_and_never_twice() {
-    let world = World::new();
+    let world = TestStore::new();
     let both = world.file("w.csv", "weight,a,b\n5,1,2\n7,2,3\n");
     let info = world.import("w", &[both], &ImportOptions::default()).unwrap();
     assert!(info.weighted);
@@ -317,7 +317,7 @@ fn columns_are_taken_by_their_names_and_never_twice() {
 
 #[test]
 fn a_symmetric_matrix_beside_directed_edges_is_refused() {
-    let world = World::new();
+    let world = TestStore::new();
     let banner = "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 1\n3 1\n";
     let (matrix, text) = (world.file("m.mtx", banner), world.file("e.txt", "1 2\n2 3\n"));
     let both = [matrix.clone(), text.clone()];
@@ -330,7 +330,7 @@ fn a_symmetric_matrix_beside_directed_edges_is_refused() {
 
 #[test]
 fn inputs_that_disagree_on_weights_and_names_that_exist_are_refused() {
-    let world = World::new();
+    let world = TestStore::new();
     let (with, without) = (world.file("a.e", "1 2 0.5\n"), world.file("b.e", "1 2\n"));
     let error = world.import("g", &[with.clone(), without], &ImportOptions::default()).unwrap_err();
     assert!(error.to_string().contains("b.e: expected edges with weights, as in"), "{error}");
@@ -341,7 +341,7 @@ fn inputs_that_disagree_on_weights_and_names_that_exist_are_refused() {
 
 #[test]
 fn a_forced_format_overrules_the_ending() {
-    let world = World::new();
+    let world = TestStore::new();
     let path = world.file("edges.dat", "source,target\n1,2\n");
     let csv = ImportOptions { format: Some(EdgeFormat::Csv), ..Default::default() };
     assert_eq!(world.import("g", &[path], &csv).unwrap().edges, 1);
@@ -349,7 +349,7 @@ fn a_forced_format_overrules_the_ending() {
 
 #[test]
 fn a_budget_that_is_too_small_is_refused_with_the_smallest_that_works() {
-    let world = World::new();
+    let world = TestStore::new();
     let path = world.file("g.txt", "1 2\n");
     let error = world.import_in("g", &[path], &ImportOptions::default(), 7 * MIB).unwrap_err().to_string();
     assert!(error.contains("the smallest budget that works is 8 MiB"), "{error}");
@@ -357,7 +357,7 @@ fn a_budget_that_is_too_small_is_refused_with_the_smallest_that_works() {
 
 #[test]
 fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
-    let world = World::new();
+    let world = TestStore::new();
     let ring = "4 4\n2 4\n1 3\n2 4\n1 3\n";
     let refused = [
         ("ring.graph", ring),
@@ -395,7 +395,7 @@ fn graphs_of_metis_are_refused_by_name_and_edge_lists_like_them_are_read() {
 
 #[test]
 fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
-    let world = World::new();
+    let world = TestStore::new();
     let matrix =
         |banner: &str, size: &str| format!("{banner} matrix coordinate pattern general\n{size}\n1 2\n2 1\n");
     for (name, text) in [
@@ -422,7 +422,7 @@ fn matrix_market_is_known_by_its_first_line_and_has_to_be_square() {
 
 #[test]
 fn a_byte_order_mark_before_edges_is_passed_over() {
-    let world = World::new();
+    let world = TestStore::new();
     for (name, text) in [("plain.txt", "\u{feff}1 2\n2 3\n"), ("comment.e", "\u{feff}# c\n1 2\n2 3\n")] {
         let path = world.file(name, text);
         let name = name.split('.').next().unwrap();

@@ -13,7 +13,7 @@ use inshore_graph::{
 };
 use inshore_sortreduce::Strategy;
 use inshore_store::{Budget, Cancel, Job};
-use support::{MIB, World, forced, rows, ways};
+use support::{MIB, TestStore, forced, rows, ways};
 
 /// Returns the original id of vertex `n`, `3 n + 2`: no id is its number.
 const VERTICES: u32 = 300;
@@ -32,7 +32,7 @@ fn edges() -> Vec<(u32, u32)> {
     edges
 }
 
-fn ring(world: &World) -> Graph {
+fn ring(world: &TestStore) -> Graph {
     let line = |(a, b)| format!("{} {} {}\n", id(a), id(b), f64::from(a % 5) + 1.0);
     let path = world.file("g.e", edges().into_iter().map(line).collect::<String>());
     let options = ImportOptions { weighted: true, reverse: true, ..ImportOptions::default() };
@@ -146,7 +146,7 @@ fn options(tuning: Tuning) -> ProgramOptions {
 
 #[test]
 fn every_possible_choice_gives_the_sums_of_a_plain_loop() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let edges = edges();
     let mut degrees = vec![0; VERTICES as usize];
@@ -198,7 +198,7 @@ fn program_error(result: Result<Answer>) -> (String, String, Option<u64>, String
 
 #[test]
 fn a_panic_in_any_function_is_an_error_that_names_program_function_and_vertex() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let functions = ["initial", "starts", "edge_program", "aggregate", "finalize", "is_active", "a column"];
     for (memory_bytes, tuning) in layouts() {
@@ -240,7 +240,7 @@ fn a_panic_in_any_function_is_an_error_that_names_program_function_and_vertex() 
 
 #[test]
 fn a_message_of_reserved_bits_is_an_error() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     for (memory_bytes, tuning) in layouts() {
         let job = world.job(memory_bytes, 2);
@@ -301,7 +301,7 @@ impl VertexProgram for Counts {
 
 #[test]
 fn every_vertex_gets_a_value_in_each_superstep_with_or_without_a_message() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let mut counts = vec![0.0; VERTICES as usize];
     edges().iter().filter(|(from, _)| from % 2 == 0).for_each(|&(_, to)| counts[to as usize] += 1.0);
@@ -325,7 +325,7 @@ fn every_vertex_gets_a_value_in_each_superstep_with_or_without_a_message() {
 /// Only vertex 11 has a hundred messages.
 #[test]
 fn a_panic_in_reduce_names_the_vertex_of_the_messages() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let columns = |regime| Tuning { column_vertices: Some(7), regime, ..Tuning::default() };
     let by_columns = [None, Some(inshore_graph::Regime::External)].map(columns);
@@ -343,7 +343,7 @@ fn a_panic_in_reduce_names_the_vertex_of_the_messages() {
 
 #[test]
 fn a_program_without_an_end_or_without_its_weights_is_refused() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let error = run(&graph, &world.job(16 * MIB, 2), Counts { fails: false }, &ProgramOptions::default());
     assert!(error.unwrap_err().to_string().starts_with("supersteps is none: expected a number"));
@@ -415,7 +415,7 @@ fn source(graph: &Graph, job: &Job) -> VertexId {
 
 #[test]
 fn a_search_is_that_of_the_built_in_algorithm_in_every_possible_way() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let source = source(&graph, &world.job(16 * MIB, 1));
     let mut told = String::new();
@@ -442,7 +442,7 @@ fn a_search_is_that_of_the_built_in_algorithm_in_every_possible_way() {
 
 #[test]
 fn a_search_that_is_wrong_is_an_error() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let source = source(&graph, &world.job(16 * MIB, 1));
     for (memory_bytes, tuning) in layouts() {
@@ -472,7 +472,7 @@ fn a_search_that_is_wrong_is_an_error() {
 
 #[test]
 fn a_vertex_of_another_graph_is_an_error() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let path = world.file("small.e", "1 2\n2 1\n");
     world.import("small", &[path], &ImportOptions { reverse: true, ..ImportOptions::default() }).unwrap();
@@ -483,8 +483,8 @@ fn a_vertex_of_another_graph_is_an_error() {
     assert!(matches!(graph.vertex_id(&job, 1), Err(Error::NoSuchVertex { vertex: 1, .. })));
     drop(job);
 
-    struct Names(VertexId);
-    impl SearchProgram for Names {
+    struct ReportsIds(VertexId);
+    impl SearchProgram for ReportsIds {
         type Value = VertexId;
         const NAME: &'static str = "names";
         fn initial(&self, _: VertexId) -> VertexId {
@@ -503,19 +503,23 @@ fn a_vertex_of_another_graph_is_an_error() {
             vec![Column::vertex("name", Some)]
         }
     }
-    let found =
-        program_error(search(&small, &world.job(16 * MIB, 2), Names(vertex), &ProgramOptions::default()));
+    let found = program_error(search(
+        &small,
+        &world.job(16 * MIB, 2),
+        ReportsIds(vertex),
+        &ProgramOptions::default(),
+    ));
     assert_eq!((found.2, &found.3[..]), (Some(1), "returned a vertex that is not in the graph"));
 }
 
 #[test]
 fn a_cancelled_program_ends_and_a_resumed_one_gives_the_same_rows() {
     /// Cancels its own job in the second superstep, once.
-    struct Stops<'a> {
+    struct CancelsItself<'a> {
         cancel: &'a Cancel,
         is_done: &'a AtomicBool,
     }
-    impl VertexProgram for Stops<'static> {
+    impl VertexProgram for CancelsItself<'static> {
         type Value = u64;
         type Message = u64;
         const NAME: &'static str = "stops";
@@ -542,7 +546,7 @@ fn a_cancelled_program_ends_and_a_resumed_one_gives_the_same_rows() {
             vec![Column::unsigned("value", Some)]
         }
     }
-    let world = World::new();
+    let world = TestStore::new();
     let graph = ring(&world);
     let cancel: &'static Cancel = Box::leak(Box::default());
     let is_done: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(true)));
@@ -552,17 +556,20 @@ fn a_cancelled_program_ends_and_a_resumed_one_gives_the_same_rows() {
         resume: Some(resume(question)),
         ..ProgramOptions::default()
     };
-    let whole = run(&graph, &world.job(16 * MIB, 2), Stops { cancel, is_done }, &options("0")).unwrap();
+    let whole =
+        run(&graph, &world.job(16 * MIB, 2), CancelsItself { cancel, is_done }, &options("0")).unwrap();
     let supersteps = whole.summary.supersteps;
     let expected = rows(whole);
     is_done.store(false, Ordering::Relaxed);
     let job = world.store.job(Budget::new(16 * MIB, 2), cancel.clone()).unwrap();
-    let error = run(&graph, &job, Stops { cancel, is_done }, &options("1")).unwrap_err();
+    let error = run(&graph, &job, CancelsItself { cancel, is_done }, &options("1")).unwrap_err();
     assert!(error.is_cancelled(), "{error}");
     drop(job);
-    let other = run(&graph, &world.job(16 * MIB, 2), Stops { cancel, is_done }, &options("2")).unwrap();
+    let other =
+        run(&graph, &world.job(16 * MIB, 2), CancelsItself { cancel, is_done }, &options("2")).unwrap();
     assert_eq!(other.summary.supersteps_kept, None, "another question");
-    let resumed = run(&graph, &world.job(16 * MIB, 2), Stops { cancel, is_done }, &options("1")).unwrap();
+    let resumed =
+        run(&graph, &world.job(16 * MIB, 2), CancelsItself { cancel, is_done }, &options("1")).unwrap();
     assert_eq!(resumed.summary.supersteps, supersteps);
     // Whether the third superstep was saved depends on when the cancellation was seen.
     assert!(matches!(resumed.summary.supersteps_kept, Some(2 | 3)), "{:?}", resumed.summary);

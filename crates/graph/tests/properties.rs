@@ -6,19 +6,19 @@ use inshore_graph::{
     Answer, BetweennessOptions, BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph,
     ImportOptions, Kronecker, PageRankOptions, Regime, SsspOptions, Tuning,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},
-    check::Plain,
+    check::InMemoryGraph,
     generate,
 };
 use inshore_sortreduce::Strategy;
 use inshore_store::Job;
 use proptest::prelude::*;
-use support::{MIB, World, forced, rows, ways};
+use support::{MIB, TestStore, forced, rows, ways};
 
 /// A graph in a store, and the same graph in plain vectors.
-struct Both {
-    world: World,
+struct StoredAndInMemory {
+    world: TestStore,
     graph: Graph,
-    plain: Plain,
+    plain: InMemoryGraph,
     ids: Vec<u64>,
     directed: bool,
 }
@@ -29,13 +29,13 @@ fn weight(a: u32, b: u32) -> f64 {
 }
 
 /// Imports `edges` among vertices with these ids; vertices without edges are in the graph too.
-fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> Both {
+fn both(ids: &[u64], edges: &[(u32, u32)], undirected: bool) -> StoredAndInMemory {
     both_with(ids, edges, undirected, false)
 }
 
 /// Imports as [`both`] does, with in-edges if `reverse` is set.
-fn both_with(ids: &[u64], edges: &[(u32, u32)], undirected: bool, reverse: bool) -> Both {
-    let world = World::new();
+fn both_with(ids: &[u64], edges: &[(u32, u32)], undirected: bool, reverse: bool) -> StoredAndInMemory {
+    let world = TestStore::new();
     let vertices: String = ids.iter().map(|id| format!("{id}\n")).collect();
     let line = |&(a, b): &(u32, u32)| format!("{} {} {}\n", ids[a as usize], ids[b as usize], weight(a, b));
     let paths = [world.file("g.v", vertices), world.file("g.e", edges.iter().map(line).collect::<String>())];
@@ -56,11 +56,11 @@ fn both_with(ids: &[u64], edges: &[(u32, u32)], undirected: bool, reverse: bool)
     assert_eq!(graph.info().entries as usize, distinct.len());
     distinct.sort_unstable();
     let weights = distinct.iter().map(|&(a, b)| weight(a, b)).collect();
-    let plain = Plain::new(ids.len(), &distinct).with_weights(weights);
-    Both { world, graph, plain, ids: ids.to_vec(), directed: !undirected }
+    let plain = InMemoryGraph::new(ids.len(), &distinct).with_weights(weights);
+    StoredAndInMemory { world, graph, plain, ids: ids.to_vec(), directed: !undirected }
 }
 
-impl Both {
+impl StoredAndInMemory {
     fn number(&self, id: f64) -> u32 {
         self.ids.binary_search(&(id as u64)).unwrap() as u32
     }
@@ -166,7 +166,7 @@ fn a_path_a_star_and_a_hub_with_a_row_of_many_windows_give_textbook_answers() {
 }
 
 /// Returns the ranks to which a power iteration in memory converges.
-fn converged(plain: &Plain, damping: f64) -> Vec<f64> {
+fn converged(plain: &InMemoryGraph, damping: f64) -> Vec<f64> {
     let count = plain.vertices();
     let mut ranks = vec![1.0 / count as f64; count];
     for _ in 0..5000 {
@@ -182,7 +182,7 @@ fn converged(plain: &Plain, damping: f64) -> Vec<f64> {
 }
 
 /// Creates a graph with hubs, vertices without out-edges, and a chain at whose end changes arrive late.
-fn with_hubs() -> Both {
+fn with_hubs() -> StoredAndInMemory {
     let ids: Vec<u64> = (0..1000).collect();
     let mut edges: Vec<_> = (0..6000u32).map(|n| (n * n % 701, n * 7919 % (n % 97 + 1))).collect();
     edges.extend((0..250).map(|n| (700 + n, 701 + n)));
@@ -193,7 +193,7 @@ fn with_hubs() -> Both {
 
 #[test]
 fn ranks_are_no_further_from_converged_ones_than_is_reported() {
-    let Both { world, graph, plain, .. } = with_hubs();
+    let StoredAndInMemory { world, graph, plain, .. } = with_hubs();
     for damping in [0.0, 0.3, 0.85, 0.99] {
         let expected = converged(&plain, damping);
         let mut closest = f64::INFINITY;
@@ -229,7 +229,7 @@ fn ranks_are_no_further_from_converged_ones_than_is_reported() {
 fn ranks_converge_below_every_tolerance() {
     let ids: Vec<u64> = (0..5).collect();
     let edges: Vec<_> = (0..5).map(|n| (n, (n + 1) % 5)).collect();
-    let Both { world, graph, plain, .. } = both(&ids, &edges, false);
+    let StoredAndInMemory { world, graph, plain, .. } = both(&ids, &edges, false);
     let options = PageRankOptions::converging(1e-300);
     let answer = pagerank::pagerank(&graph, &world.job(16 * MIB, 2), &options).unwrap();
     assert!(answer.summary.supersteps < 400, "{}", answer.summary.supersteps);
@@ -239,7 +239,7 @@ fn ranks_converge_below_every_tolerance() {
 
 #[test]
 fn converged_vertices_are_not_read_again() {
-    let Both { world, graph, .. } = with_hubs();
+    let StoredAndInMemory { world, graph, .. } = with_hubs();
     let entries = graph.info().entries;
     let mut first = None;
     for way in ways() {
@@ -258,7 +258,7 @@ fn converged_vertices_are_not_read_again() {
 
 #[test]
 fn a_tolerance_with_which_ranks_cannot_converge_is_refused() {
-    let Both { world, graph, .. } = both(&[3, 7], &[(0, 1)], false);
+    let StoredAndInMemory { world, graph, .. } = both(&[3, 7], &[(0, 1)], false);
     let refused = |options: &PageRankOptions| {
         pagerank::pagerank(&graph, &world.job(16 * MIB, 2), options).unwrap_err().to_string()
     };
@@ -275,7 +275,7 @@ fn a_tolerance_with_which_ranks_cannot_converge_is_refused() {
 /// Kronecker graphs spill without tuning at 8 MiB; answers equal those of 4 GiB, bit for bit.
 #[test]
 fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
-    let world = World::new();
+    let world = TestStore::new();
     let graph = world.kronecker("kron", 20, 8 * support::MIB);
     let ranks = |memory_bytes, tuning, state, strategy| {
         let job = world.job(memory_bytes, 2);
@@ -340,7 +340,7 @@ fn a_graph_larger_than_its_budget_gives_the_answers_of_a_large_budget() {
 /// With in-edges, a search pulls in its large supersteps, and gives the same answer from fewer edges.
 #[test]
 fn a_search_pulls_where_most_edges_lead_to_reached_vertices() {
-    let world = World::new();
+    let world = TestStore::new();
     let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n * n % 1999, n * 7919 % 2003)).collect();
     let path = world.file("edges.txt", text);
     let options = |reverse| ImportOptions { reverse, ..Default::default() };
@@ -368,7 +368,7 @@ fn a_search_pulls_where_most_edges_lead_to_reached_vertices() {
 
 #[test]
 fn rows_without_an_active_vertex_are_cached_and_scanned_again() {
-    let world = World::new();
+    let world = TestStore::new();
     let kronecker = Kronecker { scale: 15, edge_factor: 8, seed: 3 };
     generate(&world.store, &world.job(64 * MIB, 2), "kron", &kronecker, true).unwrap();
     let graph = world.graph("kron");
@@ -409,7 +409,7 @@ fn rows_without_an_active_vertex_are_cached_and_scanned_again() {
 
 #[test]
 fn sums_are_pulled_where_that_is_less_than_sending_along_all_edges() {
-    let world = World::new();
+    let world = TestStore::new();
     let text: String = (0..40_000u64).map(|n| format!("{} {}\n", n % 2003, n * 7919 % 1999)).collect();
     let path = world.file("edges.txt", text);
     let options = ImportOptions { reverse: true, ..Default::default() };
@@ -434,7 +434,7 @@ fn sums_are_pulled_where_that_is_less_than_sending_along_all_edges() {
 /// The rows of each algorithm's answer.
 type Found = Vec<(&'static str, Vec<(u64, Vec<Option<f64>>)>)>;
 
-impl Both {
+impl StoredAndInMemory {
     /// Runs each algorithm that has choices; returns its rows, and the plans that were reported.
     fn answers(&self, memory_bytes: u64, tuning: Tuning) -> (Found, String) {
         let source = self.ids[0];

@@ -9,12 +9,12 @@ use inshore_graph::{
     BfsOptions, ClusteringOptions, CommunitiesOptions, ComponentsOptions, Graph, ImportOptions,
     PageRankOptions, SsspOptions, bfs, clustering, communities, components, pagerank, sssp,
 };
-use support::{World, answers, assert_same_partition, data, read, rows, ways};
+use support::{TestStore, answers, assert_same_partition, data, read, rows, ways};
 
 /// Relative tolerance of LDBC for PageRank.
 const LDBC_EPSILON: f64 = 1e-4;
 
-fn assert_levels(world: &World, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
+fn assert_levels(world: &TestStore, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
         let answer = bfs(graph, &job, &BfsOptions { tuning: way.tuning, ..BfsOptions::new(source) }).unwrap();
@@ -30,7 +30,7 @@ fn assert_levels(world: &World, graph: &Graph, source: u64, expected: &[(u64, Op
 }
 
 fn assert_ranks(
-    world: &World,
+    world: &TestStore,
     graph: &Graph,
     iterations: u32,
     expected: &[(u64, Option<f64>)],
@@ -58,7 +58,7 @@ fn assert_ranks(
     }
 }
 
-fn assert_components(world: &World, graph: &Graph, expected: &[(u64, Option<f64>)]) {
+fn assert_components(world: &TestStore, graph: &Graph, expected: &[(u64, Option<f64>)]) {
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
         let answer =
@@ -73,7 +73,7 @@ fn assert_components(world: &World, graph: &Graph, expected: &[(u64, Option<f64>
     }
 }
 
-fn assert_distances(world: &World, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
+fn assert_distances(world: &TestStore, graph: &Graph, source: u64, expected: &[(u64, Option<f64>)]) {
     let mut first = None;
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
@@ -93,7 +93,7 @@ fn assert_distances(world: &World, graph: &Graph, source: u64, expected: &[(u64,
     }
 }
 
-fn assert_communities(world: &World, graph: &Graph, iterations: u32, expected: &[(u64, Option<f64>)]) {
+fn assert_communities(world: &TestStore, graph: &Graph, iterations: u32, expected: &[(u64, Option<f64>)]) {
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
         let options = CommunitiesOptions { iterations, tuning: way.tuning, ..Default::default() };
@@ -106,7 +106,7 @@ fn assert_communities(world: &World, graph: &Graph, iterations: u32, expected: &
     }
 }
 
-fn assert_coefficients(world: &World, graph: &Graph, expected: &[(u64, Option<f64>)]) {
+fn assert_coefficients(world: &TestStore, graph: &Graph, expected: &[(u64, Option<f64>)]) {
     let mut first = None;
     for way in ways() {
         let job = world.job(way.memory_bytes, way.threads);
@@ -168,7 +168,7 @@ fn ldbc_examples_and_tests_give_ldbc_answers() {
             let line = properties.lines().find(|line| line.contains(&format!("{name}.{key} =")))?;
             line.split('=').nth(1).map(|value| value.trim().to_string())
         };
-        let world = World::new();
+        let world = TestStore::new();
         let paths = [folder.join(format!("{name}.v")), folder.join(format!("{name}.e"))];
         let undirected = property("directed").unwrap() == "false";
         world.import("g", &paths, &ImportOptions { undirected, ..Default::default() }).unwrap();
@@ -198,7 +198,7 @@ fn ldbc_examples_and_tests_give_ldbc_answers() {
 }
 
 /// Imports LDBC's validation graphs, which are adjacency lists: a source and its neighbours on each line.
-fn import_adjacency(world: &World, path: &Path, undirected: bool) -> Graph {
+fn import_adjacency(world: &TestStore, path: &Path, undirected: bool) -> Graph {
     let text = String::from_utf8(read(path)).unwrap();
     let (mut vertices, mut edges) = (String::new(), String::new());
     for line in text.lines() {
@@ -217,7 +217,7 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
     let Some(folder) = data("ldbc/validation") else { return };
     for (undirected, prefix) in [(false, "dir"), (true, "undir")] {
         for algorithm in ["bfs", "pr", "wcc", "cdlp", "lcc"] {
-            let world = World::new();
+            let world = TestStore::new();
             let graph =
                 import_adjacency(&world, &folder.join(format!("{algorithm}/{prefix}-input")), undirected);
             let expected = answers(&folder.join(format!("{algorithm}/{prefix}-output")));
@@ -240,7 +240,7 @@ fn ldbc_validation_graphs_give_ldbc_answers() {
 fn ldbc_validation_of_shortest_paths_gives_ldbc_answers() {
     let Some(folder) = data("ldbc/validation/sssp") else { return };
     for (undirected, prefix) in [(false, "dir"), (true, "undir")] {
-        let world = World::new();
+        let world = TestStore::new();
         let paths = ["v", "e"].map(|ending| folder.join(format!("{prefix}-input.{ending}")));
         world.import("g", &paths, &ImportOptions { undirected, ..Default::default() }).unwrap();
         assert_distances(&world, &world.graph("g"), 1, &answers(&folder.join(format!("{prefix}-output"))));
@@ -250,7 +250,7 @@ fn ldbc_validation_of_shortest_paths_gives_ldbc_answers() {
 #[test]
 fn p2p_31_gives_the_published_answers() {
     let Some(folder) = data("p2p-31") else { return };
-    let world = World::new();
+    let world = TestStore::new();
     let paths = [folder.join("p2p-31.v.gz"), folder.join("p2p-31.e.gz")];
     world.import("directed", &paths, &ImportOptions::default()).unwrap();
     world.import("undirected", &paths, &ImportOptions { undirected: true, ..Default::default() }).unwrap();
@@ -268,7 +268,7 @@ fn p2p_31_gives_the_published_answers() {
     assert_coefficients(&world, &undirected, &answers(&folder.join("p2p-31-LCC.gz")));
 }
 
-struct Known {
+struct ReferenceGraph {
     name: &'static str,
     undirected: bool,
     root: u64,
@@ -284,11 +284,11 @@ const fn known(
     vertices: u64,
     components: u64,
     self_loops: u64,
-) -> Known {
-    Known { name, undirected, root, vertices, components, self_loops }
+) -> ReferenceGraph {
+    ReferenceGraph { name, undirected, root, vertices, components, self_loops }
 }
 
-const KNOWN: [Known; 5] = [
+const KNOWN: [ReferenceGraph; 5] = [
     known("cnr-2000", false, 46918, 325_557, 1, 87_442),
     known("arxiv-cit-hep-ph", false, 8180, 34_546, 61, 44),
     known("soc-slashdot0902-directed", false, 2494, 82_168, 1, 78_303),
@@ -301,10 +301,10 @@ fn numbered(values: impl Iterator<Item = Option<f64>>) -> Vec<(u64, Option<f64>)
     (0..).zip(values).collect()
 }
 
-fn check_known(graph: &Known) {
+fn check_known(graph: &ReferenceGraph) {
     let Some(folder) = data("answers") else { return };
     let path: PathBuf = folder.join(format!("../{}.txt.gz", graph.name));
-    let world = World::new();
+    let world = TestStore::new();
     let options = ImportOptions { undirected: graph.undirected, ..Default::default() };
     let info = world.import_in("g", &[path], &options, 16 << 20).unwrap();
     assert_eq!((info.vertices, info.self_loops), (graph.vertices, graph.self_loops));

@@ -49,13 +49,13 @@ extern "C" fn inshore_memmem(hay: *const u8, hay_len: usize, needle: *const u8, 
 }
 
 /// The constructor of a worker, from the kernel's argument.
-type Make = fn(&[u8]) -> Result<Box<dyn Worker>, i32>;
+type WorkerConstructor = fn(&[u8]) -> Result<Box<dyn Worker>, i32>;
 
 /// A kernel of the SDK as a kernel of this crate.
 struct Native {
     argument: Vec<u8>,
     block_bytes: usize,
-    make: Make,
+    make: WorkerConstructor,
 }
 
 /// The state of a worker.
@@ -67,11 +67,11 @@ trait Worker: Send {
 }
 
 /// A kernel with a state.
-struct WithState<K>(K);
+struct StatefulKernel<K>(K);
 /// A kernel whose results are written in order.
-struct InOrder<K>(K);
+struct OrderedKernel<K>(K);
 
-impl<K: State + Send> Worker for WithState<K> {
+impl<K: State + Send> Worker for StatefulKernel<K> {
     fn block(&mut self, block: &[u8], offset: u64) -> Result<(), i32> {
         self.0.block(block, offset, &mut Output::of_host())
     }
@@ -89,7 +89,7 @@ impl<K: State + Send> Worker for WithState<K> {
     }
 }
 
-impl<K: Sdk + Send> Worker for InOrder<K> {
+impl<K: Sdk + Send> Worker for OrderedKernel<K> {
     fn block(&mut self, block: &[u8], offset: u64) -> Result<(), i32> {
         self.0.block(block, offset, &mut Output::of_host())
     }
@@ -135,10 +135,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [kernel, threads, block_bytes, argument, files @ ..] = &given[..] else {
         return Err("native_kernels scan|search|words THREADS BLOCK_BYTES ARGUMENT FILE...".into());
     };
-    let make: Make = match kernel.as_str() {
-        "scan" => |argument| Ok(Box::new(WithState(scan::Scan::new(argument)?))),
-        "search" => |argument| Ok(Box::new(InOrder(search::Search::new(argument)?))),
-        "words" => |argument| Ok(Box::new(WithState(words::Words::new(argument)?))),
+    let make: WorkerConstructor = match kernel.as_str() {
+        "scan" => |argument| Ok(Box::new(StatefulKernel(scan::Scan::new(argument)?))),
+        "search" => |argument| Ok(Box::new(OrderedKernel(search::Search::new(argument)?))),
+        "words" => |argument| Ok(Box::new(StatefulKernel(words::Words::new(argument)?))),
         other => return Err(format!("{other}: expected scan, search or words").into()),
     };
     let native = Native { argument: argument.clone().into_bytes(), block_bytes: block_bytes.parse()?, make };

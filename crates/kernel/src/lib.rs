@@ -36,9 +36,9 @@ mod task;
 pub use error::{Error, Result};
 pub use kernel::{Block, Border, FileBlocks, Kernel};
 pub use order::Next;
-pub use runner::{Event, Reach, run, smallest_memory_bytes};
-pub use source::{Base, MAP, Opened, SPREAD, Source};
+pub use runner::{Event, ResumePosition, run, smallest_memory_bytes};
+pub use source::{MAP, OpenedSource, SPREAD, Source, SourceOffset};
 pub use task::{
-    Answer, Contents, Failure, Needs, PartRow, Parts, Portable, Reply, Sources, Stored, Task, TaskSource,
-    Work, Works, answer_parts, failure_told, part_rows, part_schema,
+    Answer, Contents, Failure, PartRow, Parts, Portable, Reply, RequiredRight, Sources, StoredSource, Task,
+    TaskHandler, TaskHandlers, TaskSource, answer_parts, failure_told, part_rows, part_schema,
 };

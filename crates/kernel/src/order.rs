@@ -10,7 +10,7 @@ use std::{
     sync::{Arc, Condvar, Mutex, MutexGuard},
 };
 
-use crate::{Base, lines::LineCounts, reading::Divided};
+use crate::{SourceOffset, lines::LineCounts, reading::RandomAccessSource};
 
 /// The consumer's decision after an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ struct State<P> {
     /// The size of the waiting parts in bytes.
     bytes: u64,
     /// The sources that were claimed and have not ended.
-    sources: BTreeMap<usize, Claimed>,
+    sources: BTreeMap<usize, ClaimedSource>,
     all_claimed: bool,
     delivering: bool,
     stopped: bool,
@@ -54,26 +54,26 @@ struct State<P> {
     waiting: usize,
 }
 
-struct Claimed {
+struct ClaimedSource {
     name: Arc<str>,
     /// The number of blocks that workers have claimed.
     taken: u64,
     /// The number of blocks, once known.
     total: Option<u64>,
-    shape: Shape,
+    shape: SourceState,
     skipped: bool,
 }
 
-enum Shape {
+enum SourceState {
     Opening,
-    Divided(Arc<Shared>),
+    Divided(Arc<SharedSource>),
     Stream,
 }
 
 /// A source that several workers read.
-pub(crate) struct Shared {
-    pub divided: Divided,
-    pub base: Base,
+pub(crate) struct SharedSource {
+    pub divided: RandomAccessSource,
+    pub base: SourceOffset,
     pub lines: LineCounts,
 }
 
@@ -82,7 +82,7 @@ pub(crate) enum Claim {
     Block {
         source: usize,
         number: u64,
-        shared: Arc<Shared>,
+        shared: Arc<SharedSource>,
     },
     /// Open the next source.
     Source,
@@ -93,7 +93,7 @@ pub(crate) enum Claim {
 }
 
 /// A delivery to the consumer.
-pub(crate) enum Turn<P> {
+pub(crate) enum Delivery<P> {
     Part { source: usize, name: Arc<str>, part: P },
     End { source: usize, name: Arc<str> },
 }
@@ -153,10 +153,10 @@ impl<P> Order<P> {
             if !state.all_claimed && has_room {
                 return Claim::Source;
             }
-            let may_come = |claimed: &Claimed| match claimed.shape {
-                Shape::Opening => true,
-                Shape::Divided(_) => !claimed.skipped && claimed.total != Some(claimed.taken),
-                Shape::Stream => false,
+            let may_come = |claimed: &ClaimedSource| match claimed.shape {
+                SourceState::Opening => true,
+                SourceState::Divided(_) => !claimed.skipped && claimed.total != Some(claimed.taken),
+                SourceState::Stream => false,
             };
             if state.all_claimed && !state.sources.values().any(may_come) {
                 return Claim::End;
@@ -169,7 +169,7 @@ impl<P> Order<P> {
         let (turn, has_room) = (state.turn, self.has_room(state));
         let (&source, claimed, shared) =
             state.sources.iter_mut().find_map(|(source, claimed)| match &claimed.shape {
-                Shape::Divided(shared) if !claimed.skipped && claimed.total != Some(claimed.taken) => {
+                SourceState::Divided(shared) if !claimed.skipped && claimed.total != Some(claimed.taken) => {
                     let shared = shared.clone();
                     Some((source, claimed, shared))
                 }
@@ -206,7 +206,8 @@ impl<P> Order<P> {
 
     /// Registers a claimed source; called in the order of sources.
     pub fn add_source(&self, source: usize, name: Arc<str>) {
-        let claimed = Claimed { name, taken: 0, total: None, shape: Shape::Opening, skipped: false };
+        let claimed =
+            ClaimedSource { name, taken: 0, total: None, shape: SourceState::Opening, skipped: false };
         self.lock().sources.insert(source, claimed);
     }
 
@@ -218,19 +219,19 @@ impl<P> Order<P> {
     }
 
     /// Records that a source has this number of blocks, at least one; the caller takes the first block.
-    pub fn divide(&self, source: usize, blocks: u64, shared: Arc<Shared>) {
+    pub fn divide(&self, source: usize, blocks: u64, shared: Arc<SharedSource>) {
         let mut state = self.lock();
         let claimed = state.sources.get_mut(&source).expect("it has not ended");
         claimed.total = Some(blocks);
         claimed.taken = 1;
-        claimed.shape = Shape::Divided(shared);
+        claimed.shape = SourceState::Divided(shared);
         self.tell(state);
     }
 
     /// Records that a source is a stream.
     pub fn stream(&self, source: usize) {
         let mut state = self.lock();
-        state.sources.get_mut(&source).expect("it has not ended").shape = Shape::Stream;
+        state.sources.get_mut(&source).expect("it has not ended").shape = SourceState::Stream;
         self.tell(state);
     }
 
@@ -261,7 +262,7 @@ impl<P> Order<P> {
         {
             claimed.total = Some(blocks);
             claimed.taken = blocks;
-            claimed.shape = Shape::Stream;
+            claimed.shape = SourceState::Stream;
         }
     }
 
@@ -295,14 +296,14 @@ impl<P> Order<P> {
     ///
     /// # Errors
     /// Errors of `consume`; nothing is delivered afterwards.
-    pub fn deliver<E>(&self, mut consume: impl FnMut(Turn<P>) -> Result<Next, E>) -> Result<(), E> {
+    pub fn deliver<E>(&self, mut consume: impl FnMut(Delivery<P>) -> Result<Next, E>) -> Result<(), E> {
         let mut state = self.lock();
         if state.delivering {
             return Ok(());
         }
         state.delivering = true;
         while let Some(turn) = state.take_turn() {
-            let ended = matches!(turn, Turn::End { .. });
+            let ended = matches!(turn, Delivery::End { .. });
             self.tell(state);
             let next = consume(turn);
             state = self.lock();
@@ -334,14 +335,14 @@ impl<P> State<P> {
     fn stop(&mut self) {
         self.stopped = true;
         for claimed in self.sources.values() {
-            if let Shape::Divided(shared) = &claimed.shape {
+            if let SourceState::Divided(shared) = &claimed.shape {
                 shared.lines.close();
             }
         }
     }
 
     /// Removes and returns the next delivery, if its part is ready.
-    fn take_turn(&mut self) -> Option<Turn<P>> {
+    fn take_turn(&mut self) -> Option<Delivery<P>> {
         loop {
             if self.stopped {
                 return None;
@@ -352,13 +353,13 @@ impl<P> State<P> {
                 let name = claimed.name.clone();
                 self.sources.remove(&source);
                 self.turn = (source + 1, 0);
-                return Some(Turn::End { source, name });
+                return Some(Delivery::End { source, name });
             }
             let (part, bytes) = self.parts.remove(&self.turn)?;
             self.bytes -= bytes;
             self.turn.1 += 1;
             if !claimed.skipped {
-                return Some(Turn::Part { source, name: claimed.name.clone(), part });
+                return Some(Delivery::Part { source, name: claimed.name.clone(), part });
             }
         }
     }

@@ -14,12 +14,12 @@ use std::{
 };
 
 use inshore_store::{
-    Budget, Buffer, CheckedFile, Context, FileReader, Job, PendingPiece, PendingRead, PlainFile, Reservation,
-    Window,
+    Budget, Buffer, CheckedFile, Context, FileReader, Job, MemoryMap, PendingPiece, PendingRead, PlainFile,
+    Reservation,
 };
 use memchr::{memchr, memrchr};
 
-use crate::{Error, FileBlocks, Opened, Result, kernel::CACHED_BYTES};
+use crate::{Error, FileBlocks, OpenedSource, Result, kernel::CACHED_BYTES};
 
 /// The size of a direct read past the page cache: one huge page, the size that virtual drives read fastest. Reads are
 /// smaller if the budget is small.
@@ -46,17 +46,17 @@ const WINDOWS_KEPT: usize = 2;
 
 /// The mapped windows of a file, with their numbers.
 #[derive(Debug)]
-pub(crate) struct Windows {
-    open: Mutex<VecDeque<(u64, Arc<Window>)>>,
+pub(crate) struct MemoryMaps {
+    open: Mutex<VecDeque<(u64, Arc<MemoryMap>)>>,
     /// The number of blocks that need no window any more.
     done: AtomicU64,
     /// The file's modification time before the first window was mapped.
     written: SystemTime,
 }
 
-impl Windows {
-    fn new(file: &PlainFile) -> Result<Windows> {
-        Ok(Windows { open: Mutex::default(), done: AtomicU64::new(0), written: file.written()? })
+impl MemoryMaps {
+    fn new(file: &PlainFile) -> Result<MemoryMaps> {
+        Ok(MemoryMaps { open: Mutex::default(), done: AtomicU64::new(0), written: file.written()? })
     }
 
     /// Calls `work` with the bytes of `range` in a mapped window. Returns `None` without calling `work` if no window is
@@ -91,7 +91,7 @@ impl Windows {
 
     /// Returns the window that contains all of `range`, and the range within the window; `None` if `range` crosses a
     /// window border or the mapping fails.
-    fn around(&self, file: &PlainFile, range: &Range<u64>) -> Option<(Arc<Window>, Range<usize>)> {
+    fn around(&self, file: &PlainFile, range: &Range<u64>) -> Option<(Arc<MemoryMap>, Range<usize>)> {
         let number = range.start / WINDOW_BYTES;
         let start = number * WINDOW_BYTES;
         let len = (file.len() - start).min(WINDOW_BYTES + MARGIN_BYTES as u64);
@@ -114,9 +114,9 @@ impl Windows {
 
 /// A source that is read at any position.
 #[derive(Debug)]
-pub(crate) enum Divided {
+pub(crate) enum RandomAccessSource {
     /// A file in the page cache; with windows if the kernel needs no copy.
-    Cached(PlainFile, Option<Windows>),
+    Cached(PlainFile, Option<MemoryMaps>),
     Direct(PlainFile),
     /// A byte range of a dataset's file. Bytes outside of the range are not read.
     Dataset(Job, CheckedFile, Range<u64>),
@@ -158,54 +158,56 @@ impl Plan {
         (CACHED_BYTES + MARGIN_BYTES + MORE_BYTES + (AHEAD + 1) * DIRECT_BYTES_MIN) as u64;
 }
 
-impl Divided {
+impl RandomAccessSource {
     /// Returns the source if it can be read at any position, otherwise a stream. A dataset whose checksum blocks are
     /// too large for the plan also becomes a stream.
-    pub fn of(opened: Opened, plan: &Plan) -> Result<std::result::Result<Divided, Stream>> {
+    pub fn of(opened: OpenedSource, plan: &Plan) -> Result<std::result::Result<RandomAccessSource, Stream>> {
         Ok(match opened {
-            Opened::File(file) if file.is_cached() => {
+            OpenedSource::File(file) if file.is_cached() => {
                 let takes_windows = plan.takes_windows && file.len() >= 2 * WINDOW_BYTES;
-                let windows = takes_windows.then(|| Windows::new(&file)).transpose()?;
-                Ok(Divided::Cached(file, windows))
+                let windows = takes_windows.then(|| MemoryMaps::new(&file)).transpose()?;
+                Ok(RandomAccessSource::Cached(file, windows))
             }
-            Opened::File(file) => Ok(Divided::Direct(file)),
-            Opened::Dataset(job, file, range)
+            OpenedSource::File(file) => Ok(RandomAccessSource::Direct(file)),
+            OpenedSource::Dataset(job, file, range)
                 if (1 + touched_beside(&file, &range)) * file.block_bytes() > plan.direct_bytes =>
             {
                 let reader = FileReader::new(&job, &file, range, file.block_bytes())?;
                 Err(Box::new(Pieces { reader, piece: Vec::new(), place: 0 }))
             }
-            Opened::Dataset(job, file, range) => Ok(Divided::Dataset(job, file, range)),
-            Opened::Stream(stream) => Err(stream),
+            OpenedSource::Dataset(job, file, range) => Ok(RandomAccessSource::Dataset(job, file, range)),
+            OpenedSource::Stream(stream) => Err(stream),
         })
     }
 
     pub fn len(&self) -> u64 {
         match self {
-            Divided::Cached(file, _) | Divided::Direct(file) => file.len(),
-            Divided::Dataset(.., range) => range.end - range.start,
+            RandomAccessSource::Cached(file, _) | RandomAccessSource::Direct(file) => file.len(),
+            RandomAccessSource::Dataset(.., range) => range.end - range.start,
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Divided::Cached(file, _) | Divided::Direct(file) => file.path().display().to_string(),
-            Divided::Dataset(_, file, _) => file.name().to_string(),
+            RandomAccessSource::Cached(file, _) | RandomAccessSource::Direct(file) => {
+                file.path().display().to_string()
+            }
+            RandomAccessSource::Dataset(_, file, _) => file.name().to_string(),
         }
     }
 
     /// Returns true if a read takes long enough to start it ahead of its use.
     pub fn is_slow(&self) -> bool {
-        !matches!(self, Divided::Cached(..))
+        !matches!(self, RandomAccessSource::Cached(..))
     }
 
     /// Returns the distance between two blocks in bytes, chosen so that a block and its margin fit into a buffer.
     pub fn stride(&self, plan: &Plan) -> u64 {
         let bytes = match self {
-            Divided::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
-            Divided::Cached(_, None) => plan.cached_bytes,
-            Divided::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
-            Divided::Dataset(_, file, range) => {
+            RandomAccessSource::Cached(_, Some(_)) => WINDOW_BLOCK_BYTES as usize,
+            RandomAccessSource::Cached(_, None) => plan.cached_bytes,
+            RandomAccessSource::Direct(_) => plan.direct_bytes - MARGIN_BYTES,
+            RandomAccessSource::Dataset(_, file, range) => {
                 plan.direct_bytes - touched_beside(file, range) * file.block_bytes().max(MARGIN_BYTES)
             }
         };
@@ -215,28 +217,28 @@ impl Divided {
     /// Returns `count` blocks from block `number` on, for a kernel that reads blocks itself; `None` unless the file is
     /// in the page cache.
     pub fn blocks(&self, plan: &Plan, number: u64, count: u64, base: u64) -> Option<FileBlocks<'_>> {
-        let (Divided::Cached(file, _), stride) = (self, self.stride(plan)) else { return None };
+        let (RandomAccessSource::Cached(file, _), stride) = (self, self.stride(plan)) else { return None };
         let (file_bytes, start, file) = (file.len(), number * stride, file.as_fd());
         Some(FileBlocks { file, file_bytes, start, stride, count, base })
     }
 
     fn margin(&self) -> u64 {
         match self {
-            Divided::Cached(..) | Divided::Direct(_) => MARGIN_BYTES as u64,
-            Divided::Dataset(_, file, _) => file.block_bytes() as u64,
+            RandomAccessSource::Cached(..) | RandomAccessSource::Direct(_) => MARGIN_BYTES as u64,
+            RandomAccessSource::Dataset(_, file, _) => file.block_bytes() as u64,
         }
     }
 
-    fn begin(&self, context: &Context, range: Range<u64>, buffer: Buffer) -> Result<Flying> {
+    fn begin(&self, context: &Context, range: Range<u64>, buffer: Buffer) -> Result<ReadInFlight> {
         Ok(match self {
-            Divided::Cached(file, _) | Divided::Direct(file) => {
+            RandomAccessSource::Cached(file, _) | RandomAccessSource::Direct(file) => {
                 let start = range.start / PAGE_BYTES * PAGE_BYTES;
                 let wanted = (range.start - start) as usize..(range.end - start) as usize;
-                Flying::Piece(file.submit_read(context, start, buffer), wanted)
+                ReadInFlight::Piece(file.submit_read(context, start, buffer), wanted)
             }
-            Divided::Dataset(job, file, all) => {
+            RandomAccessSource::Dataset(job, file, all) => {
                 let range = all.start + range.start..all.start + range.end;
-                Flying::Checked(file.submit_read(job, range, buffer)?)
+                ReadInFlight::Checked(file.submit_read(job, range, buffer)?)
             }
         })
     }
@@ -277,16 +279,16 @@ impl Read for Pieces {
 }
 
 /// A read in flight.
-pub(crate) enum Flying {
+pub(crate) enum ReadInFlight {
     Piece(PendingPiece, Range<usize>),
     Checked(PendingRead),
 }
 
-impl Flying {
+impl ReadInFlight {
     fn wait(self) -> Result<(Buffer, Range<usize>)> {
         Ok(match self {
-            Flying::Piece(pending, wanted) => (pending.wait()?.0, wanted),
-            Flying::Checked(pending) => pending.wait()?,
+            ReadInFlight::Piece(pending, wanted) => (pending.wait()?.0, wanted),
+            ReadInFlight::Checked(pending) => pending.wait()?,
         })
     }
 }
@@ -314,7 +316,7 @@ fn without_zeros(bytes: &mut [u8]) -> usize {
 }
 
 /// The read buffers of one worker.
-pub(crate) struct Reading {
+pub(crate) struct ReadBuffers {
     context: Context,
     plan: Plan,
     by_line: bool,
@@ -330,10 +332,10 @@ pub(crate) struct Reading {
     more: Option<Buffer>,
 }
 
-impl Reading {
-    pub fn new(context: &Context, plan: Plan, by_line: bool, zeros_end_lines: bool) -> Result<Reading> {
+impl ReadBuffers {
+    pub fn new(context: &Context, plan: Plan, by_line: bool, zeros_end_lines: bool) -> Result<ReadBuffers> {
         let near = Some(near(context, &plan)?);
-        Ok(Reading {
+        Ok(ReadBuffers {
             context: context.clone(),
             plan,
             by_line,
@@ -350,8 +352,8 @@ impl Reading {
         on_their_way + self.lost < self.plan.ahead
     }
 
-    /// Starts reading a block of a source that [is slow](Divided::is_slow).
-    pub fn begin(&mut self, file: &Divided, number: u64) -> Result<Flying> {
+    /// Starts reading a block of a source that [is slow](RandomAccessSource::is_slow).
+    pub fn begin(&mut self, file: &RandomAccessSource, number: u64) -> Result<ReadInFlight> {
         if self.spare.is_empty() {
             self.lost = 0;
             let bytes = (self.plan.ahead + 1) * self.plan.direct_bytes;
@@ -365,7 +367,7 @@ impl Reading {
     }
 
     /// Returns the end of the first read for the block that begins at `start`.
-    fn end(&self, file: &Divided, start: u64) -> u64 {
+    fn end(&self, file: &RandomAccessSource, start: u64) -> u64 {
         let margin = if self.by_line { file.margin() } else { 0 };
         (start + file.stride(&self.plan) + margin).min(file.len())
     }
@@ -374,15 +376,17 @@ impl Reading {
     /// `work` if no line begins in the block.
     pub fn block<R>(
         &mut self,
-        file: &Divided,
+        file: &RandomAccessSource,
         number: u64,
-        flying: Option<Flying>,
+        flying: Option<ReadInFlight>,
         work: impl FnOnce(u64, &[u8], u64) -> R,
     ) -> Result<Option<R>> {
         let start = number * file.stride(&self.plan);
         let end = self.end(file, start);
         let Some(flying) = flying else {
-            let Divided::Cached(plain, windows) = file else { unreachable!("slow reads are begun early") };
+            let RandomAccessSource::Cached(plain, windows) = file else {
+                unreachable!("slow reads are begun early")
+            };
             if let Some(windows) = windows {
                 let mut work = Some(work);
                 let looked = windows.look(plain, start..end, |bytes| {
@@ -420,7 +424,7 @@ impl Reading {
     /// Reads a block of a cached file into a buffer and calls `work`.
     fn near_block<R>(
         &mut self,
-        file: &Divided,
+        file: &RandomAccessSource,
         plain: &PlainFile,
         range: Range<u64>,
         buffer: &mut [u8],
@@ -433,7 +437,7 @@ impl Reading {
 
     /// Returns the range of `bytes` that belongs to the block; the end is `None` if the block's last line goes on after
     /// `bytes`. Returns `None` if no line begins in the block.
-    fn cut(&self, file: &Divided, start: u64, bytes: &[u8]) -> Option<(usize, Option<usize>)> {
+    fn cut(&self, file: &RandomAccessSource, start: u64, bytes: &[u8]) -> Option<(usize, Option<usize>)> {
         let stride = (file.stride(&self.plan) as usize).min(bytes.len());
         if !self.by_line {
             return Some((0, Some(stride)));
@@ -453,7 +457,7 @@ impl Reading {
 
     fn give<R>(
         &mut self,
-        file: &Divided,
+        file: &RandomAccessSource,
         start: u64,
         bytes: &[u8],
         cut: Option<(usize, Option<usize>)>,
@@ -469,7 +473,13 @@ impl Reading {
     }
 
     /// Reads the rest of a block whose last line goes on at `position`.
-    fn read_on(&mut self, file: &Divided, start: u64, begun: &[u8], mut position: u64) -> Result<LongBlock> {
+    fn read_on(
+        &mut self,
+        file: &RandomAccessSource,
+        start: u64,
+        begun: &[u8],
+        mut position: u64,
+    ) -> Result<LongBlock> {
         let mut reservation = self.context.budget().reserve(begun.len() as u64, "a long line")?;
         let mut bytes = begun.to_vec();
         // The buffer may contain more than the last line, so the limit allows for these bytes.

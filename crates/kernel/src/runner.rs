@@ -12,11 +12,11 @@ use inshore_store::Context;
 use memchr::memchr_iter;
 
 use crate::{
-    Base, Block, Border, Error, Kernel, Next, Result, Source,
+    Block, Border, Error, Kernel, Next, Result, Source, SourceOffset,
     batch::Batch,
     lines::LineCounts,
-    order::{Claim, Order, Shared, Turn},
-    reading::{Divided, Flying, Plan, Reading},
+    order::{Claim, Delivery, Order, SharedSource},
+    reading::{Plan, RandomAccessSource, ReadBuffers, ReadInFlight},
 };
 
 /// An event that the consumer of a [`run`] receives, in the order of sources and blocks.
@@ -27,7 +27,7 @@ pub struct Event<'a, K: Kernel> {
     /// The name of the source.
     pub name: &'a str,
     /// The position in the source up to which parts were delivered, this part included.
-    pub reach: Reach,
+    pub reach: ResumePosition,
     /// The part of a block, or the error; `None` at the end of the source. After an error only the end of the source
     /// follows.
     pub part: Option<std::result::Result<K::Part, K::Error>>,
@@ -35,7 +35,7 @@ pub struct Event<'a, K: Kernel> {
 
 /// A position in a source at the beginning of a line: reading on from there gives exactly the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct ResumePosition {
     /// The number of bytes from the start of the source up to the position.
     pub bytes: u64,
     /// The number of line feeds in these bytes, if the kernel numbers lines.
@@ -92,7 +92,7 @@ pub(crate) fn run_or_leave<K: Kernel>(
         order: Order::new(threads, waiting.bytes()),
         sources: Mutex::new((0, sources.fuse())),
         leave,
-        consumer: Mutex::new(Consumer { consume, reach: Reach::default() }),
+        consumer: Mutex::new(Consumer { consume, reach: ResumePosition::default() }),
     };
     let worked = thread::scope(|scope| {
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| run.work())).collect();
@@ -110,7 +110,7 @@ struct Run<'a, K: Kernel, S, C> {
     context: &'a Context,
     kernel: &'a K,
     plan: Plan,
-    order: Order<Worked<K>>,
+    order: Order<BlockResult<K>>,
     sources: Mutex<(usize, std::iter::Fuse<S>)>,
     /// Ends a blocking wait for the next source.
     leave: &'a (dyn Fn() + Sync),
@@ -120,19 +120,20 @@ struct Run<'a, K: Kernel, S, C> {
 /// The consumer, and its position in the current source.
 struct Consumer<C> {
     consume: C,
-    reach: Reach,
+    reach: ResumePosition,
 }
 
 /// The result of a block: the block's end with its number of line feeds, and the part. `None` if no line began in the
 /// block.
-type Worked<K> = std::result::Result<Option<(Reach, <K as Kernel>::Part)>, <K as Kernel>::Error>;
+type BlockResult<K> =
+    std::result::Result<Option<(ResumePosition, <K as Kernel>::Part)>, <K as Kernel>::Error>;
 
 /// A block that a worker has claimed.
 struct Task {
     source: usize,
     number: u64,
-    shared: Arc<Shared>,
-    flying: Option<Flying>,
+    shared: Arc<SharedSource>,
+    flying: Option<ReadInFlight>,
 }
 
 impl<K, S, C> Run<'_, K, S, C>
@@ -144,9 +145,9 @@ where
     /// Runs one worker thread.
     fn work(&self) -> std::result::Result<K::Worker, K::Error> {
         // The guard ends the other threads if this thread ends early, since they would wait for its parts.
-        let alarm = Alarm(&self.order, self.leave);
+        let alarm = StopOnDrop(&self.order, self.leave);
         let by_line = matches!(self.kernel.border(), Border::Line { .. });
-        let mut reading = Reading::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
+        let mut reading = ReadBuffers::new(self.context, self.plan, by_line, self.kernel.zeros_end_lines())?;
         let mut worker = self.kernel.worker(self.context)?;
         let reads_files = self.kernel.reads_files() && by_line && !self.is_numbered();
         let mut batch = Batch::default();
@@ -194,7 +195,13 @@ where
         Ok(worker)
     }
 
-    fn begin(&self, reading: &mut Reading, source: usize, number: u64, shared: Arc<Shared>) -> Result<Task> {
+    fn begin(
+        &self,
+        reading: &mut ReadBuffers,
+        source: usize,
+        number: u64,
+        shared: Arc<SharedSource>,
+    ) -> Result<Task> {
         let slow = shared.divided.is_slow();
         let flying = slow.then(|| reading.begin(&shared.divided, number)).transpose()?;
         Ok(Task { source, number, shared, flying })
@@ -204,7 +211,7 @@ where
     /// stream.
     fn open(
         &self,
-        reading: &mut Reading,
+        reading: &mut ReadBuffers,
         worker: &mut K::Worker,
     ) -> std::result::Result<Option<Task>, K::Error> {
         let (number, source, base) = {
@@ -220,7 +227,7 @@ where
             (number, source, base)
         };
         let (name, opened) = source.open(self.context);
-        let opened = opened.and_then(|opened| Divided::of(opened, &self.plan));
+        let opened = opened.and_then(|opened| RandomAccessSource::of(opened, &self.plan));
         let opened = match opened {
             Ok(opened) => opened,
             Err(error) if error.is_cancelled() => return Err(error.into()),
@@ -233,7 +240,7 @@ where
         match opened {
             Ok(divided) if divided.len() > 0 => {
                 let blocks = divided.len().div_ceil(divided.stride(&self.plan));
-                let shared = Arc::new(Shared { divided, base, lines: LineCounts::default() });
+                let shared = Arc::new(SharedSource { divided, base, lines: LineCounts::default() });
                 self.order.divide(number, blocks, shared.clone());
                 Ok(Some(self.begin(reading, number, 0, shared)?))
             }
@@ -248,12 +255,12 @@ where
 
     fn do_block(
         &self,
-        reading: &mut Reading,
+        reading: &mut ReadBuffers,
         worker: &mut K::Worker,
         task: Task,
     ) -> std::result::Result<(), K::Error> {
         let Task { source, number, shared, flying } = task;
-        let Shared { divided, base, lines } = &*shared;
+        let SharedSource { divided, base, lines } = &*shared;
         let numbered = self.is_numbered().then_some(lines);
         let worked = reading.block(divided, number, flying, |offset, bytes, end| {
             self.call(worker, (source, number, *base), offset..end, bytes, numbered)
@@ -277,7 +284,7 @@ where
     /// Lets the kernel read and process a claimed block and some blocks after it.
     fn do_batch(
         &self,
-        reading: &mut Reading,
+        reading: &mut ReadBuffers,
         worker: &mut K::Worker,
         task: Task,
         batch: &mut Batch,
@@ -306,13 +313,13 @@ where
         worker: &mut K::Worker,
         source: usize,
         numbers: &Range<u64>,
-        shared: &Shared,
+        shared: &SharedSource,
     ) -> u64 {
         let (count, base) = (numbers.end - numbers.start, shared.base.offset);
         let Some(blocks) = shared.divided.blocks(&self.plan, numbers.start, count, base) else { return 0 };
         let mut done = Vec::new();
         let failed = self.kernel.file_blocks(worker, &blocks, &mut done).err();
-        let reach = |bytes| Reach { bytes, lines: 0 };
+        let reach = |bytes| ResumePosition { bytes, lines: 0 };
         let parts = done.into_iter().map(|made| Ok(made.map(|(end, part)| (reach(end), part))));
         let mut count = 0;
         for (number, part) in numbers.clone().zip(parts.chain(failed.map(Err))) {
@@ -323,12 +330,12 @@ where
         count
     }
 
-    fn count_progress(&self, divided: &Divided, number: u64) {
+    fn count_progress(&self, divided: &RandomAccessSource, number: u64) {
         let stride = divided.stride(&self.plan);
         self.context.progress().add(stride.min(divided.len() - number * stride));
     }
 
-    fn push(&self, source: usize, block: u64, part: Worked<K>) {
+    fn push(&self, source: usize, block: u64, part: BlockResult<K>) {
         let made = part.as_ref().ok().and_then(|part| part.as_ref());
         let bytes = made.map_or(0, |(_, part)| self.kernel.part_bytes(part));
         self.order.push(source, block, part, bytes);
@@ -341,12 +348,12 @@ where
     fn call(
         &self,
         worker: &mut K::Worker,
-        (source, number, base): (usize, u64, Base),
+        (source, number, base): (usize, u64, SourceOffset),
         place: Range<u64>,
         bytes: &[u8],
         lines: Option<&LineCounts>,
-    ) -> std::result::Result<(Reach, K::Part), K::Error> {
-        let mut reach = Reach { bytes: place.end, lines: 0 };
+    ) -> std::result::Result<(ResumePosition, K::Part), K::Error> {
+        let mut reach = ResumePosition { bytes: place.end, lines: 0 };
         if let Some(lines) = lines {
             reach.lines = memchr_iter(b'\n', bytes).count() as u64;
             lines.tell(number, reach.lines);
@@ -359,9 +366,9 @@ where
 
     fn do_stream(
         &self,
-        reading: &mut Reading,
+        reading: &mut ReadBuffers,
         worker: &mut K::Worker,
-        (source, name, base): (usize, &str, Base),
+        (source, name, base): (usize, &str, SourceOffset),
         stream: &mut dyn std::io::Read,
     ) -> std::result::Result<(), K::Error> {
         self.order.stream(source);
@@ -400,18 +407,18 @@ where
             let mut consumer = self.consumer.lock().expect("no panic under this lock");
             let Consumer { consume, reach } = &mut *consumer;
             match turn {
-                Turn::Part { part: Ok(None), .. } => Ok(Next::Go),
-                Turn::Part { source, name, part } => {
+                Delivery::Part { part: Ok(None), .. } => Ok(Next::Go),
+                Delivery::Part { source, name, part } => {
                     let is_failed = part.is_err();
                     let part = part.map(|part| {
                         let (end, part) = part.expect("looked at above");
-                        *reach = Reach { bytes: end.bytes, lines: reach.lines + end.lines };
+                        *reach = ResumePosition { bytes: end.bytes, lines: reach.lines + end.lines };
                         part
                     });
                     let next = consume(Event { source, name: &name, reach: *reach, part: Some(part) })?;
                     Ok(if is_failed && next == Next::Go { Next::SkipSource } else { next })
                 }
-                Turn::End { source, name } => {
+                Delivery::End { source, name } => {
                     consume(Event { source, name: &name, reach: std::mem::take(reach), part: None })
                 }
             }
@@ -420,9 +427,9 @@ where
 }
 
 /// Stops all workers when dropped; dropped only if a worker fails or panics.
-struct Alarm<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
+struct StopOnDrop<'a, P>(&'a Order<P>, &'a (dyn Fn() + Sync));
 
-impl<P> Drop for Alarm<'_, P> {
+impl<P> Drop for StopOnDrop<'_, P> {
     fn drop(&mut self) {
         self.0.stop();
         (self.1)();

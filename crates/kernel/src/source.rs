@@ -15,24 +15,24 @@ pub const MAP: &str = "map";
 /// A source to read in blocks. The worker that claims the source opens it.
 pub struct Source {
     name: String,
-    base: Base,
+    base: SourceOffset,
     part: Option<(CheckedFile, Range<u64>)>,
-    open: Open,
+    open: OpenFunction,
 }
 
 /// The position of a source within the whole of which the source is a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Base {
+pub struct SourceOffset {
     /// The number of bytes of the whole before the source.
     pub offset: u64,
     /// The number of line feeds in these bytes, if lines are counted.
     pub lines: u64,
 }
 
-type Open = Box<dyn FnOnce(&Context) -> Result<Opened> + Send>;
+type OpenFunction = Box<dyn FnOnce(&Context) -> Result<OpenedSource> + Send>;
 
 /// A [`Source`] that was opened.
-pub enum Opened {
+pub enum OpenedSource {
     /// A file of the file system: any worker reads any block.
     File(PlainFile),
     /// A byte range of a dataset's file, and the job on the file's store: any worker reads any block, with checksums
@@ -46,9 +46,9 @@ impl Source {
     /// Creates a source that `open` opens. Errors call the source `name`.
     pub fn new(
         name: impl Into<String>,
-        open: impl FnOnce(&Context) -> Result<Opened> + Send + 'static,
+        open: impl FnOnce(&Context) -> Result<OpenedSource> + Send + 'static,
     ) -> Source {
-        Source { name: name.into(), base: Base::default(), part: None, open: Box::new(open) }
+        Source { name: name.into(), base: SourceOffset::default(), part: None, open: Box::new(open) }
     }
 
     /// Creates a source from a file of the file system. A file without a size (a pipe, a file of /proc) becomes a
@@ -69,8 +69,8 @@ impl Source {
                 return Err(fail(std::io::ErrorKind::IsADirectory.into()));
             }
             match file_bytes(&file).map_err(fail)? {
-                Some(1..) => Ok(Opened::File(PlainFile::of(file, &path)?)),
-                _ => Ok(Opened::Stream(Box::new(file))),
+                Some(1..) => Ok(OpenedSource::File(PlainFile::of(file, &path)?)),
+                _ => Ok(OpenedSource::Stream(Box::new(file))),
             }
         })
     }
@@ -87,7 +87,7 @@ impl Source {
         let (part, job) = (Some((file.clone(), range.clone())), job.clone());
         let source = Source::new(file.name().to_string(), move |context| {
             // The reader's budget may be a part of the job's budget.
-            Ok(Opened::Dataset(job.within(context.budget().clone()), file, range))
+            Ok(OpenedSource::Dataset(job.within(context.budget().clone()), file, range))
         });
         Source { part, ..source }
     }
@@ -111,13 +111,13 @@ impl Source {
 
     /// Returns the same source as a part of a whole: offsets and line numbers count from the start of the whole, of
     /// which `base` precedes the source.
-    pub fn behind(mut self, base: Base) -> Source {
+    pub fn behind(mut self, base: SourceOffset) -> Source {
         self.base = base;
         self
     }
 
     /// Returns the position of the source within its whole.
-    pub fn base(&self) -> Base {
+    pub fn base(&self) -> SourceOffset {
         self.base
     }
 
@@ -127,7 +127,7 @@ impl Source {
     }
 
     /// Opens the source, and returns its name with the bytes.
-    pub fn open(self, context: &Context) -> (String, Result<Opened>) {
+    pub fn open(self, context: &Context) -> (String, Result<OpenedSource>) {
         (self.name, (self.open)(context))
     }
 }
@@ -138,14 +138,14 @@ impl fmt::Debug for Source {
     }
 }
 
-impl fmt::Debug for Opened {
+impl fmt::Debug for OpenedSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Opened::File(file) => f.debug_tuple("File").field(file).finish(),
-            Opened::Dataset(_, file, range) => {
+            OpenedSource::File(file) => f.debug_tuple("File").field(file).finish(),
+            OpenedSource::Dataset(_, file, range) => {
                 f.debug_tuple("Dataset").field(&file.name()).field(range).finish()
             }
-            Opened::Stream(_) => f.write_str("Stream"),
+            OpenedSource::Stream(_) => f.write_str("Stream"),
         }
     }
 }

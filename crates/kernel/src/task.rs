@@ -1,10 +1,10 @@
 //! Tasks that run where the data lies: the request to a node, and the answers.
 //!
-//! - [`Work`]: a kind of task, under the name that requests use. A node knows a fixed set of kinds, [`Works`].
+//! - [`TaskHandler`]: a kind of task, under the name that requests use. A node knows a fixed set of kinds, [`TaskHandlers`].
 //! - [`Task`]: a job within the node's budget, arguments, and the parts of files to read.
 //! - [`Reply`]: the sink for record batches, one after the other, as far as the client takes them.
 //!
-//! A kernel whose parts can be serialized is [`Portable`], and [`Parts`] makes a [`Work`] of the kernel. The parts of
+//! A kernel whose parts can be serialized is [`Portable`], and [`Parts`] makes a [`TaskHandler`] of the kernel. The parts of
 //! the blocks are sent in order, each with the position in its source up to which the answers reach, so that another
 //! node can continue from this position.
 //!
@@ -28,7 +28,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Budget, Context, Job, Reservation};
 use serde_json::{Value, json};
 
-use crate::{Block, Border, Error, Event, Kernel, Next, Reach, Source, runner::run_or_leave};
+use crate::{Block, Border, Error, Event, Kernel, Next, ResumePosition, Source, runner::run_or_leave};
 
 /// The error of a failed task, as reported to the client.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -114,7 +114,7 @@ impl std::fmt::Debug for Sources {
 
 /// The location of a source in a node's store, in a form that another process can resolve.
 #[derive(Clone, Debug)]
-pub struct Stored {
+pub struct StoredSource {
     /// The name of the dataset.
     pub dataset: String,
     /// The number of the dataset: see [`inshore_store::Dataset::id`].
@@ -133,7 +133,7 @@ pub struct TaskSource {
     /// The bytes to read.
     pub source: Source,
     /// The location of the bytes, if the source is in the node's store.
-    pub stored: Option<Stored>,
+    pub stored: Option<StoredSource>,
 }
 
 /// The sink for a task's answers.
@@ -156,7 +156,7 @@ pub trait Reply: Send {
 
 /// The right that a client needs for a kind of task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Needs {
+pub enum RequiredRight {
     /// The right to read.
     Data,
     /// The right to run built-in kinds.
@@ -168,13 +168,13 @@ pub enum Needs {
 }
 
 /// A kind of task.
-pub trait Work: Send + Sync {
+pub trait TaskHandler: Send + Sync {
     /// Returns the name of the kind in requests.
     fn kind(&self) -> &'static str;
 
     /// Returns the right that a client needs.
-    fn needs(&self) -> Needs {
-        Needs::BuiltIn
+    fn needs(&self) -> RequiredRight {
+        RequiredRight::BuiltIn
     }
 
     /// Returns the smallest default memory in bytes, for tasks whose request names none.
@@ -191,25 +191,25 @@ pub trait Work: Send + Sync {
 
 /// The kinds of tasks that a node can run.
 #[derive(Clone, Default)]
-pub struct Works(Vec<Arc<dyn Work>>);
+pub struct TaskHandlers(Vec<Arc<dyn TaskHandler>>);
 
-impl Works {
+impl TaskHandlers {
     /// Returns the set with one more kind.
     #[must_use]
-    pub fn with(mut self, work: impl Work + 'static) -> Works {
+    pub fn with(mut self, work: impl TaskHandler + 'static) -> TaskHandlers {
         self.0.push(Arc::new(work));
         self
     }
 
     /// Returns the set without the kind of this name.
     #[must_use]
-    pub fn without(mut self, kind: &str) -> Works {
+    pub fn without(mut self, kind: &str) -> TaskHandlers {
         self.0.retain(|work| work.kind() != kind);
         self
     }
 
     /// Returns the kind of this name.
-    pub fn get(&self, kind: &str) -> Option<&Arc<dyn Work>> {
+    pub fn get(&self, kind: &str) -> Option<&Arc<dyn TaskHandler>> {
         self.0.iter().find(|work| work.kind() == kind)
     }
 
@@ -219,7 +219,7 @@ impl Works {
     }
 }
 
-impl std::fmt::Debug for Works {
+impl std::fmt::Debug for TaskHandlers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.kinds()).finish()
     }
@@ -227,10 +227,10 @@ impl std::fmt::Debug for Works {
 
 /// A kernel that can be sent to the node of the data, and whose parts can be sent back.
 pub trait Portable: Kernel + Sized {
-    /// The [`Work::kind`] of tasks that run the kernel.
+    /// The [`TaskHandler::kind`] of tasks that run the kernel.
     const KIND: &'static str;
     /// The right that a client needs.
-    const NEEDS: Needs = Needs::BuiltIn;
+    const NEEDS: RequiredRight = RequiredRight::BuiltIn;
 
     /// Returns all arguments that another machine needs to create the same kernel.
     fn arguments(&self) -> Value;
@@ -292,7 +292,7 @@ pub struct PartRow {
     /// The number of the source in the request.
     pub number: u64,
     /// The position in the source up to which the answers so far reach.
-    pub reach: Reach,
+    pub reach: ResumePosition,
     /// The content of the row.
     pub answer: Answer,
 }
@@ -333,7 +333,7 @@ pub fn part_rows(batch: &RecordBatch) -> Option<Vec<PartRow>> {
                 FAILED => Answer::Failed(String::from_utf8_lossy(part).into_owned()),
                 _ => return None,
             };
-            let reach = Reach { bytes: bytes.value(row), lines: lines.value(row) };
+            let reach = ResumePosition { bytes: bytes.value(row), lines: lines.value(row) };
             Some(PartRow { number: sources.value(row), reach, answer })
         })
         .collect()
@@ -364,7 +364,7 @@ impl<K> Default for Parts<K> {
     }
 }
 
-impl<K> Work for Parts<K>
+impl<K> TaskHandler for Parts<K>
 where
     K: Portable,
     K::Error: std::error::Error + Sync + 'static,
@@ -373,7 +373,7 @@ where
         K::KIND
     }
 
-    fn needs(&self) -> Needs {
+    fn needs(&self) -> RequiredRight {
         K::NEEDS
     }
 
@@ -497,7 +497,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    fn part(&mut self, number: u64, reach: Reach, encode: impl FnOnce(&mut Vec<u8>)) {
+    fn part(&mut self, number: u64, reach: ResumePosition, encode: impl FnOnce(&mut Vec<u8>)) {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         encode(&mut scratch);
@@ -527,7 +527,7 @@ impl<'a> Rows<'a> {
         self.scratch = scratch;
     }
 
-    fn add(&mut self, number: u64, reach: Reach, what: u8, part: &[u8]) {
+    fn add(&mut self, number: u64, reach: ResumePosition, what: u8, part: &[u8]) {
         for (column, value) in self.numbers.iter_mut().zip([number, reach.bytes, reach.lines]) {
             column.append_value(value);
         }
@@ -587,7 +587,7 @@ impl Kernel for Contents {
 
 impl Portable for Contents {
     const KIND: &'static str = "read";
-    const NEEDS: Needs = Needs::Data;
+    const NEEDS: RequiredRight = RequiredRight::Data;
 
     fn arguments(&self) -> Value {
         json!({})

@@ -16,8 +16,8 @@ use std::{
 
 use arrow_array::RecordBatch;
 use inshore_kernel::{
-    Block, Border, Error, Event, Failure, FileBlocks, Kernel, Next, Opened, Portable, Reply, Source, Sources,
-    TaskSource, answer_parts, run, smallest_memory_bytes,
+    Block, Border, Error, Event, Failure, FileBlocks, Kernel, Next, OpenedSource, Portable, Reply, Source,
+    Sources, TaskSource, answer_parts, run, smallest_memory_bytes,
 };
 use inshore_store::{Budget, Cancel, Context, FileWriter, PlainFile, Store};
 use proptest::prelude::*;
@@ -26,14 +26,14 @@ use serde_json::{Value, json};
 /// A kernel that returns each block's bytes, offset and line number.
 struct Echo {
     border: Border,
-    how: How,
+    how: AccessMode,
     /// Called before the second and every later block.
     meanwhile: Option<Box<dyn Fn() + Sync>>,
 }
 
 /// The kernel's access to blocks of files in the page cache.
 #[derive(Clone, Copy, PartialEq)]
-enum How {
+enum AccessMode {
     Copied,
     Windows,
     /// The kernel reads blocks itself.
@@ -61,11 +61,11 @@ impl Kernel for Echo {
     }
 
     fn takes_windows(&self) -> bool {
-        self.how == How::Windows
+        self.how == AccessMode::Windows
     }
 
     fn reads_files(&self) -> bool {
-        self.how == How::Itself
+        self.how == AccessMode::Itself
     }
 
     fn file_blocks(
@@ -114,7 +114,7 @@ impl Kernel for Echo {
 
 /// Returns the reassembled bytes of each source, and the error that ended the source.
 fn echo(job: &Context, border: Border, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
-    echo_by(job, Echo { border, how: How::Copied, meanwhile: None }, sources)
+    echo_by(job, Echo { border, how: AccessMode::Copied, meanwhile: None }, sources)
 }
 
 fn echo_by(job: &Context, kernel: Echo, sources: Vec<Source>) -> Vec<(Vec<u8>, Option<String>)> {
@@ -158,7 +158,7 @@ fn job(memory_bytes: u64, threads: usize) -> Context {
 }
 
 fn stream(bytes: Vec<u8>) -> Source {
-    Source::new("stream", move |_| Ok(Opened::Stream(Box::new(std::io::Cursor::new(bytes)))))
+    Source::new("stream", move |_| Ok(OpenedSource::Stream(Box::new(std::io::Cursor::new(bytes)))))
 }
 
 /// Returns a source that yields a few bytes at a time, as a pipe does.
@@ -171,7 +171,9 @@ fn trickle(bytes: Vec<u8>) -> Source {
             self.0.read(&mut out[..len])
         }
     }
-    Source::new("trickle", move |_| Ok(Opened::Stream(Box::new(Trickle(std::io::Cursor::new(bytes), 7)))))
+    Source::new("trickle", move |_| {
+        Ok(OpenedSource::Stream(Box::new(Trickle(std::io::Cursor::new(bytes), 7))))
+    })
 }
 
 /// Returns lines with lengths up to `longest`, `len` bytes in all.
@@ -205,7 +207,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
         fs::write(&path, &bytes).unwrap();
         for (threads, numbered) in [(1, true), (2, false), (3, true)] {
             let border = Border::Line { numbered };
-            let kernel = Echo { border, how: How::Windows, meanwhile: None };
+            let kernel = Echo { border, how: AccessMode::Windows, meanwhile: None };
             let found = echo_by(&job(64 << 20, threads), kernel, vec![Source::file(&path)]);
             assert!(found == [(bytes.clone(), None)], "{len} bytes, {threads} threads");
         }
@@ -217,7 +219,7 @@ fn files_in_the_page_cache_may_be_looked_at_where_they_lie() {
         let short = path.clone();
         let cut = move || fs::File::options().write(true).open(&short).unwrap().set_len(left).unwrap();
         let border = Border::Line { numbered: false };
-        let kernel = Echo { border, how: How::Windows, meanwhile: Some(Box::new(cut)) };
+        let kernel = Echo { border, how: AccessMode::Windows, meanwhile: Some(Box::new(cut)) };
         let sources = vec![Source::file(&path), stream(b"next\n".to_vec())];
         let found = echo_by(&job(64 << 20, 2), kernel, sources);
         let (there, told) = &found[0];
@@ -236,7 +238,7 @@ fn a_kernel_may_read_files_in_the_page_cache_itself() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("warm");
     let border = Border::Line { numbered: false };
-    let kernel = |meanwhile| Echo { border, how: How::Itself, meanwhile };
+    let kernel = |meanwhile| Echo { border, how: AccessMode::Itself, meanwhile };
     for (len, longest) in
         [(1, 1), (256 << 10, 40), (3_000_000, 70), (5_000_001, 90_000), (4_000_000, 900_000)]
     {
@@ -376,7 +378,8 @@ fn a_consumer_may_leave_a_source_or_all() {
     fs::write(&path, text(9 << 20, 60, 1)).unwrap();
     for threads in [1, 3] {
         let job = job(64 << 20, threads);
-        let kernel = Echo { border: Border::Line { numbered: true }, how: How::Copied, meanwhile: None };
+        let kernel =
+            Echo { border: Border::Line { numbered: true }, how: AccessMode::Copied, meanwhile: None };
         let log = Mutex::new(Vec::new());
         let sources =
             (0..5).map(|number| if number == 2 { stream(text(9 << 20, 9, 2)) } else { Source::file(&path) });
@@ -398,7 +401,7 @@ fn an_error_of_the_consumer_and_a_stop_end_the_run() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     fs::write(&path, text(9 << 20, 60, 1)).unwrap();
-    let kernel = Echo { border: Border::Byte, how: How::Copied, meanwhile: None };
+    let kernel = Echo { border: Border::Byte, how: AccessMode::Copied, meanwhile: None };
     let job = job(64 << 20, 2);
     let broken = || Error::Stream("no more room".into());
     let ended = run(&job, &kernel, [Source::file(&path)].into_iter(), |_| Err(broken()));
@@ -423,7 +426,7 @@ fn the_smallest_budget_works_and_a_smaller_one_is_refused() {
     let found =
         echo(&job(least, 2), Border::Line { numbered: true }, vec![Source::file(&path), Source::file(&path)]);
     assert!(found.iter().all(|(found, failed)| *found == bytes && failed.is_none()));
-    let kernel = Echo { border: Border::Byte, how: How::Copied, meanwhile: None };
+    let kernel = Echo { border: Border::Byte, how: AccessMode::Copied, meanwhile: None };
     let refused = run(&job(100_000, 2), &kernel, [Source::file(&path)].into_iter(), |_| Ok(Next::Go));
     assert!(matches!(refused, Err(Error::Store(inshore_store::Error::OverBudget { .. }))));
 }
@@ -435,7 +438,7 @@ fn a_file_that_becomes_shorter_is_an_error_and_no_crash() {
     fs::write(&path, text(5 << 20, 60, 1)).unwrap();
     let opened = PlainFile::open(&path).unwrap();
     fs::File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
-    let source = Source::new("file", move |_| Ok(Opened::File(opened)));
+    let source = Source::new("file", move |_| Ok(OpenedSource::File(opened)));
     let found = echo(&job(64 << 20, 2), Border::Line { numbered: true }, vec![source]);
     assert!(found[0].1.as_ref().unwrap().contains("the file became shorter"), "{:?}", found[0].1);
 }
@@ -460,9 +463,9 @@ proptest! {
 }
 
 /// A kernel that panics at its first block.
-struct Panics;
+struct PanickingKernel;
 
-impl Kernel for Panics {
+impl Kernel for PanickingKernel {
     type Error = Error;
     type Worker = ();
     type Part = ();
@@ -480,15 +483,15 @@ impl Kernel for Panics {
     }
 }
 
-impl Portable for Panics {
+impl Portable for PanickingKernel {
     const KIND: &'static str = "panics";
 
     fn arguments(&self) -> Value {
         json!({})
     }
 
-    fn of_arguments(_: &Value) -> Result<Panics, Error> {
-        Ok(Panics)
+    fn of_arguments(_: &Value) -> Result<PanickingKernel, Error> {
+        Ok(PanickingKernel)
     }
 
     fn encode((): &(), _: &mut Vec<u8>) {}
@@ -499,9 +502,9 @@ impl Portable for Panics {
 }
 
 /// A reply sink that refuses every batch.
-struct Nobody;
+struct RefusingReply;
 
-impl Reply for Nobody {
+impl Reply for RefusingReply {
     fn batch(&mut self, _: RecordBatch) -> Result<(), Failure> {
         Err(inshore_store::Error::Cancelled.into())
     }
@@ -522,7 +525,8 @@ fn a_thread_that_panics_ends_the_wait_of_another_for_a_source() {
     });
     let sources = Sources::pulled(next, 100, 2).left_by(move || leave.send(()).unwrap_or_default());
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
-        answer_parts(&job(8 << 20, 2), &Panics, sources, &mut Nobody).map_err(|failure| failure.to_string())
+        answer_parts(&job(8 << 20, 2), &PanickingKernel, sources, &mut RefusingReply)
+            .map_err(|failure| failure.to_string())
     }));
     assert!(ran.is_err());
     assert!(was_left.load(Ordering::Relaxed), "it was waited for");

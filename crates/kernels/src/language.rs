@@ -320,7 +320,7 @@ pub struct Scores {
 
 /// Holds the language of a text.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Verdict {
+pub struct Classification {
     /// The number of the label.
     pub language: usize,
     /// The lead over the next language, as a share of the best count, from 0 to 1.
@@ -334,12 +334,12 @@ impl Scores {
     }
 
     /// Returns the language with most n-grams, the first of several with equally many; `None` if no language has any.
-    pub fn verdict(&self) -> Option<Verdict> {
+    pub fn verdict(&self) -> Option<Classification> {
         let (language, &best) =
             self.counts.iter().enumerate().max_by_key(|&(at, count)| (count, Reverse(at)))?;
         let others = self.counts.iter().enumerate().filter(|&(at, _)| at != language);
         let next = others.map(|(_, &count)| count).max().unwrap_or(0);
-        (best > 0).then(|| Verdict { language, confidence: (best - next) as f64 / best as f64 })
+        (best > 0).then(|| Classification { language, confidence: (best - next) as f64 / best as f64 })
     }
 }
 
@@ -416,7 +416,7 @@ impl Classifier {
 
 /// Says which units of text are identified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unit {
+pub enum TextUnit {
     /// Each source is a text.
     Source,
     /// Each line is a text.
@@ -425,13 +425,13 @@ pub enum Unit {
 
 /// Reports the language of a source, or of a line.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Identified<'a> {
+pub struct LanguageResult<'a> {
     /// The name of the source.
     pub name: &'a str,
     /// The number of the line, from 1; none for a whole source.
     pub line: Option<u64>,
     /// The language; none if no profile contains any n-gram of the text.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<Classification>,
 }
 
 /// Identifies the language of each source, or of each line that is not empty, in order.
@@ -443,8 +443,8 @@ pub fn identify(
     job: &Context,
     classifier: &Classifier,
     sources: impl Iterator<Item = Source> + Send,
-    unit: Unit,
-    each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+    unit: TextUnit,
+    each: impl FnMut(LanguageResult<'_>) -> Result<()> + Send,
     failed: impl FnMut(Error) -> Result<()> + Send,
 ) -> Result<()> {
     run(job, &Identify { classifier, unit }, sources, telling(classifier, unit, each, failed))?;
@@ -452,20 +452,20 @@ pub fn identify(
 }
 
 /// Handles the results of blocks.
-fn telling<K: Kernel<Part = Part, Error = Error>>(
+fn telling<K: Kernel<Part = LanguagePart, Error = Error>>(
     classifier: &Classifier,
-    unit: Unit,
-    mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+    unit: TextUnit,
+    mut each: impl FnMut(LanguageResult<'_>) -> Result<()> + Send,
     mut failed: impl FnMut(Error) -> Result<()> + Send,
 ) -> impl FnMut(Event<'_, K>) -> Result<Next> + Send {
     let (mut whole, mut is_failed) = (classifier.no_scores(), false);
     move |event: Event<'_, K>| {
         let name = event.name;
         match event.part {
-            Some(Ok(Part::Whole(scores))) => whole.add(&scores),
-            Some(Ok(Part::Lines(lines))) => {
+            Some(Ok(LanguagePart::Whole(scores))) => whole.add(&scores),
+            Some(Ok(LanguagePart::Lines(lines))) => {
                 for (line, verdict) in lines {
-                    each(Identified { name, line: Some(line), verdict })?;
+                    each(LanguageResult { name, line: Some(line), verdict })?;
                 }
             }
             Some(Err(error)) if error.is_cancelled() => return Err(error),
@@ -475,8 +475,8 @@ fn telling<K: Kernel<Part = Part, Error = Error>>(
             }
             None => {
                 let scores = std::mem::replace(&mut whole, classifier.no_scores());
-                if unit == Unit::Source && !std::mem::take(&mut is_failed) {
-                    each(Identified { name, line: None, verdict: scores.verdict() })?;
+                if unit == TextUnit::Source && !std::mem::take(&mut is_failed) {
+                    each(LanguageResult { name, line: None, verdict: scores.verdict() })?;
                 }
             }
         }
@@ -488,34 +488,34 @@ fn telling<K: Kernel<Part = Part, Error = Error>>(
 #[derive(Debug)]
 struct Identify<C> {
     classifier: C,
-    unit: Unit,
+    unit: TextUnit,
 }
 
 /// Holds the result of a block.
 #[derive(Debug)]
-pub enum Part {
+pub enum LanguagePart {
     /// Holds the scores of a part of the text.
     Whole(Scores),
     /// Holds line numbers and the lines' languages.
-    Lines(Vec<(u64, Option<Verdict>)>),
+    Lines(Vec<(u64, Option<Classification>)>),
 }
 
 impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
     type Error = Error;
     type Worker = Reader;
-    type Part = Part;
+    type Part = LanguagePart;
 
     fn border(&self) -> Border {
-        Border::Line { numbered: self.unit == Unit::Line }
+        Border::Line { numbered: self.unit == TextUnit::Line }
     }
 
     fn worker(&self, _: &Context) -> Result<Reader> {
         Ok(Reader::default())
     }
 
-    fn block(&self, reader: &mut Reader, block: &Block<'_>) -> Result<Part> {
-        if self.unit == Unit::Source {
-            return Ok(Part::Whole(self.classifier.score(reader, block.bytes)));
+    fn block(&self, reader: &mut Reader, block: &Block<'_>) -> Result<LanguagePart> {
+        if self.unit == TextUnit::Source {
+            return Ok(LanguagePart::Whole(self.classifier.score(reader, block.bytes)));
         }
         let mut lines = Vec::new();
         for (number, line) in (block.first_line()..).zip(block.bytes.split_inclusive(|&byte| byte == b'\n')) {
@@ -523,13 +523,13 @@ impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
                 lines.push((number, self.classifier.score(reader, line).verdict()));
             }
         }
-        Ok(Part::Lines(lines))
+        Ok(LanguagePart::Lines(lines))
     }
 
-    fn part_bytes(&self, part: &Part) -> u64 {
+    fn part_bytes(&self, part: &LanguagePart) -> u64 {
         match part {
-            Part::Whole(scores) => 8 * scores.counts.len() as u64,
-            Part::Lines(lines) => 32 * lines.capacity() as u64,
+            LanguagePart::Whole(scores) => 8 * scores.counts.len() as u64,
+            LanguagePart::Lines(lines) => 32 * lines.capacity() as u64,
         }
     }
 }
@@ -538,7 +538,7 @@ impl<C: Deref<Target = Classifier> + Sync> Kernel for Identify<C> {
 mod tests {
     use std::collections::HashSet;
 
-    use inshore_kernel::Opened;
+    use inshore_kernel::OpenedSource;
     use inshore_store::{Budget, Cancel};
     use proptest::prelude::*;
 
@@ -546,7 +546,7 @@ mod tests {
 
     fn source(text: &str) -> Source {
         let bytes = text.as_bytes().to_vec();
-        Source::new("text", move |_| Ok(Opened::Stream(Box::new(std::io::Cursor::new(bytes)))))
+        Source::new("text", move |_| Ok(OpenedSource::Stream(Box::new(std::io::Cursor::new(bytes)))))
     }
 
     fn job(threads: usize) -> Context {

@@ -31,18 +31,19 @@ pub use compress::{
 };
 pub use error::{Error, Result};
 pub use language::{
-    COUNTED_GRAM_BYTES, Classifier, CountsGrams, GRAM_BYTES, Identified, LANGUAGES_MAX, LanguageOfText,
-    LanguagePlace, LanguageSummary, LanguageTable, Profiles, Reader, Scores, Unit, Verdict, identify,
-    identify_column,
+    COUNTED_GRAM_BYTES, Classification, Classifier, CountsGrams, GRAM_BYTES, LANGUAGES_MAX, LanguageOfText,
+    LanguagePlace, LanguageResult, LanguageSummary, LanguageTable, Profiles, Reader, Scores, TextUnit,
+    identify, identify_column,
 };
 pub use search::{
-    Found, FoundLine, Matching, PatternOptions, PatternSize, Search, SearchColumns, SearchItem, SearchRows,
-    SearchSummary, SearchTable, SearchTableOptions, Wanted, matcher_across_lines,
+    BlockMatches, FoundLine, MultilineMatcher, PatternOptions, PatternSize, Search, SearchColumns,
+    SearchItem, SearchOutput, SearchRows, SearchSummary, SearchTable, SearchTableOptions,
+    matcher_across_lines,
 };
 pub use texts::{
     TextOptions, dataset_name, stored_sources, table_inputs, text_reader, text_source, text_sources,
 };
-pub use walk::{Candidate, WalkOptions, file_types, walk};
+pub use walk::{WalkOptions, WalkedFile, file_types, walk};
 pub use words::{
     CountsWords, Tally, WordOptions, WordSummary, count_words, smallest_word_memory_bytes, word_schema,
 };

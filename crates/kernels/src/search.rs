@@ -67,7 +67,7 @@ pub struct PatternOptions {
 /// Says which results of a search are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wanted {
+pub enum SearchOutput {
     /// A single match is enough, before a NUL byte or after it.
     Any,
     /// The number of lines is wanted.
@@ -104,7 +104,7 @@ pub struct Search {
 struct Arguments {
     patterns: Vec<String>,
     options: PatternOptions,
-    wanted: Wanted,
+    wanted: SearchOutput,
     /// Looks for NUL bytes.
     detect_binary: bool,
     /// Replaces matches in the lines of the result.
@@ -127,7 +127,7 @@ impl Arguments {
 
 /// Holds the results of a search in a block.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct BlockMatches {
     /// Counts the lines that match.
     pub line_count: u64,
     /// Counts the matches in the lines, if wanted.
@@ -154,9 +154,9 @@ pub struct FoundLine {
     pub offset: u64,
     /// Holds the line number, from 1; 0 if numbers were not wanted.
     pub number: u64,
-    /// Counts the line's bytes in [`Found::text`].
+    /// Counts the line's bytes in [`BlockMatches::text`].
     pub bytes: u32,
-    /// Counts the line's places in [`Found::spans`].
+    /// Counts the line's places in [`BlockMatches::spans`].
     pub spans: u32,
     /// Says whether the line matches; otherwise it is near a match, or may be.
     pub is_match: bool,
@@ -171,7 +171,7 @@ impl Search {
     pub fn new(
         patterns: &[impl AsRef<str>],
         options: &PatternOptions,
-        wanted: Wanted,
+        wanted: SearchOutput,
         detect_binary: bool,
         budget: &Budget,
     ) -> Result<Search> {
@@ -335,7 +335,7 @@ fn matcher_builder(
 
 /// Holds a matcher and the memory reserved for the matcher.
 #[derive(Debug)]
-pub struct Matching {
+pub struct MultilineMatcher {
     /// Finds matches.
     pub matcher: RegexMatcher,
     _memory: PatternMemory,
@@ -353,7 +353,7 @@ pub fn matcher_across_lines(
     dot_is_all: bool,
     detect_binary: bool,
     budget: &Budget,
-) -> Result<Option<Matching>> {
+) -> Result<Option<MultilineMatcher>> {
     let memory = PatternMemory::take(patterns, options, budget)?;
     let mut builder = matcher_builder(options, detect_binary, &memory, usize::MAX);
     builder.dot_matches_new_line(dot_is_all);
@@ -365,7 +365,7 @@ pub fn matcher_across_lines(
     // A pattern can contain a carriage return only if the engine does not take it for a line end.
     let ends: &[u8] = if options.crlf { b"\r\n" } else { b"\n" };
     let never = matcher.non_matching_bytes().is_some_and(|bytes| ends.iter().all(|&end| bytes.contains(end)));
-    Ok((!never).then_some(Matching { matcher, _memory: memory }))
+    Ok((!never).then_some(MultilineMatcher { matcher, _memory: memory }))
 }
 
 /// Returns the line that contains `place`; `None` after the last line.
@@ -379,10 +379,10 @@ impl Kernel for Search {
     type Error = Error;
     /// Limits the bytes of a block's lines with replaced matches.
     type Worker = usize;
-    type Part = Found;
+    type Part = BlockMatches;
 
     fn border(&self) -> Border {
-        Border::Line { numbered: matches!(self.arguments.wanted, Wanted::Lines { numbered: true, .. }) }
+        Border::Line { numbered: matches!(self.arguments.wanted, SearchOutput::Lines { numbered: true, .. }) }
     }
 
     fn worker(&self, job: &Context) -> Result<usize> {
@@ -395,17 +395,17 @@ impl Kernel for Search {
         true
     }
 
-    fn block(&self, room: &mut usize, block: &Block<'_>) -> Result<Found> {
+    fn block(&self, room: &mut usize, block: &Block<'_>) -> Result<BlockMatches> {
         let Arguments { wanted, detect_binary, replacement, .. } = &self.arguments;
         let (numbered, spans, before, after) = match *wanted {
-            Wanted::Lines { numbered, spans, before, after } => (numbered, spans, before, after),
+            SearchOutput::Lines { numbered, spans, before, after } => (numbered, spans, before, after),
             _ => (false, false, 0, 0),
         };
         let mut lines = Lines {
             search: self,
             block,
             text: block.bytes,
-            found: Found::default(),
+            found: BlockMatches::default(),
             numbered,
             spans,
             counted: (0, 0),
@@ -440,14 +440,14 @@ impl Kernel for Search {
             let nul = detect_binary.then(|| memchr(0, &text[start..end])).flatten().map(|nul| start + nul);
             if let Some(nul) = nul {
                 lines.found.nul.get_or_insert(block.offset + nul as u64);
-                if let Wanted::Lines { .. } | Wanted::Any = wanted {
+                if let SearchOutput::Lines { .. } | SearchOutput::Any = wanted {
                     let is_early = block.is_first() && nul < EARLY_BYTES;
                     let line = memrchr(b'\n', &text[..nul]).filter(|_| !is_early).map_or(0, |end| end + 1);
                     // Lines before the NUL byte are returned; for lines after the byte only whether one matches.
                     lines.rewind(mark);
                     lines.text = &text[..line];
                     lines.add_from(start, *wanted);
-                    if *wanted != Wanted::Any || lines.found.line_count == 0 {
+                    if *wanted != SearchOutput::Any || lines.found.line_count == 0 {
                         self.for_each_line(text, line, |_| {
                             lines.found.matches_behind_nul = true;
                             false
@@ -472,7 +472,7 @@ impl Kernel for Search {
         self.arguments.detect_binary
     }
 
-    fn part_bytes(&self, found: &Found) -> u64 {
+    fn part_bytes(&self, found: &BlockMatches) -> u64 {
         let lines = found.lines.capacity() * size_of::<FoundLine>() + found.spans.capacity() * 8;
         (found.text.capacity() + lines) as u64
     }
@@ -502,7 +502,7 @@ impl Portable for Search {
         Search::sent(arguments, budget)
     }
 
-    fn encode(found: &Found, out: &mut Vec<u8>) {
+    fn encode(found: &BlockMatches, out: &mut Vec<u8>) {
         if found.line_count == 0 && found.lines.is_empty() && found.nul.is_none() {
             return;
         }
@@ -525,11 +525,12 @@ impl Portable for Search {
         out.extend(&found.text);
     }
 
-    fn decode(mut bytes: &[u8]) -> Option<Found> {
+    fn decode(mut bytes: &[u8]) -> Option<BlockMatches> {
         let long = |bytes: &mut &[u8]| -> Option<u64> { take(bytes).map(u64::from_le_bytes) };
         let short = |bytes: &mut &[u8]| -> Option<u32> { take(bytes).map(u32::from_le_bytes) };
         let bytes = &mut bytes;
-        let mut found = Found { line_count: long(bytes)?, match_count: long(bytes)?, ..Found::default() };
+        let mut found =
+            BlockMatches { line_count: long(bytes)?, match_count: long(bytes)?, ..BlockMatches::default() };
         found.nul = long(bytes).map(|nul| (nul < u64::MAX).then_some(nul))?;
         found.matches_behind_nul = long(bytes)? == 1;
         let (lines, spans) = (long(bytes)?, long(bytes)?);
@@ -568,8 +569,8 @@ impl Portable for Search {
         (text == bytes.len() as u64).then_some(found)
     }
 
-    fn suffices(&self, found: &Found) -> bool {
-        self.arguments.wanted == Wanted::Any && (found.line_count > 0 || found.matches_behind_nul)
+    fn suffices(&self, found: &BlockMatches) -> bool {
+        self.arguments.wanted == SearchOutput::Any && (found.line_count > 0 || found.matches_behind_nul)
     }
 }
 
@@ -658,7 +659,7 @@ struct Lines<'a> {
     search: &'a Search,
     block: &'a Block<'a>,
     text: &'a [u8],
-    found: Found,
+    found: BlockMatches,
     numbered: bool,
     spans: bool,
     /// Holds the range whose line ends are counted, and their number.
@@ -672,7 +673,7 @@ struct Lines<'a> {
 
 /// Records the sizes of results up to some line.
 #[derive(Clone, Copy)]
-struct Mark {
+struct ResultSizes {
     sizes: (usize, usize, usize),
     counts: (u64, u64),
 }
@@ -684,14 +685,14 @@ impl Lines<'_> {
     }
 
     /// Returns the sizes of all results: lines, text, places, counts.
-    fn mark(&self) -> Mark {
-        let Found { lines, text, spans, line_count, match_count, .. } = &self.found;
-        Mark { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
+    fn mark(&self) -> ResultSizes {
+        let BlockMatches { lines, text, spans, line_count, match_count, .. } = &self.found;
+        ResultSizes { sizes: (lines.len(), text.len(), spans.len()), counts: (*line_count, *match_count) }
     }
 
     /// Removes results that were added after the mark.
-    fn rewind(&mut self, mark: Mark) {
-        let Found { lines, text, spans, line_count, match_count, .. } = &mut self.found;
+    fn rewind(&mut self, mark: ResultSizes) {
+        let BlockMatches { lines, text, spans, line_count, match_count, .. } = &mut self.found;
         lines.truncate(mark.sizes.0);
         text.truncate(mark.sizes.1);
         spans.truncate(mark.sizes.2);
@@ -704,20 +705,20 @@ impl Lines<'_> {
     }
 
     /// Adds the wanted results of selected lines from the line at `start` on, and tells whether there may be more.
-    fn add_from(&mut self, start: usize, wanted: Wanted) -> bool {
+    fn add_from(&mut self, start: usize, wanted: SearchOutput) -> bool {
         let (search, text) = (self.search, self.text);
         let mut goes_on = true;
         match wanted {
-            Wanted::Any => search.for_each_line(text, start, |_| {
+            SearchOutput::Any => search.for_each_line(text, start, |_| {
                 self.found.line_count = 1;
                 goes_on = false;
                 false
             }),
-            Wanted::LineCount => search.for_each_line(text, start, |_| {
+            SearchOutput::LineCount => search.for_each_line(text, start, |_| {
                 self.found.line_count += 1;
                 true
             }),
-            Wanted::MatchCount => search.for_each_line(text, start, |line| {
+            SearchOutput::MatchCount => search.for_each_line(text, start, |line| {
                 self.found.line_count += 1;
                 self.copy.clear();
                 // Two passes over the copy see the same bytes.
@@ -725,11 +726,11 @@ impl Lines<'_> {
                 search.spans(&self.copy, |_, _| self.found.match_count += 1);
                 true
             }),
-            Wanted::Lines { before: 0, after: 0, .. } => {
+            SearchOutput::Lines { before: 0, after: 0, .. } => {
                 search.for_each_line(text, start, |line| self.add(line, true));
             }
             // Lines with context are added at once, from the beginning.
-            Wanted::Lines { before, after, .. } => self.add_with_context(before, after),
+            SearchOutput::Lines { before, after, .. } => self.add_with_context(before, after),
         }
         goes_on
     }
@@ -748,7 +749,7 @@ impl Lines<'_> {
             0
         };
         let (before, begun) = (self.found.spans.len(), self.found.text.len());
-        let Found { text: out, spans, .. } = &mut self.found;
+        let BlockMatches { text: out, spans, .. } = &mut self.found;
         // In an inverted search, lines around the selected ones may match.
         let inverts = self.search.arguments.options.invert;
         let wants_spans = self.spans && is_match && !inverts;
@@ -863,8 +864,9 @@ mod tests {
                 true => places.iter().partition(|&&place| place < from),
                 false => (places.clone(), Vec::new()),
             };
-            let lines = |numbered, before| Wanted::Lines { numbered, spans: true, before, after: before };
-            for wanted in [Wanted::LineCount, Wanted::Any, lines(false, 0), lines(true, 1)] {
+            let lines =
+                |numbered, before| SearchOutput::Lines { numbered, spans: true, before, after: before };
+            for wanted in [SearchOutput::LineCount, SearchOutput::Any, lines(false, 0), lines(true, 1)] {
                 let search =
                     Search::new(&["fox"], &PatternOptions::default(), wanted, true, job.budget()).unwrap();
                 let source = inshore_kernel::Source::file(&path);
@@ -876,12 +878,12 @@ mod tests {
                 ran.unwrap();
                 let [found] = &found[..] else { panic!("{} blocks", found.len()) };
                 // A single match before the NUL byte is enough.
-                if wanted != Wanted::Any || found.line_count == 0 {
+                if wanted != SearchOutput::Any || found.line_count == 0 {
                     assert_eq!(found.nul, Some(nul as u64).filter(|&nul| nul < text.len() as u64), "{case}");
                 }
                 match wanted {
-                    Wanted::LineCount => assert_eq!(found.line_count, places.len() as u64, "{case}"),
-                    Wanted::Any => {
+                    SearchOutput::LineCount => assert_eq!(found.line_count, places.len() as u64, "{case}"),
+                    SearchOutput::Any => {
                         assert_eq!(found.line_count, u64::from(!before.is_empty()), "{case}");
                         let is_behind = before.is_empty() && !behind.is_empty();
                         assert_eq!(found.matches_behind_nul, is_behind, "{case}");
@@ -905,7 +907,7 @@ mod tests {
     #[test]
     fn searches_from_another_machine_are_refused_when_their_groups_take_too_much_memory() {
         let sent = |pattern: String, replacement: String| {
-            let wanted = Wanted::Lines { numbered: false, spans: false, before: 0, after: 0 };
+            let wanted = SearchOutput::Lines { numbered: false, spans: false, before: 0, after: 0 };
             let budget = Budget::new(64 << 20, 1);
             let mut search =
                 Search::new(&[pattern], &PatternOptions::default(), wanted, true, &budget).unwrap();
@@ -924,13 +926,13 @@ mod tests {
     #[test]
     fn invalid_parts_are_refused_and_valid_ones_round_trip() {
         let line = |offset, bytes, spans| FoundLine { offset, number: 7, bytes, spans, is_match: spans > 0 };
-        let found = Found {
+        let found = BlockMatches {
             line_count: 2,
             match_count: 3,
             lines: vec![line(0, 6, 2), line(6, 0, 0), line(6, 5, 1)],
             spans: vec![(0, 2), (3, 6), (5, 5)],
             text: b"abcdefghijk".to_vec(),
-            ..Found::default()
+            ..BlockMatches::default()
         };
         let mut good = Vec::new();
         Search::encode(&found, &mut good);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use encoding_rs_io::DecodeReaderBytesBuilder;
-use inshore_kernel::{Error as ReadError, Failure, Opened, Source, TaskSource};
+use inshore_kernel::{Error as ReadError, Failure, OpenedSource, Source, TaskSource};
 use inshore_store::{Context, Job, NamedFile, PlainFile, file_bytes};
 use inshore_tables::{Compression, Input};
 
@@ -40,8 +40,8 @@ pub fn text_source(path: impl Into<PathBuf>, options: TextOptions) -> Source {
     Source::new(name, move |context| open(&path, options, context))
 }
 
-fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_kernel::Result<Opened> {
-    let stream = || text_reader(&Input::new(path), options, context).map(Opened::Stream);
+fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_kernel::Result<OpenedSource> {
+    let stream = || text_reader(&Input::new(path), options, context).map(OpenedSource::Stream);
     if path == Path::new("-") {
         return stream();
     }
@@ -61,7 +61,7 @@ fn open(path: &Path, options: TextOptions, context: &Context) -> inshore_kernel:
     if is_marked || options.unpacks(&head[..read]) {
         return stream();
     }
-    Ok(Opened::File(PlainFile::of(file, path)?))
+    Ok(OpenedSource::File(PlainFile::of(file, path)?))
 }
 
 /// Returns the dataset that a path names: `store:NAME`, or `store:NAME/FILE`.
@@ -96,15 +96,15 @@ pub fn stored_sources(
 }
 
 /// Opens a file of a dataset, decompressed if compressed.
-fn open_stored(found: NamedFile, job: Job) -> inshore_kernel::Result<Opened> {
+fn open_stored(found: NamedFile, job: Job) -> inshore_kernel::Result<OpenedSource> {
     let file = found.file.clone();
     let input = Input::of_stored(&job, found);
     let options = TextOptions { unpack: true, keep_encoding: true, ..TextOptions::default() };
     if options.unpacks(&head_of(&input)?) {
-        return text_reader(&input, options, &job).map(Opened::Stream);
+        return text_reader(&input, options, &job).map(OpenedSource::Stream);
     }
     let all = 0..file.len();
-    Ok(Opened::Dataset(job, file, all))
+    Ok(OpenedSource::Dataset(job, file, all))
 }
 
 /// Reads the first bytes of an input that can be opened again.
@@ -213,10 +213,10 @@ fn opened(error: inshore_tables::Error) -> inshore_kernel::Error {
     }
 }
 
-type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;
+type PeekedReader<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
 /// Reads the first `count` bytes, and returns them and a reader of all bytes.
-fn peeked<R: Read>(mut bytes: R, count: usize) -> io::Result<(Vec<u8>, Whole<R>)> {
+fn peeked<R: Read>(mut bytes: R, count: usize) -> io::Result<(Vec<u8>, PeekedReader<R>)> {
     let mut head = Vec::with_capacity(count);
     bytes.by_ref().take(count as u64).read_to_end(&mut head)?;
     Ok((head.clone(), Cursor::new(head).chain(bytes)))

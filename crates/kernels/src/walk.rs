@@ -31,14 +31,14 @@ pub struct WalkOptions {
 
 /// Describes a selected file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Candidate {
+pub struct WalkedFile {
     /// Holds the path; `-` is standard input.
     pub path: PathBuf,
     /// Says whether the user named the file itself, and not a folder above.
     pub is_named: bool,
 }
 
-impl Candidate {
+impl WalkedFile {
     /// Opens the file as text.
     pub fn source(&self, options: TextOptions) -> Source {
         text_source(&self.path, self.options(options))
@@ -59,7 +59,7 @@ impl Candidate {
 pub fn walk(
     paths: &[PathBuf],
     options: &WalkOptions,
-) -> Result<impl Iterator<Item = inshore_kernel::Result<Candidate>> + Send + use<>> {
+) -> Result<impl Iterator<Item = inshore_kernel::Result<WalkedFile>> + Send + use<>> {
     let here = PathBuf::from("./");
     let is_here = paths.is_empty();
     let (first, rest) = paths.split_first().unwrap_or((&here, &[]));
@@ -73,7 +73,7 @@ pub fn walk(
                 Ok(path) if is_here => path.to_path_buf(),
                 _ => entry.into_path(),
             };
-            (is_named || is_file).then_some(Ok(Candidate { path, is_named }))
+            (is_named || is_file).then_some(Ok(WalkedFile { path, is_named }))
         }
         Err(error) => Some(Err(walk_error(error))),
     }))
@@ -191,7 +191,7 @@ mod tests {
         walk(paths, options)
             .unwrap()
             .map(|found| match found {
-                Ok(Candidate { path, is_named }) => {
+                Ok(WalkedFile { path, is_named }) => {
                     format!("{}{}", path.file_name().unwrap().display(), if is_named { "!" } else { "" })
                 }
                 Err(error) => error.to_string(),

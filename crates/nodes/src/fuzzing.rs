@@ -29,18 +29,18 @@ fn message(bytes: &[u8]) {
         0 => drop(again::<protocol::TaskRequest>(bytes)),
         1 => drop(again::<protocol::LoadStep>(bytes)),
         2 => {
-            let map = again::<protocol::Map>(bytes);
+            let map = again::<protocol::FileMap>(bytes);
             // The sum of a sound map's lengths does not overflow.
-            if let Some(map) = map.filter(protocol::Map::is_sound) {
+            if let Some(map) = map.filter(protocol::FileMap::is_sound) {
                 let _ = map.pieces.iter().map(|piece| piece.bytes).sum::<u64>();
             }
         }
-        3 => drop(again::<protocol::Held>(bytes)),
+        3 => drop(again::<protocol::DatasetReplica>(bytes)),
         4 => drop(again::<Vec<protocol::DatasetKey>>(bytes)),
         5 => drop(again::<protocol::TaskDone>(bytes)),
         6 => drop(again::<protocol::LoadAnswer>(bytes)),
         7 => drop(again::<protocol::Status>(bytes).map(|status| status.without_others("me"))),
-        _ => drop(again::<protocol::Removal>(bytes)),
+        _ => drop(again::<protocol::RemoveRequest>(bytes)),
     }
 }
 

@@ -3,9 +3,9 @@
 //! The main types:
 //!
 //! - [`Agent`]: the server on a node, with a store, a memory budget for all tasks together, and a set of
-//!   [works](inshore_kernel::Works).
+//!   [works](inshore_kernel::TaskHandlers).
 //! - [`Nodes`]: the client's view of a group of agents, with the [catalog](Catalog) of their datasets.
-//! - [`Whole`]: a file on nodes, in [pieces](Piece) that end with a line (a record, a row group), each on one
+//! - [`DistributedFile`]: a file on nodes, in [pieces](Piece) that end with a line (a record, a row group), each on one
 //!   node or several.
 //! - [`Page`]: an HTTP status page of a node, for people and for Prometheus.
 //! - [`Authority`], [`NodeCredentials`], [`ClientCredentials`]: authentication and rights.
@@ -13,13 +13,13 @@
 //! ```text
 //!   client                                      node A, B, C: an agent each
 //!     catalog ◄──────────── "catalog" ───────────  datasets, maps of spread files
-//!     run: a task for each node ─► ticket ───────► queue ─► Work ─► store
+//!     run: a task for each node ─► ticket ───────► queue ─► TaskHandler ─► store
 //!          merged in order ◄──────── batches ────────────────┘
 //! ```
 //!
 //! The modules: `client` finds data, loads files and runs tasks (`client::tasks`); `server` is the agent;
 //! [`protocol`] has what they send each other; `traversal` follows chains of reads, `credentials` has tokens and
-//! certificates, and `page` the status page. A task is a [`Work`](inshore_kernel::Work) of the crate
+//! certificates, and `page` the status page. A task is a [`TaskHandler`](inshore_kernel::TaskHandler) of the crate
 //! [`inshore_kernel`]: this crate sends its arguments and its answer, and does not know what they mean.
 //!
 //! The wire protocol is Arrow Flight: a task is a ticket, and its answer is a stream of record batches whose
@@ -49,9 +49,10 @@ mod server;
 mod traversal;
 
 pub use client::{
-    Catalog, ClientConfig, Gathered, Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost, InOrder,
-    LoadOptions, Loaded, Merged, Missing, NodeCost, NodeStatus, Nodes, PORT, Piece, Repaired, RunOptions,
-    Streams, Whole, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes, stream_with_help,
+    Catalog, ClientConfig, DistributedFile, GatherReport, GenerationRepair, Help, HelpEnd, HelpOptions,
+    HelpPiece, HelpPieces, HereCost, LoadOptions, LoadReport, Merged, MissingPart, NodeCost, NodeStatus,
+    Nodes, OrderedRow, PORT, Piece, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each,
+    stream_from_nodes, stream_with_help,
 };
 pub use credentials::{
     Authority, Claims, ClientCredentials, NodeCredentials, Right, is_loopback, read as read_credentials,
@@ -64,8 +65,8 @@ pub use protocol::{
     csv::CsvRecord,
     wire::{batch_bytes, compact},
 };
-pub use server::{Agent, AgentConfig, Serving, open_pieces};
+pub use server::{Agent, AgentConfig, RunningAgent, open_pieces};
 pub use traversal::{
-    By, CHAINS_MAX, Chain, LAST_PAGE, NodeVisits, PAGE_BYTES_MAX, Pointers, STEPS_MAX, TraverseOptions,
-    Traversed, Visited, Walked,
+    CHAINS_MAX, ChainPosition, ChainResult, LAST_PAGE, NodeVisits, PAGE_BYTES_MAX, Pointers, STEPS_MAX,
+    TraversalSide, TraversalSummary, TraverseOptions, Traversed,
 };

@@ -34,11 +34,11 @@ use std::{
 use arrow_array::RecordBatch;
 use inshore_kernel::{
     Block, Border, Contents, Error as ReadError, Event, Failure, Kernel, Next, Parts, Portable, Reply, Task,
-    Work, Works,
+    TaskHandler, TaskHandlers,
 };
 use inshore_nodes::{
-    Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, Gathered, LoadOptions,
-    Nodes, Right, RunOptions, Serving, run_on_nodes,
+    Agent, AgentConfig, Authority, Catalog, ClientConfig, ClientCredentials, Error, GatherReport,
+    LoadOptions, Nodes, Right, RunOptions, RunningAgent, run_on_nodes,
 };
 use inshore_store::{Budget, Cancel, Context, Deadline, Store};
 use memchr::memmem;
@@ -174,7 +174,7 @@ type Plan = Arc<Mutex<(Fault, usize)>>;
 /// Runs [`Parts`] of [`Find`] and injects the planned fault. Answers are sent row by row.
 struct Faulty(Plan);
 
-impl Work for Faulty {
+impl TaskHandler for Faulty {
     fn kind(&self) -> &'static str {
         Find::KIND
     }
@@ -237,14 +237,14 @@ impl Reply for FaultyReply<'_> {
 
 /// A cluster of nodes in this process.
 struct Cluster {
-    serving: Vec<Option<Serving>>,
+    serving: Vec<Option<RunningAgent>>,
     plans: Vec<Plan>,
     _folders: Vec<TempDir>,
     nodes: Nodes,
 }
 
-fn works(plan: &Plan) -> Works {
-    Works::default().with(Faulty(plan.clone())).with(Parts::<Contents>::default())
+fn works(plan: &Plan) -> TaskHandlers {
+    TaskHandlers::default().with(Faulty(plan.clone())).with(Parts::<Contents>::default())
 }
 
 fn config(name: &str) -> AgentConfig {
@@ -265,7 +265,7 @@ impl Cluster {
     fn new(count: usize) -> Cluster {
         let folders: Vec<TempDir> = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
         let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
-        let serving: Vec<Option<Serving>> = folders
+        let serving: Vec<Option<RunningAgent>> = folders
             .iter()
             .zip(&plans)
             .enumerate()
@@ -297,7 +297,7 @@ impl Cluster {
         *self.plans[node].lock().unwrap() = (fault, after);
     }
 
-    fn find(&self, kernel: &Find, name: &str, options: &RunOptions) -> Result<Found, ReadError> {
+    fn find(&self, kernel: &Find, name: &str, options: &RunOptions) -> Result<SearchResult, ReadError> {
         self.find_within(PATIENCE, kernel, name, options)
     }
 
@@ -308,7 +308,7 @@ impl Cluster {
         kernel: &Find,
         name: &str,
         options: &RunOptions,
-    ) -> Result<Found, ReadError> {
+    ) -> Result<SearchResult, ReadError> {
         let nodes = self.nodes.begin(Deadline::after(time));
         let wholes = nodes.catalog().and_then(|catalog| catalog.named(name));
         let wholes = wholes.map_err(|error| ReadError::Stream(Box::new(error)))?;
@@ -319,20 +319,20 @@ impl Cluster {
             }
             Ok(Next::Go)
         })?;
-        Ok(Found { places, gathered })
+        Ok(SearchResult { places, gathered })
     }
 
     /// Returns the number of running tasks on all nodes.
     fn running(&self) -> usize {
-        let status = |serving: &Serving| serving.agent().status().running.len();
+        let status = |serving: &RunningAgent| serving.agent().status().running.len();
         self.serving.iter().flatten().map(status).sum()
     }
 }
 
 #[derive(Debug)]
-struct Found {
+struct SearchResult {
     places: Vec<(u64, u64)>,
-    gathered: Gathered,
+    gathered: GatherReport,
 }
 
 fn job() -> Context {
@@ -496,7 +496,7 @@ fn a_task_that_takes_over_does_not_wait_behind_one_of_the_same_job() {
         let agent = Agent::new(Store::open(folders[node].path()).unwrap(), works(&plans[node]), single);
         agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
     };
-    let serving: Vec<Serving> = (0..2).map(serve).collect();
+    let serving: Vec<RunningAgent> = (0..2).map(serve).collect();
     let nodes = client(serving.iter().map(|serving| serving.address().to_string()).collect(), None);
     // Every line matches, so that the other node's answers fill its connection.
     let text = "needle ".repeat(2_000_000) + "\n";
@@ -601,9 +601,9 @@ fn whatever_goes_wrong_on_nodes_nothing_is_told_twice_or_left_out() {
         let options = RunOptions { partial: dice.below(2) == 0, ..RunOptions::default() };
         let time = if hangs { Duration::from_millis(300) } else { PATIENCE };
         match cluster.find_within(time, &find("needle"), "copied", &options) {
-            Ok(Found { places, gathered }) => {
+            Ok(SearchResult { places, gathered }) => {
                 let is_there = |&(offset, _): &(u64, u64)| {
-                    let has = |part: &inshore_nodes::Missing| {
+                    let has = |part: &inshore_nodes::MissingPart| {
                         (part.offset..part.offset + part.bytes).contains(&offset)
                     };
                     !gathered.missing.iter().any(has)
@@ -787,7 +787,7 @@ fn a_node_whose_certificate_has_expired_is_not_spoken_with() {
     let names = ["127.0.0.1".to_string()];
     let credentials = Some(authority.node("a", &names, Duration::ZERO).unwrap());
     let store = Store::open(folder.path()).unwrap();
-    let agent = Agent::new(store, Works::default(), AgentConfig { credentials, ..config("old") });
+    let agent = Agent::new(store, TaskHandlers::default(), AgentConfig { credentials, ..config("old") });
     let serving = agent.serve("127.0.0.1:0".parse().unwrap()).unwrap();
     let own = authority.client("writer", &Right::ALL, Duration::from_secs(600)).unwrap();
     thread::sleep(Duration::from_millis(1100));

@@ -7,11 +7,11 @@ use std::{
 };
 
 use arrow_flight::{FlightData, Ticket, flight_service_client::FlightServiceClient};
-use inshore_kernel::{Parts, Works};
+use inshore_kernel::{Parts, TaskHandlers};
 use inshore_nodes::{
-    Agent, AgentConfig, Authority, By, CHAINS_MAX, ClientConfig, ClientCredentials, Error, LAST_PAGE,
-    LoadOptions, NodeCredentials, Nodes, Pointers, Right, STEPS_MAX, Serving, TraverseOptions, Traversed,
-    Walked,
+    Agent, AgentConfig, Authority, CHAINS_MAX, ChainPosition, ClientConfig, ClientCredentials, Error,
+    LAST_PAGE, LoadOptions, NodeCredentials, Nodes, Pointers, Right, RunningAgent, STEPS_MAX, TraversalSide,
+    TraverseOptions, Traversed,
 };
 use inshore_store::{Budget, Cancel, Context, Deadline, Store};
 use proptest::prelude::*;
@@ -31,11 +31,11 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-const ALL: [By; 3] = [By::Nodes, By::Turns, By::Client];
+const ALL: [TraversalSide; 3] = [TraversalSide::Nodes, TraversalSide::Turns, TraversalSide::Client];
 
 /// A cluster of nodes in this process.
 struct Cluster {
-    serving: Vec<Option<Serving>>,
+    serving: Vec<Option<RunningAgent>>,
     folders: Vec<TempDir>,
     nodes: Nodes,
 }
@@ -66,11 +66,11 @@ impl Cluster {
     fn with(count: usize, config: impl Fn(&str) -> AgentConfig) -> Cluster {
         let folders: Vec<TempDir> = (0..count).map(|_| tempfile::tempdir().unwrap()).collect();
         let serve = |(number, folder): (usize, &TempDir)| {
-            let works = Works::default().with(Parts::<inshore_kernel::Contents>::default());
+            let works = TaskHandlers::default().with(Parts::<inshore_kernel::Contents>::default());
             let agent = Agent::new(Store::open(folder.path()).unwrap(), works, config(&format!("n{number}")));
             agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
-        let serving: Vec<Serving> = folders.iter().enumerate().map(serve).collect();
+        let serving: Vec<RunningAgent> = folders.iter().enumerate().map(serve).collect();
         let nodes = client(serving.iter().map(|serving| serving.address().to_string()).collect(), None);
         Cluster { serving: serving.into_iter().map(Some).collect(), folders, nodes }
     }
@@ -84,12 +84,12 @@ impl Cluster {
     }
 
     fn running(&self) -> usize {
-        let status = |serving: &Serving| serving.agent().status().running.len();
+        let status = |serving: &RunningAgent| serving.agent().status().running.len();
         self.serving.iter().flatten().map(status).sum()
     }
 
     fn is_idle_soon(&self) {
-        let used = |serving: &Serving| serving.agent().status().memory_used_bytes;
+        let used = |serving: &RunningAgent| serving.agent().status().memory_used_bytes;
         until("a traversal runs on", || {
             self.running() == 0 && self.serving.iter().flatten().map(used).sum::<u64>() == 0
         });
@@ -133,7 +133,7 @@ fn traverse_in(
 const PAGE: u64 = 4096;
 const AT: u64 = 24;
 
-fn options(steps: u64, by: By) -> TraverseOptions {
+fn options(steps: u64, by: TraversalSide) -> TraverseOptions {
     let pointers = Pointers { page_bytes: PAGE, at: AT };
     TraverseOptions { pointers, steps, by, ..TraverseOptions::default() }
 }
@@ -166,8 +166,8 @@ fn cycle(pages: u64) -> Vec<u64> {
 
 /// Walks a chain in memory as the reference: returns the final page with the digest, and whether the chain ended at a
 /// last page.
-fn walked(pointers: &[u64], start: u64, steps: u64) -> (Walked, bool) {
-    let mut walked = Walked::at(start);
+fn walked(pointers: &[u64], start: u64, steps: u64) -> (ChainPosition, bool) {
+    let mut walked = ChainPosition::at(start);
     while walked.steps < steps {
         let next = pointers[walked.page as usize];
         if next == LAST_PAGE {
@@ -182,7 +182,7 @@ fn is_right(done: &Traversed, pointers: &[u64], starts: &[u64], steps: u64) {
     assert_eq!(done.chains.len(), starts.len());
     for (chain, &start) in done.chains.iter().zip(starts) {
         let (expected, ended) = walked(pointers, start, steps);
-        let found = Walked { hops: 0, ..chain.walked };
+        let found = ChainPosition { hops: 0, ..chain.walked };
         assert_eq!((chain.start, found, chain.ended), (start, expected, ended));
     }
 }
@@ -207,7 +207,7 @@ fn a_chain_gets_where_it_gets_on_one_machine() {
                 assert_eq!(reads, steps * starts.len() as u64, "{by:?} {name}");
                 // If every node holds all pages, no chain changes its node.
                 let hops: u64 = done.chains.iter().map(|chain| chain.walked.hops).sum();
-                let goes = name != "all" && by != By::Client && steps > 50;
+                let goes = name != "all" && by != TraversalSide::Client && steps > 50;
                 assert_eq!(hops > 0, goes, "{by:?} {name} {hops}");
             }
         }
@@ -237,12 +237,12 @@ fn pages_that_the_client_keeps_are_not_fetched_again() {
     cluster.put("pages", &file(&pointers), 8, 1);
     // Ten rounds: the first round fetches every page.
     for (kept, moved) in [(64, 64), (32, 64 + 9 * 32), (0, 640)] {
-        let keep = TraverseOptions { keep_bytes: kept * (PAGE + 8), ..options(640, By::Client) };
+        let keep = TraverseOptions { keep_bytes: kept * (PAGE + 8), ..options(640, TraversalSide::Client) };
         let done = traverse(&cluster.nodes, "pages", &[7], &keep).unwrap();
         is_right(&done, &pointers, &[7], 640);
         assert_eq!((done.pages_moved, done.pages_kept), (moved, 640 - moved));
     }
-    let large = TraverseOptions { keep_bytes: 1 << 40, ..options(10, By::Client) };
+    let large = TraverseOptions { keep_bytes: 1 << 40, ..options(10, TraversalSide::Client) };
     assert!(told(traverse(&cluster.nodes, "pages", &[7], &large).unwrap_err()).contains("budget"));
 }
 
@@ -284,7 +284,7 @@ fn what_is_no_file_of_pages_is_refused_before_anything_is_asked() {
     let ask = |name: &str, starts: &[u64], options: TraverseOptions| {
         told(traverse(&cluster.nodes, name, starts, &options).unwrap_err())
     };
-    let good = || options(10, By::Nodes);
+    let good = || options(10, TraversalSide::Nodes);
     let with = |page_bytes, at| TraverseOptions { pointers: Pointers { page_bytes, at }, ..good() };
     assert!(ask("lines", &[0], good()).contains("are not whole pages of 4096 bytes: put it with --record"));
     assert!(ask("pages", &[0], with(4095, 0)).contains("are not whole pages of 4095"));
@@ -353,7 +353,13 @@ fn what_a_lost_node_has_comes_from_copies_or_the_page_is_named() {
 /// A node dies during a traversal: chains resume from their last report to the client.
 #[test]
 fn a_node_that_dies_while_chains_are_on_their_way_is_done_without() {
-    for (by, copies) in [(By::Nodes, 2), (By::Turns, 2), (By::Client, 2), (By::Nodes, 1), (By::Client, 1)] {
+    for (by, copies) in [
+        (TraversalSide::Nodes, 2),
+        (TraversalSide::Turns, 2),
+        (TraversalSide::Client, 2),
+        (TraversalSide::Nodes, 1),
+        (TraversalSide::Client, 1),
+    ] {
         let mut cluster = Cluster::new(3);
         let pointers = cycle(300);
         cluster.put("pages", &file(&pointers), 10, copies);
@@ -446,11 +452,11 @@ fn a_node_takes_part_in_so_many_traversals_and_says_so() {
             scope.spawn(move || {
                 let nodes = client(addresses, None);
                 let stopped = Context::new(Budget::new(64 << 20, 2), cancel);
-                nodes.traverse(&stopped, whole, &[0], &options(STEPS_MAX, By::Nodes)).unwrap_err()
+                nodes.traverse(&stopped, whole, &[0], &options(STEPS_MAX, TraversalSide::Nodes)).unwrap_err()
             });
         }
         until("not all of them begin", || cluster.running() >= 64);
-        let error = traverse(&cluster.nodes, "pages", &[0], &options(1, By::Nodes));
+        let error = traverse(&cluster.nodes, "pages", &[0], &options(1, TraversalSide::Nodes));
         cancel.cancel();
         assert!(told(error.unwrap_err()).contains("64 traversals are running already"));
     });
@@ -480,17 +486,17 @@ fn nodes_show_each_other_who_they_are_and_clients_get_no_more_than_they_may() {
         is_right(&done, &pointers, &[0], 500);
     }
     let reader = with(&[Right::Read, Right::Write], day);
-    let error = told(traverse(&reader, "pages", &[0], &options(5, By::Nodes)).unwrap_err());
+    let error = told(traverse(&reader, "pages", &[0], &options(5, TraversalSide::Nodes)).unwrap_err());
     assert!(error.contains("no right to run"), "{error}");
     // A token that expires during the test: requests after the expiry are refused.
     let lifetime = Duration::from_secs(5);
     let short = with(&all, lifetime);
     let made = Instant::now();
     let whole = writer.catalog().unwrap().named("pages").unwrap().remove(0);
-    let done = short.traverse(&job(), &whole, &[0], &options(5, By::Nodes)).unwrap();
+    let done = short.traverse(&job(), &whole, &[0], &options(5, TraversalSide::Nodes)).unwrap();
     is_right(&done, &pointers, &[0], 5);
     thread::sleep((lifetime + Duration::from_millis(100)).saturating_sub(made.elapsed()));
-    let error = told(short.traverse(&job(), &whole, &[0], &options(5, By::Nodes)).unwrap_err());
+    let error = told(short.traverse(&job(), &whole, &[0], &options(5, TraversalSide::Nodes)).unwrap_err());
     assert!(error.contains("has expired"), "{error}");
 }
 
@@ -520,13 +526,13 @@ fn a_node_that_cannot_show_who_it_is_hands_nothing_on_and_says_so() {
         let own = authority.client("writer", &[Right::Read, Right::Run, Right::Write], day).unwrap();
         let writer = client(cluster.addresses(), Some(own));
         put(&writer, "pages", &file(&cycle(100)), 4 * PAGE, 1);
-        let error = told(traverse(&writer, "pages", &[0], &options(500, By::Nodes)).unwrap_err());
+        let error = told(traverse(&writer, "pages", &[0], &options(500, TraversalSide::Nodes)).unwrap_err());
         assert!(
             error.contains(expected) && error.contains("cannot pass chains to it"),
             "{expected}: {error}"
         );
         // The client's own credentials are valid.
-        let done = traverse(&writer, "pages", &[0], &options(500, By::Turns)).unwrap();
+        let done = traverse(&writer, "pages", &[0], &options(500, TraversalSide::Turns)).unwrap();
         is_right(&done, &cycle(100), &[0], 500);
     }
 }

@@ -4,7 +4,7 @@
 //! ```text
 //!   node                                               child process
 //!     order: store, memory, arguments, pieces ────────►  opens the store, begins a job
-//!     Sources ◄── request for a piece ───────────────── Work
+//!     Sources ◄── request for a piece ───────────────── TaskHandler
 //!        └─────── a piece, or none ───────────────────►  │
 //!     Reply   ◄── batches ──────────────────────────────┘
 //!     job     ◄── counters so far, with each message
@@ -51,9 +51,9 @@ use arrow_array::RecordBatch;
 use arrow_buffer::Buffer;
 use arrow_ipc::{reader::StreamDecoder, writer::StreamWriter};
 use arrow_schema::SchemaRef;
-use inshore_kernel::{Failure, Needs, Reply, Sources, Task, TaskSource, Work};
+use inshore_kernel::{Failure, Reply, RequiredRight, Sources, Task, TaskHandler, TaskSource};
 use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
-use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper};
+use inshore_sandbox::{ChildLimits, ChildMemory, ChildProcess, Helper};
 use inshore_sql::doing;
 use inshore_store::{Budget, Cancel, Job, ProcessCounts, Store, format_bytes};
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,7 @@ pub struct WorkApart<W> {
     helper: Helper,
 }
 
-impl<W: Work> WorkApart<W> {
+impl<W: TaskHandler> WorkApart<W> {
     /// Returns a work that runs in a child process of the current program, which has to begin with
     /// [`crate::child_main_if_asked`]: without that call, tasks fail within 10 s. `stack_bytes` returns the
     /// bytes of stacks that the work needs with a number of threads.
@@ -197,12 +197,12 @@ fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
     }
 }
 
-impl<W: Work> Work for WorkApart<W> {
+impl<W: TaskHandler> TaskHandler for WorkApart<W> {
     fn kind(&self) -> &'static str {
         self.work.kind()
     }
 
-    fn needs(&self) -> Needs {
+    fn needs(&self) -> RequiredRight {
         self.work.needs()
     }
 
@@ -233,7 +233,7 @@ impl<W: Work> Work for WorkApart<W> {
             bytes: sources.bytes(),
             count_max: sources.count_max(),
         };
-        let limits = ApartLimits {
+        let limits = ChildLimits {
             memory_bytes: given - answer_bytes,
             stack_bytes: STACK_BYTES + (self.stack_bytes)(threads),
             threads,
@@ -248,11 +248,11 @@ impl<W: Work> Work for WorkApart<W> {
 /// calls this function.
 ///
 /// # Errors
-/// [`inshore_sandbox::ApartEnd`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and
+/// [`inshore_sandbox::ChildFailure`] if the process ended abnormally, [`inshore_store::Error::Cancelled`], and
 /// the failure of the work, as text.
 pub fn run_apart(
     helper: &Helper,
-    limits: ApartLimits,
+    limits: ChildLimits,
     job: &Job,
     kind: &str,
     arguments: Value,
@@ -281,13 +281,13 @@ fn folders(job: &Job) -> Result<Vec<Vec<u8>>, Failure> {
 /// Starts a process, sends the order, and takes the answer.
 fn ask(
     helper: &Helper,
-    limits: ApartLimits,
+    limits: ChildLimits,
     order: Order,
     job: &Job,
     sources: Sources,
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
-    let mut apart = Apart::start(helper, limits)?;
+    let mut apart = ChildProcess::start(helper, limits)?;
     let says = Mutex::new(apart.socket().try_clone()?);
     let mut way = Way { apart: &mut apart, job, says: &says };
     let answered = way.give(&order).and_then(|()| {
@@ -344,7 +344,7 @@ enum Answered {
 
 /// The node's side of the connection to the process.
 struct Way<'a> {
-    apart: &'a mut Apart,
+    apart: &'a mut ChildProcess,
     job: &'a Job,
     /// Messages to the process are sent one after the other.
     says: &'a Mutex<UnixStream>,
@@ -527,13 +527,13 @@ pub(crate) fn at_work() -> String {
 /// Runs the work for which a helper started this program: fragments of queries for a node, or one of `works`.
 /// `arguments` are the last arguments of the command line. For a program that does not use
 /// [`crate::child_main_if_asked`].
-pub fn apart_main(arguments: &[OsString], works: &[&dyn Work]) -> ! {
-    let works: Vec<&dyn Work> = works.iter().copied().chain([&Queries as &dyn Work]).collect();
+pub fn apart_main(arguments: &[OsString], works: &[&dyn TaskHandler]) -> ! {
+    let works: Vec<&dyn TaskHandler> = works.iter().copied().chain([&Queries as &dyn TaskHandler]).collect();
     inshore_sandbox::apart_main(arguments, at_work, |socket, memory| work_apart(socket, memory, &works))
 }
 
 /// Runs the order of a node as one of `works`: the whole life of a child process.
-pub(crate) fn work_apart(socket: UnixStream, memory: ApartMemory, works: &[&dyn Work]) {
+pub(crate) fn work_apart(socket: UnixStream, memory: ChildMemory, works: &[&dyn TaskHandler]) {
     let Some((order, bytes)) = ordered(&socket) else { return };
     let Ok(hears) = socket.try_clone() else { return };
     let ways = Ways { socket, memory };
@@ -582,7 +582,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-fn obey(order: Order, order_bytes: u64, works: &[&dyn Work], out: &Out) -> Result<Value, Failure> {
+fn obey(order: Order, order_bytes: u64, works: &[&dyn TaskHandler], out: &Out) -> Result<Value, Failure> {
     let Order { kind, store, memory_bytes, is_within, threads, batch_bytes_max, arguments, bytes, count_max } =
         order;
     let work = works.iter().find(|work| work.kind() == kind);
@@ -714,7 +714,7 @@ impl Out {
 
 struct Ways {
     socket: UnixStream,
-    memory: ApartMemory,
+    memory: ChildMemory,
 }
 
 /// The encoder of batches for the node.

@@ -24,7 +24,7 @@ use std::{
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, Schema};
 use inshore_kernel::{
-    Contents, Error as ReadError, Event, Failure, Needs, Next, Reply, Source, Task, Work, run,
+    Contents, Error as ReadError, Event, Failure, Next, Reply, RequiredRight, Source, Task, TaskHandler, run,
 };
 use inshore_sandbox::{Command, CommandLimits, Folder, Helper, Policy, Response, Sandbox};
 use inshore_store::Budget;
@@ -86,13 +86,13 @@ impl Commands {
     }
 }
 
-impl Work for Commands {
+impl TaskHandler for Commands {
     fn kind(&self) -> &'static str {
         COMMAND
     }
 
-    fn needs(&self) -> Needs {
-        Needs::Commands
+    fn needs(&self) -> RequiredRight {
+        RequiredRight::Commands
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> Result<Value, Failure> {

@@ -5,7 +5,7 @@
 //!                       └────── limit of the process of the query ──────┘
 //! ```
 
-use inshore_sandbox::{ApartLimits, WorkerEnd};
+use inshore_sandbox::{ChildLimits, WorkerEnd};
 use inshore_store::{Budget, format_bytes};
 
 /// The memory of the process beside its budget, in bytes; ordinary queries use 23 MiB. Two parts do not
@@ -16,8 +16,8 @@ pub const BESIDE_BYTES: u64 = 40 << 20;
 const STACK_BYTES: u64 = 128 << 20;
 
 /// Returns the limits of the process for a query of this budget.
-pub fn limits(budget: &Budget) -> ApartLimits {
-    ApartLimits {
+pub fn limits(budget: &Budget) -> ChildLimits {
+    ChildLimits {
         memory_bytes: budget.memory_bytes().saturating_add(BESIDE_BYTES),
         stack_bytes: STACK_BYTES + inshore_sql::stack_bytes(budget.threads()),
         threads: budget.threads(),

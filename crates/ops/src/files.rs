@@ -13,12 +13,12 @@ use std::{
 use base64::{Engine, engine::general_purpose::STANDARD as BASE64};
 use inshore_kernel::{Failure, Source};
 use inshore_nodes::{
-    CsvRecord, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, Whole, read_from_nodes,
+    CsvRecord, DistributedFile, Error as NodesError, HelpPiece, Nodes, Piece, RunOptions, read_from_nodes,
 };
 use inshore_store::{Context, Job, Reservation, format_bytes};
 use inshore_tables::{
-    Compression, Error as TableError, FilePart, Header, Input, Known, PartBytes, TableReader, row_groups,
-    separator,
+    Compression, Error as TableError, FilePart, Header, Input, PartBytes, TableMetadata, TableReader,
+    row_groups, separator,
 };
 use serde::{Deserialize, Serialize};
 
@@ -101,9 +101,9 @@ pub(crate) struct Asker<'a> {
 /// The files of a table.
 #[derive(Debug)]
 pub(crate) struct Files {
-    pub wholes: Vec<Whole>,
+    pub wholes: Vec<DistributedFile>,
     pub texts: Vec<FileText>,
-    pub known: Known,
+    pub known: TableMetadata,
 }
 
 /// The metadata of a file that a node needs to read its pieces.
@@ -166,7 +166,7 @@ pub(crate) fn piece_of(job: &Job, source: &Source) -> Result<FilePart, Failure> 
 /// An error if the pieces need more than three quarters of the budget.
 pub(crate) fn hold_pieces<'a>(
     job: &Context,
-    wholes: impl Iterator<Item = &'a Whole>,
+    wholes: impl Iterator<Item = &'a DistributedFile>,
     at_once: usize,
 ) -> Result<Reservation, Failure> {
     let bytes = wholes.flat_map(|whole| &whole.pieces).map(|piece| piece.bytes).max().unwrap_or(0);
@@ -225,12 +225,12 @@ impl Asker<'_> {
     pub fn files(
         &self,
         name: &str,
-        wholes: Vec<Whole>,
+        wholes: Vec<DistributedFile>,
         as_text: &[String],
         header: Header,
     ) -> Result<Files, Error> {
         let mut texts = Vec::with_capacity(wholes.len());
-        let mut known: Option<Known> = None;
+        let mut known: Option<TableMetadata> = None;
         for whole in &wholes {
             let (text, found) = self.file(whole, as_text, header)?;
             texts.push(text);
@@ -241,7 +241,7 @@ impl Asker<'_> {
                     // A column that is text in one file is text in all files.
                     let mut unseen = known.unseen;
                     unseen.retain(|name| found.unseen.contains(name));
-                    Known { rows, unseen, ..known }
+                    TableMetadata { rows, unseen, ..known }
                 }
                 Some(_) => {
                     return Err(Error::unfit(
@@ -264,23 +264,28 @@ impl Asker<'_> {
     ///
     /// # Errors
     /// The errors of [`read_from_nodes`], without partial answers.
-    pub fn read(&self, whole: &Whole, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
+    pub fn read(&self, whole: &DistributedFile, range: Range<u64>) -> Result<Vec<u8>, NodesError> {
         let options = RunOptions { partial: false, ..self.options.clone() };
         read_from_nodes(self.nodes, self.context, whole, range, &options)
     }
 
     /// Reads the metadata of a file.
-    fn file(&self, whole: &Whole, as_text: &[String], header: Header) -> Result<(FileText, Known), Error> {
+    fn file(
+        &self,
+        whole: &DistributedFile,
+        as_text: &[String],
+        header: Header,
+    ) -> Result<(FileText, TableMetadata), Error> {
         let (name, bytes) = (whole.title.clone(), whole.bytes());
         let ending = ending_of(whole);
         let read = |range| self.read(whole, range);
-        let describe = |at: u64, bytes_read: &[u8]| -> Result<(Input, Known), Error> {
+        let describe = |at: u64, bytes_read: &[u8]| -> Result<(Input, TableMetadata), Error> {
             let part = FilePart { at, bytes: PartBytes::Memory(bytes_read.into()) };
             let input = Input::of_parts(&name, &ending, bytes, vec![part]).with_header(header);
             let described = TableReader::describe(&input, as_text, self.context.budget())?;
             let path = String::new();
             let (schema, rows, unseen) = (described.schema, described.rows, described.unseen);
-            Ok((input, Known { schema, rows, unseen, path }))
+            Ok((input, TableMetadata { schema, rows, unseen, path }))
         };
         if ending == "parquet" {
             let mut tail = read(bytes.saturating_sub(TAIL_BYTES)..bytes)?;
@@ -354,7 +359,7 @@ pub(crate) fn check_plain(name: &str, head: &[u8]) -> Result<(), Error> {
 }
 
 /// Returns the file name extension that tells the format: the extension of the dataset, or else of the file.
-pub(crate) fn ending_of(whole: &Whole) -> String {
+pub(crate) fn ending_of(whole: &DistributedFile) -> String {
     let of = |name: &str| Input::new(name).extension();
     let called = whole.file.as_deref().filter(|_| of(&whole.dataset).is_empty());
     of(called.unwrap_or(&whole.dataset))
@@ -397,7 +402,7 @@ impl RecordEnds {
 }
 
 /// Refuses a file with a row group that does not lie within one piece.
-fn check_groups(job: &Context, whole: &Whole, input: &Input) -> Result<(), Error> {
+fn check_groups(job: &Context, whole: &DistributedFile, input: &Input) -> Result<(), Error> {
     let is_whole = |group: &Range<u64>| {
         let has = |piece: &Piece| piece.offset <= group.start && group.end <= piece.offset + piece.bytes;
         whole.pieces.iter().any(has)

@@ -30,15 +30,15 @@ use arrow_array::{
     cast::AsArray,
     types::{UInt8Type, UInt32Type, UInt64Type},
 };
-use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_kernel::{Failure, Reply, Task, TaskHandler, TaskSource};
 use inshore_nodes::{
-    Error as NodesError, Gathered, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
-    stream_with_help,
+    DistributedFile, Error as NodesError, GatherReport, HelpOptions, HelpPieces, Merged, Nodes, OrderedRow,
+    RunOptions, Streams, stream_with_help,
 };
 use inshore_store::{Context, Job};
 use inshore_tables::{
-    self as tables, Begins, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders,
-    KmerCode, KmerList, KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, PieceEnds,
+    self as tables, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders, KmerCode,
+    KmerList, KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, PieceEnds, PieceStart,
     TableWriter, count_kmer_pieces, pack_kmers, unpack_kmers,
 };
 use serde::{Deserialize, Serialize};
@@ -101,7 +101,7 @@ impl PlacedEnds {
 #[derive(Debug)]
 pub struct CountsKmers;
 
-impl Work for CountsKmers {
+impl TaskHandler for CountsKmers {
     fn kind(&self) -> &'static str {
         KIND
     }
@@ -141,9 +141,9 @@ impl Arguments {
         let FileOfSequences { name, is_fastq, begin } = of.ok_or("the request does not describe the file")?;
         let name = if offset == 0 { name.clone() } else { format!("{name}, from byte {offset}") };
         let begins = match is_fastq {
-            _ if offset <= *begin => Begins::File,
-            true => Begins::FastqRecord,
-            false => Begins::FastaLine,
+            _ if offset <= *begin => PieceStart::File,
+            true => PieceStart::FastqRecord,
+            false => PieceStart::FastaLine,
         };
         let place = (!is_fastq).then_some((whole, offset, bytes));
         Ok((KmerPiece { input: open(&name), begins }, place))
@@ -236,7 +236,7 @@ enum Counted<C> {
     Kmers(Vec<C>, Vec<u32>),
 }
 
-impl<C: KmerCode> InOrder for Counted<C> {
+impl<C: KmerCode> OrderedRow for Counted<C> {
     /// The number of bases of a k-mer.
     type How = u32;
     const ADDS_UP: bool = true;
@@ -317,11 +317,11 @@ impl<C: KmerCode> InOrder for Counted<C> {
 pub fn count_kmers_on_nodes(
     nodes: &Nodes,
     job: &Context,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     output: &Path,
     options: &KmerOptions,
     run: &RunOptions,
-) -> Result<(KmerSummary, Gathered), Error> {
+) -> Result<(KmerSummary, GatherReport), Error> {
     options.check()?;
     TableWriter::check_path(output)?;
     let asker = Asker { nodes, options: run, context: job };
@@ -333,7 +333,7 @@ pub fn count_kmers_on_nodes(
     let held = 2 * nodes.addresses().count() as u64 * ROWS_BYTES;
     let _memory = job.budget().reserve(held, "k-mers of nodes")?;
     job.start_phase("counting", "k-mers", 0);
-    let with = HelpWith::default();
+    let with = HelpOptions::default();
     thread::scope(|scope| {
         let (streams, help) = stream_with_help(nodes, job, (KIND, true), told, wholes, run, with)?;
         if let Some(help) = help {
@@ -359,7 +359,7 @@ fn merge<C: KmerCode>(
     streams: Streams,
     output: &Path,
     options: &KmerOptions,
-) -> Result<(KmerSummary, Gathered), Error> {
+) -> Result<(KmerSummary, GatherReport), Error> {
     let mut merged = Merged::<Counted<C>>::new(streams, options.k)?;
     let mut borders = KmerBorders::new(options, job.budget())?;
     let mut behind = None;
@@ -415,7 +415,7 @@ fn list<'a, C>((counted, rows): &(&'a Counted<C>, Range<usize>)) -> tables::Resu
 }
 
 /// Detects the format of a file by its first letter; an error if nodes cannot count the file.
-fn look_at(asker: &Asker<'_>, whole: &Whole) -> Result<FileOfSequences, Error> {
+fn look_at(asker: &Asker<'_>, whole: &DistributedFile) -> Result<FileOfSequences, Error> {
     let (name, partial) = (whole.title.clone(), asker.options.partial);
     if whole.is_grouped {
         return Err(NodesError::RowGroups { name }.into());

@@ -85,7 +85,7 @@ pub use target::{NodesDone, OnNodes, wholes, with_nodes};
 /// Lists the kinds of work of a node in this build, which combine the kernels with the runtime of nodes. Some
 /// of them start the current program again, which therefore has to begin with [`child_main_if_asked`].
 #[cfg(feature = "nodes")]
-pub fn works() -> inshore_kernel::Works {
+pub fn works() -> inshore_kernel::TaskHandlers {
     let works = works_here();
     #[cfg(feature = "sql")]
     let works = works.with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes));
@@ -97,14 +97,14 @@ pub fn works() -> inshore_kernel::Works {
 /// Lists the same kinds of work, for a host program that cannot be started again: `helper` names the program
 /// that runs queries by [`apart::apart_main`].
 #[cfg(all(feature = "nodes", feature = "sql"))]
-pub fn works_by(helper: inshore_sandbox::Helper) -> inshore_kernel::Works {
+pub fn works_by(helper: inshore_sandbox::Helper) -> inshore_kernel::TaskHandlers {
     works_here().with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes).with_helper(helper))
 }
 
 /// Lists the kinds of work that need no child process.
 #[cfg(feature = "nodes")]
-pub fn works_here() -> inshore_kernel::Works {
-    inshore_kernel::Works::default()
+pub fn works_here() -> inshore_kernel::TaskHandlers {
+    inshore_kernel::TaskHandlers::default()
         .with(inshore_kernel::Parts::<inshore_kernel::Contents>::default())
         .with(inshore_kernel::Parts::<inshore_kernels::Search>::default())
         .with(inshore_kernels::CountsWords)

@@ -3,7 +3,9 @@
 use std::io;
 
 use inshore_kernel::Next;
-use inshore_kernels::{self as kernels, Candidate, Found, Matching, SearchSummary, TextOptions, Wanted};
+use inshore_kernels::{
+    self as kernels, BlockMatches, MultilineMatcher, SearchOutput, SearchSummary, TextOptions, WalkedFile,
+};
 use inshore_store::Context;
 use inshore_tables::Input;
 
@@ -12,7 +14,7 @@ use crate::error::{Error, Result};
 /// A receiver of matches, in the order of files and blocks.
 pub trait Matches: Send {
     /// Returns the kind of matches that the receiver wants.
-    fn wanted(&self) -> Wanted;
+    fn wanted(&self) -> SearchOutput;
 
     /// Returns the replacement of matches within the lines.
     fn replacement(&self) -> Option<&str> {
@@ -26,20 +28,20 @@ pub trait Matches: Send {
     ///
     /// # Errors
     /// An error ends the search.
-    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next>;
+    fn found(&mut self, file: &WalkedFile, found: &BlockMatches) -> io::Result<Next>;
 
     /// Receives the error of a file that cannot be read completely, and returns true if the error is a
     /// failure.
     ///
     /// # Errors
     /// An error ends the search.
-    fn failed(&mut self, file: &Candidate, error: &kernels::Error) -> io::Result<bool>;
+    fn failed(&mut self, file: &WalkedFile, error: &kernels::Error) -> io::Result<bool>;
 
     /// Receives the end of a file.
     ///
     /// # Errors
     /// An error ends the search.
-    fn end(&mut self, file: &Candidate) -> io::Result<Next>;
+    fn end(&mut self, file: &WalkedFile) -> io::Result<Next>;
 
     /// Searches texts one after the other for matches that span lines. `failed` receives the errors of texts.
     ///
@@ -48,7 +50,7 @@ pub trait Matches: Send {
     fn across(
         &mut self,
         job: &Context,
-        matching: &Matching,
+        matching: &MultilineMatcher,
         texts: &mut dyn Iterator<Item = Text>,
         failed: &dyn Fn(&Error),
     ) -> Result<SearchSummary>;
@@ -60,7 +62,7 @@ pub struct Text {
     /// The bytes of the text.
     pub input: Input,
     /// The name of the text.
-    pub file: Candidate,
+    pub file: WalkedFile,
     /// The options to convert the bytes to text.
     pub options: TextOptions,
 }

@@ -18,7 +18,7 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
-use inshore_nodes::{RunOptions, Whole};
+use inshore_nodes::{DistributedFile, RunOptions};
 use inshore_store::{Execution, Job};
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore_tables::Input;
@@ -307,7 +307,7 @@ pub enum Sources {
     Here,
     /// These files on nodes.
     #[cfg(feature = "nodes")]
-    Nodes(OnNodes, Vec<Whole>),
+    Nodes(OnNodes, Vec<DistributedFile>),
 }
 
 /// Refuses to resume an interrupted run on nodes.

@@ -18,12 +18,14 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_kernel::{Failure, Reply, Task, TaskHandler, TaskSource};
 use inshore_nodes::{
-    Catalog, Error as NodesError, Gathered, HelpPieces, HelpWith, Nodes, RunOptions, Streams, batch_bytes,
-    compact, stream_with_help,
+    Catalog, Error as NodesError, GatherReport, HelpOptions, HelpPieces, Nodes, RunOptions, Streams,
+    batch_bytes, compact, stream_with_help,
 };
-use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
+use inshore_sql::{
+    Elsewhere, Error, Feed, Fragment, FragmentRows, Needed, Result, TableMetadata, run_fragment,
+};
 use inshore_store::Job;
 use inshore_tables::{Error as TableError, Header};
 use serde::{Deserialize, Serialize};
@@ -52,7 +54,7 @@ struct Arguments {
 #[derive(Debug)]
 pub struct Queries;
 
-impl Work for Queries {
+impl TaskHandler for Queries {
     fn kind(&self) -> &'static str {
         KIND
     }
@@ -199,7 +201,7 @@ struct State {
     /// The tables by name, each with its columns to read as text. A repeated query does not describe them
     /// again.
     tables: BTreeMap<String, (Vec<String>, Arc<Files>)>,
-    gathered: Gathered,
+    gathered: GatherReport,
     /// True if the local work failed; from then on only nodes work.
     help_has_failed: bool,
 }
@@ -221,7 +223,7 @@ impl NodeTables {
     }
 
     /// Returns the work of the nodes for all completed queries, and the missing pieces.
-    pub fn gathered(&self) -> Gathered {
+    pub fn gathered(&self) -> GatherReport {
         let state = self.state.0.lock().expect("no panic under this lock");
         // A thread that asks nodes soon notices that its result is not needed any more.
         let waited = self.state.1.wait_timeout_while(state, ENDS, |state| state.open > 0);
@@ -234,7 +236,7 @@ fn failed(error: NodesError) -> Error {
 }
 
 impl Elsewhere for NodeTables {
-    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> Result<Option<Known>> {
+    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> Result<Option<TableMetadata>> {
         let Some(dataset) = name.strip_prefix("store:") else { return Ok(None) };
         {
             let state = self.state.0.lock().expect("no panic under this lock");
@@ -277,7 +279,7 @@ impl Elsewhere for NodeTables {
             true => RunOptions { help_from: None, ..self.options.clone() },
             false => self.options.clone(),
         };
-        let with = HelpWith { by_threads: false, takes_all_memory: true };
+        let with = HelpOptions { by_threads: false, takes_all_memory: true };
         let asked =
             stream_with_help(&self.nodes, job, (KIND, false), arguments, &files.wholes, &options, with);
         let (streams, help) = asked.map_err(failed)?;

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 #[cfg(feature = "nodes")]
-use inshore_nodes::{Gathered, Nodes, RunOptions, Whole};
+use inshore_nodes::{DistributedFile, GatherReport, Nodes, RunOptions};
 use serde::{Serialize, Serializer};
 #[cfg(feature = "nodes")]
 use serde_json::{Value, json};
@@ -50,7 +50,7 @@ pub struct OnNodes {
 /// # Errors
 /// [`Error::BadName`]; the errors of [`Nodes::catalog`] and [`inshore_nodes::Catalog::named`].
 #[cfg(feature = "nodes")]
-pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<Whole>> {
+pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> {
     let catalog = nodes.catalog()?;
     let mut wholes = Vec::new();
     for path in paths {
@@ -75,7 +75,7 @@ pub struct Done<A> {
 #[derive(Debug)]
 pub struct NodesDone {
     /// The work of each node, and the parts that were not read.
-    pub gathered: Gathered,
+    pub gathered: GatherReport,
     /// The bytes between nodes and the client.
     pub bytes_moved: u64,
 }
@@ -101,7 +101,7 @@ impl<A> Done<A> {
 
     /// Returns an answer of nodes.
     #[cfg(feature = "nodes")]
-    pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: Gathered) -> Done<A> {
+    pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: GatherReport) -> Done<A> {
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
         Done { answer, nodes: Some(NodesDone { gathered, bytes_moved }) }
     }
@@ -122,7 +122,7 @@ impl<A: Serialize> Serialize for Done<A> {
 
 /// Adds the work of nodes to a summary.
 #[cfg(feature = "nodes")]
-pub fn with_nodes(mut summary: Value, gathered: &Gathered, bytes_moved: u64) -> Value {
+pub fn with_nodes(mut summary: Value, gathered: &GatherReport, bytes_moved: u64) -> Value {
     summary["nodes"] = json!(gathered.nodes);
     summary["missing"] = json!(gathered.missing);
     if let Some(here) = &gathered.here {

@@ -32,8 +32,8 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use inshore_kernel::{
-    Block, Border, Error as ReadError, Event, FileBlocks, Kernel, MAP, Needs, Next, Portable, SPREAD, Source,
-    run, smallest_memory_bytes,
+    Block, Border, Error as ReadError, Event, FileBlocks, Kernel, MAP, Next, Portable, RequiredRight, SPREAD,
+    Source, run, smallest_memory_bytes,
 };
 use inshore_sandbox::{
     BlockPart, Error as SandboxError, Helper, Policy, Sandbox, WasmLimits, WasmResponse, WasmResult, WasmRun,
@@ -346,7 +346,9 @@ impl WasmKernel {
 
     fn failed(&self, source: SandboxError) -> Error {
         match source {
-            SandboxError::Ended(inshore_sandbox::Ended::Cancelled) => inshore_store::Error::Cancelled.into(),
+            SandboxError::Ended(inshore_sandbox::Termination::Cancelled) => {
+                inshore_store::Error::Cancelled.into()
+            }
             SandboxError::Output(error) => Error::Write(error),
             source => Error::Sandbox { name: self.module.name.clone(), source },
         }
@@ -660,7 +662,7 @@ impl Kernel for WasmKernel {
 
 impl Portable for WasmKernel {
     const KIND: &'static str = WASM;
-    const NEEDS: Needs = Needs::WebAssembly;
+    const NEEDS: RequiredRight = RequiredRight::WebAssembly;
 
     fn arguments(&self) -> Value {
         let Module { name, bytes, is_pushed } = &self.module;

@@ -12,8 +12,11 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore_kernel::Next;
-use inshore_kernels::{Candidate, Found, Matching, Profiles, SearchSummary, Wanted, decompress, text_source};
-use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
+use inshore_kernels::{
+    BlockMatches, MultilineMatcher, Profiles, SearchOutput, SearchSummary, WalkedFile, decompress,
+    text_source,
+};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, RunningAgent};
 use inshore_ops::{
     Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Rows, StoreUse, Target, named, queries,
     spreading::{cuts, record_lines, separator},
@@ -234,7 +237,7 @@ const BY_THE_COMMAND: [&str; 3] = ["kernel run", "kernel push", "node run"];
 
 /// Local files, which are also datasets of the local store and of three nodes.
 struct Setup {
-    _serving: Vec<Serving>,
+    _serving: Vec<RunningAgent>,
     folder: TempDir,
     store: Store,
     nodes: OnNodes,
@@ -302,7 +305,7 @@ impl Setup {
                 .serve("127.0.0.1:0".parse().unwrap())
                 .unwrap()
         };
-        let serving: Vec<Serving> = (0..3).map(serve).collect();
+        let serving: Vec<RunningAgent> = (0..3).map(serve).collect();
         let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
         let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
         let store = Store::open(folder.path().join("mine")).unwrap();
@@ -790,11 +793,11 @@ struct Taken {
 }
 
 impl Matches for Taken {
-    fn wanted(&self) -> Wanted {
-        Wanted::LineCount
+    fn wanted(&self) -> SearchOutput {
+        SearchOutput::LineCount
     }
 
-    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next> {
+    fn found(&mut self, file: &WalkedFile, found: &BlockMatches) -> io::Result<Next> {
         let title = file.path.display().to_string();
         match self.lines.last_mut().filter(|(last, _)| *last == title) {
             Some((_, lines)) => *lines += found.line_count,
@@ -803,12 +806,12 @@ impl Matches for Taken {
         Ok(Next::Go)
     }
 
-    fn failed(&mut self, file: &Candidate, _: &inshore_kernels::Error) -> io::Result<bool> {
+    fn failed(&mut self, file: &WalkedFile, _: &inshore_kernels::Error) -> io::Result<bool> {
         self.failed.push(file.path.display().to_string());
         Ok(true)
     }
 
-    fn end(&mut self, file: &Candidate) -> io::Result<Next> {
+    fn end(&mut self, file: &WalkedFile) -> io::Result<Next> {
         self.ended.push(file.path.display().to_string());
         Ok(Next::Go)
     }
@@ -816,7 +819,7 @@ impl Matches for Taken {
     fn across(
         &mut self,
         _job: &Context,
-        _matching: &Matching,
+        _matching: &MultilineMatcher,
         texts: &mut dyn Iterator<Item = Text>,
         _failed: &dyn Fn(&Error),
     ) -> inshore_ops::Result<SearchSummary> {

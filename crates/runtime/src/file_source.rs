@@ -24,7 +24,7 @@ use rustix::{
     io::{IoSliceMut, ReadWriteFlags, preadv2},
 };
 
-use crate::{Buffer, Context, Direction, Error, PAGE_BYTES, Part, Pending, Result, Storage, Window};
+use crate::{Buffer, Context, Direction, Error, MemoryMap, PAGE_BYTES, Part, Pending, Result, Storage};
 
 const BUFFER_BYTES: usize = 1 << 20;
 const BUFFERS: usize = 4;
@@ -241,15 +241,15 @@ impl PlainFile {
     /// Maps `len` bytes from byte `start` on, a multiple of 4096, without a copy. The result is `None` if the system
     /// has no mapping to give, or the range ends after the file. The method is for files that are
     /// [cached](PlainFile::is_cached).
-    pub fn window(&self, start: u64, len: usize) -> Option<Window> {
-        (start + len as u64 <= self.len()).then(|| Window::open(&self.open.file, start, len))?
+    pub fn window(&self, start: u64, len: usize) -> Option<MemoryMap> {
+        (start + len as u64 <= self.len()).then(|| MemoryMap::open(&self.open.file, start, len))?
     }
 
     /// Checks that all bytes read from a window of this file so far were the file's.
     ///
     /// # Errors
     /// [`Error::Io`] if the file became shorter or the drive failed: the window then contained zeros.
-    pub fn check(&self, window: &Window) -> Result<()> {
+    pub fn check(&self, window: &MemoryMap) -> Result<()> {
         window.check(&self.open.file, self.path())
     }
 

@@ -9,7 +9,7 @@
 //!   by io_uring or, if io_uring is forbidden, by a pool of threads.
 //! - [`Context`]: one run of one command, with a budget, I/O, [`Counters`], [`Progress`], and a [`Cancel`] flag, which
 //!   a [`Deadline`] may set. [`Report`] is the summary of the run at its end.
-//! - [`PlainFile`], [`FileSource`], [`FileSink`], [`Window`]: files of the file system, read and written past the page
+//! - [`PlainFile`], [`FileSource`], [`FileSink`], [`MemoryMap`]: files of the file system, read and written past the page
 //!   cache, or mapped from the page cache.
 //!
 //! ```text
@@ -72,4 +72,4 @@ pub use progress::{Progress, ProgressState};
 pub use report::{DriveFloor, LevelReport, PhaseReport, Report};
 pub use sizes::{format_bytes, format_bytes_up};
 pub use storage::{Direction, Guard, Part, Storage};
-pub use window::Window;
+pub use window::MemoryMap;

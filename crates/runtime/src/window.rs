@@ -5,7 +5,7 @@
 //! small folios both take 0.24 s). A memory map has two dangers:
 //!
 //! - The file may become shorter, or the drive may fail, while the bytes are read. The kernel then sends SIGBUS. A
-//!   signal handler maps zeros in place of the lost pages and sets a flag, which [`Window::check`] reports. A SIGBUS
+//!   signal handler maps zeros in place of the lost pages and sets a flag, which [`MemoryMap::check`] reports. A SIGBUS
 //!   outside of all windows goes to the previous handler.
 //! - Other processes may write to the file while the bytes are read, so the same byte may have two values. A window is
 //!   therefore only for callers that check every byte on which they rely, as with untrusted input.
@@ -29,8 +29,8 @@ use crate::{Error, PAGE_BYTES, Result};
 /// The largest number of windows in the process at a time.
 const WINDOWS_MAX: usize = 256;
 
-/// `WindowSlot` is an open window as the signal handler sees it.
-struct WindowSlot {
+/// `MemoryMapSlot` is an open window as the signal handler sees it.
+struct MemoryMapSlot {
     is_taken: AtomicBool,
     /// The number of the first page and the count of pages in one word, so that both are always of the same window; 0
     /// if the slot is unused.
@@ -41,17 +41,17 @@ struct WindowSlot {
 /// The number of bits for the count of pages.
 const COUNT_BITS: u32 = 16;
 
-static SLOTS: [WindowSlot; WINDOWS_MAX] = [const {
-    WindowSlot {
+static SLOTS: [MemoryMapSlot; WINDOWS_MAX] = [const {
+    MemoryMapSlot {
         is_taken: AtomicBool::new(false),
         pages: AtomicU64::new(0),
         has_failed: AtomicBool::new(false),
     }
 }; WINDOWS_MAX];
 
-/// `Window` is a memory map of a range of a file.
+/// `MemoryMap` is a memory map of a range of a file.
 #[derive(Debug)]
-pub struct Window {
+pub struct MemoryMap {
     address: NonNull<u8>,
     len: usize,
     slot: usize,
@@ -60,14 +60,14 @@ pub struct Window {
 }
 
 // SAFETY: a Window is the only owner of its mapping.
-unsafe impl Send for Window {}
+unsafe impl Send for MemoryMap {}
 // SAFETY: shared access gives only shared slices.
-unsafe impl Sync for Window {}
+unsafe impl Sync for MemoryMap {}
 
-impl Window {
+impl MemoryMap {
     /// Maps `len` bytes of a file from `start` on, a multiple of 4096. The caller has checked the length of the file.
     /// The result is `None` if there are too many windows, or the system has no mapping to give.
-    pub(crate) fn open(file: &File, start: u64, len: usize) -> Option<Window> {
+    pub(crate) fn open(file: &File, start: u64, len: usize) -> Option<MemoryMap> {
         let fits = len > 0 && len.div_ceil(PAGE_BYTES) < 1 << COUNT_BITS;
         assert!(start.is_multiple_of(PAGE_BYTES as u64) && fits, "{len} bytes from {start}");
         if !install_handler() {
@@ -85,7 +85,7 @@ impl Window {
         let (first, count) = (address.as_ptr() as usize / PAGE_BYTES, len.div_ceil(PAGE_BYTES));
         SLOTS[slot].has_failed.store(false, Ordering::SeqCst);
         SLOTS[slot].pages.store((first as u64) << COUNT_BITS | count as u64, Ordering::SeqCst);
-        Some(Window { address, len, slot, end: start + len as u64 })
+        Some(MemoryMap { address, len, slot, end: start + len as u64 })
     }
 
     /// Checks that all bytes read so far were the file's. The check asks the system for the length of the file.
@@ -106,7 +106,7 @@ impl Window {
     }
 }
 
-impl Deref for Window {
+impl Deref for MemoryMap {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -115,7 +115,7 @@ impl Deref for Window {
     }
 }
 
-impl Drop for Window {
+impl Drop for MemoryMap {
     fn drop(&mut self) {
         let slot = &SLOTS[self.slot];
         slot.pages.store(0, Ordering::SeqCst);
@@ -196,8 +196,8 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, vec![7; 64 << 10]).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        let window = Window::open(&file, 16 << 10, 40 << 10).unwrap();
-        let other = Window::open(&file, 0, 8 << 10).unwrap();
+        let window = MemoryMap::open(&file, 16 << 10, 40 << 10).unwrap();
+        let other = MemoryMap::open(&file, 0, 8 << 10).unwrap();
         assert!(window.len() == 40 << 10 && window.iter().all(|&byte| byte == 7));
         window.check(&file, &path).unwrap();
         file.set_len(20 << 10).unwrap();
@@ -206,7 +206,7 @@ mod tests {
         let error = window.check(&file, &path).unwrap_err().to_string();
         assert!(error.contains("became shorter") && error.contains("file"), "{error}");
         // The kernel sends no signal for bytes that are cut off within a page.
-        let last = Window::open(&file, 16 << 10, 4 << 10).unwrap();
+        let last = MemoryMap::open(&file, 16 << 10, 4 << 10).unwrap();
         last.check(&file, &path).unwrap();
         file.set_len((20 << 10) - 5).unwrap();
         assert_eq!(last[(4 << 10) - 6..], [7, 0, 0, 0, 0, 0]);
@@ -215,7 +215,7 @@ mod tests {
         other.check(&file, &path).unwrap();
         drop(window);
         // A slot that was used is as good as new.
-        let again = Window::open(&file, 0, 16 << 10).unwrap();
+        let again = MemoryMap::open(&file, 0, 16 << 10).unwrap();
         assert!(again.iter().all(|&byte| byte == 7));
         again.check(&file, &path).unwrap();
     }
@@ -227,10 +227,10 @@ mod tests {
         fs::write(&path, vec![1; 4096]).unwrap();
         let file = File::open(&path).unwrap();
         // Other tests have windows too.
-        let all: Vec<_> = (0..=WINDOWS_MAX).map_while(|_| Window::open(&file, 0, 4096)).collect();
+        let all: Vec<_> = (0..=WINDOWS_MAX).map_while(|_| MemoryMap::open(&file, 0, 4096)).collect();
         assert!(all.len() > WINDOWS_MAX / 2 && all.len() <= WINDOWS_MAX, "{}", all.len());
         drop(all);
-        assert!(Window::open(&file, 0, 4096).is_some());
+        assert!(MemoryMap::open(&file, 0, 4096).is_some());
     }
 
     /// The test runs in a process of its own, which dies of the signal as it would without windows.
@@ -248,7 +248,7 @@ mod tests {
         let path = folder.path().join("file");
         fs::write(&path, vec![1; 8192]).unwrap();
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        let _window = Window::open(&file, 0, 4096).unwrap();
+        let _window = MemoryMap::open(&file, 0, 4096).unwrap();
         // SAFETY: a new mapping, of which no slice is made.
         let other =
             unsafe { mmap(ptr::null_mut(), 8192, ProtFlags::READ, MapFlags::SHARED, &file, 0) }.unwrap();

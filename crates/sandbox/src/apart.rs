@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   our process                              our program once more
-//!   Apart::start ── spawn ─────────────────► apart_main_if_asked: limits itself, then works
+//!   ChildProcess::start ── spawn ─────────────────► apart_main_if_asked: limits itself, then works
 //!     socket ◄────── requests, answers ────►  socket
 //!     memory ◄────── long answers ──────────  shared memory
 //!     drop ───────── SIGKILL ──────────────►  a thread that measures memory, and ends the process at the limit
@@ -40,9 +40,9 @@ use rustix::{
 use crate::{
     Error, Helper, Result, WorkerEnd, allocator,
     channel::{receive_beside, send_beside},
-    shared::Shared,
+    shared::SharedMemory,
     sys,
-    worker_end::{self, LastWords, UNKNOWN_SIZE, end_too_large},
+    worker_end::{self, LimitReport, UNKNOWN_SIZE, end_too_large},
 };
 
 /// The name (`argv[0]`) by which a program knows that it is started as a worker.
@@ -69,7 +69,7 @@ const WORDS: usize = 300;
 
 /// Limits the resources of a worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ApartLimits {
+pub struct ChildLimits {
     /// Limits the resident memory in bytes, code not counted.
     pub memory_bytes: u64,
     /// Adds bytes of address space for the stacks of the worker's threads, which are mostly never touched.
@@ -80,21 +80,21 @@ pub struct ApartLimits {
 
 /// Holds a worker process, which is killed on drop.
 #[derive(Debug)]
-pub struct Apart {
+pub struct ChildProcess {
     socket: UnixStream,
-    shared: Shared,
+    shared: SharedMemory,
     child: Option<Child>,
     words: File,
-    limits: ApartLimits,
+    limits: ChildLimits,
 }
 
 /// Holds the memory that a worker shares with the parent, for long answers: a socket would copy them twice and wake
 /// the reader for every 32 KiB.
 #[derive(Debug)]
-pub struct ApartMemory(Shared);
+pub struct ChildMemory(SharedMemory);
 
-impl ApartMemory {
-    /// Writes bytes at the start of the shared memory, which grows as needed. The parent must not [take](Apart::take)
+impl ChildMemory {
+    /// Writes bytes at the start of the shared memory, which grows as needed. The parent must not [take](ChildProcess::take)
     /// bytes meanwhile.
     ///
     /// # Errors
@@ -112,16 +112,16 @@ enum Exit {
     Killed,
 }
 
-impl Apart {
+impl ChildProcess {
     /// Starts a worker and waits some milliseconds until the worker is ready. `helper` is a program that begins with
     /// [`apart_main_if_asked`].
     ///
     /// # Errors
     /// [`Error::Path`] if the program cannot be started; [`Error::Helper`] if the worker is not ready within 10 s;
     /// [`Error::System`].
-    pub fn start(helper: &Helper, limits: ApartLimits) -> Result<Apart> {
+    pub fn start(helper: &Helper, limits: ChildLimits) -> Result<ChildProcess> {
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
-        let shared = Shared::new().map_err(Error::system("make a file in memory"))?;
+        let shared = SharedMemory::new().map_err(Error::system("make a file in memory"))?;
         // Words that do not fit into the pipe are lost, and do not block the worker.
         let (words, their_words) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)
             .map_err(|error| Error::system("make a pipe")(error.into()))?;
@@ -143,7 +143,7 @@ impl Apart {
                 path: helper.program.clone(),
                 source,
             })?;
-        let mut apart = Apart { socket, shared, child: Some(child), words: File::from(words), limits };
+        let mut apart = ChildProcess { socket, shared, child: Some(child), words: File::from(words), limits };
         // If the worker has ended, the read below fails.
         let _ = send_beside(&apart.socket, &[BEGIN], &[apart.shared.file().as_fd()]);
         apart.socket.set_read_timeout(Some(READY_WITHIN)).map_err(Error::system("set a time limit"))?;
@@ -166,7 +166,7 @@ impl Apart {
         &self.socket
     }
 
-    /// Appends the first `length` bytes that the worker [put](ApartMemory::put) there. The worker must not put bytes
+    /// Appends the first `length` bytes that the worker [put](ChildMemory::put) there. The worker must not put bytes
     /// meanwhile.
     ///
     /// # Errors
@@ -177,15 +177,15 @@ impl Apart {
 
     /// Waits for the worker's end, which is near once the worker has closed the socket or sent the last answer.
     /// Returns the reason if the worker failed. After 2 s the worker is killed.
-    pub fn ended(mut self) -> Option<ApartEnd> {
+    pub fn ended(mut self) -> Option<ChildFailure> {
         let end = self.end(GRACE);
         self.why(end)
     }
 
-    fn why(&mut self, end: Exit) -> Option<ApartEnd> {
+    fn why(&mut self, end: Exit) -> Option<ChildFailure> {
         let Exit::Exited(status) = end else {
             let text = "its process did not end in time and was killed".to_string();
-            return Some(ApartEnd { end: WorkerEnd::Killed(libc::SIGKILL), text });
+            return Some(ChildFailure { end: WorkerEnd::Killed(libc::SIGKILL), text });
         };
         let mut words = Vec::new();
         // Only the worker writes to this pipe, and the worker has ended.
@@ -219,7 +219,7 @@ impl Apart {
     }
 }
 
-impl Drop for Apart {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.end(Duration::ZERO);
     }
@@ -227,28 +227,28 @@ impl Drop for Apart {
 
 /// Says how a worker failed; the text fits a sentence whose subject is the worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApartEnd {
+pub struct ChildFailure {
     end: WorkerEnd,
     text: String,
 }
 
-impl ApartEnd {
+impl ChildFailure {
     /// Returns the kind of end.
     pub fn end(&self) -> &WorkerEnd {
         &self.end
     }
 }
 
-impl fmt::Display for ApartEnd {
+impl fmt::Display for ChildFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl error::Error for ApartEnd {}
+impl error::Error for ChildFailure {}
 
 /// Says why a process failed; `None` if the process succeeded.
-fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
+fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ChildFailure> {
     let end = match (WorkerEnd::of(status, words), status.signal()) {
         (WorkerEnd::Exited(0), _) => return None,
         (_, Some(libc::SIGABRT)) if words.contains("memory allocation of") => {
@@ -278,14 +278,14 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ApartEnd> {
             format!("the child process ended early ({status}): {told}")
         }
     };
-    Some(ApartEnd { end, text })
+    Some(ChildFailure { end, text })
 }
 
 /// Becomes a worker if this program was started as one, and never returns then. Call this in `main` before anything
 /// that takes time or memory. `doing` names the current work for the message of a worker that exceeds the limit: it
 /// is called when that happens, from any thread and maybe with no memory left to allocate. An empty name is left out
 /// of the message.
-pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) {
+pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ChildMemory)) {
     let args: Vec<_> = env::args_os().collect();
     if args.first().is_some_and(|name| name == NAME) {
         main(&args, false, doing, work);
@@ -294,7 +294,7 @@ pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, 
 
 /// Runs as a worker, in a program that was started as one with the arguments `args`. If the allocator is a
 /// [`LimitedAllocator`](crate::LimitedAllocator), the limit is exact for large allocations.
-pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ApartMemory)) -> ! {
+pub fn apart_main(args: &[OsString], doing: fn() -> String, work: impl FnOnce(UnixStream, ChildMemory)) -> ! {
     main(args, true, doing, work)
 }
 
@@ -302,11 +302,11 @@ fn main(
     args: &[OsString],
     is_exact: bool,
     doing: fn() -> String,
-    work: impl FnOnce(UnixStream, ApartMemory),
+    work: impl FnOnce(UnixStream, ChildMemory),
 ) -> ! {
     let number = |text: &OsString| text.to_str()?.parse().ok();
     let numbers = args.last_chunk().and_then(|[memory, stack, threads]| {
-        Some(ApartLimits {
+        Some(ChildLimits {
             memory_bytes: number(memory)?,
             stack_bytes: number(stack)?,
             threads: usize::try_from(number(threads)?).ok()?,
@@ -325,10 +325,10 @@ fn main(
 
 /// Sets the limits, and returns the socket and the shared memory.
 fn begin(
-    limits: ApartLimits,
+    limits: ChildLimits,
     is_exact: bool,
     doing: fn() -> String,
-) -> io::Result<(UnixStream, ApartMemory)> {
+) -> io::Result<(UnixStream, ChildMemory)> {
     sys::die_with_parent()?;
     // A signal to the parent's group does not mean the worker: the parent waits for the worker, or kills the worker.
     sys::new_session()?;
@@ -349,21 +349,21 @@ fn begin(
     if ends[0].revents().contains(PollFlags::HUP) {
         sys::exit(1);
     }
-    worker_end::begin(LastWords { say: File::from(io::stderr().as_fd().try_clone_to_owned()?), doing });
+    worker_end::begin(LimitReport { say: File::from(io::stderr().as_fd().try_clone_to_owned()?), doing });
     if is_exact {
         allocator::limit(limits.memory_bytes, || match end_too_large() {});
     }
-    let size = Size::open()?;
+    let size = ProcessSize::open()?;
     thread::Builder::new()
         .name("memory".to_string())
         .stack_size(128 << 10)
         .spawn(move || watch(&size, limits, end_too_large))?;
     socket.write_all(&[READY])?;
-    Ok((socket, ApartMemory(Shared::of(File::from(shared)))))
+    Ok((socket, ChildMemory(SharedMemory::of(File::from(shared)))))
 }
 
 /// Measures the memory of this process for ever, and calls `end` when the process exceeds the limit.
-pub(crate) fn watch(size: &Size, limits: ApartLimits, end: impl Fn() -> Infallible) -> Infallible {
+pub(crate) fn watch(size: &ProcessSize, limits: ChildLimits, end: impl Fn() -> Infallible) -> Infallible {
     loop {
         let Some(mut bytes) = size.bytes() else { sys::exit(UNKNOWN_SIZE) };
         if bytes > limits.memory_bytes {
@@ -378,11 +378,11 @@ pub(crate) fn watch(size: &Size, limits: ApartLimits, end: impl Fn() -> Infallib
 }
 
 /// Measures the size of this process, without opening or allocating anything.
-pub(crate) struct Size(File);
+pub(crate) struct ProcessSize(File);
 
-impl Size {
-    pub fn open() -> io::Result<Size> {
-        let size = Size(File::open("/proc/self/status")?);
+impl ProcessSize {
+    pub fn open() -> io::Result<ProcessSize> {
+        let size = ProcessSize(File::open("/proc/self/status")?);
         match size.bytes() {
             Some(_) => Ok(size),
             None => Err(io::Error::other("the system does not tell how much memory a process has")),
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn touched_memory_counts_and_reserved_memory_does_not() {
-        let size = Size::open().unwrap();
+        let size = ProcessSize::open().unwrap();
         let before = size.bytes().unwrap();
         let mut room: Vec<u8> = Vec::with_capacity(64 << 20);
         assert!(size.bytes().unwrap() < before + (32 << 20));

@@ -22,7 +22,7 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{Ended, Protection, Protections};
+use crate::{Protection, Protections, Termination};
 
 /// Limits the bytes of a message. A command line of Linux has at most 2 MiB, and JSON may write a byte as four.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
@@ -32,7 +32,7 @@ const FILES_MAX: usize = 2;
 /// The task of a helper, and its protections. An order is the first message to a helper; files are passed beside the
 /// order.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct HelperTask {
     pub task: Task,
     pub confinement: Confinement,
     pub wall_us: u64,
@@ -93,7 +93,7 @@ pub enum Reply {
 pub struct Report {
     /// Holds the status as `wait` gives it; none if the task was ended from outside.
     pub status: Option<i32>,
-    pub ended: Option<Ended>,
+    pub ended: Option<Termination>,
     pub wall_us: u64,
     pub user_us: u64,
     pub system_us: u64,

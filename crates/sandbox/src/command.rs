@@ -21,9 +21,9 @@ use rustix::{
 };
 
 use crate::{
-    CommandLimits, Ended, Error, Policy, Protection, Protections, Result, Sandbox,
+    CommandLimits, Error, Policy, Protection, Protections, Result, Sandbox, Termination,
     cgroup::Cgroups,
-    channel::{Confinement, Order, Reply, Report, Task},
+    channel::{Confinement, HelperTask, Reply, Report, Task},
     folder::open_to_count,
     host::RunningHelper,
     memory::used_bytes,
@@ -121,7 +121,7 @@ pub struct Response {
     /// Holds the signal that ended the command.
     pub signal: Option<i32>,
     /// Says why the sandbox ended the command; none if the sandbox did not.
-    pub ended: Option<Ended>,
+    pub ended: Option<Termination>,
     /// Holds the time from the start of the command to the end.
     pub wall: Duration,
     /// Holds the processor time of all processes in user mode.
@@ -216,9 +216,9 @@ impl Sandbox {
 }
 
 /// Makes the order for a helper that runs the command.
-fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> Order {
+fn order(command: &Command, limits: &CommandLimits, policy: &Policy, groups: &Cgroups) -> HelperTask {
     let bytes = |text: &OsString| text.clone().into_vec();
-    Order {
+    HelperTask {
         task: Task::Command {
             program: command.program.clone(),
             args: command.args.iter().map(bytes).collect(),
@@ -286,7 +286,7 @@ struct Watch<O> {
     /// Holds the largest memory that was measured if no cgroup counts memory.
     memory_bytes_max: u64,
     /// Says why this process, and not the helper, ended the command.
-    ended: Option<Ended>,
+    ended: Option<Termination>,
     /// Holds the error of the consumer.
     failed: Option<io::Error>,
 }
@@ -353,13 +353,13 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
                     source: io::ErrorKind::TimedOut.into(),
                 });
             } else if self.ended.is_none() && cancel() {
-                self.end(Ended::Cancelled);
+                self.end(Termination::Cancelled);
             } else if self.ended.is_none() && now > measure_at {
                 match occupied_bytes(folder, limits.folder_bytes) {
                     Ok(bytes) if bytes <= limits.folder_bytes => {}
-                    Ok(_) => self.end(Ended::Folder),
+                    Ok(_) => self.end(Termination::Folder),
                     // A folder that can't be counted may have any size.
-                    Err(error) => self.end(Ended::FolderUnseen { errno: error.raw_os_error() }),
+                    Err(error) => self.end(Termination::FolderUnseen { errno: error.raw_os_error() }),
                 }
                 measure_at = Instant::now() + MEASURE_INTERVAL.max(now.elapsed() * MEASURE_SHARE);
             } else if self.ended.is_none()
@@ -369,7 +369,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
                 let used = used.map_err(Error::system("read the memory of a command in /proc"))?;
                 self.memory_bytes_max = self.memory_bytes_max.max(used);
                 if used > limit {
-                    self.end(Ended::Memory);
+                    self.end(Termination::Memory);
                 }
                 memory_measure_at = Instant::now() + MEMORY_INTERVAL.max(now.elapsed() * MEASURE_SHARE);
             }
@@ -385,12 +385,12 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         if self.ended.is_none() && keep > 0 {
             if let Err(error) = (self.output)(&buffer[..keep]) {
                 self.failed = Some(error);
-                self.end(Ended::Cancelled);
+                self.end(Termination::Cancelled);
             }
             self.output_bytes += keep as u64;
         }
         if keep < length && self.ended.is_none() {
-            self.end(Ended::Output);
+            self.end(Termination::Output);
         }
         Ok(length > 0)
     }
@@ -404,7 +404,7 @@ impl<O: FnMut(&[u8]) -> io::Result<()>> Watch<O> {
         Ok(length > 0)
     }
 
-    fn end(&mut self, why: Ended) {
+    fn end(&mut self, why: Termination) {
         self.ended = Some(why);
         // If this fails, the helper has ended already, and the socket's end says so next.
         let _ = self.helper.stop();
@@ -427,7 +427,7 @@ fn ready(files: [Option<BorrowedFd<'_>>; 3]) -> Result<[bool; 3]> {
 
 fn response(
     report: Report,
-    ended: Option<Ended>,
+    ended: Option<Termination>,
     output_bytes: u64,
     errors: Vec<u8>,
     groups: &Cgroups,
@@ -435,11 +435,11 @@ fn response(
     let status = report.status.map(ExitStatus::from_raw);
     let signal = status.and_then(|status| status.signal());
     let by_signal = match signal {
-        Some(libc::SIGXCPU) => Some(Ended::Cpu),
-        Some(libc::SIGXFSZ) => Some(Ended::FileSize),
+        Some(libc::SIGXCPU) => Some(Termination::Cpu),
+        Some(libc::SIGXFSZ) => Some(Termination::FileSize),
         _ => None,
     };
-    let by_memory = groups.killed().then_some(Ended::Memory);
+    let by_memory = groups.killed().then_some(Termination::Memory);
     Response {
         code: status.and_then(|status| status.code()),
         signal,

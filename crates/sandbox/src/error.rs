@@ -67,7 +67,7 @@ pub enum Error {
     /// A module was ended at a limit.
     #[cfg(feature = "wasm")]
     #[error("the WebAssembly kernel was stopped: {0}")]
-    Ended(crate::Ended),
+    Ended(crate::Termination),
     /// The input of the command could not be read.
     #[error("cannot read the input of a command: {0}")]
     Input(#[source] io::Error),

@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     Error, Policy, Result,
-    channel::{self, Order, Reply},
+    channel::{self, HelperTask, Reply},
 };
 
 /// The name (`argv[0]`) by which a program knows that it is started as a helper.
@@ -96,7 +96,7 @@ impl RunningHelper {
     /// Starts a helper and sends the order. The task inherits the helper's standard output and error.
     pub fn start(
         helper: &Helper,
-        order: &Order,
+        order: &HelperTask,
         files: &[BorrowedFd<'_>],
         stdout: Stdio,
         stderr: Stdio,

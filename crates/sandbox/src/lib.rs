@@ -11,7 +11,7 @@
 //! - [`Policy`] says which [`Protections`] to set up, and without which of them nothing is run at all.
 //! - [`Helper`] is the program that sets up the protections. A helper is a process; a binary becomes a helper by
 //!   [`child_main`].
-//! - [`Apart`] starts our own program again as a worker process under a memory limit, without further protections
+//! - [`ChildProcess`] starts our own program again as a worker process under a memory limit, without further protections
 //!   ([`apart_main_if_asked`]).
 //! - [`split`] runs the rest of our own program in a forked child under such a limit; [`LimitedAllocator`] makes the
 //!   limit exact.
@@ -58,17 +58,17 @@ mod worker;
 mod worker_end;
 
 pub use allocator::LimitedAllocator;
-pub use apart::{Apart, ApartEnd, ApartLimits, ApartMemory, apart_main, apart_main_if_asked};
+pub use apart::{ChildFailure, ChildLimits, ChildMemory, ChildProcess, apart_main, apart_main_if_asked};
 pub use command::{Command, Response};
 pub use error::{Error, Result};
 pub use folder::{Folder, open_left};
 pub use helper::{child_main, child_main_if_asked};
 pub use host::{Helper, Sandbox};
-pub use limits::{CommandLimits, Ended};
+pub use limits::{CommandLimits, Termination};
 pub use policy::{Policy, Protection, Protections};
 #[cfg(feature = "wasm")]
 pub use wasm::{
-    BlockOutput, BlockPart, FileBlocks, Output, Unwanted, WasmLimits, WasmResponse, WasmResult, WasmRun,
+    BlockOutput, BlockPart, CancelCheck, FileBlocks, Output, WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
-pub use worker::{Split, Stops, Waiting, split};
+pub use worker::{StopRequests, WorkerFork, WorkerHandle, split};
 pub use worker_end::WorkerEnd;

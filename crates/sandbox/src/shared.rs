@@ -20,25 +20,25 @@ const STEP_BYTES: usize = 64 << 10;
 
 /// Holds our end of the shared memory: the file and our mapping.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMemory {
     file: File,
     at: Option<NonNull<u8>>,
     mapped_bytes: usize,
 }
 
 // SAFETY: the mapping belongs to this value alone, and is written to through `&mut` only.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedMemory {}
 
-impl Shared {
-    pub fn new() -> io::Result<Shared> {
+impl SharedMemory {
+    pub fn new() -> io::Result<SharedMemory> {
         let file = memfd_create("inshore-shared", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         fcntl_add_seals(&file, SealFlags::SHRINK)?;
-        Ok(Shared { file: File::from(file), at: None, mapped_bytes: 0 })
+        Ok(SharedMemory { file: File::from(file), at: None, mapped_bytes: 0 })
     }
 
     /// Opens the child's end on the file that the parent made.
-    pub fn of(file: File) -> Shared {
-        Shared { file, at: None, mapped_bytes: 0 }
+    pub fn of(file: File) -> SharedMemory {
+        SharedMemory { file, at: None, mapped_bytes: 0 }
     }
 
     pub fn file(&self) -> &File {
@@ -103,7 +103,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedMemory {
     fn drop(&mut self) {
         self.unmap();
     }
@@ -112,27 +112,27 @@ impl Drop for Shared {
 /// Records a part of a module's memory that the shared file is mapped over.
 #[cfg(feature = "wasm")]
 #[derive(Clone, Copy, Debug)]
-pub struct LentMemory {
+pub struct MappedMemory {
     at: *mut u8,
     bytes: usize,
 }
 
 // SAFETY: this is an address and a length; callers that use the address say why the address is valid.
 #[cfg(feature = "wasm")]
-unsafe impl Send for LentMemory {}
+unsafe impl Send for MappedMemory {}
 
 #[cfg(feature = "wasm")]
-impl LentMemory {
+impl MappedMemory {
     /// Maps the first `bytes` of the file over the memory at `at`.
     ///
     /// # Safety
     /// `at` is the start of a page. The caller owns `bytes` bytes from there on; the memory does not move until
-    /// [`LentMemory::take_back`], and no reference to the memory exists.
-    pub unsafe fn lend(at: *mut u8, bytes: usize, file: &File) -> io::Result<LentMemory> {
+    /// [`MappedMemory::take_back`], and no reference to the memory exists.
+    pub unsafe fn lend(at: *mut u8, bytes: usize, file: &File) -> io::Result<MappedMemory> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::FIXED);
         // SAFETY: the mapping replaces pages that the caller owns.
         unsafe { mmap(at.cast(), bytes, protection, flags, file, 0) }?;
-        Ok(LentMemory { at, bytes })
+        Ok(MappedMemory { at, bytes })
     }
 
     /// Maps zeroed pages over the memory again.
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn written_bytes_are_in_the_file_and_the_file_never_shrinks() {
-        let mut shared = Shared::new().unwrap();
+        let mut shared = SharedMemory::new().unwrap();
         shared.put(0, b"abc").unwrap();
         shared.put(100_000, b"def").unwrap();
         shared.put(1, b"X").unwrap();
@@ -166,7 +166,7 @@ mod tests {
         };
         assert_eq!((&read(0), &read(100_000)), (b"aXc", b"def"));
         assert!(shared.file().set_len(10).is_err());
-        let mut other = Shared::of(shared.file().try_clone().unwrap());
+        let mut other = SharedMemory::of(shared.file().try_clone().unwrap());
         let mut bytes = b"before".to_vec();
         other.take(3, &mut bytes).unwrap();
         assert_eq!(bytes, b"beforeaXc");
@@ -178,7 +178,7 @@ mod tests {
     #[cfg(feature = "wasm")]
     #[test]
     fn lent_memory_shows_the_file_until_it_is_taken_back() {
-        let mut shared = Shared::new().unwrap();
+        let mut shared = SharedMemory::new().unwrap();
         shared.put(0, b"abc").unwrap();
         let bytes = STEP_BYTES;
         let flags = MapFlags::PRIVATE;
@@ -187,7 +187,7 @@ mod tests {
             let at =
                 rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags);
             let at = at.unwrap().cast::<u8>();
-            let lent = LentMemory::lend(at, bytes, shared.file()).unwrap();
+            let lent = MappedMemory::lend(at, bytes, shared.file()).unwrap();
             assert_eq!(at.add(2).read_volatile(), b'c');
             shared.put(2, b"C").unwrap();
             assert_eq!(at.add(2).read_volatile(), b'C');

@@ -4,7 +4,7 @@
 use std::{io, mem};
 
 /// Says which process `fork` returned in.
-pub enum Forked {
+pub enum ForkResult {
     Child,
     Parent(i32),
 }
@@ -18,11 +18,11 @@ fn done(result: libc::c_int) -> io::Result<libc::c_int> {
 /// # Safety
 /// The process has one thread. (With more, the child may find a lock taken for ever, for example that of the
 /// allocator.)
-pub unsafe fn fork() -> io::Result<Forked> {
+pub unsafe fn fork() -> io::Result<ForkResult> {
     // SAFETY: no further thread exists, as the caller promised, so the child's memory is consistent.
     match done(unsafe { libc::fork() })? {
-        0 => Ok(Forked::Child),
-        pid => Ok(Forked::Parent(pid)),
+        0 => Ok(ForkResult::Child),
+        pid => Ok(ForkResult::Parent(pid)),
     }
 }
 
@@ -34,7 +34,7 @@ pub fn exit(status: i32) -> ! {
 
 /// Reports a process that `wait4` returned: the status, and the resources of the process and of the descendants that
 /// it waited for.
-pub struct Waited {
+pub struct ReapedProcess {
     pub pid: i32,
     pub status: i32,
     pub user_us: u64,
@@ -43,7 +43,7 @@ pub struct Waited {
 }
 
 /// Waits for a child, or for any child with -1. Returns `None` if `block` is false and no child has ended.
-pub fn wait(pid: i32, block: bool) -> io::Result<Option<Waited>> {
+pub fn wait(pid: i32, block: bool) -> io::Result<Option<ReapedProcess>> {
     let flags = if block { 0 } else { libc::WNOHANG };
     loop {
         let mut status = 0;
@@ -57,7 +57,7 @@ pub fn wait(pid: i32, block: bool) -> io::Result<Option<Waited>> {
             Err(error) => return Err(error),
         };
         let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
-        return Ok(Some(Waited {
+        return Ok(Some(ReapedProcess {
             pid,
             status,
             user_us: us(usage.ru_utime),
@@ -171,18 +171,18 @@ pub fn reset_signals() {
 }
 
 /// Holds a set of blocked signals.
-pub struct Signals(libc::sigset_t);
+pub struct SignalMask(libc::sigset_t);
 
-impl std::fmt::Debug for Signals {
+impl std::fmt::Debug for SignalMask {
     fn fmt(&self, text: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         text.write_str("Signals")
     }
 }
 
-impl Signals {
-    /// Blocks these signals in this thread and in threads started later: signals wait until [`Signals::next`] takes
+impl SignalMask {
+    /// Blocks these signals in this thread and in threads started later: signals wait until [`SignalMask::next`] takes
     /// them.
-    pub fn block(signals: &[libc::c_int]) -> io::Result<Signals> {
+    pub fn block(signals: &[libc::c_int]) -> io::Result<SignalMask> {
         // SAFETY: a set of bits, for which zeros are a value: the empty set.
         let mut set: libc::sigset_t = unsafe { mem::zeroed() };
         for signal in signals {
@@ -191,7 +191,7 @@ impl Signals {
         }
         // SAFETY: the set is only read.
         done(unsafe { libc::sigprocmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) })?;
-        Ok(Signals(set))
+        Ok(SignalMask(set))
     }
 
     /// Unblocks the signals.

@@ -65,7 +65,7 @@ pub fn listed(folder: BorrowedFd<'_>) -> Result<OwnedFd> {
 }
 
 /// Says what a walk does with an entry.
-enum Step {
+enum WalkAction {
     /// The walk enters the folder.
     Enter,
     Skip,
@@ -74,9 +74,9 @@ enum Step {
 }
 
 /// Receives the entries of a walk.
-trait Visit {
+trait Visitor {
     /// Visits an entry of a folder. An error ends the walk.
-    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Step>;
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<WalkAction>;
     /// Is called when the walk comes back to `folder` from the folder `name`.
     fn left(&mut self, folder: BorrowedFd<'_>, name: &CStr);
     /// Is called when a folder can't be entered or read.
@@ -88,19 +88,19 @@ struct Count {
     enough: u64,
 }
 
-impl Visit for Count {
-    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Step> {
+impl Visitor for Count {
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<WalkAction> {
         let data = match granted(folder, || statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)) {
-            Err(Errno::NOENT) => return Ok(Step::Skip),
+            Err(Errno::NOENT) => return Ok(WalkAction::Skip),
             data => data?,
         };
         self.bytes += (data.st_blocks as u64 * 512).max(512);
         Ok(if self.bytes > self.enough {
-            Step::Stop
+            WalkAction::Stop
         } else if FileType::from_raw_mode(data.st_mode).is_dir() {
-            Step::Enter
+            WalkAction::Enter
         } else {
-            Step::Skip
+            WalkAction::Skip
         })
     }
 
@@ -127,13 +127,13 @@ impl Removal {
     }
 }
 
-impl Visit for Removal {
-    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<Step> {
+impl Visitor for Removal {
+    fn entry(&mut self, folder: BorrowedFd<'_>, name: &CStr) -> Result<WalkAction> {
         match granted(folder, || unlinkat(folder, name, AtFlags::empty())) {
-            Err(Errno::ISDIR) => Ok(Step::Enter),
+            Err(Errno::ISDIR) => Ok(WalkAction::Enter),
             removed => {
                 self.note(removed);
-                Ok(Step::Skip)
+                Ok(WalkAction::Skip)
             }
         }
     }
@@ -149,7 +149,7 @@ impl Visit for Removal {
 }
 
 /// Represents a folder on the path to the walk's place.
-struct Level {
+struct OpenFolder {
     /// Holds the folder's name in the parent.
     name: CString,
     /// Identifies the folder by device and inode.
@@ -160,7 +160,7 @@ struct Level {
     bytes: usize,
 }
 
-impl Level {
+impl OpenFolder {
     fn next_below(&mut self) -> Option<CString> {
         let end = self.below.len().checked_sub(1)?;
         let start = self.below[..end].iter().rposition(|&byte| byte == 0).map_or(0, |zero| zero + 1);
@@ -171,11 +171,11 @@ impl Level {
 
 /// Visits everything in a folder, each folder's entries before those of subfolders, within `memory_bytes`.
 /// [`Errno::STALE`] says that a folder was moved away with the walk inside.
-fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visit) -> Result<()> {
+fn walk(top: BorrowedFd<'_>, memory_bytes: usize, visit: &mut impl Visitor) -> Result<()> {
     let mut buffer = vec![MaybeUninit::uninit(); NAMES_BYTES];
     let mut at =
         top.try_clone_to_owned().map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-    let mut levels: Vec<Level> = Vec::new();
+    let mut levels: Vec<OpenFolder> = Vec::new();
     let mut left_bytes = memory_bytes;
     let mut entered = Some(CString::default());
     loop {
@@ -207,13 +207,13 @@ fn read(
     name: CString,
     memory_bytes: usize,
     buffer: &mut [MaybeUninit<u8>],
-    visit: &mut impl Visit,
-) -> Result<Option<Level>> {
-    let own_bytes = size_of::<Level>() + name.as_bytes_with_nul().len();
+    visit: &mut impl Visitor,
+) -> Result<Option<OpenFolder>> {
+    let own_bytes = size_of::<OpenFolder>() + name.as_bytes_with_nul().len();
     if own_bytes > memory_bytes {
         return Err(Errno::NOMEM);
     }
-    let mut level = Level { name, id: id(folder)?, below: Vec::new(), bytes: own_bytes };
+    let mut level = OpenFolder { name, id: id(folder)?, below: Vec::new(), bytes: own_bytes };
     let open = match listed(folder) {
         Ok(open) => open,
         Err(error) if gone(error) => return Ok(Some(level)),
@@ -238,9 +238,9 @@ fn read(
             continue;
         }
         match visit.entry(folder, name)? {
-            Step::Enter => level.below.extend_from_slice(name.to_bytes_with_nul()),
-            Step::Skip => {}
-            Step::Stop => return Ok(None),
+            WalkAction::Enter => level.below.extend_from_slice(name.to_bytes_with_nul()),
+            WalkAction::Skip => {}
+            WalkAction::Stop => return Ok(None),
         }
         if own_bytes + level.below.len() > memory_bytes {
             return Err(Errno::NOMEM);
@@ -346,7 +346,7 @@ mod tests {
         let open = place(top.path());
         assert_eq!(walk(open.as_fd(), 100 * 201, &mut count), Err(Errno::NOMEM));
         // The memory is for the subfolders, and for two levels: the top and a subfolder.
-        assert_eq!(walk(open.as_fd(), 101 * 201 + 2 * size_of::<Level>() + 1, &mut count), Ok(()));
+        assert_eq!(walk(open.as_fd(), 101 * 201 + 2 * size_of::<OpenFolder>() + 1, &mut count), Ok(()));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 //! use it for a command with one job of unpredictable memory.
 //!
 //! ```text
-//!   main ── split ── fork ─────────────────► Split::Worker: runs the rest of the program
+//!   main ── split ── fork ─────────────────► WorkerFork::Worker: runs the rest of the program
 //!             │                                files, terminal, environment and arguments are the same
-//!             │  SIGINT, SIGTERM ─── a byte ──► Stops; the pipe's end means that the parent is gone
+//!             │  SIGINT, SIGTERM ─── a byte ──► StopRequests; the pipe's end means that the parent is gone
 //!             │◄── name of the work ─────────── a thread that measures memory, and ends the worker at the limit
-//!           Split::Parent ── wait ──► WorkerEnd
+//!           WorkerFork::Parent ── wait ──► WorkerEnd
 //! ```
 //!
 //! The fork happens at the start of the program: both processes share the memory so far, and neither
@@ -27,35 +27,35 @@ use std::{
 use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
-    ApartLimits, WorkerEnd, allocator,
-    apart::{Size, watch},
-    sys::{self, Forked, Signals},
-    worker_end::{self, LastWords, end_too_large},
+    ChildLimits, WorkerEnd, allocator,
+    apart::{ProcessSize, watch},
+    sys::{self, ForkResult, SignalMask},
+    worker_end::{self, LimitReport, end_too_large},
 };
 
 /// Says which of the two processes the caller is in.
 #[derive(Debug)]
-pub enum Split {
+pub enum WorkerFork {
     /// The caller is in the worker, and goes on.
-    Worker(Stops),
+    Worker(StopRequests),
     /// The caller is in the parent, and has to wait.
-    Parent(Waiting),
+    Parent(WorkerHandle),
 }
 
 /// Represents a worker in the parent.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WorkerHandle {
     worker: i32,
-    signals: Signals,
+    signals: SignalMask,
     stop: File,
     words: File,
 }
 
 /// Receives requests to stop in the worker, as the parent hands them on.
 #[derive(Debug)]
-pub struct Stops(File);
+pub struct StopRequests(File);
 
-impl Stops {
+impl StopRequests {
     /// Waits for a request to stop. Exits this process if the parent has ended.
     pub fn wait(&mut self) {
         if self.0.read_exact(&mut [0]).is_err() {
@@ -64,7 +64,7 @@ impl Stops {
     }
 }
 
-/// Forks a worker within these limits; the parent is to [wait](Waiting::wait) for the worker's end. `doing` names the
+/// Forks a worker within these limits; the parent is to [wait](WorkerHandle::wait) for the worker's end. `doing` names the
 /// worker's current work: it is called when the worker exceeds the limit, from any thread and maybe with no memory
 /// left to allocate.
 ///
@@ -74,7 +74,7 @@ impl Stops {
 /// # Errors
 /// Returns the system's error if no process can be started or limited, and an error if the process has more than one
 /// thread.
-pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
+pub fn split(limits: ChildLimits, doing: fn() -> String) -> io::Result<WorkerFork> {
     if sys::threads()? != 1 {
         return Err(io::Error::other(
             "cannot fork a worker: there are threads already, and a fork would lose them",
@@ -82,21 +82,21 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
     }
     let (stops, stop) = pipe_with(PipeFlags::CLOEXEC)?;
     let (words, say) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-    let signals = Signals::block(&[libc::SIGINT, libc::SIGTERM, libc::SIGCHLD])?;
+    let signals = SignalMask::block(&[libc::SIGINT, libc::SIGTERM, libc::SIGCHLD])?;
     // If SIGCHLD were ignored, the parent would not notice the worker's end.
     sys::by_default(libc::SIGCHLD);
     let parent = process::id();
     // SAFETY: there is one thread, as was just seen, and only it could start another.
     match unsafe { sys::fork() } {
-        Ok(Forked::Parent(worker)) => {
+        Ok(ForkResult::Parent(worker)) => {
             drop((stops, say));
             let (stop, words) = (File::from(stop), File::from(words));
-            Ok(Split::Parent(Waiting { worker, signals, stop, words }))
+            Ok(WorkerFork::Parent(WorkerHandle { worker, signals, stop, words }))
         }
-        Ok(Forked::Child) => {
+        Ok(ForkResult::Child) => {
             drop((stop, words));
-            begin(limits, LastWords { say: File::from(say), doing }, parent, &signals)?;
-            Ok(Split::Worker(Stops(File::from(stops))))
+            begin(limits, LimitReport { say: File::from(say), doing }, parent, &signals)?;
+            Ok(WorkerFork::Worker(StopRequests(File::from(stops))))
         }
         Err(error) => {
             signals.unblock()?;
@@ -105,7 +105,7 @@ pub fn split(limits: ApartLimits, doing: fn() -> String) -> io::Result<Split> {
     }
 }
 
-impl Waiting {
+impl WorkerHandle {
     /// Waits for the end of the worker, and forwards stop signals meanwhile.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl Waiting {
 }
 
 /// Makes this process a worker.
-fn begin(limits: ApartLimits, last: LastWords, parent: u32, signals: &Signals) -> io::Result<()> {
+fn begin(limits: ChildLimits, last: LimitReport, parent: u32, signals: &SignalMask) -> io::Result<()> {
     sys::die_with_parent()?;
     if sys::parent() != parent as i32 {
         // The parent ended before this process asked to die with the parent.
@@ -142,7 +142,7 @@ fn begin(limits: ApartLimits, last: LastWords, parent: u32, signals: &Signals) -
     sys::limit(libc::RLIMIT_DATA, most, most)?;
     worker_end::begin(last);
     allocator::limit(limits.memory_bytes, || match end_too_large() {});
-    let size = Size::open()?;
+    let size = ProcessSize::open()?;
     thread::Builder::new()
         .name("memory".to_string())
         .stack_size(128 << 10)

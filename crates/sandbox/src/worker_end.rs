@@ -54,16 +54,16 @@ impl WorkerEnd {
 }
 
 /// Holds how a process reports the work that exceeded the limit.
-pub(crate) struct LastWords {
+pub(crate) struct LimitReport {
     pub say: File,
     /// Names the current work. Any thread may call this, maybe when no memory is left to allocate.
     pub doing: fn() -> String,
 }
 
-static LAST: OnceLock<LastWords> = OnceLock::new();
+static LAST: OnceLock<LimitReport> = OnceLock::new();
 
 /// Sets how this process reports the work that exceeded the limit.
-pub(crate) fn begin(last: LastWords) {
+pub(crate) fn begin(last: LimitReport) {
     let _ = LAST.set(last);
 }
 

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inshore_sandbox::{Apart, ApartLimits, ApartMemory, Helper, WorkerEnd, apart_main_if_asked};
+use inshore_sandbox::{ChildLimits, ChildMemory, ChildProcess, Helper, WorkerEnd, apart_main_if_asked};
 
 const MIB: u64 = 1 << 20;
 
@@ -18,7 +18,7 @@ const MIB: u64 = 1 << 20;
 fn worker_process() {
     apart_main_if_asked(
         || "a trial".to_string(),
-        |mut socket: UnixStream, mut memory: ApartMemory| {
+        |mut socket: UnixStream, mut memory: ChildMemory| {
             let (mut asked, mut put) = ([0], 0);
             while socket.read_exact(&mut asked).is_ok() {
                 match asked[0] {
@@ -59,13 +59,14 @@ fn worker_process() {
     );
 }
 
-fn start() -> Apart {
+fn start() -> ChildProcess {
     let helper =
         Helper::at(env::current_exe().unwrap()).with_args(["--exact", "worker_process", "--nocapture"]);
-    Apart::start(&helper, ApartLimits { memory_bytes: 64 * MIB, stack_bytes: 64 * MIB, threads: 1 }).unwrap()
+    ChildProcess::start(&helper, ChildLimits { memory_bytes: 64 * MIB, stack_bytes: 64 * MIB, threads: 1 })
+        .unwrap()
 }
 
-fn ask(apart: &Apart, what: u8) -> Vec<u8> {
+fn ask(apart: &ChildProcess, what: u8) -> Vec<u8> {
     apart.socket().write_all(&[what]).unwrap();
     let mut answer = [0; 4];
     apart.socket().read_exact(&mut answer).map(|()| answer.to_vec()).unwrap_or_default()
@@ -116,12 +117,12 @@ fn panics_and_aborts_are_reported() {
 
 #[test]
 fn a_program_that_is_no_worker_is_refused() {
-    let limits = ApartLimits { memory_bytes: 64 * MIB, stack_bytes: 64 * MIB, threads: 1 };
+    let limits = ChildLimits { memory_bytes: 64 * MIB, stack_bytes: 64 * MIB, threads: 1 };
     for program in ["/bin/true", "/bin/false"] {
-        let error = Apart::start(&Helper::at(program), limits).unwrap_err().to_string();
+        let error = ChildProcess::start(&Helper::at(program), limits).unwrap_err().to_string();
         assert!(error.contains(program) && error.contains("not a helper"), "{error}");
     }
-    assert!(Apart::start(&Helper::at("/no/such/program"), limits).is_err());
+    assert!(ChildProcess::start(&Helper::at("/no/such/program"), limits).is_err());
 }
 
 #[test]

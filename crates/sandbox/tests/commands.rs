@@ -12,8 +12,8 @@ use std::{
 };
 
 use inshore_sandbox::{
-    Command, CommandLimits, Ended, Error, Folder, Helper, Policy, Protection, Protections, Response, Result,
-    Sandbox, open_left,
+    Command, CommandLimits, Error, Folder, Helper, Policy, Protection, Protections, Response, Result,
+    Sandbox, Termination, open_left,
 };
 
 const MIB: u64 = 1 << 20;
@@ -56,25 +56,30 @@ fn limits() -> CommandLimits {
     CommandLimits { wall: 2 * PATIENCE, ..CommandLimits::default() }
 }
 
-struct Ran {
+struct CommandOutput {
     response: Response,
     output: String,
 }
 
-impl Ran {
+impl CommandOutput {
     fn errors(&self) -> String {
         String::from_utf8_lossy(&self.response.errors).into_owned()
     }
 }
 
-fn run_with(sandbox: &Sandbox, command: &Command, limits: &CommandLimits, input: &str) -> Result<Ran> {
+fn run_with(
+    sandbox: &Sandbox,
+    command: &Command,
+    limits: &CommandLimits,
+    input: &str,
+) -> Result<CommandOutput> {
     let mut output = Vec::new();
     let take = |bytes: &[u8]| {
         output.extend_from_slice(bytes);
         Ok(())
     };
     let response = sandbox.run(command, limits, input.as_bytes(), take, &|| false)?;
-    Ok(Ran { response, output: String::from_utf8_lossy(&output).into_owned() })
+    Ok(CommandOutput { response, output: String::from_utf8_lossy(&output).into_owned() })
 }
 
 fn shell(folder: &Path, script: &str) -> Command {
@@ -82,7 +87,7 @@ fn shell(folder: &Path, script: &str) -> Command {
 }
 
 /// Runs a script in a new folder.
-fn script(policy: Policy, limits: &CommandLimits, script: &str) -> Ran {
+fn script(policy: Policy, limits: &CommandLimits, script: &str) -> CommandOutput {
     let folder = folder();
     run_with(&Sandbox::new(helper(), policy), &shell(folder.path(), script), limits, "").unwrap()
 }
@@ -377,7 +382,7 @@ fn a_fork_bomb_is_contained_and_gone_at_the_deadline() {
     let command = shell(folder.path(), &format!("marker=bomb{}; {bomb}", std::process::id()));
     let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
-    assert!(matches!(ran.response.ended, Some(Ended::Deadline)) || !ran.response.success());
+    assert!(matches!(ran.response.ended, Some(Termination::Deadline)) || !ran.response.success());
     assert_eq!(living(&format!("bomb{}", std::process::id())), 0);
 }
 
@@ -542,7 +547,7 @@ fn memory_of_all_processes_together_is_limited() {
     let attack = "for i in 1 2 3 4; do head -c 48M /dev/zero | tail -c 48M | (head -c 1 > /dev/null; touch $i; \
         until [ -e 1 -a -e 2 -a -e 3 -a -e 4 ]; do sleep 0.02; done; wc -c) & done; wait";
     let ran = script(lenient(), &limits, attack);
-    assert_eq!(ran.response.ended, Some(Ended::Memory), "{:?}", ran.response);
+    assert_eq!(ran.response.ended, Some(Termination::Memory), "{:?}", ran.response);
     assert!(ran.response.memory_bytes_max <= limits.memory_bytes);
     let ran = script(without(Protection::Memory), &limits, attack);
     assert_eq!(ran.output.matches("50331647").count(), 4, "without: {}", ran.errors());
@@ -557,7 +562,7 @@ fn memory_of_all_processes_together_is_limited_without_a_cgroup() {
     let ungrouped = Policy { cgroup: Some("/nowhere".into()), ..lenient() };
     let ran = script(ungrouped.clone(), &limits, attack);
     assert!(!ran.response.active.contains(Protection::Memory), "{}", ran.response.active);
-    assert_eq!(ran.response.ended, Some(Ended::Memory), "{:?}", ran.response);
+    assert_eq!(ran.response.ended, Some(Termination::Memory), "{:?}", ran.response);
     assert!(ran.response.memory_bytes_max > limits.memory_bytes, "{:?}", ran.response);
     // Pages that a process shares with its children count once.
     if Path::new("/usr/bin/python3").exists() {
@@ -597,7 +602,7 @@ fn a_process_that_allocates_without_end_is_ended() {
         let limits = CommandLimits { memory_bytes: 64 * MIB, ..limits() };
         let ran = script(policy, &limits, "exec tail /dev/zero");
         assert!(!ran.response.success());
-        assert_eq!(ran.response.ended == Some(Ended::Memory), grouped, "{:?}", ran.response);
+        assert_eq!(ran.response.ended == Some(Termination::Memory), grouped, "{:?}", ran.response);
         assert!(ran.response.memory_bytes_max <= 64 * MIB, "{:?}", ran.response);
     }
 }
@@ -606,7 +611,7 @@ fn a_process_that_allocates_without_end_is_ended() {
 fn endless_output_is_cut_off() {
     let limits = CommandLimits { output_bytes: 1_000_000, ..limits() };
     let ran = script(lenient(), &limits, "exec yes");
-    assert_eq!((ran.response.ended, ran.output.len()), (Some(Ended::Output), 1_000_000));
+    assert_eq!((ran.response.ended, ran.output.len()), (Some(Termination::Output), 1_000_000));
     let limits = CommandLimits { output_bytes: 4, ..limits };
     let ran = script(lenient(), &limits, "echo yes");
     assert!(ran.response.success(), "exactly as much as allowed");
@@ -616,7 +621,7 @@ fn endless_output_is_cut_off() {
 fn an_endless_file_is_cut_off() {
     let limits = CommandLimits { file_bytes: MIB, ..limits() };
     let ran = script(lenient(), &limits, "exec head -c 4M /dev/zero > file");
-    assert_eq!(ran.response.ended, Some(Ended::FileSize), "{:?}", ran.response);
+    assert_eq!(ran.response.ended, Some(Termination::FileSize), "{:?}", ran.response);
     let ran = script(
         lenient(),
         &CommandLimits { file_bytes: 4 * MIB, ..limits },
@@ -630,7 +635,7 @@ fn endless_files_end_the_command() {
     let limits = CommandLimits { folder_bytes: 8 * MIB, ..limits() };
     let attack = "i=0; while :; do head -c 1M /dev/zero > $i; i=$((i+1)); sleep 0.05; done";
     let ran = script(lenient(), &limits, attack);
-    assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?}", ran.response);
+    assert_eq!(ran.response.ended, Some(Termination::Folder), "{:?}", ran.response);
     assert!(ran.response.wall < PATIENCE);
 }
 
@@ -641,14 +646,14 @@ fn an_unreadable_folder_is_counted_for_root_and_for_other_users() {
     let writes = "i=0; while [ $i -lt 1000 ]; do head -c 1M /dev/zero > x/$i; i=$((i+1)); sleep 0.05; done";
     for hides in ["chmod 311 x", "chmod 311 .", "chmod 300 x .", "mkdir y; chmod 0 y"] {
         let ran = script(lenient(), &limits, &format!("mkdir x; {hides}; {writes}"));
-        assert_eq!(ran.response.ended, Some(Ended::Folder), "{hides}: {:?}", ran.response);
+        assert_eq!(ran.response.ended, Some(Termination::Folder), "{hides}: {:?}", ran.response);
     }
     // Files in a folder without rights count too, and cause no error.
     let ran = script(lenient(), &limits, "mkdir x; head -c 1M /dev/zero > x/1; chmod 0 x .; sleep 1");
     assert!(ran.response.success(), "{:?} {}", ran.response, ran.errors());
     let hides = "mkdir x; head -c 9M /dev/zero > x/1; chmod 0 x .; sleep 1000";
     let ran = script(lenient(), &limits, hides);
-    assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?}", ran.response);
+    assert_eq!(ran.response.ended, Some(Termination::Folder), "{:?}", ran.response);
 }
 
 #[test]
@@ -657,7 +662,7 @@ fn a_folder_that_cannot_be_read_ends_the_command_with_the_reason() {
     if let Some(folder) = std::env::var_os(ATTACK) {
         let command = shell(Path::new(&folder), "exec sleep 1000");
         let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits(), "").unwrap();
-        assert_eq!(ran.response.ended, Some(Ended::FolderUnseen { errno: libc::EACCES }));
+        assert_eq!(ran.response.ended, Some(Termination::FolderUnseen { errno: libc::EACCES }));
         let told = ran.response.ended.unwrap().to_string();
         assert!(told.starts_with("its working folder could not be read: Permission denied"), "{told}");
         return;
@@ -703,7 +708,7 @@ fn a_tree_of_5000_nested_folders_is_counted_and_removed() {
     // The folders alone take at most 20 MiB; the file at the bottom exceeds the limit.
     let limits = CommandLimits { folder_bytes: 40 * MIB, ..limits() };
     let ran = run_with(&Sandbox::new(helper(), lenient()), &command, &limits, "").unwrap();
-    assert_eq!(ran.response.ended, Some(Ended::Folder), "{:?} {}", ran.response, ran.errors());
+    assert_eq!(ran.response.ended, Some(Termination::Folder), "{:?} {}", ran.response, ran.errors());
     let start = Instant::now();
     left.remove().unwrap();
     println!("removed in {:?}", start.elapsed());
@@ -816,7 +821,7 @@ fn folders_of_dead_processes_are_removed_and_those_of_living_ones_stay() {
 fn processor_time_is_limited() {
     let limits = CommandLimits { cpu_seconds: 1, ..limits() };
     let ran = script(lenient(), &limits, "while :; do :; done");
-    assert_eq!(ran.response.ended, Some(Ended::Cpu), "{:?}", ran.response);
+    assert_eq!(ran.response.ended, Some(Termination::Cpu), "{:?}", ran.response);
     // The system counts clock ticks, of which a busy machine gives a part to further processes.
     assert!(ran.response.user + ran.response.system > Duration::from_millis(500));
 }
@@ -827,7 +832,7 @@ fn a_deadline_ends_commands_that_ignore_signals() {
     for attack in ["sleep 1000", "trap '' TERM HUP INT XCPU; while :; do :; done", "kill -STOP $$"] {
         let start = Instant::now();
         let ran = script(lenient(), &limits, attack);
-        assert_eq!(ran.response.ended, Some(Ended::Deadline), "{attack}");
+        assert_eq!(ran.response.ended, Some(Termination::Deadline), "{attack}");
         assert!(start.elapsed() < PATIENCE, "{attack}: {:?}", start.elapsed());
         assert!(ran.response.wall >= limits.wall);
     }
@@ -846,7 +851,7 @@ fn a_deadline_holds_while_the_consumer_is_stuck() {
     let sandbox = Sandbox::new(helper(), lenient());
     let command = shell(folder.path(), &format!(": {marker}; echo; while :; do sleep 1; done"));
     let response = sandbox.run(&command, &limits, io::empty(), slow, &|| false).unwrap();
-    assert_eq!(response.ended, Some(Ended::Deadline));
+    assert_eq!(response.ended, Some(Termination::Deadline));
 }
 
 #[test]
@@ -864,7 +869,7 @@ fn a_command_is_cancelled() {
             .run(&shell(folder.path(), "exec sleep 1000"), &limits(), io::empty(), |_| Ok(()), &asked)
             .unwrap()
     });
-    assert_eq!(response.ended, Some(Ended::Cancelled));
+    assert_eq!(response.ended, Some(Termination::Cancelled));
     assert!(start.elapsed() < PATIENCE);
 }
 
@@ -886,8 +891,8 @@ fn unread_input_is_no_error() {
 
 #[test]
 fn errors_of_either_end_end_the_command() {
-    struct Broken;
-    impl io::Read for Broken {
+    struct BrokenReader;
+    impl io::Read for BrokenReader {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::Error::other("broken"))
         }
@@ -899,7 +904,10 @@ fn errors_of_either_end_end_the_command() {
     let full = |_: &[u8]| Err(io::Error::other("full"));
     assert!(matches!(sandbox.run(&command, &limits, io::empty(), full, &|| false), Err(Error::Output(_))));
     let short = shell(folder.path(), "cat");
-    assert!(matches!(sandbox.run(&short, &limits, Broken, |_| Ok(()), &|| false), Err(Error::Input(_))));
+    assert!(matches!(
+        sandbox.run(&short, &limits, BrokenReader, |_| Ok(()), &|| false),
+        Err(Error::Input(_))
+    ));
     assert!(start.elapsed() < PATIENCE);
 }
 

@@ -14,7 +14,7 @@ use std::{
 };
 
 use inshore_sandbox::{
-    BlockPart, Ended, Error, FileBlocks, Helper, Policy, Protection, Protections, Result, Sandbox,
+    BlockPart, Error, FileBlocks, Helper, Policy, Protection, Protections, Result, Sandbox, Termination,
     WasmLimits, WasmResponse, WasmResult, WasmRun,
 };
 
@@ -206,7 +206,7 @@ fn a_module_that_spins_is_killed() {
     let start = Instant::now();
     // The module compiles and starts within the limit, then gets a block.
     let error = failure(&on_block("(loop $for_ever (br $for_ever))"), &limits);
-    assert!(matches!(error, Error::Ended(Ended::Deadline)), "{error}");
+    assert!(matches!(error, Error::Ended(Termination::Deadline)), "{error}");
     assert!(start.elapsed() < PATIENCE);
 }
 
@@ -215,7 +215,7 @@ fn a_module_that_spins_at_its_start_is_killed() {
     let limits = WasmLimits { call: Duration::from_millis(300), ..limits() };
     let spin = "(func $spin (loop $for_ever (br $for_ever))) (start $spin)";
     let module = compile(&format!("{COMMON} {ABI} {INIT} {spin}"));
-    assert!(matches!(failure(&module, &limits), Error::Ended(Ended::Deadline)));
+    assert!(matches!(failure(&module, &limits), Error::Ended(Termination::Deadline)));
 }
 
 #[test]
@@ -225,7 +225,7 @@ fn the_time_of_a_whole_run_is_limited() {
     run.block(b"\n", 0, &mut |_| Ok(())).unwrap();
     thread::sleep(limits.wall);
     match run.finish(&mut |_| Ok(())) {
-        Err(Error::Ended(Ended::Deadline)) => {}
+        Err(Error::Ended(Termination::Deadline)) => {}
         other => panic!("{other:?}"),
     }
 }
@@ -365,11 +365,11 @@ fn pointers_that_lead_out_of_its_memory_are_errors() {
 fn endless_results_are_cut_off() {
     let limits = WasmLimits { output_bytes: 1_000_000, ..limits() };
     let endless = on_block("(loop $more (call $emit (i32.const 0) (i32.const 60000)) (br $more))");
-    assert!(matches!(failure(&endless, &limits), Error::Ended(Ended::Output)));
+    assert!(matches!(failure(&endless, &limits), Error::Ended(Termination::Output)));
     let log = on_block("(loop $more (call $log (i32.const 0) (i32.const 60000)) (br $more))");
     let limits = WasmLimits { call: Duration::from_millis(500), ..limits };
     let start = Instant::now();
-    assert!(matches!(failure(&log, &limits), Error::Ended(Ended::Deadline)));
+    assert!(matches!(failure(&log, &limits), Error::Ended(Termination::Deadline)));
     assert!(start.elapsed() < PATIENCE, "it was listened to for {:?}", start.elapsed());
 }
 
@@ -607,7 +607,7 @@ fn a_cancelled_run_ends_at_once() {
     let began = Instant::now();
     wish_soon(wish);
     let error = run.settle(&mut |_| Ok(())).unwrap_err();
-    assert!(matches!(error, Error::Ended(Ended::Cancelled)), "{error}");
+    assert!(matches!(error, Error::Ended(Termination::Cancelled)), "{error}");
     assert!(began.elapsed() < PATIENCE);
 }
 
@@ -759,13 +759,13 @@ fn a_module_that_spins_on_a_file_block_is_killed() {
     let mut run = sandbox().start_wasm(&spins, b"", &limits).unwrap();
     let began = Instant::now();
     let error = run.file_blocks(file.as_fd(), &blocks, &mut |_| Ok(())).unwrap_err();
-    assert!(matches!(error, Error::Ended(Ended::Deadline)), "{error}");
+    assert!(matches!(error, Error::Ended(Termination::Deadline)), "{error}");
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
     let (wish, unwanted) = wish();
     let mut run = sandbox().start_wasm_while_wanted(&spins, b"", &WasmLimits::default(), unwanted).unwrap();
     wish_soon(wish);
     let error = run.file_blocks(file.as_fd(), &blocks, &mut |_| Ok(())).unwrap_err();
-    assert!(matches!(error, Error::Ended(Ended::Cancelled)), "{error}");
+    assert!(matches!(error, Error::Ended(Termination::Cancelled)), "{error}");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use inshore_sandbox::{ApartLimits, LimitedAllocator, Split, WorkerEnd, split};
+use inshore_sandbox::{ChildLimits, LimitedAllocator, WorkerEnd, WorkerFork, split};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[global_allocator]
@@ -32,7 +32,7 @@ fn main() {
 
 /// Does the work that a test started this program for.
 fn be(what: &str) -> ! {
-    let limits = ApartLimits { memory_bytes: 64 << 20, stack_bytes: 64 << 20, threads: 1 };
+    let limits = ChildLimits { memory_bytes: 64 << 20, stack_bytes: 64 << 20, threads: 1 };
     let split = match what {
         "threads" => {
             let sleeper = || thread::sleep(Duration::from_secs(1000));
@@ -46,7 +46,7 @@ fn be(what: &str) -> ! {
             println!("error: {error}");
             exit(3)
         }
-        Ok(Split::Parent(waiting)) => {
+        Ok(WorkerFork::Parent(waiting)) => {
             let end = waiting.wait().unwrap();
             println!("{end:?}");
             exit(match end {
@@ -54,7 +54,7 @@ fn be(what: &str) -> ! {
                 _ => 2,
             })
         }
-        Ok(Split::Worker(mut stops)) => {
+        Ok(WorkerFork::Worker(mut stops)) => {
             match what {
                 "ends" => exit(7),
                 // Allocations are small: the thread that measures memory sees them.

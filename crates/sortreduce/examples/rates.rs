@@ -36,28 +36,28 @@ const VERTICES: u64 = 1 << 25;
 
 /// Seconds by the clock and by the CPU.
 #[derive(Clone, Copy)]
-struct Moment {
+struct Timestamp {
     wall: Instant,
     cpu_seconds: f64,
 }
 
-impl Moment {
-    fn now() -> Moment {
+impl Timestamp {
+    fn now() -> Timestamp {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
-        Moment { wall: Instant::now(), cpu_seconds: ticks as f64 / 100.0 }
+        Timestamp { wall: Instant::now(), cpu_seconds: ticks as f64 / 100.0 }
     }
 
     /// Returns millions of `records` per second since `since`, by the clock and by the CPU.
-    fn rates(self, since: Moment, records: u64) -> [f64; 2] {
+    fn rates(self, since: Timestamp, records: u64) -> [f64; 2] {
         let wall = (self.wall - since.wall).as_secs_f64();
         let cpu = self.cpu_seconds - since.cpu_seconds;
         [wall, cpu].map(|seconds| records as f64 / seconds.max(0.005) / 1e6)
     }
 }
 
-struct Timed {
+struct TimedRun {
     push: [f64; 2],
     merge: [f64; 2],
     stats: Stats,
@@ -69,10 +69,10 @@ fn run<O: Operation>(
     config: &Config,
     keys: &[O::Key],
     value: O::Value,
-) -> Result<Timed> {
+) -> Result<TimedRun> {
     let store = Store::open(folder)?;
     let job = store.job(Budget::new(MEMORY_BYTES, 1), Cancel::default())?;
-    let started = Moment::now();
+    let started = Timestamp::now();
     let sort = SortReduce::new(&job, operation.clone(), config)?;
     let mut sink = sort.sink()?;
     // The neighbours of a vertex arrive some dozens at a time.
@@ -80,14 +80,14 @@ fn run<O: Operation>(
         sink.push_all(part, value)?;
     }
     sink.finish()?;
-    let pushed = Moment::now();
+    let pushed = Timestamp::now();
     let mut sorted = sort.finish()?;
     while sorted.next_block()?.is_some() {}
     let stats = sorted.stats();
     drop(sorted);
-    let ended = Moment::now();
+    let ended = Timestamp::now();
     let merged = if stats.runs > 0 { spilled_records::<O>(&stats) } else { stats.records_out };
-    Ok(Timed { push: pushed.rates(started, keys.len() as u64), merge: ended.rates(pushed, merged), stats })
+    Ok(TimedRun { push: pushed.rates(started, keys.len() as u64), merge: ended.rates(pushed, merged), stats })
 }
 
 fn report<O: Operation>(
@@ -105,9 +105,9 @@ fn report<O: Operation>(
     let mut all = run(folder, operation, config, keys, value)?;
     for _ in 0..2 {
         let timed = run(folder, operation, config, keys, value)?;
-        all = Timed { push: best(all.push, timed.push), merge: best(all.merge, timed.merge), ..timed };
+        all = TimedRun { push: best(all.push, timed.push), merge: best(all.merge, timed.merge), ..timed };
     }
-    let Timed { push, merge, stats } = all;
+    let TimedRun { push, merge, stats } = all;
     println!(
         "{what:36} push {:5.0} wall {:5.0} cpu   merge or scan {:5.0} wall {:5.0} cpu   \
          {} runs, fan-in {}, {} M out",

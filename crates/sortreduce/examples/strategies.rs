@@ -79,9 +79,9 @@ fn spread(number: u64) -> u64 {
 }
 
 /// A distribution of keys: maps a random number to a key.
-type Spread = fn(u64) -> u64;
+type KeyDistribution = fn(u64) -> u64;
 
-const KEYS: [(&str, Spread); 3] = [
+const KEYS: [(&str, KeyDistribution); 3] = [
     ("uniform", |random| random % RANGE),
     // Zipf's law of exponent 1 is even on a logarithmic scale.
     ("zipf", |random| {
@@ -101,7 +101,7 @@ fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
 }
 
 /// Costs of one run.
-struct Ran {
+struct RunCosts {
     seconds: f64,
     cpu_seconds: f64,
     bytes_written: u64,
@@ -117,7 +117,7 @@ fn cpu_seconds() -> f64 {
 }
 
 /// Pushes all keys with two threads and reads the result with two.
-fn run<K: Key, V: Summed>(store: &Store, config: &Config, keys: &[K]) -> Result<Ran> {
+fn run<K: Key, V: Summed>(store: &Store, config: &Config, keys: &[K]) -> Result<RunCosts> {
     let job = store.job(Budget::new(config.memory_bytes, THREADS), Cancel::default())?;
     let (started, cpu_started) = (Instant::now(), cpu_seconds());
     let sort = SortReduce::new(&job, Sum::<K, V>(PhantomData), config)?;
@@ -140,7 +140,7 @@ fn run<K: Key, V: Summed>(store: &Store, config: &Config, keys: &[K]) -> Result<
     let seconds = started.elapsed().as_secs_f64();
     assert_eq!(sums.iter().sum::<u64>(), keys.len() as u64, "{config:?}");
     let cpu_seconds = cpu_seconds() - cpu_started;
-    Ok(Ran { seconds, cpu_seconds, bytes_written: job.counters().bytes_written(), choice })
+    Ok(RunCosts { seconds, cpu_seconds, bytes_written: job.counters().bytes_written(), choice })
 }
 
 /// Runs one cell of the grid: prints a line, and returns whether the choice was good.

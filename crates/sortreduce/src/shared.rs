@@ -9,11 +9,11 @@ use inshore_store::Job;
 
 use crate::{
     Config, Error, Operation, Result, Sorted, Stats, Strategy,
-    forming::form::{Formation, Formed},
+    forming::form::{Formation, FormationResult},
     keys::record::RecordLayout,
     part::{ChunksPart, Part, RunsPart},
     plan::{DensePlan, MergePlan},
-    runs::keep::{self, Covered},
+    runs::keep::{self, UnitCoverage},
     runs::merge::SortedChunk,
     runs::passes::merge_runs,
     sorted::Level,
@@ -21,19 +21,19 @@ use crate::{
     strategies::cost::Choice,
     strategies::dense::{Dense, DensePart},
     strategies::front,
-    strategies::partition::{Binned, Partitioner},
+    strategies::partition::{BinnedRecords, Partitioner},
     strategies::partplan::PartitionPlan,
 };
 
 /// State shared by a sort-reduce and its sinks.
-pub(crate) struct Shared<O: Operation> {
+pub(crate) struct SharedState<O: Operation> {
     pub job: Job,
     pub operation: O,
     pub config: Config,
     pub choice: Choice,
     pub sinks_open: AtomicUsize,
     /// Parts of the input in kept runs.
-    covered: Covered,
+    covered: UnitCoverage,
     pub records_kept: u64,
     pub method: Method<O>,
 }
@@ -54,15 +54,15 @@ pub(crate) enum Method<O: Operation> {
     Merge {
         plan: MergePlan,
         slots: Option<usize>,
-        state: Mutex<Forming<O>>,
+        state: Mutex<FormationProgress<O>>,
     },
 }
 
 /// Progress of the sinks of a merging sort-reduce.
-pub(crate) struct Forming<O: Operation> {
+pub(crate) struct FormationProgress<O: Operation> {
     /// Formations without a sink. Their chunks are sorted.
     pub idle: Vec<Formation<O>>,
-    formed: Formed<O::Key>,
+    formed: FormationResult<O::Key>,
 }
 
 fn layout<O: Operation>(operation: &O) -> RecordLayout {
@@ -93,14 +93,14 @@ impl<O: Operation> Method<O> {
 
     fn merge(config: &Config, slots: Option<usize>) -> Result<Self> {
         let plan = MergePlan::new::<O::Key, O::Value>(config)?;
-        let state = Mutex::new(Forming { idle: Vec::new(), formed: Formed::default() });
+        let state = Mutex::new(FormationProgress { idle: Vec::new(), formed: FormationResult::default() });
         Ok(Method::Merge { plan, slots, state })
     }
 
     /// Takes over the runs of an interrupted sort-reduce, and returns the number of their records, and their units.
-    fn find_kept(&mut self, job: &Job, config: &Config) -> Result<(u64, Covered)> {
+    fn find_kept(&mut self, job: &Job, config: &Config) -> Result<(u64, UnitCoverage)> {
         let (Some(keep), Method::Merge { plan, state, .. }) = (&config.keep, self) else {
-            return Ok((0, Covered::default()));
+            return Ok((0, UnitCoverage::default()));
         };
         let found = keep::find::<O::Key>(job, keep, plan.block_bytes)?;
         let formed = &mut state.get_mut().expect("no panic under this lock").formed;
@@ -139,7 +139,7 @@ fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&
     .into()
 }
 
-impl<O: Operation> Shared<O> {
+impl<O: Operation> SharedState<O> {
     /// Chooses the strategy and takes over runs of an interrupted sort-reduce.
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         let profile = job.store().drive_profile();
@@ -154,7 +154,7 @@ impl<O: Operation> Shared<O> {
             Strategy::HashFirst => Method::hash_first(&operation, config)?,
         };
         let (records_kept, covered) = method.find_kept(job, config)?;
-        Ok(Shared {
+        Ok(SharedState {
             covered,
             records_kept,
             job: job.clone(),
@@ -213,7 +213,7 @@ impl<O: Operation> Shared<O> {
 
     /// Ends the input.
     pub fn finish(self) -> Result<Sorted<O>> {
-        let Shared { job, operation, config, method, .. } = self;
+        let SharedState { job, operation, config, method, .. } = self;
         match method {
             Method::Dense { dense, .. } => {
                 let stats = Stats { records_in: dense.pushed(), ..Stats::new(Strategy::Dense) };
@@ -249,7 +249,7 @@ fn finish_bins<O: Operation>(
     let mut stats = Stats::new(Strategy::Partition);
     stats.records_in = idle.iter().map(|partitioner| partitioner.records).sum();
     let sinks = idle.into_iter().map(Partitioner::finish).collect::<Result<Vec<_>>>()?;
-    let blocks: usize = sinks.iter().map(Binned::blocks_len).sum();
+    let blocks: usize = sinks.iter().map(BinnedRecords::blocks_len).sum();
     stats.bytes_spilled = (blocks * plan.block_bytes) as u64;
     stats.merge_passes = u32::from(blocks > 0);
     job.counters().add_level(0, stats.records_in, stats.records_in);
@@ -261,7 +261,7 @@ fn finish_in_memory<O: Operation>(
     job: Job,
     operation: O,
     plan: &MergePlan,
-    state: Forming<O>,
+    state: FormationProgress<O>,
     stats: Stats,
 ) -> Sorted<O> {
     let records = state.idle.iter().map(Formation::records_in_chunk).sum();
@@ -277,7 +277,7 @@ fn finish_on_flash<O: Operation>(
     operation: O,
     plan: &MergePlan,
     config: &Config,
-    state: Forming<O>,
+    state: FormationProgress<O>,
     mut stats: Stats,
 ) -> Result<Sorted<O>> {
     let mut formed = state.formed;

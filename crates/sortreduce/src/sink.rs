@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering};
 use crate::{
     Config, Error, Operation, Result,
     forming::form::Formation,
-    shared::{Method, Shared},
+    shared::{Method, SharedState},
     strategies::dense::Bins,
     strategies::front::Front,
     strategies::partition::Partitioner,
@@ -18,7 +18,7 @@ const SCATTERED_KEYS: usize = 64;
 
 /// Takes the records of one thread.
 pub struct Sink<O: Operation> {
-    shared: Arc<Shared<O>>,
+    shared: Arc<SharedState<O>>,
     /// The table that combines first, with the hash-first strategy.
     front: Option<Box<Front<O>>>,
     target: Target<O>,
@@ -38,7 +38,7 @@ enum Target<O: Operation> {
 
 impl<O: Operation> Target<O> {
     /// Takes an idle target of the sort-reduce, or creates one.
-    fn new(shared: &Shared<O>) -> Result<Self> {
+    fn new(shared: &SharedState<O>) -> Result<Self> {
         match &shared.method {
             Method::Dense { plan, .. } => Ok(Target::Dense(Bins::new(plan, shared.job.budget())?)),
             Method::Partition { plan, written, idle } => {
@@ -66,7 +66,7 @@ impl<O: Operation> Target<O> {
         &mut self,
         keys: &[O::Key],
         value_at: impl Fn(usize) -> O::Value,
-        shared: &Shared<O>,
+        shared: &SharedState<O>,
     ) -> Result<()> {
         match self {
             Target::Dense(bins) => bins.push(keys, value_at, shared.dense()),
@@ -84,7 +84,7 @@ impl<O: Operation> Target<O> {
         front: &mut Option<Box<Front<O>>>,
         keys: &[O::Key],
         value_at: impl Fn(usize) -> O::Value,
-        shared: &Shared<O>,
+        shared: &SharedState<O>,
     ) -> Result<()> {
         match front {
             None => self.push(keys, value_at, shared),
@@ -95,7 +95,7 @@ impl<O: Operation> Target<O> {
 
 impl<O: Operation> Sink<O> {
     /// Opens a sink, one of at most [`crate::Config::sinks`].
-    pub(crate) fn open(shared: Arc<Shared<O>>) -> Result<Self> {
+    pub(crate) fn open(shared: Arc<SharedState<O>>) -> Result<Self> {
         let open = shared.sinks_open.fetch_add(1, Ordering::Relaxed);
         assert!(open < shared.config.sinks.max(1), "more than {} sinks", shared.config.sinks);
         let front = match shared.method {

@@ -4,12 +4,14 @@ use std::sync::{Arc, atomic::Ordering};
 
 use inshore_store::Job;
 
-use crate::{Config, Operation, Result, Sink, Sorted, Strategy, shared::Shared, strategies::cost::Choice};
+use crate::{
+    Config, Operation, Result, Sink, Sorted, Strategy, shared::SharedState, strategies::cost::Choice,
+};
 
 /// Sorts records by key and combines the values of equal keys, in memory of a given size.
 ///
 /// One [`Sink`] for each producing thread takes the records in; [`SortReduce::finish`] returns them sorted and unique.
-pub struct SortReduce<O: Operation>(Arc<Shared<O>>);
+pub struct SortReduce<O: Operation>(Arc<SharedState<O>>);
 
 impl<O: Operation> SortReduce<O> {
     /// Begins a sort-reduce. The dense array is mapped here (not touched); chunks belong to the sinks.
@@ -19,7 +21,7 @@ impl<O: Operation> SortReduce<O> {
     /// [`crate::smallest_memory_bytes`], or below what a forced dense strategy needs;
     /// [`inshore_store::Error::OverBudget`] where the job's budget has less; [`crate::Error::NoKeyRange`].
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
-        Ok(SortReduce(Arc::new(Shared::new(job, operation, config)?)))
+        Ok(SortReduce(Arc::new(SharedState::new(job, operation, config)?)))
     }
 
     /// Returns the strategy.

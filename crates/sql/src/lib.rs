@@ -61,7 +61,7 @@ mod tests;
 
 pub use doing::doing;
 pub use error::{Error, Result};
-pub use inshore_tables::Known;
+pub use inshore_tables::TableMetadata;
 pub use operators::Ran;
 pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes, table_names};
 pub use remote::{Elsewhere, Fragment, FragmentRows};

@@ -61,7 +61,7 @@ use datafusion::{
 };
 use futures::stream;
 use inshore_store::{Budget, Job, Reservation};
-use inshore_tables::Known;
+use inshore_tables::TableMetadata;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -88,7 +88,7 @@ pub struct Fragment {
     /// The table's name in the query.
     table: String,
     sql: String,
-    tables: BTreeMap<String, Known>,
+    tables: BTreeMap<String, TableMetadata>,
     planning: Planning,
     /// The index of the fragment among those of the plan, from the root down.
     number: usize,
@@ -103,7 +103,7 @@ pub trait Elsewhere: Debug + Send + Sync {
     ///
     /// # Errors
     /// The implementation returns an error for a table that exists and cannot be read.
-    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<Known>>;
+    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<TableMetadata>>;
 
     /// Returns the memory for the answers of a fragment in flight, in bytes.
     fn answer_bytes(&self) -> u64;
@@ -141,7 +141,7 @@ pub(crate) struct RemoteTables {
     pub sql: String,
     pub planning: Planning,
     /// All tables of the query, set once they are known.
-    pub tables: OnceLock<BTreeMap<String, Known>>,
+    pub tables: OnceLock<BTreeMap<String, TableMetadata>>,
     /// The memory for the answers of all fragments and the client's own share, and the bytes of each fragment. The
     /// memory is reserved while planning, since operators take all free memory when they begin.
     pub answers: OnceLock<(Reservation, u64)>,
@@ -151,12 +151,12 @@ pub(crate) struct RemoteTables {
 #[derive(Debug)]
 pub(crate) struct RemoteTable {
     name: String,
-    known: Known,
+    known: TableMetadata,
     partitions: usize,
 }
 
 impl RemoteTable {
-    pub fn new(name: &str, known: Known, partitions: usize) -> RemoteTable {
+    pub fn new(name: &str, known: TableMetadata, partitions: usize) -> RemoteTable {
         RemoteTable { name: name.to_string(), known, partitions }
     }
 }
@@ -542,7 +542,7 @@ impl Fragment {
     }
 
     /// Returns the columns of the fragment's table, and its row count if known.
-    pub fn known(&self) -> Option<&Known> {
+    pub fn known(&self) -> Option<&TableMetadata> {
         self.tables.get(&self.table)
     }
 

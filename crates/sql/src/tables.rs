@@ -14,7 +14,7 @@ use std::{
 use arrow::{datatypes::SchemaRef, record_batch::RecordBatch};
 use datafusion::{catalog::TableProvider, datasource::MemTable};
 use inshore_store::Job;
-use inshore_tables::{Header, Input, Known, exact_columns};
+use inshore_tables::{Header, Input, TableMetadata, exact_columns};
 
 use crate::{
     Elsewhere, Error, Result,
@@ -127,7 +127,7 @@ impl Tables {
         name: &str,
         planning: &Planning,
         is_whole: bool,
-    ) -> Result<(Arc<dyn TableProvider>, Option<Known>)> {
+    ) -> Result<(Arc<dyn TableProvider>, Option<TableMetadata>)> {
         if let Some(elsewhere) = &self.elsewhere {
             let path = match self.named.get(name) {
                 Some(TableSource::Files(paths)) if paths.len() == 1 => paths[0].to_str().unwrap_or(name),
@@ -144,7 +144,8 @@ impl Tables {
                 return Ok((Arc::new(table), Some(known)));
             }
             let (table, rows) = self.find_here(job, name, is_whole)?;
-            let known = Known { schema: table.schema(), rows, unseen: Vec::new(), path: String::new() };
+            let known =
+                TableMetadata { schema: table.schema(), rows, unseen: Vec::new(), path: String::new() };
             return Ok((table, Some(known)));
         }
         Ok((self.find_here(job, name, is_whole)?.0, None))

@@ -32,8 +32,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::{
-    Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Query, Ran, Tables, operators::Limits,
-    run_fragment, scan::Files, smallest_memory_bytes,
+    Elsewhere, Error, Feed, Fragment, FragmentRows, Needed, Query, Ran, TableMetadata, Tables,
+    operators::Limits, run_fragment, scan::Files, smallest_memory_bytes,
 };
 
 mod names;
@@ -815,10 +815,10 @@ impl Pretended {
 }
 
 impl Elsewhere for Pretended {
-    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<Known>> {
+    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<TableMetadata>> {
         let Some(machines) = self.machines(name) else { return Ok(None) };
         let files = Files::open(job, machines.concat(), as_text)?;
-        Ok(Some(Known {
+        Ok(Some(TableMetadata {
             schema: files.schema.clone(),
             rows: files.rows(),
             unseen: Vec::new(),
@@ -1043,7 +1043,7 @@ fn a_fragment_of_another_plan_is_refused() {
     let inputs = spread(folder.path(), "t", &batch, 1, "parquet").concat();
     let known = |name: &str| {
         let schema = Schema::new(vec![Field::new(name, DataType::Int64, true)]);
-        Known { schema: Arc::new(schema), rows: None, unseen: Vec::new(), path: String::new() }
+        TableMetadata { schema: Arc::new(schema), rows: None, unseen: Vec::new(), path: String::new() }
     };
     let fragment = |sql: &str, plan: &str, number: u64| -> Fragment {
         let planning = json!({ "partitions": 2, "memory_bytes": 64 << 20, "is_bold": true });

@@ -22,7 +22,7 @@ use crate::{
 pub struct Job {
     // The fields are dropped in this order: requests in flight end before the scratch folder is removed.
     context: Context,
-    home: Arc<Home>,
+    home: Arc<JobStore>,
 }
 
 impl Store {
@@ -36,9 +36,9 @@ impl Store {
     }
 }
 
-/// `Home` is a job's part of the store.
+/// `JobStore` is a job's part of the store.
 #[derive(Debug)]
-struct Home {
+struct JobStore {
     lease: Arc<Lease>,
     scratch: Arc<Scratch>,
     shared: Arc<Shared>,
@@ -63,7 +63,7 @@ impl Job {
     pub(crate) fn new(shared: Arc<Shared>, scratch: Scratch, budget: Budget, cancel: Cancel) -> Job {
         let scratch = Arc::new(scratch);
         let lease = Arc::new(Lease::new(shared.clone(), scratch.clone()));
-        let home = Home { lease, scratch, shared, names: AtomicU64::new(0) };
+        let home = JobStore { lease, scratch, shared, names: AtomicU64::new(0) };
         Job { context: Context::new(budget, cancel), home: Arc::new(home) }
     }
 

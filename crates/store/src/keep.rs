@@ -40,18 +40,18 @@ struct Inner {
     began: u64,
 }
 
-/// `KeptPiece` is a piece of finished work.
+/// `ResumablePiece` is a piece of finished work.
 #[derive(Clone, Debug)]
-pub struct KeptPiece {
+pub struct ResumablePiece {
     /// The files of the piece, held open.
     pub dataset: Dataset,
     /// The state that was passed to [`Keep::commit`].
     pub state: Vec<u8>,
 }
 
-/// `Kept` summarizes the work that an interrupted job left or a living job keeps.
+/// `ResumableWork` summarizes the work that an interrupted job left or a living job keeps.
 #[derive(Clone, Debug, Serialize)]
-pub struct Kept {
+pub struct ResumableWork {
     /// The name: `resume-` and a fingerprint.
     pub name: String,
     /// A description of the job for people.
@@ -86,9 +86,9 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
-    pub fn kept(&self) -> Result<Vec<Kept>> {
+    pub fn kept(&self) -> Result<Vec<ResumableWork>> {
         let (catalog, owners) = (self.0.catalog()?, self.0.owners()?);
-        let mut found: BTreeMap<&str, Kept> = BTreeMap::new();
+        let mut found: BTreeMap<&str, ResumableWork> = BTreeMap::new();
         for record in catalog.datasets.values().filter(|record| record.kind == KEPT) {
             let name = name_of(record);
             let (began, what, _) = parse(&record.attributes).unwrap_or((0, "?".to_string(), &[]));
@@ -96,7 +96,8 @@ impl Store {
             let seconds = began.elapsed().map_or(0.0, |since| since.as_secs_f64());
             let process = owners.iter().find(|owner| owner.keeps.as_deref() == Some(name));
             let process = process.map(|owner| owner.process);
-            let first = || Kept { name: name.to_string(), what, pieces: 0, bytes: 0, seconds, process };
+            let first =
+                || ResumableWork { name: name.to_string(), what, pieces: 0, bytes: 0, seconds, process };
             let kept = found.entry(name).or_insert_with(first);
             kept.pieces += 1;
             kept.bytes += record.bytes();
@@ -150,13 +151,13 @@ impl Keep {
     ///
     /// # Errors
     /// [`Error::Io`], [`Error::BadFormat`].
-    pub fn pieces(&self) -> Result<Vec<KeptPiece>> {
+    pub fn pieces(&self) -> Result<Vec<ResumablePiece>> {
         let mut pieces = Vec::new();
         for name in self.0.store.piece_names(&self.0.name)? {
             let dataset = self.0.store.dataset(&name)?;
             if let Some((_, _, state)) = parse(dataset.attributes()) {
                 let state = state.to_vec();
-                pieces.push(KeptPiece { dataset, state });
+                pieces.push(ResumablePiece { dataset, state });
             }
         }
         Ok(pieces)
@@ -186,7 +187,7 @@ impl Keep {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn give_up(&self, pieces: &[KeptPiece]) -> Result<()> {
+    pub fn give_up(&self, pieces: &[ResumablePiece]) -> Result<()> {
         let names: Vec<String> = pieces.iter().map(|piece| piece.dataset.name().to_string()).collect();
         self.0.store.remove_pieces(&names)
     }

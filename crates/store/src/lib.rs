@@ -57,28 +57,28 @@ pub use device::{
     faulty::{Fault, Faulty},
     measure::{MeasurePlan, measure},
     memory::Memory,
-    profile::{DeviceProfile, DriveProfile, Pattern, Point},
-    recording::{Fate, History, Operation, Recording, after_crash},
+    profile::{AccessPattern, DeviceProfile, DriveProfile, Point},
+    recording::{History, Operation, Recording, WriteFate, after_crash},
     throttled::{Limits, Throttled},
 };
 pub use error::{Error, Result};
 pub use inshore_runtime::{
     Budget, Buffer, Cancel, Context, Counters, Deadline, DriveFloor, Error as RuntimeError,
-    FILE_SOURCE_BYTES, FileEdges, FileSink, FileSource, LevelReport, PAGE_BYTES, PendingPiece, PhaseReport,
-    PlainFile, ProcessCounts, Progress, ProgressState, Report, Reservation, Window, default_memory_bytes,
-    file_bytes, format_bytes, format_bytes_up, largest_buffer, parse_bytes, release_code, taken_bytes,
-    url_hint,
+    FILE_SOURCE_BYTES, FileEdges, FileSink, FileSource, LevelReport, MemoryMap, PAGE_BYTES, PendingPiece,
+    PhaseReport, PlainFile, ProcessCounts, Progress, ProgressState, Report, Reservation,
+    default_memory_bytes, file_bytes, format_bytes, format_bytes_up, largest_buffer, parse_bytes,
+    release_code, taken_bytes, url_hint,
 };
 pub use job::{Execution, Job};
-pub use keep::{Keep, Kept, KeptPiece};
+pub use keep::{Keep, ResumablePiece, ResumableWork};
 pub use log::{
     DeviceEntry,
-    catalog::{Catalog, DatasetRecord, Edit, ExtentRef, FileRecord, Place, Run},
+    catalog::{Catalog, DatasetRecord, Edit, ExtentAddress, ExtentRef, FileRecord, Run},
 };
 pub use new_file::{NewFile, NewFileWriter, make_folder, remove_file};
 pub use redundancy::Redundancy;
 pub use space::{
-    relocate::Moved,
+    relocate::RelocationReport,
     scratch::{Owner, Scratch},
     usage::{DeviceUsage, JobUsage},
 };

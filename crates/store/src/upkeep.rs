@@ -11,9 +11,9 @@ use std::{
 use inshore_runtime::Pending;
 
 use crate::{
-    Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentRef, Job, Place, Result, Store,
+    Buffer, CheckedFile, Dataset, EXTENT_BYTES, ExtentAddress, ExtentRef, Job, Result, Store,
     device::metadata_buffer,
-    redundancy::whole::{ExtentFile, Health, Whole, extent_buffer},
+    redundancy::whole::{ExtentFile, ExtentHealth, FileExtent, extent_buffer},
     shared::{HEADER_BYTES, Urgency, header_of},
 };
 
@@ -30,7 +30,7 @@ pub struct Damage {
     /// The offset of the extent in that file, in bytes.
     pub offset: u64,
     /// The place of the extent; `None` for superblocks and log.
-    pub place: Option<Place>,
+    pub place: Option<ExtentAddress>,
     /// A description of the damage.
     pub what: String,
     /// True if the damage was repaired.
@@ -194,8 +194,8 @@ impl Verifier<'_> {
         }
     }
 
-    fn whole(&self, position: u64) -> Whole<'_> {
-        Whole { job: self.job, file: self.file, position }
+    fn whole(&self, position: u64) -> FileExtent<'_> {
+        FileExtent { job: self.job, file: self.file, position }
     }
 
     /// Returns the next extents: position, reference, and true if the header is intact. Extents whose reference cannot
@@ -222,7 +222,7 @@ impl Verifier<'_> {
     }
 
     /// Examines one extent, records its damage, and repairs the damage if this was requested.
-    fn examine(&self, whole: Whole, buffer: &mut Buffer) -> Result<()> {
+    fn examine(&self, whole: FileExtent, buffer: &mut Buffer) -> Result<()> {
         self.job.check_cancelled()?;
         if let Some(found) = verify_extent(whole, self.repair, buffer)? {
             self.damage.lock().expect("no panic under this lock").push(found);
@@ -259,7 +259,7 @@ fn whole_headers(job: &Job, references: &[ExtentRef]) -> Result<Vec<bool>> {
     Ok(are_whole)
 }
 
-fn verify_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Option<Damage>> {
+fn verify_extent(whole: FileExtent, repair: bool, buffer: &mut Buffer) -> Result<Option<Damage>> {
     let reference = match whole.reference() {
         Ok(reference) => reference,
         Err(error) => {
@@ -272,19 +272,19 @@ fn verify_extent(whole: Whole, repair: bool, buffer: &mut Buffer) -> Result<Opti
     };
     let health = whole.look(buffer)?;
     let what = match health {
-        Health::Whole => return Ok(None),
-        Health::DamagedHeader => "the header of an extent is damaged".to_string(),
-        Health::Damaged => "the data of an extent is damaged or cannot be read".to_string(),
-        Health::Missing => format!("device {} is missing", reference.place.device),
+        ExtentHealth::Whole => return Ok(None),
+        ExtentHealth::DamagedHeader => "the header of an extent is damaged".to_string(),
+        ExtentHealth::Damaged => "the data of an extent is damaged or cannot be read".to_string(),
+        ExtentHealth::Missing => format!("device {} is missing", reference.place.device),
     };
     let is_repaired = repair
         && match health {
-            Health::Missing => false,
+            ExtentHealth::Missing => false,
             // A repaired extent is read again from its place.
             _ => {
-                (health == Health::DamagedHeader || whole.restore(buffer)?)
+                (health == ExtentHealth::DamagedHeader || whole.restore(buffer)?)
                     && whole.rewrite(buffer).is_ok()
-                    && whole.look(&mut extent_buffer()?)? == Health::Whole
+                    && whole.look(&mut extent_buffer()?)? == ExtentHealth::Whole
             }
         };
     if is_repaired {

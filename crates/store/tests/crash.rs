@@ -13,8 +13,8 @@ use std::{
 };
 
 use inshore_store::{
-    Budget, Cancel, Device, Fate, FileReader, History, Memory, Operation, Recording, Redundancy, Result,
-    Store, after_crash,
+    Budget, Cancel, Device, FileReader, History, Memory, Operation, Recording, Redundancy, Result, Store,
+    WriteFate, after_crash,
 };
 
 const EXTENTS: u32 = 600;
@@ -188,7 +188,7 @@ fn record(devices: usize, steps: &[Step]) -> Run {
 
 impl Run {
     /// Opens the state after a crash behind `end` operations, and compares it with the states that are allowed.
-    fn check(&self, end: usize, fate: impl FnMut(usize) -> Fate, what: &str) {
+    fn check(&self, end: usize, fate: impl FnMut(usize) -> WriteFate, what: &str) {
         let blank: Vec<Memory> = (0..DEVICES_MAX).map(|_| Memory::new(EXTENTS)).collect();
         let left = after_crash(&self.history[..end], &blank, fate);
         // A device that is added later does not exist before its first write.
@@ -259,8 +259,8 @@ fn every_crash_in_every_short_sequence_leaves_acknowledged_datasets() {
                 let begin = if third == STEPS[0] { 0 } else { run.states[2].1 };
                 for end in begin..=run.history.len() {
                     let what = format!("{first:?}, {second:?}, {third:?}, crash after {end}");
-                    run.check(end, |_| Fate::Kept, &what);
-                    run.check(end, |_| Fate::Lost, &what);
+                    run.check(end, |_| WriteFate::Kept, &what);
+                    run.check(end, |_| WriteFate::Lost, &what);
                     crashes.fetch_add(2, Ordering::Relaxed);
                 }
             }
@@ -290,9 +290,9 @@ fn every_tear_of_the_last_write_leaves_acknowledged_datasets() {
             let Some((_, Operation::Write(_, _, bytes))) = run.history[..end].last() else { continue };
             let sectors = bytes.len() / 512;
             for sector in (0..sectors).filter(|sector| sectors <= 16 || sector % 61 == 0) {
-                for fate in [Fate::TornAfter(sector), Fate::TornBefore(sector)] {
+                for fate in [WriteFate::TornAfter(sector), WriteFate::TornBefore(sector)] {
                     let what = format!("{steps:?}, {devices} devices, crash after {end}, {fate:?}");
-                    run.check(end, |place| if place + 1 == end { fate } else { Fate::Kept }, &what);
+                    run.check(end, |place| if place + 1 == end { fate } else { WriteFate::Kept }, &what);
                 }
             }
         }
@@ -341,10 +341,10 @@ fn random_crashes_of_long_runs_leave_acknowledged_datasets() {
             let end = below(run.history.len() as u64 + 1) as usize;
             let what = format!("seed {seed}, {devices} devices, crash after {end} of {}", run.history.len());
             let fate = |_| match below(4) {
-                0 => Fate::Lost,
-                1 => Fate::TornAfter(below(20) as usize),
-                2 => Fate::TornBefore(below(20) as usize),
-                _ => Fate::Kept,
+                0 => WriteFate::Lost,
+                1 => WriteFate::TornAfter(below(20) as usize),
+                2 => WriteFate::TornBefore(below(20) as usize),
+                _ => WriteFate::Kept,
             };
             run.check(end, fate, &what);
             done += 1;

@@ -75,25 +75,25 @@ impl Device for Sparse {
 /// `Page` is a page of a device: number of the device, extent, page.
 type Page = (usize, u32, usize);
 
-/// `Bed` is a store with one dataset `kept` of one file `bytes`.
-struct Bed {
+/// `TestStore` is a store with one dataset `kept` of one file `bytes`.
+struct TestStore {
     home: tempfile::TempDir,
     devices: Vec<Arc<Memory>>,
     store: Store,
 }
 
-impl Bed {
-    fn open(devices: Vec<Arc<Memory>>) -> Result<Bed> {
+impl TestStore {
+    fn open(devices: Vec<Arc<Memory>>) -> Result<TestStore> {
         let home = tempfile::tempdir().unwrap();
         let all = devices.iter().map(|device| Arc::new(Sparse(device.clone())) as Arc<dyn Device>).collect();
         let store = Store::open_on(home.path(), all)?;
-        Ok(Bed { home, devices, store })
+        Ok(TestStore { home, devices, store })
     }
 
     /// Makes a store whose file has `zeros` bytes of zero, and then `content(len)`.
-    fn with(redundancy: Redundancy, zeros: usize, len: usize) -> Bed {
+    fn with(redundancy: Redundancy, zeros: usize, len: usize) -> TestStore {
         let count = redundancy.devices();
-        let bed = Bed::open((0..count).map(|_| Arc::new(Memory::new(EXTENTS))).collect()).unwrap();
+        let bed = TestStore::open((0..count).map(|_| Arc::new(Memory::new(EXTENTS))).collect()).unwrap();
         let job = bed.job();
         let mut builder = bed.store.create_dataset(&job, "kept", "test").unwrap();
         builder.redundancy(redundancy).unwrap();
@@ -196,13 +196,13 @@ fn every_flipped_byte_of_superblocks_and_log_is_survived_and_repaired() {
     let len = 9_000;
     // A single device has two copies of superblock and log too.
     for redundancy in [NONE, COPIES, PARITY] {
-        let bed = Bed::with(redundancy, 0, len);
+        let bed = TestStore::with(redundancy, 0, len);
         let mut flips = 0;
         for page in bed.pages(|extent| bed.is_log(extent)) {
             for at in bed.places(page) {
                 let what = format!("{redundancy}, {page:?}, byte {at}");
                 let other = bed.flipped(page, at, 1 << (flips % 8), || bed.copy());
-                let other = Bed::open(other).unwrap_or_else(|error| panic!("{what}: {error}"));
+                let other = TestStore::open(other).unwrap_or_else(|error| panic!("{what}: {error}"));
                 let job = other.job();
                 let found = read(&other.dataset(), &job, 0..len as u64);
                 assert!(found.unwrap() == content(len), "{what}");
@@ -219,7 +219,7 @@ fn every_flipped_byte_of_superblocks_and_log_is_survived_and_repaired() {
 
 #[test]
 fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
-    let bed = Bed::with(NONE, 0, 9_000);
+    let bed = TestStore::with(NONE, 0, 9_000);
     let superblock = bed.pages(|extent| extent == SUPERBLOCK);
     let log = bed.pages(|extent| LOG.contains(&extent));
     // The pages are the checkpoints of each copy of the log; the record of the dataset is behind them.
@@ -228,12 +228,15 @@ fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
     // The last record is left out: if it is damaged in both copies, it looks as if it was never written.
     for pages in [superblock, first] {
         for at in (0..100).step_by(9) {
-            let other =
-                Bed { home: tempfile::tempdir().unwrap(), devices: bed.copy(), store: bed.store.clone() };
+            let other = TestStore {
+                home: tempfile::tempdir().unwrap(),
+                devices: bed.copy(),
+                store: bed.store.clone(),
+            };
             for &(device, extent, page) in &pages {
                 other.devices[device].change_page(extent, page, |bytes| bytes[at] ^= 1);
             }
-            match Bed::open(other.devices) {
+            match TestStore::open(other.devices) {
                 Err(error) => assert!(error.to_string().contains("memory "), "{error}"),
                 // These bytes are not checked: the checkpoint of an empty catalog is shorter.
                 Ok(opened) => {
@@ -248,17 +251,17 @@ fn damage_in_all_copies_of_superblock_or_log_is_reported_with_its_device() {
 
 #[test]
 fn one_damaged_superblock_loses_no_commit() {
-    let bed = Bed::with(NONE, 0, 9_000);
+    let bed = TestStore::with(NONE, 0, 9_000);
     // The damage hits the very first superblock or the second; then those of a log that began anew, which happens once
     // in two of these commits.
     for number in 0..7 {
         for page in bed.pages(|extent| extent == SUPERBLOCK) {
             let other = bed.flipped(page, 50, 1, || bed.copy());
-            let other = Bed::open(other).unwrap();
+            let other = TestStore::open(other).unwrap();
             assert_eq!(other.store.list().unwrap().len(), 1 + number, "slot in page {}", page.2);
             // Later changes survive a restart.
             other.store.remove("kept").unwrap();
-            let again = Bed::open(other.devices).unwrap();
+            let again = TestStore::open(other.devices).unwrap();
             assert_eq!(again.store.list().unwrap().len(), number, "slot in page {}", page.2);
         }
         let builder = bed.store.create_dataset(&bed.job(), &format!("large-{number}"), "test").unwrap();
@@ -270,7 +273,7 @@ fn one_damaged_superblock_loses_no_commit() {
 fn every_flipped_byte_of_extent_headers_is_reported_or_repaired() {
     let len = 70_000;
     for redundancy in [NONE, COPIES, PARITY] {
-        let bed = Bed::with(redundancy, 0, len);
+        let bed = TestStore::with(redundancy, 0, len);
         let (job, expected) = (bed.job(), content(len));
         let mut flips = 0;
         for page in bed.pages(is_header) {
@@ -294,7 +297,7 @@ fn every_flipped_byte_of_lists_of_references_is_reported_or_repaired() {
     let many = Redundancy::Parity { data: 2, parity: 6 };
     for (redundancy, extents) in [(NONE, 129), (COPIES, 65), (many, 33)] {
         let (zeros, len) = ((extents - 1) * EXTENT_BYTES, 9_000);
-        let bed = Bed::with(redundancy, zeros, len);
+        let bed = TestStore::with(redundancy, zeros, len);
         let (job, expected) = (bed.job(), content(len));
         let end = (zeros + len) as u64;
         // The list is the only extent whose page 0 names places; zeros take no pages.
@@ -334,7 +337,7 @@ fn random_flips_of_data_never_give_wrong_bytes() {
     let expected = content(len);
     // The last store has two extents of data in its group: to restore a page costs two reads of 2 MiB.
     let beds = [(NONE, 0), (COPIES, 0), (PARITY, 0), (PARITY, EXTENT_BYTES)].map(|(redundancy, zeros)| {
-        let bed = Bed::with(redundancy, zeros, len);
+        let bed = TestStore::with(redundancy, zeros, len);
         let pages = bed.pages(|extent| !is_header(extent) && !bed.is_log(extent));
         let (dataset, job) = (bed.dataset(), bed.job());
         (redundancy, zeros as u64, bed, pages, dataset, job)

@@ -56,19 +56,19 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
 /// it is sealed.
 type State = Option<(Vec<usize>, bool)>;
 
-/// `Possible` is the possible states of each dataset.
-type Possible = BTreeMap<&'static str, Vec<State>>;
+/// `PossibleStates` is the possible states of each dataset.
+type PossibleStates = BTreeMap<&'static str, Vec<State>>;
 
-struct Scene {
+struct FaultyStore {
     devices: Vec<Faulty>,
     home: tempfile::TempDir,
 }
 
-impl Scene {
-    fn new(devices: usize) -> Scene {
+impl FaultyStore {
+    fn new(devices: usize) -> FaultyStore {
         let device = || Faulty::new(Arc::new(Memory::new(300)), &[]);
         let devices: Vec<Faulty> = (0..devices).map(|_| device()).collect();
-        let scene = Scene { devices, home: tempfile::tempdir().unwrap() };
+        let scene = FaultyStore { devices, home: tempfile::tempdir().unwrap() };
         let store = scene.open().unwrap();
         for (name, is_open) in [("gone", false), ("kept", false), ("longer", true), ("shut", true)] {
             create(&store, name, 9000, is_open).unwrap();
@@ -82,9 +82,9 @@ impl Scene {
     }
 
     /// Makes one change after the other on one store, whether or not calls fail.
-    fn act(&self) -> Possible {
+    fn act(&self) -> PossibleStates {
         let was = |sealed| vec![Some((vec![9000], sealed))];
-        let mut possible: Possible = BTreeMap::from([
+        let mut possible: PossibleStates = BTreeMap::from([
             ("new", vec![None]),
             ("twice", vec![None]),
             ("gone", was(true)),
@@ -114,7 +114,7 @@ impl Scene {
 
     /// Opens the store again, on devices that no longer fail. After silent faults, data may be damaged, but all
     /// readable data is right.
-    fn check(&self, possible: &Possible, lied: bool, what: &str) {
+    fn check(&self, possible: &PossibleStates, lied: bool, what: &str) {
         self.devices.iter().for_each(|device| device.set(&[]));
         let store = match self.open() {
             Ok(store) => store,
@@ -169,7 +169,7 @@ fn is_told(error: &Error) -> bool {
 fn after_any_call_fails_acknowledged_changes_are_there() {
     let mut runs = 0;
     for devices in [1, 2] {
-        let scene = Scene::new(devices);
+        let scene = FaultyStore::new(devices);
         scene.devices[0].set(&[]);
         scene.act();
         let (reads, writes, syncs) = scene.devices[0].counts();
@@ -184,7 +184,7 @@ fn after_any_call_fails_acknowledged_changes_are_there() {
             all(4, &[Fault::NoSpaceFromPrepare]),
         ];
         for fault in faults.concat() {
-            let scene = Scene::new(devices);
+            let scene = FaultyStore::new(devices);
             scene.devices[0].set(&[fault]);
             let possible = scene.act();
             scene.check(&possible, false, &format!("{devices} devices, {fault:?}"));
@@ -197,7 +197,7 @@ fn after_any_call_fails_acknowledged_changes_are_there() {
 #[test]
 fn after_any_silent_fault_no_read_returns_wrong_bytes() {
     for devices in [1, 2] {
-        let scene = Scene::new(devices);
+        let scene = FaultyStore::new(devices);
         scene.devices[0].set(&[]);
         scene.act();
         let (reads, writes, _) = scene.devices[0].counts();
@@ -206,7 +206,7 @@ fn after_any_silent_fault_no_read_returns_wrong_bytes() {
         let writes =
             (0..writes).flat_map(|n| [Fault::DropWrite(n), Fault::MisdirectWrite(n), Fault::TearWrite(n)]);
         for fault in reads.chain(writes) {
-            let scene = Scene::new(devices);
+            let scene = FaultyStore::new(devices);
             scene.devices[0].set(&[fault]);
             let possible = scene.act();
             scene.check(&possible, true, &format!("{devices} devices, {fault:?}"));
@@ -219,7 +219,7 @@ fn after_any_silent_fault_no_read_returns_wrong_bytes() {
 fn many_random_faults_never_give_wrong_bytes() {
     let runs = std::env::var("INSHORE_FAULTS").map_or(300, |count| count.parse().unwrap());
     for seed in 0..runs {
-        let scene = Scene::new(1 + (seed % 2) as usize);
+        let scene = FaultyStore::new(1 + (seed % 2) as usize);
         scene.devices[0].set_chance(seed, 10 + seed % 50);
         let possible = scene.act();
         scene.check(&possible, true, &format!("seed {seed}"));

@@ -13,13 +13,13 @@ const EXTENTS: u32 = 200;
 /// The versions that this program reads; the last is the one that it writes.
 const VERSIONS: [&str; 2] = ["v2", "v3"];
 
-/// `Wanted` is a dataset of a fixture: its name, its redundancy, and true if data can be appended.
-type Wanted = (&'static str, Redundancy, bool);
+/// `FixtureDataset` is a dataset of a fixture: its name, its redundancy, and true if data can be appended.
+type FixtureDataset = (&'static str, Redundancy, bool);
 
 const NONE: Redundancy = Redundancy::Copies(1);
 
 /// The fixtures by name, with the number of devices.
-const STORES: [(&str, usize, &[Wanted]); 3] = [
+const STORES: [(&str, usize, &[FixtureDataset]); 3] = [
     ("one-device", 1, &[("plain", NONE, true), ("empty", NONE, true)]),
     (
         "three-devices",
@@ -64,7 +64,7 @@ fn open(devices: &[Arc<Memory>]) -> Result<(tempfile::TempDir, Store)> {
     Ok((home, store))
 }
 
-fn make(devices: usize, datasets: &[Wanted]) -> Vec<Arc<Memory>> {
+fn make(devices: usize, datasets: &[FixtureDataset]) -> Vec<Arc<Memory>> {
     let devices: Vec<Arc<Memory>> = (0..devices).map(|_| Arc::new(Memory::new(EXTENTS))).collect();
     let (_home, store) = open(&devices).unwrap();
     for &(name, redundancy, is_sealed) in datasets {
@@ -116,7 +116,7 @@ fn load(image: &[u8]) -> Vec<Arc<Memory>> {
     devices
 }
 
-fn check(name: &str, store: &Store, datasets: &[Wanted]) {
+fn check(name: &str, store: &Store, datasets: &[FixtureDataset]) {
     let job = job(store);
     assert_eq!(store.list().unwrap().len(), datasets.len(), "{name}");
     for &(dataset, redundancy, is_sealed) in datasets {

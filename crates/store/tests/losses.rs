@@ -40,16 +40,16 @@ const NONE: Redundancy = Redundancy::Copies(1);
 const COPIES: Redundancy = Redundancy::Copies(2);
 const PARITY: Redundancy = Redundancy::Parity { data: 2, parity: 1 };
 
-/// `Drive` is a device in memory that stores no pages of zeros, and is found again by its number.
+/// `MemoryDrive` is a device in memory that stores no pages of zeros, and is found again by its number.
 #[derive(Debug)]
-struct Drive {
+struct MemoryDrive {
     number: usize,
     memory: Memory,
 }
 
-impl Drive {
-    fn copy(&self) -> Arc<Drive> {
-        Arc::new(Drive { number: self.number, memory: self.memory.copy() })
+impl MemoryDrive {
+    fn copy(&self) -> Arc<MemoryDrive> {
+        Arc::new(MemoryDrive { number: self.number, memory: self.memory.copy() })
     }
 
     fn page(&self, extent: u32, page: usize) -> [u8; PAGE_BYTES] {
@@ -82,7 +82,7 @@ impl Drive {
     }
 
     /// Copies another extent over an extent, of this drive or another one, now or at an earlier time.
-    fn become_like(&self, extent: u32, other: &Drive, other_extent: u32) {
+    fn become_like(&self, extent: u32, other: &MemoryDrive, other_extent: u32) {
         let pages = other.pages(other_extent);
         let pages: Vec<_> = pages.into_iter().map(|page| (page, other.page(other_extent, page))).collect();
         self.memory.discard(extent..extent + 1).unwrap();
@@ -90,7 +90,7 @@ impl Drive {
     }
 }
 
-impl Device for Drive {
+impl Device for MemoryDrive {
     fn extents(&self) -> u32 {
         self.memory.extents()
     }
@@ -185,7 +185,7 @@ fn home() -> tempfile::TempDir {
     tempfile::tempdir_in(memory).or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-fn open(home: &Path, drives: &[Arc<Drive>]) -> Result<Store> {
+fn open(home: &Path, drives: &[Arc<MemoryDrive>]) -> Result<Store> {
     Store::open_on(home, drives.iter().map(|drive| drive.clone() as Arc<dyn Device>).collect())
 }
 
@@ -216,10 +216,10 @@ fn read(store: &Store, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `Bed` is a store after each commit, and its content at the end.
-struct Bed {
+/// `TestStore` is a store after each commit, and its content at the end.
+struct TestStore {
     /// The drives after each commit.
-    states: Vec<Vec<Arc<Drive>>>,
+    states: Vec<Vec<Arc<MemoryDrive>>>,
     /// For each drive the extents that were written to: superblock, log, headers, and all others.
     extents: Vec<[Vec<u32>; 4]>,
     /// The content of `scratch/lock`, in which processes announce the last record.
@@ -227,12 +227,12 @@ struct Bed {
     model: Model,
 }
 
-impl Bed {
+impl TestStore {
     /// Makes a store on `count` drives. An old store began its log anew several times, on more than one extent, and has
     /// data in a second segment.
-    fn new(count: usize, is_old: bool) -> Bed {
-        let drives: Vec<Arc<Drive>> =
-            (0..count).map(|number| Arc::new(Drive { number, memory: Memory::new(EXTENTS) })).collect();
+    fn new(count: usize, is_old: bool) -> TestStore {
+        let drives: Vec<Arc<MemoryDrive>> =
+            (0..count).map(|number| Arc::new(MemoryDrive { number, memory: Memory::new(EXTENTS) })).collect();
         let home = home();
         let store = open(home.path(), &drives).unwrap();
         let (mut states, mut model, mut commits) = (Vec::new(), Model::new(), 0);
@@ -310,10 +310,10 @@ impl Bed {
         let lock = fs::read(home.path().join("scratch/lock")).unwrap();
         states.push(now());
         let extents = drives.iter().map(|drive| drive.kinds()).collect();
-        Bed { states, extents, lock, model }
+        TestStore { states, extents, lock, model }
     }
 
-    fn drives(&self) -> &[Arc<Drive>] {
+    fn drives(&self) -> &[Arc<MemoryDrive>] {
         self.states.last().expect("one after each commit")
     }
 }
@@ -326,7 +326,7 @@ struct Damage {
 }
 
 /// Damages drives, which are a copy of the last state of a bed.
-fn damage(bed: &Bed, drives: &[Arc<Drive>], dice: &mut Dice) -> Damage {
+fn damage(bed: &TestStore, drives: &[Arc<MemoryDrive>], dice: &mut Dice) -> Damage {
     let (count, is_on_one) = (1 + dice.below(8), dice.below(2) == 0);
     let the_one = dice.below(drives.len());
     let mut what = Vec::new();
@@ -456,10 +456,10 @@ struct Outcomes {
     given_back: AtomicU64,
 }
 
-fn play(beds: &[Bed], seed: u64, outcomes: &Outcomes) {
+fn play(beds: &[TestStore], seed: u64, outcomes: &Outcomes) {
     let mut dice = Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
     let bed = dice.of(beds);
-    let drives: Vec<Arc<Drive>> = bed.drives().iter().map(|drive| drive.copy()).collect();
+    let drives: Vec<Arc<MemoryDrive>> = bed.drives().iter().map(|drive| drive.copy()).collect();
     let Damage { what, is_on_one } = damage(bed, &drives, &mut dice);
     let what = format!("seed {seed}, {} drives: {}", drives.len(), what.join("; "));
     let survives = is_on_one && drives.len() > 1;
@@ -519,7 +519,7 @@ fn play(beds: &[Bed], seed: u64, outcomes: &Outcomes) {
 }
 
 /// Adds a drive again that lost its superblock, and repairs all its data with redundancy.
-fn give_back(drives: &[Arc<Drive>], home: &Path, model: &Model, what: &str, outcomes: &Outcomes) {
+fn give_back(drives: &[Arc<MemoryDrive>], home: &Path, model: &Model, what: &str, outcomes: &Outcomes) {
     let store = open(home, drives).unwrap();
     for device in store.usage().unwrap().iter().filter(|device| device.state == "missing") {
         let drive = &drives[device.number as usize];
@@ -543,8 +543,8 @@ fn no_random_damage_is_silent() {
     let number = |name: &str, default: u64| std::env::var(name).map_or(default, |text| text.parse().unwrap());
     let (wanted, first) = (number("INSHORE_DAMAGES", 400), number("INSHORE_SEED", 1));
     println!("seed {first}, {wanted} damaged stores");
-    let beds: Vec<Bed> =
-        (1..=3).flat_map(|count| [false, true].map(|is_old| Bed::new(count, is_old))).collect();
+    let beds: Vec<TestStore> =
+        (1..=3).flat_map(|count| [false, true].map(|is_old| TestStore::new(count, is_old))).collect();
     let (next, outcomes) = (AtomicU64::new(first), Outcomes::default());
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {

@@ -25,12 +25,12 @@ use inshore_store::{
 use rustix::fs::{Advice, fadvise};
 
 pub use self::bytes::Bytes;
-use self::bytes::{Counted, FileAhead, RawBytes};
+use self::bytes::{CountingReader, RawBytes, ReadAheadFile};
 use crate::{
-    Error, Known, Result,
+    Error, Result, TableMetadata,
     allowance::UNCOUNTED_BYTES,
-    stored::{FilePart, PartPieces, Parts, Stored, StoredPieces},
-    unpack::{Compression, Unpacked},
+    stored::{FilePart, PartPieces, Parts, StoredFile, StoredPieces},
+    unpack::{Compression, DecompressedReader},
 };
 
 /// The smallest budget in which a file is read past the page cache.
@@ -63,7 +63,7 @@ impl From<Option<bool>> for Header {
 /// A source of records: a path, standard input, a file of a dataset, parts of a file, or a stream.
 #[derive(Clone, Debug)]
 pub struct Input {
-    place: Place,
+    place: InputLocation,
     columns: Option<SchemaRef>,
     unseen: Vec<String>,
     header: Header,
@@ -75,10 +75,10 @@ pub struct Input {
 }
 
 #[derive(Clone, Debug)]
-enum Place {
+enum InputLocation {
     Stdin,
     Path(PathBuf),
-    Stored(Box<Stored>),
+    Stored(Box<StoredFile>),
     Parts(Arc<Parts>),
     Stream(SharedStream),
 }
@@ -94,7 +94,7 @@ impl fmt::Debug for SharedStream {
 }
 
 impl Input {
-    fn at(place: Place, name: String, ending: Option<String>) -> Input {
+    fn at(place: InputLocation, name: String, ending: Option<String>) -> Input {
         let header = Header::default();
         let (columns, unseen) = (None, Vec::new());
         Input { place, columns, unseen, header, is_whole: false, name, ending, cancel: None, number: 0 }
@@ -104,9 +104,9 @@ impl Input {
     pub fn new(path: impl AsRef<Path>) -> Input {
         let path = path.as_ref();
         if path == Path::new("-") {
-            return Input::at(Place::Stdin, "standard input".to_string(), None);
+            return Input::at(InputLocation::Stdin, "standard input".to_string(), None);
         }
-        Input::at(Place::Path(path.to_path_buf()), path.display().to_string(), None)
+        Input::at(InputLocation::Path(path.to_path_buf()), path.display().to_string(), None)
     }
 
     /// Finds the files of a dataset of the job's store, `NAME`, or one of them, `NAME/FILE`. The format of a single
@@ -124,8 +124,8 @@ impl Input {
     pub fn of_stored(job: &Job, found: NamedFile) -> Input {
         let name = found.title();
         let ending = ending_of(Path::new(if found.is_all { &found.dataset } else { &found.name }));
-        let stored = Stored { job: job.clone(), file: found.file };
-        Input::at(Place::Stored(Box::new(stored)), name, Some(ending))
+        let stored = StoredFile { job: job.clone(), file: found.file };
+        Input::at(InputLocation::Stored(Box::new(stored)), name, Some(ending))
     }
 
     /// Makes an input of a file of `len` bytes, of which this machine has only some parts. `name` names the file in
@@ -135,7 +135,7 @@ impl Input {
     /// are not [held](Input::holds) cannot be read.
     pub fn of_parts(name: &str, ending: &str, len: u64, parts: Vec<FilePart>) -> Input {
         let parts = Arc::new(Parts::new(len, parts));
-        Input::at(Place::Parts(parts), name.to_string(), Some(ending.to_string()))
+        Input::at(InputLocation::Parts(parts), name.to_string(), Some(ending.to_string()))
     }
 
     /// Makes an input of a stream, which is never decompressed, since lines and records may begin like compressed
@@ -143,7 +143,7 @@ impl Input {
     /// also among clones of the input; its length is unknown.
     pub fn stream(name: &str, ending: &str, stream: impl Read + Send + 'static) -> Input {
         let stream = SharedStream(Arc::new(Mutex::new(Some(Box::new(stream)))));
-        Input::at(Place::Stream(stream), name.to_string(), Some(ending.to_string()))
+        Input::at(InputLocation::Stream(stream), name.to_string(), Some(ending.to_string()))
     }
 
     /// Sets a number that is attached to each row if sorted rows are merged with others (0 by default): see
@@ -165,9 +165,9 @@ impl Input {
         self
     }
 
-    /// Sets the columns, and the list of columns without values, from another machine's [description](Known) of the
+    /// Sets the columns, and the list of columns without values, from another machine's [description](TableMetadata) of the
     /// table.
-    pub fn with_known(self, known: &Known) -> Input {
+    pub fn with_known(self, known: &TableMetadata) -> Input {
         Input { unseen: known.unseen.clone(), ..self.with_columns(known.schema.clone()) }
     }
 
@@ -201,9 +201,9 @@ impl Input {
     /// Returns whether the input is a file, which can be read from its start again.
     pub(crate) fn can_be_read_again(&self) -> bool {
         match &self.place {
-            Place::Stored(_) => true,
-            Place::Path(_) => self.compressed_bytes().is_some(),
-            Place::Stdin | Place::Parts(_) | Place::Stream(_) => false,
+            InputLocation::Stored(_) => true,
+            InputLocation::Path(_) => self.compressed_bytes().is_some(),
+            InputLocation::Stdin | InputLocation::Parts(_) | InputLocation::Stream(_) => false,
         }
     }
 
@@ -215,11 +215,11 @@ impl Input {
     /// Returns whether the input is parts or a stream, which are never decompressed.
     #[cfg(feature = "records")]
     pub(crate) fn is_as_it_lies(&self) -> bool {
-        matches!(self.place, Place::Parts(_) | Place::Stream(_))
+        matches!(self.place, InputLocation::Parts(_) | InputLocation::Stream(_))
     }
 
     fn parts(&self) -> Option<&Parts> {
-        if let Place::Parts(parts) = &self.place { Some(parts) } else { None }
+        if let InputLocation::Parts(parts) = &self.place { Some(parts) } else { None }
     }
 
     /// Returns the columns that were [set](Input::with_columns).
@@ -254,26 +254,26 @@ impl Input {
 
     /// Returns the path, if the input has one.
     pub fn path(&self) -> Option<&Path> {
-        if let Place::Path(path) = &self.place { Some(path) } else { None }
+        if let InputLocation::Path(path) = &self.place { Some(path) } else { None }
     }
 
     /// Returns whether the input is standard input.
     pub(crate) fn is_stdin(&self) -> bool {
-        matches!(self.place, Place::Stdin)
+        matches!(self.place, InputLocation::Stdin)
     }
 
     /// Returns the bytes of the file as it lies on disk, for progress; `None` for standard input, streams, pipes, files
     /// of unknown length ([`inshore_store::file_bytes`]) and files whose metadata cannot be read.
     pub fn compressed_bytes(&self) -> Option<u64> {
         match &self.place {
-            Place::Stored(stored) => Some(stored.len()),
-            Place::Parts(parts) => Some(parts.len),
-            Place::Path(path) => {
+            InputLocation::Stored(stored) => Some(stored.len()),
+            InputLocation::Parts(parts) => Some(parts.len),
+            InputLocation::Path(path) => {
                 // Opening a pipe to look at its metadata would wait for a writer.
                 let is_file = std::fs::metadata(path).ok()?.is_file();
                 is_file.then(|| File::open(path).and_then(|file| file_bytes(&file)).ok())??
             }
-            Place::Stdin | Place::Stream(_) => None,
+            InputLocation::Stdin | InputLocation::Stream(_) => None,
         }
     }
 
@@ -338,7 +338,7 @@ impl Input {
             let file = PlainFile::of(file, path)?;
             if !file.is_cached() {
                 let source = FileSource::of(job, file, 0)?;
-                counted.inner = RawBytes::Ahead(Box::new(FileAhead { source, taken: 0 }));
+                counted.inner = RawBytes::Ahead(Box::new(ReadAheadFile { source, taken: 0 }));
             }
         }
         self.unpack((counted, position), job.budget(), UNCOUNTED_BYTES)
@@ -346,11 +346,11 @@ impl Input {
 
     fn unpack(
         &self,
-        (counted, position): (Counted, Arc<AtomicU64>),
+        (counted, position): (CountingReader, Arc<AtomicU64>),
         budget: &Budget,
         uncounted: u64,
     ) -> Result<Bytes> {
-        let source = Unpacked::open(counted, &self.name, budget, uncounted)?;
+        let source = DecompressedReader::open(counted, &self.name, budget, uncounted)?;
         Ok(Bytes { name: self.name.clone(), source, position })
     }
 
@@ -360,28 +360,28 @@ impl Input {
     /// [`Error::Io`] if the input cannot be opened.
     pub fn open_as_is(&self) -> Result<Bytes> {
         let (counted, position) = self.counted()?;
-        Ok(Bytes { name: self.name.clone(), source: Unpacked::plain(counted), position })
+        Ok(Bytes { name: self.name.clone(), source: DecompressedReader::plain(counted), position })
     }
 
-    fn counted(&self) -> Result<(Counted, Arc<AtomicU64>)> {
+    fn counted(&self) -> Result<(CountingReader, Arc<AtomicU64>)> {
         let position = Arc::new(AtomicU64::new(0));
         let (inner, cancel) = match &self.place {
-            Place::Stored(stored) => (RawBytes::Stored(Box::new(stored.stream()?)), None),
-            Place::Parts(parts) => (RawBytes::Parts(parts.stream()), None),
-            Place::Stream(SharedStream(stream)) => {
+            InputLocation::Stored(stored) => (RawBytes::Stored(Box::new(stored.stream()?)), None),
+            InputLocation::Parts(parts) => (RawBytes::Parts(parts.stream()), None),
+            InputLocation::Stream(SharedStream(stream)) => {
                 let stream = stream.lock().unwrap_or_else(PoisonError::into_inner).take();
                 (
                     RawBytes::Stream(stream.ok_or_else(|| self.cannot("is a stream that was read already"))?),
                     None,
                 )
             }
-            Place::Stdin | Place::Path(_) => {
+            InputLocation::Stdin | InputLocation::Path(_) => {
                 let file = self.open_file()?;
                 let is_file = file.metadata().is_ok_and(|data| data.is_file());
                 (RawBytes::File(file), self.cancel.clone().filter(|_| !is_file))
             }
         };
-        Ok((Counted { inner, position: position.clone(), cancel }, position))
+        Ok((CountingReader { inner, position: position.clone(), cancel }, position))
     }
 
     fn cannot(&self, what: &str) -> Error {
@@ -391,10 +391,10 @@ impl Input {
     /// Opens an input with a length, for random access.
     pub(crate) fn open_pieces(&self) -> Result<Pieces> {
         match &self.place {
-            Place::Stored(stored) => Ok(Pieces::Stored(StoredPieces::new((**stored).clone()))),
-            Place::Parts(parts) => Ok(Pieces::Parts(parts.pieces())),
-            Place::Stream(_) => Err(self.cannot("comes as a stream, which has no length")),
-            Place::Stdin | Place::Path(_) => {
+            InputLocation::Stored(stored) => Ok(Pieces::Stored(StoredPieces::new((**stored).clone()))),
+            InputLocation::Parts(parts) => Ok(Pieces::Parts(parts.pieces())),
+            InputLocation::Stream(_) => Err(self.cannot("comes as a stream, which has no length")),
+            InputLocation::Stdin | InputLocation::Path(_) => {
                 let path = self.path().map(Path::to_path_buf);
                 self.open_file().map(|file| Pieces::File(file, path))
             }

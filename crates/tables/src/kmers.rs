@@ -46,7 +46,7 @@ use crate::{
     bases::{CODES, NOT_A_BASE},
     pieces::for_each_piece,
     resume,
-    sequences::{Begins, PieceEnds, Sequences},
+    sequences::{PieceEnds, PieceStart, SequenceReader},
     sort::sort_memory,
 };
 
@@ -140,7 +140,7 @@ pub struct KmerPiece {
     /// The bytes of the piece, compressed or not.
     pub input: Input,
     /// The kind of place at which the bytes begin.
-    pub begins: Begins,
+    pub begins: PieceStart,
 }
 
 /// Pieces that are counted together. The next piece is requested once the previous piece was read completely.
@@ -269,9 +269,9 @@ impl<K: Key> Operation for AddCounts<K> {
 fn count<K: Code>(job: &Job, inputs: &[Input], output: &Path, options: &KmerOptions) -> Result<KmerSummary> {
     let question = (options.k, options.canonical);
     let keep = resume::keep(options.resume, job, "count kmers of", question, inputs)?;
-    let piece = |input: &Input| KmerPiece { input: input.clone(), begins: Begins::File };
+    let piece = |input: &Input| KmerPiece { input: input.clone(), begins: PieceStart::File };
     let pieces = KmerPieces::of(inputs.iter().map(piece).collect());
-    let mut counted = Counted::<K>::of(job, pieces, options, keep.clone())?;
+    let mut counted = CountedKmers::<K>::of(job, pieces, options, keep.clone())?;
     job.start_phase("writing k-mers", "k-mers", 0);
     let mut writer = KmerWriter::create(job, output, options);
     while let Some(block) = counted.sorted.next_block()? {
@@ -289,7 +289,7 @@ fn answer<K: Code>(
     options: &KmerOptions,
     mut each: impl FnMut(KmerAnswer<'_>) -> Result<()>,
 ) -> Result<KmerSummary> {
-    let mut counted = Counted::<K>::of(job, pieces, options, None)?;
+    let mut counted = CountedKmers::<K>::of(job, pieces, options, None)?;
     each(KmerAnswer::Ends(std::mem::take(&mut counted.ends)))?;
     let (mut codes, mut counts): (Vec<K>, Vec<u32>) = Default::default();
     while let Some(block) = counted.sorted.next_block()? {
@@ -313,13 +313,13 @@ fn answer<K: Code>(
 }
 
 /// K-mers with their counts, in order.
-struct Counted<K: Code> {
+struct CountedKmers<K: Code> {
     sorted: Sorted<AddCounts<K>>,
     summary: KmerSummary,
     ends: Vec<PieceEnds>,
 }
 
-impl<K: Code> Counted<K> {
+impl<K: Code> CountedKmers<K> {
     fn of(job: &Job, pieces: KmerPieces<'_>, options: &KmerOptions, keep: Option<Keep>) -> Result<Self> {
         let budget = job.budget();
         let threads = budget.threads();
@@ -343,7 +343,7 @@ impl<K: Code> Counted<K> {
         let kmers_kept = reduce.records_kept();
         let ReadCounters { sequences, bases, ends } = push_all(job, pieces, options, threads, &reduce)?;
         let summary = KmerSummary { sequences, bases, kmers_kept, choice, ..KmerSummary::default() };
-        Ok(Counted { sorted: reduce.finish()?, summary, ends })
+        Ok(CountedKmers { sorted: reduce.finish()?, summary, ends })
     }
 
     /// Returns the summary, once all k-mers were returned.
@@ -386,7 +386,7 @@ fn push_all<K: Code>(
                 let number = numbers.next().expect("more numbers than blocks");
                 send.send((number, block)).map_err(|_| stopped())
             };
-            let mut sequences = Sequences::new(BLOCK_BYTES, options.k as usize - 1, emit);
+            let mut sequences = SequenceReader::new(BLOCK_BYTES, options.k as usize - 1, emit);
             let mut ends = Vec::new();
             for piece in pieces.next {
                 let KmerPiece { input, begins } = piece?;

@@ -10,13 +10,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 /// Describes a table before its rows are read, with all facts that plans depend on. Columns are serialized as an
 /// Arrow IPC schema in base64.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Known {
+pub struct TableMetadata {
     /// The columns of the table.
     #[serde(serialize_with = "write_schema", deserialize_with = "read_schema")]
     pub schema: SchemaRef,
     /// The number of rows, if known.
     pub rows: Option<u64>,
-    /// Columns of text that have no values in the first rows: see [`Described::unseen`](crate::Described).
+    /// Columns of text that have no values in the first rows: see [`TableDescription::unseen`](crate::TableDescription).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unseen: Vec<String>,
     /// The name of a table on nodes; empty for a table of the client.

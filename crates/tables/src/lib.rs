@@ -84,12 +84,12 @@ pub use kmers::{
     KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, count_kmer_pieces, count_kmers, pack_kmers,
     unpack_kmers,
 };
-pub use known::Known;
+pub use known::TableMetadata;
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use names::unique_names;
 pub use reader::{
-    Described, GroupValues, TableReader, column_names, exact_columns, is_decoding, is_readable, row_groups,
-    separator,
+    GroupValues, TableDescription, TableReader, column_names, exact_columns, is_decoding, is_readable,
+    row_groups, separator,
 };
 #[cfg(feature = "records")]
 pub use reduce::{
@@ -99,7 +99,7 @@ pub use reduce::{
 #[cfg(feature = "records")]
 pub use row_codec::RowCodec;
 #[cfg(feature = "records")]
-pub use sequences::{Begins, PieceEnds};
+pub use sequences::{PieceEnds, PieceStart};
 #[cfg(feature = "records")]
 pub use sort::{
     Inputs, NumberColumn, NumberSink, NumberSort, NumberSortConfig, SortKey, SortOptions, SortSummary,

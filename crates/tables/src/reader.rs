@@ -47,7 +47,7 @@ pub use self::source::is_decoding;
 pub use self::types::is_readable;
 use self::{
     options::find_columns,
-    slices::Slices,
+    slices::BatchSlices,
     source::{ReadOptions, Source, without_panic},
 };
 use crate::{Error, Input, Result, allowance::piece_limit};
@@ -58,7 +58,7 @@ pub struct TableReader {
     name: String,
     schema: SchemaRef,
     source: Source,
-    slices: Slices,
+    slices: BatchSlices,
     batch_rows: usize,
     first_row: u64,
     next_row: u64,
@@ -69,7 +69,7 @@ pub struct TableReader {
 
 /// A table's description before its rows are read.
 #[derive(Clone, Debug)]
-pub struct Described {
+pub struct TableDescription {
     /// All columns.
     pub schema: SchemaRef,
     /// The columns of CSV and JSON lines that have no values in the first rows: their type is text, and any value
@@ -83,7 +83,7 @@ pub struct Described {
 
 /// A table whose columns are read as text.
 #[cfg(feature = "records")]
-pub(crate) struct Carried {
+pub(crate) struct TextTable {
     pub reader: TableReader,
     /// The number of the table's own columns, which come first.
     pub columns: usize,
@@ -151,7 +151,7 @@ impl TableReader {
         let batch_rows = options.batch_rows;
         Ok(TableReader {
             name: input.name().to_string(),
-            slices: Slices::new(input.name(), schema.clone(), batch_rows, piece_limit(budget)),
+            slices: BatchSlices::new(input.name(), schema.clone(), batch_rows, piece_limit(budget)),
             schema,
             source,
             batch_rows,
@@ -228,7 +228,7 @@ impl TableReader {
         as_text: &[String],
         batch_rows: usize,
         budget: &Budget,
-    ) -> Result<Option<Carried>> {
+    ) -> Result<Option<TextTable>> {
         if !input.is_text() {
             return Ok(None);
         }
@@ -257,7 +257,7 @@ impl TableReader {
         }
         let options = ReadOptions { batch_rows: batch_rows.max(1), carried: columns, is_strict: true };
         let reader = Self::chosen(input, source, &names, wanted, options, budget)?;
-        Ok(Some(Carried { reader, columns, keys: places }))
+        Ok(Some(TextTable { reader, columns, keys: places }))
     }
 
     /// Describes a table: all columns as [`TableReader::open_stored`] would give them, also columns that cannot be
@@ -265,7 +265,7 @@ impl TableReader {
     ///
     /// # Errors
     /// The errors are those of [`TableReader::open`].
-    pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<Described> {
+    pub fn describe(input: &Input, as_text: &[String], budget: &Budget) -> Result<TableDescription> {
         without_panic(input.name(), || {
             let (source, names, fields) = Source::open_described(input, as_text, budget)?;
             let schema = Arc::new(Schema::new(fields));
@@ -275,7 +275,7 @@ impl TableReader {
                 Source::Parquet(source) => (Some(source.rows()), Some(source.row_groups())),
                 Source::Csv(_) | Source::Ipc(_) | Source::Json(_) => (None, None),
             };
-            Ok(Described { schema, unseen, rows, row_groups })
+            Ok(TableDescription { schema, unseen, rows, row_groups })
         })
     }
 

@@ -51,16 +51,16 @@ pub(crate) fn records(
     config: &Config,
 ) -> Result<Box<dyn Records>> {
     match (is_narrow, combine.len()) {
-        (true, 0 | 1) => OfWords::<u32, 1>::boxed(job, combine, config),
-        (true, 2) => OfWords::<u32, 2>::boxed(job, combine, config),
-        (true, _) => OfWords::<u32, 4>::boxed(job, combine, config),
-        (false, 0 | 1) => OfWords::<u64, 1>::boxed(job, combine, config),
-        (false, 2) => OfWords::<u64, 2>::boxed(job, combine, config),
-        (false, _) => OfWords::<u64, 4>::boxed(job, combine, config),
+        (true, 0 | 1) => WordOperation::<u32, 1>::boxed(job, combine, config),
+        (true, 2) => WordOperation::<u32, 2>::boxed(job, combine, config),
+        (true, _) => WordOperation::<u32, 4>::boxed(job, combine, config),
+        (false, 0 | 1) => WordOperation::<u64, 1>::boxed(job, combine, config),
+        (false, 2) => WordOperation::<u64, 2>::boxed(job, combine, config),
+        (false, _) => WordOperation::<u64, 4>::boxed(job, combine, config),
     }
 }
 
-struct OfWords<K: Key, const N: usize>
+struct WordOperation<K: Key, const N: usize>
 where
     [u64; N]: Default,
 {
@@ -70,18 +70,18 @@ where
     overflow: Arc<AtomicBool>,
 }
 
-impl<K: Key, const N: usize> OfWords<K, N>
+impl<K: Key, const N: usize> WordOperation<K, N>
 where
     [u64; N]: Default,
 {
     fn boxed(job: &Job, combine: &[Combine], config: &Config) -> Result<Box<dyn Records>> {
         let overflow = Arc::new(AtomicBool::new(false));
         let reduce = SortReduce::new(job, Words::<K, N>::new(combine, None, &overflow), config)?;
-        Ok(Box::new(OfWords { reduce, words: combine.len(), overflow }))
+        Ok(Box::new(WordOperation { reduce, words: combine.len(), overflow }))
     }
 }
 
-impl<K: Key, const N: usize> Records for OfWords<K, N>
+impl<K: Key, const N: usize> Records for WordOperation<K, N>
 where
     [u64; N]: Default,
 {
@@ -91,7 +91,7 @@ where
 
     fn finish(self: Box<Self>) -> Result<Box<dyn SortedRecords>> {
         let sorted = self.reduce.finish()?;
-        Ok(Box::new(OfSorted { sorted, words: self.words, overflow: self.overflow }))
+        Ok(Box::new(SortedOperation { sorted, words: self.words, overflow: self.overflow }))
     }
 }
 
@@ -111,7 +111,7 @@ where
     }
 }
 
-struct OfSorted<K: Key, const N: usize>
+struct SortedOperation<K: Key, const N: usize>
 where
     [u64; N]: Default,
 {
@@ -120,7 +120,7 @@ where
     overflow: Arc<AtomicBool>,
 }
 
-impl<K: Key, const N: usize> SortedRecords for OfSorted<K, N>
+impl<K: Key, const N: usize> SortedRecords for SortedOperation<K, N>
 where
     [u64; N]: Default,
 {

@@ -13,7 +13,7 @@
 //! line feed, a
 //! carriage return, or both. A byte order mark before the first record is skipped.
 //!
-//! A file may come in pieces that end with lines: a piece then [begins](Begins) within a sequence or before a record,
+//! A file may come in pieces that end with lines: a piece then [begins](PieceStart) within a sequence or before a record,
 //! and [`PieceEnds`] have the letters needed for stretches across its borders.
 
 use memchr::memchr2;
@@ -29,7 +29,7 @@ const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
 /// The kind of place at which some bytes begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begins {
+pub enum PieceStart {
     /// The beginning of a file, whose first letter tells FASTA from FASTQ.
     File,
     /// A line of FASTA, also in the middle of a sequence.
@@ -50,7 +50,7 @@ pub struct PieceEnds {
 }
 
 /// Converts the bytes of FASTA or FASTQ files to blocks of bases.
-pub(crate) struct Sequences<F> {
+pub(crate) struct SequenceReader<F> {
     block: Vec<u8>,
     block_bytes: usize,
     /// The overlap: the number of letters that a block repeats from the previous block.
@@ -89,11 +89,11 @@ enum State {
     FastqQuality,
 }
 
-impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
+impl<F: FnMut(Vec<u8>) -> Result<()>> SequenceReader<F> {
     /// Makes blocks of at most `block_bytes` for `emit`.
     pub fn new(block_bytes: usize, overlap: usize, emit: F) -> Self {
         assert!(block_bytes > overlap + 1);
-        Sequences {
+        SequenceReader {
             block: Vec::with_capacity(block_bytes),
             block_bytes,
             overlap,
@@ -112,11 +112,11 @@ impl<F: FnMut(Vec<u8>) -> Result<()>> Sequences<F> {
     }
 
     /// Begins a file or a piece of a file, after the previous one [ended](Self::end_file).
-    pub fn begin(&mut self, what: Begins) {
+    pub fn begin(&mut self, what: PieceStart) {
         self.state = match what {
-            Begins::File => State::Begin,
-            Begins::FastaLine => State::FastaLine,
-            Begins::FastqRecord => State::FastqBegin,
+            PieceStart::File => State::Begin,
+            PieceStart::FastaLine => State::FastaLine,
+            PieceStart::FastqRecord => State::FastqBegin,
         };
         self.mark = 0;
         self.head.clear();
@@ -307,7 +307,7 @@ mod tests {
     fn read(text: &[u8], piece: usize, block: usize, overlap: usize) -> Result<Vec<String>> {
         let mut all: Vec<u8> = Vec::new();
         let mut first = true;
-        let mut sequences = Sequences::new(block, overlap, |block: Vec<u8>| {
+        let mut sequences = SequenceReader::new(block, overlap, |block: Vec<u8>| {
             let skip = if std::mem::replace(&mut first, false) { 0 } else { overlap };
             all.extend_from_slice(&block[skip..]);
             Ok(())

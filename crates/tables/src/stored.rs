@@ -18,12 +18,12 @@ const WINDOWS_MAX: usize = 32;
 
 /// A file of a dataset, and the job that reads it.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredFile {
     pub job: Job,
     pub file: CheckedFile,
 }
 
-impl Stored {
+impl StoredFile {
     pub fn len(&self) -> u64 {
         self.file.len()
     }
@@ -121,7 +121,7 @@ impl Parts {
         let piece = |part: &FilePart| match &part.bytes {
             PartBytes::Memory(_) => None,
             PartBytes::Stored(job, file, _) => {
-                Some(StoredPieces::new(Stored { job: job.clone(), file: file.clone() }))
+                Some(StoredPieces::new(StoredFile { job: job.clone(), file: file.clone() }))
             }
         };
         PartPieces { stored: self.list.iter().map(piece).collect(), parts: self.clone() }
@@ -151,7 +151,7 @@ impl Read for PartsStream {
             self.current = Some(match &part.bytes {
                 PartBytes::Memory(bytes) => Box::new(io::Cursor::new(bytes.clone())),
                 PartBytes::Stored(job, file, range) => {
-                    let stored = Stored { job: job.clone(), file: file.clone() };
+                    let stored = StoredFile { job: job.clone(), file: file.clone() };
                     Box::new(stored.stream_of(range.clone()).map_err(io::Error::other)?)
                 }
             });
@@ -226,7 +226,7 @@ impl Read for StoredStream {
 
 /// A file with random access through a few windows, since the pages of a column are consecutive.
 pub(crate) struct StoredPieces {
-    stored: Stored,
+    stored: StoredFile,
     windows: Mutex<Vec<StoredWindow>>,
 }
 
@@ -246,7 +246,7 @@ impl StoredWindow {
 }
 
 impl StoredPieces {
-    pub fn new(stored: Stored) -> StoredPieces {
+    pub fn new(stored: StoredFile) -> StoredPieces {
         StoredPieces { stored, windows: Mutex::default() }
     }
 
@@ -273,7 +273,7 @@ impl StoredPieces {
     /// Reads the window around `start`, and returns its index. If the budget has no memory for another window, the
     /// window that was not used for the longest time is replaced.
     fn load(&self, windows: &mut Vec<StoredWindow>, start: u64) -> Result<usize> {
-        let Stored { job, file } = &self.stored;
+        let StoredFile { job, file } = &self.stored;
         let window_bytes = self.stored.window_bytes();
         let first = start / window_bytes as u64 * window_bytes as u64;
         let range = first..(first + window_bytes as u64).min(file.len());

@@ -109,7 +109,7 @@ pub(crate) fn is_narrow(kind: &DataType) -> bool {
 #[derive(Clone)]
 pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
     combine: [Combine; N],
-    short: Option<Short<N>>,
+    short: Option<CompactWords<N>>,
     overflow: Arc<AtomicBool>,
     of: PhantomData<K>,
 }
@@ -117,7 +117,7 @@ pub(crate) struct Words<K, const N: usize, const SUMS: bool = false> {
 impl<K, const N: usize, const SUMS: bool> Words<K, N, SUMS> {
     /// Creates the operation. Words beyond those in `combine` are ignored. A sum that 64 bits do not hold sets
     /// `overflow`.
-    pub fn new(combine: &[Combine], short: Option<Short<N>>, overflow: &Arc<AtomicBool>) -> Self {
+    pub fn new(combine: &[Combine], short: Option<CompactWords<N>>, overflow: &Arc<AtomicBool>) -> Self {
         let combine = std::array::from_fn(|i| combine.get(i).copied().unwrap_or_default());
         Words { combine, short, overflow: overflow.clone(), of: PhantomData }
     }
@@ -164,7 +164,7 @@ where
 /// A compact form of the words of one record before they are combined: the differences from the least words, packed
 /// side by side.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Short<const N: usize> {
+pub(crate) struct CompactWords<const N: usize> {
     least: [u64; N],
     /// The position of each word's bits, below 32, and the mask of those bits before the shift.
     shift: [u32; N],
@@ -175,11 +175,11 @@ pub(crate) struct Short<const N: usize> {
 /// The most bits of values that fit beside those of a key.
 const SHORT_BITS_MAX: u32 = 24;
 
-impl<const N: usize> Short<N> {
+impl<const N: usize> CompactWords<N> {
     /// Creates the form for words from `first` to `first + span`; with fewer than N ranges, the other words are
     /// empty. `None` means too many bits.
-    pub fn new(ranges: &[(u64, u64)]) -> Option<Short<N>> {
-        let mut short = Short { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
+    pub fn new(ranges: &[(u64, u64)]) -> Option<CompactWords<N>> {
+        let mut short = CompactWords { least: [0; N], shift: [0; N], mask: [0; N], bits: 0 };
         for (i, &(first, span)) in ranges.iter().enumerate() {
             let bits = u64::BITS - span.leading_zeros();
             if short.bits + bits > SHORT_BITS_MAX {

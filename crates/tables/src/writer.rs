@@ -28,7 +28,7 @@ use parquet::{
 
 #[cfg(feature = "records")]
 pub(crate) use self::background::BackgroundWriter;
-use self::{columns::ColumnsWriter, pages::WaitingPages};
+use self::{columns::ColumnsWriter, pages::PendingPages};
 use crate::{Error, Result};
 
 const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard output";
@@ -105,7 +105,7 @@ impl TableWriter {
             }
             Kind::Parquet => {
                 let held = memory.as_ref().map_or(0, Reservation::bytes);
-                let pages = WaitingPages::new(held, target.folder());
+                let pages = PendingPages::new(held, target.folder());
                 let options = ArrowWriterOptions::new()
                     .with_properties(parquet_properties(&schema))
                     .with_skip_arrow_metadata(!schema.fields().iter().any(|field| needs_words(field)))

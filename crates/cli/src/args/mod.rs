@@ -72,7 +72,7 @@ Examples:
 Exit codes: 0 done, 1 a \"no\" (search, graph check), 2 an error, 130 stopped by a signal.")]
 pub struct Cli {
     #[command(flatten)]
-    pub everywhere: Everywhere,
+    pub everywhere: GlobalOptions,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -101,7 +101,7 @@ fn parse_deadline(text: &str) -> Result<Deadline, String> {
 /// Global options.
 #[derive(Args, Clone)]
 #[command(next_help_heading = "Everywhere")]
-pub struct Everywhere {
+pub struct GlobalOptions {
     /// Memory that the job may use, such as 64MiB [default: a quarter of the machine's or cgroup's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
     pub memory: Option<u64>,

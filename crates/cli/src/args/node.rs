@@ -149,7 +149,7 @@ pub struct Traverse {
     pub at: u64,
     /// Where pointers are followed
     #[arg(long, value_enum, default_value = "nodes")]
-    pub by: FollowedBy,
+    pub by: TraversalSideArg,
     /// With --by client: memory for cached pages
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub keep: Option<u64>,
@@ -157,7 +157,7 @@ pub struct Traverse {
 
 /// Where pointers are followed.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum FollowedBy {
+pub enum TraversalSideArg {
     /// On the nodes, which pass chains to each other
     Nodes,
     /// On the nodes, but the client passes chains from one to the next

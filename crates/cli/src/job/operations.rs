@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   arguments ─► Request ─┐
-//!   --node ─► Target ─────┴─► plan ─► job and progress bar ─► run ─► Ran ─► Outcome
+//!   --node ─► Target ─────┴─► plan ─► job and progress bar ─► run ─► FinishedOperation ─► Outcome
 //! ```
 
 use std::{
@@ -23,18 +23,18 @@ use serde::Serialize;
 #[cfg(feature = "nodes")]
 use crate::verbs::node;
 use crate::{
-    args::Everywhere,
+    args::GlobalOptions,
     job::session::{self, Run, Session},
     report::{
-        failure::AlreadyTold,
+        failure::AlreadyReported,
         outcome::{Outcome, say},
     },
 };
 
 /// An operation that has run.
-pub struct Ran<A> {
+pub struct FinishedOperation<A> {
     pub done: Done<A>,
-    pub options: Everywhere,
+    pub options: GlobalOptions,
     pub report: Report,
     /// Descriptions of the work of nodes, for `--explain`.
     pub costs: Vec<(&'static str, String)>,
@@ -42,7 +42,7 @@ pub struct Ran<A> {
     has_failed: bool,
 }
 
-impl<A> Ran<A> {
+impl<A> FinishedOperation<A> {
     /// Prints the outcome with the work of nodes; returns an error if an input could not be read.
     pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Done<A>) -> Outcome<S>) -> Result<()> {
         let checked = self.check();
@@ -59,13 +59,13 @@ impl<A> Ran<A> {
 
     /// Returns an error if an input could not be read, after results were printed.
     pub fn check(&self) -> Result<()> {
-        if self.has_failed() { Err(AlreadyTold.into()) } else { Ok(()) }
+        if self.has_failed() { Err(AlreadyReported.into()) } else { Ok(()) }
     }
 }
 
 /// The store of an operation.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Opens {
+pub enum StoreAccess {
     /// A missing store is created.
     OrMakes,
     /// It has to be there.
@@ -73,11 +73,11 @@ pub enum Opens {
 }
 
 /// Returns the kind of target that options select.
-pub fn place(options: &Everywhere) -> Place {
+pub fn place(options: &GlobalOptions) -> Place {
     if options.node.is_empty() { Place::Local } else { Place::Nodes }
 }
 
-fn target(options: &Everywhere) -> Result<Target> {
+fn target(options: &GlobalOptions) -> Result<Target> {
     #[cfg(feature = "nodes")]
     if place(options) == Place::Nodes {
         let nodes = node::connect(options)?;
@@ -88,17 +88,20 @@ fn target(options: &Everywhere) -> Result<Target> {
 }
 
 /// Runs an operation on the target that options select.
-pub fn run<O: Operation>(options: Everywhere, request: &Request<O>) -> Result<Ran<O::Answer>> {
-    run_on(options, Opens::OrMakes, request, Beside::default())
+pub fn run<O: Operation>(
+    options: GlobalOptions,
+    request: &Request<O>,
+) -> Result<FinishedOperation<O::Answer>> {
+    run_on(options, StoreAccess::OrMakes, request, Beside::default())
 }
 
 /// Runs an operation on a store that is opened as `opens` says; `beside` has the callbacks of the request.
 pub fn run_on<O: Operation>(
-    options: Everywhere,
-    opens: Opens,
+    options: GlobalOptions,
+    opens: StoreAccess,
     request: &Request<O>,
     beside: Beside<'_>,
-) -> Result<Ran<O::Answer>> {
+) -> Result<FinishedOperation<O::Answer>> {
     let place = place(&options);
     request.check(place).map_err(advised)?;
     let needs_store = request.operation.needs_store(&request.inputs, place);
@@ -134,23 +137,23 @@ pub fn run_on<O: Operation>(
         }
         _ => Vec::new(),
     };
-    Ok(Ran { done, options, report, costs, has_failed: has_failed.into_inner() })
+    Ok(FinishedOperation { done, options, report, costs, has_failed: has_failed.into_inner() })
 }
 
 /// The store, or the options without one, on which jobs start.
 enum Jobs {
     OnStore(Session),
     #[cfg(feature = "nodes")]
-    Beside(Everywhere),
-    Plain(Everywhere),
+    Beside(GlobalOptions),
+    Plain(GlobalOptions),
 }
 
 impl Jobs {
     /// Opens the store if one is needed; a store whose datasets are read must exist.
-    fn open(options: Everywhere, opens: Opens, needs_store: bool, store: StoreUse) -> Result<Jobs> {
+    fn open(options: GlobalOptions, opens: StoreAccess, needs_store: bool, store: StoreUse) -> Result<Jobs> {
         Ok(match (needs_store, store) {
             (true, StoreUse::Datasets) => Jobs::OnStore(Session::open_existing(options)?),
-            (true, _) if opens == Opens::Existing => Jobs::OnStore(Session::open_existing(options)?),
+            (true, _) if opens == StoreAccess::Existing => Jobs::OnStore(Session::open_existing(options)?),
             (true, _) => Jobs::OnStore(Session::open(options)?),
             #[cfg(feature = "nodes")]
             (false, StoreUse::Spills) => Jobs::Beside(options),
@@ -158,7 +161,7 @@ impl Jobs {
         })
     }
 
-    fn options(&self) -> &Everywhere {
+    fn options(&self) -> &GlobalOptions {
         match self {
             Jobs::OnStore(session) => &session.options,
             #[cfg(feature = "nodes")]
@@ -168,33 +171,33 @@ impl Jobs {
     }
 
     /// Starts the job; a missing store is created only if all inputs exist.
-    fn start(self, inputs: &[PathBuf], place: Place) -> Result<Started> {
+    fn start(self, inputs: &[PathBuf], place: Place) -> Result<StartedOperation> {
         let inputs = if place == Place::Local { inputs } else { &[] };
         Ok(match self {
             Jobs::OnStore(session) => {
                 let run = session.start_operation(inputs)?;
-                Started { run, options: session.options.clone(), session: Some(session) }
+                StartedOperation { run, options: session.options.clone(), session: Some(session) }
             }
             #[cfg(feature = "nodes")]
             Jobs::Beside(options) => {
                 let (run, options) = session::run_beside_nodes(options)?;
-                Started { run, options, session: None }
+                StartedOperation { run, options, session: None }
             }
             Jobs::Plain(options) => {
                 let run = session::plain_operation(&options)?;
-                Started { run, options, session: None }
+                StartedOperation { run, options, session: None }
             }
         })
     }
 }
 
-struct Started {
+struct StartedOperation {
     run: Run<Execution>,
-    options: Everywhere,
+    options: GlobalOptions,
     session: Option<Session>,
 }
 
-impl Started {
+impl StartedOperation {
     /// Reports the kept work of a job that failed or was stopped.
     fn tell_kept(&mut self) {
         if let Some(session) = &self.session {

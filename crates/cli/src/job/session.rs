@@ -12,12 +12,12 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::store::{
-    self, Budget, Cancel, Error, Execution, Job, Kept, Report, Store, default_memory_bytes,
+    self, Budget, Cancel, Error, Execution, Job, Report, ResumableWork, Store, default_memory_bytes,
     default_store_path, format_bytes,
 };
 
 use crate::{
-    args::Everywhere,
+    args::GlobalOptions,
     job::signals,
     report::{outcome::say, progress::Bar},
 };
@@ -27,14 +27,14 @@ pub struct Session {
     store: OnceLock<Store>,
     /// Folder in which a store is created when first needed.
     folder: PathBuf,
-    pub options: Everywhere,
+    pub options: GlobalOptions,
     cancel: Cancel,
 }
 
 impl Session {
     /// Opens the store and begins to listen for signals. A missing store is created, with a notice, when it is first
     /// [needed](Session::store): not by a command that fails before.
-    pub fn open(options: Everywhere) -> Result<Session> {
+    pub fn open(options: GlobalOptions) -> Result<Session> {
         Self::open_with(options, |folders| match Store::open_folders(folders) {
             Err(Error::NoStore { .. }) if folders.len() == 1 => Ok(None),
             opened => opened.map(Some),
@@ -62,7 +62,7 @@ impl Session {
 
     /// Opens the store, or creates it; the caller listens for signals.
     #[cfg(feature = "nodes")]
-    pub fn open_unheard(options: Everywhere) -> Result<Session> {
+    pub fn open_unheard(options: GlobalOptions) -> Result<Session> {
         let folders = folders(&store_path(&options)?);
         let store = match Store::open_folders(&folders) {
             Err(Error::NoStore { .. }) if folders.len() == 1 => Store::open(&folders[0])?,
@@ -73,12 +73,12 @@ impl Session {
     }
 
     /// Opens an existing store, and begins to listen for signals.
-    pub fn open_existing(options: Everywhere) -> Result<Session> {
+    pub fn open_existing(options: GlobalOptions) -> Result<Session> {
         Self::open_with(options, |folders| Store::open_folders(folders).map(Some))
     }
 
     fn open_with(
-        options: Everywhere,
+        options: GlobalOptions,
         open: impl FnOnce(&[PathBuf]) -> inshore::store::Result<Option<Store>>,
     ) -> Result<Session> {
         let folder = store_path(&options)?;
@@ -141,7 +141,7 @@ fn check_readable(path: &Path) -> Result<()> {
 }
 
 /// Refuses an output on standard output (`-`) if `--json` uses that.
-pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
+pub fn check_stdout_is_free(options: &GlobalOptions, output: &Path) -> Result<()> {
     if output == Path::new("-") && options.json {
         bail!("-o - and --json both use standard output: give -o FILE");
     }
@@ -149,14 +149,14 @@ pub fn check_stdout_is_free(options: &Everywhere, output: &Path) -> Result<()> {
 }
 
 /// Returns the requested memory and threads, or the defaults.
-pub fn budget(options: &Everywhere) -> Budget {
+pub fn budget(options: &GlobalOptions) -> Budget {
     let memory_bytes = options.memory.unwrap_or_else(default_memory_bytes);
     let cores = || thread::available_parallelism().map_or(1, usize::from);
     Budget::new(memory_bytes, options.threads.map_or_else(cores, usize::from))
 }
 
 /// Starts an operation that needs no store, begins to listen for signals, and draws its progress on a terminal.
-pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
+pub fn plain_operation(options: &GlobalOptions) -> Result<Run<Execution>> {
     let context = plain_context(options)?;
     Ok(run(Execution::Plain(context), options))
 }
@@ -164,7 +164,7 @@ pub fn plain_operation(options: &Everywhere) -> Result<Run<Execution>> {
 /// Starts an operation on nodes: on a local store if this machine may do a part of the work, which may need flash; without one if
 /// there is no place for a store. Returns the options too.
 #[cfg(feature = "nodes")]
-pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhere)> {
+pub fn run_beside_nodes(options: GlobalOptions) -> Result<(Run<Execution>, GlobalOptions)> {
     if options.only_nodes || store_path(&options).is_err() {
         return Ok((plain_operation(&options)?, options));
     }
@@ -173,20 +173,20 @@ pub fn run_beside_nodes(options: Everywhere) -> Result<(Run<Execution>, Everywhe
 }
 
 /// Wraps a job, with its progress bar and plans as requested.
-fn run<J: Reports>(job: J, options: &Everywhere) -> Run<J> {
+fn run<J: Reports>(job: J, options: &GlobalOptions) -> Run<J> {
     let bar = Bar::draw(job.as_ref(), !options.quiet && !options.json, options.explain);
     Run { bar, job }
 }
 
 /// Creates a context without a store, and begins to listen for signals.
-pub fn plain_context(options: &Everywhere) -> Result<store::Context> {
+pub fn plain_context(options: &GlobalOptions) -> Result<store::Context> {
     let cancel = Cancel::at(options.deadline);
     signals::listen(&cancel)?;
     Ok(store::Context::new(budget(options), cancel))
 }
 
 /// Returns the path of the store, by option, environment or default.
-pub fn store_path(options: &Everywhere) -> Result<PathBuf> {
+pub fn store_path(options: &GlobalOptions) -> Result<PathBuf> {
     options
         .store
         .clone()
@@ -232,10 +232,10 @@ impl<J: Reports> Run<J> {
     /// Erases the bar and reports the checkpoints of a job that failed or was stopped.
     pub fn tell_kept(&mut self, session: &Session) {
         self.bar = None;
-        let mine = |kept: &Kept| kept.process == Some(std::process::id());
+        let mine = |kept: &ResumableWork| kept.process == Some(std::process::id());
         let kept =
             session.store().and_then(|store| Ok(store.kept()?)).unwrap_or_default().into_iter().find(mine);
-        if let Some(Kept { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
+        if let Some(ResumableWork { name, bytes, .. }) = kept.filter(|_| !session.options.quiet) {
             let bytes = format_bytes(bytes);
             say(&format!(
                 "note: finished work ({bytes}) is kept as {name}: the same command resumes with it"

@@ -69,11 +69,11 @@ pub fn exit_at_abort() {
 
 /// In a worker, the source of its parent's stop requests, in place of signals.
 #[cfg(feature = "sql")]
-static STOPS: Mutex<Option<inshore::sandbox::Stops>> = Mutex::new(None);
+static STOPS: Mutex<Option<inshore::sandbox::StopRequests>> = Mutex::new(None);
 
 /// Declares this process a worker.
 #[cfg(feature = "sql")]
-pub fn listen_to_parent(stops: inshore::sandbox::Stops) {
+pub fn listen_to_parent(stops: inshore::sandbox::StopRequests) {
     *STOPS.lock().expect("no panic under this lock") = Some(stops);
     IS_WORKER.store(true, Ordering::Relaxed);
 }

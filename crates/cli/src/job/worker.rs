@@ -13,13 +13,13 @@ use std::{
 use anyhow::{Context, Result};
 use inshore::{
     contained,
-    sandbox::{Split, WorkerEnd, split},
+    sandbox::{WorkerEnd, WorkerFork, split},
     sql,
     store::{Store, release_code},
 };
 
 use crate::{
-    args::{Cli, Command, Everywhere},
+    args::{Cli, Command, GlobalOptions},
     job::{
         session::{budget, folders, store_path},
         signals,
@@ -37,11 +37,11 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     let doing = || sql::doing().unwrap_or_else(|| "writing the rows".to_string());
     let waiting =
         match split(contained::limits(&budget), doing).context("cannot start a process for the query")? {
-            Split::Worker(stops) => {
+            WorkerFork::Worker(stops) => {
                 signals::listen_to_parent(stops);
                 return Ok(None);
             }
-            Split::Parent(waiting) => waiting,
+            WorkerFork::Parent(waiting) => waiting,
         };
     // The remaining work of this process needs few code pages.
     release_code();
@@ -67,7 +67,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
 }
 
 /// Releases the extents of a worker that could not release them itself.
-fn release_extents(options: &Everywhere) {
+fn release_extents(options: &GlobalOptions) {
     // Extents that cannot be released now are released, or reported, by the next job.
     let _ = store_path(options).map(|path| Store::open_folders(&folders(&path))?.give_back_of_dead());
 }

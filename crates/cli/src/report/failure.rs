@@ -23,7 +23,7 @@ pub const STOPPED: u8 = 130;
 /// An error that was reported when it was found.
 #[derive(Debug, thiserror::Error)]
 #[error("some of the input could not be read")]
-pub struct AlreadyTold;
+pub struct AlreadyReported;
 
 /// Tells whether tasks of clients run in this process, each of which may fail by itself.
 pub static SERVES: AtomicBool = AtomicBool::new(false);
@@ -54,7 +54,7 @@ pub fn tell(error: &anyhow::Error) -> ExitCode {
         // The reader of the output (`| head`) has read enough.
         return ExitCode::SUCCESS;
     }
-    if !error.is::<AlreadyTold>() {
+    if !error.is::<AlreadyReported>() {
         say(&format!("inshore: {}", message(error)));
     }
     ExitCode::from(if error.chain().any(is_cancelled) { STOPPED } else { FAILED })

@@ -14,7 +14,7 @@ use inshore::store::{Report, format_bytes};
 use serde::Serialize;
 
 use crate::{
-    args::Everywhere,
+    args::GlobalOptions,
     report::{
         table::{self, Align},
         terminal::{self, printable},
@@ -56,7 +56,7 @@ impl<S: Serialize> Outcome<S> {
     }
 
     /// Prints the outcome.
-    pub fn tell(&self, options: &Everywhere) -> io::Result<()> {
+    pub fn tell(&self, options: &GlobalOptions) -> io::Result<()> {
         if options.json {
             print_json(self)?;
         } else {

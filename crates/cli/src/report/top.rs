@@ -38,9 +38,9 @@ pub enum Order {
 }
 
 /// Sort key of a row: smaller is better. Null comes last.
-type Place = (bool, u64, u64);
+type SortKey = (bool, u64, u64);
 
-fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> Place {
+fn place(cells: &[Cell; COLUMNS_MAX], order: Order) -> SortKey {
     let (column, flip) = match order {
         Order::Descending(column) => (column, u64::MAX),
         Order::Ascending(column) => (column, 0),
@@ -64,53 +64,53 @@ fn ascending(cell: Cell) -> Option<u64> {
     }
 }
 
-struct Kept {
-    place: Place,
+struct TopRow {
+    place: SortKey,
     cells: [Cell; COLUMNS_MAX],
 }
 
-impl Ord for Kept {
+impl Ord for TopRow {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.place.cmp(&other.place)
     }
 }
 
-impl PartialOrd for Kept {
+impl PartialOrd for TopRow {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Kept {
+impl PartialEq for TopRow {
     fn eq(&self, other: &Self) -> bool {
         self.place == other.place
     }
 }
 
-impl Eq for Kept {}
+impl Eq for TopRow {}
 
 /// The best rows so far.
-pub struct Best {
+pub struct TopK {
     limit: usize,
     order: Order,
-    heap: BinaryHeap<Kept>,
+    heap: BinaryHeap<TopRow>,
 }
 
-impl Best {
+impl TopK {
     /// Keeps at most `limit` rows.
-    pub fn new(limit: usize, order: Order) -> Best {
-        Best { limit, order, heap: BinaryHeap::new() }
+    pub fn new(limit: usize, order: Order) -> TopK {
+        TopK { limit, order, heap: BinaryHeap::new() }
     }
 
     /// Keeps the row if it is among the best.
     pub fn offer(&mut self, cells: [Cell; COLUMNS_MAX]) {
         let place = place(&cells, self.order);
         if self.heap.len() < self.limit {
-            self.heap.push(Kept { place, cells });
+            self.heap.push(TopRow { place, cells });
         } else if let Some(mut worst) = self.heap.peek_mut()
             && place < worst.place
         {
-            *worst = Kept { place, cells };
+            *worst = TopRow { place, cells };
         }
     }
 
@@ -220,7 +220,7 @@ mod tests {
     use super::{Cell::*, *};
 
     fn top(limit: usize, order: Order, rows: &[[Cell; 3]]) -> Vec<[Cell; 3]> {
-        let mut best = Best::new(limit, order);
+        let mut best = TopK::new(limit, order);
         rows.iter().for_each(|row| best.offer(*row));
         best.into_top(Vec::new()).rows
     }
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn a_column_shows_six_digits_of_its_smallest_number() {
         let table = |values: &[f64]| {
-            let mut best = Best::new(9, Order::Descending(1));
+            let mut best = TopK::new(9, Order::Descending(1));
             values
                 .iter()
                 .enumerate()
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn json_rows_are_objects_in_order() {
-        let mut best = Best::new(2, Order::Ascending(2));
+        let mut best = TopK::new(2, Order::Ascending(2));
         best.offer([Count(3), Null, Null]);
         best.offer([Count(4), Count(4), Count(0)]);
         let columns = ["vertex", "parent", "level"].map(String::from).to_vec();

@@ -13,15 +13,15 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Everywhere, Identify, Train},
+    args::{GlobalOptions, Identify, Train},
     job::{
-        operations::{self, Opens},
+        operations::{self, StoreAccess},
         session::check_stdout_is_free,
     },
     report::outcome::Outcome,
 };
 
-pub fn train(options: Everywhere, words: &Train) -> Result<()> {
+pub fn train(options: GlobalOptions, words: &Train) -> Result<()> {
     let named = words.samples.iter().map(|sample| labelled(sample)).collect::<Result<Vec<_>>>()?;
     let (labels, paths): (Vec<String>, Vec<PathBuf>) = named.into_iter().unzip();
     let operation = TrainLanguage { name: words.name.clone(), labels, grams: words.grams as usize };
@@ -47,7 +47,7 @@ fn labelled(sample: &str) -> Result<(String, PathBuf)> {
     }
 }
 
-pub fn identify(options: Everywhere, words: &Identify) -> Result<()> {
+pub fn identify(options: GlobalOptions, words: &Identify) -> Result<()> {
     check_stdout_is_free(&options, &words.output)?;
     let Identify { profiles, lines, column, .. } = words;
     let operation = IdentifyLanguage { profiles: profiles.clone(), lines: *lines, column: column.clone() };
@@ -57,7 +57,7 @@ pub fn identify(options: Everywhere, words: &Identify) -> Result<()> {
         LanguagePlace::Whole => "texts",
     };
     let request = Request::new(operation, &words.inputs).to(&words.output);
-    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
         let LanguageAnswer { summary, languages, .. } = done.answer;
         let (texts, unknown) = (summary.texts, summary.unknown);
         let sentence =

@@ -22,9 +22,9 @@ use inshore::{
 };
 
 use crate::{
-    args::{Everywhere, NearestCommand, NearestImport, NearestQuery},
+    args::{GlobalOptions, NearestCommand, NearestImport, NearestQuery},
     job::{
-        operations::{self, Opens},
+        operations::{self, StoreAccess},
         session::check_stdout_is_free,
     },
     report::{
@@ -37,14 +37,14 @@ use crate::{
 /// Rows that are shown to a person.
 const SHOWN_ROWS: usize = 40;
 
-pub fn nearest(options: Everywhere, command: &NearestCommand) -> Result<()> {
+pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
     match command {
         NearestCommand::Import(arguments) => import(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
     }
 }
 
-fn import(options: Everywhere, arguments: &NearestImport) -> Result<()> {
+fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
     let request = Request::new(ImportVectors { name: arguments.name.clone() }, [&arguments.input]);
     operations::run(options, &request)?.tell(|report, done| {
         let (sentence, rounded) = (done.answer.info.to_string(), done.answer.rounded);
@@ -54,7 +54,7 @@ fn import(options: Everywhere, arguments: &NearestImport) -> Result<()> {
     })
 }
 
-fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
+fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
     if let Some(output) = &arguments.output {
         check_stdout_is_free(&options, output)?;
     }
@@ -67,12 +67,12 @@ fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
     let request =
         Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
     let mut shown = match (options.json, io::stdout().is_terminal()) {
-        (true, _) => Shown::Nothing,
-        (false, true) => Shown::Head(Vec::new()),
-        (false, false) => Shown::Csv(None),
+        (true, _) => RowDisplay::Nothing,
+        (false, true) => RowDisplay::Head(Vec::new()),
+        (false, false) => RowDisplay::Csv(None),
     };
     let beside = Beside { rows: Some(&mut shown), ..Beside::default() };
-    let ran = operations::run_on(options, Opens::Existing, &request, beside)?;
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
     if arguments.output.is_none() {
         shown.print(ran.done.answer.rows)?;
     }
@@ -102,7 +102,7 @@ fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
 }
 
 /// The use of rows that go to no file.
-enum Shown {
+enum RowDisplay {
     /// They are counted.
     Nothing,
     /// A person sees the first ones.
@@ -111,9 +111,9 @@ enum Shown {
     Csv(Option<Box<TableWriter>>),
 }
 
-impl Rows for Shown {
+impl Rows for RowDisplay {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
-        if let Shown::Csv(writer) = self {
+        if let RowDisplay::Csv(writer) = self {
             *writer = Some(Box::new(TableWriter::create(Path::new("-"), schema.clone(), job.budget())?));
         }
         Ok(())
@@ -121,8 +121,8 @@ impl Rows for Shown {
 
     fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
         match self {
-            Shown::Nothing => {}
-            Shown::Head(rows) => {
+            RowDisplay::Nothing => {}
+            RowDisplay::Head(rows) => {
                 let column = |number: usize| batch.column(number).as_ref() as &dyn Array;
                 for row in 0..batch.num_rows().min(SHOWN_ROWS - rows.len()) {
                     rows.push(vec![
@@ -133,13 +133,13 @@ impl Rows for Shown {
                     ]);
                 }
             }
-            Shown::Csv(writer) => writer.as_mut().expect("it has begun").write(&batch)?,
+            RowDisplay::Csv(writer) => writer.as_mut().expect("it has begun").write(&batch)?,
         }
         Ok(())
     }
 
     fn end(&mut self) -> ops::Result<()> {
-        if let Shown::Csv(writer) = self
+        if let RowDisplay::Csv(writer) = self
             && let Some(writer) = writer.take()
         {
             writer.finish()?;
@@ -148,10 +148,10 @@ impl Rows for Shown {
     }
 }
 
-impl Shown {
+impl RowDisplay {
     /// Prints the rows that a person sees.
     fn print(self, rows: u64) -> Result<()> {
-        let Shown::Head(first) = self else { return Ok(()) };
+        let RowDisplay::Head(first) = self else { return Ok(()) };
         let header = ["query", "rank", "id", "distance"].map(|name| (name, Align::Right));
         let mut out = terminal::stdout();
         table::print(&mut out, &header, &first)?;

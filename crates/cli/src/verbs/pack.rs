@@ -15,7 +15,7 @@ use inshore::{
 };
 
 use crate::{
-    args::{Checksum, Compress, Decompress, Everywhere, Packed},
+    args::{Checksum, Compress, Decompress, GlobalOptions, Packed},
     job::{
         operations::{self, place},
         session::check_stdout_is_free,
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-pub fn compress(options: Everywhere, arguments: &Compress) -> Result<()> {
+pub fn compress(options: GlobalOptions, arguments: &Compress) -> Result<()> {
     let Packed { force, remove, .. } = arguments.packed;
     let is_here = place(&options) == Place::Local;
     if is_here && output(&arguments.packed) == Some(Path::new("-")) && io::stdout().is_terminal() {
@@ -39,7 +39,7 @@ pub fn compress(options: Everywhere, arguments: &Compress) -> Result<()> {
     )
 }
 
-pub fn decompress(options: Everywhere, arguments: &Decompress) -> Result<()> {
+pub fn decompress(options: GlobalOptions, arguments: &Decompress) -> Result<()> {
     let Packed { force, remove, .. } = arguments.packed;
     pack(options, &arguments.packed, verbs::Decompress { force, remove })
 }
@@ -51,7 +51,7 @@ fn output(arguments: &Packed) -> Option<&Path> {
 }
 
 fn pack<O: Operation<Answer = PackAnswer>>(
-    options: Everywhere,
+    options: GlobalOptions,
     arguments: &Packed,
     operation: O,
 ) -> Result<()> {
@@ -75,7 +75,7 @@ fn pack<O: Operation<Answer = PackAnswer>>(
 }
 
 /// Returns whether all checked files are right.
-pub fn checksum(options: Everywhere, arguments: &Checksum) -> Result<bool> {
+pub fn checksum(options: GlobalOptions, arguments: &Checksum) -> Result<bool> {
     let operation = verbs::Checksum { algorithm: arguments.algorithm, check: arguments.check.is_some() };
     let inputs = arguments.check.as_ref().map_or(&arguments.inputs[..], std::slice::from_ref);
     let ran = operations::run(options, &Request::new(operation, inputs))?;

@@ -14,12 +14,12 @@ use inshore::{
 };
 
 use crate::{
-    args::{Everywhere, Header, Reduce, Sort},
+    args::{GlobalOptions, Header, Reduce, Sort},
     job::{operations, session::check_stdout_is_free},
     report::outcome::{Outcome, counted, written},
 };
 
-pub fn sort(options: Everywhere, arguments: &Sort) -> Result<()> {
+pub fn sort(options: GlobalOptions, arguments: &Sort) -> Result<()> {
     check_stdout_is_free(&options, &arguments.output)?;
     let by = match arguments.record {
         Some(bytes) => By::Records { bytes, key: arguments.key_bytes.map(|key| (key.start, key.end)) },
@@ -68,7 +68,7 @@ fn how(summary: &SortSummary) -> Vec<(&'static str, String)> {
     ]
 }
 
-pub fn reduce(options: Everywhere, arguments: &Reduce) -> Result<()> {
+pub fn reduce(options: GlobalOptions, arguments: &Reduce) -> Result<()> {
     check_stdout_is_free(&options, &arguments.output)?;
     let operation = verbs::Reduce {
         by: arguments.by.clone(),

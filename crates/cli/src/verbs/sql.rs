@@ -20,9 +20,9 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Everywhere, Header, Sql},
+    args::{GlobalOptions, Header, Sql},
     job::{
-        operations::{self, Opens},
+        operations::{self, StoreAccess},
         session::check_stdout_is_free,
     },
     report::{
@@ -34,7 +34,7 @@ use crate::{
 /// The number of rows that are printed on a terminal.
 const SHOWN_ROWS: usize = 40;
 
-pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
+pub fn sql(options: GlobalOptions, words: &Sql) -> Result<()> {
     let is_terminal = io::stdout().is_terminal();
     if let Some(output) = &words.output {
         check_stdout_is_free(&options, output)?;
@@ -52,13 +52,13 @@ pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
     };
     let request = Request { operation, inputs: Vec::new(), output: words.output.clone() };
     let mut answer = match (options.json, is_terminal) {
-        (true, _) => Shown::Nothing,
-        (false, true) => Shown::Head { first: Vec::new(), held: 0 },
-        (false, false) => Shown::Csv(None),
+        (true, _) => RowDisplay::Nothing,
+        (false, true) => RowDisplay::Head { first: Vec::new(), held: 0 },
+        (false, false) => RowDisplay::Csv(None),
     };
     let ran = operations::run_on(
         options,
-        Opens::OrMakes,
+        StoreAccess::OrMakes,
         &request,
         Beside { rows: Some(&mut answer), ..Beside::default() },
     )?;
@@ -75,7 +75,7 @@ pub fn sql(options: Everywhere, words: &Sql) -> Result<()> {
 }
 
 /// The use of rows without an output file.
-enum Shown {
+enum RowDisplay {
     /// They are counted.
     Nothing,
     /// A person sees the first ones.
@@ -86,35 +86,35 @@ enum Shown {
     Plans(String),
 }
 
-impl Rows for Shown {
+impl Rows for RowDisplay {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         if schema.fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"]) {
-            *self = Shown::Plans(String::new());
+            *self = RowDisplay::Plans(String::new());
         }
         match self {
-            Shown::Head { first, held } => {
+            RowDisplay::Head { first, held } => {
                 (*first, *held) = (vec![RecordBatch::new_empty(schema.clone())], 0)
             }
-            Shown::Csv(writer) => {
+            RowDisplay::Csv(writer) => {
                 *writer = Some(Box::new(TableWriter::create(Path::new("-"), schema.clone(), job.budget())?));
             }
-            Shown::Nothing | Shown::Plans(_) => {}
+            RowDisplay::Nothing | RowDisplay::Plans(_) => {}
         }
         Ok(())
     }
 
     fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
         match self {
-            Shown::Nothing => {}
-            Shown::Head { first, held } => {
+            RowDisplay::Nothing => {}
+            RowDisplay::Head { first, held } => {
                 let rows = batch.num_rows().min(SHOWN_ROWS - *held);
                 if rows > 0 {
                     *held += rows;
                     first.push(batch.slice(0, rows));
                 }
             }
-            Shown::Csv(writer) => writer.as_mut().expect("it has begun").write(&batch)?,
-            Shown::Plans(text) => {
+            RowDisplay::Csv(writer) => writer.as_mut().expect("it has begun").write(&batch)?,
+            RowDisplay::Plans(text) => {
                 let (kinds, plans) = (batch.column(0).as_string::<i32>(), batch.column(1).as_string::<i32>());
                 for (kind, plan) in kinds.iter().zip(plans).filter_map(|(kind, plan)| kind.zip(plan)) {
                     text.push_str(&format!("{kind}\n{}\n\n", plan.trim_end()));
@@ -125,7 +125,7 @@ impl Rows for Shown {
     }
 
     fn end(&mut self) -> ops::Result<()> {
-        if let Shown::Csv(writer) = self
+        if let RowDisplay::Csv(writer) = self
             && let Some(writer) = writer.take()
         {
             writer.finish()?;
@@ -134,17 +134,17 @@ impl Rows for Shown {
     }
 
     fn can_begin_anew(&self) -> bool {
-        matches!(self, Shown::Head { .. })
+        matches!(self, RowDisplay::Head { .. })
     }
 }
 
-impl Shown {
+impl RowDisplay {
     /// Returns the text that is printed at the end of all rows.
     fn text(self, rows: u64) -> Result<Option<String>> {
         Ok(match self {
-            Shown::Nothing | Shown::Csv(_) => None,
-            Shown::Plans(text) => Some(text.trim_end().to_string() + "\n"),
-            Shown::Head { first, held } => {
+            RowDisplay::Nothing | RowDisplay::Csv(_) => None,
+            RowDisplay::Plans(text) => Some(text.trim_end().to_string() + "\n"),
+            RowDisplay::Head { first, held } => {
                 let mut text = format!("{}\n", pretty_format_batches(&first)?);
                 if rows > held as u64 {
                     text += &format!("the first {held} of {rows} rows; -o FILE writes all of them\n");

@@ -166,9 +166,9 @@ fn kind(node: &Node) -> FileType {
     if node.is_folder { FileType::Directory } else { FileType::RegularFile }
 }
 
-struct View(Arc<Mutex<Content>>);
+struct ContentHandle(Arc<Mutex<Content>>);
 
-impl View {
+impl ContentHandle {
     fn content(&self) -> MutexGuard<'_, Content> {
         self.0.lock().expect("no panic under this lock")
     }
@@ -190,7 +190,7 @@ impl View {
     }
 }
 
-impl Filesystem for View {
+impl Filesystem for ContentHandle {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // The kernel may have less already.
         let _ = config.set_max_write(REQUEST_BYTES);
@@ -439,7 +439,7 @@ impl Disk {
         let (socket, other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         disk.relay(device, socket, knows_unnamed)?;
-        let session = Session::from_fd(View(content), other, SessionACL::Owner, Config::default())?;
+        let session = Session::from_fd(ContentHandle(content), other, SessionACL::Owner, Config::default())?;
         // The session ends with an error when the socket is closed.
         disk.threads.push(thread::spawn(move || drop(session.run())));
         Ok(disk)

@@ -33,12 +33,12 @@ use crate::{
     answer::VertexRows,
     checkpoint::{Checkpoints, seconds},
     engine::{
-        Backwards, Collect, Engine, Frontier, KeyLog, Pull, Setup, StateStream, StepProgram, Superstep,
-        VertexArray, memory_bytes,
+        Engine, Frontier, FrontierCollection, KeyLog, Pull, ReverseSuperstep, Setup, StateStream,
+        StepProgram, Superstep, VertexArray, memory_bytes,
     },
     generate::random_u64,
     graph::check_budget,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of betweenness centrality.
@@ -261,7 +261,11 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
     while !active.is_empty() {
         level += 1;
         let edges_before = edges.iter().sum();
-        let asked = Superstep { log: Some(&mut log), edges_before, ..Superstep::new(&active, Collect::Yes) };
+        let asked = Superstep {
+            log: Some(&mut log),
+            edges_before,
+            ..Superstep::new(&active, FrontierCollection::Yes)
+        };
         let done = engine.superstep(&mut CountPaths { level }, asked)?;
         if engine.has_cached() {
             cached_from = cached_from.min(level + 1);
@@ -275,12 +279,12 @@ fn search(engine: &mut Engine<SearchState>, job: &Job, source: u32) -> Result<()
     levels.next();
     while let Some(reached) = levels.next() {
         level -= 1;
-        let backwards = Some(Backwards {
+        let backwards = Some(ReverseSuperstep {
             waiting: levels.peek(),
             edges: [level, level - 1].map(|level| edges[level as usize]),
             are_cached: level >= cached_from,
         });
-        let asked = Superstep { backwards, ..Superstep::new(&reached, Collect::No) };
+        let asked = Superstep { backwards, ..Superstep::new(&reached, FrontierCollection::No) };
         engine.superstep(&mut SumDependencies { level }, asked)?;
     }
     engine.forget_cached();
@@ -308,7 +312,7 @@ pub(crate) fn draw(vertices: u64, count: u64, seed: u64) -> Box<dyn Iterator<Ite
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
 pub fn verify(
-    graph: &Plain,
+    graph: &InMemoryGraph,
     options: &BetweennessOptions,
     answer: &[f64],
 ) -> std::result::Result<String, String> {

@@ -18,10 +18,10 @@ use crate::{
     answer::VertexRows,
     checkpoint::{Checkpoints, seconds},
     csr::Csr,
-    engine::{Collect, Engine, Frontier, Pull, Setup, StepProgram, Superstep},
+    engine::{Engine, Frontier, FrontierCollection, Pull, Setup, StepProgram, Superstep},
     graph::check_budget,
     ids::Translation,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of a breadth-first search.
@@ -129,7 +129,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
     };
     while !active.is_empty() {
         levels += 1;
-        let asked = Superstep { edges_before, ..Superstep::new(&active, Collect::Yes) };
+        let asked = Superstep { edges_before, ..Superstep::new(&active, FrontierCollection::Yes) };
         let done = engine.superstep(&mut Bfs { level: levels }, asked)?;
         edges_before += done.edges_counted.unwrap_or(0);
         active = done.active;
@@ -178,7 +178,7 @@ pub fn bfs(graph: &Graph, job: &Job, options: &BfsOptions) -> Result<Answer> {
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
 pub fn verify(
-    graph: &Plain,
+    graph: &InMemoryGraph,
     source: usize,
     answer: &[Option<(u32, u32)>],
 ) -> std::result::Result<String, String> {

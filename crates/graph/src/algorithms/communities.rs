@@ -33,7 +33,7 @@ use crate::{
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of the communities job.
@@ -344,7 +344,7 @@ impl<'a> Lookup<'a> {
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
 pub fn verify(
-    graph: &Plain,
+    graph: &InMemoryGraph,
     directed: bool,
     options: &CommunitiesOptions,
     answer: &[u32],

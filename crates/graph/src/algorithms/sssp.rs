@@ -26,9 +26,9 @@ use crate::{
     Answer, Error, Graph, Result, Tuning,
     answer::VertexRows,
     checkpoint::{Checkpoints, seconds},
-    engine::{Collect, Engine, Frontier, Setup, StepProgram, Superstep},
+    engine::{Engine, Frontier, FrontierCollection, Setup, StepProgram, Superstep},
     graph::check_budget,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of the search for shortest paths.
@@ -134,7 +134,7 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
         None => Frontier::one(source),
     };
     while !active.is_empty() {
-        active = engine.superstep(&mut program, Superstep::new(&active, Collect::Yes))?.active;
+        active = engine.superstep(&mut program, Superstep::new(&active, FrontierCollection::Yes))?.active;
         let negative = f64::from_bits(program.negative.load(Ordering::Relaxed));
         if negative < 0.0 {
             return Err(bad(negative.to_string(), "weights of 0 or more"));
@@ -165,7 +165,11 @@ pub fn sssp(graph: &Graph, job: &Job, options: &SsspOptions) -> Result<Answer> {
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
-pub fn verify(graph: &Plain, source: usize, answer: &[Option<f64>]) -> std::result::Result<String, String> {
+pub fn verify(
+    graph: &InMemoryGraph,
+    source: usize,
+    answer: &[Option<f64>],
+) -> std::result::Result<String, String> {
     let mut distances = vec![None; graph.vertices()];
     // Weights are not negative, so their bits sort as they do.
     let mut queue = BinaryHeap::from([Reverse((0.0f64.to_bits(), source))]);

@@ -30,7 +30,7 @@ pub(crate) use self::scan::{
     scan_threads,
 };
 pub(crate) use self::write::{
-    CsrFiles, CsrStats, CsrWriter, Numbered, Numbering, STEP, Staged, write_rows, writer_bytes,
+    CsrFiles, CsrStats, CsrWriter, IdentityNumbering, Numbering, STEP, StagedRows, write_rows, writer_bytes,
 };
 use crate::{Error, Result};
 
@@ -226,7 +226,7 @@ pub(crate) fn transpose_to_scratch(job: &Job, csr: &Csr) -> Result<Csr> {
         Ok(FileWriter::create(job, &format!("in.{name}"), block_bytes, buffer_bytes)?)
     };
     let writer = CsrWriter::new(job, create, csr.vertices, false, false)?;
-    let files = write_rows(job, sorted, writer, &Numbered)?;
+    let files = write_rows(job, sorted, writer, &IdentityNumbering)?;
     let (index, edges, blocks) = (files.index.finish()?, files.edges.finish()?, files.blocks.finish()?);
     let entries = files.stats.entries;
     Ok(Csr { entries, index, edges, blocks, ..csr.clone() })

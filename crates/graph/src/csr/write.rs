@@ -125,12 +125,12 @@ impl CsrWriter {
     }
 
     /// Allocates room for the rows of [`STEP`] edges.
-    pub fn stage<E: EdgeOperation>(&self) -> Staged {
-        Staged::new::<E>(self, STEP_BYTES)
+    pub fn stage<E: EdgeOperation>(&self) -> StagedRows {
+        StagedRows::new::<E>(self, STEP_BYTES)
     }
 
     /// Appends staged rows, sorted by source and destination over all calls, and empties them.
-    pub fn append(&mut self, staged: &mut Staged) -> Result<()> {
+    pub fn append(&mut self, staged: &mut StagedRows) -> Result<()> {
         let (mut destinations, mut closed) = (staged.destinations.as_slice(), 0);
         for &(source, entries) in &staged.rows {
             while self.source < u64::from(source) {
@@ -228,9 +228,9 @@ pub(crate) trait Numbering: Sync {
 }
 
 /// Maps ids to themselves.
-pub(crate) struct Numbered;
+pub(crate) struct IdentityNumbering;
 
-impl Numbering for Numbered {
+impl Numbering for IdentityNumbering {
     #[inline(always)]
     fn number(&self, id: u32) -> u32 {
         id
@@ -242,7 +242,7 @@ const AHEAD: usize = 24;
 
 /// Consecutive rows, in memory.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct StagedRows {
     /// Sources, and the number of staged entries of each.
     rows: Vec<(u32, u32)>,
     destinations: Vec<u32>,
@@ -252,11 +252,11 @@ pub(crate) struct Staged {
     upward: u64,
 }
 
-impl Staged {
+impl StagedRows {
     /// Allocates `bytes` bytes of rows, for edges of type `E` and for this writer.
-    pub fn new<E: EdgeOperation>(writer: &CsrWriter, bytes: u64) -> Staged {
+    pub fn new<E: EdgeOperation>(writer: &CsrWriter, bytes: u64) -> StagedRows {
         let edges = (bytes / entry_bytes::<E>()) as usize;
-        Staged {
+        StagedRows {
             rows: Vec::with_capacity(edges / 2),
             destinations: Vec::with_capacity(edges),
             weights: Vec::with_capacity(if E::WEIGHTED { edges } else { 0 }),
@@ -369,11 +369,11 @@ pub(crate) fn write_rows<E: EdgeOperation>(
         1 => None,
         _ => Some(job.budget().reserve(readers as u64 * staging, "rows to be written")?),
     };
-    let staged: Vec<_> = (0..readers).map(|_| Staged::new::<E>(&writer, staging)).collect();
+    let staged: Vec<_> = (0..readers).map(|_| StagedRows::new::<E>(&writer, staging)).collect();
     let parts: Vec<_> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
     let sequencer = Sequencer::new(writer);
     let next = AtomicUsize::new(0);
-    let work = |staged: &mut Staged| -> Result<()> {
+    let work = |staged: &mut StagedRows| -> Result<()> {
         loop {
             let number_of_part = next.fetch_add(1, Ordering::Relaxed);
             let Some(part) = parts.get(number_of_part) else { break };
@@ -385,7 +385,7 @@ pub(crate) fn write_rows<E: EdgeOperation>(
         Ok(())
     };
     std::thread::scope(|scope| -> Result<()> {
-        let spawn = |mut staged: Staged| {
+        let spawn = |mut staged: StagedRows| {
             let (sequencer, work) = (&sequencer, &work);
             scope.spawn(move || sequencer.guard(|| work(&mut staged)))
         };
@@ -400,7 +400,7 @@ fn write_part<E: EdgeOperation>(
     job: &Job,
     mut part: Sorted<E>,
     number_of_part: usize,
-    staged: &mut Staged,
+    staged: &mut StagedRows,
     sequencer: &Sequencer<CsrWriter>,
     numbers: &impl Numbering,
 ) -> Result<bool> {

@@ -23,10 +23,10 @@ const PIECE_WORDS: usize = PIECE_BYTES / 4;
 const ROUNDED_BYTES: u64 = 2 << 20;
 
 /// Rows, in pieces of memory that any worker may scan.
-pub(crate) struct CachedRows(Vec<Piece>);
+pub(crate) struct CachedRows(Vec<RowPiece>);
 
 /// Some rows.
-struct Piece {
+struct RowPiece {
     buffer: Buffer,
     used: usize,
 }
@@ -38,7 +38,7 @@ pub(super) struct CacheSpace(Arc<Mutex<Vec<Buffer>>>);
 /// The rows that one worker caches.
 pub(super) struct CachedRowsWriter {
     room: CacheSpace,
-    pieces: Vec<Piece>,
+    pieces: Vec<RowPiece>,
     /// Tells whether the pieces ran out.
     is_full: bool,
 }
@@ -86,7 +86,7 @@ impl CachedRowsWriter {
                 self.is_full = true;
                 return;
             };
-            let mut piece = Piece { buffer, used: 0 };
+            let mut piece = RowPiece { buffer, used: 0 };
             piece.push(vertex, part, is_whole);
             self.pieces.push(piece);
         }
@@ -134,7 +134,7 @@ impl CachedRows {
     }
 }
 
-impl Piece {
+impl RowPiece {
     fn push(&mut self, vertex: u32, row: &[u32], is_whole: bool) {
         let words = &mut self.buffer.typed_mut::<u32>()[self.used..][..HEAD_WORDS + row.len()];
         words[0] = vertex;

@@ -56,12 +56,12 @@ pub(crate) struct Choice {
     pub unvisited_bytes: Option<u64>,
     /// True if the next frontiers are kept as lists.
     pub lists: bool,
-    pub why: Why,
+    pub why: StepReason,
 }
 
 /// The reason for a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Why {
+pub(crate) enum StepReason {
     /// No other step is possible.
     Only,
     Forced,
@@ -73,17 +73,19 @@ pub(crate) enum Why {
     Cached(u64, u64),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for StepReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Why::Only => Ok(()),
-            Why::Forced => write!(out, " (forced)"),
-            Why::Few(1) => write!(out, " (1 vertex is active)"),
-            Why::Few(active) => write!(out, " ({active} vertices are active)"),
-            Why::Edges(active, waiting) => {
+            StepReason::Only => Ok(()),
+            StepReason::Forced => write!(out, " (forced)"),
+            StepReason::Few(1) => write!(out, " (1 vertex is active)"),
+            StepReason::Few(active) => write!(out, " ({active} vertices are active)"),
+            StepReason::Edges(active, waiting) => {
                 write!(out, " (edges: about {active} of active vertices, {waiting} of waiting ones)")
             }
-            Why::Cached(edges, rows) => write!(out, " ({edges} edges in memory, else {rows} rows to read)"),
+            StepReason::Cached(edges, rows) => {
+                write!(out, " ({edges} edges in memory, else {rows} rows to read)")
+            }
         }
     }
 }
@@ -120,7 +122,7 @@ pub(crate) fn choose(estimates: &Estimates) -> Result<Choice> {
         Some(layout) => estimates.next(layout)?,
     };
     let choice = estimates.forced(&choice).unwrap_or(choice);
-    debug_assert!(possible(estimates).contains(&Choice { why: Why::Only, ..choice }));
+    debug_assert!(possible(estimates).contains(&Choice { why: StepReason::Only, ..choice }));
     Ok(choice)
 }
 
@@ -150,7 +152,14 @@ impl Choice {
     /// Returns the choice with which a job of this layout begins.
     pub fn first(layout: Layout) -> Choice {
         let step = if layout.blocks.is_some() { Step::Blocks } else { Step::Push };
-        Choice { layout, step, caches_rows: false, unvisited_bytes: None, lists: false, why: Why::Only }
+        Choice {
+            layout,
+            step,
+            caches_rows: false,
+            unvisited_bytes: None,
+            lists: false,
+            why: StepReason::Only,
+        }
     }
 }
 
@@ -169,7 +178,7 @@ impl Estimates {
             Some(seed) if named.is_empty() => others[place(seed, others.len())],
             Some(seed) => named[place(seed, named.len())],
         };
-        Some(Choice { why: Why::Forced, ..choice })
+        Some(Choice { why: StepReason::Forced, ..choice })
     }
 
     /// Tells whether to decide now if rows are read into memory. The decision is due once as many edges were read as
@@ -267,15 +276,15 @@ impl Estimates {
         self.lists_when_few && are_few
     }
 
-    fn step(&self, layout: &Layout) -> (Step, Why) {
+    fn step(&self, layout: &Layout) -> (Step, StepReason) {
         let can = |step| self.can(step, layout);
         if can(Step::Blocks) {
-            return (Step::Blocks, Why::Only);
+            return (Step::Blocks, StepReason::Only);
         }
         let cached = if self.is_backwards { Step::PushCached } else { Step::PullCached };
         if let Some(edges) = self.cached_edges.filter(|_| can(cached)) {
             let rows = self.active.unwrap_or(self.vertices);
-            let why = Why::Cached(edges, rows);
+            let why = StepReason::Cached(edges, rows);
             if edges < rows * ROW_COST {
                 return (cached, why);
             }
@@ -285,16 +294,16 @@ impl Estimates {
             }
         }
         if !can(Step::Pull) {
-            return (Step::Push, Why::Only);
+            return (Step::Push, StepReason::Only);
         }
         let Some(active) = self.active_edges else {
-            return (Step::Push, self.active.map_or(Why::Only, Why::Few));
+            return (Step::Push, self.active.map_or(StepReason::Only, StepReason::Few));
         };
         // The numbers of edges to and from waiting vertices are about equal.
         let to_come = self.edges.saturating_sub(self.edges_before + active);
         let waiting = self.waiting_edges.unwrap_or(to_come);
         let step = if waiting < active * SENT_COST { Step::Pull } else { Step::Push };
-        (step, Why::Edges(active, waiting))
+        (step, StepReason::Edges(active, waiting))
     }
 }
 
@@ -364,26 +373,26 @@ mod tests {
             ..search(Pull::First)
         };
         let cases = [
-            (few, Step::Push, Why::Few(255)),
-            (Estimates { active: None, ..few }, Step::Push, Why::Only),
-            (Estimates { has_waiting: false, ..few }, Step::Push, Why::Only),
+            (few, Step::Push, StepReason::Few(255)),
+            (Estimates { active: None, ..few }, Step::Push, StepReason::Only),
+            (Estimates { has_waiting: false, ..few }, Step::Push, StepReason::Only),
             // With 16 million edges, a third from active vertices is the limit.
-            (counted(5 * million, 0), Step::Push, Why::Edges(5 * million, 11 * million)),
-            (counted(6 * million, 0), Step::Pull, Why::Edges(6 * million, 10 * million)),
-            (counted(5 * million, 2 * million), Step::Pull, Why::Edges(5 * million, 9 * million)),
-            (back([4, 8]), Step::Push, Why::Edges(4, 8)),
-            (back([4, 7]), Step::Pull, Why::Edges(4, 7)),
-            (cached(4095, 1), Step::PullCached, Why::Cached(4095, 1)),
-            (cached(4096, 1), Step::Push, Why::Cached(4096, 1)),
+            (counted(5 * million, 0), Step::Push, StepReason::Edges(5 * million, 11 * million)),
+            (counted(6 * million, 0), Step::Pull, StepReason::Edges(6 * million, 10 * million)),
+            (counted(5 * million, 2 * million), Step::Pull, StepReason::Edges(5 * million, 9 * million)),
+            (back([4, 8]), Step::Push, StepReason::Edges(4, 8)),
+            (back([4, 7]), Step::Pull, StepReason::Edges(4, 7)),
+            (cached(4095, 1), Step::PullCached, StepReason::Cached(4095, 1)),
+            (cached(4096, 1), Step::Push, StepReason::Cached(4096, 1)),
             (
                 Estimates { cached_edges: Some(4095), active: Some(1), ..back([4, 8]) },
                 Step::PushCached,
-                Why::Cached(4095, 1),
+                StepReason::Cached(4095, 1),
             ),
             (
                 Estimates { cached_edges: Some(4096), active: Some(1), ..back([4, 7]) },
                 Step::Pull,
-                Why::Edges(4, 7),
+                StepReason::Edges(4, 7),
             ),
         ];
         for (estimates, step, why) in cases {

@@ -56,7 +56,7 @@ pub(crate) trait Sender: Sync {
     /// Returns the message of an active vertex along each of its edges; `None` sends nothing.
     fn send(&self, vertex: u32, state: &Self::State, degree: u32) -> Option<Self::Sent>;
 
-    /// Returns an active vertex's term of [`Sent::aggregate`].
+    /// Returns an active vertex's term of [`EdgePhaseResult::aggregate`].
     fn aggregate(&self, _vertex: u32, _state: &Self::State, _degree: u32) -> u64 {
         0
     }
@@ -124,15 +124,15 @@ impl<M> Row<M> {
 }
 
 /// Rows that lie in one range of the edge file.
-struct Window {
+struct RowWindow {
     span: Span,
     rows: Range<usize>,
 }
 
 struct Chunk<M> {
     rows: Vec<Row<M>>,
-    small: Vec<Window>,
-    large: Option<Window>,
+    small: Vec<RowWindow>,
+    large: Option<RowWindow>,
 }
 
 /// Walks over the active vertices and makes chunks.
@@ -161,7 +161,7 @@ impl<S: Sender> Source<'_, S> {
     fn next_chunk(&mut self) -> Result<Option<Chunk<S::Sent>>> {
         self.job.check_cancelled()?;
         let mut chunk = Chunk { rows: Vec::with_capacity(self.rows_usual), small: Vec::new(), large: None };
-        let mut open: Option<Window> = None;
+        let mut open: Option<RowWindow> = None;
         while chunk.rows.len() < self.rows_max {
             let Some((row, span)) = self.next_row()? else { break };
             let at = chunk.rows.len();
@@ -178,7 +178,7 @@ impl<S: Sender> Source<'_, S> {
                         self.left.push(row);
                         return Ok(Some(self.counted(chunk)));
                     }
-                    open = Some(Window { span, rows: at..at + 1 });
+                    open = Some(RowWindow { span, rows: at..at + 1 });
                 }
             }
             chunk.rows.push(row);
@@ -195,7 +195,7 @@ impl<S: Sender> Source<'_, S> {
     }
 
     /// Tells whether a row goes into the open window.
-    fn joins(&self, window: &Window, row: &Span) -> bool {
+    fn joins(&self, window: &RowWindow, row: &Span) -> bool {
         // A corrupt index may lead backwards.
         row.entries.start >= window.span.entries.end
             && (window.span.blocks.end - 1..=window.span.blocks.end + GAP_BLOCKS).contains(&row.blocks.start)
@@ -204,7 +204,7 @@ impl<S: Sender> Source<'_, S> {
     }
 
     /// Adds a window to the chunk; returns whether the chunk is full.
-    fn close(&self, chunk: &mut Chunk<S::Sent>, window: Window) -> bool {
+    fn close(&self, chunk: &mut Chunk<S::Sent>, window: RowWindow) -> bool {
         let blocks = window.span.blocks.end - window.span.blocks.start;
         if blocks <= SMALL_BLOCKS && self.weight_bytes(&window.span) <= 2 * SMALL_BYTES {
             chunk.small.push(window);
@@ -259,7 +259,7 @@ impl<S: Sender> Source<'_, S> {
 }
 
 /// The result of the edge phase.
-pub(super) struct Sent<K> {
+pub(super) struct EdgePhaseResult<K> {
     pub sinks: Vec<K>,
     pub aggregate: u64,
     pub edges: u64,
@@ -274,7 +274,7 @@ pub(super) fn send<S: Sender>(
     state: &mut VertexArray<S::State>,
     pools: &mut Pools,
     mut sinks: Vec<S::Sink>,
-) -> Result<Sent<S::Sink>> {
+) -> Result<EdgePhaseResult<S::Sink>> {
     let window_bytes = pools.window_bytes;
     let small_max = window_bytes / SMALL_BYTES;
     // A thread costs more than sending from a few vertices.
@@ -342,7 +342,7 @@ pub(super) fn send<S: Sender>(
         pools.edges.push(worker.edges);
         pools.weights.extend(worker.weights.map(|(_, pool)| pool));
     }
-    let mut sent = Sent { sinks, aggregate: 0, edges: 0 };
+    let mut sent = EdgePhaseResult { sinks, aggregate: 0, edges: 0 };
     for source in sources {
         let source = source.into_inner().expect("no panic under this lock");
         sent.aggregate = sent.aggregate.wrapping_add(source.aggregate);
@@ -380,7 +380,7 @@ struct Worker<'a, 's, S: Sender> {
 /// A chunk whose windows are in flight.
 struct ChunkInFlight<M> {
     rows: Vec<Row<M>>,
-    windows: Vec<(Window, PendingRead, Option<PendingRead>)>,
+    windows: Vec<(RowWindow, PendingRead, Option<PendingRead>)>,
 }
 
 impl<S: Sender> Worker<'_, '_, S> {
@@ -432,7 +432,11 @@ impl<S: Sender> Worker<'_, '_, S> {
         Ok(ChunkInFlight { rows: chunk.rows, windows })
     }
 
-    fn read(&mut self, window: Window, is_small: bool) -> Result<(Window, PendingRead, Option<PendingRead>)> {
+    fn read(
+        &mut self,
+        window: RowWindow,
+        is_small: bool,
+    ) -> Result<(RowWindow, PendingRead, Option<PendingRead>)> {
         let edges = self.csr.edges.submit_read(self.job, window.span.bytes(), self.edges.take(is_small))?;
         let weights = match &mut self.weights {
             Some((file, pool)) => {

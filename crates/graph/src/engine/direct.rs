@@ -42,21 +42,21 @@ pub(super) struct Accumulators {
     vertices: u64,
     /// Bytes of the empty message; no bytes before the first superstep.
     nothing: Vec<u8>,
-    touched: Vec<Touched>,
+    touched: Vec<FirstMessages>,
     is_alone: bool,
     threads: usize,
     _lists: Reservation,
 }
 
 /// The vertices whose first message came from this worker, in order of time.
-pub(super) struct Touched {
+pub(super) struct FirstMessages {
     list: Vec<u32>,
     max: usize,
     /// Tells whether more vertices were touched than the list holds.
     is_full: bool,
 }
 
-impl Touched {
+impl FirstMessages {
     #[inline(always)]
     fn add(&mut self, vertex: u32) {
         if self.list.len() < self.list.capacity() {
@@ -67,7 +67,7 @@ impl Touched {
     }
 }
 
-impl Touched {
+impl FirstMessages {
     #[cold]
     fn add_more(&mut self, vertex: u32) {
         let more = self.list.len().max(64).min(self.max - self.list.len());
@@ -85,7 +85,7 @@ impl Accumulators {
         let buffer = Buffer::zeroed(budget, vertices as usize * size_of::<M>(), "updates of vertices")?;
         let max = touched_max(vertices);
         let lists = budget.reserve(list_bytes(vertices, workers), "lists of updated vertices")?;
-        let touched = (0..workers).map(|_| Touched { list: Vec::new(), max, is_full: false }).collect();
+        let touched = (0..workers).map(|_| FirstMessages { list: Vec::new(), max, is_full: false }).collect();
         Ok(Accumulators {
             buffer,
             vertices,
@@ -98,7 +98,10 @@ impl Accumulators {
     }
 
     /// Returns the target of messages, and a list for each worker.
-    pub fn open<'a, P: StepProgram>(&'a mut self, program: &'a P) -> (Direct<'a, P>, Vec<Touched>) {
+    pub fn open<'a, P: StepProgram>(
+        &'a mut self,
+        program: &'a P,
+    ) -> (AccumulatorSender<'a, P>, Vec<FirstMessages>) {
         if self.nothing != P::NOTHING.as_bytes() {
             // Zeros are written too in the first superstep: first touches of memory are slow, and all threads share
             // this work.
@@ -111,15 +114,15 @@ impl Accumulators {
     }
 
     /// Returns the target of messages for a further pass of the superstep.
-    pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> Direct<'a, P> {
+    pub fn direct<'a, P: StepProgram>(&'a mut self, program: &'a P) -> AccumulatorSender<'a, P> {
         let is_alone = self.is_alone;
         let accumulators =
             &self.buffer.typed_mut::<<P::Message as Message>::Cell>()[..self.vertices as usize];
-        Direct { program, accumulators, is_alone }
+        AccumulatorSender { program, accumulators, is_alone }
     }
 
     /// Tells whether more vertices got a message than the lists hold.
-    pub fn is_crowded(touched: &[Touched]) -> bool {
+    pub fn is_crowded(touched: &[FirstMessages]) -> bool {
         touched.iter().any(|touched| touched.is_full)
     }
 
@@ -136,7 +139,7 @@ impl Accumulators {
     /// Calls `each` with the listed vertices, in order, and their accumulators.
     pub fn listed<M: Message>(
         &mut self,
-        touched: &[Touched],
+        touched: &[FirstMessages],
         mut each: impl FnMut(u32, &mut M) -> Result<()>,
     ) -> Result<()> {
         let mut all = Vec::with_capacity(touched.iter().map(|touched| touched.list.len()).sum());
@@ -148,7 +151,7 @@ impl Accumulators {
     }
 
     /// Takes the lists back for the next superstep.
-    pub fn close(&mut self, mut touched: Vec<Touched>) {
+    pub fn close(&mut self, mut touched: Vec<FirstMessages>) {
         for touched in &mut touched {
             touched.list.clear();
             touched.is_full = false;
@@ -158,13 +161,13 @@ impl Accumulators {
 }
 
 /// Sends into accumulators.
-pub(super) struct Direct<'a, P: StepProgram> {
+pub(super) struct AccumulatorSender<'a, P: StepProgram> {
     program: &'a P,
     accumulators: &'a [<P::Message as Message>::Cell],
     is_alone: bool,
 }
 
-impl<P: StepProgram> Direct<'_, P> {
+impl<P: StepProgram> AccumulatorSender<'_, P> {
     pub fn program(&self) -> &P {
         self.program
     }
@@ -181,10 +184,10 @@ impl<P: StepProgram> Direct<'_, P> {
         P::Message::load(&self.accumulators[vertex as usize])
     }
 
-    /// Combines as [`Direct::combine`], for a vertex to which no other worker sends: the compare-and-swap would wait for every
+    /// Combines as [`AccumulatorSender::combine`], for a vertex to which no other worker sends: the compare-and-swap would wait for every
     /// load before it.
     #[inline(always)]
-    pub fn put(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
+    pub fn put(&self, vertex: u32, message: P::Message, touched: &mut FirstMessages) {
         let cell = &self.accumulators[vertex as usize];
         let old = P::Message::load(cell);
         let new = self.program.reduce_at(vertex, old, message);
@@ -196,7 +199,7 @@ impl<P: StepProgram> Direct<'_, P> {
 
     /// Sends a message; if `is_only` is true, no other worker sends to this vertex.
     #[inline(always)]
-    pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut Touched) {
+    pub fn send_to(&self, vertex: u32, message: P::Message, is_only: bool, touched: &mut FirstMessages) {
         match is_only {
             true => self.put(vertex, message, touched),
             false => self.combine(vertex, message, touched),
@@ -204,14 +207,14 @@ impl<P: StepProgram> Direct<'_, P> {
     }
 
     #[inline(always)]
-    fn touch(&self, vertex: u32, old: P::Message, touched: &mut Touched) {
+    fn touch(&self, vertex: u32, old: P::Message, touched: &mut FirstMessages) {
         if !P::EVERY_VERTEX && (P::ACCUMULATORS_KEEP_STATE || old == P::NOTHING) {
             touched.add(vertex);
         }
     }
 
     #[inline(always)]
-    pub fn combine(&self, vertex: u32, message: P::Message, touched: &mut Touched) {
+    pub fn combine(&self, vertex: u32, message: P::Message, touched: &mut FirstMessages) {
         let cell = &self.accumulators[vertex as usize];
         let mut old = P::Message::load(cell);
         loop {
@@ -232,10 +235,10 @@ impl<P: StepProgram> Direct<'_, P> {
     }
 }
 
-impl<P: StepProgram> Sender for Direct<'_, P> {
+impl<P: StepProgram> Sender for AccumulatorSender<'_, P> {
     type State = P::State;
     type Sent = P::Message;
-    type Sink = Touched;
+    type Sink = FirstMessages;
     const READS_WEIGHTS: bool = P::WEIGHTED;
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<P::Message> {
@@ -249,7 +252,7 @@ impl<P: StepProgram> Sender for Direct<'_, P> {
     #[inline]
     fn push(
         &self,
-        touched: &mut Touched,
+        touched: &mut FirstMessages,
         window: &[u32],
         row: Range<usize>,
         weights: &[f64],

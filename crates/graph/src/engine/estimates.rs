@@ -109,12 +109,12 @@ pub(crate) struct Dense {
     pub supersteps: u32,
     /// True if supersteps of some vertices will follow too.
     pub has_sparse: bool,
-    pub drive: Drive,
+    pub drive: DriveRates,
 }
 
 /// Rates of the drive, in bytes per second.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Drive {
+pub(crate) struct DriveRates {
     pub read: f64,
     pub written: f64,
 }

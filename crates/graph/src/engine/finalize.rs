@@ -6,7 +6,7 @@ use inshore_sortreduce::Strategy;
 
 use super::{
     Engine, Frontier, FrontierBuilder, KeyLog, State, StepProgram,
-    direct::{Accumulators, Touched},
+    direct::{Accumulators, FirstMessages},
     state::StateCursor,
 };
 use crate::{Result, sequencer::Sequencer};
@@ -15,8 +15,8 @@ use crate::{Result, sequencer::Sequencer};
 const FINALIZED_VERTICES: usize = 16 << 10;
 
 /// The outcome of a superstep.
-pub(crate) struct Done {
-    /// The next frontier; empty unless collected, all vertices while [`super::Collect::WhenFew`] waits.
+pub(crate) struct SuperstepOutcome {
+    /// The next frontier; empty unless collected, all vertices while [`super::FrontierCollection::WhenFew`] waits.
     pub active: Frontier,
     /// The sum of [`StepProgram::change`].
     pub change: u64,
@@ -26,9 +26,9 @@ pub(crate) struct Done {
     pub edges_counted: Option<u64>,
 }
 
-impl Done {
-    pub(super) fn new(active: Frontier, change: u64) -> Done {
-        Done { active, change, edges: 0, edges_counted: None }
+impl SuperstepOutcome {
+    pub(super) fn new(active: Frontier, change: u64) -> SuperstepOutcome {
+        SuperstepOutcome { active, change, edges: 0, edges_counted: None }
     }
 }
 
@@ -38,10 +38,10 @@ impl<S: State> Engine<S> {
         &mut self,
         program: &P,
         accumulators: Accumulators,
-        touched: Vec<Touched>,
+        touched: Vec<FirstMessages>,
         collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let are_all = P::EVERY_VERTEX || Accumulators::is_crowded(&touched);
         self.finalize_some(program, accumulators, touched, are_all, collect, log)
     }
@@ -51,16 +51,16 @@ impl<S: State> Engine<S> {
         &mut self,
         program: &P,
         mut accumulators: Accumulators,
-        touched: Vec<Touched>,
+        touched: Vec<FirstMessages>,
         are_all: bool,
         collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         self.used(Strategy::Dense);
         let step = if are_all && self.state.in_memory().is_some() {
             self.finalize_all(program, accumulators.all(), collect, log)?
         } else {
-            let mut finalizing = Finalizing::new(self, program, collect, log)?;
+            let mut finalizing = Finalizer::new(self, program, collect, log)?;
             let mut finalize_accumulators = |vertex, cell: &mut P::Message| -> Result<()> {
                 *cell = program.kept(&finalizing.vertex(vertex, *cell)?);
                 Ok(())
@@ -90,7 +90,7 @@ impl<S: State> Engine<S> {
         accumulators: &mut [P::Message],
         collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let active = FrontierBuilder::new(&self.job, self.layout.frontier_keys);
         let states = self.state.in_memory().expect("states in memory");
         let parts = states.chunks_mut(FINALIZED_VERTICES).zip(accumulators.chunks_mut(FINALIZED_VERTICES));
@@ -137,12 +137,12 @@ impl<S: State> Engine<S> {
             theirs.fold(mine, |result, other| result.and(other))
         })?;
         let (active, _, change) = sequencer.into_value();
-        Ok(Done::new(active.finish()?, change))
+        Ok(SuperstepOutcome::new(active.finish()?, change))
     }
 }
 
 /// The second half of a superstep: new states, and the next frontier.
-pub(super) struct Finalizing<'a, 'l, P: StepProgram> {
+pub(super) struct Finalizer<'a, 'l, P: StepProgram> {
     program: &'a P,
     state: StateCursor<'a, P::State>,
     active: FrontierBuilder,
@@ -151,7 +151,7 @@ pub(super) struct Finalizing<'a, 'l, P: StepProgram> {
     change: u64,
 }
 
-impl<'a, 'l, P: StepProgram> Finalizing<'a, 'l, P> {
+impl<'a, 'l, P: StepProgram> Finalizer<'a, 'l, P> {
     pub fn new(
         engine: &'a mut Engine<P::State>,
         program: &'a P,
@@ -159,7 +159,7 @@ impl<'a, 'l, P: StepProgram> Finalizing<'a, 'l, P> {
         log: Option<&'l mut KeyLog>,
     ) -> Result<Self> {
         let active = FrontierBuilder::new(&engine.job, engine.layout.frontier_keys);
-        Ok(Finalizing { program, state: engine.state.cursor(), active, collect, log, change: 0 })
+        Ok(Finalizer { program, state: engine.state.cursor(), active, collect, log, change: 0 })
     }
 
     /// Finalizes a vertex and returns the new state.
@@ -178,7 +178,7 @@ impl<'a, 'l, P: StepProgram> Finalizing<'a, 'l, P> {
         Ok(new)
     }
 
-    pub fn finish(self) -> Result<Done> {
-        Ok(Done::new(self.active.finish()?, self.change))
+    pub fn finish(self) -> Result<SuperstepOutcome> {
+        Ok(SuperstepOutcome::new(self.active.finish()?, self.change))
     }
 }

@@ -53,14 +53,14 @@ use columns::Columns;
 use direct::Accumulators;
 pub(crate) use estimates::{Dense, Pull};
 use estimates::{Estimates, Layout, StepNeeds};
-pub(crate) use finalize::Done;
+pub(crate) use finalize::SuperstepOutcome;
 pub(crate) use frontier::{Frontier, FrontierBuilder, KeyLog};
 pub(crate) use message::Message;
-use program::Reduce;
+use program::ReduceOperation;
 pub(crate) use program::StepProgram;
 use pull_first::ActiveBits;
 pub(crate) use state::{State, StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes};
-pub(crate) use superstep::{Backwards, Collect, Superstep};
+pub(crate) use superstep::{FrontierCollection, ReverseSuperstep, Superstep};
 
 use crate::{
     Result, Step, Summary, Tuning,
@@ -124,7 +124,7 @@ impl<S: State> Engine<S> {
             weighted: P::WEIGHTED,
             rereads: P::REREADS,
             has_accumulators: true,
-            ..StepNeeds::of::<S, Reduce<P>>(vertices)
+            ..StepNeeds::of::<S, ReduceOperation<P>>(vertices)
         };
         Self::laid_out::<P::Message>(job, vertices, needs, setup, initial)
     }

@@ -82,7 +82,7 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
     /// Takes the sum of `aggregate` over all active vertices, between the edges and `finalize`.
     fn set_aggregate(&mut self, _sum: u64) {}
 
-    /// Returns a vertex's term of [`super::Done::change`].
+    /// Returns a vertex's term of [`super::SuperstepOutcome::change`].
     fn change(&self, _new: &Self::State, _old: &Self::State) -> u64 {
         0
     }
@@ -90,9 +90,9 @@ pub(crate) trait StepProgram: Clone + Send + Sync + 'static {
 
 /// Adapts a program's `reduce` to sort-reduce.
 #[derive(Clone)]
-pub(super) struct Reduce<P>(pub P);
+pub(super) struct ReduceOperation<P>(pub P);
 
-impl<P: StepProgram> Operation for Reduce<P> {
+impl<P: StepProgram> Operation for ReduceOperation<P> {
     type Key = u32;
     type Value = P::Message;
     fn combine(&self, a: P::Message, b: P::Message) -> P::Message {

@@ -8,9 +8,9 @@
 use std::ops::Range;
 
 use super::{
-    Choice, Done, Engine, Frontier, KeyLog, Sender, State, Step, StepProgram,
+    Choice, Engine, Frontier, KeyLog, Sender, State, Step, StepProgram, SuperstepOutcome,
     cached::{CacheSpace, CachedRows, CachedRowsWriter},
-    direct::{Accumulators, Direct, Touched},
+    direct::{AccumulatorSender, Accumulators, FirstMessages},
     pull_first::{ActiveBits, ActiveView},
 };
 use crate::{Result, csr::Csr};
@@ -18,12 +18,12 @@ use crate::{Result, csr::Csr};
 /// Sends the sum of the messages of active vertices in a row to the vertex that owns the row.
 struct PullAll<'a, P: StepProgram> {
     active: ActiveView<'a>,
-    direct: Direct<'a, P>,
+    direct: AccumulatorSender<'a, P>,
 }
 
 /// Buffers and results of a worker for its present rows.
 struct PullBuffers<M> {
-    touched: Touched,
+    touched: FirstMessages,
     /// The message of each vertex in the window, up to the end of the rows.
     messages: Vec<M>,
     /// Places of active vertices, with capacity for all places.
@@ -110,7 +110,7 @@ impl<S: State> Engine<S> {
         choice: &Choice,
         collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let mut active_bits = self.active_bits.take().expect("bits, where vertices pull");
         let mut accumulators = self.accumulators.take().expect("accumulators, where vertices pull");
         let touched = accumulators.open(program).1;
@@ -165,11 +165,11 @@ impl<S: State> Engine<S> {
     fn pull_all_rows<P: StepProgram<State = S>>(
         &mut self,
         pull: &PullAll<'_, P>,
-        touched: Vec<Touched>,
+        touched: Vec<FirstMessages>,
         rows: &Csr,
         waiting: &Frontier,
         room_bytes: Option<u64>,
-    ) -> Result<Vec<Touched>> {
+    ) -> Result<Vec<FirstMessages>> {
         let room = room_bytes.map(|bytes| CacheSpace::new(self.job.budget(), bytes)).transpose()?;
         let buffers = touched.into_iter().map(|touched| PullBuffers {
             touched,
@@ -190,8 +190,8 @@ impl<S: State> Engine<S> {
     fn pull_all_cached<P: StepProgram<State = S>>(
         &mut self,
         pull: &PullAll<'_, P>,
-        touched: Vec<Touched>,
-    ) -> Result<Vec<Touched>> {
+        touched: Vec<FirstMessages>,
+    ) -> Result<Vec<FirstMessages>> {
         let mut cached = self.begin_cached()?;
         let states = &*self.state.in_memory().expect("rows are kept where states are in memory");
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
@@ -211,7 +211,7 @@ impl<S: State> Engine<S> {
         &mut self,
         program: &P,
         active: &Frontier,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let mut active_bits = self.active_bits.take().expect("bits, where rows were kept");
         let mut accumulators = self.accumulators.take().expect("accumulators, where vertices pull");
         active_bits.set_all(&self.job, active, self.vertices)?;

@@ -9,9 +9,9 @@ use std::ops::Range;
 use inshore_store::{Buffer, Job};
 
 use super::{
-    Choice, Done, Engine, Frontier, Reduce, Sender, State, Step, StepProgram,
+    Choice, Engine, Frontier, ReduceOperation, Sender, State, Step, StepProgram, SuperstepOutcome,
     cached::{CacheSpace, CachedRows, CachedRowsWriter},
-    direct::{Direct, Touched},
+    direct::{AccumulatorSender, FirstMessages},
     sorted::Sorting,
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Sends a message to a single vertex, beside sending along edges.
-pub(super) trait Deliver: Sender {
+pub(super) trait SingleSender: Sender {
     type Message;
 
     /// Delivers a message; if `is_only` is true, no other worker delivers to this vertex.
@@ -33,7 +33,7 @@ pub(super) trait Deliver: Sender {
     ) -> Result<()>;
 }
 
-impl<P: StepProgram> Deliver for Sorting<'_, P> {
+impl<P: StepProgram> SingleSender for Sorting<'_, P> {
     type Message = P::Message;
 
     #[inline]
@@ -42,7 +42,7 @@ impl<P: StepProgram> Deliver for Sorting<'_, P> {
     }
 }
 
-impl<P: StepProgram> Deliver for Direct<'_, P> {
+impl<P: StepProgram> SingleSender for AccumulatorSender<'_, P> {
     type Message = P::Message;
 
     #[inline]
@@ -78,7 +78,7 @@ impl<P: StepProgram, T> PullFirst<'_, P, T> {
 impl<P, T> Sender for PullFirst<'_, P, T>
 where
     P: StepProgram,
-    T: Deliver<State = P::State, Message = P::Message>,
+    T: SingleSender<State = P::State, Message = P::Message>,
 {
     type State = P::State;
     /// The vertex and its degree.
@@ -107,12 +107,12 @@ where
 }
 
 /// Pulls as [`PullFirst`] does, and keeps the rows in which no vertex was active.
-struct PullFirstCaching<'a, P: StepProgram>(PullFirst<'a, P, Direct<'a, P>>);
+struct PullFirstCaching<'a, P: StepProgram>(PullFirst<'a, P, AccumulatorSender<'a, P>>);
 
-impl<P: StepProgram> PullFirst<'_, P, Direct<'_, P>> {
+impl<P: StepProgram> PullFirst<'_, P, AccumulatorSender<'_, P>> {
     /// Tells whether a vertex got a message along its row.
     #[inline]
-    fn look(&self, touched: &mut Touched, vertex: u32, row: &[u32], is_whole: bool) -> bool {
+    fn look(&self, touched: &mut FirstMessages, vertex: u32, row: &[u32], is_whole: bool) -> bool {
         let said = self.first_message(row);
         said.inspect(|&message| self.to.send_to(vertex, message, is_whole, touched)).is_some()
     }
@@ -121,7 +121,7 @@ impl<P: StepProgram> PullFirst<'_, P, Direct<'_, P>> {
 impl<P: StepProgram> Sender for PullFirstCaching<'_, P> {
     type State = P::State;
     type Sent = (u32, u32);
-    type Sink = (Touched, CachedRowsWriter);
+    type Sink = (FirstMessages, CachedRowsWriter);
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<(u32, u32)> {
         self.0.send(vertex, state, degree)
@@ -225,13 +225,13 @@ impl<S: State> Engine<S> {
         rows: &Csr,
         active: &Frontier,
         choice: &Choice,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let mut active_bits = self.active_bits.take().expect("bits, where vertices pull");
         active_bits.set_all(&self.job, active, self.vertices)?;
         let done = match self.accumulators.take() {
             None => {
                 let pull = PullFirst { program, active: active_bits.get(), to: Sorting(program) };
-                let operation = Reduce(program.clone());
+                let operation = ReduceOperation(program.clone());
                 let (updates, _) = self.exchange_as(&pull, operation, &[rows], &Frontier::All, choice)?;
                 self.apply(program, updates, true, None)?
             }
@@ -253,11 +253,11 @@ impl<S: State> Engine<S> {
     /// Scans the rows of all waiting vertices, and keeps those without an active vertex, if they fit in `room_bytes`.
     fn pull_rows<P: StepProgram<State = S>>(
         &mut self,
-        pull: PullFirst<'_, P, Direct<'_, P>>,
-        touched: Vec<Touched>,
+        pull: PullFirst<'_, P, AccumulatorSender<'_, P>>,
+        touched: Vec<FirstMessages>,
         incoming: &Csr,
         room_bytes: Option<u64>,
-    ) -> Result<Vec<Touched>> {
+    ) -> Result<Vec<FirstMessages>> {
         let Some(bytes) = room_bytes else {
             return Ok(self.send(&pull, &[incoming], &Frontier::All, touched)?.0);
         };
@@ -272,9 +272,9 @@ impl<S: State> Engine<S> {
     /// Scans the cached rows, and keeps the rows that still have no active vertex.
     fn pull_cached<P: StepProgram<State = S>>(
         &mut self,
-        pull: &PullFirst<'_, P, Direct<'_, P>>,
-        touched: Vec<Touched>,
-    ) -> Result<Vec<Touched>> {
+        pull: &PullFirst<'_, P, AccumulatorSender<'_, P>>,
+        touched: Vec<FirstMessages>,
+    ) -> Result<Vec<FirstMessages>> {
         let mut cached = self.begin_cached()?;
         let mut sinks: Vec<_> = touched.into_iter().map(|touched| (touched, 0)).collect();
         cached.retain(&mut sinks, |(touched, edges), vertex, row, is_whole| {
@@ -295,7 +295,11 @@ impl<S: State> Engine<S> {
     }
 
     /// Ends the superstep, and returns the vertices that workers touched; each worker counted the edges that it scanned.
-    pub(super) fn end_cached(&mut self, cached: CachedRows, sinks: Vec<(Touched, u64)>) -> Vec<Touched> {
+    pub(super) fn end_cached(
+        &mut self,
+        cached: CachedRows,
+        sinks: Vec<(FirstMessages, u64)>,
+    ) -> Vec<FirstMessages> {
         self.cached = Some(cached);
         let edges = sinks.iter().map(|(_, edges)| edges).sum();
         self.facts.edges_walked += edges;

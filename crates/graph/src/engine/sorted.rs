@@ -6,7 +6,8 @@ use std::ops::Range;
 use inshore_sortreduce::{Config, Operation, Sink, SortReduce, Sorted, Strategy, smallest_memory_bytes};
 
 use super::{
-    Choice, Done, Engine, Frontier, KeyLog, Reduce, Sender, State, Step, StepProgram, finalize::Finalizing,
+    Choice, Engine, Frontier, KeyLog, ReduceOperation, Sender, State, Step, StepProgram, SuperstepOutcome,
+    finalize::Finalizer,
 };
 use crate::{Regime, Result, Tuning, csr::Csr};
 
@@ -19,7 +20,7 @@ pub(super) struct Sorting<'a, P>(pub &'a P);
 impl<P: StepProgram> Sender for Sorting<'_, P> {
     type State = P::State;
     type Sent = P::Message;
-    type Sink = Sink<Reduce<P>>;
+    type Sink = Sink<ReduceOperation<P>>;
     const READS_WEIGHTS: bool = P::WEIGHTED;
 
     fn send(&self, vertex: u32, state: &P::State, degree: u32) -> Option<P::Message> {
@@ -33,7 +34,7 @@ impl<P: StepProgram> Sender for Sorting<'_, P> {
     #[inline]
     fn push(
         &self,
-        sink: &mut Sink<Reduce<P>>,
+        sink: &mut Sink<ReduceOperation<P>>,
         window: &[u32],
         row: Range<usize>,
         weights: &[f64],
@@ -130,12 +131,12 @@ impl<S: State> Engine<S> {
     pub(super) fn apply<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        mut updates: Sorted<Reduce<P>>,
+        mut updates: Sorted<ReduceOperation<P>>,
         collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let vertices = self.vertices;
-        let mut finalizing = Finalizing::new(self, program, collect, log)?;
+        let mut finalizing = Finalizer::new(self, program, collect, log)?;
         let mut next = 0;
         while let Some(block) = updates.next_block()? {
             for (&vertex, &message) in block.keys.iter().zip(block.values) {

@@ -4,7 +4,7 @@ use inshore_sortreduce::Strategy;
 use inshore_store::format_bytes;
 
 use super::{
-    Done, Engine, Frontier, KeyLog, Pull, Reduce, State, Step, StepProgram,
+    Engine, Frontier, KeyLog, Pull, ReduceOperation, State, Step, StepProgram, SuperstepOutcome,
     cached::CachedRows,
     choose::{Choice, choose},
     columns::Columns,
@@ -16,7 +16,7 @@ use crate::{Regime, Result, csr::Csr};
 
 /// Tells whether a superstep collects the next frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Collect {
+pub(crate) enum FrontierCollection {
     No,
     Yes,
     /// Collects once few edges carry a message; all vertices are active before that.
@@ -27,16 +27,16 @@ pub(crate) enum Collect {
 pub(crate) struct Superstep<'a> {
     /// The senders, for which a pull searches.
     pub active: &'a Frontier,
-    pub collect: Collect,
+    pub collect: FrontierCollection,
     /// A log for the next active vertices.
     pub log: Option<&'a mut KeyLog>,
     /// Edges out of vertices that were active earlier in the same search, as far as they were counted.
     pub edges_before: u64,
-    pub backwards: Option<Backwards<'a>>,
+    pub backwards: Option<ReverseSuperstep<'a>>,
 }
 
 /// A superstep along in-edges, on the reverse pass of a search.
-pub(crate) struct Backwards<'a> {
+pub(crate) struct ReverseSuperstep<'a> {
     /// The vertices that get messages, if they are known.
     pub waiting: Option<&'a Frontier>,
     /// Edges of active and of waiting vertices.
@@ -47,7 +47,7 @@ pub(crate) struct Backwards<'a> {
 
 impl<'a> Superstep<'a> {
     /// Requests a forward superstep from these vertices.
-    pub fn new(active: &'a Frontier, collect: Collect) -> Superstep<'a> {
+    pub fn new(active: &'a Frontier, collect: FrontierCollection) -> Superstep<'a> {
         Superstep { active, collect, log: None, edges_before: 0, backwards: None }
     }
 }
@@ -59,7 +59,7 @@ impl<S: State> Engine<S> {
         &mut self,
         program: &mut P,
         asked: Superstep,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let mut estimates = self.estimates(&asked);
         let mut edges_counted = None;
         if estimates.wants_active_edges() {
@@ -80,7 +80,7 @@ impl<S: State> Engine<S> {
         let active_edges = estimates.active_edges;
         let done = self.carry_out(program, &rows, columns.as_ref(), asked, &choice, active_edges);
         (self.rows, self.columns) = (rows, columns);
-        Ok(Done { edges_counted, ..done? })
+        Ok(SuperstepOutcome { edges_counted, ..done? })
     }
 
     fn estimates(&self, asked: &Superstep) -> Estimates {
@@ -98,7 +98,7 @@ impl<S: State> Engine<S> {
             edges_before: asked.edges_before,
             active_edges: back.map(|back| back.edges[0]),
             waiting_edges: back.map(|back| back.edges[1]),
-            lists_when_few: asked.collect == Collect::WhenFew,
+            lists_when_few: asked.collect == FrontierCollection::WhenFew,
             ..self.facts
         }
     }
@@ -111,12 +111,12 @@ impl<S: State> Engine<S> {
         asked: Superstep,
         choice: &Choice,
         active_edges: Option<u64>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let Superstep { active, collect, log, backwards, .. } = asked;
         let (out, incoming) = (&rows[0], rows.last().expect("out-edges at least"));
         let (pushed, pulled) = if backwards.is_some() { (incoming, out) } else { (out, incoming) };
-        let waits_for_few = collect == Collect::WhenFew && !choice.lists;
-        let collect = collect != Collect::No && !waits_for_few;
+        let waits_for_few = collect == FrontierCollection::WhenFew && !choice.lists;
+        let collect = collect != FrontierCollection::No && !waits_for_few;
         let mut done = match choice.step {
             Step::Push => self.push(program, pushed, active, choice, collect, log)?,
             Step::Blocks => self.column_step(program, columns.expect("cut before"), collect)?,
@@ -130,7 +130,7 @@ impl<S: State> Engine<S> {
                 let waiting = backwards.and_then(|back| back.waiting).unwrap_or(&Frontier::All);
                 let sides = [active, waiting];
                 let done = self.pull_all(program, pulled, sides, choice, collect, log)?;
-                Done { edges, ..done }
+                SuperstepOutcome { edges, ..done }
             }
         };
         if let (Step::Push | Step::Blocks, Some(edges)) = (choice.step, self.facts.edges_sent) {
@@ -151,9 +151,9 @@ impl<S: State> Engine<S> {
         choice: &Choice,
         collect: bool,
         log: Option<&mut KeyLog>,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let Some(mut accumulators) = self.accumulators.take() else {
-            let operation = Reduce(program.clone());
+            let operation = ReduceOperation(program.clone());
             let (updates, aggregate) =
                 self.exchange_as(&Sorting(program), operation, &[rows], active, choice)?;
             program.set_aggregate(aggregate);

@@ -12,9 +12,9 @@ use crate::{Result, csr::Numbering, idfile};
 
 /// Sorts ids above the bitmap, as keys without a value.
 #[derive(Clone)]
-pub(super) struct Distinct;
+pub(super) struct DistinctIds;
 
-impl Operation for Distinct {
+impl Operation for DistinctIds {
     type Key = u64;
     type Value = ();
     fn combine(&self, _: (), _: ()) {}
@@ -28,8 +28,8 @@ const BITMAP_BYTES_MAX: u64 = 1 << (32 - 3);
 /// The ids seen so far: a bit each below a limit set by the budget, sort-reduce above.
 pub(super) struct IdSet {
     bitmap: Buffer,
-    high: SortReduce<Distinct>,
-    high_sinks: Mutex<Vec<Sink<Distinct>>>,
+    high: SortReduce<DistinctIds>,
+    high_sinks: Mutex<Vec<Sink<DistinctIds>>>,
 }
 
 impl IdSet {
@@ -39,7 +39,7 @@ impl IdSet {
         let bitmap_bytes = ((memory_bytes / 2).next_power_of_two() / 2).min(BITMAP_BYTES_MAX);
         let sinks = super::log::lanes(job);
         let config = Config { memory_bytes: memory_bytes / 2, sinks, name: "ids", ..Config::default() };
-        let high = SortReduce::new(job, Distinct, &config)?;
+        let high = SortReduce::new(job, DistinctIds, &config)?;
         let mut high_sinks = Vec::with_capacity(sinks);
         for _ in 0..sinks {
             high_sinks.push(high.sink()?);
@@ -68,7 +68,7 @@ impl IdSet {
     }
 
     /// Writes the ids, ascending, into the dataset (unless they are 0, 1, 2, ...) and prepares to number them.
-    pub fn seal(self, job: &Job, builder: &mut DatasetBuilder) -> Result<Sealed> {
+    pub fn seal(self, job: &Job, builder: &mut DatasetBuilder) -> Result<SealedIdSet> {
         job.start_phase("numbering vertices", "vertices", 0);
         drop(self.high_sinks);
         let mut high = self.high.finish()?;
@@ -81,7 +81,7 @@ impl IdSet {
         let mut first_high = high.next_block()?.map(|block| block.keys.to_vec());
         if first_high.is_none() && low_max.is_none_or(|max| max + 1 == low_count) {
             let max = low_max.unwrap_or(0);
-            return Ok(Sealed { count: low_count, dense: true, min: 0, max, numbers: IdNumbers::Dense });
+            return Ok(SealedIdSet { count: low_count, dense: true, min: 0, max, numbers: IdNumbers::Dense });
         }
         let mut file = builder.file("ids", idfile::BLOCK_BYTES, idfile::BLOCK_BYTES)?;
         write_bits(words, &mut file)?;
@@ -103,14 +103,14 @@ impl IdSet {
             drop(self.bitmap);
             IdNumbers::of_file(job, file)?
         };
-        Ok(Sealed { count, dense: false, min, max, numbers })
+        Ok(SealedIdSet { count, dense: false, min, max, numbers })
     }
 }
 
 /// Adds ids to the set from one thread.
 pub(super) struct IdInserter<'a> {
     words: &'a [AtomicU64],
-    high: Sink<Distinct>,
+    high: Sink<DistinctIds>,
     all_low: bool,
 }
 
@@ -186,7 +186,7 @@ fn write_bits(words: &[u64], file: &mut FileWriter) -> Result<()> {
 }
 
 /// A finished set.
-pub(super) struct Sealed {
+pub(super) struct SealedIdSet {
     pub count: u64,
     /// Tells whether the ids are 0, 1, 2, ...
     pub dense: bool,

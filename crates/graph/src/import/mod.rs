@@ -41,8 +41,8 @@ use self::{
 use crate::{
     Error, GraphInfo, Result, SMALLEST_BUDGET_BYTES,
     csr::{
-        self, Csr, CsrFiles, CsrWriter, EdgeOperation, Numbered, Numbering, SmallestWeight, Unweighted,
-        edge_key, writer_bytes,
+        self, Csr, CsrFiles, CsrWriter, EdgeOperation, IdentityNumbering, Numbering, SmallestWeight,
+        Unweighted, edge_key, writer_bytes,
     },
     graph::{self, VERTICES_MAX, check_budget},
 };
@@ -347,14 +347,14 @@ fn finish<E: EdgeOperation>(
         (Edges::Sorted(sorter), _) => {
             let sorted = sorter.finish()?;
             drop(sealed);
-            return write_graph::<E>(job, builder, name, sorted, draft, &Numbered);
+            return write_graph::<E>(job, builder, name, sorted, draft, &IdentityNumbering);
         }
         (Edges::Logged(logs), IdNumbers::OnFlash(ids)) => bins::number(job, ids, logs)?,
         (Edges::Logged(logs), _) => logs,
     };
     let sorted = sort::<E>(job, &sealed.numbers, logs, plan.undirected)?;
     drop(sealed);
-    write_graph::<E>(job, builder, name, sorted, draft, &Numbered)
+    write_graph::<E>(job, builder, name, sorted, draft, &IdentityNumbering)
 }
 
 /// Numbers the edges of the logs and sorts them.
@@ -415,7 +415,7 @@ pub(crate) fn write_graph<E: EdgeOperation>(
     let mut in_degree_max = (!draft.directed).then_some(stats.degree_max);
     if draft.reverse {
         let sorted = csr::transposed::<E>(job, &out)?;
-        let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft, &Numbered)?;
+        let (_, stats) = write_direction::<E>(job, &mut builder, "in", sorted, &draft, &IdentityNumbering)?;
         in_degree_max = Some(stats.degree_max);
     }
     let mut info = GraphInfo {

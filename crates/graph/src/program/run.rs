@@ -15,7 +15,7 @@ use crate::{
     answer::VertexRows,
     checkpoint::Checkpoints,
     csr::Csr,
-    engine::{Collect, Dense, Engine, Frontier, Setup, StateStream, Superstep},
+    engine::{Dense, Engine, Frontier, FrontierCollection, Setup, StateStream, Superstep},
     graph::check_budget,
     ids::Translation,
 };
@@ -113,7 +113,7 @@ fn drive<H: Hosted>(
     while !active.is_empty() && number < limit {
         number += 1;
         *hosted.at() = SuperstepInfo { number, vertices, aggregate: 0 };
-        let collect = if H::EVERY_VERTEX { Collect::No } else { Collect::Yes };
+        let collect = if H::EVERY_VERTEX { FrontierCollection::No } else { FrontierCollection::Yes };
         let done =
             engine.superstep(&mut hosted, Superstep { edges_before, ..Superstep::new(&active, collect) });
         check()?;

@@ -21,16 +21,16 @@ use inshore_tables::Input;
 pub const MIB: u64 = 1 << 20;
 
 /// A store in a folder of its own, removed on drop.
-pub struct World {
+pub struct TestStore {
     pub folder: tempfile::TempDir,
     pub store: Store,
 }
 
-impl World {
-    pub fn new() -> World {
+impl TestStore {
+    pub fn new() -> TestStore {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("store")).unwrap();
-        World { folder, store }
+        TestStore { folder, store }
     }
 
     pub fn job(&self, memory_bytes: u64, threads: usize) -> Job {
@@ -75,7 +75,7 @@ impl World {
 }
 
 /// A way to run a job; all ways must give the same answer.
-pub struct Way {
+pub struct ExecutionMode {
     pub name: &'static str,
     pub memory_bytes: u64,
     pub threads: usize,
@@ -83,8 +83,8 @@ pub struct Way {
 }
 
 /// Lists a tiny and a huge budget, sorted runs that spill because their buffers are tiny, and narrow columns.
-pub fn ways() -> Vec<Way> {
-    let way = |name, memory_bytes, threads, tuning| Way { name, memory_bytes, threads, tuning };
+pub fn ways() -> Vec<ExecutionMode> {
+    let way = |name, memory_bytes, threads, tuning| ExecutionMode { name, memory_bytes, threads, tuning };
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(16 << 10), ..Tuning::default() };
     let columns = Tuning { column_vertices: Some(7), ..Tuning::default() };
     vec![

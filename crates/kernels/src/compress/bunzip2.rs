@@ -8,7 +8,7 @@
 //! word. The walk follows the words in the order of the text, all over 3.6 MB, and each index is known only when the
 //! previous word has come from memory behind the second-level cache. A decoder that walks one block at a time spends
 //! most of its time on that wait, as the library does (in Rust and in C alike). This module lays out all blocks of a
-//! [`Room`] first and then walks them in step, so that their waits overlap. If a block has few different pairs of
+//! [`Workspace`] first and then walks them in step, so that their waits overlap. If a block has few different pairs of
 //! letters, as texts have, each word represents two letters, which halves the number of waits. Such a word has 20
 //! bits for the row and 12 for the number of the pair: 4,095 pairs have a number, and letters of rarer pairs are
 //! looked up.
@@ -142,20 +142,20 @@ impl<'a> Bits<'a> {
 }
 
 /// Says what follows in a stream.
-pub enum Mark {
+pub enum StreamMarker {
     Block,
     /// The stream ends, and has this checksum; whole bytes follow.
     End(u32),
 }
 
 /// Reads whether a block or the end of a stream follows, with the checksum of the end.
-pub fn next_mark(bits: &mut Bits<'_>) -> Result<Mark> {
+pub fn next_mark(bits: &mut Bits<'_>) -> Result<StreamMarker> {
     match bits.take(48)? {
-        BLOCK_MAGIC => Ok(Mark::Block),
+        BLOCK_MAGIC => Ok(StreamMarker::Block),
         END_MAGIC => {
             let checksum = bits.take(32)? as u32;
             bits.align();
-            bits.checked(Mark::End(checksum))
+            bits.checked(StreamMarker::End(checksum))
         }
         _ => Err(BlockError::Damaged("expected a block or the end of a stream")),
     }
@@ -238,15 +238,15 @@ impl Code {
 }
 
 /// Holds letters in the order of their last use, eight in a word, the latest in the lowest byte of the first.
-struct Recent([u64; 32]);
+struct MoveToFront([u64; 32]);
 
-impl Recent {
-    fn new(letters: &[u8]) -> Recent {
+impl MoveToFront {
+    fn new(letters: &[u8]) -> MoveToFront {
         let mut words = [0; 32];
         for (place, &letter) in letters.iter().enumerate() {
             words[place / 8] |= u64::from(letter) << (8 * (place % 8));
         }
-        Recent(words)
+        MoveToFront(words)
     }
 
     fn front(&self) -> u8 {
@@ -317,7 +317,7 @@ pub struct Block {
 }
 
 /// Holds memory for some blocks that are walked in step.
-pub struct Room {
+pub struct Workspace {
     blocks: usize,
     letters: Vec<u8>,
     table: Vec<u32>,
@@ -329,15 +329,15 @@ pub struct Room {
     slots: Vec<u32>,
 }
 
-impl Room {
+impl Workspace {
     /// Returns the bytes of a workspace for `blocks` blocks of the largest size.
     pub fn bytes(blocks: usize) -> u64 {
         let block = BLOCK_LETTERS_MAX * BYTES_A_LETTER + PAIRS_BYTES;
         (blocks * block + 2 * CHUNK_BYTES + PAIRS * size_of::<u32>() + (64 << 10)) as u64
     }
 
-    pub fn new(blocks: usize) -> Room {
-        Room {
+    pub fn new(blocks: usize) -> Workspace {
+        Workspace {
             blocks,
             letters: Vec::new(),
             table: Vec::new(),
@@ -385,7 +385,7 @@ impl Room {
         let letters = &mut self.letters[from..from + BLOCK_LETTERS_MAX];
         let names = &names[..used];
         let (count, counts) =
-            read_letters(bits, &self.codes, &self.groups, Recent::new(names), used, letters)?;
+            read_letters(bits, &self.codes, &self.groups, MoveToFront::new(names), used, letters)?;
         if start as usize >= count {
             return Err(BlockError::Damaged("the start index of a block is out of range"));
         }
@@ -456,7 +456,7 @@ impl Room {
     /// Passes the bytes of all blocks that are laid out to `sink`, in order, and clears the workspace. If `sink`
     /// returns
     /// false, returns the place of that block's first bit; earlier blocks are complete.
-    pub fn empty(&mut self, mut sink: impl FnMut(Out<'_>) -> bool) -> Result<Option<usize>> {
+    pub fn empty(&mut self, mut sink: impl FnMut(Output<'_>) -> bool) -> Result<Option<usize>> {
         let laid = std::mem::take(&mut self.laid);
         walk_all(&laid, &self.table, &mut self.letters);
         for block in &laid {
@@ -464,7 +464,7 @@ impl Room {
             let mut checksum = Checksum::default();
             let mut took = |bytes: &[u8]| {
                 checksum.saw(bytes);
-                sink(Out::Bytes(bytes))
+                sink(Output::Bytes(bytes))
             };
             if !expand(letters, &mut self.chunk, &mut took)? {
                 return Ok(Some(block.at));
@@ -472,7 +472,7 @@ impl Room {
             if checksum.value() != block.checksum {
                 return Err(BlockError::Damaged("the checksum of a block differs"));
             }
-            sink(Out::Whole);
+            sink(Output::Whole);
         }
         Ok(None)
     }
@@ -487,7 +487,7 @@ fn grow<T: Copy + Default>(values: &mut Vec<T>, len: usize) {
 }
 
 /// The output of a workspace.
-pub enum Out<'a> {
+pub enum Output<'a> {
     Bytes(&'a [u8]),
     /// The bytes since the last `Whole` were a block with a correct checksum.
     Whole,
@@ -513,7 +513,7 @@ fn read_letters(
     bits: &mut Bits<'_>,
     codes: &[Code; 6],
     groups: &[u8],
-    mut recent: Recent,
+    mut recent: MoveToFront,
     used: usize,
     letters: &mut [u8],
 ) -> Result<(usize, [u32; 256])> {

@@ -90,7 +90,7 @@ pub fn compress(
     job.budget().need(smallest_pack_memory_bytes(format, level, 1), || format!("compressing as {format}"))?;
     let threads = threads(job.budget(), each);
     let _memory = job.budget().reserve(each * (threads as u64 + 1), "blocks that are compressed")?;
-    let mut out = Counted { inner: output, bytes: 0 };
+    let mut out = CountingWriter { inner: output, bytes: 0 };
     let mut summary = PackSummary::default();
     let mut packer = Packer::new(format);
     out.all(&packer.head())?;
@@ -141,7 +141,7 @@ pub fn decompress(
     output: impl Write,
 ) -> Result<PackSummary> {
     let budget = job.budget();
-    let mut out = Counted { inner: output, bytes: 0 };
+    let mut out = CountingWriter { inner: output, bytes: 0 };
     let mut units = Units::open(name, input)?;
     let format = units.format();
     if format == Format::Bzip2 {
@@ -157,7 +157,7 @@ pub fn decompress(
     let memory = budget.reserve((limit * (threads + 1)) as u64, "pieces that are decompressed")?;
     let used = buffers(budget, threads, limit)?;
     let mut summary = PackSummary::default();
-    let mut check = units::Check::default();
+    let mut check = units::ContentChecksum::default();
     let buffers = || used.lock().expect("no panic under this lock");
     // Small pieces are decompressed in parallel, until the first larger one.
     in_order(
@@ -199,7 +199,12 @@ fn buffers(budget: &Budget, threads: usize, bytes: usize) -> Result<Mutex<Vec<Bu
 const BUFFERS_SUFFICE: &str = "a buffer for each piece in flight";
 
 /// Copies all bytes of `input`, block by block.
-fn copy(job: &Context, name: &str, input: &mut impl Read, out: &mut Counted<impl Write>) -> Result<()> {
+fn copy(
+    job: &Context,
+    name: &str,
+    input: &mut impl Read,
+    out: &mut CountingWriter<impl Write>,
+) -> Result<()> {
     let mut block = vec![0; COPY_BYTES];
     loop {
         job.check_cancelled()?;
@@ -240,12 +245,12 @@ fn read_error(name: &str, error: std::io::Error) -> Error {
     }
 }
 
-struct Counted<W> {
+struct CountingWriter<W> {
     inner: W,
     bytes: u64,
 }
 
-impl<W: Write> Counted<W> {
+impl<W: Write> CountingWriter<W> {
     fn all(&mut self, bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len() as u64;
         self.inner.write_all(bytes).map_err(Error::Write)

@@ -4,7 +4,7 @@
 //! format. The result is compressed about as well as that of [`super::compress`], with other bytes: the blocks are as
 //! large as the node's reads (2 MiB, less in little memory), and lz4 has a frame for each.
 
-use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, Work};
+use inshore_kernel::{Block, Border, Failure, Kernel, Parts, Portable, Reply, Task, TaskHandler};
 use inshore_store::{Budget, Context, Reservation};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ const BLOCK_BYTES: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct Packs;
 
-impl Work for Packs {
+impl TaskHandler for Packs {
     fn kind(&self) -> &'static str {
         Pack::KIND
     }

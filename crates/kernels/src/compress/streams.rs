@@ -21,8 +21,8 @@ use std::{
 use inshore_store::{Budget, Context, Reservation, taken_bytes};
 
 use super::{
-    BUFFERS_SUFFICE, Counted, PackSummary, buffers,
-    bunzip2::{BLOCK_MAGIC, Bits, BlockError, Mark, Out, Room, next_mark},
+    BUFFERS_SUFFICE, CountingWriter, PackSummary, buffers,
+    bunzip2::{BLOCK_MAGIC, Bits, BlockError, Output, StreamMarker, Workspace, next_mark},
     format::Format,
     units::{READ_BYTES, Units, damaged, truncated},
 };
@@ -72,7 +72,7 @@ impl Plan {
 
     /// Returns the memory of the threads' and the caller's rooms, and of the parts.
     fn in_bytes(self) -> u64 {
-        let rooms = self.threads as u64 * Room::bytes(self.blocks) + Room::bytes(1);
+        let rooms = self.threads as u64 * Workspace::bytes(self.blocks) + Workspace::bytes(1);
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
     }
 
@@ -88,13 +88,13 @@ pub(super) fn decompress<R: Read + Send>(
     job: &Context,
     name: &str,
     units: Units<R>,
-    out: &mut Counted<impl Write>,
+    out: &mut CountingWriter<impl Write>,
 ) -> Result<PackSummary> {
     let budget = job.budget();
     let plan = Plan::of(budget);
     budget.need(Plan::SMALLEST.bytes(), || "decompressing bzip2".to_string())?;
     let _memory = budget.reserve(plan.in_bytes(), "blocks of bzip2")?;
-    let mut cutter = Cutter { units, plan, at: 0, is_first: true, more: None };
+    let mut cutter = InputSplitter { units, plan, at: 0, is_first: true, more: None };
     let mut follow = Assembler::new(name);
     let mut pieces = 0;
     let next = || {
@@ -115,16 +115,16 @@ pub(super) fn decompress<R: Read + Send>(
         in_order(
             plan.threads,
             next,
-            |part: Part| {
+            |part: BitRange| {
                 let rooms = || rooms.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = rooms().pop();
-                let mut room = room.unwrap_or_else(|| Room::new(plan.blocks));
+                let mut room = room.unwrap_or_else(|| Workspace::new(plan.blocks));
                 let to = outs().pop().expect(BUFFERS_SUFFICE);
                 let unpacked = unpack(part, &mut room, to);
                 rooms().push(room);
                 Ok(unpacked)
             },
-            |UnpackedPart { part, bytes, len, run }| {
+            |DecompressedRange { part, bytes, len, run }| {
                 pieces += 1;
                 job.progress().add(part.whole_bytes() as u64);
                 follow.saw(part, &bytes[..len], run, out)?;
@@ -139,7 +139,7 @@ pub(super) fn decompress<R: Read + Send>(
 
 /// Holds the bits of a file between two places.
 #[derive(Debug)]
-struct Part {
+struct BitRange {
     bytes: Vec<u8>,
     /// The first bit, in the first byte.
     at: usize,
@@ -148,20 +148,20 @@ struct Part {
     is_first: bool,
 }
 
-impl Part {
+impl BitRange {
     /// Counts the bytes that the part does not share with the next part.
     fn whole_bytes(&self) -> usize {
         self.end / 8
     }
 
     /// Drops the bits before `at`.
-    fn behind(mut self, at: usize) -> Part {
+    fn behind(mut self, at: usize) -> BitRange {
         self.bytes.drain(..at / 8);
-        Part { bytes: self.bytes, at: at % 8, end: self.end - at / 8 * 8, is_first: false }
+        BitRange { bytes: self.bytes, at: at % 8, end: self.end - at / 8 * 8, is_first: false }
     }
 
     /// Appends the bits of the next part.
-    fn joined(mut self, next: &Part) -> Part {
+    fn joined(mut self, next: &BitRange) -> BitRange {
         let whole = self.whole_bytes();
         self.bytes.truncate(whole);
         self.bytes.extend_from_slice(&next.bytes);
@@ -171,7 +171,7 @@ impl Part {
 }
 
 /// Cuts the input.
-struct Cutter<R> {
+struct InputSplitter<R> {
     units: Units<R>,
     plan: Plan,
     /// The bit of the next byte that the next part begins with.
@@ -180,8 +180,8 @@ struct Cutter<R> {
     more: Option<Reservation>,
 }
 
-impl<R: Read> Cutter<R> {
-    fn next_part(&mut self, budget: &Budget) -> Result<Option<Part>> {
+impl<R: Read> InputSplitter<R> {
+    fn next_part(&mut self, budget: &Budget) -> Result<Option<BitRange>> {
         let most = self.plan.blocks * BLOCK_BYTES;
         let mut wanted = READ_BYTES;
         // The first part's block follows a header.
@@ -224,7 +224,7 @@ impl<R: Read> Cutter<R> {
         };
         let bytes = self.units.peek(end.div_ceil(8))?.to_vec();
         self.units.skip(end / 8);
-        let part = Part { bytes, at: self.at, end, is_first: self.is_first };
+        let part = BitRange { bytes, at: self.at, end, is_first: self.is_first };
         (self.at, self.is_first) = (end % 8, false);
         Ok(Some(part))
     }
@@ -283,24 +283,24 @@ enum Element {
 }
 
 /// Holds a part, and the result of reading the part: the first `len` of `bytes`.
-struct UnpackedPart<B> {
-    part: Part,
+struct DecompressedRange<B> {
+    part: BitRange,
     bytes: B,
     len: usize,
-    run: std::result::Result<ReadPart, BlockError>,
+    run: std::result::Result<ReadRange, BlockError>,
 }
 
 /// Reports how much of a part was read.
-struct ReadPart {
+struct ReadRange {
     /// Lists elements of the stream, with the bits where they begin.
     met: Vec<(usize, Element)>,
     /// The next bit.
     at: usize,
-    why: Stopped,
+    why: StopReason,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stopped {
+enum StopReason {
     /// All of the part was read.
     All,
     /// The next element does not end in this part.
@@ -310,33 +310,37 @@ enum Stopped {
 }
 
 /// Reads as much of a part as `bytes` has room for.
-fn unpack<B: DerefMut<Target = [u8]>>(part: Part, room: &mut Room, mut bytes: B) -> UnpackedPart<B> {
+fn unpack<B: DerefMut<Target = [u8]>>(
+    part: BitRange,
+    room: &mut Workspace,
+    mut bytes: B,
+) -> DecompressedRange<B> {
     // `len` counts complete blocks, so that no bytes stay of a block that did not fit.
     let (mut filled, mut len) = (0, 0);
     let run = run(&part, !part.is_first, room, |out| {
         match out {
-            Out::Bytes(more) => {
+            Output::Bytes(more) => {
                 let Some(place) = bytes.get_mut(filled..filled + more.len()) else { return false };
                 place.copy_from_slice(more);
                 filled += more.len();
             }
-            Out::Whole => len = filled,
+            Output::Whole => len = filled,
         }
         true
     });
-    UnpackedPart { part, bytes, len, run }
+    DecompressedRange { part, bytes, len, run }
 }
 
 /// Reads a part, which begins with a header or, in a stream, a block.
 fn run(
-    part: &Part,
+    part: &BitRange,
     mut in_stream: bool,
-    room: &mut Room,
-    mut sink: impl FnMut(Out<'_>) -> bool,
-) -> std::result::Result<ReadPart, BlockError> {
+    room: &mut Workspace,
+    mut sink: impl FnMut(Output<'_>) -> bool,
+) -> std::result::Result<ReadRange, BlockError> {
     room.clear();
     let mut bits = Bits::new(&part.bytes, part.at, part.end);
-    let mut run = ReadPart { met: Vec::new(), at: part.at, why: Stopped::All };
+    let mut run = ReadRange { met: Vec::new(), at: part.at, why: StopReason::All };
     loop {
         let at = bits.at();
         let met = if at == part.end { Err(BlockError::Short) } else { next(&mut bits, at, in_stream, room) };
@@ -345,11 +349,11 @@ fn run(
             && let Some(full) = room.empty(&mut sink)?
         {
             run.met.retain(|&(at, _)| at < full);
-            return Ok(ReadPart { at: full, why: Stopped::Full, ..run });
+            return Ok(ReadRange { at: full, why: StopReason::Full, ..run });
         }
         if is_last {
-            let why = if at == part.end { Stopped::All } else { Stopped::Short };
-            return Ok(ReadPart { at, why, ..run });
+            let why = if at == part.end { StopReason::All } else { StopReason::Short };
+            return Ok(ReadRange { at, why, ..run });
         }
         let met = met?;
         in_stream = !matches!(met, Element::End(_));
@@ -362,7 +366,7 @@ fn next(
     bits: &mut Bits<'_>,
     at: usize,
     in_stream: bool,
-    room: &mut Room,
+    room: &mut Workspace,
 ) -> std::result::Result<Element, BlockError> {
     if !in_stream {
         return match bits.take(HEADER_BITS as u32)?.to_be_bytes() {
@@ -371,8 +375,8 @@ fn next(
         };
     }
     match next_mark(bits)? {
-        Mark::End(checksum) => Ok(Element::End(checksum)),
-        Mark::Block => {
+        StreamMarker::End(checksum) => Ok(Element::End(checksum)),
+        StreamMarker::Block => {
             let block = room.lay_out(bits, at)?;
             Ok(Element::Block { letters: block.letters, checksum: block.checksum })
         }
@@ -385,8 +389,8 @@ struct Assembler {
     /// Holds the state inside a stream: the level, and the checksum of the blocks so far.
     stream: Option<(usize, u32)>,
     /// Holds a part whose last element does not end where the part was cut.
-    open: Option<Part>,
-    room: Option<Room>,
+    open: Option<BitRange>,
+    room: Option<Workspace>,
 }
 
 impl Assembler {
@@ -397,10 +401,10 @@ impl Assembler {
     /// Takes the next part, read by a worker.
     fn saw(
         &mut self,
-        part: Part,
+        part: BitRange,
         bytes: &[u8],
-        run: std::result::Result<ReadPart, BlockError>,
-        out: &mut Counted<impl Write>,
+        run: std::result::Result<ReadRange, BlockError>,
+        out: &mut CountingWriter<impl Write>,
     ) -> Result<()> {
         if self.open.is_some() || (self.stream.is_none() && !part.is_first) {
             // The part was cut inside a block, so that the worker's result is invalid.
@@ -410,17 +414,17 @@ impl Assembler {
         self.follow(run.met)?;
         out.all(bytes)?;
         match run.why {
-            Stopped::All => Ok(()),
-            Stopped::Short => {
+            StopReason::All => Ok(()),
+            StopReason::Short => {
                 self.open = Some(part.behind(run.at));
                 Ok(())
             }
-            Stopped::Full => self.read_on(part.behind(run.at), out),
+            StopReason::Full => self.read_on(part.behind(run.at), out),
         }
     }
 
     /// Reads the next part on this thread.
-    fn read(&mut self, part: Part, out: &mut Counted<impl Write>) -> Result<()> {
+    fn read(&mut self, part: BitRange, out: &mut CountingWriter<impl Write>) -> Result<()> {
         let part = match self.open.take() {
             Some(open) => open.joined(&part),
             None => part,
@@ -428,11 +432,11 @@ impl Assembler {
         self.read_on(part, out)
     }
 
-    fn read_on(&mut self, part: Part, out: &mut Counted<impl Write>) -> Result<()> {
+    fn read_on(&mut self, part: BitRange, out: &mut CountingWriter<impl Write>) -> Result<()> {
         let mut failed = None;
-        let room = self.room.get_or_insert_with(|| Room::new(1));
+        let room = self.room.get_or_insert_with(|| Workspace::new(1));
         let run = run(&part, self.stream.is_some(), room, |bytes| {
-            if let Out::Bytes(bytes) = bytes {
+            if let Output::Bytes(bytes) = bytes {
                 failed = out.all(bytes).err();
             }
             failed.is_none()
@@ -442,7 +446,7 @@ impl Assembler {
         }
         let run = run.map_err(|wrong| self.wrong(wrong))?;
         self.follow(run.met)?;
-        if run.why == Stopped::Short {
+        if run.why == StopReason::Short {
             self.open = Some(part.behind(run.at));
         }
         Ok(())
@@ -505,13 +509,13 @@ mod tests {
 
     /// Reads `packed`, cut at these bits, as workers and the caller would.
     fn cut_and_read(packed: &[u8], cuts: &[usize], blocks: usize, limit: usize) -> Result<Vec<u8>> {
-        let (mut follow, mut out) = (Assembler::new("bytes"), Counted { inner: Vec::new(), bytes: 0 });
-        let mut room = Room::new(blocks);
+        let (mut follow, mut out) = (Assembler::new("bytes"), CountingWriter { inner: Vec::new(), bytes: 0 });
+        let mut room = Workspace::new(blocks);
         let mut from = 0;
         for &to in cuts.iter().chain([&(8 * packed.len())]) {
             let bytes = packed[from / 8..to.div_ceil(8)].to_vec();
-            let part = Part { bytes, at: from % 8, end: to - from / 8 * 8, is_first: from == 0 };
-            let UnpackedPart { part, bytes, len, run } =
+            let part = BitRange { bytes, at: from % 8, end: to - from / 8 * 8, is_first: from == 0 };
+            let DecompressedRange { part, bytes, len, run } =
                 unpack(part, &mut room, vec![0; limit.min(32 << 20)]);
             follow.saw(part, &bytes[..len], run, &mut out)?;
             from = to;

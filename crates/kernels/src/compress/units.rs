@@ -51,7 +51,7 @@ pub(super) struct Units<R> {
 }
 
 /// A piece of compressed input.
-pub(super) struct Unit {
+pub(super) struct CompressedUnit {
     kind: Kind,
     /// Counts bytes of the piece, and of skippable frames before the piece.
     packed_bytes: u64,
@@ -66,7 +66,7 @@ enum Kind {
 }
 
 /// A decompressed piece.
-pub(super) struct Unpacked {
+pub(super) struct DecompressedUnit {
     memory: Buffer,
     len: usize,
     pub packed_bytes: u64,
@@ -76,22 +76,22 @@ pub(super) struct Unpacked {
 }
 
 /// Checks the content of frames with a checksum at the end.
-pub(super) struct Check(XxHash32);
+pub(super) struct ContentChecksum(XxHash32);
 
-impl Default for Check {
+impl Default for ContentChecksum {
     fn default() -> Self {
-        Check(XxHash32::with_seed(0))
+        ContentChecksum(XxHash32::with_seed(0))
     }
 }
 
-impl Check {
-    pub fn saw(&mut self, unpacked: &Unpacked, name: &str) -> Result<()> {
+impl ContentChecksum {
+    pub fn saw(&mut self, unpacked: &DecompressedUnit, name: &str) -> Result<()> {
         if unpacked.is_block {
             self.0.write(unpacked.bytes());
         }
         if let Some(expected) = unpacked.end {
             let found = self.0.finish() as u32;
-            *self = Check::default();
+            *self = ContentChecksum::default();
             if expected.is_some_and(|expected| expected != found) {
                 return Err(damaged(name, "the checksum of the content does not match"));
             }
@@ -100,7 +100,7 @@ impl Check {
     }
 }
 
-impl Unpacked {
+impl DecompressedUnit {
     pub fn bytes(&self) -> &[u8] {
         &self.memory[..self.len]
     }
@@ -119,9 +119,9 @@ pub(super) fn truncated(name: &str, format: Format) -> Error {
     damaged(name, format!("truncated: the {format} data ends in the middle"))
 }
 
-impl Unit {
+impl CompressedUnit {
     /// Decompresses the piece into a buffer with room for the largest piece.
-    pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<Unpacked> {
+    pub fn unpack(self, format: Format, name: &str, mut memory: Buffer) -> Result<DecompressedUnit> {
         let packed_bytes = self.packed_bytes;
         let fail = |what: String| damaged(name, format!("damaged {format} data: {what}"));
         let (len, is_block, end) = match self.kind {
@@ -131,7 +131,7 @@ impl Unit {
             }
             Kind::End(checksum) => (0, false, Some(checksum)),
         };
-        Ok(Unpacked { memory, len, packed_bytes, is_block, end })
+        Ok(DecompressedUnit { memory, len, packed_bytes, is_block, end })
     }
 }
 
@@ -258,7 +258,7 @@ impl<R: Read> Units<R> {
     }
 
     /// Returns the next piece; `None` at the end of the input, or if the rest cannot be cut.
-    pub fn next_unit(&mut self) -> Result<Option<Unit>> {
+    pub fn next_unit(&mut self) -> Result<Option<CompressedUnit>> {
         if self.is_whole {
             return Ok(None);
         }
@@ -282,7 +282,7 @@ impl<R: Read> Units<R> {
                 Kind::Piece(piece) | Kind::Block(piece, _) => piece.len() as u64,
                 Kind::End(_) => 8,
             };
-        Ok(Some(Unit { kind, packed_bytes }))
+        Ok(Some(CompressedUnit { kind, packed_bytes }))
     }
 
     fn gzip_member(&mut self) -> Result<Option<Vec<u8>>> {
@@ -411,12 +411,12 @@ impl<R: Read> Units<R> {
     }
 
     /// Returns a reader that decompresses the input that could not be cut.
-    pub fn rest(&mut self, job: &Context) -> Result<Option<Rest<'_>>> {
+    pub fn rest(&mut self, job: &Context) -> Result<Option<TailReader<'_>>> {
         if !self.is_whole {
             return Ok(None);
         }
         let read_before = Cursor::new(self.buffer.split_off(self.taken));
-        let counted = Counted { inner: &mut self.input, read: &mut self.read };
+        let counted = CountingReader { inner: &mut self.input, read: &mut self.read };
         let all = BufReader::with_capacity(READ_BYTES, read_before.chain(counted));
         let (decoder, memory): (Box<dyn Read>, Option<Reservation>) = match self.format {
             Format::Gzip => (Box::new(GzipMembers::new(all)), None),
@@ -429,7 +429,7 @@ impl<R: Read> Units<R> {
             }
             Format::Lz4 => (Box::new(Lz4Frames::new(all)), None),
         };
-        Ok(Some(Rest { decoder, _memory: memory }))
+        Ok(Some(TailReader { decoder, _memory: memory }))
     }
 }
 
@@ -440,12 +440,12 @@ fn zstd_window(budget: &Budget) -> Result<(u32, Reservation)> {
     Ok((log, budget.reserve((1u64 << log).min(free), "the window of zstd")?))
 }
 
-struct Counted<'a, R> {
+struct CountingReader<'a, R> {
     inner: &'a mut R,
     read: &'a mut u64,
 }
 
-impl<R: Read> Read for Counted<'_, R> {
+impl<R: Read> Read for CountingReader<'_, R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let read = self.inner.read(out)?;
         *self.read += read as u64;
@@ -454,12 +454,12 @@ impl<R: Read> Read for Counted<'_, R> {
 }
 
 /// Decompresses a stream while reading it.
-pub(super) struct Rest<'a> {
+pub(super) struct TailReader<'a> {
     decoder: Box<dyn Read + 'a>,
     _memory: Option<Reservation>,
 }
 
-impl Read for Rest<'_> {
+impl Read for TailReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.decoder.read(out)
     }

@@ -13,7 +13,7 @@ use arrow_schema::DataType;
 use inshore_store::Context;
 use inshore_tables::{Input, TableReader};
 
-use super::{Classifier, Reader, Verdict};
+use super::{Classification, Classifier, Reader};
 use crate::{Result, ordered::in_order};
 
 /// The number of rows read at once, and the most rows of a piece.
@@ -33,11 +33,11 @@ enum Row {
     /// A text of the piece, from the previous text's end to this end.
     Text(usize),
     /// The result of a text that was too long for a piece.
-    Scored(Option<Verdict>),
+    Scored(Option<Classification>),
 }
 
 impl Piece {
-    fn score(&self, classifier: &Classifier) -> Vec<Option<Verdict>> {
+    fn score(&self, classifier: &Classifier) -> Vec<Option<Classification>> {
         let (mut reader, mut start) = (Reader::default(), 0);
         let verdict = |row: &Row| match *row {
             Row::Text(end) => {
@@ -65,7 +65,7 @@ pub fn identify_column(
     classifier: &Classifier,
     input: &Input,
     column: &str,
-    mut each: impl FnMut(u64, Option<Verdict>) -> Result<()>,
+    mut each: impl FnMut(u64, Option<Classification>) -> Result<()>,
 ) -> Result<()> {
     let (budget, threads) = (job.budget(), job.budget().threads());
     // One piece more than there are workers is in flight, and one is being filled.
@@ -168,7 +168,7 @@ mod tests {
         let path = folder.path().join("rows.csv");
         std::fs::write(&path, "body\nthe dog\nthe fox\n").unwrap();
         let job = Context::new(Budget::new(8 << 20, 3), Cancel::default());
-        let tell = |column: &str, each: &mut dyn FnMut(u64, Option<Verdict>) -> Result<()>| {
+        let tell = |column: &str, each: &mut dyn FnMut(u64, Option<Classification>) -> Result<()>| {
             identify_column(&job, &classifier, &Input::new(&path), column, each).unwrap_err().to_string()
         };
         assert!(tell("text", &mut |_, _| Ok(())).contains("text"));

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{
-    Classifier, GRAM_BYTES, Identified, Identify, LANGUAGES_MAX, Part, Profiles, Reader, Scores, Unit,
-    Verdict, telling,
+    Classification, Classifier, GRAM_BYTES, Identify, LANGUAGES_MAX, LanguagePart, LanguageResult, Profiles,
+    Reader, Scores, TextUnit, telling,
 };
 use crate::{Error, Result};
 
 /// The arguments of a request: the n-grams of each language.
 #[derive(Serialize, Deserialize)]
-struct Told {
+struct LanguageArguments {
     by_line: bool,
     gram_bytes: usize,
     languages: Vec<(String, Vec<u32>)>,
@@ -23,12 +23,12 @@ struct Told {
 
 /// Profiles, and the classifier that is built from them.
 #[derive(Debug)]
-struct Own {
+struct OwnedClassifier {
     profiles: Profiles,
     classifier: Classifier,
 }
 
-impl Deref for Own {
+impl Deref for OwnedClassifier {
     type Target = Classifier;
 
     fn deref(&self) -> &Classifier {
@@ -38,13 +38,13 @@ impl Deref for Own {
 
 /// The kernel that identifies the language of texts, with its own profiles.
 #[derive(Debug)]
-pub struct LanguageOfText(Identify<Own>);
+pub struct LanguageOfText(Identify<OwnedClassifier>);
 
 impl LanguageOfText {
     /// Creates the kernel for these profiles.
-    pub fn new(profiles: &Profiles, unit: Unit) -> LanguageOfText {
+    pub fn new(profiles: &Profiles, unit: TextUnit) -> LanguageOfText {
         let (profiles, classifier) = (profiles.clone(), Classifier::new(profiles));
-        LanguageOfText(Identify { classifier: Own { profiles, classifier }, unit })
+        LanguageOfText(Identify { classifier: OwnedClassifier { profiles, classifier }, unit })
     }
 
     /// Returns the classifier that the profiles make.
@@ -55,7 +55,7 @@ impl LanguageOfText {
     /// Returns a consumer of the kernel's events, which hands over languages as [`super::identify`] does.
     pub fn telling(
         &self,
-        each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+        each: impl FnMut(LanguageResult<'_>) -> Result<()> + Send,
         failed: impl FnMut(Error) -> Result<()> + Send,
     ) -> impl FnMut(Event<'_, LanguageOfText>) -> Result<Next> + Send {
         telling(self.classifier(), self.0.unit, each, failed)
@@ -65,7 +65,7 @@ impl LanguageOfText {
 impl Kernel for LanguageOfText {
     type Error = Error;
     type Worker = Reader;
-    type Part = Part;
+    type Part = LanguagePart;
 
     fn border(&self) -> Border {
         self.0.border()
@@ -75,11 +75,11 @@ impl Kernel for LanguageOfText {
         self.0.worker(job)
     }
 
-    fn block(&self, reader: &mut Reader, block: &Block<'_>) -> Result<Part> {
+    fn block(&self, reader: &mut Reader, block: &Block<'_>) -> Result<LanguagePart> {
         self.0.block(reader, block)
     }
 
-    fn part_bytes(&self, part: &Part) -> u64 {
+    fn part_bytes(&self, part: &LanguagePart) -> u64 {
         self.0.part_bytes(part)
     }
 }
@@ -96,15 +96,15 @@ impl Portable for LanguageOfText {
     const CAN_HELP: bool = true;
 
     fn arguments(&self) -> Value {
-        let Identify { classifier: Own { profiles, .. }, unit } = &self.0;
+        let Identify { classifier: OwnedClassifier { profiles, .. }, unit } = &self.0;
         let languages = profiles.languages.clone();
-        let told = Told { by_line: *unit == Unit::Line, gram_bytes: GRAM_BYTES, languages };
+        let told = LanguageArguments { by_line: *unit == TextUnit::Line, gram_bytes: GRAM_BYTES, languages };
         serde_json::to_value(told).expect("plain data")
     }
 
     fn of_arguments(arguments: &Value) -> Result<Self> {
         let refuse = |what: String| Error::BadProfiles { name: "profiles of a request".to_string(), what };
-        let told = Told::deserialize(arguments).map_err(|error| refuse(error.to_string()))?;
+        let told = LanguageArguments::deserialize(arguments).map_err(|error| refuse(error.to_string()))?;
         if told.gram_bytes != GRAM_BYTES {
             return Err(refuse(format!("expected n-grams of {GRAM_BYTES} bytes, got {}", told.gram_bytes)));
         }
@@ -112,18 +112,18 @@ impl Portable for LanguageOfText {
             let found = told.languages.len();
             return Err(refuse(format!("expected 1 to {LANGUAGES_MAX} languages, got {found}")));
         }
-        let unit = if told.by_line { Unit::Line } else { Unit::Source };
+        let unit = if told.by_line { TextUnit::Line } else { TextUnit::Source };
         Ok(LanguageOfText::new(&Profiles { languages: told.languages }, unit))
     }
 
-    fn encode(part: &Part, out: &mut Vec<u8>) {
+    fn encode(part: &LanguagePart, out: &mut Vec<u8>) {
         match part {
-            Part::Whole(scores) => {
+            LanguagePart::Whole(scores) => {
                 out.push(WHOLE);
                 scores.counts.iter().for_each(|count| out.extend(count.to_le_bytes()));
             }
-            Part::Lines(lines) if lines.is_empty() => {}
-            Part::Lines(lines) => {
+            LanguagePart::Lines(lines) if lines.is_empty() => {}
+            LanguagePart::Lines(lines) => {
                 out.push(LINES);
                 for (number, verdict) in lines {
                     out.extend(number.to_le_bytes());
@@ -134,13 +134,14 @@ impl Portable for LanguageOfText {
         }
     }
 
-    fn decode(bytes: &[u8]) -> Option<Part> {
+    fn decode(bytes: &[u8]) -> Option<LanguagePart> {
         let (&what, rest) = bytes.split_first()?;
         match what {
             WHOLE => {
                 let (counts, none) = rest.as_chunks::<8>();
                 let counts: Vec<u64> = counts.iter().map(|count| u64::from_le_bytes(*count)).collect();
-                (none.is_empty() && counts.len() <= LANGUAGES_MAX).then_some(Part::Whole(Scores { counts }))
+                (none.is_empty() && counts.len() <= LANGUAGES_MAX)
+                    .then_some(LanguagePart::Whole(Scores { counts }))
             }
             LINES => {
                 let (lines, none) = rest.as_chunks::<LINE_BYTES>();
@@ -151,11 +152,11 @@ impl Portable for LanguageOfText {
                     match line[8] {
                         NONE => Some((number, None)),
                         _ if language >= LANGUAGES_MAX => None,
-                        _ => Some((number, Some(Verdict { language, confidence }))),
+                        _ => Some((number, Some(Classification { language, confidence }))),
                     }
                 };
                 let lines = lines.iter().map(line).collect::<Option<Vec<_>>>()?;
-                none.is_empty().then_some(Part::Lines(lines))
+                none.is_empty().then_some(LanguagePart::Lines(lines))
             }
             _ => None,
         }
@@ -171,10 +172,10 @@ mod tests {
     #[test]
     fn a_kernel_is_made_again_of_what_travels_and_nonsense_is_refused() {
         let profiles = crate::language::tests::profiles(500);
-        let kernel = LanguageOfText::new(&profiles, Unit::Line);
+        let kernel = LanguageOfText::new(&profiles, TextUnit::Line);
         let again = LanguageOfText::of_arguments(&kernel.arguments()).unwrap();
         assert_eq!(again.0.classifier.profiles, profiles);
-        assert_eq!(again.0.unit, Unit::Line);
+        assert_eq!(again.0.unit, TextUnit::Line);
         let mut arguments = kernel.arguments();
         arguments["languages"] = Value::Array(Vec::new());
         assert!(LanguageOfText::of_arguments(&arguments).unwrap_err().to_string().contains("got 0"));
@@ -189,17 +190,17 @@ mod tests {
             cut in any::<prop::sample::Index>(),
         ) {
             let mut bytes = Vec::new();
-            LanguageOfText::encode(&Part::Whole(Scores { counts: counts.clone() }), &mut bytes);
+            LanguageOfText::encode(&LanguagePart::Whole(Scores { counts: counts.clone() }), &mut bytes);
             match LanguageOfText::decode(&bytes) {
-                Some(Part::Whole(scores)) => prop_assert_eq!(scores.counts, counts),
+                Some(LanguagePart::Whole(scores)) => prop_assert_eq!(scores.counts, counts),
                 other => prop_assert!(false, "{:?}", other),
             }
-            let verdict = |(language, confidence)| Verdict { language, confidence };
+            let verdict = |(language, confidence)| Classification { language, confidence };
             let lines: Vec<_> = lines.into_iter().map(|(line, found)| (line, found.map(verdict))).collect();
             bytes.clear();
-            LanguageOfText::encode(&Part::Lines(lines.clone()), &mut bytes);
+            LanguageOfText::encode(&LanguagePart::Lines(lines.clone()), &mut bytes);
             match LanguageOfText::decode(&bytes) {
-                Some(Part::Lines(found)) => prop_assert_eq!(found, lines),
+                Some(LanguagePart::Lines(found)) => prop_assert_eq!(found, lines),
                 other => prop_assert!(false, "{:?}", other),
             }
             // Whatever is cut off is no part, or fewer lines.

@@ -11,7 +11,7 @@ use inshore_store::Context;
 use inshore_tables::TableWriter;
 use serde::Serialize;
 
-use super::{Classifier, Identified, Verdict};
+use super::{Classification, Classifier, LanguageResult};
 use crate::Result;
 
 /// The number of rows written at once.
@@ -93,7 +93,7 @@ impl<'a> LanguageTable<'a> {
     ///
     /// # Errors
     /// The errors of writing.
-    pub fn add_found(&mut self, found: &Identified<'_>) -> Result<()> {
+    pub fn add_found(&mut self, found: &LanguageResult<'_>) -> Result<()> {
         self.add(found.name, found.line, found.verdict)
     }
 
@@ -101,7 +101,7 @@ impl<'a> LanguageTable<'a> {
     ///
     /// # Errors
     /// The errors of writing.
-    pub fn add(&mut self, name: &str, place: Option<u64>, verdict: Option<Verdict>) -> Result<()> {
+    pub fn add(&mut self, name: &str, place: Option<u64>, verdict: Option<Classification>) -> Result<()> {
         self.names.append_value(name);
         if let Some(places) = &mut self.places {
             places.append_value(place.unwrap_or(0));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch, UInt32Array, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_kernel::{Failure, Reply, Task, Work};
+use inshore_kernel::{Failure, Reply, Task, TaskHandler};
 use serde_json::{Value, json};
 
 use super::{GRAM_BYTES, count};
@@ -20,7 +20,7 @@ const BATCH_ROWS: usize = 64 << 10;
 #[derive(Debug)]
 pub struct CountsGrams;
 
-impl Work for CountsGrams {
+impl TaskHandler for CountsGrams {
     fn kind(&self) -> &'static str {
         KIND
     }

@@ -6,7 +6,7 @@ use inshore_kernel::{Event, Next, Source, run};
 use inshore_store::Context;
 
 use super::Search;
-use crate::{Candidate, Result};
+use crate::{Result, WalkedFile};
 
 impl Search {
     /// Searches `files`, and passes the result of each block with its file to `each`, in the order of files and blocks.
@@ -19,10 +19,10 @@ impl Search {
     pub fn run(
         &self,
         job: &Context,
-        files: impl Iterator<Item = (Candidate, Source)> + Send,
-        mut each: impl FnMut(&Candidate, Event<'_, Search>) -> Result<Next> + Send,
+        files: impl Iterator<Item = (WalkedFile, Source)> + Send,
+        mut each: impl FnMut(&WalkedFile, Event<'_, Search>) -> Result<Next> + Send,
     ) -> Result<()> {
-        let begun: Mutex<VecDeque<Candidate>> = Mutex::default();
+        let begun: Mutex<VecDeque<WalkedFile>> = Mutex::default();
         let sources = files.map(|(candidate, source)| {
             begun.lock().expect("no panic under this lock").push_back(candidate);
             source

@@ -24,8 +24,8 @@ use inshore_kernel::{Event, Next, Source};
 use inshore_store::{Budget, Context, Reservation};
 use serde::{Deserialize, Serialize};
 
-use super::{Found, FoundLine, PatternOptions, Search, Wanted};
-use crate::{Candidate, Error, Result};
+use super::{BlockMatches, FoundLine, PatternOptions, Search, SearchOutput};
+use crate::{Error, Result, WalkedFile};
 
 /// The target size of a batch; small budgets use less.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -118,15 +118,15 @@ impl SearchTable {
         options: SearchTableOptions,
         budget: &Budget,
     ) -> Result<SearchTable> {
-        let lines = |spans| Wanted::Lines { numbered: true, spans, before: 0, after: 0 };
+        let lines = |spans| SearchOutput::Lines { numbered: true, spans, before: 0, after: 0 };
         let wanted = match options.columns {
             SearchColumns::Lines => lines(false),
             SearchColumns::LinesWithSpans => lines(true),
             SearchColumns::MatchCounts if !how.invert => match options.max_count {
-                u64::MAX => Wanted::MatchCount,
-                _ => Wanted::Lines { numbered: false, spans: true, before: 0, after: 0 },
+                u64::MAX => SearchOutput::MatchCount,
+                _ => SearchOutput::Lines { numbered: false, spans: true, before: 0, after: 0 },
             },
-            SearchColumns::LineCounts | SearchColumns::MatchCounts => Wanted::LineCount,
+            SearchColumns::LineCounts | SearchColumns::MatchCounts => SearchOutput::LineCount,
         };
         let kernel = Search::new(patterns, how, wanted, !options.text, budget)?;
         Ok(SearchTable { kernel, options, crlf: how.crlf, schema: schema(options) })
@@ -153,7 +153,7 @@ impl SearchTable {
     pub fn run(
         &self,
         job: &Context,
-        files: impl Iterator<Item = (Candidate, Source)> + Send,
+        files: impl Iterator<Item = (WalkedFile, Source)> + Send,
         each: impl FnMut(SearchItem) -> Result<Next> + Send,
     ) -> Result<SearchSummary> {
         let mut rows = SearchRows::new(self, job, each)?;
@@ -248,7 +248,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
     ///
     /// # Errors
     /// The errors of `each`; [`Error::Store`] if the job was stopped or has too little memory.
-    pub fn take(&mut self, whose: &Candidate, event: Event<'_, Search>) -> Result<Next> {
+    pub fn take(&mut self, whose: &WalkedFile, event: Event<'_, Search>) -> Result<Next> {
         let next = match event.part {
             Some(Ok(found)) => self.found(whose, &found),
             Some(Err(error)) => self.failed(whose, error),
@@ -270,7 +270,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         matches!(self.table.options.columns, SearchColumns::LineCounts | SearchColumns::MatchCounts)
     }
 
-    fn found(&mut self, whose: &Candidate, found: &Found) -> Result<Next> {
+    fn found(&mut self, whose: &WalkedFile, found: &BlockMatches) -> Result<Next> {
         let max_count = self.table.options.max_count;
         if found.nul.is_some() && self.is_counting() && !whose.is_named {
             self.source.is_left = true;
@@ -309,7 +309,13 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(Next::Go)
     }
 
-    fn line(&mut self, whose: &Candidate, line: &FoundLine, text: &[u8], spans: &[(u32, u32)]) -> Result<()> {
+    fn line(
+        &mut self,
+        whose: &WalkedFile,
+        line: &FoundLine,
+        text: &[u8],
+        spans: &[(u32, u32)],
+    ) -> Result<()> {
         let text = text.strip_suffix(b"\n").unwrap_or(text);
         let text = if self.table.crlf { text.strip_suffix(b"\r").unwrap_or(text) } else { text };
         let bytes = text.len() as u64;
@@ -351,7 +357,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         self.begun.get_or_insert_with(Instant::now);
     }
 
-    fn end(&mut self, whose: &Candidate) -> Result<Next> {
+    fn end(&mut self, whose: &WalkedFile) -> Result<Next> {
         let SourceCounts { lines, matches, is_left } = std::mem::take(&mut self.source);
         self.summary.files += 1;
         if !is_left {
@@ -369,7 +375,7 @@ impl<'a, E: FnMut(SearchItem) -> Result<Next>> SearchRows<'a, E> {
         Ok(Next::Go)
     }
 
-    fn failed(&mut self, whose: &Candidate, error: Error) -> Result<Next> {
+    fn failed(&mut self, whose: &WalkedFile, error: Error) -> Result<Next> {
         if error.is_cancelled() {
             return Err(error);
         }

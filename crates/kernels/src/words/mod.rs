@@ -91,9 +91,9 @@ const TABLE_BYTES_MIN: u64 = 1 << 20;
 
 /// Adds counts of equal words.
 #[derive(Clone)]
-struct Add;
+struct AddCounts;
 
-impl RowOperation for Add {
+impl RowOperation for AddCounts {
     const COMBINES: bool = true;
 
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]) {
@@ -206,7 +206,7 @@ struct Words {
 struct Spill {
     job: Job,
     memory: Option<Reservation>,
-    sort: Option<RowSort<FramedRows, Add>>,
+    sort: Option<RowSort<FramedRows, AddCounts>>,
     rows: Vec<u8>,
 }
 
@@ -246,7 +246,7 @@ impl Words {
                 let memory_bytes = memory.take().expect("taken once").bytes();
                 let threads = job.budget().threads();
                 let config = RowConfig { memory_bytes, threads, name: "words", ..RowConfig::default() };
-                sort.insert(RowSort::new(job, SHAPE, Add, &config)?)
+                sort.insert(RowSort::new(job, SHAPE, AddCounts, &config)?)
             }
         };
         let mut sink = sort.sink();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use inshore_kernel::Opened;
+use inshore_kernel::OpenedSource;
 use inshore_store::{Budget, Cancel, Store};
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -29,7 +29,7 @@ fn text(words: usize, distinct: u64, mut seed: u64) -> String {
 
 fn source(text: &str) -> Source {
     let bytes = text.as_bytes().to_vec();
-    Source::new("text", move |_| Ok(Opened::Stream(Box::new(std::io::Cursor::new(bytes)))))
+    Source::new("text", move |_| Ok(OpenedSource::Stream(Box::new(std::io::Cursor::new(bytes)))))
 }
 
 fn naive(texts: &[String], options: &WordOptions) -> BTreeMap<String, u64> {
@@ -96,7 +96,7 @@ fn invalid_text_and_empty_text_are_counted() {
     let store = Store::open(folder.path()).unwrap();
     let job = store.job(Budget::new(64 << 20, 1), Cancel::default()).unwrap();
     let count = |bytes: &'static [u8], split: bool| {
-        let source = Source::new("bytes", move |_| Ok(Opened::Stream(Box::new(bytes))));
+        let source = Source::new("bytes", move |_| Ok(OpenedSource::Stream(Box::new(bytes))));
         let options = WordOptions { split, top: 9, ..WordOptions::default() };
         count_words(&job, [source].into_iter(), &options, |_| Ok(())).unwrap().top
     };

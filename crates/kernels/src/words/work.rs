@@ -1,6 +1,6 @@
 //! Words counted on a node, as a task.
 
-use inshore_kernel::{Error as ReadError, Failure, Reply, Source, Task, Work};
+use inshore_kernel::{Error as ReadError, Failure, Reply, Source, Task, TaskHandler};
 use inshore_store::Job;
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ const KIND: &str = "count-words";
 #[derive(Debug)]
 pub struct CountsWords;
 
-impl Work for CountsWords {
+impl TaskHandler for CountsWords {
     fn kind(&self) -> &'static str {
         KIND
     }

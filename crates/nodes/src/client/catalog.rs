@@ -10,12 +10,14 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    generations::{self, AllHeld, Known},
+    generations::{self, DatasetListing, GenerationStatus},
     nodes::Node,
 };
 use crate::{
     Error, Nodes, Result,
-    protocol::{DatasetKey, Held, MAP_VERSION, MAPS_MAX, Map, MapAnswer, SPREAD, piece_name, wire::json},
+    protocol::{
+        DatasetKey, DatasetReplica, FileMap, MAP_VERSION, MAPS_MAX, MapAnswer, SPREAD, piece_name, wire::json,
+    },
 };
 
 /// The datasets that a group of nodes holds together, as reported by the nodes. The catalog requests the map of
@@ -23,12 +25,12 @@ use crate::{
 #[derive(Debug)]
 pub struct Catalog {
     nodes: Nodes,
-    all: AllHeld,
+    all: DatasetListing,
 }
 
 /// A file with the locations of its pieces on nodes.
 #[derive(Clone, Debug)]
-pub struct Whole {
+pub struct DistributedFile {
     /// The title: `store:NAME` or `store:NAME/FILE`, prefixed with `NODE:` if the name is ambiguous.
     pub title: String,
     /// The name of the dataset.
@@ -58,25 +60,25 @@ pub struct Piece {
     pub lines_before: u64,
     /// The length of the piece in bytes.
     pub bytes: u64,
-    /// The bytes to skip at the beginning of the piece: see [`Whole::slice`].
+    /// The bytes to skip at the beginning of the piece: see [`DistributedFile::slice`].
     pub(crate) from: u64,
     /// The holders of the piece: the index of the node, the number of its dataset, and the file on the node.
-    pub(crate) holders: Vec<Holder>,
+    pub(crate) holders: Vec<Replica>,
     /// The nodes that should hold the piece and do not, or are absent.
     pub(crate) absent: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Holder {
+pub(crate) struct Replica {
     pub node: usize,
     pub id: u64,
     pub file: String,
 }
 
-impl Whole {
+impl DistributedFile {
     /// Returns a spread file of which only the name is known.
-    fn spread(title: String, dataset: String) -> Whole {
-        Whole {
+    fn spread(title: String, dataset: String) -> DistributedFile {
+        DistributedFile {
             title,
             dataset,
             file: None,
@@ -95,13 +97,13 @@ impl Whole {
     }
 
     /// Returns a byte range of the file, to be read as raw bytes.
-    pub fn slice(&self, range: Range<u64>) -> Whole {
+    pub fn slice(&self, range: Range<u64>) -> DistributedFile {
         let cut = |piece: &Piece| {
             let from = range.start.max(piece.offset) - piece.offset;
             let to = range.end.min(piece.offset + piece.bytes).checked_sub(piece.offset)?;
             (from < to).then(|| Piece { from, bytes: to, ..piece.clone() })
         };
-        Whole { pieces: self.pieces.iter().filter_map(cut).collect(), ..self.clone() }
+        DistributedFile { pieces: self.pieces.iter().filter_map(cut).collect(), ..self.clone() }
     }
 
     /// Returns the number of copies of the piece with the fewest copies.
@@ -119,7 +121,7 @@ impl Whole {
 
 impl Nodes {
     /// Asks all nodes for their datasets.
-    pub(crate) fn held(&self) -> Result<AllHeld> {
+    pub(crate) fn held(&self) -> Result<DatasetListing> {
         let mut numbers = BTreeMap::new();
         let mut lost = Vec::new();
         let mut first_error = None;
@@ -151,7 +153,7 @@ impl Nodes {
             match answered {
                 Ok(answers) => {
                     for answer in answers {
-                        let one: Held = node.read(&answer)?;
+                        let one: DatasetReplica = node.read(&answer)?;
                         let all = if one.mark.is_some() { &mut marks } else { &mut held };
                         all.push((place, one));
                     }
@@ -164,7 +166,7 @@ impl Nodes {
                 Err(_) => {}
             }
         }
-        Ok(AllHeld { held, marks, numbers, lost })
+        Ok(DatasetListing { held, marks, numbers, lost })
     }
 
     /// Asks all nodes for their datasets. The catalog lists the nodes that do not answer.
@@ -177,9 +179,10 @@ impl Nodes {
 
     /// Returns the files of the datasets that `is_meant` selects. Only the maps of these datasets are
     /// requested.
-    fn wholes(&self, all: &AllHeld, is_meant: impl Fn(&str) -> bool) -> Result<Vec<Whole>> {
-        let AllHeld { held, numbers, lost, .. } = all;
-        let held: Vec<&(usize, Held)> = held.iter().filter(|(_, dataset)| is_meant(&dataset.name)).collect();
+    fn wholes(&self, all: &DatasetListing, is_meant: impl Fn(&str) -> bool) -> Result<Vec<DistributedFile>> {
+        let DatasetListing { held, numbers, lost, .. } = all;
+        let held: Vec<&(usize, DatasetReplica)> =
+            held.iter().filter(|(_, dataset)| is_meant(&dataset.name)).collect();
         let mut wholes = Vec::new();
         let mut counts: BTreeMap<&str, BTreeSet<(u128, usize)>> = BTreeMap::new();
         for (place, dataset) in held.iter().copied() {
@@ -193,9 +196,9 @@ impl Nodes {
         for (place, dataset) in held.iter().filter(|(_, dataset)| dataset.generation.is_none()) {
             if dataset.kind == SPREAD {
                 let title = format!("{}:store:{}", address(*place), dataset.name);
-                wholes.push(Whole {
+                wholes.push(DistributedFile {
                     fault: Some(of_earlier_version(&dataset.name)),
-                    ..Whole::spread(title, dataset.name.clone())
+                    ..DistributedFile::spread(title, dataset.name.clone())
                 });
                 continue;
             }
@@ -207,10 +210,10 @@ impl Nodes {
                 if !is_only(name) {
                     title = format!("{node}:{title}");
                 }
-                let holders = vec![Holder { node: *place, id: dataset.id, file: file.clone() }];
+                let holders = vec![Replica { node: *place, id: dataset.id, file: file.clone() }];
                 let piece =
                     Piece { offset: 0, lines_before: 0, bytes: *bytes, from: 0, holders, absent: Vec::new() };
-                wholes.push(Whole {
+                wholes.push(DistributedFile {
                     title,
                     dataset: name.clone(),
                     file: Some(file.clone()),
@@ -226,7 +229,8 @@ impl Nodes {
         let by_name = generations::by_name(all);
         let meant = by_name.iter().filter(|(name, _)| is_meant(name));
         let there = meant.flat_map(|(&name, known)| known.iter().map(move |known| (name, known)));
-        let there: Vec<(&str, &Known)> = there.filter(|(_, known)| !known.holders.is_empty()).collect();
+        let there: Vec<(&str, &GenerationStatus)> =
+            there.filter(|(_, known)| !known.holders.is_empty()).collect();
         for (&(name, known), map) in zip(&there, self.maps(&there)?) {
             let on = &known.holders;
             let mut title = format!("store:{name}");
@@ -236,14 +240,14 @@ impl Nodes {
             // A file that was just removed or is damaged does not hide the other files.
             let (map, unread) = match map {
                 Ok(map) => (map, None),
-                Err(why) => (Map::default(), Some(why)),
+                Err(why) => (FileMap::default(), Some(why)),
             };
-            let mut whole = Whole {
+            let mut whole = DistributedFile {
                 record_bytes: map.record_bytes,
                 record_lines: map.record_lines,
                 is_grouped: map.is_grouped,
                 fault: generations::fault(name, &by_name[name], address).or(unread),
-                ..Whole::spread(title, name.to_string())
+                ..DistributedFile::spread(title, name.to_string())
             };
             let (mut offset, mut lines_before) = (0, 0);
             for (number, piece) in map.pieces.iter().enumerate() {
@@ -252,7 +256,7 @@ impl Nodes {
                     let node = &map.nodes[node as usize];
                     let place = numbers.get(&node.number).copied();
                     match place.and_then(|place| on.iter().find(|(other, _)| *other == place)) {
-                        Some(&(node, id)) => holders.push(Holder { node, id, file: piece_name(number) }),
+                        Some(&(node, id)) => holders.push(Replica { node, id, file: piece_name(number) }),
                         None => absent.push(match place {
                             Some(place) => format!("{} (it has no shard of {name})", address(place)),
                             None => match lost.iter().find(|(address, _)| *address == node.name) {
@@ -270,7 +274,7 @@ impl Nodes {
             wholes.push(whole);
         }
         // Files of one dataset keep their order; files of one name are sorted by node.
-        let first_node = |whole: &Whole| Some(whole.pieces.first()?.holders.first()?.node);
+        let first_node = |whole: &DistributedFile| Some(whole.pieces.first()?.holders.first()?.node);
         wholes.sort_by_key(|whole| (whole.dataset.clone(), first_node(whole)));
         Ok(wholes)
     }
@@ -280,14 +284,16 @@ impl Nodes {
     ///
     /// # Errors
     /// [`Error::Deadline`].
-    pub(crate) fn maps(&self, files: &[(&str, &Known)]) -> Result<Vec<MapAnswer>> {
-        let none = |(name, _): &(&str, &Known)| Err(Error::NotFound { name: name.to_string() }.to_string());
+    pub(crate) fn maps(&self, files: &[(&str, &GenerationStatus)]) -> Result<Vec<MapAnswer>> {
+        let none = |(name, _): &(&str, &GenerationStatus)| {
+            Err(Error::NotFound { name: name.to_string() }.to_string())
+        };
         let mut maps: Vec<MapAnswer> = files.iter().map(none).collect();
         // The number of nodes that did not return the map, for each file.
         let mut refused = vec![0; files.len()];
         loop {
             let mut asked: BTreeMap<usize, Vec<(usize, DatasetKey)>> = BTreeMap::new();
-            for (file, (name, Known { holders, .. })) in files.iter().enumerate() {
+            for (file, (name, GenerationStatus { holders, .. })) in files.iter().enumerate() {
                 if maps[file].is_err() && refused[file] < holders.len() {
                     // The requests are distributed over the nodes.
                     let (place, id) = holders[(file + refused[file]) % holders.len()];
@@ -348,7 +354,7 @@ impl Catalog {
     ///
     /// # Errors
     /// [`Error::Deadline`].
-    pub fn wholes(&self) -> Result<Vec<Whole>> {
+    pub fn wholes(&self) -> Result<Vec<DistributedFile>> {
         self.nodes.wholes(&self.all, |_| true)
     }
 
@@ -363,11 +369,11 @@ impl Catalog {
     /// # Errors
     /// [`Error::NotFound`] with a node that did not answer, if any; [`Error::Incomplete`] for a dataset of
     /// several generations, or a dataset whose map no node returns; [`Error::Deadline`].
-    pub fn named(&self, named: &str) -> Result<Vec<Whole>> {
+    pub fn named(&self, named: &str) -> Result<Vec<DistributedFile>> {
         let (name, file) = named.split_once('/').map_or((named, None), |(name, file)| (name, Some(file)));
         let mut found = self.nodes.wholes(&self.all, |dataset| dataset == name)?;
         found.retain(|whole| file.is_none_or(|file| whole.file.as_deref() == Some(file)));
-        if let Some(Whole { dataset, fault: Some(what), .. }) =
+        if let Some(DistributedFile { dataset, fault: Some(what), .. }) =
             found.iter().find(|whole| whole.fault.is_some())
         {
             return Err(Error::Incomplete { name: format!("store:{dataset}"), what: what.clone() });

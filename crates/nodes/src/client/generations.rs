@@ -10,7 +10,7 @@
 //!
 //! - A [`Generation`] has a random id and a number. A put asks its nodes for the highest number of the name in
 //!   their marks, and takes the next number.
-//! - A [`Mark`] records that a generation was removed and which nodes have not confirmed the removal. The nodes
+//! - A [`Tombstone`] records that a generation was removed and which nodes have not confirmed the removal. The nodes
 //!   that dropped their shards keep the mark, in the attributes of a dataset of the kind [`REMOVED`], until a
 //!   repair reaches the absent nodes.
 //! - A query that finds two generations, or a generation with a mark, is an error ([`fault`]).
@@ -25,7 +25,9 @@ use time::OffsetDateTime;
 
 use crate::{
     Error, Nodes, Result,
-    protocol::{Generation, Held, MAP_VERSION, MapNode, Mark, Removal, SpreadId, wire::json},
+    protocol::{
+        DatasetReplica, Generation, MAP_VERSION, MapNode, RemoveRequest, SpreadId, Tombstone, wire::json,
+    },
 };
 
 impl SpreadId {
@@ -55,11 +57,11 @@ fn utc(ms: u64) -> String {
 
 /// The datasets on all nodes, as reported by the nodes.
 #[derive(Debug)]
-pub(crate) struct AllHeld {
+pub(crate) struct DatasetListing {
     /// The datasets, each with the index of its node.
-    pub held: Vec<(usize, Held)>,
+    pub held: Vec<(usize, DatasetReplica)>,
     /// The marks of removals.
-    pub marks: Vec<(usize, Held)>,
+    pub marks: Vec<(usize, DatasetReplica)>,
     /// The index of each node that answered, by its number.
     pub numbers: BTreeMap<u64, usize>,
     /// The nodes that did not answer, with the reasons.
@@ -68,15 +70,15 @@ pub(crate) struct AllHeld {
 
 /// A generation of a name, as known to the nodes that answered.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct GenerationStatus {
     pub generation: Generation,
     /// The indexes of the nodes that hold shards, and the numbers of their datasets.
     pub holders: Vec<(usize, u64)>,
     /// The indexes of the nodes that keep a mark, and the marks.
-    marks: Vec<(usize, Mark)>,
+    marks: Vec<(usize, Tombstone)>,
 }
 
-impl Known {
+impl GenerationStatus {
     fn is_removed(&self) -> bool {
         !self.marks.is_empty()
     }
@@ -94,18 +96,19 @@ impl Known {
 }
 
 /// Returns the generations of each name that is spread or was removed.
-pub(crate) fn by_name(all: &AllHeld) -> BTreeMap<&str, Vec<Known>> {
-    let mut known: BTreeMap<(&str, SpreadId), Known> = BTreeMap::new();
+pub(crate) fn by_name(all: &DatasetListing) -> BTreeMap<&str, Vec<GenerationStatus>> {
+    let mut known: BTreeMap<(&str, SpreadId), GenerationStatus> = BTreeMap::new();
     for (place, held) in all.held.iter().chain(&all.marks) {
         let Some(generation) = held.generation else { continue };
         let entry = known.entry((&held.name, generation.id));
-        let known = entry.or_insert_with(|| Known { generation, holders: Vec::new(), marks: Vec::new() });
+        let known =
+            entry.or_insert_with(|| GenerationStatus { generation, holders: Vec::new(), marks: Vec::new() });
         match &held.mark {
             Some(mark) => known.marks.push((*place, mark.clone())),
             None => known.holders.push((*place, held.id)),
         }
     }
-    let mut by_name: BTreeMap<&str, Vec<Known>> = BTreeMap::new();
+    let mut by_name: BTreeMap<&str, Vec<GenerationStatus>> = BTreeMap::new();
     for ((name, _), known) in known {
         by_name.entry(name).or_default().push(known);
     }
@@ -114,8 +117,12 @@ pub(crate) fn by_name(all: &AllHeld) -> BTreeMap<&str, Vec<Known>> {
 
 /// Returns the reason if the shards of a name cannot be read: the shards belong to several generations or to a
 /// removed generation.
-pub(crate) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> String) -> Option<String> {
-    let there: Vec<&Known> = known.iter().filter(|known| !known.holders.is_empty()).collect();
+pub(crate) fn fault(
+    name: &str,
+    known: &[GenerationStatus],
+    address: impl Fn(usize) -> String,
+) -> Option<String> {
+    let there: Vec<&GenerationStatus> = known.iter().filter(|known| !known.holders.is_empty()).collect();
     let what = match &there[..] {
         [] => return None,
         [only] if !only.is_removed() => return None,
@@ -135,13 +142,13 @@ pub(crate) fn fault(name: &str, known: &[Known], address: impl Fn(usize) -> Stri
 /// # Errors
 /// A description of the choice that is needed.
 pub(crate) fn outdated(
-    known: &[Known],
+    known: &[GenerationStatus],
     keep: Option<SpreadId>,
     address: impl Fn(usize) -> String,
-) -> std::result::Result<Vec<&Known>, String> {
-    let is_live = |known: &&Known| !known.holders.is_empty() && !known.is_removed();
+) -> std::result::Result<Vec<&GenerationStatus>, String> {
+    let is_live = |known: &&GenerationStatus| !known.holders.is_empty() && !known.is_removed();
     let newest = known.iter().filter(is_live).map(|known| known.generation.number).max();
-    let current: Vec<&Known> =
+    let current: Vec<&GenerationStatus> =
         known.iter().filter(is_live).filter(|known| Some(known.generation.number) == newest).collect();
     let kept = match (&current[..], keep) {
         (all, Some(keep)) => {
@@ -166,7 +173,7 @@ pub(crate) fn outdated(
 
 /// A generation of which a repair dropped shards or ended marks.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Repaired {
+pub struct GenerationRepair {
     /// The name of the dataset.
     pub name: String,
     /// The id of the generation.
@@ -189,8 +196,10 @@ impl Nodes {
     pub fn remove(&self, name: &str) -> Result<usize> {
         let all = self.held()?;
         let plain = all.held.iter().filter(|(_, held)| held.name == name && held.generation.is_none());
-        let plain: Vec<(usize, Removal)> = plain
-            .map(|(place, held)| (*place, Removal { name: held.name.clone(), id: Some(held.id), mark: None }))
+        let plain: Vec<(usize, RemoveRequest)> = plain
+            .map(|(place, held)| {
+                (*place, RemoveRequest { name: held.name.clone(), id: Some(held.id), mark: None })
+            })
             .collect();
         let known = by_name(&all).remove(name).unwrap_or_default();
         if plain.is_empty() && known.iter().all(|known| known.holders.is_empty()) {
@@ -228,7 +237,7 @@ impl Nodes {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Incomplete`] if a choice is needed, before anything is dropped; the errors
     /// of nodes.
-    pub fn repair(&self, names: &[String], keep: Option<SpreadId>) -> Result<Vec<Repaired>> {
+    pub fn repair(&self, names: &[String], keep: Option<SpreadId>) -> Result<Vec<GenerationRepair>> {
         let all = self.held()?;
         let by_name = by_name(&all);
         if let Some(name) = names.iter().find(|name| !by_name.contains_key(name.as_str())) {
@@ -251,14 +260,19 @@ impl Nodes {
             let Generation { id, put_ms, .. } = known.generation;
             let nodes = known.holders.iter().map(|(place, _)| address(*place)).collect();
             let absent = absent.into_iter().collect();
-            repaired.push(Repaired { name: name.to_string(), id, put: utc(put_ms), nodes, absent });
+            repaired.push(GenerationRepair { name: name.to_string(), id, put: utc(put_ms), nodes, absent });
         }
         Ok(repaired)
     }
 
     /// Drops the shards of a generation from all nodes that answered. Returns the names of the absent nodes
     /// that may have shards; the other nodes keep a mark for the absent nodes.
-    fn drop_shards(&self, all: &AllHeld, name: &str, known: &Known) -> Result<BTreeSet<String>> {
+    fn drop_shards(
+        &self,
+        all: &DatasetListing,
+        name: &str,
+        known: &GenerationStatus,
+    ) -> Result<BTreeSet<String>> {
         let generation = known.generation;
         let unconfirmed: Vec<MapNode> = match &known.marks[..] {
             // Without a readable map the holders are unknown: a lost node is then reported as lost, and no mark
@@ -270,7 +284,8 @@ impl Nodes {
             // A node that is not in all marks has confirmed the removal.
             [(_, first), others @ ..] => {
                 let is_in_all = |node: &&MapNode| {
-                    let has = |mark: &Mark| mark.absent.iter().any(|absent| absent.number == node.number);
+                    let has =
+                        |mark: &Tombstone| mark.absent.iter().any(|absent| absent.number == node.number);
                     others.iter().all(|(_, mark)| has(mark))
                 };
                 first.absent.iter().filter(is_in_all).cloned().collect()
@@ -281,14 +296,17 @@ impl Nodes {
         let removed_ms = known.marks.first().map_or_else(now_ms, |(_, mark)| mark.removed_ms);
         let mark = |absent: &[MapNode]| {
             let (name, absent) = (name.to_string(), absent.to_vec());
-            Some(Mark { version: MAP_VERSION, name, generation, removed_ms, absent })
+            Some(Tombstone { version: MAP_VERSION, name, generation, removed_ms, absent })
         };
-        let removal =
-            |id: Option<u64>, absent: &[MapNode]| Removal { name: name.to_string(), id, mark: mark(absent) };
+        let removal = |id: Option<u64>, absent: &[MapNode]| RemoveRequest {
+            name: name.to_string(),
+            id,
+            mark: mark(absent),
+        };
         let mut targets: BTreeMap<usize, Option<u64>> =
             known.marks.iter().map(|(place, _)| (*place, None)).collect();
         targets.extend(known.holders.iter().map(|(place, id)| (*place, Some(*id))));
-        let targets: Vec<(usize, Removal)> =
+        let targets: Vec<(usize, RemoveRequest)> =
             targets.into_iter().map(|(place, id)| (place, removal(id, &absent))).collect();
         let (mut failed, mut done) = (Vec::new(), Vec::new());
         for (place, removed) in self.remove_from(&targets) {
@@ -307,7 +325,7 @@ impl Nodes {
             let name = self.0.nodes[*place].address.clone();
             absent.extend(number.map(|number| MapNode { number, name }));
         }
-        let marks: Vec<(usize, Removal)> =
+        let marks: Vec<(usize, RemoveRequest)> =
             done.iter().map(|&place| (place, removal(None, &absent))).collect();
         let marked = self.remove_from(&marks).iter().filter(|(_, marked)| marked.is_ok()).count();
         let (_, error) = failed.swap_remove(0);
@@ -319,7 +337,7 @@ impl Nodes {
     }
 
     /// Sends removals to nodes, all at once.
-    fn remove_from(&self, asked: &[(usize, Removal)]) -> Vec<(usize, Result<()>)> {
+    fn remove_from(&self, asked: &[(usize, RemoveRequest)]) -> Vec<(usize, Result<()>)> {
         let questions = asked.iter().map(|(place, removal)| (*place, "remove", json(removal))).collect();
         let answers = self.ask_some(questions).into_iter().map(|answer| answer.map(drop));
         asked.iter().map(|(place, _)| *place).zip(answers).collect()
@@ -331,17 +349,17 @@ mod tests {
     use super::*;
     use crate::server::marks::mark_name;
 
-    fn known(id: u128, number: u64, holders: &[usize], is_marked: bool) -> Known {
+    fn known(id: u128, number: u64, holders: &[usize], is_marked: bool) -> GenerationStatus {
         let generation = Generation { id: SpreadId(id), number, put_ms: 1_780_000_000_000 };
         let absent = vec![MapNode { number: 3, name: "c:4710".to_string() }];
-        let mark = Mark {
+        let mark = Tombstone {
             version: MAP_VERSION,
             name: "x".to_string(),
             generation,
             removed_ms: 1_780_000_001_000,
             absent,
         };
-        Known {
+        GenerationStatus {
             generation,
             holders: holders.iter().map(|&place| (place, 7)).collect(),
             marks: is_marked.then_some((0, mark)).into_iter().collect(),
@@ -354,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_mark_or_a_higher_number_outdates_and_what_is_left_is_chosen() {
-        let ids = |known: &[Known], keep: Option<u128>| {
+        let ids = |known: &[GenerationStatus], keep: Option<u128>| {
             let outdated = outdated(known, keep.map(SpreadId), address)?;
             Ok::<_, String>(outdated.iter().map(|known| known.generation.id.0).collect::<Vec<_>>())
         };
@@ -381,7 +399,7 @@ mod tests {
 
     #[test]
     fn shards_of_two_generations_or_of_a_removed_one_are_a_fault_that_names_them() {
-        let told = |known: &[Known]| fault("x", known, address);
+        let told = |known: &[GenerationStatus]| fault("x", known, address);
         assert_eq!(told(&[known(1, 1, &[0, 1], false)]), None);
         assert_eq!(told(&[known(1, 1, &[], true), known(2, 2, &[0], false)]), None);
         let removed = told(&[known(1, 1, &[2], true)]).unwrap();

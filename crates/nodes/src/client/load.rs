@@ -30,7 +30,7 @@ use super::{generations::now_ms, nodes::Node};
 use crate::{
     Error, Nodes, Result,
     protocol::{
-        DATA_BYTES, Generation, LoadAnswer, LoadStep, MAP_BYTES_MAX, MAP_VERSION, Map, MapNode, MapPiece,
+        DATA_BYTES, FileMap, Generation, LoadAnswer, LoadStep, MAP_BYTES_MAX, MAP_VERSION, MapNode, MapPiece,
         SpreadId, VERSION,
         csv::CsvRecord,
         piece_name,
@@ -81,7 +81,7 @@ impl Default for LoadOptions {
 
 /// The result of a load.
 #[derive(Clone, Debug, Default, serde::Serialize)]
-pub struct Loaded {
+pub struct LoadReport {
     /// The bytes of the file.
     pub bytes: u64,
     /// The number of pieces.
@@ -142,7 +142,7 @@ impl Nodes {
         (called, len): (&str, Option<u64>),
         mut input: impl Read,
         options: &LoadOptions,
-    ) -> Result<Loaded> {
+    ) -> Result<LoadReport> {
         let nodes = &self.0.nodes;
         let copies = options.copies.max(1);
         if copies > nodes.len() {
@@ -179,8 +179,9 @@ impl Nodes {
         let generation = Generation { id, number, put_ms: now_ms() };
         let piece_bytes = options.piece_bytes.unwrap_or_else(|| piece_bytes(len, nodes.len() as u64)).max(1);
         let mut cutting = Cutting::new(options, piece_bytes);
-        let mut spreading = Spreading { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
-        let mut loaded = Loaded::default();
+        let mut spreading =
+            PieceSender { nodes: self, job, loads, copies, pieces: Vec::new(), is_open: false };
+        let mut loaded = LoadReport::default();
         let mut buffer = vec![0; DATA_BYTES];
         loop {
             self.0.check(|| format!("{} was read up to byte {}", called, loaded.bytes))?;
@@ -200,7 +201,7 @@ impl Nodes {
                 rest = later;
             }
         }
-        let Spreading { mut loads, pieces, .. } = spreading;
+        let PieceSender { mut loads, pieces, .. } = spreading;
         for load in &mut loads {
             load.send(self, job, &LoadStep::Received, Bytes::new())?;
         }
@@ -216,10 +217,10 @@ impl Nodes {
         let record_bytes = options.record_bytes.filter(|_| pieces.len() > 1);
         let is_grouped = options.ends.is_some();
         let record_lines = match cutting.ends {
-            Ends::LineRecords(_, lines) => Some(lines),
+            PieceBoundaries::LineRecords(_, lines) => Some(lines),
             _ => None,
         };
-        let map = Map {
+        let map = FileMap {
             version: MAP_VERSION,
             generation,
             record_bytes,
@@ -271,7 +272,7 @@ impl Nodes {
 }
 
 /// The pieces being sent to the nodes.
-struct Spreading<'a> {
+struct PieceSender<'a> {
     nodes: &'a Nodes,
     job: &'a Context,
     loads: Vec<Load<'a>>,
@@ -283,7 +284,7 @@ struct Spreading<'a> {
 /// The state of cutting a file into pieces.
 struct Cutting<'a> {
     piece_bytes: u64,
-    ends: Ends<'a>,
+    ends: PieceBoundaries<'a>,
     /// The bytes of the file that were cut.
     offset: u64,
     /// The bytes of the current piece.
@@ -291,7 +292,7 @@ struct Cutting<'a> {
 }
 
 /// The places where a piece may end.
-enum Ends<'a> {
+enum PieceBoundaries<'a> {
     At(&'a [u64]),
     /// After a record of the given bytes.
     Records(u64),
@@ -305,11 +306,11 @@ impl<'a> Cutting<'a> {
     fn new(options: &'a LoadOptions, piece_bytes: u64) -> Cutting<'a> {
         let record_lines = options.record_lines.filter(|&lines| lines > 0);
         let ends = match (&options.ends, options.record_bytes, record_lines, options.separator) {
-            (Some(ends), ..) => Ends::At(ends),
-            (_, Some(bytes), ..) => Ends::Records(bytes),
-            (_, _, Some(lines), _) => Ends::LineRecords(LineRecord::default(), lines),
-            (_, _, _, Some(separator)) => Ends::Csv(CsvRecord::new(separator)),
-            _ => Ends::Lines,
+            (Some(ends), ..) => PieceBoundaries::At(ends),
+            (_, Some(bytes), ..) => PieceBoundaries::Records(bytes),
+            (_, _, Some(lines), _) => PieceBoundaries::LineRecords(LineRecord::default(), lines),
+            (_, _, _, Some(separator)) => PieceBoundaries::Csv(CsvRecord::new(separator)),
+            _ => PieceBoundaries::Lines,
         };
         Cutting { piece_bytes, ends, offset: 0, written: 0 }
     }
@@ -320,10 +321,10 @@ impl<'a> Cutting<'a> {
         let end = self.end(bytes);
         let (now, later) = bytes.split_at(end.unwrap_or(bytes.len()));
         match &mut self.ends {
-            Ends::LineRecords(record, lines) => {
+            PieceBoundaries::LineRecords(record, lines) => {
                 record.end(now, usize::MAX, *lines);
             }
-            Ends::Csv(record) => record.pass(now),
+            PieceBoundaries::Csv(record) => record.pass(now),
             _ => {}
         }
         self.offset += now.len() as u64;
@@ -336,11 +337,11 @@ impl<'a> Cutting<'a> {
     fn end(&self, bytes: &[u8]) -> Option<usize> {
         let within = |left: u64| (left <= bytes.len() as u64).then_some(left as usize);
         match &self.ends {
-            Ends::At(ends) => {
+            PieceBoundaries::At(ends) => {
                 let start = self.offset - self.written;
                 return within(piece_end(ends, start, self.piece_bytes)? - self.offset);
             }
-            Ends::Records(bytes) => {
+            PieceBoundaries::Records(bytes) => {
                 return within((self.piece_bytes / bytes).max(1) * bytes - self.written);
             }
             _ => {}
@@ -348,8 +349,8 @@ impl<'a> Cutting<'a> {
         let from = self.piece_bytes.saturating_sub(self.written + 1);
         let from = usize::try_from(from).ok().filter(|&from| from < bytes.len())?;
         match self.ends {
-            Ends::LineRecords(mut record, lines) => record.end(bytes, from, lines),
-            Ends::Csv(mut record) => record.end(bytes, from),
+            PieceBoundaries::LineRecords(mut record, lines) => record.end(bytes, from, lines),
+            PieceBoundaries::Csv(mut record) => record.end(bytes, from),
             _ => memchr(b'\n', &bytes[from..]).map(|end| from + end + 1),
         }
     }
@@ -386,7 +387,7 @@ impl LineRecord {
     }
 }
 
-impl Spreading<'_> {
+impl PieceSender<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         if !self.is_open {
             let first = self.pieces.len() % self.loads.len();

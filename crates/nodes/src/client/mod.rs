@@ -7,13 +7,13 @@ mod nodes;
 pub(crate) mod pump;
 mod tasks;
 
-pub use catalog::{Catalog, Piece, Whole};
-pub use generations::Repaired;
-pub use load::{LoadOptions, Loaded};
+pub use catalog::{Catalog, DistributedFile, Piece};
+pub use generations::GenerationRepair;
+pub use load::{LoadOptions, LoadReport};
 pub use nodes::{ClientConfig, NodeStatus, Nodes, PORT};
 pub(crate) use nodes::{Node, parsed};
 pub use tasks::{
-    Gathered, Help, HelpEnd, HelpPiece, HelpPieces, HelpWith, HereCost, InOrder, Merged, Missing, NodeCost,
-    RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes,
+    GatherReport, Help, HelpEnd, HelpOptions, HelpPiece, HelpPieces, HereCost, Merged, MissingPart, NodeCost,
+    OrderedRow, RunOptions, Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes,
     stream_with_help,
 };

@@ -23,7 +23,7 @@ use super::nodes::Node;
 use crate::{
     Error, Result,
     protocol::{
-        TaskAlive, TaskDone, TaskPulls, TaskRequest,
+        PullRequest, TaskAlive, TaskDone, TaskRequest,
         lengths::check_lengths,
         wire::{json, message_bytes},
     },
@@ -38,11 +38,11 @@ const UNIT_BYTES: u64 = 1 << 10;
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// A batch, the end of the answers, or an error.
-type Said = Result<Option<RecordBatch>>;
+type NextBatch = Result<Option<RecordBatch>>;
 
 /// The results of an attempt other than its answers.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct AttemptReport {
     pub done: Option<TaskDone>,
     /// The node's number of the task, once the node has sent the number.
     pub task: Option<u64>,
@@ -50,11 +50,11 @@ pub(crate) struct Told {
 
 /// A message of a node other than an answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Heard<'a> {
+pub(crate) enum NodeMessage<'a> {
     /// The task makes progress.
     Progress,
     /// The task wants more shards.
-    Pulls(TaskPulls),
+    Pulls(PullRequest),
     /// The stream ended with an error.
     Closed(&'a Error),
 }
@@ -70,14 +70,14 @@ pub(crate) fn queue(room_bytes: u64) -> (Inlet, Outlet) {
 /// The sending end of a queue of answers.
 #[derive(Debug)]
 pub(crate) struct Inlet {
-    out: mpsc::UnboundedSender<(Said, OwnedSemaphorePermit)>,
+    out: mpsc::UnboundedSender<(NextBatch, OwnedSemaphorePermit)>,
     places: Arc<Semaphore>,
     room: Arc<Semaphore>,
 }
 
 impl Inlet {
     /// Waits until there is room for the bytes, and sends. Returns `false` if the receiver is gone.
-    async fn send(&self, said: Said, bytes: u64) -> bool {
+    async fn send(&self, said: NextBatch, bytes: u64) -> bool {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).unwrap_or(u32::MAX);
         let permit = tokio::select! {
             biased;
@@ -92,11 +92,11 @@ impl Inlet {
 
 /// The receiving end of a queue of answers.
 #[derive(Debug)]
-pub(crate) struct Outlet(mpsc::UnboundedReceiver<(Said, OwnedSemaphorePermit)>);
+pub(crate) struct Outlet(mpsc::UnboundedReceiver<(NextBatch, OwnedSemaphorePermit)>);
 
 impl Outlet {
     /// Returns the next answer and frees its slot; `None` after the last answer.
-    pub async fn next(&mut self) -> Option<Said> {
+    pub async fn next(&mut self) -> Option<NextBatch> {
         self.0.recv().await.map(|(said, _)| said)
     }
 }
@@ -129,8 +129,8 @@ pub(crate) async fn pump(
     node: Arc<Node>,
     request: TaskRequest,
     out: Inlet,
-    told: Arc<Mutex<Told>>,
-    hear: impl Fn(Heard<'_>) + Clone + Send + 'static,
+    told: Arc<Mutex<AttemptReport>>,
+    hear: impl Fn(NodeMessage<'_>) + Clone + Send + 'static,
 ) {
     let ticket = Ticket { ticket: json(&request) };
     let patience = request.deadline_ms.map(|left| Duration::from_millis(left).saturating_sub(LATE));
@@ -144,7 +144,7 @@ pub(crate) async fn pump(
         Ok(stream) => stream.into_inner(),
         Err(refusal) => {
             let error = node.error(&refusal);
-            hear(Heard::Closed(&error));
+            hear(NodeMessage::Closed(&error));
             out.send(Err(error), 0).await;
             return;
         }
@@ -157,11 +157,11 @@ pub(crate) async fn pump(
         let alive = serde_json::from_slice::<TaskAlive>(&message.app_metadata).ok();
         if let Some(TaskAlive { progress, pulls }) = alive.filter(|_| !is_answer) {
             if progressed.replace(progress) != Some(progress) {
-                tells(Heard::Progress);
+                tells(NodeMessage::Progress);
             }
             if let Some(pulls) = pulls {
                 heard.lock().expect("no panic under this lock").task = Some(pulls.task);
-                tells(Heard::Pulls(pulls));
+                tells(NodeMessage::Pulls(pulls));
             }
         }
         std::future::ready(is_answer)
@@ -185,7 +185,7 @@ pub(crate) async fn pump(
                     },
                     DecodedPayload::RecordBatch(batch) => {
                         let came = message_bytes(&message.inner);
-                        hear(Heard::Progress);
+                        hear(NodeMessage::Progress);
                         // The buffers may be larger than the rows.
                         let kept = check_lengths(&message.inner.data_header, &message.inner.data_body);
                         bytes = kept.unwrap_or(u64::MAX).max(came);
@@ -199,14 +199,14 @@ pub(crate) async fn pump(
         };
         let is_end = answer.is_err();
         if let Err(error) = &answer {
-            hear(Heard::Closed(error));
+            hear(NodeMessage::Closed(error));
         }
         if !out.send(answer, bytes).await || is_end {
             return;
         }
     }
     let error = node.lost("the answer ended early".to_string());
-    hear(Heard::Closed(&error));
+    hear(NodeMessage::Closed(&error));
     out.send(Err(error), 0).await;
 }
 
@@ -265,7 +265,7 @@ mod tests {
         assert!(error.contains("a length in the message is wrong"), "{error}");
     }
 
-    fn batch() -> Said {
+    fn batch() -> NextBatch {
         Ok(Some(RecordBatch::new_empty(Schema::empty().into())))
     }
 

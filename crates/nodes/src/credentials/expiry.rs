@@ -7,7 +7,7 @@ use tokio_rustls::rustls::pki_types::CertificateDer;
 use yasna::{ASN1Error, ASN1ErrorKind, ASN1Result, BERReader, Tag, tags::TAG_UTCTIME};
 
 use super::bad;
-use crate::{Result, protocol::Expires};
+use crate::{Result, protocol::CredentialExpiry};
 
 /// The time before the expiry of credentials during which warnings appear.
 const WARNED: Duration = Duration::from_secs(14 * 86_400);
@@ -15,7 +15,7 @@ const WARNED: Duration = Duration::from_secs(14 * 86_400);
 /// The maximum lifetime of credentials; the year of a certificate has four digits.
 pub(super) const YEARS_100: Duration = Duration::from_secs(36_500 * 86_400);
 
-impl Expires {
+impl CredentialExpiry {
     /// Returns a sentence for each credential that has expired or expires within 14 days, by the clock of this
     /// machine.
     pub fn warnings(&self, of: &str) -> Vec<String> {
@@ -127,7 +127,7 @@ mod tests {
         ] {
             assert_eq!(told(expires).as_deref(), Some(expected));
         }
-        let expires = Expires { authority: now + 99 * DAY, certificate: now + 3 * DAY, token: now };
+        let expires = CredentialExpiry { authority: now + 99 * DAY, certificate: now + 3 * DAY, token: now };
         let all = expires.warnings_at("a", now);
         assert!(all.len() == 2 && all[0].starts_with("the certificate of a expires in 3 days"), "{all:?}");
         assert_eq!(expires.first(), now);

@@ -43,7 +43,7 @@ use self::{
     expiry::{YEARS_100, certificate_expires, seconds_now, warning},
     tokens::Version1,
 };
-use crate::{Error, Result, protocol::Expires};
+use crate::{Error, Result, protocol::CredentialExpiry};
 
 /// The version of credential files. In version 1 keys were Ed25519, and one key signed certificates and tokens.
 const VERSION: u64 = 2;
@@ -255,8 +255,8 @@ impl NodeCredentials {
     ///
     /// # Errors
     /// [`Error::Credentials`] for an invalid certificate or token.
-    pub fn expires(&self) -> Result<Expires> {
-        Ok(Expires {
+    pub fn expires(&self) -> Result<CredentialExpiry> {
+        Ok(CredentialExpiry {
             authority: certificate_expires(&of_pem(&self.authority)?)?,
             certificate: certificate_expires(&of_pem(&self.certificate)?)?,
             token: tokens::read_unverified(&self.token)?.expires,

@@ -54,12 +54,12 @@ use tokio_rustls::{
 use tonic::transport::server::Connected;
 use tracing::{info, warn};
 
-use self::watch::Watch;
+use self::watch::NodePoller;
 use crate::{
     Agent, ClientCredentials, Error, NodeCredentials, Result, Right,
     error::no_thread,
     is_loopback,
-    server::connection::{Door, DoorLimits, Guest, Visit},
+    server::connection::{ClientConnection, ConnectionLimiter, ConnectionLimits, ConnectionStream},
 };
 
 /// The configuration of a status page.
@@ -135,9 +135,9 @@ impl Agent {
             .map_err(|error| bad(error.to_string()))?;
         let listener = runtime.block_on(TcpListener::bind(listen)).map_err(|error| bad(error.to_string()))?;
         let address = listener.local_addr().map_err(|error| bad(error.to_string()))?;
-        let shown = Arc::new(Shown {
+        let shown = Arc::new(PageState {
             wants_token: tls.is_some(),
-            watch: Watch::begin(self.clone(), config.peers, config.peer_credentials)?,
+            watch: NodePoller::begin(self.clone(), config.peers, config.peer_credentials)?,
             agent: self.clone(),
         });
         info!(node = self.config().name, page = %address, tls = tls.is_some(), "serves its page");
@@ -170,8 +170,8 @@ fn acceptor(credentials: &NodeCredentials) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
-    let door = Door::new(DoorLimits {
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<PageState>) {
+    let door = ConnectionLimiter::new(ConnectionLimits {
         connections: CONNECTIONS,
         per_address: CONNECTIONS,
         first_request: HEAD_PATIENCE,
@@ -192,7 +192,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shown: Arc<Show
     }
 }
 
-async fn serve(visit: Visit, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
+async fn serve(visit: ConnectionStream, tls: Option<TlsAcceptor>, shown: Arc<PageState>) {
     let guest = visit.connect_info();
     match tls {
         None => answer(TokioIo::new(visit), guest, shown).await,
@@ -204,7 +204,7 @@ async fn serve(visit: Visit, tls: Option<TlsAcceptor>, shown: Arc<Shown>) {
     }
 }
 
-async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) {
+async fn answer(io: impl Read + Write + Unpin, guest: ClientConnection, shown: Arc<PageState>) {
     let service = service_fn(move |request: Request<_>| {
         // Every request is answered, even if with a refusal, and the connection is then closed.
         let place = guest.ask();
@@ -234,9 +234,9 @@ async fn answer(io: impl Read + Write + Unpin, guest: Guest, shown: Arc<Shown>) 
 
 /// The data behind the page, and the access rules.
 #[derive(Debug)]
-struct Shown {
+struct PageState {
     agent: Agent,
-    watch: Watch,
+    watch: NodePoller,
     wants_token: bool,
 }
 
@@ -248,7 +248,7 @@ struct Viewer {
 
 const HTML: &str = include_str!("page.html");
 
-impl Shown {
+impl PageState {
     fn respond(&self, request: &Request<()>) -> Response<Full<Bytes>> {
         let is_look = request.method() == Method::GET || request.method() == Method::HEAD;
         match request.uri().path() {

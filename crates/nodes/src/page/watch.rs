@@ -29,20 +29,20 @@ const PEERS_MAX: usize = 256;
 
 /// The recorded data. Dropping this value ends the polling.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct NodePoller {
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
     has_ended: AtomicBool,
-    own: Mutex<Track>,
-    peers: Mutex<Vec<Track>>,
+    own: Mutex<NodeHistory>,
+    peers: Mutex<Vec<NodeHistory>>,
 }
 
 /// The history of a node.
 #[derive(Debug, Default)]
-struct Track {
+struct NodeHistory {
     address: String,
     last: Option<(Instant, Status)>,
     error: Option<String>,
@@ -59,13 +59,13 @@ struct Sample {
 
 /// The content of `/status.json`.
 #[derive(Serialize)]
-struct Told {
+struct StatusReport {
     interval_seconds: f64,
-    nodes: Vec<ToldNode>,
+    nodes: Vec<NodeReport>,
 }
 
 #[derive(Serialize)]
-struct ToldNode {
+struct NodeReport {
     address: String,
     is_own: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -76,12 +76,16 @@ struct ToldNode {
     samples: Vec<(f64, u64, u64)>,
 }
 
-impl Watch {
+impl NodePoller {
     /// Starts polling an agent and its peers.
     ///
     /// # Errors
     /// [`Error::Address`] and [`Error::Credentials`] for peers whose address or credentials are invalid.
-    pub fn begin(agent: Agent, peers: Vec<String>, credentials: Option<ClientCredentials>) -> Result<Watch> {
+    pub fn begin(
+        agent: Agent,
+        peers: Vec<String>,
+        credentials: Option<ClientCredentials>,
+    ) -> Result<NodePoller> {
         if peers.len() > PEERS_MAX {
             let what = format!("{} peers are given, and at most {PEERS_MAX} can be shown", peers.len());
             return Err(Error::Address { address: peers[0].clone(), what });
@@ -93,7 +97,7 @@ impl Watch {
                 Some(Nodes::new(ClientConfig { connect: PATIENCE / 2, answer: PATIENCE, ..config })?)
             }
         };
-        let track = |address: &str| Track { address: address.to_string(), ..Track::default() };
+        let track = |address: &str| NodeHistory { address: address.to_string(), ..NodeHistory::default() };
         let named = nodes.iter().flat_map(|nodes| nodes.addresses()).map(track).collect();
         let own = Mutex::new(track(""));
         let shared = Arc::new(Shared { has_ended: AtomicBool::new(false), own, peers: Mutex::new(named) });
@@ -115,7 +119,7 @@ impl Watch {
                 });
             })?;
         }
-        Ok(Watch { shared })
+        Ok(NodePoller { shared })
     }
 
     /// Returns the recorded data as JSON; each status is passed through `masked`.
@@ -123,18 +127,19 @@ impl Watch {
         let mut own = self.shared.own().told(&masked);
         (own.is_own, own.status) = (true, Some(masked(agent.status())));
         let number = agent.number();
-        let is_own = |track: &&Track| track.last.as_ref().is_some_and(|(_, status)| status.node == number);
+        let is_own =
+            |track: &&NodeHistory| track.last.as_ref().is_some_and(|(_, status)| status.node == number);
         let peers = self.shared.peers();
         // The node may be named among its peers, with the address that other nodes use.
         own.address = peers.iter().find(is_own).map_or(String::new(), |track| track.address.clone());
         let others = peers.iter().filter(|track| !is_own(track)).map(|track| track.told(&masked));
         let nodes = std::iter::once(own).chain(others).collect();
-        let told = Told { interval_seconds: INTERVAL.as_secs_f64(), nodes };
+        let told = StatusReport { interval_seconds: INTERVAL.as_secs_f64(), nodes };
         serde_json::to_vec(&told).expect("plain data")
     }
 }
 
-impl Drop for Watch {
+impl Drop for NodePoller {
     fn drop(&mut self) {
         self.shared.has_ended.store(true, Ordering::Relaxed);
     }
@@ -146,11 +151,11 @@ fn spawn(look: impl FnOnce() + Send + 'static) -> Result<()> {
 }
 
 impl Shared {
-    fn own(&self) -> MutexGuard<'_, Track> {
+    fn own(&self) -> MutexGuard<'_, NodeHistory> {
         self.own.lock().expect("no panic under this lock")
     }
 
-    fn peers(&self) -> MutexGuard<'_, Vec<Track>> {
+    fn peers(&self) -> MutexGuard<'_, Vec<NodeHistory>> {
         self.peers.lock().expect("no panic under this lock")
     }
 
@@ -166,7 +171,7 @@ impl Shared {
     }
 }
 
-impl Track {
+impl NodeHistory {
     fn saw(&mut self, found: Result<Status>) {
         let status = match found {
             Ok(status) => status,
@@ -193,13 +198,13 @@ impl Track {
         self.last = Some((now, status));
     }
 
-    fn told(&self, masked: impl Fn(Status) -> Status) -> ToldNode {
+    fn told(&self, masked: impl Fn(Status) -> Status) -> NodeReport {
         let now = Instant::now();
         let sample = |sample: &Sample| {
             let ago = now.saturating_duration_since(sample.until).as_secs_f64();
             ((ago * 100.0).round() / 100.0, sample.read_bytes_per_second, sample.sent_bytes_per_second)
         };
-        ToldNode {
+        NodeReport {
             address: self.address.clone(),
             is_own: false,
             status: self.last.as_ref().map(|(_, status)| masked(status.clone())),

@@ -34,11 +34,11 @@ const BITS: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CsvRecord {
     separator: u8,
-    place: Place,
+    place: CsvPosition,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum CsvPosition {
     /// The given number of bytes of the byte order mark, and after the complete mark only line feeds.
     Mark(u8),
     /// The start of a record.
@@ -59,7 +59,7 @@ impl CsvRecord {
     /// Returns the position at the beginning of a file. `separator` is the field separator: neither a quote nor
     /// a line feed.
     pub fn new(separator: u8) -> CsvRecord {
-        CsvRecord { separator, place: Place::Mark(0) }
+        CsvRecord { separator, place: CsvPosition::Mark(0) }
     }
 
     /// Advances to the first end of a record whose line feed is at `from` or later, and returns the position
@@ -70,7 +70,7 @@ impl CsvRecord {
         self.pass(&bytes[..at]);
         loop {
             let rest = &bytes[at..];
-            let is_quoted = self.place == Place::Quoted;
+            let is_quoted = self.place == CsvPosition::Quoted;
             let next = if is_quoted { memchr(b'"', rest) } else { memchr2(b'"', b'\n', rest) };
             self.pass_plain(&rest[..next.unwrap_or(rest.len())]);
             let byte = rest[next?];
@@ -112,7 +112,7 @@ impl CsvRecord {
         for by in [1, 2, 4, 8, 16, 32] {
             is_open ^= is_open << by;
         }
-        if self.place == Place::Quoted {
+        if self.place == CsvPosition::Quoted {
             is_open = !is_open;
         }
         // A quote directly after a closing quote is the second of two.
@@ -121,7 +121,7 @@ impl CsvRecord {
         if quotes == 0 || quotes & is_open & !may_open != 0 {
             return false;
         }
-        self.place = if is_open >> (BITS - 1) == 1 { Place::Quoted } else { Place::Closed };
+        self.place = if is_open >> (BITS - 1) == 1 { CsvPosition::Quoted } else { CsvPosition::Closed };
         self.pass_plain(&bytes[BITS - quotes.leading_zeros() as usize..]);
         true
     }
@@ -138,10 +138,10 @@ impl CsvRecord {
 
     /// Advances over bytes without a quote.
     fn pass_plain(&mut self, mut bytes: &[u8]) {
-        if self.place == Place::Quoted {
+        if self.place == CsvPosition::Quoted {
             return;
         }
-        while let (Place::Mark(_), Some((&first, others))) = (self.place, bytes.split_first()) {
+        while let (CsvPosition::Mark(_), Some((&first, others))) = (self.place, bytes.split_first()) {
             self.step(first);
             bytes = others;
         }
@@ -153,27 +153,32 @@ impl CsvRecord {
 
     fn step(&mut self, byte: u8) {
         self.place = match (self.place, byte) {
-            (Place::Quoted, b'"') => Place::Closed,
-            (Place::Quoted, _) => Place::Quoted,
-            (Place::Mark(seen), byte) if MARK.get(usize::from(seen)) == Some(&byte) => Place::Mark(seen + 1),
-            (_, b'"') if self.may_open() => Place::Quoted,
-            (Place::Mark(MARK_BYTES), b'\n') => Place::Mark(MARK_BYTES),
-            (_, b'\n') => Place::Start,
-            (_, byte) if byte == self.separator => Place::Field,
-            (Place::Mark(0) | Place::Start, b'\r') => Place::Return,
-            _ => Place::Text,
+            (CsvPosition::Quoted, b'"') => CsvPosition::Closed,
+            (CsvPosition::Quoted, _) => CsvPosition::Quoted,
+            (CsvPosition::Mark(seen), byte) if MARK.get(usize::from(seen)) == Some(&byte) => {
+                CsvPosition::Mark(seen + 1)
+            }
+            (_, b'"') if self.may_open() => CsvPosition::Quoted,
+            (CsvPosition::Mark(MARK_BYTES), b'\n') => CsvPosition::Mark(MARK_BYTES),
+            (_, b'\n') => CsvPosition::Start,
+            (_, byte) if byte == self.separator => CsvPosition::Field,
+            (CsvPosition::Mark(0) | CsvPosition::Start, b'\r') => CsvPosition::Return,
+            _ => CsvPosition::Text,
         };
     }
 
     /// Returns true if a quote at this position opens quoted text.
     fn may_open(&self) -> bool {
-        matches!(self.place, Place::Mark(0 | MARK_BYTES) | Place::Start | Place::Field | Place::Closed)
+        matches!(
+            self.place,
+            CsvPosition::Mark(0 | MARK_BYTES) | CsvPosition::Start | CsvPosition::Field | CsvPosition::Closed
+        )
     }
 
     /// Returns true if a line that ended at this position would be empty. The table reader counts a carriage
     /// return after a byte order mark as a record.
     fn is_empty(&self) -> bool {
-        matches!(self.place, Place::Mark(0 | MARK_BYTES) | Place::Start | Place::Return)
+        matches!(self.place, CsvPosition::Mark(0 | MARK_BYTES) | CsvPosition::Start | CsvPosition::Return)
     }
 }
 

@@ -5,7 +5,7 @@
 //! | `DoGet` | ticket: a [`TaskRequest`]; answer: record batches, plain or compressed by zstd, the last with [`TaskDone`] in its metadata, and [`TaskAlive`] messages in between on request |
 //! | `DoPut` | metadata of each message: a [`LoadStep`]; answer: [`LoadAnswer`] for each step that requires an answer |
 //! | `DoExchange` | metadata of each message, both ways: a step of a traversal, 64 bytes (`hop.rs`) |
-//! | `DoAction` | `status`: [`Status`]; `catalog`: [`Held`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`Removal`]; `hand-out`: a [`HandOut`]; `drain` |
+//! | `DoAction` | `status`: [`Status`]; `catalog`: [`DatasetReplica`] for each dataset; `map`: a list of [`DatasetKey`], and a [`MapAnswer`] for each; `remove`: a [`RemoveRequest`]; `hand-out`: a [`ShardGrant`]; `drain` |
 
 use std::{fmt, str::FromStr};
 
@@ -47,9 +47,9 @@ pub struct TaskRequest {
     /// otherwise empty message. `None` stands for no reports.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alive_ms: Option<u64>,
-    /// Present if the task [pulls](Pulls) its shards and has no pieces in the request.
+    /// Present if the task [pulls](PullOptions) its shards and has no pieces in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pulls: Option<Pulls>,
+    pub pulls: Option<PullOptions>,
     /// A running task of the same client on the node. The new task runs beside the running one without waiting
     /// for a slot: this serves reads for work on the client. The new task takes free memory and is refused if
     /// there is none. If the running task has ended, or four reads already run beside it, the new task waits
@@ -65,8 +65,8 @@ pub(crate) const READS_BESIDE: usize = 4;
 
 /// The parameters of a task that pulls its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Pulls {
-    /// A random secret of the client that may [hand out](HandOut) shards.
+pub struct PullOptions {
+    /// A random secret of the client that may [hand out](ShardGrant) shards.
     pub key: u64,
     /// The expected number of bytes.
     pub bytes: u64,
@@ -74,10 +74,10 @@ pub struct Pulls {
     pub shards: u64,
 }
 
-/// The identity of a running task, with its [`Pulls::key`].
+/// The identity of a running task, with its [`PullOptions::key`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskKey {
-    /// The number of the task, as in [`TaskPulls::task`].
+    /// The number of the task, as in [`PullRequest::task`].
     pub task: u64,
     /// The key of the task.
     pub key: u64,
@@ -85,7 +85,7 @@ pub struct TaskKey {
 
 /// Shards for a task that pulls.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct HandOut {
+pub struct ShardGrant {
     /// The receiving task.
     pub to: TaskKey,
     /// The next shards to read, in order.
@@ -101,12 +101,12 @@ pub struct TaskAlive {
     pub progress: u64,
     /// Present if the task wants more shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pulls: Option<TaskPulls>,
+    pub pulls: Option<PullRequest>,
 }
 
 /// The request of a task for more shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskPulls {
+pub struct PullRequest {
     /// The node's number of the task.
     pub task: u64,
     /// The number of the task's shards that were read completely or are being read by another thread of the
@@ -187,7 +187,7 @@ pub enum LoadStep {
     /// visible.
     Commit {
         /// The map of the dataset.
-        map: Map,
+        map: FileMap,
     },
 }
 
@@ -277,13 +277,13 @@ impl Generation {
     }
 }
 
-/// The kind of the dataset that keeps a [`Mark`] on a node.
+/// The kind of the dataset that keeps a [`Tombstone`] on a node.
 pub const REMOVED: &str = "removed";
 
 /// The record of the removal of a spread dataset while some of its nodes were absent. The nodes that took part
 /// keep the mark until each absent node has confirmed the removal of its shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct Tombstone {
     /// [`MAP_VERSION`].
     pub version: u32,
     /// The name of the dataset.
@@ -298,7 +298,7 @@ pub struct Mark {
 
 /// The request to remove a dataset from a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Removal {
+pub struct RemoveRequest {
     /// The name of the dataset.
     pub name: String,
     /// The number of the dataset on the node: a later dataset of the same name has a different number. `None`
@@ -307,10 +307,10 @@ pub struct Removal {
     pub id: Option<u64>,
     /// The mark to keep for a spread dataset. A mark without absent nodes ends an earlier mark.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<Mark>,
+    pub mark: Option<Tombstone>,
 }
 
-impl Removal {
+impl RemoveRequest {
     /// Returns true if the mark matches the name and has the current version.
     pub fn is_sound(&self) -> bool {
         self.mark.as_ref().is_none_or(|mark| mark.version == MAP_VERSION && mark.name == self.name)
@@ -319,7 +319,7 @@ impl Removal {
 
 /// The map of a file: the locations of its pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Map {
+pub struct FileMap {
     /// [`MAP_VERSION`].
     pub version: u32,
     /// The generation of the dataset.
@@ -359,11 +359,11 @@ pub struct MapPiece {
     pub bytes: u64,
     /// The number of line feeds in the piece.
     pub lines: u64,
-    /// The indexes in [`Map::nodes`] of the nodes that hold the piece.
+    /// The indexes in [`FileMap::nodes`] of the nodes that hold the piece.
     pub nodes: Vec<u16>,
 }
 
-impl Map {
+impl FileMap {
     /// Returns true if the map is consistent.
     pub fn is_sound(&self) -> bool {
         let is_known = |place: &u16| (*place as usize) < self.nodes.len();
@@ -386,7 +386,7 @@ pub fn piece_name(number: usize) -> String {
 
 /// A dataset on a node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Held {
+pub struct DatasetReplica {
     /// The name of the dataset.
     pub name: String,
     /// The number of the dataset.
@@ -400,13 +400,13 @@ pub struct Held {
     pub generation: Option<Generation>,
     /// The mark of a removal, if this entry is a mark and not a dataset.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<Mark>,
+    pub mark: Option<Tombstone>,
 }
 
 /// The answer for a requested map: the map, or the reason why there is none. A node answers in the order of the
 /// request: at least one dataset, and more while the answers together are no larger than [`MAP_BYTES_MAX`]. The
 /// client requests the remaining maps again.
-pub type MapAnswer = Result<Map, String>;
+pub type MapAnswer = Result<FileMap, String>;
 
 /// The maximum number of maps in one request.
 pub const MAPS_MAX: usize = 1000;
@@ -475,7 +475,7 @@ pub struct Status {
     pub capacity_bytes: u64,
     /// The devices of the node.
     #[serde(default)]
-    pub drives: Vec<Drive>,
+    pub drives: Vec<NodeDevice>,
     /// The counters of connections.
     #[serde(default)]
     pub connections: Connections,
@@ -490,7 +490,7 @@ pub struct Status {
     pub unfinished_bytes: u64,
     /// The expiry times of the node's credentials; `None` without credentials.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires: Option<Expires>,
+    pub expires: Option<CredentialExpiry>,
 }
 
 impl Status {
@@ -506,7 +506,7 @@ impl Status {
 
 /// The expiry times of a node's credentials, in seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Expires {
+pub struct CredentialExpiry {
     /// The expiry of the authority's certificate.
     pub authority: u64,
     /// The expiry of the node's certificate.
@@ -515,7 +515,7 @@ pub struct Expires {
     pub token: u64,
 }
 
-impl Expires {
+impl CredentialExpiry {
     /// Returns all expiry times with their names.
     pub fn each(&self) -> [(&'static str, u64); 3] {
         [("authority", self.authority), ("certificate", self.certificate), ("token", self.token)]
@@ -529,7 +529,7 @@ impl Expires {
 
 /// A device of a node.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Drive {
+pub struct NodeDevice {
     /// The number of the device in the store.
     pub number: u64,
     /// The folder of the device; empty for clients that do not administer the node.

@@ -15,12 +15,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::trials::{How, Trials};
+use super::trials::{TrialOptions, Trials};
 
 /// The levels of zstd, after no compression.
 pub(crate) const LEVELS: [i32; 2] = [-1, 1];
 
-const HOW: How = How {
+const HOW: TrialOptions = TrialOptions {
     way_max: LEVELS.len(),
     lasts: Duration::from_millis(250),
     gain: 1.1,
@@ -29,7 +29,7 @@ const HOW: How = How {
 
 /// The state that selects the compression of the next batch from the batches sent.
 #[derive(Debug)]
-pub(crate) struct Squeeze {
+pub(crate) struct CompressionSelector {
     /// The trials. Way 0 is no compression, the other ways are [`LEVELS`].
     trials: Trials,
     /// The number of tasks that send. `idle_since` is the time of the last end of a task.
@@ -37,9 +37,9 @@ pub(crate) struct Squeeze {
     idle_since: Instant,
 }
 
-impl Squeeze {
-    pub fn new(now: Instant) -> Squeeze {
-        Squeeze { trials: Trials::new(HOW, now), tasks: 0, idle_since: now }
+impl CompressionSelector {
+    pub fn new(now: Instant) -> CompressionSelector {
+        CompressionSelector { trials: Trials::new(HOW, now), tasks: 0, idle_since: now }
     }
 
     /// Records that a task begins to send.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     /// A simulated wire, processor and client, each with its rate in bytes per second.
-    struct World {
+    struct SimulatedLink {
         wire: f64,
         /// The compression ratio and the compression rate in bytes per second, for each way.
         ways: [(f64, f64); 3],
@@ -84,7 +84,7 @@ mod tests {
     const PLAIN: (f64, f64) = (1.0, f64::INFINITY);
     const BATCH: u64 = 1 << 20;
 
-    impl World {
+    impl SimulatedLink {
         /// Returns the duration of a batch in seconds, and the waiting time of its answer in seconds.
         fn batch(&self, way: usize) -> (f64, f64) {
             let (left, rate) = self.ways[way];
@@ -98,7 +98,7 @@ mod tests {
         fn run(&self) -> (f64, Vec<usize>) {
             let began = Instant::now();
             let (mut time, mut ways) = (0.0, Vec::new());
-            let mut squeeze = Squeeze::new(began);
+            let mut squeeze = CompressionSelector::new(began);
             while time < 60.0 {
                 let way = squeeze.level().map_or(0, |level| level + 1);
                 let (seconds, waited) = self.batch(way);
@@ -120,16 +120,16 @@ mod tests {
         let rows = [PLAIN, (0.29, 530e6), (0.24, 320e6)];
         let little = [PLAIN, (0.29, 212e6), (0.24, 128e6)];
         let packed = [PLAIN, (1.0, 800e6), (1.0, 500e6)];
-        let world = World { wire: 119e6, ways: rows, work: 1e-9, client: 0.0 };
+        let world = SimulatedLink { wire: 119e6, ways: rows, work: 1e-9, client: 0.0 };
         for (what, way, world) in [
-            ("a link of 1 Gbit/s", 1, World { ..world }),
-            ("a slow link", 2, World { wire: 12e6, ..world }),
-            ("a link of 10 Gbit/s", 0, World { wire: 1.19e9, ..world }),
-            ("four tenths of a core", 1, World { ways: little, ..world }),
-            ("a tenth of a core", 0, World { ways: [PLAIN, (0.29, 53e6), (0.24, 32e6)], ..world }),
-            ("work that is slower than the wire", 0, World { work: 2e-8, ..world }),
-            ("a client that is slower", 0, World { client: 2e-8, ..world }),
-            ("what was packed before", 0, World { ways: packed, ..world }),
+            ("a link of 1 Gbit/s", 1, SimulatedLink { ..world }),
+            ("a slow link", 2, SimulatedLink { wire: 12e6, ..world }),
+            ("a link of 10 Gbit/s", 0, SimulatedLink { wire: 1.19e9, ..world }),
+            ("four tenths of a core", 1, SimulatedLink { ways: little, ..world }),
+            ("a tenth of a core", 0, SimulatedLink { ways: [PLAIN, (0.29, 53e6), (0.24, 32e6)], ..world }),
+            ("work that is slower than the wire", 0, SimulatedLink { work: 2e-8, ..world }),
+            ("a client that is slower", 0, SimulatedLink { client: 2e-8, ..world }),
+            ("what was packed before", 0, SimulatedLink { ways: packed, ..world }),
         ] {
             let (speed, ways) = world.run();
             assert_eq!(most(&ways), way, "{what}");
@@ -140,9 +140,9 @@ mod tests {
     #[test]
     fn what_is_no_longer_worth_it_is_left() {
         let began = Instant::now();
-        let mut squeeze = Squeeze::new(began);
+        let mut squeeze = CompressionSelector::new(began);
         let mut now = began;
-        let mut run = |squeeze: &mut Squeeze, seconds: u64, rate: [u64; 3], waits: f64| {
+        let mut run = |squeeze: &mut CompressionSelector, seconds: u64, rate: [u64; 3], waits: f64| {
             let until = now + Duration::from_secs(seconds);
             while now < until {
                 let way = squeeze.level().map_or(0, |level| level + 1);
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn reads_that_come_after_one_another_are_as_one() {
         let began = Instant::now();
-        let mut squeeze = Squeeze::new(began);
+        let mut squeeze = CompressionSelector::new(began);
         let mut now = began;
         let mut levels = Vec::new();
         // Each read takes a second, with a pause of some seconds in between, over a link on which the first

@@ -22,7 +22,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The parameters of the trials.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct TrialOptions {
     /// The last way; the first way is 0.
     pub way_max: usize,
     /// The minimum duration of a measurement window.
@@ -36,9 +36,9 @@ pub(crate) struct How {
 /// The state that selects the next way from the measured throughput.
 #[derive(Debug)]
 pub(crate) struct Trials {
-    how: How,
+    how: TrialOptions,
     way: usize,
-    window: Window,
+    window: TrialWindow,
     trial: Option<Trial>,
     /// The earliest time of the next trial. `pause` is the pause after the next failed trial.
     next_trial: Instant,
@@ -48,7 +48,7 @@ pub(crate) struct Trials {
 }
 
 #[derive(Debug)]
-struct Window {
+struct TrialWindow {
     began: Instant,
     amount: f64,
     messages: u32,
@@ -67,8 +67,8 @@ struct Trial {
 
 impl Trials {
     /// Creates the state with way 0.
-    pub fn new(how: How, now: Instant) -> Trials {
-        let (window, pause) = (Window::new(now), how.pause);
+    pub fn new(how: TrialOptions, now: Instant) -> Trials {
+        let (window, pause) = (TrialWindow::new(now), how.pause);
         Trials { how, way: 0, window, trial: None, next_trial: now, pause, may_go_up: true }
     }
 
@@ -88,7 +88,7 @@ impl Trials {
         }
         let rate = window.amount / lasted.as_secs_f64();
         let waiting = window.waited.as_secs_f64() / lasted.as_secs_f64();
-        self.window = Window::new(now);
+        self.window = TrialWindow::new(now);
         match &mut self.trial {
             Some(trial) if !trial.has_settled => trial.has_settled = true,
             Some(trial) => {
@@ -129,9 +129,9 @@ impl Trials {
     }
 }
 
-impl Window {
-    fn new(now: Instant) -> Window {
-        Window { began: now, amount: 0.0, messages: 0, waited: Duration::ZERO }
+impl TrialWindow {
+    fn new(now: Instant) -> TrialWindow {
+        TrialWindow { began: now, amount: 0.0, messages: 0, waited: Duration::ZERO }
     }
 }
 
@@ -140,8 +140,12 @@ mod tests {
     use super::*;
 
     const STEP: Duration = Duration::from_millis(50);
-    const HOW: How =
-        How { way_max: 2, lasts: Duration::from_millis(250), gain: 1.1, pause: Duration::from_secs(1) };
+    const HOW: TrialOptions = TrialOptions {
+        way_max: 2,
+        lasts: Duration::from_millis(250),
+        gain: 1.1,
+        pause: Duration::from_secs(1),
+    };
 
     /// Returns the way of each message in some minutes, for the given throughput per second of each way.
     fn ways(trials: &mut Trials, began: Instant, minutes: u32, rate: impl Fn(usize) -> f64) -> Vec<usize> {
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn what_becomes_better_is_found_later() {
         let mut began = Instant::now();
-        let mut trials = Trials::new(How { way_max: 1, ..HOW }, began);
+        let mut trials = Trials::new(TrialOptions { way_max: 1, ..HOW }, began);
         ways(&mut trials, began, 1, |way| [2.0, 1.0][way]);
         assert_eq!(trials.way(), 0);
         began += Duration::from_secs(60);
@@ -182,7 +186,7 @@ mod tests {
     #[test]
     fn time_without_anything_to_send_does_not_count() {
         let began = Instant::now();
-        let mut trials = Trials::new(How { way_max: 1, ..HOW }, began);
+        let mut trials = Trials::new(TrialOptions { way_max: 1, ..HOW }, began);
         let mut now = began;
         // Half of the time or more is idle; the throughput stays the same while there is data.
         for step in 0..400 {

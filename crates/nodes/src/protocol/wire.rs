@@ -47,25 +47,25 @@ const PLAIN_BYTES_MAX: u64 = 4 << 10;
 /// An encoder that converts the batches of one task to messages.
 pub(crate) struct Encoder {
     tracker: DictionaryTracker,
-    plain: Way,
+    plain: BatchEncoder,
     /// A writer for each used level of [`LEVELS`]: each keeps about 1 MiB of memory for zstd.
-    packed: [Option<Way>; LEVELS.len()],
+    packed: [Option<BatchEncoder>; LEVELS.len()],
     schema: Option<SchemaRef>,
 }
 
 /// A writer of batches with fixed options.
 #[derive(Default)]
-struct Way {
+struct BatchEncoder {
     options: IpcWriteOptions,
     context: IpcWriteContext,
 }
 
-impl Way {
-    fn packed(level: i32) -> Result<Way, arrow_schema::ArrowError> {
+impl BatchEncoder {
+    fn packed(level: i32) -> Result<BatchEncoder, arrow_schema::ArrowError> {
         let options = IpcWriteOptions::try_new(ALIGNMENT, false, MetadataVersion::V5)?
             .try_with_compression(Some(CompressionType::ZSTD))?
             .try_with_compression_level(Some(level))?;
-        Ok(Way { options, context: IpcWriteContext::default() })
+        Ok(BatchEncoder { options, context: IpcWriteContext::default() })
     }
 }
 
@@ -76,7 +76,7 @@ impl Encoder {
     pub fn new() -> Encoder {
         Encoder {
             tracker: DictionaryTracker::new(false),
-            plain: Way::default(),
+            plain: BatchEncoder::default(),
             packed: Default::default(),
             schema: None,
         }
@@ -99,7 +99,7 @@ impl Encoder {
             Some(level) => {
                 let way = &mut self.packed[level];
                 if way.is_none() {
-                    *way = Some(Way::packed(LEVELS[level])?);
+                    *way = Some(BatchEncoder::packed(LEVELS[level])?);
                 }
                 way.as_mut().expect("set above")
             }

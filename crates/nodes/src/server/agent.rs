@@ -1,7 +1,7 @@
 //! The server that runs on a node and serves its store to clients and other nodes.
 //!
 //! ```text
-//!   connection (async) ─► authorization ─► Queue ─► worker thread: Work in its own job ─► 2 batches queued ─► connection
+//!   connection (async) ─► authorization ─► Queue ─► worker thread: TaskHandler in its own job ─► 2 batches queued ─► connection
 //! ```
 //!
 //! A task stops when its connection breaks: the job's cancellation flag is set as soon as the answer stream is dropped.
@@ -45,7 +45,7 @@ use arrow_flight::{
     HandshakeResponse, PollInfo, PutResult, SchemaResult, Ticket, flight_service_server::FlightService,
 };
 use futures::{FutureExt, Stream, StreamExt, future::BoxFuture, stream::BoxStream};
-use inshore_kernel::{Failure, Needs, Reply, Sources, Task, Work, Works};
+use inshore_kernel::{Failure, Reply, RequiredRight, Sources, Task, TaskHandler, TaskHandlers};
 use inshore_store::{
     Budget, Cancel, CheckedFile, Dataset, DeviceUsage, FileReader, Job, Store, format_bytes,
 };
@@ -61,27 +61,27 @@ use tracing::{info, warn};
 
 use self::{
     admission::Admission,
-    handed::{Handed, Pulls, ToClient},
+    handed::{ClientChannel, PulledShards, ShardQueue},
     latest::Latest,
-    loads::Loads,
-    requests::{Held as HeldRequest, Requests, Telling, short},
-    visits::{Traversals, Visits},
+    loads::RunningLoads,
+    requests::{AccountedMemory, LogRateLimit, Requests, short},
+    visits::{TraversalHandler, Traversals},
 };
 use super::{
-    alive::{self, Alive},
-    connection::{Door, DoorLimits},
+    alive::{self, Heartbeat},
+    connection::{ConnectionLimiter, ConnectionLimits},
     marks,
     pieces::open_pieces,
-    queue::{Fullness, Place, Queue},
+    queue::{Permit, Queue, QueueLoad},
 };
 use crate::{
     Error, NodeCredentials, Result, Right,
     error::{chain, no_thread},
     protocol::{
-        DatasetKey, Drive, Expires, Generation, HandOut, Held, MAP, MAP_BYTES_MAX, MAPS_MAX,
-        READ_BESIDE_BYTES, READS_BESIDE, REMOVED, Removal, RunningTask, SPREAD, Status, TRAVERSE, TaskDone,
-        TaskKey, TaskRequest, VERSION,
-        squeeze::Squeeze,
+        CredentialExpiry, DatasetKey, DatasetReplica, Generation, MAP, MAP_BYTES_MAX, MAPS_MAX, NodeDevice,
+        READ_BESIDE_BYTES, READS_BESIDE, REMOVED, RemoveRequest, RunningTask, SPREAD, ShardGrant, Status,
+        TRAVERSE, TaskDone, TaskKey, TaskRequest, VERSION,
+        squeeze::CompressionSelector,
         wire::{Encoder, batch_bytes, json, message_bytes},
     },
 };
@@ -153,20 +153,20 @@ pub struct Agent(Arc<Inner>);
 struct Inner {
     config: AgentConfig,
     store: Store,
-    works: Works,
+    works: TaskHandlers,
     queue: Queue,
     requests: Requests,
     /// Limits the number of catalog and map actions that run at once, since each may read much from the drives.
     looks: Arc<Semaphore>,
-    telling: Telling,
+    telling: LogRateLimit,
     began: Instant,
     draining: AtomicBool,
     tasks: Mutex<BTreeMap<u64, Running>>,
     numbers: AtomicU64,
-    counts: Counts,
+    counts: AgentCounters,
     traversals: Traversals,
-    loads: Loads,
-    door: Arc<Door>,
+    loads: RunningLoads,
+    door: Arc<ConnectionLimiter>,
     /// The usage of the drives. A hanging drive may delay this value.
     drives: Latest<Vec<DeviceUsage>>,
 }
@@ -178,7 +178,7 @@ const DRIVE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Counters since the start of the agent.
 #[derive(Debug, Default)]
-struct Counts {
+struct AgentCounters {
     done: AtomicU64,
     failed: AtomicU64,
     refused: AtomicU64,
@@ -196,11 +196,11 @@ struct Running {
     bytes_asked: u64,
     job: Job,
     began: Instant,
-    handed: Arc<Handed>,
+    handed: Arc<ShardQueue>,
     key: Option<u64>,
     /// The compression state that all reads beside this task share, since reads of about a second each would have to
     /// learn the level anew. Each read beside the task holds a clone, so the reference count limits these reads.
-    beside: Arc<Mutex<Squeeze>>,
+    beside: Arc<Mutex<CompressionSelector>>,
 }
 
 impl Running {
@@ -211,7 +211,7 @@ impl Running {
 
 /// A running agent. The agent serves until this handle is dropped or stopped.
 #[derive(Debug)]
-pub struct Serving {
+pub struct RunningAgent {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     agent: Agent,
@@ -265,9 +265,9 @@ impl Caller {
 
 impl Agent {
     /// Creates an agent that serves `store` and runs tasks of the kinds in `works`.
-    pub fn new(store: Store, works: Works, config: AgentConfig) -> Agent {
+    pub fn new(store: Store, works: TaskHandlers, config: AgentConfig) -> Agent {
         let queue = Queue::new(config.memory_bytes, config.slots.max(1), config.queue);
-        let door = Door::new(DoorLimits {
+        let door = ConnectionLimiter::new(ConnectionLimits {
             connections: config.connections.max(1),
             per_address: config.connections_per_address.max(1),
             first_request: config.first_request,
@@ -276,7 +276,7 @@ impl Agent {
             queue,
             requests: Requests::new(config.memory_bytes),
             looks: Arc::new(Semaphore::new(LOOKS)),
-            telling: Telling::default(),
+            telling: LogRateLimit::default(),
             door,
             drives: Latest::default(),
             store,
@@ -286,9 +286,9 @@ impl Agent {
             draining: AtomicBool::new(false),
             tasks: Mutex::default(),
             numbers: AtomicU64::new(0),
-            counts: Counts::default(),
+            counts: AgentCounters::default(),
             traversals: Traversals::default(),
-            loads: Loads::default(),
+            loads: RunningLoads::default(),
         }))
     }
 
@@ -303,7 +303,7 @@ impl Agent {
     /// # Errors
     /// [`Error::Credentials`] if `address` is reachable from other machines and the agent has no credentials;
     /// [`Error::Address`] if binding the address fails.
-    pub fn serve(self, address: SocketAddr) -> Result<Serving> {
+    pub fn serve(self, address: SocketAddr) -> Result<RunningAgent> {
         let config = &self.0.config;
         if config.credentials.is_none() && !address.ip().is_loopback() {
             return Err(Error::Credentials {
@@ -366,7 +366,7 @@ impl Agent {
             served
         });
         let thread = Some(started.map_err(|error| no_thread(&address, &error))?);
-        Ok(Serving { address: bound, stop, agent: self, thread })
+        Ok(RunningAgent { address: bound, stop, agent: self, thread })
     }
 
     /// Returns the node's status: tasks, queue, counters, drives and limits.
@@ -393,7 +393,7 @@ impl Agent {
         drop(tasks);
         let store = inner.store.clone();
         let devices = inner.drives.get(DRIVE_PATIENCE, move || store.usage().ok());
-        let drives = devices.iter().map(|device| Drive {
+        let drives = devices.iter().map(|device| NodeDevice {
             number: device.number.into(),
             path: device.path.display().to_string(),
             state: device.state.to_string(),
@@ -445,7 +445,7 @@ impl Agent {
     }
 
     /// Hands shards out to a client's running task. Returns false if the client has no such task.
-    fn hand_out(&self, client: &str, handed: HandOut) -> bool {
+    fn hand_out(&self, client: &str, handed: ShardGrant) -> bool {
         let mut tasks = self.0.tasks();
         let TaskKey { task, key } = handed.to;
         let Some(running) = tasks.get_mut(&task).filter(|running| running.is_of(client, key)) else {
@@ -463,7 +463,7 @@ impl Agent {
 
     /// Reserves a read beside a client's running task, for as long as the result is held. Returns `None` if the task
     /// has ended or has enough such reads.
-    fn beside(&self, client: &str, asked: TaskKey) -> Option<Arc<Mutex<Squeeze>>> {
+    fn beside(&self, client: &str, asked: TaskKey) -> Option<Arc<Mutex<CompressionSelector>>> {
         let tasks = self.0.tasks();
         let running = tasks.get(&asked.task).filter(|running| running.is_of(client, asked.key))?;
         (Arc::strong_count(&running.beside) <= READS_BESIDE).then(|| running.beside.clone())
@@ -478,7 +478,7 @@ impl Agent {
     async fn drained(&self, patience: Duration) {
         self.0.draining.store(true, Ordering::Relaxed);
         let began = Instant::now();
-        let is_idle = || self.0.queue.fullness() == Fullness { used_bytes: 0, waiting: 0 };
+        let is_idle = || self.0.queue.fullness() == QueueLoad { used_bytes: 0, waiting: 0 };
         while !is_idle() && began.elapsed() < patience {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -519,11 +519,16 @@ impl Agent {
 
     /// Runs a task to its end in a thread that may block, and returns the task's last messages. Sending these here
     /// would keep the thread if the client does not read.
-    fn work(&self, work: &dyn Work, begun: Begun, out: &mpsc::Sender<Answered>) -> Vec<Answered> {
-        let Begun { request, job, queued, place, deadline_is_over, number, handed, squeeze } = begun;
+    fn work(
+        &self,
+        work: &dyn TaskHandler,
+        begun: AdmittedTask,
+        out: &mpsc::Sender<AnswerResult>,
+    ) -> Vec<AnswerResult> {
+        let AdmittedTask { request, job, queued, place, deadline_is_over, number, handed, squeeze } = begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
-        let client = ToClient {
+        let client = ClientChannel {
             agent: self.clone(),
             job: job.clone(),
             out: out.clone(),
@@ -533,7 +538,7 @@ impl Agent {
         };
         let mut reply = Sender {
             encoder: Encoder::new(),
-            squeeze: Sends::begin(squeeze),
+            squeeze: RegisteredSender::begin(squeeze),
             client: client.clone(),
             every: request.alive_ms.map(Duration::from_millis),
             told: None,
@@ -545,13 +550,13 @@ impl Agent {
                 let sources = Sources::of(open_pieces(&job, request.pieces)?);
                 return work.work(Task { job, arguments, sources }, &mut reply);
             };
-            let next = Pulls::new(handed.clone(), client.clone());
+            let next = PulledShards::new(handed.clone(), client.clone());
             let count_max = usize::try_from(pulls.shards).unwrap_or(usize::MAX);
             let sources = Sources::pulled(next, pulls.bytes, count_max);
             let of_task = handed.clone();
             let sources = sources.left_by(move || of_task.leave());
             let done = work.work(Task { job, arguments, sources }, &mut reply)?;
-            Pulls::new(handed.clone(), client.clone()).pass_over()?;
+            PulledShards::new(handed.clone(), client.clone()).pass_over()?;
             Ok(done)
         }));
         let worked =
@@ -608,12 +613,12 @@ impl Agent {
         }
     }
 
-    fn catalog(&self) -> Result<Vec<Held>> {
+    fn catalog(&self) -> Result<Vec<DatasetReplica>> {
         let mut all = Vec::new();
         for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
                 let mark = marks::read_mark(&self.0.store, &dataset)?;
-                all.push(Held {
+                all.push(DatasetReplica {
                     name: mark.name.clone(),
                     id: 0,
                     kind: REMOVED.to_string(),
@@ -627,7 +632,7 @@ impl Agent {
             let generation = Generation::of_attributes(dataset.attributes()).filter(|_| is_spread);
             let named = dataset.file_names().filter(|_| !is_spread);
             let files = named.map(|name| (name.to_string(), dataset.file(name).map_or(0, |file| file.len())));
-            all.push(Held {
+            all.push(DatasetReplica {
                 name: dataset.name().to_string(),
                 id: dataset.id(),
                 kind: dataset.kind().to_string(),
@@ -677,7 +682,7 @@ impl Agent {
     }
 
     /// Removes a dataset for a client, or writes or ends a removal mark.
-    fn remove(&self, who: &str, asked: &Removal) -> Result<()> {
+    fn remove(&self, who: &str, asked: &RemoveRequest) -> Result<()> {
         let began = Instant::now();
         let removed = marks::remove(&self.0.store, asked);
         let failed = removed.as_ref().err().map(ToString::to_string);
@@ -741,7 +746,7 @@ impl Inner {
     }
 }
 
-impl Serving {
+impl RunningAgent {
     /// Returns the address on which the agent serves.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -775,7 +780,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for RunningAgent {
     /// Cancels all tasks and stops the server without draining.
     fn drop(&mut self) {
         if self.thread.is_some() {
@@ -787,7 +792,7 @@ impl Drop for Serving {
     }
 }
 
-type Answered = std::result::Result<FlightData, Refusal>;
+type AnswerResult = std::result::Result<FlightData, Refusal>;
 
 /// The time that a load waits for admission.
 const LOAD_PATIENCE: Duration = Duration::from_secs(20);
@@ -801,22 +806,22 @@ const SLOW_CLIENT: Duration = Duration::from_secs(5);
 const TASK_DATASETS_MAX: usize = 8;
 
 /// A task that was admitted from the queue.
-struct Begun {
+struct AdmittedTask {
     request: TaskRequest,
     job: Job,
     queued: Duration,
-    place: Place,
+    place: Permit,
     deadline_is_over: Arc<AtomicBool>,
     number: u64,
-    handed: Arc<Handed>,
-    squeeze: Arc<Mutex<Squeeze>>,
+    handed: Arc<ShardQueue>,
+    squeeze: Arc<Mutex<CompressionSelector>>,
 }
 
 /// The sender of a task's answers to its client.
 struct Sender {
     encoder: Encoder,
-    squeeze: Sends,
-    client: ToClient,
+    squeeze: RegisteredSender,
+    client: ClientChannel,
     /// The interval of progress messages to the client, and the time of the last progress message between answers.
     every: Option<Duration>,
     told: Option<Instant>,
@@ -838,21 +843,21 @@ impl Reply for Sender {
 }
 
 /// A registered sender in the shared compression state, until dropped.
-struct Sends(Arc<Mutex<Squeeze>>);
+struct RegisteredSender(Arc<Mutex<CompressionSelector>>);
 
-impl Sends {
-    fn begin(squeeze: Arc<Mutex<Squeeze>>) -> Sends {
-        let sends = Sends(squeeze);
+impl RegisteredSender {
+    fn begin(squeeze: Arc<Mutex<CompressionSelector>>) -> RegisteredSender {
+        let sends = RegisteredSender(squeeze);
         sends.squeeze().begins(Instant::now());
         sends
     }
 
-    fn squeeze(&self) -> MutexGuard<'_, Squeeze> {
+    fn squeeze(&self) -> MutexGuard<'_, CompressionSelector> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Sends {
+impl Drop for RegisteredSender {
     fn drop(&mut self) {
         self.squeeze().ends(Instant::now());
     }
@@ -866,15 +871,15 @@ impl Sender {
             return Ok(());
         }
         self.told = Some(Instant::now());
-        let ToClient { agent, number, .. } = &self.client;
+        let ClientChannel { agent, number, .. } = &self.client;
         self.client.send(alive::message(agent.task_progress(*number), None)).map(drop)
     }
 }
 
 /// Cancels a task when dropped: the stream that holds this guard was dropped because the client no longer listens.
-struct StopsTask(Cancel);
+struct CancelOnDrop(Cancel);
 
-impl Drop for StopsTask {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         self.0.cancel();
     }
@@ -884,9 +889,9 @@ impl Drop for StopsTask {
 impl FlightService for Agent {
     type HandshakeStream = BoxStream<'static, std::result::Result<HandshakeResponse, Refusal>>;
     type ListFlightsStream = BoxStream<'static, std::result::Result<FlightInfo, Refusal>>;
-    type DoGetStream = BoxStream<'static, Answered>;
+    type DoGetStream = BoxStream<'static, AnswerResult>;
     type DoPutStream = BoxStream<'static, std::result::Result<PutResult, Refusal>>;
-    type DoExchangeStream = BoxStream<'static, Answered>;
+    type DoExchangeStream = BoxStream<'static, AnswerResult>;
     type DoActionStream = BoxStream<'static, std::result::Result<arrow_flight::Result, Refusal>>;
     type ListActionsStream = BoxStream<'static, std::result::Result<ActionType, Refusal>>;
 
@@ -908,8 +913,8 @@ impl FlightService for Agent {
         let work = match inner.works.get(&asked.kind).cloned() {
             _ if traverses => {
                 let caller = self.allowed(&request, Right::Run)?;
-                let visits = Visits::new(self, &caller, &asked);
-                Some(Arc::new(visits.map_err(|refusal| self.refuse(refusal))?) as Arc<dyn Work>)
+                let visits = TraversalHandler::new(self, &caller, &asked);
+                Some(Arc::new(visits.map_err(|refusal| self.refuse(refusal))?) as Arc<dyn TaskHandler>)
             }
             known => known,
         };
@@ -922,10 +927,10 @@ impl FlightService for Agent {
             return Err(self.refuse(Refusal::unimplemented(what)));
         };
         let right = match work.needs() {
-            Needs::Data => Right::Read,
-            Needs::BuiltIn => Right::Run,
-            Needs::WebAssembly => Right::RunWasm,
-            Needs::Commands => Right::RunCommands,
+            RequiredRight::Data => Right::Read,
+            RequiredRight::BuiltIn => Right::Run,
+            RequiredRight::WebAssembly => Right::RunWasm,
+            RequiredRight::Commands => Right::RunCommands,
         };
         let caller = self.allowed(&request, right)?;
         if inner.draining.load(Ordering::Relaxed) {
@@ -938,10 +943,10 @@ impl FlightService for Agent {
         let memory_bytes = asked.memory_bytes.unwrap_or(habit);
         // A read for a client that runs a part of a task itself must not wait for that task's slot.
         let asks_beside =
-            asked.beside.filter(|_| work.needs() == Needs::Data && memory_bytes <= READ_BESIDE_BYTES);
+            asked.beside.filter(|_| work.needs() == RequiredRight::Data && memory_bytes <= READ_BESIDE_BYTES);
         let held_beside = asks_beside.and_then(|task| self.beside(&caller.name, task));
         let needs_no_slot = traverses || held_beside.is_some();
-        let entered: std::result::Result<BoxFuture<'static, Place>, Refusal> = match needs_no_slot {
+        let entered: std::result::Result<BoxFuture<'static, Permit>, Refusal> = match needs_no_slot {
             true => match inner.queue.beside(memory_bytes) {
                 Ok(place) => Ok(futures::future::ready(place).boxed()),
                 Err(why) => Err(Refusal::resource_exhausted(why)),
@@ -952,15 +957,15 @@ impl FlightService for Agent {
         let deadline = asked.deadline_ms.map(Duration::from_millis).unwrap_or(inner.config.deadline);
         let deadline = deadline.min(inner.config.deadline);
         let (came, agent, cancel) = (Instant::now(), self.clone(), Cancel::default());
-        let (out, mut answers) = mpsc::channel::<Answered>(2);
-        let stops = StopsTask(cancel.clone());
+        let (out, mut answers) = mpsc::channel::<AnswerResult>(2);
+        let stops = CancelOnDrop(cancel.clone());
         let waiting = out.clone();
         let alive = asked.alive_ms.map(|every| {
             let (agent, every) = (self.clone(), Duration::from_millis(every));
-            Alive::begin(move |number| agent.task_progress(number), out.clone(), every)
+            Heartbeat::begin(move |number| agent.task_progress(number), out.clone(), every)
         });
         tokio::spawn(async move {
-            let _held: HeldRequest = held;
+            let _held: AccountedMemory = held;
             // A client that disconnects while waiting gives up its place in the queue.
             let place = tokio::select! {
                 place = entered => place,
@@ -993,7 +998,8 @@ impl FlightService for Agent {
                 }
             };
             let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
-            let squeeze = held_beside.unwrap_or_else(|| Arc::new(Mutex::new(Squeeze::new(Instant::now()))));
+            let squeeze =
+                held_beside.unwrap_or_else(|| Arc::new(Mutex::new(CompressionSelector::new(Instant::now()))));
             let (who, client, kind) = (caller.who(), caller.name, asked.kind.clone());
             let mut datasets: Vec<String> = asked.pieces.iter().map(|piece| piece.dataset.clone()).collect();
             datasets.sort_unstable();
@@ -1001,7 +1007,7 @@ impl FlightService for Agent {
             datasets.truncate(TASK_DATASETS_MAX);
             let lengths = asked.pieces.iter().map(|piece| piece.to.saturating_sub(piece.from));
             let bytes_asked = lengths.fold(0, u64::saturating_add);
-            let (job_of_it, handed) = (job.clone(), Arc::<Handed>::default());
+            let (job_of_it, handed) = (job.clone(), Arc::<ShardQueue>::default());
             let running = Running {
                 client,
                 who,
@@ -1012,7 +1018,7 @@ impl FlightService for Agent {
                 began: Instant::now(),
                 handed: handed.clone(),
                 key: asked.pulls.map(|pulls| pulls.key),
-                beside: Arc::new(Mutex::new(Squeeze::new(Instant::now()))),
+                beside: Arc::new(Mutex::new(CompressionSelector::new(Instant::now()))),
             };
             agent.0.tasks().insert(number, running);
             let _alive = alive.inspect(|alive| alive.runs(number));
@@ -1022,8 +1028,16 @@ impl FlightService for Agent {
                 over.store(true, Ordering::Relaxed);
                 flag.cancel();
             });
-            let begun =
-                Begun { request: asked, job, queued, place, deadline_is_over, number, handed, squeeze };
+            let begun = AdmittedTask {
+                request: asked,
+                job,
+                queued,
+                place,
+                deadline_is_over,
+                number,
+                handed,
+                squeeze,
+            };
             let last_out = out.clone();
             let worked = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;
             timer.abort();
@@ -1107,7 +1121,7 @@ impl FlightService for Agent {
                         own.map(|own| own.certificate.clone().into()).into_iter().collect()
                     }
                     "remove" => {
-                        let asked: Removal = parsed(&body)?;
+                        let asked: RemoveRequest = parsed(&body)?;
                         if !asked.is_sound() {
                             let what = "invalid request: the removal names another dataset or version";
                             return Err(agent.refuse(Refusal::invalid_argument(what)));
@@ -1205,7 +1219,7 @@ impl FlightService for Agent {
 /// `patience`.
 fn hand_out(
     answers: Vec<bytes::Bytes>,
-    held: HeldRequest,
+    held: AccountedMemory,
     patience: Duration,
 ) -> impl Stream<Item = std::result::Result<arrow_flight::Result, Refusal>> {
     let (out, mut taken) = mpsc::channel(1);
@@ -1229,7 +1243,7 @@ fn hand_out(
 }
 
 /// Logs once a day a warning for each of the node's credentials that expires soon.
-async fn warn_of_expiry(expires: Expires, node: String, renewal: String) {
+async fn warn_of_expiry(expires: CredentialExpiry, node: String, renewal: String) {
     loop {
         for warning in expires.warnings(&node) {
             warn!(node, "{warning}: `{renewal}` creates new ones");

@@ -20,31 +20,31 @@ use tokio::{
 };
 use tonic::Status as Refusal;
 
-use crate::protocol::{TaskAlive, TaskPulls, wire::json};
+use crate::protocol::{PullRequest, TaskAlive, wire::json};
 
 /// The shortest interval of progress messages.
 const OFTEN: Duration = Duration::from_millis(20);
 
 /// Builds a progress message.
-pub(crate) fn message(progress: u64, pulls: Option<TaskPulls>) -> FlightData {
+pub(crate) fn message(progress: u64, pulls: Option<PullRequest>) -> FlightData {
     FlightData { app_metadata: json(&TaskAlive { progress, pulls }), ..FlightData::default() }
 }
 
 /// Sends progress messages until dropped.
 #[derive(Debug)]
-pub(crate) struct Alive {
+pub(crate) struct Heartbeat {
     number: Arc<OnceLock<u64>>,
     teller: JoinHandle<()>,
 }
 
-impl Alive {
+impl Heartbeat {
     /// Starts sending the progress of a task at the interval `every`. Until the task has a number, the task waits for
     /// admission, and waiting counts as progress.
     pub fn begin(
         progress: impl Fn(u64) -> u64 + Send + 'static,
         out: Sender<Result<FlightData, Refusal>>,
         every: Duration,
-    ) -> Alive {
+    ) -> Heartbeat {
         let number: Arc<OnceLock<u64>> = Arc::default();
         let known = number.clone();
         let teller = tokio::spawn(async move {
@@ -61,7 +61,7 @@ impl Alive {
                 tokio::time::sleep(every.max(OFTEN)).await;
             }
         });
-        Alive { number, teller }
+        Heartbeat { number, teller }
     }
 
     /// Records that the task was admitted under this number.
@@ -70,7 +70,7 @@ impl Alive {
     }
 }
 
-impl Drop for Alive {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         self.teller.abort();
     }

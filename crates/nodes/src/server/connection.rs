@@ -1,7 +1,7 @@
 //! Tracks open connections, and closes connections that send no request.
 //!
 //! - A connection is *new* until a request with a valid token arrives (without credentials: any request). The
-//!   connection has [`DoorLimits::first_request`] of time for all steps before: TLS, the HTTP/2 preface, the
+//!   connection has [`ConnectionLimits::first_request`] of time for all steps before: TLS, the HTTP/2 preface, the
 //!   request.
 //! - That request *admits* the connection if a slot is free. The number of slots is limited, in total and for
 //!   each address; for IPv6 an address means a /64 network, which a single machine can own. If no slot is free,
@@ -39,7 +39,7 @@ use crate::protocol::Connections;
 
 /// The limits: the number of connections, and the time to the first request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DoorLimits {
+pub(crate) struct ConnectionLimits {
     pub connections: usize,
     pub per_address: usize,
     pub first_request: Duration,
@@ -47,8 +47,8 @@ pub(crate) struct DoorLimits {
 
 /// All open connections.
 #[derive(Debug)]
-pub(crate) struct Door {
-    limits: DoorLimits,
+pub(crate) struct ConnectionLimiter {
+    limits: ConnectionLimits,
     state: Mutex<State>,
     opened: AtomicU64,
     refused_full: AtomicU64,
@@ -78,12 +78,12 @@ struct Connection {
 
 /// A connection as seen by its requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Guest {
+pub(crate) struct ClientConnection {
     connection: Arc<Connection>,
-    door: Arc<Door>,
+    door: Arc<ConnectionLimiter>,
 }
 
-impl Guest {
+impl ClientConnection {
     /// Admits the connection because a valid request has arrived.
     ///
     /// # Errors
@@ -111,9 +111,9 @@ impl Connection {
     }
 }
 
-impl Door {
-    pub fn new(limits: DoorLimits) -> Arc<Door> {
-        Arc::new(Door {
+impl ConnectionLimiter {
+    pub fn new(limits: ConnectionLimits) -> Arc<ConnectionLimiter> {
+        Arc::new(ConnectionLimiter {
             limits,
             state: Mutex::default(),
             opened: AtomicU64::new(0),
@@ -124,11 +124,11 @@ impl Door {
     }
 
     /// Accepts a new connection.
-    pub fn accept(self: &Arc<Self>, stream: TcpStream) -> io::Result<Visit> {
+    pub fn accept(self: &Arc<Self>, stream: TcpStream) -> io::Result<ConnectionStream> {
         let connection = self.enter(peer(stream.peer_addr()?.ip()));
         let until = Box::pin(sleep(self.limits.first_request));
-        let guest = Guest { connection, door: self.clone() };
-        Ok(Visit { stream, guest, refusals: 0, until })
+        let guest = ClientConnection { connection, door: self.clone() };
+        Ok(ConnectionStream { stream, guest, refusals: 0, until })
     }
 
     fn enter(&self, address: IpAddr) -> Arc<Connection> {
@@ -153,7 +153,7 @@ impl Door {
     }
 
     fn take_in(&self, connection: &Connection) -> Result<(), String> {
-        let DoorLimits { connections, per_address, .. } = self.limits;
+        let ConnectionLimits { connections, per_address, .. } = self.limits;
         let mut state = self.state();
         let of_address = state.admitted_of.get(&connection.address).copied().unwrap_or(0);
         let refused = if of_address >= per_address {
@@ -254,15 +254,15 @@ fn peer(address: IpAddr) -> IpAddr {
 }
 
 /// The stream of a connection. Dropping the stream frees its slot.
-pub(crate) struct Visit {
+pub(crate) struct ConnectionStream {
     stream: TcpStream,
-    guest: Guest,
+    guest: ClientConnection,
     /// The number of refused requests when the current period began.
     refusals: u64,
     until: Pin<Box<Sleep>>,
 }
 
-impl Visit {
+impl ConnectionStream {
     /// Returns an error if the connection has to be closed.
     fn poll_closed(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let connection = &self.guest.connection;
@@ -286,21 +286,21 @@ impl Visit {
     }
 }
 
-impl Drop for Visit {
+impl Drop for ConnectionStream {
     fn drop(&mut self) {
         self.guest.door.leave(&self.guest.connection);
     }
 }
 
-impl Connected for Visit {
-    type ConnectInfo = Guest;
+impl Connected for ConnectionStream {
+    type ConnectInfo = ClientConnection;
 
-    fn connect_info(&self) -> Guest {
+    fn connect_info(&self) -> ClientConnection {
         self.guest.clone()
     }
 }
 
-impl AsyncRead for Visit {
+impl AsyncRead for ConnectionStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -311,7 +311,7 @@ impl AsyncRead for Visit {
     }
 }
 
-impl AsyncWrite for Visit {
+impl AsyncWrite for ConnectionStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -348,19 +348,23 @@ impl AsyncWrite for Visit {
 mod tests {
     use super::*;
 
-    fn door(connections: usize, per_address: usize) -> Arc<Door> {
-        Door::new(DoorLimits { connections, per_address, first_request: Duration::from_secs(10) })
+    fn door(connections: usize, per_address: usize) -> Arc<ConnectionLimiter> {
+        ConnectionLimiter::new(ConnectionLimits {
+            connections,
+            per_address,
+            first_request: Duration::from_secs(10),
+        })
     }
 
     fn address(last: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, last])
     }
 
-    fn enter(door: &Arc<Door>, last: u8) -> Guest {
-        Guest { connection: door.enter(address(last)), door: door.clone() }
+    fn enter(door: &Arc<ConnectionLimiter>, last: u8) -> ClientConnection {
+        ClientConnection { connection: door.enter(address(last)), door: door.clone() }
     }
 
-    fn leave(guest: &Guest) {
+    fn leave(guest: &ClientConnection) {
         guest.door.leave(&guest.connection);
     }
 
@@ -369,7 +373,7 @@ mod tests {
         let door = door(3, 3);
         let asked = enter(&door, 1);
         asked.ask().unwrap();
-        let new: Vec<Guest> = (2..5).map(|last| enter(&door, last)).collect();
+        let new: Vec<ClientConnection> = (2..5).map(|last| enter(&door, last)).collect();
         let more = enter(&door, 2);
         let closed: Vec<bool> = new.iter().map(|guest| guest.connection.is_closed()).collect();
         assert_eq!(closed.iter().filter(|&&closed| closed).count(), 1, "{closed:?}");
@@ -387,7 +391,7 @@ mod tests {
     #[test]
     fn a_connection_without_a_place_is_told_so_and_gets_the_next_one() {
         let door = door(3, 2);
-        let held: Vec<Guest> = (0..2).map(|_| enter(&door, 1)).collect();
+        let held: Vec<ClientConnection> = (0..2).map(|_| enter(&door, 1)).collect();
         held.iter().for_each(|guest| guest.ask().unwrap());
         let third = enter(&door, 1);
         for _ in 0..3 {

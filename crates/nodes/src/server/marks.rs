@@ -2,7 +2,7 @@
 
 use inshore_store::{Budget, Cancel, Dataset, Error, Result, Store};
 
-use crate::protocol::{MAP_VERSION, Mark, REMOVED, Removal, SpreadId, wire::json};
+use crate::protocol::{MAP_VERSION, REMOVED, RemoveRequest, SpreadId, Tombstone, wire::json};
 
 /// The memory of a job that writes a mark, which contains no files.
 const MARK_MEMORY_BYTES: u64 = 1 << 20;
@@ -12,7 +12,7 @@ pub(crate) fn mark_name(id: SpreadId) -> String {
 }
 
 /// Reads the mark that a dataset of the kind [`REMOVED`] stores.
-pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Mark> {
+pub(crate) fn read_mark(store: &Store, dataset: &Dataset) -> Result<Tombstone> {
     serde_json::from_slice(dataset.attributes()).map_err(|error| Error::BadFormat {
         path: store.path().join(dataset.name()),
         what: "record of a removed dataset",
@@ -35,7 +35,7 @@ pub(crate) fn marked(store: &Store, name: &str) -> Result<u64> {
 
 /// Executes a removal on a node and returns the number of removed data bytes. The mark is written before the shards are
 /// removed, and removed after the shards: a node that crashes in between keeps both.
-pub(crate) fn remove(store: &Store, asked: &Removal) -> Result<u64> {
+pub(crate) fn remove(store: &Store, asked: &RemoveRequest) -> Result<u64> {
     let keeps = asked.mark.as_ref().is_some_and(|mark| !mark.absent.is_empty());
     if let Some(mark) = asked.mark.as_ref().filter(|_| keeps) {
         put_mark(store, mark)?;
@@ -64,7 +64,7 @@ pub(crate) fn remove(store: &Store, asked: &Removal) -> Result<u64> {
 }
 
 /// Writes a mark, replacing an earlier mark of the same generation.
-fn put_mark(store: &Store, mark: &Mark) -> Result<()> {
+fn put_mark(store: &Store, mark: &Tombstone) -> Result<()> {
     let job = store.job(Budget::new(MARK_MEMORY_BYTES, 1), Cancel::default())?;
     let name = mark_name(mark.generation.id);
     let is_there = store.dataset(&name).is_ok_and(|found| found.kind() == REMOVED);

@@ -7,5 +7,5 @@ pub(crate) mod marks;
 mod pieces;
 mod queue;
 
-pub use agent::{Agent, AgentConfig, Serving};
+pub use agent::{Agent, AgentConfig, RunningAgent};
 pub use pieces::open_pieces;

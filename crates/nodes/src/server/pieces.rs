@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
-use inshore_kernel::{Base, Failure, Source, Stored, TaskSource};
+use inshore_kernel::{Failure, Source, SourceOffset, StoredSource, TaskSource};
 use inshore_store::{Dataset, Job};
 
 use crate::protocol::PieceRequest;
@@ -35,8 +35,8 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
         if offset.checked_add(to).is_none() || lines.checked_add(to).is_none() {
             return Err(format!("the offset of {dataset}/{file} exceeds 64 bits").into());
         }
-        let source = Source::dataset_part(job, bytes, from..to).behind(Base { offset, lines });
-        sources.push(TaskSource { number, whole, source, stored: Some(Stored { dataset, id, file }) });
+        let source = Source::dataset_part(job, bytes, from..to).behind(SourceOffset { offset, lines });
+        sources.push(TaskSource { number, whole, source, stored: Some(StoredSource { dataset, id, file }) });
     }
     Ok(sources)
 }
@@ -44,8 +44,9 @@ pub fn open_pieces(job: &Job, pieces: Vec<PieceRequest>) -> Result<Vec<TaskSourc
 impl PieceRequest {
     /// Returns the request from which [`open_pieces`] opens a source; `None` if the source is no part of a dataset.
     pub fn of_source(source: &TaskSource) -> Option<PieceRequest> {
-        let (Stored { dataset, id, file }, (_, range)) = (source.stored.clone()?, source.source.part()?);
-        let Base { offset, lines } = source.source.base();
+        let (StoredSource { dataset, id, file }, (_, range)) =
+            (source.stored.clone()?, source.source.part()?);
+        let SourceOffset { offset, lines } = source.source.base();
         let (number, whole, from, to) = (source.number, source.whole, range.start, range.end);
         Some(PieceRequest { number, whole, dataset, id, file, from, to, offset, lines })
     }

@@ -31,21 +31,21 @@ struct Inner {
 struct State {
     used_bytes: u64,
     running: usize,
-    waiting: BTreeMap<String, VecDeque<Waiting>>,
+    waiting: BTreeMap<String, VecDeque<QueuedTask>>,
     /// The clients with waiting tasks; the first client's turn is next.
     turns: VecDeque<String>,
     count: usize,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct QueuedTask {
     memory_bytes: u64,
-    start: oneshot::Sender<Place>,
+    start: oneshot::Sender<Permit>,
 }
 
 /// The permission to run, with the reserved memory. Dropping this value lets the next task run.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Permit {
     queue: Arc<Inner>,
     memory_bytes: u64,
     slots: usize,
@@ -53,7 +53,7 @@ pub(crate) struct Place {
 
 /// The fill level of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fullness {
+pub(crate) struct QueueLoad {
     pub used_bytes: u64,
     pub waiting: usize,
 }
@@ -71,7 +71,7 @@ impl Queue {
         &self,
         client: &str,
         memory_bytes: u64,
-    ) -> Result<impl Future<Output = Place> + use<>, Refusal> {
+    ) -> Result<impl Future<Output = Permit> + use<>, Refusal> {
         let inner = &self.0;
         if memory_bytes > inner.memory_bytes {
             return Err(Refusal::resource_exhausted(format!(
@@ -91,7 +91,7 @@ impl Queue {
             return Err(ask_again(why));
         }
         let queue = state.waiting.entry(client.to_string()).or_default();
-        queue.push_back(Waiting { memory_bytes, start });
+        queue.push_back(QueuedTask { memory_bytes, start });
         if queue.len() == 1 {
             state.turns.push_back(client.to_string());
         }
@@ -105,7 +105,7 @@ impl Queue {
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn beside(&self, memory_bytes: u64) -> Result<Place, String> {
+    pub fn beside(&self, memory_bytes: u64) -> Result<Permit, String> {
         let mut state = self.0.state();
         let free = self.0.memory_bytes - state.used_bytes;
         if memory_bytes > free {
@@ -116,12 +116,12 @@ impl Queue {
             ));
         }
         state.used_bytes += memory_bytes;
-        Ok(Place { queue: self.0.clone(), memory_bytes, slots: 0 })
+        Ok(Permit { queue: self.0.clone(), memory_bytes, slots: 0 })
     }
 
-    pub fn fullness(&self) -> Fullness {
+    pub fn fullness(&self) -> QueueLoad {
         let state = self.0.state();
-        Fullness { used_bytes: state.used_bytes, waiting: state.count }
+        QueueLoad { used_bytes: state.used_bytes, waiting: state.count }
     }
 }
 
@@ -158,7 +158,7 @@ impl State {
     }
 
     /// Removes and returns the task whose turn it is, if `fits` has room for this task.
-    fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<Waiting> {
+    fn take(&mut self, fits: impl Fn(&State, u64) -> bool) -> Option<QueuedTask> {
         self.forget_gone();
         let client = self.turns.front()?.clone();
         let wanted = self.waiting[&client].front().expect("empty ones are forgotten").memory_bytes;
@@ -184,12 +184,12 @@ impl State {
 fn start_next(inner: &Arc<Inner>) {
     loop {
         let Some(next) = inner.state().take(|state, wanted| inner.fits(state, wanted)) else { return };
-        let place = Place { queue: inner.clone(), memory_bytes: next.memory_bytes, slots: 1 };
+        let place = Permit { queue: inner.clone(), memory_bytes: next.memory_bytes, slots: 1 };
         let _ = next.start.send(place);
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         {
             let mut state = self.queue.state();
@@ -209,13 +209,13 @@ mod tests {
     use super::*;
     use crate::protocol::wire::pushback;
 
-    type Entered = Pin<Box<dyn Future<Output = Place>>>;
+    type PendingPermit = Pin<Box<dyn Future<Output = Permit>>>;
 
-    fn enter(queue: &Queue, client: &str, memory_bytes: u64) -> Entered {
+    fn enter(queue: &Queue, client: &str, memory_bytes: u64) -> PendingPermit {
         Box::pin(queue.enter(client, memory_bytes).unwrap())
     }
 
-    fn started(entered: &mut Entered) -> Option<Place> {
+    fn started(entered: &mut PendingPermit) -> Option<Permit> {
         entered.now_or_never()
     }
 
@@ -223,7 +223,7 @@ mod tests {
     fn clients_take_turns_and_each_is_served_in_order() {
         let queue = Queue::new(100, 1, 10);
         let first = started(&mut enter(&queue, "a", 10)).unwrap();
-        let mut waiting: Vec<(&str, Entered)> =
+        let mut waiting: Vec<(&str, PendingPermit)> =
             [("a2", "a"), ("a3", "a"), ("b1", "b"), ("a4", "a"), ("b2", "b")]
                 .into_iter()
                 .map(|(name, client)| (name, enter(&queue, client, 10)))
@@ -248,12 +248,12 @@ mod tests {
         let mut large = enter(&queue, "b", 80);
         let mut small = enter(&queue, "c", 10);
         assert!(started(&mut large).is_none() && started(&mut small).is_none(), "the large one is first");
-        assert_eq!(queue.fullness(), Fullness { used_bytes: 60, waiting: 2 });
+        assert_eq!(queue.fullness(), QueueLoad { used_bytes: 60, waiting: 2 });
         drop(first);
         let (large, small) = (started(&mut large).unwrap(), started(&mut small).unwrap());
-        assert_eq!(queue.fullness(), Fullness { used_bytes: 90, waiting: 0 });
+        assert_eq!(queue.fullness(), QueueLoad { used_bytes: 90, waiting: 0 });
         drop((large, small));
-        assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
+        assert_eq!(queue.fullness(), QueueLoad { used_bytes: 0, waiting: 0 });
         let refusal = queue.enter("a", 101).err().unwrap();
         assert!(
             refusal.message().contains("exceeds the memory") && pushback(&refusal).is_none(),
@@ -272,7 +272,7 @@ mod tests {
         assert!(started(&mut second).is_none(), "its memory is not free");
         drop(beside);
         assert!(started(&mut second).is_some());
-        assert_eq!(queue.fullness(), Fullness { used_bytes: 0, waiting: 0 });
+        assert_eq!(queue.fullness(), QueueLoad { used_bytes: 0, waiting: 0 });
     }
 
     #[test]
@@ -296,7 +296,7 @@ mod tests {
     fn a_client_has_half_of_the_places_of_those_that_wait() {
         let queue = Queue::new(100, 1, 5);
         let running = started(&mut enter(&queue, "a", 1)).unwrap();
-        let mut own: Vec<Entered> = (0..3).map(|_| enter(&queue, "a", 1)).collect();
+        let mut own: Vec<PendingPermit> = (0..3).map(|_| enter(&queue, "a", 1)).collect();
         let refusal = queue.enter("a", 1).err().unwrap();
         assert_eq!(
             refusal.message(),

@@ -2,7 +2,7 @@
 //!
 //! A file is cut into pages of one size, numbered from 0. Each page contains the number of the next page at a
 //! fixed offset ([`Pointers`]). Following such a chain is a sequence of dependent reads: no read can begin
-//! before the previous read has ended, so latency determines the speed. The position of a chain ([`Walked`])
+//! before the previous read has ended, so latency determines the speed. The position of a chain ([`ChainPosition`])
 //! has 32 bytes and is part of a [`Hop`]:
 //!
 //! ```text
@@ -77,7 +77,7 @@ impl Pointers {
 
 /// The position of a chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Walked {
+pub struct ChainPosition {
     /// The current page.
     pub page: u64,
     /// The number of pointers followed.
@@ -88,10 +88,10 @@ pub struct Walked {
     pub hops: u64,
 }
 
-impl Walked {
+impl ChainPosition {
     /// Returns the position at the beginning of a chain.
-    pub fn at(page: u64) -> Walked {
-        Walked { page, ..Walked::default() }
+    pub fn at(page: u64) -> ChainPosition {
+        ChainPosition { page, ..ChainPosition::default() }
     }
 
     /// Moves one step to `page`.
@@ -107,7 +107,7 @@ pub(crate) type Session = [u8; 16];
 
 /// The kind of a [`Hop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum HopKind {
     /// Follow the chain from here.
     GoOn = 1,
     /// Send this page.
@@ -126,9 +126,9 @@ pub(crate) enum What {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hop {
     pub session: Session,
-    pub what: What,
+    pub what: HopKind,
     pub chain: u32,
-    pub walked: Walked,
+    pub walked: ChainPosition,
     /// The time since the last report on the chain to the client, as far as nodes know.
     pub unheard: Duration,
 }
@@ -142,7 +142,7 @@ impl Hop {
         bytes.extend(self.session);
         bytes.extend((self.what as u32).to_le_bytes());
         bytes.extend(self.chain.to_le_bytes());
-        let Walked { page, steps, digest, hops } = self.walked;
+        let ChainPosition { page, steps, digest, hops } = self.walked;
         for number in [page, steps, digest, hops, self.unheard.as_micros() as u64] {
             bytes.extend(number.to_le_bytes());
         }
@@ -154,9 +154,11 @@ impl Hop {
         let bytes: &[u8; HOP_BYTES] = bytes.try_into().ok()?;
         let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let small = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let whats = [What::GoOn, What::Read, What::Page, What::Left, What::Refused, What::End];
+        let whats =
+            [HopKind::GoOn, HopKind::Read, HopKind::Page, HopKind::Left, HopKind::Refused, HopKind::End];
         let what = whats.into_iter().find(|what| *what as u32 == small(16))?;
-        let walked = Walked { page: number(24), steps: number(32), digest: number(40), hops: number(48) };
+        let walked =
+            ChainPosition { page: number(24), steps: number(32), digest: number(40), hops: number(48) };
         let session = bytes[..16].try_into().expect("16 bytes");
         Some(Hop { session, what, chain: small(20), walked, unheard: Duration::from_micros(number(56)) })
     }
@@ -238,7 +240,7 @@ impl Arguments {
 
 /// The kind of a report from a node to the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum ReportKind {
     /// The node is ready.
     Ready = 0,
     /// The chain has reached this position and continues.
@@ -259,18 +261,18 @@ pub(crate) enum Said {
 
 /// A report from a node to the client: one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Telling {
-    pub said: Said,
+pub(crate) struct TraversalReport {
+    pub said: ReportKind,
     pub chain: u32,
-    pub walked: Walked,
+    pub walked: ChainPosition,
     /// The unreachable node, as an index in [`Arguments::nodes`].
     pub peer: u64,
     pub text: String,
 }
 
-impl Telling {
+impl TraversalReport {
     pub fn batch(&self) -> RecordBatch {
-        let Walked { page, steps, digest, hops } = self.walked;
+        let ChainPosition { page, steps, digest, hops } = self.walked;
         let numbers = [u64::from(self.chain), page, steps, digest, hops, self.peer];
         let names = ["chain", "page", "steps", "digest", "hops", "peer"];
         let mut columns: Vec<(&str, ArrayRef)> =
@@ -283,7 +285,7 @@ impl Telling {
     }
 
     /// Parses a batch. Returns `None` for an invalid batch.
-    pub fn of_batch(batch: &RecordBatch) -> Option<Telling> {
+    pub fn of_batch(batch: &RecordBatch) -> Option<TraversalReport> {
         if batch.num_rows() != 1 {
             return None;
         }
@@ -294,19 +296,24 @@ impl Telling {
         let said = *batch.columns().first()?.as_any().downcast_ref::<UInt8Array>()?.values().first()?;
         let text = batch.columns().get(7)?.as_any().downcast_ref::<StringArray>()?;
         let all = [
-            Said::Ready,
-            Said::Progress,
-            Said::Done,
-            Said::Ended,
-            Said::Bad,
-            Said::Unreadable,
-            Said::Nowhere,
-            Said::Unreached,
+            ReportKind::Ready,
+            ReportKind::Progress,
+            ReportKind::Done,
+            ReportKind::Ended,
+            ReportKind::Bad,
+            ReportKind::Unreadable,
+            ReportKind::Nowhere,
+            ReportKind::Unreached,
         ];
-        Some(Telling {
+        Some(TraversalReport {
             said: all.into_iter().find(|one| *one as u8 == said)?,
             chain: number(1)?.try_into().ok()?,
-            walked: Walked { page: number(2)?, steps: number(3)?, digest: number(4)?, hops: number(5)? },
+            walked: ChainPosition {
+                page: number(2)?,
+                steps: number(3)?,
+                digest: number(4)?,
+                hops: number(5)?,
+            },
             peer: number(6)?,
             text: text.value(0).to_string(),
         })
@@ -315,7 +322,7 @@ impl Telling {
 
 /// The work of a node for a traversal: the summary of its task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Visited {
+pub struct TraversalSummary {
     /// The number of pages read.
     pub reads: u64,
     /// The total time in seconds of these reads.
@@ -329,7 +336,7 @@ pub struct Visited {
 
 /// A message received on a link.
 #[derive(Debug)]
-pub(crate) enum FromLink {
+pub(crate) enum LinkMessage {
     Hop(Hop, Bytes),
     /// The link is lost: the last messages sent may not have arrived.
     Lost(Error),
@@ -358,7 +365,7 @@ impl Link {
     pub fn open(
         runtime: &Handle,
         node: Arc<Node>,
-        hear: impl Fn(FromLink) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+        hear: impl Fn(LinkMessage) -> BoxFuture<'static, ()> + Send + Sync + 'static,
     ) -> Link {
         let (out, messages) = mpsc::channel::<FlightData>(LINK_MESSAGES);
         let lost = Arc::new(OnceLock::new());
@@ -366,7 +373,7 @@ impl Link {
         let task = runtime.spawn(async move {
             let why = listen(&node, messages, &hear).await;
             let _ = set.set(why.to_string());
-            hear(FromLink::Lost(why)).await;
+            hear(LinkMessage::Lost(why)).await;
         });
         Link { out, lost, task }
     }
@@ -391,7 +398,7 @@ impl Link {
 async fn listen(
     node: &Node,
     mut messages: mpsc::Receiver<FlightData>,
-    hear: &(impl Fn(FromLink) -> BoxFuture<'static, ()> + Send + Sync + 'static),
+    hear: &(impl Fn(LinkMessage) -> BoxFuture<'static, ()> + Send + Sync + 'static),
 ) -> Error {
     let stream = futures::stream::poll_fn(move |context| messages.poll_recv(context));
     let mut answers = match node.client().do_exchange(node.request(stream)).await {
@@ -406,7 +413,7 @@ async fn listen(
         };
         node.bytes_in.fetch_add(message_bytes(&message), Ordering::Relaxed);
         match Hop::decode(&message.app_metadata) {
-            Some(hop) => hear(FromLink::Hop(hop, message.data_body)).await,
+            Some(hop) => hear(LinkMessage::Hop(hop, message.data_body)).await,
             None => return node.bad_answer("expected a step of a traversal"),
         }
     }
@@ -448,9 +455,11 @@ mod tests {
 
     #[test]
     fn a_hop_is_read_as_it_was_written() {
-        let walked = Walked { page: 1, steps: 2, digest: u64::MAX, hops: 1 << 40 };
+        let walked = ChainPosition { page: 1, steps: 2, digest: u64::MAX, hops: 1 << 40 };
         let unheard = Duration::from_micros(77);
-        for what in [What::GoOn, What::Read, What::Page, What::Left, What::Refused, What::End] {
+        for what in
+            [HopKind::GoOn, HopKind::Read, HopKind::Page, HopKind::Left, HopKind::Refused, HopKind::End]
+        {
             let hop = Hop { session: [7; 16], what, chain: 9, walked, unheard };
             let message = hop.encode(Bytes::new());
             assert_eq!(message.app_metadata.len(), HOP_BYTES);
@@ -463,12 +472,17 @@ mod tests {
 
     #[test]
     fn what_is_told_is_read_as_it_was_written() {
-        let walked = Walked { page: 1, steps: 2, digest: 3, hops: 4 };
-        let telling =
-            Telling { said: Said::Bad, chain: 7, walked, peer: u64::MAX, text: "page 1".to_string() };
-        assert_eq!(Telling::of_batch(&telling.batch()), Some(telling.clone()));
-        assert_eq!(Telling::of_batch(&telling.batch().slice(0, 0)), None);
-        assert_eq!(Telling::of_batch(&telling.batch().project(&[0, 1, 2]).unwrap()), None);
+        let walked = ChainPosition { page: 1, steps: 2, digest: 3, hops: 4 };
+        let telling = TraversalReport {
+            said: ReportKind::Bad,
+            chain: 7,
+            walked,
+            peer: u64::MAX,
+            text: "page 1".to_string(),
+        };
+        assert_eq!(TraversalReport::of_batch(&telling.batch()), Some(telling.clone()));
+        assert_eq!(TraversalReport::of_batch(&telling.batch().slice(0, 0)), None);
+        assert_eq!(TraversalReport::of_batch(&telling.batch().project(&[0, 1, 2]).unwrap()), None);
     }
 
     #[test]
@@ -517,7 +531,7 @@ mod tests {
     #[test]
     fn the_digest_tells_walks_apart() {
         let walk = |pages: &[u64]| {
-            let mut walked = Walked::at(0);
+            let mut walked = ChainPosition::at(0);
             pages.iter().for_each(|&page| walked.step(page));
             walked.digest
         };

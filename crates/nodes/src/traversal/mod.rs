@@ -3,5 +3,5 @@
 pub(crate) mod hop;
 mod traverse;
 
-pub use hop::{CHAINS_MAX, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Visited, Walked};
-pub use traverse::{By, Chain, NodeVisits, TraverseOptions, Traversed};
+pub use hop::{CHAINS_MAX, ChainPosition, LAST_PAGE, PAGE_BYTES_MAX, Pointers, STEPS_MAX, TraversalSummary};
+pub use traverse::{ChainResult, NodeVisits, TraversalSide, TraverseOptions, Traversed};

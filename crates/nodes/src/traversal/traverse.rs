@@ -1,6 +1,6 @@
 //! Follows pointers through a file that is spread over nodes.
 //!
-//! The pointers can be followed in three ways with the same results ([`By`]):
+//! The pointers can be followed in three ways with the same results ([`TraversalSide`]):
 //!
 //! ```text
 //!   nodes    client ─► A ──► C ──► B ──► C ─► client         half a round trip for each change of node
@@ -33,19 +33,19 @@ use serde::{Deserialize, Serialize};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::hop::{
-    Arguments, CHAINS_MAX, FromLink, Hop, LAST_PAGE, Link, PAGE_BYTES_MAX, Pointers, STEPS_MAX, Said,
-    Session, Telling, Visited, Walked, What, send,
+    Arguments, CHAINS_MAX, ChainPosition, Hop, HopKind, LAST_PAGE, Link, LinkMessage, PAGE_BYTES_MAX,
+    Pointers, ReportKind, STEPS_MAX, Session, TraversalReport, TraversalSummary, send,
 };
 use crate::{
-    Error, Nodes, Result, Whole,
-    client::pump::{Told, pump, queue},
+    DistributedFile, Error, Nodes, Result,
+    client::pump::{AttemptReport, pump, queue},
     protocol::{PieceRequest, TRAVERSE, TaskRequest, VERSION},
 };
 
 /// The side that follows the pointers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum By {
+pub enum TraversalSide {
     /// The nodes: each node follows a chain through its own pages and hands the chain to the node with the next
     /// page.
     #[default]
@@ -65,7 +65,7 @@ pub struct TraverseOptions {
     /// The maximum number of pointers to follow in each chain, at most [`STEPS_MAX`].
     pub steps: u64,
     /// The side that follows the pointers.
-    pub by: By,
+    pub by: TraversalSide,
     /// The memory in bytes for pages that the client caches if the client follows the pointers. The first pages
     /// to arrive are kept.
     pub keep_bytes: u64,
@@ -75,12 +75,12 @@ pub struct TraverseOptions {
 
 impl Default for TraverseOptions {
     /// Returns options for pages of 8 KiB that begin with the number of the next page, a thousand steps, and
-    /// [`By::Nodes`].
+    /// [`TraversalSide::Nodes`].
     fn default() -> Self {
         TraverseOptions {
             pointers: Pointers::default(),
             steps: 1000,
-            by: By::default(),
+            by: TraversalSide::default(),
             keep_bytes: 0,
             node_memory_bytes: None,
         }
@@ -89,12 +89,12 @@ impl Default for TraverseOptions {
 
 /// The result for one chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Chain {
+pub struct ChainResult {
     /// The number of the first page.
     pub start: u64,
     /// The number of steps taken and the last page reached.
     #[serde(flatten)]
-    pub walked: Walked,
+    pub walked: ChainPosition,
     /// True if the last page is marked as the end of the chain.
     pub ended: bool,
 }
@@ -103,7 +103,7 @@ pub struct Chain {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Traversed {
     /// The chains, in the order of the requested start pages.
-    pub chains: Vec<Chain>,
+    pub chains: Vec<ChainResult>,
     /// The work of each node since the last loss of a node.
     pub nodes: Vec<NodeVisits>,
     /// The time in seconds from the moment when all nodes were ready to the end of the last chain.
@@ -121,7 +121,7 @@ pub struct NodeVisits {
     pub node: String,
     /// The page counts and times of the node.
     #[serde(flatten)]
-    pub visited: Visited,
+    pub visited: TraversalSummary,
     /// The bytes that the node read from its devices, in whole checksum units.
     pub bytes_read: u64,
     /// The reason why the node was given up, if the node was given up.
@@ -149,7 +149,7 @@ impl Nodes {
     pub fn traverse(
         &self,
         job: &Context,
-        whole: &Whole,
+        whole: &DistributedFile,
         starts: &[u64],
         options: &TraverseOptions,
     ) -> Result<Traversed> {
@@ -165,23 +165,23 @@ impl Nodes {
 struct Traversal<'a> {
     nodes: &'a Nodes,
     job: &'a Context,
-    whole: &'a Whole,
+    whole: &'a DistributedFile,
     options: &'a TraverseOptions,
     /// The end of each piece, in pages.
     ends: Vec<u64>,
-    chains: Vec<Chain>,
+    chains: Vec<ChainResult>,
     over: Vec<bool>,
     given_up: BTreeMap<usize, String>,
     /// The pieces that a node holds and cannot read, with the reason.
     unreadable: BTreeMap<(usize, usize), String>,
-    kept: Kept,
+    kept: PageCache,
     result: Traversed,
 }
 
 /// An event of an attempt.
-enum Heard {
+enum AttemptEvent {
     Told(usize, Result<Option<RecordBatch>>),
-    Link(usize, FromLink),
+    Link(usize, LinkMessage),
 }
 
 /// One attempt of a traversal on the current set of nodes. Dropping the attempt ends the tasks on all nodes.
@@ -190,8 +190,8 @@ struct Attempt {
     /// The usable nodes for each piece.
     holders: Vec<Vec<usize>>,
     links: BTreeMap<usize, Link>,
-    tasks: BTreeMap<usize, (JoinHandle<()>, Arc<Mutex<Told>>)>,
-    events: mpsc::Receiver<Heard>,
+    tasks: BTreeMap<usize, (JoinHandle<()>, Arc<Mutex<AttemptReport>>)>,
+    events: mpsc::Receiver<AttemptEvent>,
     /// The nodes that are not ready yet.
     awaited: BTreeSet<usize>,
 }
@@ -204,7 +204,7 @@ impl Drop for Attempt {
 
 /// The decision to continue an attempt or to start again.
 #[derive(PartialEq, Eq)]
-enum Flow {
+enum AttemptOutcome {
     On,
     /// A node was lost: a new attempt continues from the current positions of the chains.
     Anew,
@@ -214,7 +214,7 @@ impl<'a> Traversal<'a> {
     fn new(
         nodes: &'a Nodes,
         job: &'a Context,
-        whole: &'a Whole,
+        whole: &'a DistributedFile,
         starts: &[u64],
         options: &'a TraverseOptions,
     ) -> Result<Traversal<'a>> {
@@ -250,7 +250,7 @@ impl<'a> Traversal<'a> {
         let lost =
             |(&node, why): (&usize, &String)| (node, format!("{}: {why}", nodes.0.nodes[node].address));
         job.start_phase("following", "steps", options.steps.saturating_mul(starts.len() as u64));
-        let chain = |&start: &u64| Chain { start, walked: Walked::at(start), ended: false };
+        let chain = |&start: &u64| ChainResult { start, walked: ChainPosition::at(start), ended: false };
         Ok(Traversal {
             nodes,
             job,
@@ -261,7 +261,7 @@ impl<'a> Traversal<'a> {
             over: vec![options.steps == 0; starts.len()],
             given_up: nodes.0.lost().iter().map(lost).collect(),
             unreadable: BTreeMap::new(),
-            kept: Kept::new(job, options)?,
+            kept: PageCache::new(job, options)?,
             result: Traversed::default(),
         })
     }
@@ -302,13 +302,13 @@ impl<'a> Traversal<'a> {
         self.bad_page(format!("page {page}, at byte {from}, was not read: {}", why.join("; ")))
     }
 
-    fn give_up(&mut self, node: usize, why: impl std::fmt::Display) -> Flow {
+    fn give_up(&mut self, node: usize, why: impl std::fmt::Display) -> AttemptOutcome {
         let address = &self.nodes.0.nodes[node].address;
         let why = why.to_string();
         let why = why.strip_prefix("node ").map_or(why.clone(), str::to_string);
         let why = if why.starts_with(address) { why } else { format!("{address}: {why}") };
         self.given_up.entry(node).or_insert(why);
-        Flow::Anew
+        AttemptOutcome::Anew
     }
 
     /// Follows chains until all are over or a node is lost.
@@ -327,7 +327,7 @@ impl<'a> Traversal<'a> {
             if !is_ready && attempt.awaited.is_empty() {
                 (is_ready, began) = (true, Instant::now());
                 for chain in 0..self.chains.len() {
-                    if self.go_on(&attempt, chain)? == Flow::Anew {
+                    if self.go_on(&attempt, chain)? == AttemptOutcome::Anew {
                         return Ok(());
                     }
                 }
@@ -335,10 +335,10 @@ impl<'a> Traversal<'a> {
             }
             let Some(heard) = self.wait(&mut attempt)? else { continue };
             let flow = match heard {
-                Heard::Told(node, told) => self.told(&mut attempt, node, told)?,
-                Heard::Link(node, said) => self.said(&attempt, node, said)?,
+                AttemptEvent::Told(node, told) => self.told(&mut attempt, node, told)?,
+                AttemptEvent::Link(node, said) => self.said(&attempt, node, said)?,
             };
-            if flow == Flow::Anew {
+            if flow == AttemptOutcome::Anew {
                 return Ok(());
             }
         }
@@ -350,7 +350,7 @@ impl<'a> Traversal<'a> {
     /// Returns `None` if a node did not answer and was given up.
     fn certificates(&mut self, holders: &[Vec<usize>]) -> Result<Option<Vec<Option<String>>>> {
         let mut certificates = vec![None; self.nodes.0.nodes.len()];
-        if self.options.by != By::Nodes {
+        if self.options.by != TraversalSide::Nodes {
             return Ok(Some(certificates));
         }
         let nodes: BTreeSet<usize> = holders.iter().flatten().copied().collect();
@@ -392,14 +392,14 @@ impl<'a> Traversal<'a> {
         let mut tasks = BTreeMap::new();
         for &node in &nodes {
             let request = self.request(node, &holders, certificates, random);
-            let told: Arc<Mutex<Told>> = Arc::default();
+            let told: Arc<Mutex<AttemptReport>> = Arc::default();
             let (out, mut answers) = queue(0);
             let asked = pump(self.nodes.0.nodes[node].clone(), request, out, told.clone(), |_| {});
             let events_in = events_in.clone();
             let task = self.nodes.0.runtime.spawn(async move {
                 let hand_on = async {
                     while let Some(answer) = answers.next().await {
-                        if events_in.send(Heard::Told(node, answer)).await.is_err() {
+                        if events_in.send(AttemptEvent::Told(node, answer)).await.is_err() {
                             return;
                         }
                     }
@@ -412,7 +412,7 @@ impl<'a> Traversal<'a> {
             let events_in = events_in.clone();
             let hear = move |said| {
                 let events_in = events_in.clone();
-                async move { drop(events_in.send(Heard::Link(node, said)).await) }.boxed()
+                async move { drop(events_in.send(AttemptEvent::Link(node, said)).await) }.boxed()
             };
             let inner = &self.nodes.0;
             (node, Link::open(inner.runtime.handle(), inner.nodes[node].clone(), hear))
@@ -443,7 +443,7 @@ impl<'a> Traversal<'a> {
             certificates: certificates.to_vec(),
             ends: self.ends.clone(),
             holders: holders.iter().map(choose).collect(),
-            by_itself: options.by == By::Nodes,
+            by_itself: options.by == TraversalSide::Nodes,
         };
         let mut pieces = Vec::new();
         for (number, piece) in self.whole.pieces.iter().enumerate() {
@@ -488,7 +488,7 @@ impl<'a> Traversal<'a> {
     }
 
     /// Returns the next event, or `None` if no event came within [`PATIENCE`].
-    fn wait(&self, attempt: &mut Attempt) -> Result<Option<Heard>> {
+    fn wait(&self, attempt: &mut Attempt) -> Result<Option<AttemptEvent>> {
         self.check()?;
         if let Ok(heard) = attempt.events.try_recv() {
             return Ok(Some(heard));
@@ -500,34 +500,34 @@ impl<'a> Traversal<'a> {
     }
 
     /// Hands a chain to a node that holds the current page of the chain, or requests that page.
-    fn go_on(&mut self, attempt: &Attempt, chain: usize) -> Result<Flow> {
+    fn go_on(&mut self, attempt: &Attempt, chain: usize) -> Result<AttemptOutcome> {
         let what = match self.options.by {
-            By::Client => What::Read,
-            By::Nodes | By::Turns => What::GoOn,
+            TraversalSide::Client => HopKind::Read,
+            TraversalSide::Nodes | TraversalSide::Turns => HopKind::GoOn,
         };
-        if what == What::Read {
+        if what == HopKind::Read {
             self.follow_kept(chain)?;
         }
         if self.over[chain] {
-            return Ok(Flow::On);
+            return Ok(AttemptOutcome::On);
         }
         let walked = self.chains[chain].walked;
         // The chains are distributed over all holders of a page.
         let holders = &attempt.holders[self.piece(walked.page)];
         let Some(&node) = holders.get(chain % holders.len().max(1)) else {
-            return Ok(Flow::Anew);
+            return Ok(AttemptOutcome::Anew);
         };
         let hop =
             Hop { session: attempt.session, what, chain: chain as u32, walked, unheard: Duration::ZERO };
         self.send(attempt, node, hop)
     }
 
-    fn send(&mut self, attempt: &Attempt, node: usize, hop: Hop) -> Result<Flow> {
+    fn send(&mut self, attempt: &Attempt, node: usize, hop: Hop) -> Result<AttemptOutcome> {
         let (link, runtime) = (&attempt.links[&node], self.nodes.0.runtime.handle());
         let sent = send(runtime, link.out(), hop.encode(Bytes::new()), || Ok(self.job.check_cancelled()?))?;
         // The reason for a lost link arrives as an event.
         let _ = sent;
-        Ok(Flow::On)
+        Ok(AttemptOutcome::On)
     }
 
     /// Handles the report of a node on a chain.
@@ -536,24 +536,25 @@ impl<'a> Traversal<'a> {
         attempt: &mut Attempt,
         node: usize,
         told: Result<Option<RecordBatch>>,
-    ) -> Result<Flow> {
+    ) -> Result<AttemptOutcome> {
         let batch = match told {
             Ok(Some(batch)) => batch,
             Ok(None) => return Ok(self.give_up(node, "it ended before the traversal")),
             Err(error @ Error::Lost { .. }) => return Ok(self.give_up(node, error)),
             Err(error) => return Err(error),
         };
-        let Some(Telling { said, chain, walked, peer, text }) = Telling::of_batch(&batch) else {
+        let Some(TraversalReport { said, chain, walked, peer, text }) = TraversalReport::of_batch(&batch)
+        else {
             return Ok(self.give_up(node, "protocol error: expected a step of a traversal"));
         };
         let name = || self.nodes.0.nodes[node].address.clone();
         let chain = chain as usize;
         match said {
-            Said::Ready => {
+            ReportKind::Ready => {
                 attempt.awaited.remove(&node);
-                return Ok(Flow::On);
+                return Ok(AttemptOutcome::On);
             }
-            Said::Unreached => {
+            ReportKind::Unreached => {
                 let is_known = (peer as usize) < self.nodes.0.nodes.len();
                 let why = format!("node {} cannot pass chains to it: {text}", name());
                 return Ok(self.give_up(if is_known { peer as usize } else { node }, why));
@@ -566,28 +567,28 @@ impl<'a> Traversal<'a> {
         }
         self.move_on(chain, walked);
         match said {
-            Said::Done if walked.steps < steps => {
+            ReportKind::Done if walked.steps < steps => {
                 return Ok(self.give_up(node, "protocol error: a chain ended early"));
             }
-            Said::Done => self.over[chain] = true,
-            Said::Ended => (self.over[chain], self.chains[chain].ended) = (true, true),
-            Said::Bad => return Err(self.bad_page(format!("node {}: {text}", name()))),
-            Said::Unreadable => {
+            ReportKind::Done => self.over[chain] = true,
+            ReportKind::Ended => (self.over[chain], self.chains[chain].ended) = (true, true),
+            ReportKind::Bad => return Err(self.bad_page(format!("node {}: {text}", name()))),
+            ReportKind::Unreadable => {
                 let why = format!("node {}: {text}", name());
                 self.unreadable.insert((self.piece(walked.page), node), why);
-                return Ok(Flow::Anew);
+                return Ok(AttemptOutcome::Anew);
             }
-            Said::Nowhere => {
+            ReportKind::Nowhere => {
                 // Otherwise the next attempt finds that the page is missing.
                 let is_somewhere = !attempt.holders[self.piece(walked.page)].is_empty();
                 return Ok(match is_somewhere {
                     true => self.give_up(node, "protocol error: a page that exists was reported as missing"),
-                    false => Flow::Anew,
+                    false => AttemptOutcome::Anew,
                 });
             }
-            Said::Ready | Said::Progress | Said::Unreached => {}
+            ReportKind::Ready | ReportKind::Progress | ReportKind::Unreached => {}
         }
-        Ok(Flow::On)
+        Ok(AttemptOutcome::On)
     }
 
     fn bad_page(&self, what: String) -> Error {
@@ -595,7 +596,7 @@ impl<'a> Traversal<'a> {
     }
 
     /// Records the new position of a chain.
-    fn move_on(&mut self, chain: usize, walked: Walked) {
+    fn move_on(&mut self, chain: usize, walked: ChainPosition) {
         let before = self.chains[chain].walked.steps;
         if !self.over[chain] && walked.steps >= before {
             self.job.progress().add(walked.steps - before);
@@ -604,12 +605,12 @@ impl<'a> Traversal<'a> {
     }
 
     /// Handles a message on the link to a node.
-    fn said(&mut self, attempt: &Attempt, node: usize, said: FromLink) -> Result<Flow> {
+    fn said(&mut self, attempt: &Attempt, node: usize, said: LinkMessage) -> Result<AttemptOutcome> {
         let (hop, body) = match said {
-            FromLink::Hop(hop, body) if hop.session == attempt.session => (hop, body),
-            FromLink::Hop(..) => return Ok(Flow::On),
-            FromLink::Lost(error @ Error::Lost { .. }) => return Ok(self.give_up(node, error)),
-            FromLink::Lost(error) => return Err(error),
+            LinkMessage::Hop(hop, body) if hop.session == attempt.session => (hop, body),
+            LinkMessage::Hop(..) => return Ok(AttemptOutcome::On),
+            LinkMessage::Lost(error @ Error::Lost { .. }) => return Ok(self.give_up(node, error)),
+            LinkMessage::Lost(error) => return Err(error),
         };
         let (chain, page_bytes) = (hop.chain as usize, self.options.pointers.page_bytes);
         if chain >= self.chains.len() || self.over[chain] {
@@ -617,22 +618,22 @@ impl<'a> Traversal<'a> {
         }
         let known = self.chains[chain].walked;
         match hop.what {
-            What::Page
+            HopKind::Page
                 if body.len() as u64 == page_bytes
                     && hop.walked.page == known.page
-                    && self.options.by == By::Client =>
+                    && self.options.by == TraversalSide::Client =>
             {
                 self.result.pages_moved += 1;
                 self.kept.put(known.page, &body);
                 self.follow(chain, self.options.pointers.next(&body))?;
                 self.go_on(attempt, chain)
             }
-            What::Left
+            HopKind::Left
                 if hop.walked.page < self.pages()
                     && hop.walked.steps <= self.options.steps
-                    && self.options.by == By::Turns =>
+                    && self.options.by == TraversalSide::Turns =>
             {
-                self.move_on(chain, Walked { hops: hop.walked.hops + 1, ..hop.walked });
+                self.move_on(chain, ChainPosition { hops: hop.walked.hops + 1, ..hop.walked });
                 let holders = &attempt.holders[self.piece(hop.walked.page)];
                 match holders.contains(&node) {
                     true => {
@@ -642,7 +643,7 @@ impl<'a> Traversal<'a> {
                     false => self.go_on(attempt, chain),
                 }
             }
-            What::Refused => Ok(self.give_up(node, String::from_utf8_lossy(&body))),
+            HopKind::Refused => Ok(self.give_up(node, String::from_utf8_lossy(&body))),
             _ => Ok(self.give_up(node, "protocol error: an answer that was not requested")),
         }
     }
@@ -681,8 +682,8 @@ impl<'a> Traversal<'a> {
 
     /// Tells all nodes that the traversal is over, and collects their costs.
     fn end(&mut self, mut attempt: Attempt) -> Result<()> {
-        let (walked, unheard) = (Walked::default(), Duration::ZERO);
-        let end = Hop { session: attempt.session, what: What::End, chain: 0, walked, unheard };
+        let (walked, unheard) = (ChainPosition::default(), Duration::ZERO);
+        let end = Hop { session: attempt.session, what: HopKind::End, chain: 0, walked, unheard };
         let nodes: Vec<usize> = attempt.tasks.keys().copied().collect();
         for &node in &nodes {
             self.send(&attempt, node, end)?;
@@ -694,7 +695,7 @@ impl<'a> Traversal<'a> {
             match self.nodes.0.runtime.block_on(async {
                 tokio::time::timeout(PATIENCE, attempt.events.recv()).await.unwrap_or(None)
             }) {
-                Some(Heard::Told(node, Ok(None) | Err(_))) => drop(left.remove(&node)),
+                Some(AttemptEvent::Told(node, Ok(None) | Err(_))) => drop(left.remove(&node)),
                 _ => self.job.check_cancelled()?,
             }
         }
@@ -722,22 +723,23 @@ impl<'a> Traversal<'a> {
 
 /// A direct-mapped cache of pages on the client: page p can only be in slot p mod n of n slots. The first page
 /// in a slot stays: on a cyclic chain, a page that replaced it would be evicted before its next use.
-struct Kept {
+struct PageCache {
     page_bytes: usize,
     numbers: Vec<u64>,
     pages: Vec<u8>,
     _memory: Option<Reservation>,
 }
 
-impl Kept {
-    fn new(job: &Context, options: &TraverseOptions) -> Result<Kept> {
+impl PageCache {
+    fn new(job: &Context, options: &TraverseOptions) -> Result<PageCache> {
         let page_bytes = options.pointers.page_bytes;
-        let count = if options.by == By::Client { options.keep_bytes / (page_bytes + 8) } else { 0 };
+        let count =
+            if options.by == TraversalSide::Client { options.keep_bytes / (page_bytes + 8) } else { 0 };
         let memory = match count {
             0 => None,
             _ => Some(job.budget().reserve(count * (page_bytes + 8), "cached pages")?),
         };
-        Ok(Kept {
+        Ok(PageCache {
             page_bytes: page_bytes as usize,
             numbers: vec![u64::MAX; count as usize],
             pages: vec![0; (count * page_bytes) as usize],

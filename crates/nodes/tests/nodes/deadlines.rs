@@ -15,16 +15,16 @@ const TIME: Duration = Duration::from_millis(700);
 /// A proxy between client and node. A closed gate accepts connections and bytes and sends nothing, as a stopped process
 /// does.
 #[derive(Clone)]
-struct Gate {
+struct PausableProxy {
     address: SocketAddr,
     is_closed: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,
 }
 
-impl Gate {
-    fn before(node: SocketAddr) -> Gate {
+impl PausableProxy {
+    fn before(node: SocketAddr) -> PausableProxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let gate = Gate {
+        let gate = PausableProxy {
             address: listener.local_addr().unwrap(),
             is_closed: Arc::default(),
             connections: Arc::default(),
@@ -64,10 +64,10 @@ fn hand_on(mut from: TcpStream, mut to: TcpStream, is_closed: &AtomicBool) {
 }
 
 /// Starts nodes behind gates, and a client without short timeouts.
-fn gated(count: usize) -> (Cluster, Vec<Gate>, Nodes) {
+fn gated(count: usize) -> (Cluster, Vec<PausableProxy>, Nodes) {
     let cluster = Cluster::new(count);
-    let gates = cluster.serving.iter().flatten().map(|serving| Gate::before(serving.address()));
-    let gates: Vec<Gate> = gates.collect();
+    let gates = cluster.serving.iter().flatten().map(|serving| PausableProxy::before(serving.address()));
+    let gates: Vec<PausableProxy> = gates.collect();
     let nodes = client(gates.iter().map(|gate| gate.address.to_string()).collect(), None);
     (cluster, gates, nodes)
 }
@@ -94,9 +94,9 @@ fn is_over_in_time(what: &str, began: Instant, error: &str) {
 }
 
 /// An endless text whose reader closes a gate on its first read.
-struct Endless(Gate);
+struct EndlessText(PausableProxy);
 
-impl Read for Endless {
+impl Read for EndlessText {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.0.close();
         buffer.fill(b'\n');
@@ -134,7 +134,7 @@ fn the_deadline_is_heard_in_every_phase() {
         scope.spawn(|| {
             let (_cluster, gates, nodes) = gated(2);
             let (began, nodes) = begin(&nodes);
-            let error = told(put(&nodes, Endless(gates[1].clone()), 1).unwrap_err());
+            let error = told(put(&nodes, EndlessText(gates[1].clone()), 1).unwrap_err());
             is_over_in_time("put", began, &error);
         });
         scope.spawn(|| {

@@ -9,7 +9,7 @@ use super::*;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
-pub fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (Serving, Nodes, TempDir) {
+pub fn closed(credentials: bool, limits: impl FnOnce(&mut AgentConfig)) -> (RunningAgent, Nodes, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = config("door");
     let day = Duration::from_secs(86_400);
@@ -86,7 +86,7 @@ fn a_connection_whose_tokens_are_wrong_is_a_silent_one() {
 }
 
 /// Returns a client that waits for admission at most this long.
-fn impatient(serving: &Serving, patience: Duration) -> Nodes {
+fn impatient(serving: &RunningAgent, patience: Duration) -> Nodes {
     client(vec![serving.address().to_string()], None).begin(Deadline::after(patience))
 }
 

@@ -7,7 +7,7 @@ use super::*;
 /// Nodes that leave and return, each time at a new address.
 struct Members {
     folders: Vec<TempDir>,
-    serving: Vec<Option<Serving>>,
+    serving: Vec<Option<RunningAgent>>,
 }
 
 impl Members {

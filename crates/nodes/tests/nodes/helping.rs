@@ -25,7 +25,7 @@ fn what_slow_nodes_have_not_begun_is_done_here() {
     let read: u64 = found.gathered.nodes.iter().map(|node| node.bytes_read).sum();
     assert!((text.len() as u64..text.len() as u64 * 2).contains(&read), "{read} of {}", text.len());
     // Without help, few bytes move to the client.
-    let moved = |gathered: &Gathered| gathered.nodes.iter().map(|node| node.bytes_moved).sum::<u64>();
+    let moved = |gathered: &GatherReport| gathered.nodes.iter().map(|node| node.bytes_moved).sum::<u64>();
     let alone = RunOptions { help_from: None, ..RunOptions::default() };
     let alone = cluster.find(&slow(20), "text", &alone).unwrap();
     assert_eq!(alone.places, found.places);
@@ -125,7 +125,7 @@ fn whatever_goes_wrong_while_a_client_helps_nothing_is_told_twice_or_left_out() 
         let time = if faulty > 1 { Duration::from_secs(10) } else { PATIENCE };
         let kernel = Find { fails_here: dice.below(6) == 0, ..slow(10) };
         match cluster.find_within(time, &kernel, "copied", &options) {
-            Ok(Found { places, gathered }) => {
+            Ok(SearchResult { places, gathered }) => {
                 assert!(places == all, "seed {seed}: {faults:?}: {gathered:?}");
                 helped += usize::from(gathered.here.is_some_and(|here| here.pieces > 0));
                 good += 1;

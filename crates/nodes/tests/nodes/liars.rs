@@ -18,7 +18,7 @@ use tonic::{
 use super::*;
 
 #[derive(Clone, Copy, Debug)]
-enum Lie {
+enum Misbehaviour {
     /// Every action is answered with an endless stream.
     Endless,
     /// The node claims to have finished more shards than it received.
@@ -34,20 +34,20 @@ enum Lie {
 }
 
 /// The recorded actions, with the number of maps that each action requests.
-type Asked = Arc<Mutex<Vec<(String, usize)>>>;
+type RecordedActions = Arc<Mutex<Vec<(String, usize)>>>;
 
 /// A proxy in front of an agent that changes the agent's answers.
-struct Liar {
+struct MisbehavingProxy {
     agent: FlightServiceClient<Channel>,
-    lie: Lie,
-    asked: Asked,
+    lie: Misbehaviour,
+    asked: RecordedActions,
 }
 
-type Said<T> = Result<Response<T>, Status>;
+type Answer<T> = Result<Response<T>, Status>;
 type Stream<T> = BoxStream<'static, Result<T, Status>>;
 
 #[tonic::async_trait]
-impl FlightService for Liar {
+impl FlightService for MisbehavingProxy {
     type HandshakeStream = Stream<HandshakeResponse>;
     type ListFlightsStream = Stream<FlightInfo>;
     type DoGetStream = Stream<FlightData>;
@@ -56,16 +56,16 @@ impl FlightService for Liar {
     type DoActionStream = Stream<arrow_flight::Result>;
     type ListActionsStream = Stream<ActionType>;
 
-    async fn do_get(&self, request: Request<Ticket>) -> Said<Self::DoGetStream> {
+    async fn do_get(&self, request: Request<Ticket>) -> Answer<Self::DoGetStream> {
         let lie = self.lie;
         let changed = move |message: Result<FlightData, Status>| {
             message.map(|mut message| {
                 if let Ok(mut told) = serde_json::from_slice::<Value>(&message.app_metadata) {
                     match lie {
-                        Lie::Greedy if told["pulls"]["finished"].is_u64() => {
+                        Misbehaviour::Greedy if told["pulls"]["finished"].is_u64() => {
                             told["pulls"]["finished"] = json!(100_000);
                         }
-                        Lie::Others if told["shards"].is_array() => told["shards"] = json!([1]),
+                        Misbehaviour::Others if told["shards"].is_array() => told["shards"] = json!([1]),
                         _ => {}
                     }
                     message.app_metadata = told.to_string().into();
@@ -77,7 +77,7 @@ impl FlightService for Liar {
         Ok(answers.map(|messages| messages.map(changed).boxed()))
     }
 
-    async fn do_action(&self, request: Request<Action>) -> Said<Self::DoActionStream> {
+    async fn do_action(&self, request: Request<Action>) -> Answer<Self::DoActionStream> {
         let kind = request.get_ref().r#type.clone();
         let is_map = kind == "map";
         let maps = serde_json::from_slice::<Vec<Value>>(&request.get_ref().body).map_or(0, |keys| keys.len());
@@ -85,69 +85,69 @@ impl FlightService for Liar {
         let said = |body: Vec<u8>| arrow_flight::Result { body: body.into() };
         let only = |body: Vec<u8>| Response::new(futures::stream::iter([Ok(said(body))]).boxed());
         match self.lie {
-            Lie::Endless => {
+            Misbehaviour::Endless => {
                 let more = move |_| Ok(said(vec![b' '; 1 << 20]));
                 Ok(Response::new(futures::stream::repeat(()).map(more).boxed()))
             }
-            Lie::FirstMap if is_map => {
+            Misbehaviour::FirstMap if is_map => {
                 let answers = self.agent.clone().do_action(request.into_inner()).await?.into_inner();
                 let bodies: Vec<u8> = answers.map(|body| body.unwrap().body.to_vec()).concat().await;
                 let first = serde_json::Deserializer::from_slice(&bodies).into_iter::<Value>().next();
                 Ok(only(first.unwrap().unwrap().to_string().into_bytes()))
             }
-            Lie::Maps(given) if is_map => Ok(only(given.into())),
+            Misbehaviour::Maps(given) if is_map => Ok(only(given.into())),
             _ => Ok(self.agent.clone().do_action(request.into_inner()).await?.map(Streaming::boxed)),
         }
     }
 
-    async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Said<Self::HandshakeStream> {
+    async fn handshake(&self, _: Request<Streaming<HandshakeRequest>>) -> Answer<Self::HandshakeStream> {
         Err(Status::unimplemented(""))
     }
 
-    async fn list_flights(&self, _: Request<Criteria>) -> Said<Self::ListFlightsStream> {
+    async fn list_flights(&self, _: Request<Criteria>) -> Answer<Self::ListFlightsStream> {
         Err(Status::unimplemented(""))
     }
 
-    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Said<FlightInfo> {
+    async fn get_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<FlightInfo> {
         Err(Status::unimplemented(""))
     }
 
-    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Said<PollInfo> {
+    async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Answer<PollInfo> {
         Err(Status::unimplemented(""))
     }
 
-    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Said<SchemaResult> {
+    async fn get_schema(&self, _: Request<FlightDescriptor>) -> Answer<SchemaResult> {
         Err(Status::unimplemented(""))
     }
 
-    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Said<Self::DoPutStream> {
+    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Answer<Self::DoPutStream> {
         let messages = request.into_inner().map(|message| message.expect("the client is well"));
         Ok(self.agent.clone().do_put(messages).await?.map(Streaming::boxed))
     }
 
-    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Said<Self::DoExchangeStream> {
+    async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Answer<Self::DoExchangeStream> {
         Err(Status::unimplemented(""))
     }
 
-    async fn list_actions(&self, _: Request<Empty>) -> Said<Self::ListActionsStream> {
+    async fn list_actions(&self, _: Request<Empty>) -> Answer<Self::ListActionsStream> {
         Err(Status::unimplemented(""))
     }
 }
 
 /// Returns a client of the cluster whose first node is replaced by a lying proxy, and the record of the proxy's
 /// actions.
-fn client_of(cluster: &Cluster, lie: Lie) -> (Nodes, Asked) {
-    let serving: Vec<&Serving> = cluster.serving.iter().flatten().collect();
+fn client_of(cluster: &Cluster, lie: Misbehaviour) -> (Nodes, RecordedActions) {
+    let serving: Vec<&RunningAgent> = cluster.serving.iter().flatten().collect();
     let agent = format!("http://{}", serving[0].address());
     let address: SocketAddr = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let asked = Asked::default();
+    let asked = RecordedActions::default();
     let of_liar = asked.clone();
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let agent = Channel::from_shared(agent).unwrap().connect_lazy();
             let agent = FlightServiceClient::new(agent).max_decoding_message_size(usize::MAX);
-            let liar = FlightServiceServer::new(Liar { agent, lie, asked: of_liar });
+            let liar = FlightServiceServer::new(MisbehavingProxy { agent, lie, asked: of_liar });
             Server::builder().add_service(liar.max_decoding_message_size(usize::MAX)).serve(address).await
         })
     });
@@ -160,7 +160,7 @@ fn client_of(cluster: &Cluster, lie: Lie) -> (Nodes, Asked) {
 fn a_node_that_answers_without_end_is_told_from_one_that_answers() {
     let cluster = Cluster::new(1);
     let began = Instant::now();
-    let error = told(client_of(&cluster, Lie::Endless).0.catalog().unwrap_err());
+    let error = told(client_of(&cluster, Misbehaviour::Endless).0.catalog().unwrap_err());
     assert!(error.contains("more than 268435456 bytes"), "{error}");
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
 }
@@ -171,7 +171,7 @@ fn a_node_that_pulls_more_than_it_was_handed_is_lost() {
     for copies in [1, 2] {
         let cluster = Cluster::new(2);
         cluster.put("text", &text, copies, 60_000);
-        let (nodes, _) = client_of(&cluster, Lie::Greedy);
+        let (nodes, _) = client_of(&cluster, Misbehaviour::Greedy);
         let wholes = nodes.catalog().unwrap().named("text").unwrap();
         let mut places = Vec::new();
         let each = |event: Event<'_, Find>| {
@@ -198,7 +198,7 @@ fn an_answer_about_other_shards_than_were_handed_out_counts_for_none() {
     let text = text(60_000);
     let cluster = Cluster::new(2);
     cluster.put("text", &text, 2, 60_000);
-    let (nodes, _) = client_of(&cluster, Lie::Others);
+    let (nodes, _) = client_of(&cluster, Misbehaviour::Others);
     let wholes = nodes.catalog().unwrap().named("text").unwrap();
     let (arguments, options) = (find("needle").arguments(), RunOptions::default());
     let job = job();
@@ -235,7 +235,7 @@ fn many_files() -> (Cluster, Vec<String>) {
 #[test]
 fn the_map_of_a_file_is_asked_for_when_the_file_is_named() {
     let (cluster, names) = many_files();
-    let (nodes, asked) = client_of(&cluster, Lie::Nothing);
+    let (nodes, asked) = client_of(&cluster, Misbehaviour::Nothing);
     let check = |expected: &[(&str, usize)], ask: &dyn Fn(&Catalog)| {
         asked.lock().unwrap().clear();
         ask(&nodes.catalog().unwrap());
@@ -263,7 +263,13 @@ fn a_map_that_a_node_does_not_give_is_asked_for_again_or_of_another_node() {
     let of_another = r#"{"Ok":{"version":2,"generation":{"id":"00000000000000000000000000000000","number":1,"put_ms":1},
         "nodes":[],"pieces":[]}}"#;
     let refused = r#"{"Err":"the map is damaged"}"#;
-    let lies = [Lie::FirstMap, Lie::Maps(refused), Lie::Maps(of_another), Lie::Maps(""), Lie::Maps("{}")];
+    let lies = [
+        Misbehaviour::FirstMap,
+        Misbehaviour::Maps(refused),
+        Misbehaviour::Maps(of_another),
+        Misbehaviour::Maps(""),
+        Misbehaviour::Maps("{}"),
+    ];
     for lie in lies {
         let (nodes, asked) = client_of(&cluster, lie);
         let wholes = nodes.catalog().unwrap().wholes().unwrap();
@@ -271,7 +277,7 @@ fn a_map_that_a_node_does_not_give_is_asked_for_again_or_of_another_node() {
         assert!(wholes.iter().all(|whole| whole.bytes() == 9 && whole.fault.is_none()), "{lie:?}");
         let maps: Vec<usize> = asked.lock().unwrap().iter().map(|(_, maps)| *maps).collect();
         let rounds: Vec<usize> = match lie {
-            Lie::Maps("" | "{}") => vec![14],
+            Misbehaviour::Maps("" | "{}") => vec![14],
             _ => (1..=14).rev().collect(),
         };
         assert_eq!(maps[2..], rounds, "{lie:?}");
@@ -285,7 +291,7 @@ fn a_map_that_a_node_does_not_give_is_asked_for_again_or_of_another_node() {
         (r#"{"Err":""}{"Err":""}"#, "2 maps for 1"),
         ("{}", "invalid JSON"),
     ] {
-        let catalog = client_of(&alone, Lie::Maps(given)).0.catalog().unwrap();
+        let catalog = client_of(&alone, Misbehaviour::Maps(given)).0.catalog().unwrap();
         let error = told(catalog.named("text").unwrap_err());
         assert!(error.starts_with("store:text: ") && error.contains(expected), "{error}");
         assert!(catalog.wholes().unwrap()[0].fault.as_ref().unwrap().contains(expected));

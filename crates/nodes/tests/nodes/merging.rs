@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, collections::BTreeMap, ops::Range};
 
 use arrow_array::{Array, ArrayRef, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_nodes::{InOrder, Merged, stream_from_nodes};
+use inshore_nodes::{Merged, OrderedRow, stream_from_nodes};
 
 use super::*;
 
@@ -15,7 +15,7 @@ struct Lines {
     is_late: bool,
 }
 
-impl Work for Lines {
+impl TaskHandler for Lines {
     fn kind(&self) -> &'static str {
         if self.counts { "counted" } else { "sorted" }
     }
@@ -59,7 +59,7 @@ impl Work for Lines {
 
 struct Rows<const ADDS_UP: bool>(StringArray, UInt64Array);
 
-impl<const SUMS: bool> InOrder for Rows<SUMS> {
+impl<const SUMS: bool> OrderedRow for Rows<SUMS> {
     const ADDS_UP: bool = SUMS;
     type How = ();
 
@@ -135,13 +135,13 @@ fn what_a_lost_node_counted_or_sorted_is_made_up_for_by_two() {
     let plans: [Plan; 3] = Default::default();
     let serve = |(number, folder): (usize, &TempDir)| {
         let plan = plans[number].clone();
-        let works = Works::default()
+        let works = TaskHandlers::default()
             .with(Lines { plan: plan.clone(), counts: true, is_late: number > 0 })
             .with(Lines { plan, counts: false, is_late: number > 0 });
         let agent = Agent::new(Store::open(folder.path()).unwrap(), works, config(&format!("n{number}")));
         agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
     };
-    let serving: Vec<Serving> = folders.iter().enumerate().map(serve).collect();
+    let serving: Vec<RunningAgent> = folders.iter().enumerate().map(serve).collect();
     let address = |node: usize| serving[node].address().to_string();
     let text = |step: usize| (0..60).map(|row| format!("w{}\n", row * step % 11)).collect::<String>();
     // File x is on nodes 0 and 1, and file y on nodes 0 and 2.

@@ -52,7 +52,7 @@ fn a_task_that_finds_nothing_for_long_or_waits_for_its_turn_is_not_stalled() {
         let agent = Agent::new(Store::open(folder.path()).unwrap(), works(&Plan::default()), single);
         agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
     };
-    let serving: Vec<Serving> = folders.iter().map(serve).collect();
+    let serving: Vec<RunningAgent> = folders.iter().map(serve).collect();
     let nodes = client(serving.iter().map(|serving| serving.address().to_string()).collect(), None);
     let text = text(60_000);
     let options = LoadOptions { piece_bytes: Some(1 << 20), copies: 2, ..LoadOptions::default() };

@@ -18,7 +18,7 @@ use super::*;
 
 struct Tries;
 
-impl Work for Tries {
+impl TaskHandler for Tries {
     fn kind(&self) -> &'static str {
         "tries"
     }

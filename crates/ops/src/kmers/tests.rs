@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use inshore_kernel::{Parts, Works};
-use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving};
+use inshore_kernel::{Parts, TaskHandlers};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, RunningAgent};
 use inshore_store::{Budget, Cancel, Limits, Store};
 use inshore_tables::{count_kmers, pack_kmers};
 use tempfile::TempDir;
@@ -35,7 +35,7 @@ type Plan = Arc<Mutex<(Fault, usize)>>;
 /// The work with a planned fault.
 struct Faulty(Plan);
 
-impl Work for Faulty {
+impl TaskHandler for Faulty {
     fn kind(&self) -> &'static str {
         KIND
     }
@@ -72,7 +72,7 @@ impl Reply for FaultyReply<'_> {
 }
 
 struct Cluster {
-    serving: Vec<Serving>,
+    serving: Vec<RunningAgent>,
     plans: Vec<Plan>,
     folder: TempDir,
     nodes: Nodes,
@@ -88,13 +88,13 @@ impl Cluster {
         let plans: Vec<Plan> = (0..count).map(|_| Arc::new(Mutex::new((Fault::None, 0)))).collect();
         let serve = |(number, plan): (usize, &Plan)| {
             let store = open(folder.path().join(format!("node{number}")));
-            let works = Works::default()
+            let works = TaskHandlers::default()
                 .with(Faulty(plan.clone()))
                 .with(Parts::<inshore_kernel::Contents>::default());
             let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
             Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
-        let serving: Vec<Serving> = plans.iter().enumerate().map(serve).collect();
+        let serving: Vec<RunningAgent> = plans.iter().enumerate().map(serve).collect();
         let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
         let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
         Cluster { serving, plans, folder, nodes }
@@ -121,7 +121,7 @@ impl Cluster {
         name: &str,
         options: &KmerOptions,
         partial: bool,
-    ) -> Result<(KmerSummary, Gathered), Error> {
+    ) -> Result<(KmerSummary, GatherReport), Error> {
         let wholes = self.nodes.catalog().unwrap().named(name)?;
         let run = RunOptions { partial, ..RunOptions::default() };
         let job = job();

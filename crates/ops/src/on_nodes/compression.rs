@@ -4,7 +4,7 @@ use std::io::Write;
 
 use inshore_kernel::{Event, Next};
 use inshore_kernels::{Error, Pack, PackSummary, Result};
-use inshore_nodes::{Gathered, Nodes, RunOptions, Whole, run_on_nodes};
+use inshore_nodes::{DistributedFile, GatherReport, Nodes, RunOptions, run_on_nodes};
 use inshore_store::Context;
 
 /// Compresses a file on nodes into `output`.
@@ -16,11 +16,11 @@ use inshore_store::Context;
 pub fn compress_on_nodes(
     nodes: &Nodes,
     job: &Context,
-    whole: &Whole,
+    whole: &DistributedFile,
     pack: Pack,
     options: &RunOptions,
     mut output: impl Write,
-) -> Result<(PackSummary, Gathered)> {
+) -> Result<(PackSummary, GatherReport)> {
     let mut summary = PackSummary::default();
     let mut before = 0;
     let gathered =

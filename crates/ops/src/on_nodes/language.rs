@@ -11,9 +11,13 @@ use arrow_array::{
     cast::AsArray,
     types::{UInt32Type, UInt64Type},
 };
-use inshore_kernel::{Error as ReadError, Work};
-use inshore_kernels::{COUNTED_GRAM_BYTES, CountsGrams, Error, Identified, LanguageOfText, Profiles, Result};
-use inshore_nodes::{Gathered, InOrder, Merged, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes};
+use inshore_kernel::{Error as ReadError, TaskHandler};
+use inshore_kernels::{
+    COUNTED_GRAM_BYTES, CountsGrams, Error, LanguageOfText, LanguageResult, Profiles, Result,
+};
+use inshore_nodes::{
+    DistributedFile, GatherReport, Merged, Nodes, OrderedRow, RunOptions, run_on_nodes, stream_from_nodes,
+};
 use inshore_store::Context;
 
 use super::{failed, refuse_compressed};
@@ -28,15 +32,15 @@ pub fn identify_on_nodes(
     nodes: &Nodes,
     job: &Context,
     kernel: &LanguageOfText,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &RunOptions,
-    mut each: impl FnMut(Identified<'_>) -> Result<()> + Send,
+    mut each: impl FnMut(LanguageResult<'_>) -> Result<()> + Send,
     skipped: impl FnMut(Error) -> Result<()> + Send,
-) -> Result<Gathered> {
+) -> Result<GatherReport> {
     refuse_compressed(nodes, job, wholes, options)
         .map_err(|error| Error::Read(ReadError::Stream(Box::new(error))))?;
     let languages = kernel.classifier().labels().len();
-    let known = |found: Identified<'_>| {
+    let known = |found: LanguageResult<'_>| {
         if found.verdict.is_some_and(|verdict| verdict.language >= languages) {
             let what = format!(
                 "protocol error: a node returned language {:?}, expected one of {languages}",
@@ -59,11 +63,11 @@ pub fn identify_on_nodes(
 pub fn train_on_nodes(
     nodes: &Nodes,
     context: &Context,
-    samples: Vec<(String, Vec<Whole>)>,
+    samples: Vec<(String, Vec<DistributedFile>)>,
     grams: usize,
     run: &RunOptions,
-) -> Result<(Profiles, Gathered)> {
-    let mut all = Gathered::default();
+) -> Result<(Profiles, GatherReport)> {
+    let mut all = GatherReport::default();
     let profiles = Profiles::of_samples(samples, grams, |wholes| {
         refuse_compressed(nodes, context, &wholes, run).map_err(failed)?;
         let streams = stream_from_nodes(
@@ -99,7 +103,7 @@ struct Grams {
     counts: UInt64Array,
 }
 
-impl InOrder for Grams {
+impl OrderedRow for Grams {
     type How = ();
     const ADDS_UP: bool = true;
 

@@ -9,7 +9,7 @@ mod words;
 
 use inshore_kernel::Error as ReadError;
 use inshore_kernels::Error as KernelError;
-use inshore_nodes::{Error as NodesError, Nodes, RunOptions, Whole, read_from_nodes};
+use inshore_nodes::{DistributedFile, Error as NodesError, Nodes, RunOptions, read_from_nodes};
 use inshore_store::Context;
 use inshore_tables::Compression;
 
@@ -28,7 +28,7 @@ pub(crate) use self::{
 pub(crate) fn refuse_compressed(
     nodes: &Nodes,
     context: &Context,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &RunOptions,
 ) -> inshore_nodes::Result<()> {
     for whole in wholes {

@@ -3,13 +3,15 @@
 use std::{collections::BTreeMap, io::Cursor, path::Path, sync::Arc, thread, time::Duration};
 
 use arrow_array::{RecordBatch, cast::AsArray, types::UInt64Type};
-use inshore_kernel::{Block, Border, Contents, Event, Kernel, Next, Parts, Portable, Reach, Source, Works};
+use inshore_kernel::{
+    Block, Border, Contents, Event, Kernel, Next, Parts, Portable, ResumePosition, Source, TaskHandlers,
+};
 use inshore_kernels::{
-    CountsWords, Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, Unit, Wanted,
-    WordOptions, count_words, decompress,
+    CountsWords, Format, GRAM_BYTES, LanguageOfText, Pack, PatternOptions, Profiles, Search, SearchOutput,
+    TextUnit, WordOptions, count_words, decompress,
 };
 use inshore_nodes::{
-    Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Nodes, RunOptions, Serving, run_on_nodes,
+    Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Nodes, RunOptions, RunningAgent, run_on_nodes,
 };
 use inshore_store::{Budget, Cancel, Context, Limits, Memory, Store, Throttled};
 use serde_json::Value;
@@ -64,7 +66,7 @@ impl<K: Portable> Portable for Slow<K> {
 }
 
 struct Cluster {
-    _serving: Vec<Serving>,
+    _serving: Vec<RunningAgent>,
     _folders: Vec<TempDir>,
     nodes: Nodes,
 }
@@ -77,7 +79,7 @@ impl Cluster {
     fn on(text: &[u8], piece_bytes: u64, open: impl Fn(&Path) -> Store) -> Cluster {
         let folders: Vec<TempDir> = (0..2).map(|_| tempfile::tempdir().unwrap()).collect();
         let serve = |folder: &TempDir| {
-            let works = Works::default()
+            let works = TaskHandlers::default()
                 .with(Parts::<Slow<Search>>::default())
                 .with(Parts::<Slow<LanguageOfText>>::default())
                 .with(Parts::<Slow<Pack>>::default())
@@ -91,7 +93,7 @@ impl Cluster {
             let agent = Agent::new(open(folder.path()), works, config);
             agent.serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
-        let serving: Vec<Serving> = folders.iter().map(serve).collect();
+        let serving: Vec<RunningAgent> = folders.iter().map(serve).collect();
         let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
         let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
         let options = LoadOptions { piece_bytes: Some(piece_bytes), ..LoadOptions::default() };
@@ -100,7 +102,7 @@ impl Cluster {
     }
 
     /// Returns the encoded parts, and the part of the work that the client did.
-    fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(Reach, Vec<u8>)>, HereCost)
+    fn parts<K>(&self, kernel: &K, help_from: Option<Duration>) -> (Vec<(ResumePosition, Vec<u8>)>, HereCost)
     where
         K: Portable,
         K::Error: std::error::Error + Sync + 'static,
@@ -156,9 +158,9 @@ fn text(bytes: usize) -> Vec<u8> {
 fn searches_and_languages_are_the_same_with_the_clients_help() {
     let cluster = Cluster::new(&text(3 << 20), 100 << 10);
     for wanted in [
-        Wanted::LineCount,
-        Wanted::MatchCount,
-        Wanted::Lines { numbered: true, spans: true, before: 1, after: 1 },
+        SearchOutput::LineCount,
+        SearchOutput::MatchCount,
+        SearchOutput::Lines { numbered: true, spans: true, before: 1, after: 1 },
     ] {
         let (patterns, budget) = (["[0-9]3 the", "Hund"], inshore_store::Budget::new(64 << 20, 1));
         let search = Search::new(&patterns, &PatternOptions::default(), wanted, true, &budget).unwrap();
@@ -166,7 +168,7 @@ fn searches_and_languages_are_the_same_with_the_clients_help() {
     }
     let sample = |words: &'static str| {
         vec![Source::new(words, move |_| {
-            Ok(inshore_kernel::Opened::Stream(Box::new(Cursor::new(words.repeat(20)))))
+            Ok(inshore_kernel::OpenedSource::Stream(Box::new(Cursor::new(words.repeat(20)))))
         })]
     };
     let samples = vec![
@@ -174,8 +176,8 @@ fn searches_and_languages_are_the_same_with_the_clients_help() {
         ("de".to_string(), sample("der Hund ist faul und der Fuchs springt\n")),
     ];
     let profiles = Profiles::train(&job(), samples, 1000 * GRAM_BYTES).unwrap();
-    cluster.check(&LanguageOfText::new(&profiles, Unit::Line));
-    cluster.check(&LanguageOfText::new(&profiles, Unit::Source));
+    cluster.check(&LanguageOfText::new(&profiles, TextUnit::Line));
+    cluster.check(&LanguageOfText::new(&profiles, TextUnit::Source));
 }
 
 #[test]
@@ -200,7 +202,7 @@ fn the_client_counts_words_that_slow_nodes_have_not_counted() {
     let own_job = store.job(Budget::new(256 << 20, 2), Cancel::default()).unwrap();
     let mut expected = BTreeMap::new();
     let own = text.clone();
-    let here = Source::new("text", |_| Ok(inshore_kernel::Opened::Stream(Box::new(Cursor::new(own)))));
+    let here = Source::new("text", |_| Ok(inshore_kernel::OpenedSource::Stream(Box::new(Cursor::new(own)))));
     let all = count_words(&own_job, std::iter::once(here), &options, |batch| {
         add(&mut expected, batch);
         Ok(())

@@ -11,11 +11,11 @@
 use std::{cmp::Ordering, thread};
 
 use arrow_array::{Array, RecordBatch, StringArray, UInt64Array, cast::AsArray, types::UInt64Type};
-use inshore_kernel::{Error as ReadError, Opened, Reply, Source, Work};
+use inshore_kernel::{Error as ReadError, OpenedSource, Reply, Source, TaskHandler};
 use inshore_kernels::{CountsWords, Result, Tally, WordOptions, WordSummary};
 use inshore_nodes::{
-    Gathered, HelpPiece, HelpPieces, HelpWith, InOrder, Merged, Nodes, RunOptions, Streams, Whole,
-    stream_with_help,
+    DistributedFile, GatherReport, HelpOptions, HelpPiece, HelpPieces, Merged, Nodes, OrderedRow, RunOptions,
+    Streams, stream_with_help,
 };
 use inshore_store::{Context, Job};
 
@@ -27,7 +27,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// A piece that this machine took over.
 fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
     match piece {
-        Ok(piece) => Source::new(piece.title.clone(), |_| Ok(Opened::Stream(Box::new(piece)))),
+        Ok(piece) => Source::new(piece.title.clone(), |_| Ok(OpenedSource::Stream(Box::new(piece)))),
         Err(error) => Source::new("a piece", |_| Err(ReadError::Stream(Box::new(error)))),
     }
 }
@@ -42,14 +42,14 @@ fn source_of(piece: inshore_nodes::Result<HelpPiece>) -> Source {
 pub fn count_words_on_nodes(
     nodes: &Nodes,
     context: &Context,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &WordOptions,
     run: &RunOptions,
     each: impl FnMut(RecordBatch) -> Result<()>,
-) -> Result<(WordSummary, Gathered)> {
+) -> Result<(WordSummary, GatherReport)> {
     refuse_compressed(nodes, context, wholes, run).map_err(failed)?;
     let arguments = serde_json::to_value(options).expect("plain data");
-    let with = HelpWith { by_threads: true, ..HelpWith::default() };
+    let with = HelpOptions { by_threads: true, ..HelpOptions::default() };
     thread::scope(|scope| {
         let asked =
             stream_with_help(nodes, context, (CountsWords.kind(), true), arguments, wholes, run, with);
@@ -72,7 +72,7 @@ fn merge(
     streams: Streams,
     options: &WordOptions,
     mut each: impl FnMut(RecordBatch) -> Result<()>,
-) -> Result<(WordSummary, Gathered)> {
+) -> Result<(WordSummary, GatherReport)> {
     let mut merged = Merged::<Counted>::new(streams, ()).map_err(failed)?;
     let mut tally = Tally::new(options);
     let (mut word, mut count) = (String::new(), 0u64);
@@ -119,7 +119,7 @@ struct Counted {
     counts: UInt64Array,
 }
 
-impl InOrder for Counted {
+impl OrderedRow for Counted {
     type How = ();
     const ADDS_UP: bool = true;
 

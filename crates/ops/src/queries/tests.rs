@@ -8,8 +8,8 @@ use std::{
 };
 
 use arrow_cast::pretty::pretty_format_batches;
-use inshore_kernel::{Contents, Needs, Parts, Portable, Works};
-use inshore_nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, Serving};
+use inshore_kernel::{Contents, Parts, Portable, RequiredRight, TaskHandlers};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, HereCost, LoadOptions, RunningAgent};
 use inshore_sql::{Query, Tables};
 use inshore_store::{Budget, Cancel, Context, Limits, Store};
 use inshore_tables::Input;
@@ -24,12 +24,12 @@ use crate::{
 /// The reads of a node, of which a limited number succeed.
 struct Reads(Arc<AtomicUsize>);
 
-impl Work for Reads {
+impl TaskHandler for Reads {
     fn kind(&self) -> &'static str {
         Contents::KIND
     }
 
-    fn needs(&self) -> Needs {
+    fn needs(&self) -> RequiredRight {
         Contents::NEEDS
     }
 
@@ -43,7 +43,7 @@ impl Work for Reads {
 }
 
 struct Cluster {
-    _serving: Vec<Serving>,
+    _serving: Vec<RunningAgent>,
     /// The number of reads of all nodes that still succeed.
     reads: Arc<AtomicUsize>,
     folder: TempDir,
@@ -63,10 +63,10 @@ impl Cluster {
             let store = slow_store(&folder.path().join(format!("node{number}")), limits);
             let config =
                 AgentConfig { task_memory_bytes: 64 << 20, ..AgentConfig::new("slow", 256 << 20, 2) };
-            let works = Works::default().with(Queries).with(Reads(reads.clone()));
+            let works = TaskHandlers::default().with(Queries).with(Reads(reads.clone()));
             Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
-        let serving: Vec<Serving> = (0..count).map(serve).collect();
+        let serving: Vec<RunningAgent> = (0..count).map(serve).collect();
         let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
         let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
         Cluster { _serving: serving, reads, folder, nodes }

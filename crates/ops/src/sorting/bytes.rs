@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, ops::Range, path::Path};
 
 use arrow_array::{Array, BinaryArray, RecordBatch, cast::AsArray};
-use inshore_nodes::{Gathered, InOrder, Merged, Streams, Whole};
+use inshore_nodes::{DistributedFile, GatherReport, Merged, OrderedRow, Streams};
 use inshore_sortreduce::rows::{Lines, RowShape};
 use inshore_store::FileSink;
 use inshore_tables::{NewFile, SortSummary};
@@ -89,7 +89,7 @@ impl ByteRows {
     }
 }
 
-impl InOrder for ByteRows {
+impl OrderedRow for ByteRows {
     const ADDS_UP: bool = false;
     type How = RowHow;
 
@@ -129,11 +129,11 @@ impl Sorting<'_> {
         what: What,
         by_line: bool,
         how: RowHow,
-        wholes: &[Whole],
-    ) -> Result<(SortSummary, Gathered)> {
+        wholes: &[DistributedFile],
+    ) -> Result<(SortSummary, GatherReport)> {
         let (asker, is_stdout) = (self.asker, self.output == Path::new("-"));
         let target = if is_stdout { NewFile::stdout()? } else { NewFile::create(self.output)? };
-        let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
+        let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
         asker.context.start_phase("sorting", "bytes", bytes);
         self.with_streams(what, by_line, wholes, |streams| {
             self.write_bytes(streams, how, (target, bytes), wholes)
@@ -146,8 +146,8 @@ impl Sorting<'_> {
         streams: Streams,
         how: RowHow,
         (target, bytes): (NewFile, u64),
-        wholes: &[Whole],
-    ) -> Result<(SortSummary, Gathered)> {
+        wholes: &[DistributedFile],
+    ) -> Result<(SortSummary, GatherReport)> {
         let (asker, shape) = (self.asker, how.shape);
         let is_in_place = NewFile::is_in_place(self.output);
         let mut merged = Merged::<ByteRows>::new(streams, how)?;

@@ -1,7 +1,7 @@
 //! The client's own part of a sort on nodes.
 
 use inshore_kernel::{Failure, Reply};
-use inshore_nodes::{HelpPieces, Whole};
+use inshore_nodes::{DistributedFile, HelpPieces};
 use inshore_store::Job;
 use inshore_tables::{Input, Inputs};
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub(super) fn sort_here(
     job: &Job,
     pieces: HelpPieces,
     arguments: Arguments,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     reply: &mut dyn Reply,
 ) -> Result<Value, Failure> {
     let files = match &arguments.what {
@@ -22,7 +22,7 @@ pub(super) fn sort_here(
         What::Lines | What::Records(..) => Vec::new(),
     };
     // Parquet is not read sequentially.
-    let is_parquet = |(_, text): &(&Whole, &FileText)| text.is_parquet();
+    let is_parquet = |(_, text): &(&DistributedFile, &FileText)| text.is_parquet();
     let held = wholes.iter().zip(&files).filter(is_parquet).map(|(whole, _)| whole);
     let _held = hold_pieces(job, held, 1)?;
     let title = wholes.first().map_or("store", |whole| &whole.title);

@@ -40,11 +40,12 @@ use std::{
 };
 
 use inshore_nodes::{
-    Error as NodesError, Gathered, HelpWith, Nodes, RunOptions, Streams, Whole, stream_with_help,
+    DistributedFile, Error as NodesError, GatherReport, HelpOptions, Nodes, RunOptions, Streams,
+    stream_with_help,
 };
 use inshore_store::{Context, Reservation, format_bytes};
 use inshore_tables::{
-    Compression, Error as TableError, Header, Known, SortKey, SortOptions, SortSummary, TableLayout,
+    Compression, Error as TableError, Header, SortKey, SortOptions, SortSummary, TableLayout, TableMetadata,
     TableWriter, check_output_space, is_packed_by_name, row_groups,
 };
 use serde::{Deserialize, Serialize};
@@ -106,7 +107,7 @@ enum What {
     Records(usize, Range<usize>),
     Table {
         keys: Vec<SortKey>,
-        known: Known,
+        known: TableMetadata,
         /// The files, in the order of their numbers in the request.
         files: Vec<FileText>,
         /// True if columns of text keep their written form: see [`TableLayout::carried`].
@@ -132,12 +133,12 @@ enum What {
 pub fn sort_on_nodes(
     nodes: &Nodes,
     job: &Context,
-    wholes: Vec<Whole>,
+    wholes: Vec<DistributedFile>,
     by: &SortBy,
     options: SortOptions,
     output: &Path,
     run: &RunOptions,
-) -> Result<(SortSummary, Gathered)> {
+) -> Result<(SortSummary, GatherReport)> {
     if options.resume {
         return Err(Error::unfit(
             "a sort on nodes",
@@ -145,7 +146,7 @@ pub fn sort_on_nodes(
         ));
     }
     let asker = Asker { nodes, options: run, context: job };
-    let bytes: u64 = wholes.iter().map(Whole::bytes).sum();
+    let bytes: u64 = wholes.iter().map(DistributedFile::bytes).sum();
     if output != Path::new("-") {
         check_output_space(output, bytes)?;
     }
@@ -200,7 +201,7 @@ impl Sorting<'_> {
         &self,
         what: What,
         by_line: bool,
-        wholes: &[Whole],
+        wholes: &[DistributedFile],
         merge: impl FnOnce(Streams) -> Result<T>,
     ) -> Result<T> {
         let Asker { nodes, context, options } = *self.asker;
@@ -208,7 +209,7 @@ impl Sorting<'_> {
         let arguments = Arguments { what, descending, unique, row_bytes_max: self.row_bytes_max };
         let told = serde_json::to_value(&arguments).expect("plain data");
         thread::scope(|scope| {
-            let with = HelpWith::default();
+            let with = HelpOptions::default();
             let asked = stream_with_help(nodes, context, (KIND, by_line), told, wholes, options, with);
             let (streams, help) = asked?;
             if let Some(help) = help {
@@ -242,7 +243,7 @@ impl LongRows {
 }
 
 /// Refuses a file that a local sort of lines would decompress.
-fn check_lines(asker: &Asker<'_>, whole: &Whole) -> Result<()> {
+fn check_lines(asker: &Asker<'_>, whole: &DistributedFile) -> Result<()> {
     const HEAD_BYTES: u64 = Compression::HEAD_BYTES as u64;
     if whole.is_grouped {
         return Err(NodesError::RowGroups { name: whole.title.clone() }.into());
@@ -256,7 +257,7 @@ fn check_lines(asker: &Asker<'_>, whole: &Whole) -> Result<()> {
 }
 
 /// Refuses a file whose pieces do not end with records of this length.
-fn check_records(whole: &Whole, record_bytes: usize) -> Result<()> {
+fn check_records(whole: &DistributedFile, record_bytes: usize) -> Result<()> {
     let (name, record) = (&whole.title, record_bytes as u64);
     if record == 0 {
         return Err(Error::unfit(name, "records have a byte at least"));
@@ -297,7 +298,12 @@ fn check_groups(job: &Context, text: &FileText) -> Result<()> {
 }
 
 /// Checks that an answer is complete.
-fn check_all(wholes: &[Whole], what: &str, found: u64, expected: RangeInclusive<u64>) -> Result<()> {
+fn check_all(
+    wholes: &[DistributedFile],
+    what: &str,
+    found: u64,
+    expected: RangeInclusive<u64>,
+) -> Result<()> {
     if expected.contains(&found) {
         return Ok(());
     }
@@ -307,7 +313,7 @@ fn check_all(wholes: &[Whole], what: &str, found: u64, expected: RangeInclusive<
 }
 
 /// Returns true for binary tables, which have no lines: Parquet or Arrow by the file name.
-pub fn is_binary_table(whole: &Whole) -> bool {
+pub fn is_binary_table(whole: &DistributedFile) -> bool {
     matches!(&*ending_of(whole), "parquet" | "arrow")
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow_array::{ArrayRef, BinaryArray, RecordBatch};
 use arrow_buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, Field, Schema};
-use inshore_kernel::{Failure, Reply, Task, TaskSource, Work};
+use inshore_kernel::{Failure, Reply, Task, TaskHandler, TaskSource};
 use inshore_store::{Job, Reservation};
 use inshore_tables::{
     Error as TableError, FilePart, Input, Inputs, SortOptions, sorted_lines, sorted_records, sorted_table,
@@ -21,7 +21,7 @@ use crate::files::{FileText, piece_of, text_of};
 #[derive(Debug)]
 pub struct Sorts;
 
-impl Work for Sorts {
+impl TaskHandler for Sorts {
     fn kind(&self) -> &'static str {
         KIND
     }

@@ -6,7 +6,7 @@ use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, UInt32Array, cast::
 use arrow_row::{RowConverter, SortField};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::interleave::interleave;
-use inshore_nodes::{Gathered, InOrder, Merged, Whole};
+use inshore_nodes::{DistributedFile, GatherReport, Merged, OrderedRow};
 use inshore_tables::{Error as TableError, SortSummary, TableLayout, TableWriter, normal_floats};
 
 use super::{BATCH_BYTES, Result, Sorting, What, node::slice_bytes, told};
@@ -64,7 +64,7 @@ pub(super) struct TableRows {
     pieces: UInt32Array,
 }
 
-impl InOrder for TableRows {
+impl OrderedRow for TableRows {
     const ADDS_UP: bool = false;
     type How = TableHow;
 
@@ -151,8 +151,8 @@ impl Sorting<'_> {
         how: TableHow,
         schema: &SchemaRef,
         rows: Option<u64>,
-        wholes: &[Whole],
-    ) -> Result<(SortSummary, Gathered)> {
+        wholes: &[DistributedFile],
+    ) -> Result<(SortSummary, GatherReport)> {
         self.asker.context.start_phase("sorting", "rows", rows.unwrap_or(0));
         self.with_streams(what, false, wholes, |streams| {
             self.write_table(Merged::new(streams, how)?, schema, rows, wholes)
@@ -165,8 +165,8 @@ impl Sorting<'_> {
         mut merged: Merged<TableRows>,
         schema: &SchemaRef,
         rows: Option<u64>,
-        wholes: &[Whole],
-    ) -> Result<(SortSummary, Gathered)> {
+        wholes: &[DistributedFile],
+    ) -> Result<(SortSummary, GatherReport)> {
         let (asker, name) = (self.asker, self.output.display().to_string());
         // Held batches, and the batch to write.
         let _memory = asker.context.budget().reserve(2 * HELD_BYTES as u64, "combined batches of rows")?;

@@ -9,8 +9,10 @@ use std::{
 };
 
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, UInt32Array};
-use inshore_kernel::{Contents, Failure, Needs, Parts, Portable, Reply, Task, Work, Works};
-use inshore_nodes::{Agent, AgentConfig, ClientConfig, InOrder, LoadOptions, Serving};
+use inshore_kernel::{
+    Contents, Failure, Parts, Portable, Reply, RequiredRight, Task, TaskHandler, TaskHandlers,
+};
+use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, OrderedRow, RunningAgent};
 use inshore_store::{Budget, Cancel, Deadline, Limits, Store};
 use inshore_tables::{Input, sort_lines, sort_records, sort_table};
 use tempfile::TempDir;
@@ -39,7 +41,7 @@ type Plan = Arc<Mutex<(Fault, usize)>>;
 /// [`Sorts`] on a node with a planned fault, in batches of a few rows.
 struct Faulty(Plan);
 
-impl Work for Faulty {
+impl TaskHandler for Faulty {
     fn kind(&self) -> &'static str {
         KIND
     }
@@ -56,12 +58,12 @@ impl Work for Faulty {
 /// The reads of a node, with a planned fault.
 struct Reads(Plan);
 
-impl Work for Reads {
+impl TaskHandler for Reads {
     fn kind(&self) -> &'static str {
         Contents::KIND
     }
 
-    fn needs(&self) -> Needs {
+    fn needs(&self) -> RequiredRight {
         Contents::NEEDS
     }
 
@@ -123,7 +125,7 @@ impl Reply for FewRows<'_> {
 
 /// Nodes in this process, and a local folder.
 struct Cluster {
-    _serving: Vec<Serving>,
+    _serving: Vec<RunningAgent>,
     plans: Vec<Plan>,
     folders: Vec<TempDir>,
     nodes: Nodes,
@@ -143,11 +145,11 @@ impl Cluster {
                 true => Store::open(folders[number].path()).unwrap(),
                 false => slow_store(folders[number].path(), Limits { latency, ..Limits::default() }),
             };
-            let works = Works::default().with(Faulty(plan.clone())).with(Reads(plan.clone()));
+            let works = TaskHandlers::default().with(Faulty(plan.clone())).with(Reads(plan.clone()));
             let config = AgentConfig::new(format!("n{number}"), 64 << 20, 2);
             Agent::new(store, works, config).serve("127.0.0.1:0".parse().unwrap()).unwrap()
         };
-        let serving: Vec<Serving> = plans.iter().enumerate().map(serve).collect();
+        let serving: Vec<RunningAgent> = plans.iter().enumerate().map(serve).collect();
         let addresses = serving.iter().map(|serving| serving.address().to_string()).collect();
         let nodes = Nodes::new(ClientConfig::new(addresses, None)).unwrap();
         Cluster { _serving: serving, plans, folders, nodes }
@@ -206,7 +208,7 @@ impl Cluster {
         name: &str,
         by: &SortBy,
         options: SortOptions,
-    ) -> Result<(SortSummary, Gathered)> {
+    ) -> Result<(SortSummary, GatherReport)> {
         let nodes = self.nodes.begin(Deadline::after(Duration::from_secs(120)));
         let wholes = nodes.catalog()?.named(name)?;
         let store = Store::open(self.here("store")).unwrap();

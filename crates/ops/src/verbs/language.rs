@@ -10,8 +10,8 @@ use std::{
 #[cfg(feature = "nodes")]
 use inshore_kernels::LanguageOfText;
 use inshore_kernels::{
-    self as kernels, Classifier, Identified, LanguagePlace, LanguageSummary, LanguageTable, Profiles, Unit,
-    identify, identify_column, table_inputs, text_sources,
+    self as kernels, Classifier, LanguagePlace, LanguageResult, LanguageSummary, LanguageTable, Profiles,
+    TextUnit, identify, identify_column, table_inputs, text_sources,
 };
 use inshore_store::{Execution, Job};
 use inshore_tables::{Input, TableWriter};
@@ -201,7 +201,7 @@ impl Operation for IdentifyLanguage {
         let bytes: Option<u64> = asked.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
         job.start_phase("reading", "bytes", bytes.unwrap_or(0));
         let mut table = LanguageTable::create(job, output, classifier, self.place())?;
-        let unit = if self.lines { Unit::Line } else { Unit::Source };
+        let unit = if self.lines { TextUnit::Line } else { TextUnit::Source };
         let failures = AtomicU64::new(0);
         let failed = |error: kernels::Error| {
             failures.fetch_add(1, Ordering::Relaxed);
@@ -226,7 +226,7 @@ impl Operation for IdentifyLanguage {
                     }
                     None => {
                         let sources = text_sources(Some(job), asked.inputs)?.into_iter();
-                        let write = |found: Identified<'_>| table.add_found(&found);
+                        let write = |found: LanguageResult<'_>| table.add_found(&found);
                         identify(job, classifier, sources, unit, write, failed)?;
                     }
                 }
@@ -236,7 +236,7 @@ impl Operation for IdentifyLanguage {
             #[cfg(feature = "nodes")]
             Sources::Nodes(on, wholes) => {
                 let kernel = LanguageOfText::new(profiles, unit);
-                let write = |found: Identified<'_>| table.add_found(&found);
+                let write = |found: LanguageResult<'_>| table.add_found(&found);
                 let told = identify_on_nodes(&on.nodes, job, &kernel, &wholes, &on.options, write, failed);
                 let gathered = told?;
                 job.check_cancelled()?;

@@ -13,9 +13,9 @@ use std::{
 
 use inshore_kernel::{Event, Next, Source};
 use inshore_kernels::{
-    self as kernels, Candidate, Matching, PatternOptions, Search as Kernel, SearchItem, SearchSummary,
-    SearchTable, SearchTableOptions, TextOptions, WalkOptions, dataset_name, matcher_across_lines,
-    stored_sources, table_inputs, walk,
+    self as kernels, MultilineMatcher, PatternOptions, Search as Kernel, SearchItem, SearchSummary,
+    SearchTable, SearchTableOptions, TextOptions, WalkOptions, WalkedFile, dataset_name,
+    matcher_across_lines, stored_sources, table_inputs, walk,
 };
 use inshore_store::Execution;
 use inshore_tables::{Input, TableWriter};
@@ -60,7 +60,7 @@ pub struct Search {
 }
 
 /// A file that a walk found, or an error for a path.
-type Walked = std::result::Result<Candidate, inshore_kernel::Error>;
+type Walked = std::result::Result<WalkedFile, inshore_kernel::Error>;
 
 type Failed<'a> = Option<&'a (dyn Fn(&Error) + Sync)>;
 
@@ -80,7 +80,7 @@ impl Search {
         &self,
         inputs: &[PathBuf],
         failed: Failed<'a>,
-    ) -> Result<impl Iterator<Item = Candidate> + Send + use<'a>> {
+    ) -> Result<impl Iterator<Item = WalkedFile> + Send + use<'a>> {
         let tell = move |error| tell(failed, kernels::Error::from(error));
         Ok(self.walked(inputs)?.filter_map(move |found| found.map_err(tell).ok()))
     }
@@ -105,11 +105,11 @@ impl Search {
         walked: W,
         asked: &Asked<'_>,
         job: &Execution,
-    ) -> Result<impl Iterator<Item = (Candidate, Source)> + Send + use<W>> {
+    ) -> Result<impl Iterator<Item = (WalkedFile, Source)> + Send + use<W>> {
         let options = self.text_options();
         let mut stored = Vec::new();
         for named in asked.inputs.iter().filter_map(|path| dataset_name(path)) {
-            let whole = |(path, source)| (Candidate { path, is_named: true }, source);
+            let whole = |(path, source)| (WalkedFile { path, is_named: true }, source);
             stored.extend(stored_sources(asked.stored(job)?, named, options)?.into_iter().map(whole));
         }
         let source = move |found: Walked| match found {
@@ -118,7 +118,7 @@ impl Search {
                 (titled(candidate), source)
             }
             Err(error) => {
-                let candidate = Candidate { path: PathBuf::new(), is_named: true };
+                let candidate = WalkedFile { path: PathBuf::new(), is_named: true };
                 (candidate, Source::new(error.to_string(), move |_| Err(error)))
             }
         };
@@ -139,11 +139,11 @@ impl Search {
             if named.is_empty() { Vec::new() } else { table_inputs(Some(asked.stored(job)?), &named)? };
         // The encoding of a dataset's bytes is not detected; compressed bytes may be decompressed.
         let of_dataset = move |input: Input| Text {
-            file: Candidate { path: PathBuf::from(input.name()), is_named: true },
+            file: WalkedFile { path: PathBuf::from(input.name()), is_named: true },
             input,
             options: TextOptions { keep_encoding: true, ..options },
         };
-        let of_file = move |candidate: Candidate| Text {
+        let of_file = move |candidate: WalkedFile| Text {
             input: Input::new(candidate.path.clone()),
             options: candidate.options(options),
             file: titled(candidate),
@@ -153,7 +153,7 @@ impl Search {
     }
 
     /// Returns the matcher for matches that span lines, if the request allows them.
-    fn matching(&self, job: &Execution) -> Result<Option<Matching>> {
+    fn matching(&self, job: &Execution) -> Result<Option<MultilineMatcher>> {
         if !self.multiline {
             return Ok(None);
         }
@@ -190,7 +190,7 @@ impl Search {
             return Ok(Done::here(SearchSummary::default()));
         }
         let (mut summary, mut has_match) = (SearchSummary::default(), false);
-        let mut take = |matches: &mut dyn Matches, file: &Candidate, event: Event<'_, Kernel>| {
+        let mut take = |matches: &mut dyn Matches, file: &WalkedFile, event: Event<'_, Kernel>| {
             let next = match event.part {
                 Some(Ok(found)) => {
                     summary.lines += found.line_count;
@@ -226,7 +226,7 @@ impl Search {
                 let is_of_several =
                     wholes.first().map(|whole| &whole.dataset) != wholes.last().map(|whole| &whole.dataset);
                 matches.begin_on_nodes(is_of_several);
-                let each = |file: &Candidate, event: Event<'_, Kernel>| take(matches, file, event);
+                let each = |file: &WalkedFile, event: Event<'_, Kernel>| take(matches, file, event);
                 let gathered = search_on_nodes(&kernel, &on.nodes, job, wholes, &on.options, each)?;
                 Ok(Done::on_nodes(summary, on, gathered))
             }
@@ -293,9 +293,9 @@ impl Search {
 }
 
 /// Returns the file with its displayed name.
-fn titled(candidate: Candidate) -> Candidate {
+fn titled(candidate: WalkedFile) -> WalkedFile {
     match candidate.path == Path::new("-") {
-        true => Candidate { path: PathBuf::from("<stdin>"), ..candidate },
+        true => WalkedFile { path: PathBuf::from("<stdin>"), ..candidate },
         false => candidate,
     }
 }

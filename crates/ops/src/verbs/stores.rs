@@ -9,7 +9,7 @@ use std::{
 };
 
 #[cfg(feature = "nodes")]
-use inshore_nodes::{LoadOptions, Whole};
+use inshore_nodes::{DistributedFile, LoadOptions};
 use inshore_store::{
     BYTES, CheckedFile, Dataset, DatasetBuilder, DatasetSummary, Error as StoreError, Execution, FileReader,
     FileSource, FileWriter, Job, Redundancy, Store, file_bytes, format_bytes,
@@ -364,7 +364,7 @@ pub enum GetPlan {
     Here(String, Option<String>),
     /// A file on nodes.
     #[cfg(feature = "nodes")]
-    Nodes(OnNodes, Box<Whole>),
+    Nodes(OnNodes, Box<DistributedFile>),
 }
 
 /// Returns the name of a dataset or its file, `NAME` or `NAME/FILE`, without the prefix `store:`.
@@ -378,7 +378,7 @@ pub(super) fn dataset_of(path: &Path) -> Result<&str> {
 /// # Errors
 /// [`Error::SeveralFiles`]; the errors of [`wholes`].
 #[cfg(feature = "nodes")]
-pub(super) fn only_whole(on: &OnNodes, path: &PathBuf) -> Result<Whole> {
+pub(super) fn only_whole(on: &OnNodes, path: &PathBuf) -> Result<DistributedFile> {
     let mut found = wholes(&on.nodes, std::slice::from_ref(path))?;
     match (found.pop(), &found[..]) {
         (Some(whole), []) => Ok(whole),
@@ -655,10 +655,11 @@ impl Operation for ListDatasets {
             Target::Nodes(on) => {
                 let catalog = on.nodes.catalog()?;
                 let wholes = catalog.wholes()?;
-                let fault = |whole: &Whole| Some(format!("{}: {}", whole.title, whole.fault.as_ref()?));
+                let fault =
+                    |whole: &DistributedFile| Some(format!("{}: {}", whole.title, whole.fault.as_ref()?));
                 let lost = catalog.lost().iter().map(|(_, why)| why.to_string());
                 let notes = wholes.iter().filter_map(fault).chain(lost).collect();
-                let listed = |whole: &Whole| Listed {
+                let listed = |whole: &DistributedFile| Listed {
                     name: whole.title.clone(),
                     kind: whole.kind.clone(),
                     bytes: whole.bytes(),

@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use inshore_nodes::{By, Error as NodesError, Pointers, TraverseOptions, Traversed, Whole};
+use inshore_nodes::{
+    DistributedFile, Error as NodesError, Pointers, TraversalSide, TraverseOptions, Traversed,
+};
 use inshore_store::Execution;
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +29,7 @@ pub struct Traverse {
     /// The offset in each page of the number of the next page.
     pub at: u64,
     /// The side that follows the pointers.
-    pub by: By,
+    pub by: TraversalSide,
     /// The memory in bytes for pages that the client caches if the client follows the pointers.
     pub keep_bytes: u64,
 }
@@ -50,7 +52,7 @@ pub struct TraverseAnswer {
     /// The file.
     pub name: String,
     /// The side that followed the pointers.
-    pub by: By,
+    pub by: TraversalSide,
     /// The number of steps of all chains.
     pub steps: u64,
     /// The bytes between nodes and the client.
@@ -62,14 +64,14 @@ impl Operation for Traverse {
     const PLACES: &'static [Place] = &[Place::Nodes];
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Answer;
-    type Plan = (OnNodes, Whole);
+    type Plan = (OnNodes, DistributedFile);
     type Answer = TraverseAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<(OnNodes, Whole)> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<(OnNodes, DistributedFile)> {
         let Target::Nodes(on) = asked.target else {
             return Err(Error::Unsupported { operation: Self::NAME, place: asked.target.place() });
         };
@@ -86,7 +88,7 @@ impl Operation for Traverse {
 
     fn run(
         &self,
-        (on, whole): (OnNodes, Whole),
+        (on, whole): (OnNodes, DistributedFile),
         _asked: &Asked<'_>,
         job: &Execution,
         _beside: Beside<'_>,

@@ -10,7 +10,7 @@ use std::{
 
 use inshore_kernel::{Contents, Error as ReadError, Event, Next};
 use inshore_kernels as kernels;
-use inshore_nodes::{Error as NodesError, Gathered, RunOptions, Whole, run_on_nodes};
+use inshore_nodes::{DistributedFile, Error as NodesError, GatherReport, RunOptions, run_on_nodes};
 use inshore_store::Context;
 
 use crate::{
@@ -32,10 +32,10 @@ const BLOCK_BYTES: u64 = 2 << 20;
 pub(crate) fn read_whole<T>(
     on: &OnNodes,
     job: &Context,
-    whole: &Whole,
+    whole: &DistributedFile,
     range: Range<u64>,
     read: impl FnOnce(&mut (dyn Read + Send)) -> Result<T>,
-) -> Result<(T, Gathered)> {
+) -> Result<(T, GatherReport)> {
     let _ahead =
         job.budget().reserve((BLOCKS_AHEAD as u64 + 1) * BLOCK_BYTES, "blocks of a file from nodes")?;
     let (wanted, part) = (range.end - range.start, whole.slice(range));

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use arrow_array::{Array, ArrayRef, BinaryArray, RecordBatch, cast::AsArray};
 use arrow_schema::{DataType, Field, Schema};
 use inshore_kernel::{
-    Error as ReadError, Event, Failure, Needs, Next, Portable, Reply, Task, Work, answer_parts,
+    Error as ReadError, Event, Failure, Next, Portable, Reply, RequiredRight, Task, TaskHandler, answer_parts,
 };
 use inshore_nodes::{
-    Error as NodesError, Gathered, Nodes, RunOptions, Whole, run_on_nodes, stream_from_nodes,
+    DistributedFile, Error as NodesError, GatherReport, Nodes, RunOptions, run_on_nodes, stream_from_nodes,
 };
 use inshore_sandbox::WasmResult;
 use inshore_store::Context;
@@ -38,10 +38,10 @@ pub fn run_wasm_on_nodes(
     nodes: &Nodes,
     job: &Context,
     kernel: &WasmKernel,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &RunOptions,
     output: Output<'_>,
-) -> Result<(WasmSummary, Gathered)> {
+) -> Result<(WasmSummary, GatherReport)> {
     refuse_compressed(nodes, job, wholes, options)?;
     if kernel.check()? == WasmResult::InOrder {
         let mut summary = WasmSummary::default();
@@ -105,13 +105,13 @@ pub fn run_wasm_on_nodes(
 #[derive(Clone, Copy, Debug)]
 pub struct WebAssembly;
 
-impl Work for WebAssembly {
+impl TaskHandler for WebAssembly {
     fn kind(&self) -> &'static str {
         WASM
     }
 
-    fn needs(&self) -> Needs {
-        Needs::WebAssembly
+    fn needs(&self) -> RequiredRight {
+        RequiredRight::WebAssembly
     }
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {

@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 use super::confine::{Outside, confine};
 use crate::{
     Protections,
-    channel::{Failure, Order, Task},
-    sys::{self, Forked},
+    channel::{Failure, HelperTask, Task},
+    sys::{self, ForkResult},
 };
 
 /// Holds the result of a task, as far as the inside knows the result.
@@ -66,7 +66,7 @@ fn say(mut pipe: &File, said: &Message) {
 }
 
 /// Runs the first process until its end.
-pub fn run(order: Order, files: Vec<OwnedFd>, pipe: File, outside: Outside) -> ! {
+pub fn run(order: HelperTask, files: Vec<OwnedFd>, pipe: File, outside: Outside) -> ! {
     let result = start(order, files, &pipe, outside);
     match result {
         Ok(status) => say(&pipe, &Message::Status(status)),
@@ -75,7 +75,7 @@ pub fn run(order: Order, files: Vec<OwnedFd>, pipe: File, outside: Outside) -> !
     sys::exit(0);
 }
 
-fn start(order: Order, files: Vec<OwnedFd>, pipe: &File, outside: Outside) -> Result<i32, Failure> {
+fn start(order: HelperTask, files: Vec<OwnedFd>, pipe: &File, outside: Outside) -> Result<i32, Failure> {
     let system = |what| move |error: io::Error| Failure::system(what, &error);
     sys::die_with_parent().map_err(system("watch the helper"))?;
     if abandoned(pipe) {
@@ -86,11 +86,11 @@ fn start(order: Order, files: Vec<OwnedFd>, pipe: &File, outside: Outside) -> Re
         pipe_with(PipeFlags::CLOEXEC).map_err(|error| system("make a pipe")(error.into()))?;
     // SAFETY: this process was forked from a process with one thread, so it has one thread.
     let task = match unsafe { sys::fork() }.map_err(system("fork"))? {
-        Forked::Child => {
+        ForkResult::Child => {
             drop(started);
             become_task(order, files, File::from(starting), &outside);
         }
-        Forked::Parent(pid) => pid,
+        ForkResult::Parent(pid) => pid,
     };
     // The end of the task's input and output is seen only when no process holds copies of the files.
     drop((files, starting));
@@ -114,7 +114,7 @@ fn abandoned(pipe: &File) -> bool {
 }
 
 /// Confines this process, then becomes the task of the order.
-fn become_task(order: Order, mut files: Vec<OwnedFd>, starting: File, outside: &Outside) -> ! {
+fn become_task(order: HelperTask, mut files: Vec<OwnedFd>, starting: File, outside: &Outside) -> ! {
     let result = match order.task {
         Task::Wasm { .. } if cfg!(not(feature = "wasm")) => Err(Failure {
             missing: None,

@@ -14,7 +14,7 @@ mod supervise;
 use std::{env, os::fd::AsFd, os::unix::net::UnixStream};
 
 use crate::{
-    channel::{self, Failure, Order, Reply},
+    channel::{self, Failure, HelperTask, Reply},
     host, sys,
 };
 
@@ -43,7 +43,7 @@ fn serve() -> std::io::Result<()> {
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(std::fs::File::open("/dev/null")?)?;
     channel::send(&socket, &Reply::Ready, &[])?;
-    let Some((order, files)) = channel::receive::<Order>(&socket)? else { return Ok(()) };
+    let Some((order, files)) = channel::receive::<HelperTask>(&socket)? else { return Ok(()) };
     // The socket belongs to this process alone: the processes forked later close their copies.
     let mut socket = Some(socket);
     let reply = match one_thread().and_then(|()| supervise::supervise(&mut socket, order, files)) {

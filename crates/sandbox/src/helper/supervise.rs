@@ -21,16 +21,16 @@ use super::{
     init,
 };
 use crate::{
-    Ended, Protection,
-    channel::{Confinement, Failure, Order, Report},
+    Protection, Termination,
+    channel::{Confinement, Failure, HelperTask, Report},
     memory,
-    sys::{self, Forked, Waited},
+    sys::{self, ForkResult, ReapedProcess},
 };
 
 /// Runs the task of an order to its end, or until the other side of the socket cancels or is gone.
 pub fn supervise(
     socket: &mut Option<UnixStream>,
-    order: Order,
+    order: HelperTask,
     files: Vec<OwnedFd>,
 ) -> Result<Report, Failure> {
     let system = |what| move |error: io::Error| Failure::system(what, &error);
@@ -43,11 +43,11 @@ pub fn supervise(
     let start = Instant::now();
     // SAFETY: a helper has one thread, as `one_thread` found, and no code here starts another.
     let pid = match unsafe { sys::fork() }.map_err(system("fork"))? {
-        Forked::Child => {
+        ForkResult::Child => {
             drop((said, socket.take()));
             init::run(order, files, File::from(say), outside);
         }
-        Forked::Parent(pid) => pid,
+        ForkResult::Parent(pid) => pid,
     };
     drop((files, say));
     let socket = socket.as_ref().expect("closed in the child only");
@@ -57,7 +57,7 @@ pub fn supervise(
         let _ = fs::write(file, "0");
     }
     sys::kill(pid);
-    let mut used = Used::default();
+    let mut used = ResourceUsage::default();
     used.wait(pid).map_err(system("wait for a task"))?;
     let wall_us = start.elapsed().as_micros() as u64;
     if end_all {
@@ -97,11 +97,16 @@ fn enter_namespaces(confinement: &Confinement) -> Outside {
 }
 
 /// Waits for the end of a process, the deadline, or the socket (where nothing arrives but the wish to cancel).
-fn until_end(socket: &UnixStream, pid: i32, start: Instant, wall: Duration) -> io::Result<Option<Ended>> {
+fn until_end(
+    socket: &UnixStream,
+    pid: i32,
+    start: Instant,
+    wall: Duration,
+) -> io::Result<Option<Termination>> {
     let process = pidfd_open(Pid::from_raw(pid).expect("of a child"), PidfdFlags::empty())?;
     loop {
         let Some(left) = wall.checked_sub(start.elapsed()).filter(|left| !left.is_zero()) else {
-            return Ok(Some(Ended::Deadline));
+            return Ok(Some(Termination::Deadline));
         };
         let left = Timespec { tv_sec: left.as_secs().min(3600) as i64, tv_nsec: left.subsec_nanos().into() };
         let mut files =
@@ -114,21 +119,21 @@ fn until_end(socket: &UnixStream, pid: i32, start: Instant, wall: Duration) -> i
             return Ok(None);
         }
         if !files[1].revents().is_empty() {
-            return Ok(Some(Ended::Cancelled));
+            return Ok(Some(Termination::Cancelled));
         }
     }
 }
 
 /// Sums the resources of all processes.
 #[derive(Default)]
-struct Used {
+struct ResourceUsage {
     user_us: u64,
     system_us: u64,
     resident_bytes_max: u64,
 }
 
-impl Used {
-    fn add(&mut self, waited: &Waited) {
+impl ResourceUsage {
+    fn add(&mut self, waited: &ReapedProcess) {
         self.user_us += waited.user_us;
         self.system_us += waited.system_us;
         self.resident_bytes_max = self.resident_bytes_max.max(waited.resident_bytes_max);

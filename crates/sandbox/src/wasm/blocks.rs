@@ -21,7 +21,7 @@ const LINE_BYTES: usize = 64 << 10;
 
 /// Says what reading a block found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum BlockRead {
     /// The lines of the block lie in this range.
     Lines(Range<usize>),
     /// No line begins in the block.
@@ -38,11 +38,11 @@ impl FileBlocks {
     }
 
     /// Reads a block into `room`.
-    pub fn read(&self, file: &File, block: u64, room: &mut [u8]) -> Found {
-        self.try_read(file, block, room).unwrap_or(Found::NotHere)
+    pub fn read(&self, file: &File, block: u64, room: &mut [u8]) -> BlockRead {
+        self.try_read(file, block, room).unwrap_or(BlockRead::NotHere)
     }
 
-    fn try_read(&self, file: &File, block: u64, room: &mut [u8]) -> io::Result<Found> {
+    fn try_read(&self, file: &File, block: u64, room: &mut [u8]) -> io::Result<BlockRead> {
         let start = self.start + block * self.stride;
         let there = self.file_bytes.saturating_sub(start).min(room.len() as u64) as usize;
         let stride = (self.stride as usize).min(there);
@@ -55,16 +55,16 @@ impl FileBlocks {
                 return Ok(found);
             }
         }
-        Ok(Found::NotHere)
+        Ok(BlockRead::NotHere)
     }
 }
 
 /// Finds the range of a block's lines; `None` if more bytes have to be read.
-fn cut(bytes: &[u8], stride: usize, is_first: bool, is_all: bool) -> Option<Found> {
+fn cut(bytes: &[u8], stride: usize, is_first: bool, is_all: bool) -> Option<BlockRead> {
     let first = match memchr(b'\n', &bytes[..stride]) {
         _ if is_first => 0,
         Some(end) => end + 1,
-        None => return Some(Found::Nothing),
+        None => return Some(BlockRead::Nothing),
     };
     let end = match memchr(b'\n', &bytes[stride..]) {
         _ if is_all && bytes.len() == stride => stride,
@@ -72,7 +72,7 @@ fn cut(bytes: &[u8], stride: usize, is_first: bool, is_all: bool) -> Option<Foun
         None if is_all => bytes.len(),
         None => return None,
     };
-    Some(if first < end { Found::Lines(first..end) } else { Found::Nothing })
+    Some(if first < end { BlockRead::Lines(first..end) } else { BlockRead::Nothing })
 }
 
 #[cfg(test)]
@@ -122,12 +122,12 @@ mod tests {
                     let mut all = Vec::new();
                     for block in 0..blocks.count {
                         match blocks.read(&file, block, &mut room) {
-                            Found::Lines(range) => {
+                            BlockRead::Lines(range) => {
                                 assert!(all.is_empty() || all.ends_with(b"\n"), "{lengths:?} {stride}");
                                 all.extend_from_slice(&room[range]);
                             }
-                            Found::Nothing => {}
-                            Found::NotHere => panic!("{lengths:?} {stride}: block {block}"),
+                            BlockRead::Nothing => {}
+                            BlockRead::NotHere => panic!("{lengths:?} {stride}: block {block}"),
                         }
                     }
                     assert!(all == text, "{lengths:?} {ends} {stride}");
@@ -140,12 +140,12 @@ mod tests {
     fn long_lines_and_shortened_files_are_not_read() {
         let (file, blocks) = blocks(&text(&[10, LINE_BYTES + 4096, 10], true), 4096);
         let mut room = vec![0; blocks.room_bytes() as usize];
-        assert_eq!(blocks.read(&file, 0, &mut room), Found::NotHere);
-        assert_eq!(blocks.read(&file, 1, &mut room), Found::Nothing);
-        assert_eq!(blocks.read(&file, blocks.count - 1, &mut room), Found::Lines(12..23));
+        assert_eq!(blocks.read(&file, 0, &mut room), BlockRead::NotHere);
+        assert_eq!(blocks.read(&file, 1, &mut room), BlockRead::Nothing);
+        assert_eq!(blocks.read(&file, blocks.count - 1, &mut room), BlockRead::Lines(12..23));
         file.set_len(8192).unwrap();
-        assert_eq!(blocks.read(&file, 1, &mut room), Found::NotHere);
+        assert_eq!(blocks.read(&file, 1, &mut room), BlockRead::NotHere);
         let for_writing = File::options().write(true).open("/dev/null").unwrap();
-        assert_eq!(blocks.read(&for_writing, 0, &mut room), Found::NotHere);
+        assert_eq!(blocks.read(&for_writing, 0, &mut room), BlockRead::NotHere);
     }
 }

@@ -45,7 +45,7 @@ mod unpack;
 mod wire;
 mod worker;
 
-pub use run::{BlockOutput, BlockPart, Output, Unwanted, WasmResponse, WasmRun};
+pub use run::{BlockOutput, BlockPart, CancelCheck, Output, WasmResponse, WasmRun};
 pub(crate) use worker::work;
 
 use std::time::Duration;

@@ -18,12 +18,12 @@ use super::{
     wire::{ANSWER_BYTES, Answer, AnswerKind, Call, CallKind, HAS_STATE, LAST, PAYLOAD_BYTES},
 };
 use crate::{
-    CommandLimits, Ended, Error, Protections, Result, Sandbox,
+    CommandLimits, Error, Protections, Result, Sandbox, Termination,
     cgroup::Cgroups,
-    channel::{Confinement, Order, Reply, Report, Task},
+    channel::{Confinement, HelperTask, Reply, Report, Task},
     command::confinement,
     host::RunningHelper,
-    shared::Shared,
+    shared::SharedMemory,
 };
 
 /// The number of blocks in flight: the module works on one block, and the next is ready.
@@ -61,17 +61,17 @@ pub struct BlockPart<'a> {
 }
 
 /// Takes the bytes that come with answers.
-type Take<'a> = &'a mut dyn FnMut(&Answer, &[u8]) -> io::Result<()>;
+type AnswerSink<'a> = &'a mut dyn FnMut(&Answer, &[u8]) -> io::Result<()>;
 
 /// Tells whether a run is cancelled.
-pub type Unwanted = Box<dyn Fn() -> bool + Send>;
+pub type CancelCheck = Box<dyn Fn() -> bool + Send>;
 
 /// Runs an instance of a module in a child process, which ends when this is dropped.
 pub struct WasmRun {
     socket: UnixStream,
-    shared: Shared,
+    shared: SharedMemory,
     result: WasmResult,
-    unwanted: Unwanted,
+    unwanted: CancelCheck,
     helper: RunningHelper,
     groups: Cgroups,
     limits: WasmLimits,
@@ -139,20 +139,20 @@ impl Sandbox {
     /// times a second, and `true` ends the run.
     ///
     /// # Errors
-    /// The errors of [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Ended::Cancelled`].
+    /// The errors of [`Sandbox::start_wasm`]; [`Error::Ended`] with [`Termination::Cancelled`].
     pub fn start_wasm_while_wanted(
         &self,
         module: &[u8],
         args: &[u8],
         limits: &WasmLimits,
-        unwanted: Unwanted,
+        unwanted: CancelCheck,
     ) -> Result<WasmRun> {
         let mut run = self.load(module, limits, unwanted)?;
         run.give(CallKind::Init, args)?;
         Ok(run)
     }
 
-    fn load(&self, module: &[u8], limits: &WasmLimits, unwanted: Unwanted) -> Result<WasmRun> {
+    fn load(&self, module: &[u8], limits: &WasmLimits, unwanted: CancelCheck) -> Result<WasmRun> {
         let process_limits = CommandLimits {
             memory_bytes: limits.memory_bytes.saturating_add(limits.own_bytes),
             cpu_seconds: u64::MAX,
@@ -165,7 +165,7 @@ impl Sandbox {
             ..CommandLimits::default()
         };
         let groups = self.groups(&process_limits);
-        let order = Order {
+        let order = HelperTask {
             task: Task::Wasm { memory_bytes: limits.memory_bytes },
             confinement: Confinement {
                 // The runtime reserves address space that it does not use.
@@ -176,7 +176,7 @@ impl Sandbox {
             wall_us: u64::try_from(limits.wall.as_micros()).unwrap_or(u64::MAX),
         };
         let (socket, theirs) = UnixStream::pair().map_err(Error::system("make a socket"))?;
-        let shared = Shared::new().map_err(Error::system("make a file in memory"))?;
+        let shared = SharedMemory::new().map_err(Error::system("make a file in memory"))?;
         let files = [theirs.as_fd(), shared.file().as_fd()];
         let helper = RunningHelper::start(&self.helper, &order, &files, Stdio::null(), Stdio::null())?;
         drop(theirs);
@@ -301,7 +301,7 @@ impl WasmRun {
         self.settle_to(&mut plain(output))
     }
 
-    fn settle_to(&mut self, take: Take<'_>) -> Result<()> {
+    fn settle_to(&mut self, take: AnswerSink<'_>) -> Result<()> {
         self.since = Instant::now();
         while self.under_way > 0 {
             self.until_done(take)?;
@@ -413,7 +413,7 @@ impl WasmRun {
     }
 
     /// Hands over results until a call has returned, and returns the last answer.
-    fn until_done(&mut self, take: Take<'_>) -> Result<Answer> {
+    fn until_done(&mut self, take: AnswerSink<'_>) -> Result<Answer> {
         loop {
             let mut header = [0; ANSWER_BYTES];
             self.read(&mut header)?;
@@ -430,12 +430,12 @@ impl WasmRun {
     }
 
     /// Handles an answer, and tells whether the answer ended a call.
-    fn take(&mut self, answer: &Answer, payload: &[u8], take: Take<'_>) -> Result<bool> {
+    fn take(&mut self, answer: &Answer, payload: &[u8], take: AnswerSink<'_>) -> Result<bool> {
         match answer.say {
             AnswerKind::Emit => {
                 self.output_bytes += payload.len() as u64;
                 if self.output_bytes > self.limits.output_bytes {
-                    return self.stop(Error::Ended(Ended::Output)).map(|()| false);
+                    return self.stop(Error::Ended(Termination::Output)).map(|()| false);
                 }
                 let start = Instant::now();
                 let result = take(answer, payload);
@@ -493,7 +493,7 @@ impl WasmRun {
             // The limit is checked before each read, so that a module that sends without end is stopped too.
             let left = self.allowed().saturating_sub(self.since.elapsed());
             if left.is_zero() {
-                return self.stop(Error::Ended(Ended::Deadline));
+                return self.stop(Error::Ended(Termination::Deadline));
             }
             self.socket.set_read_timeout(Some(left.min(TICK))).map_err(Error::system("set a time limit"))?;
             match (&self.socket).read(into) {
@@ -503,7 +503,7 @@ impl WasmRun {
                     if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) =>
                 {
                     if (self.unwanted)() {
-                        return self.stop(Error::Ended(Ended::Cancelled));
+                        return self.stop(Error::Ended(Termination::Cancelled));
                     }
                 }
                 Err(_) => return self.ended(),
@@ -515,7 +515,7 @@ impl WasmRun {
     /// Returns the reason for an unexpected end of the module's process.
     fn ended(&mut self) -> Result<()> {
         let report = self.report()?;
-        let by_memory = self.groups.killed().then_some(Ended::Memory);
+        let by_memory = self.groups.killed().then_some(Termination::Memory);
         if let Some(why) = report.ended.or(by_memory) {
             return Err(Error::Ended(why));
         }

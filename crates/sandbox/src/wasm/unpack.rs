@@ -7,7 +7,7 @@ use zstd::bulk::Decompressor;
 
 /// Says why nothing was decompressed, in the numbers that modules receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum DecompressError {
     /// The bytes have neither format, or are damaged or cut.
     Bad = -1,
     /// The decompressed bytes do not fit the room.
@@ -15,15 +15,15 @@ pub enum Refused {
 }
 
 /// Decompresses all of `packed` into `room`, and returns the number of decompressed bytes.
-pub fn unpack(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
+pub fn unpack(packed: &[u8], room: &mut [u8]) -> Result<usize, DecompressError> {
     match packed {
         [0x1f, 0x8b, ..] => gunzip(packed, room),
         [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => unzstd(packed, room),
-        _ => Err(Refused::Bad),
+        _ => Err(DecompressError::Bad),
     }
 }
 
-fn gunzip(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
+fn gunzip(packed: &[u8], room: &mut [u8]) -> Result<usize, DecompressError> {
     let mut unpacked = MultiGzDecoder::new(packed);
     let mut length = 0;
     loop {
@@ -32,19 +32,19 @@ fn gunzip(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
         let into = if is_full { &mut one_more[..] } else { &mut room[length..] };
         match unpacked.read(into) {
             Ok(0) => return Ok(length),
-            Ok(_) if is_full => return Err(Refused::TooLong),
+            Ok(_) if is_full => return Err(DecompressError::TooLong),
             Ok(read) => length += read,
-            Err(_) => return Err(Refused::Bad),
+            Err(_) => return Err(DecompressError::Bad),
         }
     }
 }
 
-fn unzstd(packed: &[u8], room: &mut [u8]) -> Result<usize, Refused> {
+fn unzstd(packed: &[u8], room: &mut [u8]) -> Result<usize, DecompressError> {
     // The decoder writes directly into the room: no window is kept, however large the frame says the window is.
     let unpacked = Decompressor::new().and_then(|mut unpacker| unpacker.decompress_to_buffer(packed, room));
     unpacked.map_err(|error| match error.to_string().contains("too small") {
-        true => Refused::TooLong,
-        false => Refused::Bad,
+        true => DecompressError::TooLong,
+        false => DecompressError::Bad,
     })
 }
 
@@ -70,13 +70,13 @@ mod tests {
             assert_eq!(unpack(&twice, &mut room), Ok(2 * text.len()));
             assert!(room.chunks(text.len()).all(|one| one == text));
             assert_eq!(unpack(&packed, &mut room[..text.len()]), Ok(text.len()));
-            assert_eq!(unpack(&packed, &mut room[..text.len() - 1]), Err(Refused::TooLong));
-            assert_eq!(unpack(&packed, &mut []), Err(Refused::TooLong));
+            assert_eq!(unpack(&packed, &mut room[..text.len() - 1]), Err(DecompressError::TooLong));
+            assert_eq!(unpack(&packed, &mut []), Err(DecompressError::TooLong));
             for cut in [1, 5, packed.len() / 2, packed.len() - 1] {
-                assert_eq!(unpack(&packed[..cut], &mut room), Err(Refused::Bad), "{cut}");
+                assert_eq!(unpack(&packed[..cut], &mut room), Err(DecompressError::Bad), "{cut}");
             }
         }
-        assert_eq!(unpack(b"", &mut []), Err(Refused::Bad));
-        assert_eq!(unpack(b"plain text", &mut [0; 100]), Err(Refused::Bad));
+        assert_eq!(unpack(b"", &mut []), Err(DecompressError::Bad));
+        assert_eq!(unpack(b"plain text", &mut [0; 100]), Err(DecompressError::Bad));
     }
 }

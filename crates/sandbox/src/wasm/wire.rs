@@ -157,7 +157,7 @@ const ANSWER_KINDS: [AnswerKind; 5] =
 
 /// Identifies the block that an answer belongs to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BlockPlace {
+pub struct BlockId {
     pub block: u64,
     pub offset: i64,
     pub end: u64,
@@ -172,7 +172,7 @@ pub struct Answer {
     pub say: AnswerKind,
     pub code: i32,
     pub length: usize,
-    pub place: BlockPlace,
+    pub place: BlockId,
 }
 
 /// The size of an [`Answer`] in bytes.
@@ -180,7 +180,7 @@ pub const ANSWER_BYTES: usize = 40;
 
 impl Answer {
     fn to_bytes(self) -> [u8; ANSWER_BYTES] {
-        let BlockPlace { block, offset, end } = self.place;
+        let BlockId { block, offset, end } = self.place;
         let kind = u64::from(self.say as u32) | u64::from(self.code as u32) << 32;
         let mut bytes = [0; ANSWER_BYTES];
         let all = [kind, self.length as u64, block, offset as u64, end];
@@ -198,7 +198,7 @@ impl Answer {
             say: *ANSWER_KINDS.get(number(0) as u32 as usize).ok_or_else(garbage)?,
             code: (number(0) >> 32) as i32,
             length: length.ok_or_else(garbage)?,
-            place: BlockPlace { block: number(2), offset: number(3) as i64, end: number(4) },
+            place: BlockId { block: number(2), offset: number(3) as i64, end: number(4) },
         })
     }
 }
@@ -211,7 +211,7 @@ pub struct Outbox<W> {
     /// The start of the answer that takes emitted bytes now, whose length is not yet known.
     open: Option<usize>,
     /// Identifies the current block.
-    place: BlockPlace,
+    place: BlockId,
     /// Says whether any answer for the block was written.
     is_told: bool,
     emitted_bytes: u64,
@@ -220,11 +220,11 @@ pub struct Outbox<W> {
 impl<W: Write> Outbox<W> {
     pub fn new(to: W) -> Outbox<W> {
         let bytes = Vec::with_capacity(2 * PAYLOAD_BYTES);
-        Outbox { to, bytes, open: None, place: BlockPlace::default(), is_told: false, emitted_bytes: 0 }
+        Outbox { to, bytes, open: None, place: BlockId::default(), is_told: false, emitted_bytes: 0 }
     }
 
     /// Starts a block: later answers belong to this block.
-    pub fn begin(&mut self, place: BlockPlace) {
+    pub fn begin(&mut self, place: BlockId) {
         self.close(0);
         (self.place, self.is_told) = (place, false);
     }
@@ -305,7 +305,7 @@ mod tests {
             let call = Call { kind, position: 1 << 40, length: 3, offset: -5, capacity: 1 << 33, blocks };
             assert_eq!(Call::parse(&call.to_bytes()).unwrap(), call);
         }
-        let place = BlockPlace { block: 9, offset: -3, end: 1 << 50 };
+        let place = BlockId { block: 9, offset: -3, end: 1 << 50 };
         for say in ANSWER_KINDS {
             let answer = Answer { say, code: -7, length: 3, place };
             assert_eq!(Answer::parse(&answer.to_bytes()).unwrap(), answer);
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn emitted_bytes_are_sent_block_by_block_with_one_end_each() {
         let mut out = Outbox::new(Vec::new());
-        let place = |block| BlockPlace { block, offset: block as i64 * 10, end: 7 };
+        let place = |block| BlockId { block, offset: block as i64 * 10, end: 7 };
         let lengths = [0, 5, PAYLOAD_BYTES - 1, PAYLOAD_BYTES, PAYLOAD_BYTES + 1, 3 * PAYLOAD_BYTES, 0, 1];
         for (block, length) in lengths.into_iter().enumerate() {
             out.begin(place(block as u64));

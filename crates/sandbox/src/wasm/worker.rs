@@ -17,11 +17,11 @@ use wasmtime::{
 
 use super::{
     BATCH,
-    blocks::Found,
+    blocks::BlockRead,
     unpack::unpack,
-    wire::{AnswerKind, BlockPlace, Call, CallKind, HAS_STATE, Outbox, PAYLOAD_BYTES},
+    wire::{AnswerKind, BlockId, Call, CallKind, HAS_STATE, Outbox, PAYLOAD_BYTES},
 };
-use crate::shared::LentMemory;
+use crate::shared::MappedMemory;
 
 /// The version of a module's imports and exports.
 const ABI: i32 = 1;
@@ -36,7 +36,7 @@ const ALIGN_BYTES: u32 = 64 << 10;
 const RESERVED_BYTES: u64 = 1 << 32;
 
 /// Says why a run ends.
-enum Stop {
+enum StopReason {
     /// The other side of the socket is gone.
     Disconnected,
     /// The module is invalid or not a kernel.
@@ -45,24 +45,24 @@ enum Stop {
     Failed(String),
 }
 
-impl From<io::Error> for Stop {
-    fn from(_: io::Error) -> Stop {
-        Stop::Disconnected
+impl From<io::Error> for StopReason {
+    fn from(_: io::Error) -> StopReason {
+        StopReason::Disconnected
     }
 }
 
-fn invalid(error: impl std::fmt::Display) -> Stop {
+fn invalid(error: impl std::fmt::Display) -> StopReason {
     // The causes name the import and the error in it.
-    Stop::Invalid(format!("{error:#}"))
+    StopReason::Invalid(format!("{error:#}"))
 }
 
-fn not_shared(error: io::Error) -> Stop {
-    Stop::Failed(format!("blocks cannot be shared with its process: {error}"))
+fn not_shared(error: io::Error) -> StopReason {
+    StopReason::Failed(format!("blocks cannot be shared with its process: {error}"))
 }
 
-fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> Stop {
+fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> StopReason {
     // The root cause is the reason; the errors around the root name a place in the module's code, which has no names.
-    move |error| Stop::Failed(format!("{what}: {}", error.root_cause()))
+    move |error| StopReason::Failed(format!("{what}: {}", error.root_cause()))
 }
 
 /// Holds the state that host functions use.
@@ -88,7 +88,7 @@ struct Instance {
     block: TypedFunc<(u32, u32, i64), i32>,
     state: Option<State>,
     /// Maps the shared file over the module's memory.
-    lent: Option<LentMemory>,
+    lent: Option<MappedMemory>,
 }
 
 /// Holds the exports of a module with a state.
@@ -105,9 +105,9 @@ pub fn work(socket: OwnedFd, shared: OwnedFd, memory_bytes: u64) {
     let (socket, shared) = (File::from(socket), File::from(shared));
     let mut instance = None;
     let (say, why) = match serve(&socket, &shared, memory_bytes, &mut instance) {
-        Ok(()) | Err(Stop::Disconnected) => return,
-        Err(Stop::Invalid(why)) => (AnswerKind::Invalid, why),
-        Err(Stop::Failed(why)) => (AnswerKind::Failed, why),
+        Ok(()) | Err(StopReason::Disconnected) => return,
+        Err(StopReason::Invalid(why)) => (AnswerKind::Invalid, why),
+        Err(StopReason::Failed(why)) => (AnswerKind::Failed, why),
     };
     let mut first = None;
     let out = match &mut instance {
@@ -124,7 +124,7 @@ fn serve(
     shared: &File,
     memory_bytes: u64,
     instance: &mut Option<Instance>,
-) -> Result<(), Stop> {
+) -> Result<(), StopReason> {
     loop {
         let (call, file) = Call::receive(socket)?;
         let code = match (call.kind, &mut *instance) {
@@ -134,17 +134,17 @@ fn serve(
                 let loaded = none.insert(Instance::new(&bytes, memory_bytes, socket.try_clone()?)?);
                 if loaded.state.is_some() { HAS_STATE } else { 0 }
             }
-            (_, None) => return Err(Stop::Disconnected),
+            (_, None) => return Err(StopReason::Disconnected),
             (CallKind::Blocks, Some(instance)) => {
-                let file = File::from(file.ok_or(Stop::Disconnected)?);
+                let file = File::from(file.ok_or(StopReason::Disconnected)?);
                 instance.serve_blocks(shared, &call, &file)?
             }
             (_, Some(instance)) => {
-                instance.out().begin(BlockPlace { offset: call.offset, ..BlockPlace::default() });
+                instance.out().begin(BlockId { offset: call.offset, ..BlockId::default() });
                 instance.serve(shared, &call)?
             }
         };
-        let out = instance.as_mut().ok_or(Stop::Disconnected)?.out();
+        let out = instance.as_mut().ok_or(StopReason::Disconnected)?.out();
         out.say(AnswerKind::Done, code, &[]);
         out.send()?;
     }
@@ -170,10 +170,10 @@ fn config() -> Config {
 }
 
 impl Instance {
-    fn new(bytes: &[u8], memory_bytes: u64, out: File) -> Result<Instance, Stop> {
+    fn new(bytes: &[u8], memory_bytes: u64, out: File) -> Result<Instance, StopReason> {
         let engine = Engine::new(&config()).map_err(invalid)?;
         if bytes.starts_with(b"\0asm") && bytes.get(6) == Some(&1) {
-            return Err(Stop::Invalid("found a component, expected a module".to_string()));
+            return Err(StopReason::Invalid("found a component, expected a module".to_string()));
         }
         let module = Module::new(&engine, bytes).map_err(invalid)?;
         let limits = StoreLimitsBuilder::new()
@@ -235,25 +235,25 @@ impl Instance {
     }
 
     /// Reads blocks of a file and passes them to the module, until it is time to report progress.
-    fn serve_blocks(&mut self, shared: &File, call: &Call, file: &File) -> Result<i32, Stop> {
+    fn serve_blocks(&mut self, shared: &File, call: &Call, file: &File) -> Result<i32, StopReason> {
         let began = Instant::now();
         let emitted = self.out().emitted_bytes();
         let offset = (call.blocks.base + call.blocks.start) as i64;
-        self.out().begin(BlockPlace { offset, ..BlockPlace::default() });
+        self.out().begin(BlockId { offset, ..BlockId::default() });
         let (at, length) = self.lend(shared, call)?;
         let mut block = 0;
         while block < call.blocks.count {
             let room = &mut self.memory.data_mut(&mut self.store)[at as usize..][..length as usize];
             let lines = match call.blocks.read(file, block, room) {
-                Found::Lines(lines) => at + lines.start as u32..at + lines.end as u32,
-                Found::Nothing => at..at,
-                Found::NotHere => break,
+                BlockRead::Lines(lines) => at + lines.start as u32..at + lines.end as u32,
+                BlockRead::Nothing => at..at,
+                BlockRead::NotHere => break,
             };
             if !lines.is_empty() {
                 let first = call.blocks.start + block * call.blocks.stride;
                 let in_file = |place: u32| first + u64::from(place - at);
                 let offset = (call.blocks.base + in_file(lines.start)) as i64;
-                self.out().begin(BlockPlace { block, offset, end: in_file(lines.end) });
+                self.out().begin(BlockId { block, offset, end: in_file(lines.end) });
                 self.store.data_mut().own = (lines.start, lines.end);
                 let code = self.call_block(lines.start, lines.end - lines.start, offset)?;
                 if code < 0 {
@@ -267,21 +267,21 @@ impl Instance {
                 break;
             }
         }
-        self.out().begin(BlockPlace { block, ..BlockPlace::default() });
+        self.out().begin(BlockId { block, ..BlockId::default() });
         Ok(0)
     }
 
-    fn call_block(&mut self, at: u32, length: u32, offset: i64) -> Result<i32, Stop> {
+    fn call_block(&mut self, at: u32, length: u32, offset: i64) -> Result<i32, StopReason> {
         let why = "inshore_block emits: a module with a state emits in inshore_finish only";
         let silent = self.state.is_some().then_some(why);
         called(&mut self.store, &self.block, (at, length, offset), "inshore_block", silent)
     }
 
     /// Makes a call to a loaded module.
-    fn serve(&mut self, shared: &File, call: &Call) -> Result<i32, Stop> {
+    fn serve(&mut self, shared: &File, call: &Call) -> Result<i32, StopReason> {
         let (at, length) = self.lend(shared, call)?;
         let none = || {
-            Stop::Failed(
+            StopReason::Failed(
                 "it has no state: it does not export inshore_state, inshore_merge and inshore_finish"
                     .to_string(),
             )
@@ -292,7 +292,7 @@ impl Instance {
         let Instance { store, init, state, .. } = self;
         let of_state = state.as_ref().ok_or_else(none);
         match call.kind {
-            CallKind::Load | CallKind::Block | CallKind::Blocks => Err(Stop::Disconnected),
+            CallKind::Load | CallKind::Block | CallKind::Blocks => Err(StopReason::Disconnected),
             CallKind::Init => {
                 let why = "inshore_init emits: there was no block yet";
                 called(store, init, (at, length), "inshore_init", Some(why))
@@ -308,26 +308,32 @@ impl Instance {
 
     /// Maps the shared file into the module's memory, as far as used, and returns the place and length of the call's
     /// bytes.
-    fn lend(&mut self, shared: &File, call: &Call) -> Result<(u32, u32), Stop> {
+    fn lend(&mut self, shared: &File, call: &Call) -> Result<(u32, u32), StopReason> {
         if call.length == 0 {
             self.store.data_mut().own = (0, 0);
             return Ok((0, 0));
         }
-        let too_long = || Stop::Failed(format!("a block of {} bytes does not fit its memory", call.length));
+        let too_long =
+            || StopReason::Failed(format!("a block of {} bytes does not fit its memory", call.length));
         let capacity = u32::try_from(call.capacity).map_err(|_| too_long())?;
         let (from, to) = self.store.data().lent;
         if capacity > to - from {
             self.lend_more(shared, capacity, too_long)?;
         }
         let end = call.position.checked_add(call.length).filter(|end| *end <= call.capacity);
-        end.ok_or(Stop::Disconnected)?;
+        end.ok_or(StopReason::Disconnected)?;
         let from = self.store.data().lent.0;
         let (at, length) = (from + call.position as u32, call.length as u32);
         self.store.data_mut().own = (at, at + length);
         Ok((at, length))
     }
 
-    fn lend_more(&mut self, shared: &File, capacity: u32, too_long: impl Fn() -> Stop) -> Result<(), Stop> {
+    fn lend_more(
+        &mut self,
+        shared: &File,
+        capacity: u32,
+        too_long: impl Fn() -> StopReason,
+    ) -> Result<(), StopReason> {
         if let Some(lent) = self.lent.take() {
             self.store.data_mut().lent = (0, 0);
             // SAFETY: the module's memory never moves or shrinks, and no reference to it is held between calls.
@@ -337,12 +343,12 @@ impl Instance {
         self.store.data_mut().silent = Some("inshore_alloc emits, which it must not");
         let at = self.alloc.call(&mut self.store, asked).map_err(failed("inshore_alloc"))?;
         if at == 0 {
-            return Err(Stop::Failed(format!("inshore_alloc returned 0: no room for {asked} bytes")));
+            return Err(StopReason::Failed(format!("inshore_alloc returned 0: no room for {asked} bytes")));
         }
         let memory = self.memory.data_mut(&mut self.store);
         let room = memory.get_mut(at as usize..).and_then(|rest| rest.get_mut(..asked as usize));
         room.ok_or_else(|| {
-            Stop::Failed(format!(
+            StopReason::Failed(format!(
                 "inshore_alloc returned {at} for {asked} bytes, which is outside its memory"
             ))
         })?;
@@ -350,7 +356,8 @@ impl Instance {
         let start = self.memory.data_ptr(&self.store).wrapping_add(from as usize);
         // SAFETY: from `from` on, which begins a page as the memory itself does, there are at least `capacity` bytes
         // of the module's memory, which never moves or shrinks; no reference to it is held between calls.
-        self.lent = Some(unsafe { LentMemory::lend(start, capacity as usize, shared) }.map_err(not_shared)?);
+        self.lent =
+            Some(unsafe { MappedMemory::lend(start, capacity as usize, shared) }.map_err(not_shared)?);
         self.store.data_mut().lent = (from, from + capacity);
         Ok(())
     }
@@ -363,7 +370,7 @@ fn called<P: WasmParams, R: WasmResults>(
     values: P,
     name: &str,
     silent: Option<&'static str>,
-) -> Result<R, Stop> {
+) -> Result<R, StopReason> {
     store.data_mut().silent = silent;
     function.call(store, values).map_err(failed(name))
 }

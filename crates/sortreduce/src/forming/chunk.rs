@@ -35,18 +35,18 @@ use crate::{
 const NONE: u32 = u32::MAX;
 /// A list of blocks.
 #[derive(Clone, Copy, Debug)]
-struct Chain {
+struct BlockList {
     head: u32,
     last: u32,
     records: usize,
 }
 
-const EMPTY: Chain = Chain { head: NONE, last: NONE, records: 0 };
+const EMPTY: BlockList = BlockList { head: NONE, last: NONE, records: 0 };
 
 /// The records of one key range: full blocks, and an open one at the cursor.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    closed: Chain,
+    closed: BlockList,
     open: u32,
 }
 
@@ -217,7 +217,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         Ok(())
     }
 
-    fn sort_chain<O>(&mut self, chain: Chain, sorter: &mut Sorter<O>, job: &Job) -> Result<Chain>
+    fn sort_chain<O>(&mut self, chain: BlockList, sorter: &mut Sorter<O>, job: &Job) -> Result<BlockList>
     where
         O: Operation<Key = K, Value = V>,
     {
@@ -247,7 +247,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     }
 
     /// Copies a chain's records out and frees its blocks.
-    fn gather(&mut self, chain: Chain, (keys, values): (&mut [K], &mut [V])) -> usize {
+    fn gather(&mut self, chain: BlockList, (keys, values): (&mut [K], &mut [V])) -> usize {
         let mut count = 0;
         let mut block = chain.head;
         while block != NONE {
@@ -262,7 +262,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         count
     }
 
-    fn min_max(&self, chain: Chain) -> (K::Word, K::Word) {
+    fn min_max(&self, chain: BlockList) -> (K::Word, K::Word) {
         let (mut min, mut max) = (K::Word::MAX, K::Word::from(0));
         let mut block = chain.head;
         while block != NONE {
@@ -273,7 +273,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         (min, max)
     }
 
-    fn accumulate<O>(&mut self, chain: Chain, min: K::Word, sorter: &mut Sorter<O>)
+    fn accumulate<O>(&mut self, chain: BlockList, min: K::Word, sorter: &mut Sorter<O>)
     where
         O: Operation<Key = K, Value = V>,
     {
@@ -286,7 +286,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.release(chain);
     }
 
-    fn release(&mut self, chain: Chain) {
+    fn release(&mut self, chain: BlockList) {
         let mut block = chain.head;
         while block != NONE {
             self.free.push(block);
@@ -295,7 +295,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     }
 
     /// Adds sorted records to a chain whose blocks are full but for the last.
-    fn append(&mut self, chain: &mut Chain, (keys, values): (&[K], &[V])) {
+    fn append(&mut self, chain: &mut BlockList, (keys, values): (&[K], &[V])) {
         let mut done = 0;
         while done < keys.len() {
             let room = |fill: u32| self.sizes.block_records - fill as usize;
@@ -317,11 +317,17 @@ impl<K: Key, V: Value> Chunk<K, V> {
 
     /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. The free blocks suffice:
     /// for every block that is taken one was freed before, except for one open block in each new chain.
-    fn scatter_chain(&mut self, chain: Chain, min: K::Word, max: K::Word, slab_records: usize) -> Vec<Chain> {
+    fn scatter_chain(
+        &mut self,
+        chain: BlockList,
+        min: K::Word,
+        max: K::Word,
+        slab_records: usize,
+    ) -> Vec<BlockList> {
         let wanted = (2 * chain.records / slab_records).next_power_of_two().ilog2();
         let most = self.free.len().saturating_sub(spare_blocks::<K>()).max(2).ilog2();
         let map = BucketMap::over(min, max, wanted.min(most).clamp(1, BUCKET_BITS_MAX));
-        let mut outer = Scattering {
+        let mut outer = ScatterTargets {
             map,
             buckets: vec![Bucket { closed: EMPTY, open: NONE }; map.buckets()],
             cursors: vec![0; map.buckets()],
@@ -389,13 +395,13 @@ impl<K: Key, V: Value> Chunk<K, V> {
 }
 
 /// The target buckets of a scattered chain, while the chunk's own buckets wait.
-struct Scattering<W> {
+struct ScatterTargets<W> {
     map: BucketMap<W>,
     buckets: Vec<Bucket>,
     cursors: Vec<u32>,
 }
 
-impl<W> Scattering<W> {
+impl<W> ScatterTargets<W> {
     fn swap<K: Key<Word = W>, V>(&mut self, chunk: &mut Chunk<K, V>) {
         std::mem::swap(&mut self.map, &mut chunk.map);
         std::mem::swap(&mut self.buckets, &mut chunk.buckets);
@@ -404,7 +410,7 @@ impl<W> Scattering<W> {
 }
 
 /// Appends a block with `fill` records to a chain.
-fn link(chain: &mut Chain, block: u32, fill: u32, next: &mut [u32]) {
+fn link(chain: &mut BlockList, block: u32, fill: u32, next: &mut [u32]) {
     next[block as usize] = NONE;
     if chain.last == NONE {
         chain.head = block;

@@ -33,7 +33,7 @@ pub(crate) struct Formation<O: Operation> {
     /// Units of the input in the chunk, if runs are kept.
     units: Option<Units>,
     /// The results since the last call that took results.
-    pub done: Formed<O::Key>,
+    pub done: FormationResult<O::Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,22 +46,22 @@ enum ChunkState {
 
 /// Results of forming runs.
 #[derive(Debug)]
-pub(crate) struct Formed<K> {
+pub(crate) struct FormationResult<K> {
     pub records_pushed: u64,
     pub records_in_runs: u64,
     pub runs: Vec<Run<K>>,
     pub runs_count: u64,
 }
 
-impl<K> Default for Formed<K> {
+impl<K> Default for FormationResult<K> {
     fn default() -> Self {
-        Formed { records_pushed: 0, records_in_runs: 0, runs: Vec::new(), runs_count: 0 }
+        FormationResult { records_pushed: 0, records_in_runs: 0, runs: Vec::new(), runs_count: 0 }
     }
 }
 
-impl<K> Formed<K> {
+impl<K> FormationResult<K> {
     /// Adds the results of another formation.
-    pub fn add(&mut self, other: Formed<K>) {
+    pub fn add(&mut self, other: FormationResult<K>) {
         self.records_pushed += other.records_pushed;
         self.records_in_runs += other.records_in_runs;
         self.runs_count += other.runs_count;
@@ -92,7 +92,7 @@ impl<O: Operation> Formation<O> {
             writer: RunWriter::new(job, name, keep, plan.block_bytes, plan.write_bytes)?,
             state: ChunkState::Empty,
             map_suits: range.is_some(),
-            done: Formed::default(),
+            done: FormationResult::default(),
         })
     }
 
@@ -214,7 +214,7 @@ impl<O: Operation> Formation<O> {
     ///
     /// # Errors
     /// Errors of writing a run.
-    pub fn finish(mut self) -> Result<Formed<O::Key>> {
+    pub fn finish(mut self) -> Result<FormationResult<O::Key>> {
         if self.state == ChunkState::Sorted {
             self.write_run()?;
         }

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use inshore_store::{Keep, KeptPiece};
+use inshore_store::{Keep, ResumablePiece};
 
 use super::{arena::RunFacts, cursor::RowRun, plan::RowPlan};
 use crate::{
@@ -18,7 +18,7 @@ pub(crate) type Span = Range<u64>;
 
 /// Runs of an interrupted sort.
 #[derive(Default)]
-pub(crate) struct KeptRowRuns {
+pub(crate) struct ResumedRowRuns {
     /// Runs, by the start of their span in the input.
     pub runs: Vec<(u64, RowRun)>,
     /// Bytes of the input in the runs.
@@ -43,8 +43,8 @@ fn parse(state: &[u8]) -> Option<(RunFacts, Span, u64)> {
 }
 
 /// Opens the runs that are contiguous from the start of the input, and discards all others.
-pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<KeptRowRuns> {
-    let mut by_start: BTreeMap<u64, (KeptPiece, RowRun, Span, u64)> = BTreeMap::new();
+pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<ResumedRowRuns> {
+    let mut by_start: BTreeMap<u64, (ResumablePiece, RowRun, Span, u64)> = BTreeMap::new();
     let mut useless = Vec::new();
     for piece in keep.pieces()? {
         let fits = |(facts, span, rows_in): (RunFacts, Span, u64)| {
@@ -59,7 +59,7 @@ pub(crate) fn find(keep: &Keep, plan: &RowPlan) -> Result<KeptRowRuns> {
             None => useless.push(piece),
         }
     }
-    let mut found = KeptRowRuns::default();
+    let mut found = ResumedRowRuns::default();
     while let Some((_, run, span, rows_in)) = by_start.remove(&found.bytes) {
         found.runs.push((span.start, run));
         found.bytes = span.end;

@@ -47,7 +47,7 @@ pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
 /// more.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
-    while Shares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
+    while MemoryShares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
         memory_bytes += memory_bytes / 8;
     }
     memory_bytes
@@ -76,7 +76,7 @@ fn arenas(threads: usize) -> usize {
 /// The division of memory, for any rows: a sixteenth for checksums of runs, the rest in equal shares for arenas with their words
 /// and, for each thread, two write buffers.
 #[derive(Clone, Copy, Debug)]
-struct Shares {
+struct MemoryShares {
     /// Bytes for the checksums of all runs.
     sums_bytes: usize,
     /// Bytes of the check blocks of the first runs.
@@ -86,15 +86,15 @@ struct Shares {
     arena_taken_bytes: usize,
 }
 
-impl Shares {
-    fn new(memory_bytes: usize, threads: usize) -> Shares {
+impl MemoryShares {
+    fn new(memory_bytes: usize, threads: usize) -> MemoryShares {
         let sums_bytes = memory_bytes / 16;
         let share = (memory_bytes - sums_bytes) / arenas(threads.max(1));
         let block_bytes = (1usize << (share / 32).ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);
         let write_bytes =
             (share / 16).clamp(BLOCK_BYTES_MAX, IO_BYTES_MAX) / BLOCK_BYTES_MAX * BLOCK_BYTES_MAX;
         let arena_taken_bytes = share - taken_bytes(2 * write_bytes);
-        Shares { sums_bytes, block_bytes, write_bytes, arena_taken_bytes }
+        MemoryShares { sums_bytes, block_bytes, write_bytes, arena_taken_bytes }
     }
 
     /// Returns the largest number of check blocks of the runs that are written during the input. The other half of the room for
@@ -118,7 +118,7 @@ impl Shares {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowPlan {
     pub memory_bytes: usize,
-    shares: Shares,
+    shares: MemoryShares,
     pub arenas: usize,
     /// Bytes of rows in an arena.
     pub arena_bytes: usize,
@@ -142,7 +142,7 @@ impl RowPlan {
             let what = format!("sorting {} with {threads} threads", config.name);
             return Err(Error::BudgetTooSmall { what, given: config.memory_bytes, smallest }.into());
         }
-        let shares = Shares::new(memory_bytes, threads);
+        let shares = MemoryShares::new(memory_bytes, threads);
         let all = shares.arena_taken_bytes;
         let row = shape.row_bytes_hint().clamp(8, 1 << 20);
         let arena_bytes = (all as u64 * row as u64 / (row + INDEX_BYTES) as u64) as usize;

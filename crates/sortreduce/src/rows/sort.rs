@@ -32,12 +32,12 @@ pub struct RowSort<S: RowShape, O: RowOperation> {
     free: Receiver<Arena>,
     tasks: Option<Sender<RowTask>>,
     workers: Vec<JoinHandle<()>>,
-    filling: Filling,
+    filling: PendingInput,
 }
 
 /// Input that was not passed to the workers yet.
 #[derive(Default)]
-struct Filling {
+struct PendingInput {
     /// Start of the next arena in the input.
     place: u64,
     arena: Option<Arena>,
@@ -80,7 +80,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             thread::spawn(move || shared.work(&queue))
         };
         let workers = (0..config.threads.max(1)).map(start).collect();
-        let filling = Filling { place: shared.bytes_kept, ..Filling::default() };
+        let filling = PendingInput { place: shared.bytes_kept, ..PendingInput::default() };
         Ok(RowSort { shared, free, tasks: Some(tasks), workers, filling })
     }
 

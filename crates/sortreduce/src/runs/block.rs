@@ -377,10 +377,15 @@ mod tests {
     use super::*;
     use crate::runs::pack::tests::mix;
 
-    type Taken<K> = Vec<(K, Vec<u8>, usize)>;
+    type DecodedBlock<K> = Vec<(K, Vec<u8>, usize)>;
 
     /// Writes records in pieces of the given size; returns the blocks.
-    fn write<K: Key, V: Value>(block_bytes: usize, keys: &[K], values: &[V], piece: usize) -> Taken<K> {
+    fn write<K: Key, V: Value>(
+        block_bytes: usize,
+        keys: &[K],
+        values: &[V],
+        piece: usize,
+    ) -> DecodedBlock<K> {
         let budget = Budget::new(4 << 20, 1);
         let mut writer = BlockWriter::<K, V>::new(block_bytes, &budget).unwrap();
         assert_eq!(budget.reserved_bytes(), writer_bytes::<K, V>(block_bytes) as u64);
@@ -397,7 +402,7 @@ mod tests {
     }
 
     /// Reads all records, `step` at a time.
-    fn read<K: Key, V: Value>(block_bytes: usize, blocks: &Taken<K>, step: usize) -> (Vec<K>, Vec<V>) {
+    fn read<K: Key, V: Value>(block_bytes: usize, blocks: &DecodedBlock<K>, step: usize) -> (Vec<K>, Vec<V>) {
         let budget = Budget::new(4 << 20, 1);
         let mut reader = BlockReader::<K, V>::new(block_bytes, &budget).unwrap();
         assert_eq!(budget.reserved_bytes(), reader_bytes::<K, V>(block_bytes) as u64);
@@ -430,7 +435,7 @@ mod tests {
         block_bytes: usize,
         keys: &[K],
         values: &[V],
-    ) -> Taken<K> {
+    ) -> DecodedBlock<K> {
         let all = write(block_bytes, keys, values, keys.len().max(1));
         for piece in [1, 100, 256, 700] {
             assert_eq!(write(block_bytes, keys, values, piece), all, "pieces of {piece}");

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 
-use inshore_store::{Job, Keep, KeptPiece};
+use inshore_store::{Job, Keep, ResumablePiece};
 
 use crate::{Key, Result, runs::Run};
 
@@ -82,24 +82,24 @@ fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
 
 /// Runs of an interrupted sort-reduce.
 #[derive(Debug)]
-pub(crate) struct KeptRuns<K> {
+pub(crate) struct ResumedRuns<K> {
     pub runs: Vec<Run<K>>,
     /// Pushed records that are in the runs.
     pub pushed: u64,
-    pub covered: Covered,
+    pub covered: UnitCoverage,
 }
 
-impl<K> Default for KeptRuns<K> {
+impl<K> Default for ResumedRuns<K> {
     fn default() -> Self {
-        KeptRuns { runs: Vec::new(), pushed: 0, covered: Covered::default() }
+        ResumedRuns { runs: Vec::new(), pushed: 0, covered: UnitCoverage::default() }
     }
 }
 
 /// For each unit, the number of records from its start that are in runs, and whether these are all.
 #[derive(Debug, Default)]
-pub(crate) struct Covered(BTreeMap<u64, (u64, bool)>);
+pub(crate) struct UnitCoverage(BTreeMap<u64, (u64, bool)>);
 
-impl Covered {
+impl UnitCoverage {
     pub fn records(&self, unit: u64) -> u64 {
         self.0.get(&unit).map_or(0, |&(records, _)| records)
     }
@@ -109,7 +109,7 @@ impl Covered {
     }
 
     /// Joins spans that are contiguous from the start of every unit; `None` if a span is missing.
-    fn of(mut spans: Vec<UnitSpan>) -> Option<Covered> {
+    fn of(mut spans: Vec<UnitSpan>) -> Option<UnitCoverage> {
         let mut covered: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         spans.sort_unstable_by_key(|span| (span.unit, span.from, span.to));
         for UnitSpan { unit, from, to, is_end } in spans {
@@ -119,7 +119,7 @@ impl Covered {
             }
             (*records, *is_whole) = (to, is_end);
         }
-        Some(Covered(covered))
+        Some(UnitCoverage(covered))
     }
 }
 
@@ -127,19 +127,19 @@ impl Covered {
 ///
 /// # Errors
 /// I/O and damage; no memory for the first keys of their blocks.
-pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<KeptRuns<K>> {
+pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<ResumedRuns<K>> {
     let pieces = keep.pieces()?;
     match open::<K>(job, &pieces, block_bytes)? {
         Some(found) => Ok(found),
         None => {
             keep.give_up(&pieces)?;
-            Ok(KeptRuns::default())
+            Ok(ResumedRuns::default())
         }
     }
 }
 
-fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<Option<KeptRuns<K>>> {
-    let (mut found, mut all) = (KeptRuns::default(), Vec::new());
+fn open<K: Key>(job: &Job, pieces: &[ResumablePiece], block_bytes: usize) -> Result<Option<ResumedRuns<K>>> {
+    let (mut found, mut all) = (ResumedRuns::default(), Vec::new());
     for piece in pieces {
         let Some(((blocks, records, spans), file)) = parse(&piece.state).zip(piece.dataset.file("records"))
         else {
@@ -152,7 +152,7 @@ fn open<K: Key>(job: &Job, pieces: &[KeptPiece], block_bytes: usize) -> Result<O
         found.pushed += spans.iter().map(|span| span.to.saturating_sub(span.from)).sum::<u64>();
         all.extend(spans);
     }
-    let Some(covered) = Covered::of(all) else { return Ok(None) };
+    let Some(covered) = UnitCoverage::of(all) else { return Ok(None) };
     found.covered = covered;
     Ok(Some(found))
 }
@@ -196,12 +196,12 @@ mod tests {
     #[test]
     fn a_gap_between_runs_is_found() {
         let span = |from, to, is_end| UnitSpan { unit: 3, from, to, is_end };
-        let covered = Covered::of(vec![span(5, 9, true), span(0, 5, false)]).unwrap();
+        let covered = UnitCoverage::of(vec![span(5, 9, true), span(0, 5, false)]).unwrap();
         assert_eq!((covered.records(3), covered.is_whole(3), covered.records(4)), (9, true, 0));
-        assert!(Covered::of(vec![span(0, 5, false), span(6, 9, true)]).is_none());
-        assert!(Covered::of(vec![span(0, 5, true), span(5, 9, true)]).is_none());
-        assert!(Covered::of(vec![span(5, 9, true)]).is_none());
+        assert!(UnitCoverage::of(vec![span(0, 5, false), span(6, 9, true)]).is_none());
+        assert!(UnitCoverage::of(vec![span(0, 5, true), span(5, 9, true)]).is_none());
+        assert!(UnitCoverage::of(vec![span(5, 9, true)]).is_none());
         // An empty unit counts as complete once it has ended.
-        assert!(Covered::of(vec![span(0, 0, true)]).unwrap().is_whole(3));
+        assert!(UnitCoverage::of(vec![span(0, 0, true)]).unwrap().is_whole(3));
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 const FAN_IN_MIN: usize = 16;
 
 /// Runs that are few enough for one merge.
-pub(crate) struct Merged<K> {
+pub(crate) struct MergeableRuns<K> {
     pub runs: Vec<Run<K>>,
     /// Largest number of merges that a record went through.
     pub level: u32,
@@ -49,7 +49,7 @@ pub(crate) fn merge_runs<O: Operation>(
     plan: &MergePlan,
     threads: usize,
     runs: Vec<Run<O::Key>>,
-) -> Result<Merged<O::Key>> {
+) -> Result<MergeableRuns<O::Key>> {
     let fan_in = plan.fan_in::<O::Key, O::Value>();
     let mut runs = VecDeque::from(runs);
     let mut bytes_written = 0;
@@ -66,7 +66,7 @@ pub(crate) fn merge_runs<O: Operation>(
         }
     }
     let level = level_of(runs.make_contiguous());
-    Ok(Merged { runs: runs.into(), level, bytes_written })
+    Ok(MergeableRuns { runs: runs.into(), level, bytes_written })
 }
 
 /// Returns the number of parallel merges whose fan-in is large enough.

@@ -7,7 +7,7 @@ use inshore_store::{Buffer, Job, PendingRead};
 use crate::{
     Block, Key, Operation, Result,
     array::Array,
-    strategies::partition::{Binned, block_values, unpack},
+    strategies::partition::{BinnedRecords, block_values, unpack},
     strategies::partplan::{PartitionPlan, UNPACKED_RECORDS},
     strategies::table::{accumulate_places, accumulate_words, scan},
 };
@@ -16,14 +16,14 @@ use crate::{
 pub(crate) struct BinsPart<O: Operation> {
     operation: O,
     plan: PartitionPlan,
-    sinks: Arc<Vec<Binned<O::Value>>>,
+    sinks: Arc<Vec<BinnedRecords<O::Value>>>,
     bins: Range<usize>,
     /// Largest number of parallel readers.
     pub readers_max: usize,
 }
 
 impl<O: Operation> BinsPart<O> {
-    pub fn new(operation: O, plan: PartitionPlan, sinks: Vec<Binned<O::Value>>) -> Self {
+    pub fn new(operation: O, plan: PartitionPlan, sinks: Vec<BinnedRecords<O::Value>>) -> Self {
         let (bins, readers_max) = (0..plan.bins, plan.readers_max);
         BinsPart { operation, plan, sinks: Arc::new(sinks), bins, readers_max }
     }

@@ -183,10 +183,10 @@ impl<O: Operation> Partitioner<O> {
     ///
     /// # Errors
     /// Errors of writes that were still in flight.
-    pub fn finish(mut self) -> Result<Binned<O::Value>> {
+    pub fn finish(mut self) -> Result<BinnedRecords<O::Value>> {
         let file = self.file.take().map(FileWriter::finish).transpose()?;
         let (starts, order) = order_by_bin(self.plan.bins, &self.bins);
-        Ok(Binned {
+        Ok(BinnedRecords {
             plan: self.plan,
             lows: self.lows,
             values: self.values,
@@ -200,7 +200,7 @@ impl<O: Operation> Partitioner<O> {
 }
 
 /// The records of one sink in bins, to be read.
-pub(crate) struct Binned<V> {
+pub(crate) struct BinnedRecords<V> {
     plan: PartitionPlan,
     lows: Array<u32>,
     values: Array<V>,
@@ -213,7 +213,7 @@ pub(crate) struct Binned<V> {
     _reservation: Reservation,
 }
 
-impl<V: Value> Binned<V> {
+impl<V: Value> BinnedRecords<V> {
     /// Returns the records of a bin in memory: low bits and values, or words of both and no values.
     pub fn in_memory(&self, bin: usize) -> (&[u32], &[V]) {
         let range = bin * self.plan.block_records..self.cursors[bin][0] as usize;

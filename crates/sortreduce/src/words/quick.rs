@@ -167,7 +167,7 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
         let mut held = [MaybeUninit::<V::Word>::uninit(); 2 * GROUP_MAX * LANES_MAX];
         let held = held.as_mut_ptr().cast::<V::Word>();
         held.copy_from_nonoverlapping(start.add(count - held_count), held_count);
-        let mut to = Ends { low: start, between: count };
+        let mut to = PartitionTarget { low: start, between: count };
         let (mut low, mut high) = (start.add(group), start.add(count - held_count));
         let mut current = load_group::<V, GROUP>(start);
         while low < high {
@@ -200,12 +200,12 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
 }
 
 /// The destination of a partition: `between` words from `low` on are free.
-struct Ends<W> {
+struct PartitionTarget<W> {
     low: *mut W,
     between: usize,
 }
 
-impl<W: Word> Ends<W> {
+impl<W: Word> PartitionTarget<W> {
     /// # Safety
     /// `2 * LANES` words can be written.
     #[inline(always)]

@@ -14,18 +14,18 @@ use std::sync::{
 const MEMORY_BYTES: u64 = 4 << 20;
 
 /// A store that outlives the jobs on it.
-struct Place {
+struct TestStore {
     device: Faulty,
     folder: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TestStore {
+    fn new() -> TestStore {
         let folder = tempfile::tempdir().unwrap();
         let directory = Directory::open(folder.path(), None).unwrap();
         let device = Faulty::new(Arc::new(directory), &[]);
         Store::open_on(folder.path(), vec![Arc::new(device.clone())]).unwrap();
-        Place { device, folder }
+        TestStore { device, folder }
     }
 
     /// Opens the store as another process would find it.
@@ -113,7 +113,7 @@ fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
     let mut expected: Vec<&[u8]> = input.split_inclusive(|&byte| byte == b'\n').collect();
     expected.sort();
     let expected = expected.concat();
-    let place = Place::new();
+    let place = TestStore::new();
     let (whole, attempts) =
         place.until_it_succeeds(|_| None, |job, keep| sort(job, keep, (Lines, KeepAll), &input));
     assert_eq!((whole.0.len(), whole.1, attempts), (expected.len(), 0, 1));
@@ -145,7 +145,7 @@ fn equal_rows_keep_their_order_over_an_interruption() {
         frame(&(random.below(5000) as u32).to_be_bytes(), &n.to_be_bytes(), &mut input);
     }
     let shape = inshore_sortreduce::rows::FramedRows { row_bytes_hint: 16 };
-    let place = Place::new();
+    let place = TestStore::new();
     let run = |fault: &dyn Fn(usize) -> Option<Fault>| {
         place.until_it_succeeds(fault, |job, keep| sort(job, keep, (shape, KeepFirst), &input))
     };
@@ -157,9 +157,9 @@ fn equal_rows_keep_their_order_over_an_interruption() {
 
 /// A sum that may fail.
 #[derive(Clone)]
-struct Checked(Arc<AtomicBool>);
+struct FallibleSum(Arc<AtomicBool>);
 
-impl Operation for Checked {
+impl Operation for FallibleSum {
     type Key = u64;
     type Value = u64;
     fn combine(&self, a: u64, b: u64) -> u64 {
@@ -248,7 +248,7 @@ fn a_sort_reduce_resumes_after_any_failed_write_or_read() {
     let records = records(100_000);
     let sum = by(|a: u64, b: u64| a + b);
     let expected = model(&sum, &records);
-    let place = Place::new();
+    let place = TestStore::new();
     for step in [15, 40, 90] {
         let fault = |number: usize| (number < 300).then_some(Fault::FailWrite(step + number as u64 % 7));
         let ((found, skipped), attempts) =
@@ -267,11 +267,11 @@ fn a_sort_reduce_resumes_after_any_failed_write_or_read() {
 #[test]
 fn runs_of_a_failed_operation_are_not_kept() {
     let records = records(50_000);
-    let place = Place::new();
+    let place = TestStore::new();
     for is_sound in [true, false] {
         let job = place.job();
         let keep = job.store().keep(&job, 6, "a test").unwrap();
-        let operation = Checked(Arc::new(AtomicBool::new(is_sound)));
+        let operation = FallibleSum(Arc::new(AtomicBool::new(is_sound)));
         sort_reduce(&job, &keep, operation, &records).unwrap();
         assert_eq!(!keep.pieces().unwrap().is_empty(), is_sound);
         keep.finish().unwrap();
@@ -281,7 +281,7 @@ fn runs_of_a_failed_operation_are_not_kept() {
 #[test]
 fn a_run_that_somebody_removed_costs_all_of_them_and_not_the_answer() {
     let records = records(50_000);
-    let place = Place::new();
+    let place = TestStore::new();
     let sum = by(|a: u64, b: u64| a + b);
     let expected = model(&sum, &records);
     let mut gaps = 0;

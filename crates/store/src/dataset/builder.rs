@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    CheckedFile, Dataset, DatasetRecord, EXTENT_BYTES, Edit, Error, FileRecord, FileWriter, Job, Place,
-    Redundancy, Result, Store, dataset::checked::ExtentOwner, dataset::layout::Identity,
+    CheckedFile, Dataset, DatasetRecord, EXTENT_BYTES, Edit, Error, ExtentAddress, FileRecord, FileWriter,
+    Job, Redundancy, Result, Store, dataset::checked::ExtentOwner, dataset::layout::Identity,
     dataset::writer::Existing, device::metadata_buffer, log::catalog::Run, random::random_u64,
-    redundancy::whole::ExtentFile, shared::Failed, space::extents::Extents, store::check_name,
+    redundancy::whole::ExtentFile, shared::CommitError, space::extents::Extents, store::check_name,
 };
 
 impl Store {
@@ -79,7 +79,7 @@ pub struct DatasetBuilder {
     /// The extents that the commit takes over from the job.
     extents: Vec<Arc<Extents>>,
     /// The extents that the extended files no longer need.
-    dropped: Vec<Place>,
+    dropped: Vec<ExtentAddress>,
 }
 
 /// The number of buffers of a writer whose speed is not critical.
@@ -241,7 +241,7 @@ impl DatasetBuilder {
         self.job.check_cancelled()?;
         assert!(self.unended == 0, "a file was begun and not added");
         self.record.attributes = attributes.to_vec();
-        let places: Vec<Place> = self.extents.iter().flat_map(|extents| extents.places()).collect();
+        let places: Vec<ExtentAddress> = self.extents.iter().flat_map(|extents| extents.places()).collect();
         let touched = places.clone();
         self.record.runs = Run::without(&self.record.runs, &Run::collect(std::mem::take(&mut self.dropped)));
         self.record.runs.extend(Run::collect(places));
@@ -259,7 +259,7 @@ pub(crate) fn publish(
     job: &Job,
     record: Arc<DatasetRecord>,
     base: Option<Arc<DatasetRecord>>,
-    places: &[Place],
+    places: &[ExtentAddress],
     keep: impl FnOnce(),
 ) -> Result<()> {
     let mut touched: Vec<u16> = places.iter().map(|place| place.device).collect();
@@ -278,7 +278,7 @@ pub(crate) fn publish(
         (_, Some(_)) => Err(Error::Changed { name, store: path }),
     });
     // After an error of the log the dataset may exist, so its extents must stay.
-    if !matches!(&done, Err(Failed { is_in_doubt: false, .. })) {
+    if !matches!(&done, Err(CommitError { is_in_doubt: false, .. })) {
         keep();
     }
     done.map_err(|failed| failed.error)

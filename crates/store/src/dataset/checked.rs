@@ -28,12 +28,12 @@ use self::{
     pending::{Source, check},
 };
 use crate::{
-    Buffer, Device, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
+    Buffer, Device, EXTENT_BYTES, Error, ExtentAddress, ExtentRef, FileRecord, Job, PAGE_BYTES, Redundancy,
     Reservation, Result,
     dataset::layout::{Identity, Layout},
-    device::{Missing, metadata_buffer, part},
+    device::{MissingDevice, metadata_buffer, part},
     log::catalog::REF_BYTES,
-    redundancy::whole::{ExtentFile, Whole, extent_buffer},
+    redundancy::whole::{ExtentFile, FileExtent, extent_buffer},
     shared::Pin,
     space::extents::{Extents, pieces},
 };
@@ -43,11 +43,11 @@ pub(crate) const LIST_BLOCK_BYTES: usize = PAGE_BYTES;
 
 /// `CheckedFile` is a finished file. Clones share it, and any thread may read.
 #[derive(Clone, Debug)]
-pub struct CheckedFile(Arc<Inner>, Option<Arc<Held>>);
+pub struct CheckedFile(Arc<Inner>, Option<Arc<FileInMemory>>);
 
-/// `Held` is the bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
+/// `FileInMemory` is the bytes of a file in memory, in pieces of [`HELD_PIECE_BYTES`].
 #[derive(Debug)]
-struct Held(Vec<Buffer>);
+struct FileInMemory(Vec<Buffer>);
 
 /// The size of a piece: a huge page.
 const HELD_PIECE_BYTES: usize = 2 << 20;
@@ -197,7 +197,7 @@ impl CheckedFile {
             }
         }
         assert!(in_flight.is_empty() && pieces.len() == count, "all pieces came");
-        Ok(CheckedFile(self.0.clone(), Some(Arc::new(Held(pieces)))))
+        Ok(CheckedFile(self.0.clone(), Some(Arc::new(FileInMemory(pieces)))))
     }
 
     /// Returns the name of the file in errors: the name in the scratch folder, or `dataset/file`.
@@ -286,17 +286,17 @@ impl CheckedFile {
 
     /// Returns the device of an extent. If the device is missing and the file has redundancy, a placeholder is returned
     /// whose reads fail.
-    fn device(&self, job: &Job, place: Place) -> Result<Arc<dyn Device>> {
+    fn device(&self, job: &Job, place: ExtentAddress) -> Result<Arc<dyn Device>> {
         match job.device(place.device) {
             Err(Error::NoDevice { number }) if self.0.layout.redundancy.devices() > 1 => {
-                Ok(Arc::new(Missing(number)))
+                Ok(Arc::new(MissingDevice(number)))
             }
             device => device,
         }
     }
 
     /// Returns the place of a copy of an extent.
-    pub(crate) fn place_of(&self, job: &Job, extent: u64, copy: usize) -> Result<Place> {
+    pub(crate) fn place_of(&self, job: &Job, extent: u64, copy: usize) -> Result<ExtentAddress> {
         match &self.0.map {
             Map::Scratch { extents, .. } => Ok(extents.take(extent)?[copy]),
             Map::Dataset(_) => Ok(self.references(job, extent, 1, copy)?[0].place),
@@ -310,7 +310,7 @@ impl CheckedFile {
         extent: u64,
         blocks: Range<usize>,
         expected: &mut Vec<u32>,
-    ) -> Result<Place> {
+    ) -> Result<ExtentAddress> {
         match &self.0.map {
             Map::Scratch { sums, extents, .. } => {
                 let first = extent as usize * (EXTENT_BYTES / self.0.layout.block_bytes);
@@ -355,7 +355,7 @@ impl CheckedFile {
         let is_right =
             |bytes: &[u8]| check(&self.0.layout.name, at, bytes, self.0.layout.block_bytes, expected).is_ok();
         if redundancy.parity() > 0 {
-            let whole = Whole { job, file: self, position: extent };
+            let whole = FileExtent { job, file: self, position: extent };
             let mut buffer = extent_buffer()?;
             if whole.restore(&mut buffer)? && is_right(&buffer[offset..offset + range.len()]) {
                 bytes[range.clone()].copy_from_slice(&buffer[offset..offset + range.len()]);
@@ -367,7 +367,7 @@ impl CheckedFile {
             return Err(found);
         }
         for copy in 1..redundancy.copies() {
-            let part_of = |place: Place, range: Range<usize>| {
+            let part_of = |place: ExtentAddress, range: Range<usize>| {
                 let device = job.device(place.device)?;
                 Ok::<_, Error>(part(device, place.extent, offset, range))
             };
@@ -406,7 +406,7 @@ impl ExtentFile for CheckedFile {
     }
 }
 
-impl Held {
+impl FileInMemory {
     /// Copies the bytes from `start` on to `out`.
     fn copy(&self, start: u64, out: &mut [u8]) {
         let (mut number, mut offset) = (start as usize / HELD_PIECE_BYTES, start as usize % HELD_PIECE_BYTES);

@@ -1,15 +1,15 @@
 //! A layout describes the extents of a file, the groups and copies that they form, and the header of each.
 
-use crate::{EXTENT_BYTES, PAGE_BYTES, Place, Redundancy, log::header::Header};
+use crate::{EXTENT_BYTES, ExtentAddress, PAGE_BYTES, Redundancy, log::header::Header};
 
 /// The level of an extent that holds data.
 pub(crate) const DATA: u8 = 0;
 /// The level of an extent that holds parity.
 pub(crate) const PARITY: u8 = 2;
 
-/// `Shape` describes an extent within its file.
+/// `ExtentShape` describes an extent within its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct ExtentShape {
     pub level: u8,
     /// The number of the extent among the extents of its level in the file.
     pub index: u64,
@@ -18,9 +18,9 @@ pub(crate) struct Shape {
     pub block_bytes: u32,
 }
 
-impl Shape {
+impl ExtentShape {
     /// Makes the header of the copy at `place`.
-    pub fn header(self, identity: Identity, place: Place, sums: &[u32]) -> Header {
+    pub fn header(self, identity: Identity, place: ExtentAddress, sums: &[u32]) -> Header {
         Header {
             place,
             dataset: identity.dataset,
@@ -34,7 +34,7 @@ impl Shape {
     }
 
     /// Makes the header page for these bytes of the extent.
-    pub fn page(self, identity: Identity, place: Place, bytes: &[u8]) -> Vec<u8> {
+    pub fn page(self, identity: Identity, place: ExtentAddress, bytes: &[u8]) -> Vec<u8> {
         let sums: Vec<u32> = bytes.chunks(self.block_bytes as usize).map(crc32fast::hash).collect();
         self.header(identity, place, &sums).encode()
     }
@@ -78,18 +78,18 @@ impl Layout {
     }
 
     /// Returns the shape of the extent behind a reference.
-    pub fn shape(&self, position: u64) -> Shape {
+    pub fn shape(&self, position: u64) -> ExtentShape {
         let (redundancy, extents) = (self.redundancy, self.extents());
         let block_bytes = self.block_bytes as u32;
         match position.checked_sub(extents * redundancy.copies() as u64) {
             None => {
                 let index = position % extents;
                 let used = (self.len - index * EXTENT_BYTES as u64).min(EXTENT_BYTES as u64) as u32;
-                Shape { level: self.identity.level, index, used, block_bytes }
+                ExtentShape { level: self.identity.level, index, used, block_bytes }
             }
             Some(index) => {
                 let used = self.group_len(position) as u32;
-                Shape { level: PARITY, index, used, block_bytes }
+                ExtentShape { level: PARITY, index, used, block_bytes }
             }
         }
     }

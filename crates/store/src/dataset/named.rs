@@ -3,8 +3,8 @@
 use std::{iter::zip, sync::Arc};
 
 use crate::{
-    CheckedFile, DatasetRecord, EXTENT_BYTES, Edit, FileRecord, Job, Place, Redundancy, Result, Store,
-    dataset::checked::ExtentOwner, dataset::layout::Identity, shared::Pin, space::extents::pieces,
+    CheckedFile, DatasetRecord, EXTENT_BYTES, Edit, ExtentAddress, FileRecord, Job, Redundancy, Result,
+    Store, dataset::checked::ExtentOwner, dataset::layout::Identity, shared::Pin, space::extents::pieces,
     store::check_name,
 };
 
@@ -59,7 +59,7 @@ pub struct Location {
     /// The length of the range in bytes.
     pub len: u64,
     /// The place of each copy of the extent.
-    pub places: Vec<Place>,
+    pub places: Vec<ExtentAddress>,
     /// The offset of the range in the extent, in bytes.
     pub extent_offset: u64,
 }

@@ -11,10 +11,10 @@ use std::{collections::VecDeque, path::PathBuf, sync::Arc};
 use inshore_runtime::{Direction, Pending};
 
 use crate::{
-    Buffer, CheckedFile, EXTENT_BYTES, Error, ExtentRef, FileRecord, Job, PAGE_BYTES, Place, Redundancy,
-    Reservation, Result,
+    Buffer, CheckedFile, EXTENT_BYTES, Error, ExtentAddress, ExtentRef, FileRecord, Job, PAGE_BYTES,
+    Redundancy, Reservation, Result,
     dataset::checked::LIST_BLOCK_BYTES,
-    dataset::layout::{DATA, Identity, PARITY, Shape},
+    dataset::layout::{DATA, ExtentShape, Identity, PARITY},
     device::{metadata_buffer, part},
     log::catalog::REFS_INLINE,
     redundancy::parity::Stripe,
@@ -38,7 +38,7 @@ pub struct FileWriter {
     block_bytes: usize,
     extents: Arc<Extents>,
     /// The state of a dataset's file; `None` for a scratch file.
-    dataset: Option<Growing>,
+    dataset: Option<GrowingFile>,
     filling: Buffer,
     filled: usize,
     spare: Vec<Buffer>,
@@ -57,9 +57,9 @@ struct PendingWrite {
     len: usize,
 }
 
-/// `Growing` is the state of a dataset's file while it grows.
+/// `GrowingFile` is the state of a dataset's file while it grows.
 #[derive(Debug)]
-struct Growing {
+struct GrowingFile {
     identity: Identity,
     redundancy: Redundancy,
     /// The references to the full extents of each copy.
@@ -105,7 +105,7 @@ impl FileWriter {
         let stripe = (redundancy.parity() > 0).then(|| Stripe::new(job.budget(), redundancy)).transpose()?;
         let extents = Extents::of_lease(job.lease(), redundancy, existing.extents);
         let (refs, parity, first) = (existing.refs, existing.parity, existing.extents);
-        let growing = Growing { identity, redundancy, refs, parity, stripe, first };
+        let growing = GrowingFile { identity, redundancy, refs, parity, stripe, first };
         Self::new(job, name, block_bytes, buffers, extents, Some(growing))
     }
 
@@ -115,7 +115,7 @@ impl FileWriter {
         block_bytes: usize,
         (buffer_bytes, count): (usize, usize),
         extents: Arc<Extents>,
-        dataset: Option<Growing>,
+        dataset: Option<GrowingFile>,
     ) -> Result<FileWriter> {
         let good = block_bytes.is_power_of_two() && (PAGE_BYTES..=EXTENT_BYTES).contains(&block_bytes);
         assert!(good, "block of {block_bytes} bytes");
@@ -203,7 +203,7 @@ impl FileWriter {
             }
             let bytes = &self.filling[range.clone()];
             self.sums.extend(bytes.chunks(self.block_bytes).map(crc32fast::hash));
-            if let Some(Growing { redundancy, stripe: Some(stripe), .. }) = &mut self.dataset {
+            if let Some(GrowingFile { redundancy, stripe: Some(stripe), .. }) = &mut self.dataset {
                 stripe.write((extent % redundancy.group()) as usize, offset, bytes);
             }
             for place in self.extents.take(extent)? {
@@ -228,8 +228,12 @@ impl FileWriter {
         let Some(growing) = &mut self.dataset else { return Ok(()) };
         let (identity, redundancy) = (growing.identity, growing.redundancy);
         let sums = std::mem::take(&mut self.sums);
-        let shape =
-            Shape { level: identity.level, index, used: used as u32, block_bytes: self.block_bytes as u32 };
+        let shape = ExtentShape {
+            level: identity.level,
+            index,
+            used: used as u32,
+            block_bytes: self.block_bytes as u32,
+        };
         for (copy, place) in self.extents.take(index)?.into_iter().enumerate() {
             let reference = self.write_header(identity, shape, place, &sums)?;
             self.dataset.as_mut().expect("looked at above").refs[copy].push(reference);
@@ -244,8 +248,8 @@ impl FileWriter {
     fn write_header(
         &mut self,
         identity: Identity,
-        shape: Shape,
-        place: Place,
+        shape: ExtentShape,
+        place: ExtentAddress,
         sums: &[u32],
     ) -> Result<ExtentRef> {
         let mut page = metadata_buffer(HEADER_BYTES)?;
@@ -276,7 +280,8 @@ impl FileWriter {
             self.job.counters().add_written(len as u64);
             let sums: Vec<u32> = parity.chunks(block_bytes).map(crc32fast::hash).collect();
             let index = group * self.parity_extents() + number as u64;
-            let shape = Shape { level: PARITY, index, used: len as u32, block_bytes: block_bytes as u32 };
+            let shape =
+                ExtentShape { level: PARITY, index, used: len as u32, block_bytes: block_bytes as u32 };
             let reference = self.write_header(identity, shape, place, &sums)?;
             self.dataset.as_mut().expect("looked at above").parity.push(reference);
         }
@@ -394,7 +399,7 @@ impl ListWriter<'_> {
         }
         assert!(self.identity.level == DATA, "a list of {count} extents has no list");
         let copies = Redundancy::Copies(redundancy.list_copies() as u8);
-        let growing = Growing {
+        let growing = GrowingFile {
             identity: Identity { level: 1, ..self.identity },
             redundancy: copies,
             refs: vec![Vec::new(); copies.copies()],

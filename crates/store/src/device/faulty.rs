@@ -50,15 +50,15 @@ pub enum Fault {
     FailFromDiscard(u64),
 }
 
-/// `Chance` gives random faults: each operation fails with a probability of 1 in `one_in`. The seed and the number of
+/// `RandomFaults` gives random faults: each operation fails with a probability of 1 in `one_in`. The seed and the number of
 /// the operation determine the fault.
 #[derive(Clone, Copy, Debug)]
-struct Chance {
+struct RandomFaults {
     seed: u64,
     one_in: u64,
 }
 
-impl Chance {
+impl RandomFaults {
     /// Returns the fault of the n-th operation of a kind, out of `kinds`.
     fn fault(self, kinds: &[fn(u64) -> Fault], n: u64) -> Option<Fault> {
         let mixed = |salt: u64| {
@@ -79,9 +79,9 @@ const WRITE_FAULTS: [fn(u64) -> Fault; 5] =
     [Fault::FailWrite, Fault::NoSpaceFromWrite, Fault::DropWrite, Fault::MisdirectWrite, Fault::TearWrite];
 const SYNC_FAULTS: [fn(u64) -> Fault; 1] = [Fault::FailSync];
 
-/// `Before` holds earlier contents of pages, for faults that restore them.
+/// `EarlierPages` holds earlier contents of pages, for faults that restore them.
 #[derive(Debug, Default)]
-struct Before {
+struct EarlierPages {
     /// The content before the last write.
     last_write: BTreeMap<(u32, usize), Page>,
     /// The content before the first write since the last sync.
@@ -95,8 +95,8 @@ pub struct Faulty(Arc<FaultState>);
 #[derive(Debug)]
 struct FaultState {
     inner: Arc<dyn Device>,
-    faults: Mutex<(Vec<Fault>, Option<Chance>)>,
-    before: Mutex<Before>,
+    faults: Mutex<(Vec<Fault>, Option<RandomFaults>)>,
+    before: Mutex<EarlierPages>,
     prepares: AtomicU64,
     discards: AtomicU64,
     reads: AtomicU64,
@@ -126,10 +126,10 @@ impl Faulty {
 
     /// Sets random faults, one in `one_in` operations, and counts from 0 again. The same seed gives the same faults.
     pub fn set_chance(&self, seed: u64, one_in: u64) {
-        self.begin(Vec::new(), Some(Chance { seed, one_in }));
+        self.begin(Vec::new(), Some(RandomFaults { seed, one_in }));
     }
 
-    fn begin(&self, faults: Vec<Fault>, chance: Option<Chance>) {
+    fn begin(&self, faults: Vec<Fault>, chance: Option<RandomFaults>) {
         *self.0.faults.lock().expect("no panic under this lock") = (faults, chance);
         let FaultState { reads, writes, syncs, prepares, discards, .. } = &*self.0;
         for count in [reads, writes, syncs, prepares, discards] {

@@ -31,8 +31,8 @@ use inshore_runtime::{Direction, Pending};
 
 use self::latencies::Latencies;
 use crate::{
-    Buffer, Device, DeviceProfile, EXTENT_BYTES, Error, Job, PAGE_BYTES, Pattern, Place, Point, Result,
-    device::part,
+    AccessPattern, Buffer, Device, DeviceProfile, EXTENT_BYTES, Error, ExtentAddress, Job, PAGE_BYTES, Point,
+    Result, device::part,
 };
 
 /// The memory of the largest point of the grid: 64 requests of 2 MiB.
@@ -111,7 +111,7 @@ impl MeasurePlan {
 /// Panics if the plan is outside the ranges of its fields, or does not measure with one request in flight.
 pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfile> {
     plan.check();
-    let mut area = Area::take(job, number, plan.working_set_bytes)?;
+    let mut area = WorkingSet::take(job, number, plan.working_set_bytes)?;
     area.fill()?;
     let memory_bytes = (job.budget().free_bytes() / 2).min(BUFFER_BYTES_MAX) as usize;
     // The smallest block is always tried; if it does not fit, the budget reports the error.
@@ -120,9 +120,9 @@ pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfi
         |block: usize, count: usize| block * count <= memory_bytes || (block == smallest && count == 1);
     let mut points = Vec::new();
     for &block in &plan.blocks {
-        for pattern in Pattern::ALL {
+        for pattern in AccessPattern::ALL {
             let counts = plan.in_flight.iter().filter(|&&count| fits(block, count as usize));
-            points.extend(counts.map(|&in_flight| Measured {
+            points.extend(counts.map(|&in_flight| MeasuredPoint {
                 pattern,
                 block,
                 in_flight,
@@ -145,7 +145,7 @@ pub fn measure(job: &Job, number: u16, plan: &MeasurePlan) -> Result<DeviceProfi
             }
         }
     }
-    let mut points: Vec<Point> = points.into_iter().map(Measured::median).collect();
+    let mut points: Vec<Point> = points.into_iter().map(MeasuredPoint::median).collect();
     points.sort_by_key(|point| (point.pattern, point.block_bytes, point.in_flight));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Ok(DeviceProfile {
@@ -192,9 +192,9 @@ impl Random {
     }
 }
 
-/// `Measured` is a point of the grid during the measurement.
-struct Measured {
-    pattern: Pattern,
+/// `MeasuredPoint` is a point of the grid during the measurement.
+struct MeasuredPoint {
+    pattern: AccessPattern,
     block: usize,
     in_flight: u32,
     samples: Vec<Sample>,
@@ -206,7 +206,7 @@ struct Sample {
     latency_us_p99: f64,
 }
 
-impl Measured {
+impl MeasuredPoint {
     fn median(self) -> Point {
         let median = |of: fn(&Sample) -> f64| {
             let mut values: Vec<f64> = self.samples.iter().map(of).collect();
@@ -226,18 +226,18 @@ impl Measured {
     }
 }
 
-/// `Area` is the working set: extents of one device that return to the job on drop.
-struct Area {
+/// `WorkingSet` is the working set: extents of one device that return to the job on drop.
+struct WorkingSet {
     job: Job,
     device: Arc<dyn Device>,
-    places: Vec<Place>,
+    places: Vec<ExtentAddress>,
     random: Random,
     /// The offset of the next sequential request, one for reads and one for writes.
     next: [u64; 2],
 }
 
-impl Area {
-    fn take(job: &Job, number: u16, bytes: Option<u64>) -> Result<Area> {
+impl WorkingSet {
+    fn take(job: &Job, number: u16, bytes: Option<u64>) -> Result<WorkingSet> {
         let others: Vec<u16> = job.shared().devices().into_keys().filter(|&other| other != number).collect();
         let device = job.device(number)?;
         let bytes = match bytes {
@@ -248,7 +248,7 @@ impl Area {
             }
         };
         let random = Random::new();
-        let mut area = Area { job: job.clone(), device, places: Vec::new(), random, next: [0, 0] };
+        let mut area = WorkingSet { job: job.clone(), device, places: Vec::new(), random, next: [0, 0] };
         for _ in 0..(bytes / EXTENT_BYTES as u64).max(1) {
             job.check_cancelled()?;
             area.places.push(job.lease().take(&others)?);
@@ -267,7 +267,7 @@ impl Area {
         let block = if self.job.budget().free_bytes() < 16 << 20 { 64 << 10 } else { 1 << 20 };
         let mut buffers = random_buffers(&self.job, block, FILL_IN_FLIGHT)?;
         let mut random = Random::new();
-        let mut flight = Flight::default();
+        let mut flight = RequestsInFlight::default();
         for block_number in 0..self.bytes() / block as u64 {
             self.job.check_cancelled()?;
             if buffers.is_empty() {
@@ -299,7 +299,7 @@ impl Area {
         }
     }
 
-    fn next_block(&mut self, pattern: Pattern, block: usize) -> u64 {
+    fn next_block(&mut self, pattern: AccessPattern, block: usize) -> u64 {
         let blocks = self.bytes() / block as u64;
         if !pattern.is_sequential() {
             return self.random.below(blocks);
@@ -315,14 +315,14 @@ impl Area {
     /// each.
     fn sample(
         &mut self,
-        pattern: Pattern,
+        pattern: AccessPattern,
         in_flight: usize,
         time: Duration,
         buffers: &mut Vec<Buffer>,
     ) -> Result<Sample> {
         let direction = if pattern.is_write() { Direction::Write } else { Direction::Read };
         let (block, mut waiting) = (buffers[0].len(), buffers.split_off(buffers.len() - in_flight));
-        let (mut latencies, mut flight) = (Latencies::default(), Flight::default());
+        let (mut latencies, mut flight) = (Latencies::default(), RequestsInFlight::default());
         let started = Instant::now();
         loop {
             while let Some(mut buffer) = waiting.pop() {
@@ -357,7 +357,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for WorkingSet {
     fn drop(&mut self) {
         self.places.iter().for_each(|&place| self.job.lease().release(place));
     }
@@ -379,15 +379,15 @@ struct Block {
     len: usize,
 }
 
-/// `Flight` holds the requests in flight. Its drop waits for all of them, since their extents may be reused afterwards.
+/// `RequestsInFlight` holds the requests in flight. Its drop waits for all of them, since their extents may be reused afterwards.
 #[derive(Default)]
-struct Flight {
+struct RequestsInFlight {
     pending: Vec<Pending>,
     /// For each request: its direction, its block, and the time of its submission.
     notes: Vec<(Direction, Block, Instant)>,
 }
 
-impl Flight {
+impl RequestsInFlight {
     fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -414,7 +414,7 @@ impl Flight {
     }
 }
 
-impl Drop for Flight {
+impl Drop for RequestsInFlight {
     fn drop(&mut self) {
         self.pending.drain(..).for_each(|pending| drop(pending.wait()));
     }

@@ -157,17 +157,17 @@ pub(crate) fn path_of(device: &dyn Device) -> PathBuf {
     device.folder().map_or_else(|| PathBuf::from(device.name()), Path::to_path_buf)
 }
 
-/// `Missing` replaces a device that is not there: all calls fail.
+/// `MissingDevice` replaces a device that is not there: all calls fail.
 #[derive(Debug)]
-pub(crate) struct Missing(pub u16);
+pub(crate) struct MissingDevice(pub u16);
 
-impl Missing {
+impl MissingDevice {
     fn refuse<T>(&self) -> io::Result<T> {
         Err(io::Error::new(io::ErrorKind::NotFound, self.name()))
     }
 }
 
-impl Device for Missing {
+impl Device for MissingDevice {
     fn extents(&self) -> u32 {
         0
     }
@@ -211,7 +211,7 @@ pub struct Directory {
     path: PathBuf,
     extents: u32,
     segments: RwLock<HashMap<u32, Arc<File>>>,
-    dirty: Mutex<Dirty>,
+    dirty: Mutex<DirtyRanges>,
     buffered: AtomicBool,
     /// True once a segment could be opened only for reading: then nothing is written any more.
     read_only: AtomicBool,
@@ -219,9 +219,9 @@ pub struct Directory {
     sync_failed: Mutex<bool>,
 }
 
-/// `Dirty` is the part of a device that the next sync makes durable.
+/// `DirtyRanges` is the part of a device that the next sync makes durable.
 #[derive(Debug, Default)]
-struct Dirty {
+struct DirtyRanges {
     /// Segments that were written since the last sync.
     segments: BTreeSet<u32>,
     /// True if a segment file was made, or opened for the first time. The process that made an existing file may have
@@ -315,7 +315,7 @@ impl Directory {
         Ok(File::from(file))
     }
 
-    fn sync_dirty(&self, dirty: &Dirty) -> io::Result<()> {
+    fn sync_dirty(&self, dirty: &DirtyRanges) -> io::Result<()> {
         for &segment in &dirty.segments {
             if let Some(file) = self.segment(segment, false)? {
                 file.sync_data()?;

@@ -22,10 +22,10 @@ const VERSION: u32 = 1;
 /// The largest size of a valid file; a whole profile of one device has about 25 KB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// `Pattern` is the order and the direction in which bytes move.
+/// `AccessPattern` is the order and the direction in which bytes move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Pattern {
+pub enum AccessPattern {
     /// Reads, each at the end of the previous one.
     SequentialRead,
     /// Writes, each at the end of the previous one.
@@ -36,29 +36,33 @@ pub enum Pattern {
     RandomWrite,
 }
 
-impl Pattern {
+impl AccessPattern {
     /// All four patterns, in the order in which they are shown.
-    pub const ALL: [Pattern; 4] =
-        [Pattern::SequentialRead, Pattern::SequentialWrite, Pattern::RandomRead, Pattern::RandomWrite];
+    pub const ALL: [AccessPattern; 4] = [
+        AccessPattern::SequentialRead,
+        AccessPattern::SequentialWrite,
+        AccessPattern::RandomRead,
+        AccessPattern::RandomWrite,
+    ];
 
     /// Returns true if bytes go to the drive.
     pub fn is_write(self) -> bool {
-        matches!(self, Pattern::SequentialWrite | Pattern::RandomWrite)
+        matches!(self, AccessPattern::SequentialWrite | AccessPattern::RandomWrite)
     }
 
     /// Returns true if each request continues at the end of the previous one.
     pub fn is_sequential(self) -> bool {
-        matches!(self, Pattern::SequentialRead | Pattern::SequentialWrite)
+        matches!(self, AccessPattern::SequentialRead | AccessPattern::SequentialWrite)
     }
 }
 
-impl fmt::Display for Pattern {
+impl fmt::Display for AccessPattern {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Pattern::SequentialRead => "sequential read",
-            Pattern::SequentialWrite => "sequential write",
-            Pattern::RandomRead => "random read",
-            Pattern::RandomWrite => "random write",
+            AccessPattern::SequentialRead => "sequential read",
+            AccessPattern::SequentialWrite => "sequential write",
+            AccessPattern::RandomRead => "random read",
+            AccessPattern::RandomWrite => "random write",
         })
     }
 }
@@ -67,7 +71,7 @@ impl fmt::Display for Pattern {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Order and direction.
-    pub pattern: Pattern,
+    pub pattern: AccessPattern,
     /// Bytes of each request: a power of two from 4 KiB to 2 MiB.
     pub block_bytes: u64,
     /// The number of requests in flight at once.
@@ -118,29 +122,29 @@ pub struct DeviceProfile {
 
 impl DeviceProfile {
     /// Returns the points of a pattern.
-    pub fn of(&self, pattern: Pattern) -> impl Iterator<Item = &Point> + Clone {
+    pub fn of(&self, pattern: AccessPattern) -> impl Iterator<Item = &Point> + Clone {
         self.points.iter().filter(move |point| point.pattern == pattern)
     }
 
     /// Returns the point of a pattern with the most bytes a second.
-    pub fn best(&self, pattern: Pattern) -> Option<&Point> {
+    pub fn best(&self, pattern: AccessPattern) -> Option<&Point> {
         self.of(pattern).max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
     }
 
     /// Returns the point of a pattern and a block size with the most bytes a second.
-    pub fn best_of_block(&self, pattern: Pattern, block_bytes: u64) -> Option<&Point> {
+    pub fn best_of_block(&self, pattern: AccessPattern, block_bytes: u64) -> Option<&Point> {
         let points = self.of(pattern).filter(|point| point.block_bytes == block_bytes);
         points.max_by(|a, b| a.bytes_per_second.total_cmp(&b.bytes_per_second))
     }
 
     /// Returns the point of a pattern, a block size and a number of requests in flight.
-    pub fn point(&self, pattern: Pattern, block_bytes: u64, in_flight: u32) -> Option<&Point> {
+    pub fn point(&self, pattern: AccessPattern, block_bytes: u64, in_flight: u32) -> Option<&Point> {
         self.of(pattern).find(|point| point.block_bytes == block_bytes && point.in_flight == in_flight)
     }
 
     /// Returns the bytes a second with requests of a size, at the best number of requests in flight. The rate never
     /// falls with larger requests.
-    fn rate(&self, pattern: Pattern, request_bytes: u64) -> f64 {
+    fn rate(&self, pattern: AccessPattern, request_bytes: u64) -> f64 {
         let mut curve = BTreeMap::<u64, f64>::new();
         for point in self.of(pattern) {
             let best = curve.entry(point.block_bytes).or_default();
@@ -171,7 +175,7 @@ impl DeviceProfile {
     fn is_sound(&self) -> bool {
         self.capacity_bytes > 0
             && self.points.iter().all(Point::is_sound)
-            && Pattern::ALL.iter().all(|&pattern| self.of(pattern).next().is_some())
+            && AccessPattern::ALL.iter().all(|&pattern| self.of(pattern).next().is_some())
     }
 }
 
@@ -204,10 +208,10 @@ impl Default for DriveProfile {
         };
         let small = 4096.0 * 10e3;
         let points = [
-            (Pattern::SequentialRead, 446e6),
-            (Pattern::SequentialWrite, 378e6),
-            (Pattern::RandomRead, 328e6),
-            (Pattern::RandomWrite, 200e6),
+            (AccessPattern::SequentialRead, 446e6),
+            (AccessPattern::SequentialWrite, 378e6),
+            (AccessPattern::RandomRead, 328e6),
+            (AccessPattern::RandomWrite, 200e6),
         ];
         let points = points.into_iter().flat_map(|(pattern, large)| {
             [point(pattern, 4 << 10, 4, small), point(pattern, 128 << 10, 4, large)]
@@ -290,17 +294,17 @@ impl DriveProfile {
     /// assert!(stream < 3.0 && scattered > 10.0);
     /// ```
     pub fn read_seconds(&self, bytes: u64, request_bytes: u64, is_sequential: bool) -> f64 {
-        let pattern = if is_sequential { Pattern::SequentialRead } else { Pattern::RandomRead };
+        let pattern = if is_sequential { AccessPattern::SequentialRead } else { AccessPattern::RandomRead };
         self.seconds(pattern, bytes, request_bytes)
     }
 
     /// Estimates the time to write `bytes`: see [`DriveProfile::read_seconds`].
     pub fn write_seconds(&self, bytes: u64, request_bytes: u64, is_sequential: bool) -> f64 {
-        let pattern = if is_sequential { Pattern::SequentialWrite } else { Pattern::RandomWrite };
+        let pattern = if is_sequential { AccessPattern::SequentialWrite } else { AccessPattern::RandomWrite };
         self.seconds(pattern, bytes, request_bytes)
     }
 
-    fn seconds(&self, pattern: Pattern, bytes: u64, request_bytes: u64) -> f64 {
+    fn seconds(&self, pattern: AccessPattern, bytes: u64, request_bytes: u64) -> f64 {
         let all: f64 = self.devices.iter().map(|device| device.capacity_bytes as f64).sum();
         let seconds = self.devices.iter().map(|device| {
             let share = device.capacity_bytes as f64 / all;
@@ -359,7 +363,7 @@ mod tests {
     fn device(number: u16, capacity_bytes: u64, operations: f64, bandwidth: f64) -> DeviceProfile {
         let mut profile = DriveProfile::default().devices.remove(0);
         let block = |shift| 1u64 << shift;
-        let points = Pattern::ALL.into_iter().flat_map(|pattern| {
+        let points = AccessPattern::ALL.into_iter().flat_map(|pattern| {
             [12, 14, 16, 18, 20, 21].into_iter().map(move |shift| {
                 let bytes_per_second = (operations * block(shift) as f64).min(bandwidth);
                 Point {

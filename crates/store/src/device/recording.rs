@@ -85,9 +85,9 @@ impl Device for Recording {
     }
 }
 
-/// `Fate` is the effect of a crash on a write that was not durable.
+/// `WriteFate` is the effect of a crash on a write that was not durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum WriteFate {
     /// The write reached the device.
     Kept,
     /// The write is lost.
@@ -106,7 +106,7 @@ const SECTOR_BYTES: usize = 512;
 pub fn after_crash(
     history: &[(u16, Operation)],
     devices: &[Memory],
-    mut fate: impl FnMut(usize) -> Fate,
+    mut fate: impl FnMut(usize) -> WriteFate,
 ) -> Vec<Memory> {
     let devices: Vec<Memory> = devices.iter().map(Memory::copy).collect();
     let last_sync = |device: u16| {
@@ -120,16 +120,16 @@ pub fn after_crash(
         let is_durable = durable[*number as usize].is_some_and(|sync| place < sync);
         match operation {
             Operation::Sync => {}
-            Operation::Discard(extents) if is_durable || fate(place) == Fate::Kept => {
+            Operation::Discard(extents) if is_durable || fate(place) == WriteFate::Kept => {
                 device.discard(extents.clone()).expect("memory");
             }
             Operation::Discard(_) => {}
             Operation::Write(extent, offset, bytes) => {
-                let sectors = match if is_durable { Fate::Kept } else { fate(place) } {
-                    Fate::Kept => 0..bytes.len() / SECTOR_BYTES,
-                    Fate::Lost => 0..0,
-                    Fate::TornAfter(sector) => 0..sector.min(bytes.len() / SECTOR_BYTES),
-                    Fate::TornBefore(sector) => {
+                let sectors = match if is_durable { WriteFate::Kept } else { fate(place) } {
+                    WriteFate::Kept => 0..bytes.len() / SECTOR_BYTES,
+                    WriteFate::Lost => 0..0,
+                    WriteFate::TornAfter(sector) => 0..sector.min(bytes.len() / SECTOR_BYTES),
+                    WriteFate::TornBefore(sector) => {
                         sector.min(bytes.len() / SECTOR_BYTES)..bytes.len() / SECTOR_BYTES
                     }
                 };

@@ -11,16 +11,16 @@ use crate::{
     log::encoding::{Cursor, put_bytes, put_u32},
 };
 
-/// `Place` is the address of an extent.
+/// `ExtentAddress` is the address of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct ExtentAddress {
     /// The number of the device in the store.
     pub device: u16,
     /// The number of the extent on the device.
     pub extent: u32,
 }
 
-impl Place {
+impl ExtentAddress {
     /// Returns true if data can lie there: neither the headers of a segment nor a superblock do.
     pub(crate) fn is_for_data(self) -> bool {
         !self.extent.is_multiple_of(SEGMENT_EXTENTS) && self.extent != SUPERBLOCK_EXTENT
@@ -32,7 +32,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentRef {
     /// The place of the extent.
-    pub place: Place,
+    pub place: ExtentAddress,
     /// The checksum of the header page.
     pub header_sum: u32,
 }
@@ -56,7 +56,7 @@ impl ExtentRef {
         let mut bytes = Cursor(bytes);
         let device = bytes.u16()?;
         bytes.take(2)?;
-        let place = Place { device, extent: bytes.u32()? };
+        let place = ExtentAddress { device, extent: bytes.u32()? };
         let header_sum = bytes.u32()?;
         place.is_for_data().then_some(ExtentRef { place, header_sum })
     }
@@ -109,16 +109,16 @@ impl FileRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first extent.
-    pub start: Place,
+    pub start: ExtentAddress,
     /// The number of extents.
     pub count: u32,
 }
 
 impl Run {
     /// Returns the places of the extents.
-    pub fn places(self) -> impl Iterator<Item = Place> {
+    pub fn places(self) -> impl Iterator<Item = ExtentAddress> {
         let device = self.start.device;
-        (0..self.count).map(move |next| Place { device, extent: self.start.extent + next })
+        (0..self.count).map(move |next| ExtentAddress { device, extent: self.start.extent + next })
     }
 
     /// Returns true if data can lie in all of the run, which then is in one segment.
@@ -147,13 +147,13 @@ impl Run {
                     break;
                 }
                 if kept.start.extent > next {
-                    let start = Place { device, extent: next };
+                    let start = ExtentAddress { device, extent: next };
                     left.push(Run { start, count: kept.start.extent - next });
                 }
                 next = kept.end();
             }
             if next < run.end() {
-                left.push(Run { start: Place { device, extent: next }, count: run.end() - next });
+                left.push(Run { start: ExtentAddress { device, extent: next }, count: run.end() - next });
             }
         }
         left
@@ -174,7 +174,7 @@ impl Run {
     }
 
     /// Sorts places into as few runs as possible.
-    pub fn collect(mut places: Vec<Place>) -> Vec<Run> {
+    pub fn collect(mut places: Vec<ExtentAddress>) -> Vec<Run> {
         places.sort_unstable();
         let mut runs: Vec<Run> = Vec::new();
         for place in places {
@@ -359,7 +359,7 @@ fn put_run(out: &mut Vec<u8>, run: &Run) {
 }
 
 fn take_run(body: &mut Cursor) -> Option<Run> {
-    let start = Place { device: body.u16()?, extent: body.u32()? };
+    let start = ExtentAddress { device: body.u16()?, extent: body.u32()? };
     let run = Run { start, count: body.u32()? };
     run.is_for_data().then_some(run)
 }
@@ -414,11 +414,11 @@ mod tests {
 
     use super::*;
 
-    fn place(device: u16, extent: u32) -> Place {
-        Place { device, extent }
+    fn place(device: u16, extent: u32) -> ExtentAddress {
+        ExtentAddress { device, extent }
     }
 
-    fn record(name: &str, id: u64, places: &[Place]) -> Arc<DatasetRecord> {
+    fn record(name: &str, id: u64, places: &[ExtentAddress]) -> Arc<DatasetRecord> {
         let refs = places.iter().map(|&place| ExtentRef { place, header_sum: place.extent * 7 }).collect();
         let len = (places.len() as u64 * EXTENT_BYTES as u64).saturating_sub(5);
         Arc::new(DatasetRecord {

@@ -7,7 +7,7 @@
 //! lost, since they identify their extents.
 
 use crate::{
-    Place,
+    ExtentAddress,
     log::encoding::{Cursor, put_u32},
     shared::HEADER_BYTES,
 };
@@ -19,7 +19,7 @@ const VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The place of this copy.
-    pub place: Place,
+    pub place: ExtentAddress,
     pub dataset: u64,
     /// The number of the file in the dataset.
     pub file: u32,
@@ -64,7 +64,7 @@ impl Header {
         let device = page.u16()?;
         let level = page.u8()?;
         page.u8()?;
-        let place = Place { device, extent: page.u32()? };
+        let place = ExtentAddress { device, extent: page.u32()? };
         let (file, dataset, index) = (page.u32()?, page.u64()?, page.u64()?);
         let (used, block_bytes) = (page.u32()?, page.u32()?);
         let sums = page.list(|page| page.u32())?;
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn the_largest_header_fits_its_page_and_survives_encoding() {
         let header = Header {
-            place: Place { device: 3, extent: 77 },
+            place: ExtentAddress { device: 3, extent: 77 },
             dataset: 5,
             file: 2,
             level: 1,

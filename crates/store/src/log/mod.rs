@@ -33,7 +33,7 @@ pub(crate) use self::superblock::{
     Superblock, erase_superblock, is_used, read_superblock, superblock_slots, write_superblock,
 };
 use crate::{
-    Catalog, Device, EXTENT_BYTES, Edit, Error, PAGE_BYTES, Place, Result,
+    Catalog, Device, EXTENT_BYTES, Edit, Error, ExtentAddress, PAGE_BYTES, Result,
     device::{metadata_buffer, path_of},
     log::catalog::{decode_edits, encode_edits},
     random::random_uuid,
@@ -48,7 +48,7 @@ pub(crate) const SUPERBLOCK_EXTENT: u32 = 1;
 const FIRST_LOG_EXTENT: u32 = SUPERBLOCK_EXTENT + 1;
 
 /// The places of the extents of each copy of a log.
-pub(crate) type LogPlaces = Vec<Vec<Place>>;
+pub(crate) type LogExtents = Vec<Vec<ExtentAddress>>;
 
 /// Makes an [`Error`] of an error of a device.
 pub(crate) fn io_error(what: &'static str, device: &dyn Device) -> impl Fn(std::io::Error) -> Error {
@@ -253,7 +253,8 @@ impl Log {
 
     /// Returns true if all devices of one copy are present.
     fn is_readable(&self, devices: &Devices) -> bool {
-        let is_there = |copy: &Vec<Place>| copy.iter().all(|place| devices.contains_key(&place.device));
+        let is_there =
+            |copy: &Vec<ExtentAddress>| copy.iter().all(|place| devices.contains_key(&place.device));
         self.superblock.log.iter().any(is_there)
     }
 
@@ -363,7 +364,11 @@ impl Log {
         }
     }
 
-    fn record_of(&self, devices: &Devices, copy: &[Place]) -> Result<Option<(RecordHeader, Vec<u8>)>> {
+    fn record_of(
+        &self,
+        devices: &Devices,
+        copy: &[ExtentAddress],
+    ) -> Result<Option<(RecordHeader, Vec<u8>)>> {
         let mut first = metadata_buffer(PAGE_BYTES)?;
         read_log(devices, copy, self.tail.offset, &mut first)?;
         let Some(header) = RecordHeader::decode(&self.superblock.store, &first) else { return Ok(None) };
@@ -407,21 +412,21 @@ impl Log {
     }
 }
 
-pub(crate) fn capacity(log: &LogPlaces) -> usize {
+pub(crate) fn capacity(log: &LogExtents) -> usize {
     log[0].len() * EXTENT_BYTES
 }
 
-fn device(devices: &Devices, place: Place) -> Result<&Arc<dyn Device>> {
+fn device(devices: &Devices, place: ExtentAddress) -> Result<&Arc<dyn Device>> {
     devices.get(&place.device).ok_or(Error::NoDevice { number: place.device })
 }
 
 /// Cuts `len` bytes at `offset` of a copy of the log at the borders of extents: place, offset there, and range of the
 /// bytes.
 fn parts(
-    copy: &[Place],
+    copy: &[ExtentAddress],
     offset: usize,
     len: usize,
-) -> impl Iterator<Item = (Place, usize, std::ops::Range<usize>)> {
+) -> impl Iterator<Item = (ExtentAddress, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
         if done == len {
@@ -434,7 +439,7 @@ fn parts(
     })
 }
 
-fn read_log(devices: &Devices, copy: &[Place], offset: usize, buffer: &mut [u8]) -> Result<()> {
+fn read_log(devices: &Devices, copy: &[ExtentAddress], offset: usize, buffer: &mut [u8]) -> Result<()> {
     for (place, at, part) in parts(copy, offset, buffer.len()) {
         let device = device(devices, place)?;
         device
@@ -450,8 +455,9 @@ pub(crate) fn init(devices: &[Arc<dyn Device>], limit_bytes: Option<u64>) -> Res
     let first = FIRST_LOG_EXTENT;
     let copies: [(u16, u32); 2] =
         if devices.len() > 1 { [(0, first), (1, first)] } else { [(0, first), (0, first + 2)] };
-    let places =
-        |next: u32| copies.map(|(device, extent)| vec![Place { device, extent: extent + next }]).to_vec();
+    let places = |next: u32| {
+        copies.map(|(device, extent)| vec![ExtentAddress { device, extent: extent + next }]).to_vec()
+    };
     let (log, spare) = (places(0), places(1));
     for place in log.iter().chain(&spare).flatten() {
         let device = &numbered[&place.device];

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Devices, LogPlaces, superblock::Superblock};
-use crate::{Catalog, Place};
+use super::{Devices, LogExtents, superblock::Superblock};
+use crate::{Catalog, ExtentAddress};
 
 /// `Placement` is the wanted placement of the copies of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +31,9 @@ impl Placement {
 }
 
 /// Returns the number of devices that each hold a whole copy of the log: all but one of them may be lost.
-pub(crate) fn spread(log: &LogPlaces) -> usize {
-    let first =
-        |copy: &Vec<Place>| copy.iter().all(|place| place.device == copy[0].device).then_some(copy[0].device);
+pub(crate) fn spread(log: &LogExtents) -> usize {
+    let first = |copy: &Vec<ExtentAddress>| {
+        copy.iter().all(|place| place.device == copy[0].device).then_some(copy[0].device)
+    };
     log.iter().filter_map(first).collect::<BTreeSet<u16>>().len()
 }

@@ -7,9 +7,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Devices, FIRST_LOG_EXTENT, LogPlaces, SUPERBLOCK_EXTENT, io_error, record::COUNTER_LIMIT};
+use super::{Devices, FIRST_LOG_EXTENT, LogExtents, SUPERBLOCK_EXTENT, io_error, record::COUNTER_LIMIT};
 use crate::{
-    Device, EXTENT_BYTES, Error, PAGE_BYTES, Place, Result, SEGMENT_EXTENTS,
+    Device, EXTENT_BYTES, Error, ExtentAddress, PAGE_BYTES, Result, SEGMENT_EXTENTS,
     device::{metadata_buffer, path_of},
     log::encoding::{Cursor, put_bytes, put_u32},
     random::random_u64,
@@ -51,8 +51,8 @@ pub(crate) struct Superblock {
     /// Random numbers, one for each change of the store while a device of its log was missing.
     pub branches: Vec<u64>,
     pub devices: Vec<DeviceEntry>,
-    pub log: LogPlaces,
-    pub spare: LogPlaces,
+    pub log: LogExtents,
+    pub spare: LogExtents,
 }
 
 impl Superblock {
@@ -126,8 +126,9 @@ impl Superblock {
             Some(DeviceEntry { number, uuid, path, limit_bytes, is_leaving })
         })?;
         let places = |body: &mut Cursor| {
-            let log: LogPlaces =
-                body.list(|body| body.list(|body| Some(Place { device: body.u16()?, extent: body.u32()? })))?;
+            let log: LogExtents = body.list(|body| {
+                body.list(|body| Some(ExtentAddress { device: body.u16()?, extent: body.u32()? }))
+            })?;
             let is_whole =
                 !log.is_empty() && !log[0].is_empty() && log.iter().all(|copy| copy.len() == log[0].len());
             is_whole.then_some(log)
@@ -141,7 +142,7 @@ impl Superblock {
     /// devices, at places for data, without overlap.
     fn is_sound(&self) -> bool {
         let numbers: BTreeSet<u16> = self.devices.iter().map(|entry| entry.number).collect();
-        let places: BTreeSet<Place> = self.places().collect();
+        let places: BTreeSet<ExtentAddress> = self.places().collect();
         self.sequence < COUNTER_LIMIT
             && self.generation < COUNTER_LIMIT
             && numbers.len() == self.devices.len()
@@ -181,7 +182,7 @@ impl Superblock {
     }
 
     /// Returns the places of the log and the spare.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
+    pub fn places(&self) -> impl Iterator<Item = ExtentAddress> {
         self.log.iter().chain(&self.spare).flatten().copied()
     }
 }

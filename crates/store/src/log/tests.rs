@@ -18,7 +18,7 @@ fn every_path_survives_its_encoding_as_text() {
 
 #[test]
 fn impossible_superblocks_and_records_are_refused() {
-    let place = |device, extent| Place { device, extent };
+    let place = |device, extent| ExtentAddress { device, extent };
     let entry = |number| {
         let path = PathBuf::from("d");
         DeviceEntry { number, uuid: [1; 16], path, limit_bytes: None, is_leaving: false }

@@ -10,16 +10,16 @@ use std::{path::PathBuf, sync::Arc};
 use inshore_runtime::{Direction, Pending};
 
 use crate::{
-    Buffer, Device, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
-    dataset::layout::{Layout, PARITY, Shape},
+    Buffer, Device, EXTENT_BYTES, Error, ExtentAddress, ExtentRef, Job, Result,
+    dataset::layout::{ExtentShape, Layout, PARITY},
     device::{metadata_buffer, part},
     redundancy::parity,
     shared::{HEADER_BYTES, header_of},
 };
 
-/// `Health` is the result of a check of an extent.
+/// `ExtentHealth` is the result of a check of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Health {
+pub(crate) enum ExtentHealth {
     Whole,
     /// The bytes are intact; the header is not.
     DamagedHeader,
@@ -47,48 +47,48 @@ pub(crate) trait ExtentFile {
     fn references_at(&self, job: &Job, position: u64, count: u64) -> Result<Vec<ExtentRef>>;
 }
 
-/// `Whole` is an extent of a dataset's file; `position` counts the file's references.
+/// `FileExtent` is an extent of a dataset's file; `position` counts the file's references.
 #[derive(Clone, Copy)]
-pub(crate) struct Whole<'a> {
+pub(crate) struct FileExtent<'a> {
     pub job: &'a Job,
     pub file: &'a dyn ExtentFile,
     pub position: u64,
 }
 
-impl Whole<'_> {
+impl FileExtent<'_> {
     pub fn layout(&self) -> &Layout {
         self.file.layout()
     }
 
-    fn at(&self, position: u64) -> Whole<'_> {
-        Whole { position, ..*self }
+    fn at(&self, position: u64) -> FileExtent<'_> {
+        FileExtent { position, ..*self }
     }
 
     pub fn reference(&self) -> Result<ExtentRef> {
         Ok(self.file.references_at(self.job, self.position, 1)?[0])
     }
 
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> ExtentShape {
         self.layout().shape(self.position)
     }
 
-    fn device(&self, place: Place) -> Result<Arc<dyn Device>> {
+    fn device(&self, place: ExtentAddress) -> Result<Arc<dyn Device>> {
         self.job.device(place.device)
     }
 
     /// Reads the extent into `buffer` and returns its health. The buffer holds the right bytes unless they are damaged.
-    pub fn look(&self, buffer: &mut Buffer) -> Result<Health> {
+    pub fn look(&self, buffer: &mut Buffer) -> Result<ExtentHealth> {
         let reference = self.reference()?;
-        let Ok(device) = self.device(reference.place) else { return Ok(Health::Missing) };
+        let Ok(device) = self.device(reference.place) else { return Ok(ExtentHealth::Missing) };
         if !self.read_bytes(reference, buffer) {
-            return Ok(Health::Damaged);
+            return Ok(ExtentHealth::Damaged);
         }
         let mut page = metadata_buffer(HEADER_BYTES)?;
         let (extent, offset) = header_of(reference.place.extent);
         self.job.counters().add_read(HEADER_BYTES as u64);
         let is_whole =
             device.read(extent, offset, &mut page).is_ok() && crc32fast::hash(&page) == reference.header_sum;
-        Ok(if is_whole { Health::Whole } else { Health::DamagedHeader })
+        Ok(if is_whole { ExtentHealth::Whole } else { ExtentHealth::DamagedHeader })
     }
 
     /// Reads the bytes of the extent, and returns true if they are intact.
@@ -136,7 +136,7 @@ impl Whole<'_> {
     }
 
     /// Returns the positions whose extents must lie on other devices than this one, with their places.
-    pub fn siblings(&self) -> Result<Vec<(u64, Place)>> {
+    pub fn siblings(&self) -> Result<Vec<(u64, ExtentAddress)>> {
         let (redundancy, extents) = (self.layout().redundancy, self.layout().extents());
         let others: Vec<u64> = if redundancy.parity() > 0 {
             self.layout().group_of(self.position).into_iter().map(|(_, position)| position).collect()
@@ -249,7 +249,7 @@ impl Whole<'_> {
     }
 
     /// Writes the bytes and the header of the extent to `place`, and returns the new reference.
-    pub fn write_to(&self, place: Place, buffer: &Buffer) -> Result<ExtentRef> {
+    pub fn write_to(&self, place: ExtentAddress, buffer: &Buffer) -> Result<ExtentRef> {
         let shape = self.shape();
         let bytes = &buffer[..shape.stored()];
         let encoded = shape.page(self.layout().identity, place, bytes);

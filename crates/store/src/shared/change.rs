@@ -5,16 +5,16 @@ use std::ops::Deref;
 use super::*;
 use crate::log::write_superblock;
 
-/// `Locked` is the state of the store under both of its locks: the mutex, which one thread of this process holds, and
+/// `LockedState` is the state of the store under both of its locks: the mutex, which one thread of this process holds, and
 /// the lock of the registry, which readers share between processes and a writer holds alone.
-pub(super) struct Locked<'a> {
+pub(super) struct LockedState<'a> {
     pub shared: &'a Shared,
     // Fields are dropped in this order: the lock that was taken last is released first.
     pub lock: Guard<'a>,
     pub state: MutexGuard<'a, State>,
 }
 
-impl Deref for Locked<'_> {
+impl Deref for LockedState<'_> {
     type Target = State;
 
     fn deref(&self) -> &State {
@@ -22,10 +22,10 @@ impl Deref for Locked<'_> {
     }
 }
 
-impl<'a> Locked<'a> {
+impl<'a> LockedState<'a> {
     /// Updates the state from the devices.
     pub fn refresh(&mut self) -> Result<()> {
-        let Locked { shared, state, .. } = self;
+        let LockedState { shared, state, .. } = self;
         shared.read_what_is_new(state)?;
         let last = state.log.last();
         // Only a durable record is announced. If some copy or superblock lacks a commit, the next commit finishes it.
@@ -62,7 +62,7 @@ impl<'a> Locked<'a> {
 /// A change that is dropped before its first write has no effect. If an error drops it later, the state is in doubt
 /// until the next commit: each call reads the devices again, and nothing is appended to that log.
 pub(super) struct Change<'a> {
-    locked: Locked<'a>,
+    locked: LockedState<'a>,
     /// The devices of the store after the change.
     pub devices: Devices,
     /// True if the change may have written something.
@@ -72,9 +72,9 @@ pub(super) struct Change<'a> {
 }
 
 impl<'a> Deref for Change<'a> {
-    type Target = Locked<'a>;
+    type Target = LockedState<'a>;
 
-    fn deref(&self) -> &Locked<'a> {
+    fn deref(&self) -> &LockedState<'a> {
         &self.locked
     }
 }
@@ -116,19 +116,19 @@ impl<'a> Change<'a> {
 
     /// Makes a written log and its catalog the state of the store, and announces the log to other processes. The locks
     /// are still held.
-    pub fn commit(self, log: Log, catalog: Arc<Catalog>) -> Locked<'a> {
+    pub fn commit(self, log: Log, catalog: Arc<Catalog>) -> LockedState<'a> {
         self.finish(log, catalog, false)
     }
 
     /// Makes a written superblock part of the state; log and catalog stay. A log in doubt stays in doubt: only a new
     /// log ends the doubt, since a later sync does not repair a failed one.
-    pub fn commit_superblock(self, superblock: Superblock) -> Locked<'a> {
+    pub fn commit_superblock(self, superblock: Superblock) -> LockedState<'a> {
         let (mut log, catalog, doubtful) = (self.log.clone(), self.catalog.clone(), self.was_doubtful);
         log.superblock = superblock;
         self.finish(log, catalog, doubtful)
     }
 
-    fn finish(self, log: Log, catalog: Arc<Catalog>, doubtful: bool) -> Locked<'a> {
+    fn finish(self, log: Log, catalog: Arc<Catalog>, doubtful: bool) -> LockedState<'a> {
         let Change { mut locked, devices, .. } = self;
         *locked.shared.devices.write().expect("no panic under this lock") = devices;
         // All superblocks are current now: a record is appended only if they were, and every other change writes them.

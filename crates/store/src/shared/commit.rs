@@ -4,32 +4,32 @@
 use std::sync::mpsc::{Sender, channel};
 
 use super::{discovery::note_places, space::first_gap, *};
-use crate::log::{LogPlaces, Placement, capacity, io_error};
+use crate::log::{LogExtents, Placement, capacity, io_error};
 
-/// A `Make` reads the catalog and returns the edits that change it.
-type Make = Box<dyn FnOnce(&Catalog) -> Result<Vec<Edit>> + Send>;
+/// A `EditFunction` reads the catalog and returns the edits that change it.
+type EditFunction = Box<dyn FnOnce(&Catalog) -> Result<Vec<Edit>> + Send>;
 
-type Committed = std::result::Result<(), Failed>;
+type Committed = std::result::Result<(), CommitError>;
 
 /// `Queue` holds the changes that wait for their commit, and the channels for the results. The thread whose turn it is
 /// commits the changes of all threads with one record of the log and one sync (group commit).
 #[derive(Default)]
 pub(super) struct Queue {
     turn: Mutex<()>,
-    waiting: Mutex<Vec<(Make, Sender<Committed>)>>,
+    waiting: Mutex<Vec<(EditFunction, Sender<Committed>)>>,
 }
 
-/// `Failed` is the error of a commit.
+/// `CommitError` is the error of a commit.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct CommitError {
     pub error: Error,
     /// True if it is unknown until the next read of the log whether the change was made.
     pub is_in_doubt: bool,
 }
 
-impl Failed {
-    fn again(&self) -> Failed {
-        Failed { error: self.error.again(), is_in_doubt: self.is_in_doubt }
+impl CommitError {
+    fn again(&self) -> CommitError {
+        CommitError { error: self.error.again(), is_in_doubt: self.is_in_doubt }
     }
 }
 
@@ -62,7 +62,7 @@ impl Shared {
         match change {
             Ok(change) => change.commit_all(all),
             Err(error) => {
-                let failed = Err(Failed { error, is_in_doubt: false });
+                let failed = Err(CommitError { error, is_in_doubt: false });
                 answer_all(all.into_iter().map(|(_, answer)| answer), &failed);
             }
         }
@@ -72,13 +72,13 @@ impl Shared {
 
 fn answer_all(answers: impl IntoIterator<Item = Sender<Committed>>, committed: &Committed) {
     for answer in answers {
-        let _ = answer.send(committed.as_ref().copied().map_err(Failed::again));
+        let _ = answer.send(committed.as_ref().copied().map_err(CommitError::again));
     }
 }
 
 impl Change<'_> {
     /// Commits the changes of all waiting threads in order: each change sees the catalog after the previous ones.
-    fn commit_all(mut self, waiting: Vec<(Make, Sender<Committed>)>) {
+    fn commit_all(mut self, waiting: Vec<(EditFunction, Sender<Committed>)>) {
         let mut catalog = (*self.catalog).clone();
         let commit = catalog.commit + 1;
         let (mut edits, mut accepted) = (Vec::new(), Vec::new());
@@ -90,7 +90,7 @@ impl Change<'_> {
                     accepted.push(answer);
                 }
                 Err(error) => {
-                    let _ = answer.send(Err(Failed { error, is_in_doubt: false }));
+                    let _ = answer.send(Err(CommitError { error, is_in_doubt: false }));
                 }
             }
         }
@@ -102,7 +102,7 @@ impl Change<'_> {
                 self.commit(log, Arc::new(catalog));
                 Ok(())
             }
-            Err(error) => Err(Failed { error, is_in_doubt: self.is_begun }),
+            Err(error) => Err(CommitError { error, is_in_doubt: self.is_begun }),
         };
         answer_all(accepted, &committed);
     }
@@ -152,7 +152,8 @@ impl Change<'_> {
         next.sequence += 1;
         next.generation += 1;
         let needed = Log::needed_bytes(catalog, pinned);
-        let stays = |place: &Place| next.takes_data(place.device) && self.devices.contains_key(&place.device);
+        let stays =
+            |place: &ExtentAddress| next.takes_data(place.device) && self.devices.contains_key(&place.device);
         let spare_stays = next.spare.iter().flatten().all(stays);
         let room = capacity(&next.spare);
         let log_stays = next.log.iter().flatten().all(|place| next.takes_data(place.device));
@@ -194,12 +195,12 @@ impl Change<'_> {
         catalog: &Catalog,
         extents: usize,
         placement: Placement,
-    ) -> Result<(LogPlaces, LogPlaces)> {
+    ) -> Result<(LogExtents, LogExtents)> {
         let mut devices = self.devices.clone();
         devices.retain(|&number, _| next.takes_data(number));
         let mut busy = self.busy(next, catalog)?;
         let mut take = || {
-            let mut log = LogPlaces::new();
+            let mut log = LogExtents::new();
             for (&number, device) in &devices {
                 if log.len() < placement.copies {
                     log.extend(places_on(device.as_ref(), number, extents, &mut busy));
@@ -227,7 +228,12 @@ impl Change<'_> {
 
 /// Allocates extents on a device for a copy of a log, outside of `busy`, and adds them to `busy`. The result is `None`
 /// if there are too few.
-fn places_on(device: &dyn Device, number: u16, extents: usize, busy: &mut Vec<Run>) -> Option<Vec<Place>> {
+fn places_on(
+    device: &dyn Device,
+    number: u16,
+    extents: usize,
+    busy: &mut Vec<Run>,
+) -> Option<Vec<ExtentAddress>> {
     let (mut places, begin) = (Vec::new(), busy.len());
     while places.len() < extents {
         let wanted = (extents - places.len()) as u32;

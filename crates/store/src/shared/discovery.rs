@@ -50,7 +50,7 @@ pub(super) fn gather(home: &Path, devices: &[Arc<dyn Device>], opener: &Opener) 
         }
     }
     let none = || check_is_new(home, devices).map(|()| None);
-    let Some(Newest { superblock, .. }) = newest(&mut known, opener)? else {
+    let Some(NewestSuperblock { superblock, .. }) = newest(&mut known, opener)? else {
         return failed.map_or_else(none, Err);
     };
     for device in devices {
@@ -150,8 +150,8 @@ pub(super) fn note_places(superblock: &mut Superblock, devices: &Devices) {
     }
 }
 
-/// `Newest` is the superblock that counts among those of all devices.
-pub(super) struct Newest {
+/// `NewestSuperblock` is the superblock that counts among those of all devices.
+pub(super) struct NewestSuperblock {
     pub superblock: Superblock,
     /// True if some devices have an older superblock, or are no longer at their recorded folders.
     pub is_stale: bool,
@@ -161,7 +161,7 @@ pub(super) struct Newest {
 
 /// Chooses the superblock that counts, and drops devices that no longer belong to the store or whose superblock cannot
 /// be read.
-fn newest_of(devices: &mut Devices) -> Result<Option<Newest>> {
+fn newest_of(devices: &mut Devices) -> Result<Option<NewestSuperblock>> {
     let mut found: BTreeMap<u16, Superblock> = BTreeMap::new();
     let mut failed = BTreeMap::new();
     for (&number, device) in devices.iter() {
@@ -201,7 +201,7 @@ fn newest_of(devices: &mut Devices) -> Result<Option<Newest>> {
     // The sequence is the highest of all, so that the next superblock is the newest in both slots of all devices.
     let sequence = found.values().map(|own| own.sequence).max().unwrap_or(newest.sequence);
     let superblock = Superblock { sequence, ..newest.clone() };
-    Ok(Some(Newest { superblock, is_stale, unreadable: Vec::new() }))
+    Ok(Some(NewestSuperblock { superblock, is_stale, unreadable: Vec::new() }))
 }
 
 /// Returns the error for two superblocks of which neither descends from the other.
@@ -229,7 +229,7 @@ fn diverged(devices: &Devices, found: &BTreeMap<u16, Superblock>, [one, other]: 
 ///
 /// # Errors
 /// [`Error::Diverged`]; I/O and damage if no superblock can be read.
-pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<Newest>> {
+pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<NewestSuperblock>> {
     loop {
         let Some(known) = newest_of(devices)? else { return Ok(None) };
         let (mut is_new, unreadable) = (false, RefCell::new(Vec::new()));
@@ -255,7 +255,7 @@ pub(super) fn newest(devices: &mut Devices, opener: &Opener) -> Result<Option<Ne
             }
         }
         if !is_new {
-            return Ok(Some(Newest { unreadable: unreadable.into_inner(), ..known }));
+            return Ok(Some(NewestSuperblock { unreadable: unreadable.into_inner(), ..known }));
         }
     }
 }

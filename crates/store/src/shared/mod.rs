@@ -1,6 +1,6 @@
 //! `Shared` is an open store: its devices, its log as far as it was read, and the locks under which both change.
 //!
-//! A `State` is read under its lock as `Locked`, and a `Change` writes superblocks and log and becomes the next state.
+//! A `State` is read under its lock as `LockedState`, and a `Change` writes superblocks and log and becomes the next state.
 //!
 //! The locks are taken in this order: the turn to commit, the state's mutex, the registry's lock on disk, the readers' mutex.
 
@@ -18,19 +18,19 @@ use std::{
 };
 
 use self::{
-    change::{Change, Locked},
+    change::{Change, LockedState},
     commit::Queue,
     discovery::{folders, gather, newest},
     pins::Readers,
 };
 pub(crate) use self::{
-    commit::{Failed, Urgency},
+    commit::{CommitError, Urgency},
     discovery::{Opener, check_is_blank},
     pins::Pin,
-    space::{HEADER_BYTES, Terms, header_of, reserve},
+    space::{HEADER_BYTES, LeaseLimits, header_of, reserve},
 };
 use crate::{
-    Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, Place, Result, SEGMENT_EXTENTS,
+    Catalog, Device, DeviceEntry, EXTENT_BYTES, Edit, Error, ExtentAddress, Result, SEGMENT_EXTENTS,
     device::path_of,
     log::catalog::Run,
     log::{Devices, Log, SUPERBLOCK_EXTENT, Superblock, read_superblock, spread},
@@ -158,10 +158,10 @@ impl Shared {
     }
 
     /// Takes both locks for a change.
-    fn locked(&self) -> Result<Locked<'_>> {
+    fn locked(&self) -> Result<LockedState<'_>> {
         let mut state = self.state();
         let lock = self.lock(&mut state)?;
-        Ok(Locked { shared: self, lock, state })
+        Ok(LockedState { shared: self, lock, state })
     }
 
     /// Begins a change of the state after the last commit of any process.
@@ -176,9 +176,9 @@ impl Shared {
     }
 
     /// Reads the state after the last commit of any process. The locks in the result keep the state current.
-    fn current(&self) -> Result<Locked<'_>> {
+    fn current(&self) -> Result<LockedState<'_>> {
         let state = self.state();
-        let mut locked = Locked { shared: self, lock: self.registry.share()?, state };
+        let mut locked = LockedState { shared: self, lock: self.registry.share()?, state };
         locked.refresh()?;
         Ok(locked)
     }

@@ -29,7 +29,7 @@ impl Shared {
             Err(Error::BadDevice { .. }) => (self.registry.share()?, true),
             lock => (lock?, true),
         };
-        let mut locked = Locked { shared: self, lock, state };
+        let mut locked = LockedState { shared: self, lock, state };
         locked.refresh()?;
         let commit = locked.catalog.commit;
         let mut readers = self.readers.lock().expect("no panic under this lock");

@@ -57,7 +57,7 @@ impl Shared {
     }
 }
 
-impl Locked<'_> {
+impl LockedState<'_> {
     /// Drops devices from a superblock whose adding or removal was interrupted: they are leaving, hold no data, and are
     /// missing.
     pub fn drop_unfinished(&self, devices: &Devices, catalog: &Catalog, next: &mut Superblock) -> Result<()> {

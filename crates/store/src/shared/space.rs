@@ -9,9 +9,9 @@ use crate::{PAGE_BYTES, log::io_error};
 /// to all extents that it has, and a full file system is reported at one place.
 const NEAR_FULL_BYTES: u64 = 8 << 30;
 
-/// `Terms` limit the extents that a job may take.
+/// `LeaseLimits` limit the extents that a job may take.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseLimits {
     /// Extents that the job must not take.
     pub closed: Vec<Run>,
     /// True if the job may take the reserve, which is held back for operations that make room.
@@ -56,7 +56,7 @@ impl Shared {
                 let start = segment * SEGMENT_EXTENTS;
                 let end = start.saturating_add(SEGMENT_EXTENTS).min(device.extents());
                 let count = end.saturating_sub(start + kept);
-                all.push(Run { start: Place { device: number, extent: start + kept }, count });
+                all.push(Run { start: ExtentAddress { device: number, extent: start + kept }, count });
             }
         }
         all.retain(|run| run.count > 0);
@@ -104,7 +104,7 @@ impl Shared {
         scratch: &Scratch,
         number: u16,
         wanted: u32,
-        terms: &Terms,
+        terms: &LeaseLimits,
     ) -> Result<Option<Run>> {
         let mut locked = self.locked()?;
         locked.lock.join_also(scratch)?;
@@ -190,7 +190,7 @@ impl Shared {
     }
 }
 
-impl Locked<'_> {
+impl LockedState<'_> {
     /// Lists all extents that must not be taken.
     pub fn busy(&self, superblock: &Superblock, catalog: &Catalog) -> Result<Vec<Run>> {
         let mut busy = catalog.taken(self.lock.pinned(catalog.commit)?);
@@ -278,7 +278,7 @@ pub(super) fn first_gap(busy: &[Run], device: u16, extents: u32, wanted: u32) ->
             }
             let segment_end = (next / SEGMENT_EXTENTS + 1).saturating_mul(SEGMENT_EXTENTS);
             let end = start.min(extents).min(segment_end).min(next.saturating_add(wanted));
-            return Some(Run { start: Place { device, extent: next }, count: end - next });
+            return Some(Run { start: ExtentAddress { device, extent: next }, count: end - next });
         }
         next = next.max(end);
     }
@@ -340,7 +340,7 @@ mod tests {
         fn a_gap_is_free_in_one_segment_and_the_first(
             taken in prop::collection::btree_set(0u32..300, 0..300), wanted in 1u32..70
         ) {
-            let runs = Run::collect(taken.iter().map(|&extent| Place { device: 0, extent }).collect());
+            let runs = Run::collect(taken.iter().map(|&extent| ExtentAddress { device: 0, extent }).collect());
             let is_free = |extent: u32| {
                 !taken.contains(&extent) && !extent.is_multiple_of(SEGMENT_EXTENTS) && extent != 1
             };

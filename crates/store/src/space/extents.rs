@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use crate::{EXTENT_BYTES, Place, Redundancy, Result, space::lease::Lease};
+use crate::{EXTENT_BYTES, ExtentAddress, Redundancy, Result, space::lease::Lease};
 
 /// `Extents` is the extents of a file in order, from number `first` on. On drop they return to the job's lease, unless
 /// a dataset took them over.
@@ -13,16 +13,16 @@ use crate::{EXTENT_BYTES, Place, Redundancy, Result, space::lease::Lease};
 pub(crate) struct Extents {
     redundancy: Redundancy,
     first: u64,
-    places: Mutex<Places>,
+    places: Mutex<ExtentPlaces>,
     lease: Mutex<Option<Arc<Lease>>>,
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct ExtentPlaces {
     /// The copies of the first extent, then the copies of the second, and so on.
-    data: Vec<Place>,
+    data: Vec<ExtentAddress>,
     /// The parity of the first group, then the parity of the second, and so on.
-    parity: Vec<Place>,
+    parity: Vec<ExtentAddress>,
 }
 
 impl Extents {
@@ -33,7 +33,7 @@ impl Extents {
     }
 
     /// Returns the places of the copies of extent `index`, after taking all extents up to that one.
-    pub fn take(&self, index: u64) -> Result<Vec<Place>> {
+    pub fn take(&self, index: u64) -> Result<Vec<ExtentAddress>> {
         let (copies, group) = (self.redundancy.copies(), self.redundancy.group() as usize);
         let index = (index - self.first) as usize;
         let mut places = self.places.lock().expect("no panic under this lock");
@@ -47,7 +47,7 @@ impl Extents {
     }
 
     /// Takes extents for the parity of the group that ends with the last extent that was taken.
-    pub fn take_parity(&self) -> Result<Vec<Place>> {
+    pub fn take_parity(&self) -> Result<Vec<ExtentAddress>> {
         let group = self.redundancy.group() as usize;
         let mut places = self.places.lock().expect("no panic under this lock");
         let mut apart = places.data[(places.data.len() - 1) / group * group..].to_vec();
@@ -61,14 +61,14 @@ impl Extents {
         Ok(parity)
     }
 
-    fn take_apart_from(&self, places: &[Place]) -> Result<Place> {
+    fn take_apart_from(&self, places: &[ExtentAddress]) -> Result<ExtentAddress> {
         let avoid: Vec<u16> = places.iter().map(|place| place.device).collect();
         let lease = self.lease.lock().expect("no panic under this lock");
         lease.as_ref().expect("a file that grows has a lease").take(&avoid)
     }
 
     /// Returns the places of all extents that were taken.
-    pub fn places(&self) -> Vec<Place> {
+    pub fn places(&self) -> Vec<ExtentAddress> {
         let places = self.places.lock().expect("no panic under this lock");
         places.data.iter().chain(&places.parity).copied().collect()
     }

@@ -10,9 +10,9 @@ use std::{
 };
 
 use crate::{
-    Place, Result,
+    ExtentAddress, Result,
     log::catalog::Run,
-    shared::{Shared, Terms},
+    shared::{LeaseLimits, Shared},
     space::scratch::Scratch,
 };
 
@@ -25,7 +25,7 @@ pub(crate) struct Lease {
     shared: Arc<Shared>,
     scratch: Arc<Scratch>,
     pools: Mutex<BTreeMap<u16, Pool>>,
-    terms: Mutex<Terms>,
+    terms: Mutex<LeaseLimits>,
     /// The used fraction of each device when the first extent was taken.
     filled: OnceLock<BTreeMap<u16, f64>>,
 }
@@ -50,7 +50,7 @@ impl Lease {
     }
 
     /// Sets the terms for taking further extents.
-    pub fn set_terms(&self, terms: Terms) {
+    pub fn set_terms(&self, terms: LeaseLimits) {
         *self.terms.lock().expect("no panic under this lock") = terms;
     }
 
@@ -59,7 +59,7 @@ impl Lease {
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`] if all these devices are full.
-    pub fn take(&self, avoid: &[u16]) -> Result<Place> {
+    pub fn take(&self, avoid: &[u16]) -> Result<ExtentAddress> {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let devices = self.shared.open_devices();
         let filled = self.filled.get_or_init(|| self.shared.filled());
@@ -96,12 +96,12 @@ impl Lease {
                 }
             }
             pool.used += 1;
-            return Ok(Place { device, extent: pool.free.pop().expect("not empty") });
+            return Ok(ExtentAddress { device, extent: pool.free.pop().expect("not empty") });
         }
     }
 
     /// Returns an extent to the lease once its content is no longer needed.
-    pub fn release(&self, place: Place) {
+    pub fn release(&self, place: ExtentAddress) {
         let mut pools = self.pools.lock().expect("no panic under this lock");
         let pool = pools.get_mut(&place.device).expect("was taken here");
         pool.used -= 1;

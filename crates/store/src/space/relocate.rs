@@ -15,13 +15,13 @@ use std::{
 };
 
 use crate::{
-    Buffer, Dataset, DatasetRecord, Device, Directory, EXTENT_BYTES, Error, ExtentRef, Job, Place, Result,
-    SEGMENT_EXTENTS, Store,
+    Buffer, Dataset, DatasetRecord, Device, Directory, EXTENT_BYTES, Error, ExtentAddress, ExtentRef, Job,
+    Result, SEGMENT_EXTENTS, Store,
     dataset::{builder::publish, layout::Identity, writer::ListWriter},
     device::sync_names,
     log::catalog::Run,
-    redundancy::whole::{ExtentFile, Whole},
-    shared::Terms,
+    redundancy::whole::{ExtentFile, FileExtent},
+    shared::LeaseLimits,
     space::{extents::Extents, lease::Lease},
 };
 
@@ -36,9 +36,9 @@ const SPARSE: f64 = 0.75;
 /// The time between two checks if a device is free of readers.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// `Moved` counts the work of a relocation.
+/// `RelocationReport` counts the work of a relocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
+pub struct RelocationReport {
     /// The number of extents of 2 MiB.
     pub extents: u64,
 }
@@ -55,12 +55,12 @@ struct Choice {
 }
 
 impl Choice {
-    fn is_unwanted(&self, place: Place) -> bool {
+    fn is_unwanted(&self, place: ExtentAddress) -> bool {
         contains(&self.unwanted, place)
     }
 }
 
-fn contains(runs: &[Run], place: Place) -> bool {
+fn contains(runs: &[Run], place: ExtentAddress) -> bool {
     runs.iter().any(|run| {
         run.start.device == place.device
             && (run.start.extent..run.start.extent + run.count).contains(&place.extent)
@@ -70,7 +70,10 @@ fn contains(runs: &[Run], place: Place) -> bool {
 fn segment_run(device: u16, segment: u32, extents: u32) -> Run {
     let start = segment * SEGMENT_EXTENTS;
     // If the device has become smaller, nothing of the segment may be left.
-    Run { start: Place { device, extent: start }, count: SEGMENT_EXTENTS.min(extents.saturating_sub(start)) }
+    Run {
+        start: ExtentAddress { device, extent: start },
+        count: SEGMENT_EXTENTS.min(extents.saturating_sub(start)),
+    }
 }
 
 /// Chooses the segments of a device to empty: the emptiest first, as long as the others have room. `fixed` are extents
@@ -123,7 +126,7 @@ fn choose_segments(device: u16, extents: u32, movable: &[Run], fixed: &[Run]) ->
     }
     if first_unused as u64 * (SEGMENT_EXTENTS as u64) < extents as u64 {
         let extent = first_unused * SEGMENT_EXTENTS;
-        choice.closed.push(Run { start: Place { device, extent }, count: extents - extent });
+        choice.closed.push(Run { start: ExtentAddress { device, extent }, count: extents - extent });
     }
     choice
 }
@@ -139,7 +142,7 @@ fn choose_balance(devices: &[(u16, u32)], movable: &[Run]) -> Choice {
         let share = (all as f64 * extents as f64 / capacity.max(1) as f64).ceil() as u64;
         let mut excess = used(device).saturating_sub(share);
         if excess > 0 {
-            choice.closed.push(Run { start: Place { device, extent: 0 }, count: extents });
+            choice.closed.push(Run { start: ExtentAddress { device, extent: 0 }, count: extents });
         }
         for run in on(device) {
             let count = excess.min(run.count as u64) as u32;
@@ -162,13 +165,13 @@ impl Store {
     /// # Errors
     /// [`Error::NoSpace`]; damage in an extent that must be moved and cannot be restored; [`Error::Cancelled`], and
     /// extents that were moved until then stay moved.
-    pub fn compact(&self, job: &Job, balance: bool) -> Result<Moved> {
+    pub fn compact(&self, job: &Job, balance: bool) -> Result<RelocationReport> {
         let left = || "extents that were moved stay moved, and no data is lost".to_string();
         self.compact_all(job, balance).map_err(|error| error.leaves(left))
     }
 
-    fn compact_all(&self, job: &Job, balance: bool) -> Result<Moved> {
-        let mut moved = Moved::default();
+    fn compact_all(&self, job: &Job, balance: bool) -> Result<RelocationReport> {
+        let mut moved = RelocationReport::default();
         if balance {
             let (_, catalog) = self.0.snapshot()?;
             let movable = data_runs(&catalog);
@@ -233,7 +236,12 @@ impl Store {
     /// # Errors
     /// [`Error::BadDevice`] if too few devices would be left, or if the device was removed but files stay in its
     /// folder; [`Error::NoSpace`]; damage; [`Error::Cancelled`].
-    pub fn remove_device(&self, job: &Job, number: u16, mut waiting: impl FnMut(&str)) -> Result<Moved> {
+    pub fn remove_device(
+        &self,
+        job: &Job,
+        number: u16,
+        mut waiting: impl FnMut(&str),
+    ) -> Result<RelocationReport> {
         let (superblock, catalog) = self.0.snapshot()?;
         let entry = superblock.devices.iter().find(|entry| entry.number == number);
         let entry = entry.ok_or(Error::NoDevice { number })?;
@@ -279,10 +287,15 @@ impl Store {
         self.empty_and_forget(job, number, &mut waiting).map_err(|error| error.leaves(left))
     }
 
-    fn empty_and_forget(&self, job: &Job, number: u16, waiting: &mut impl FnMut(&str)) -> Result<Moved> {
-        let everything = Run { start: Place { device: number, extent: 0 }, count: u32::MAX };
+    fn empty_and_forget(
+        &self,
+        job: &Job,
+        number: u16,
+        waiting: &mut impl FnMut(&str),
+    ) -> Result<RelocationReport> {
+        let everything = Run { start: ExtentAddress { device: number, extent: 0 }, count: u32::MAX };
         let choice = Choice { unwanted: vec![everything], closed: vec![everything], is_optional: false };
-        let mut moved = Moved::default();
+        let mut moved = RelocationReport::default();
         loop {
             moved.extents += self.move_away(job, &choice)?;
             match self.0.forget_device(number, job.scratch())? {
@@ -311,7 +324,7 @@ impl Store {
         }
         // The lease is separate from the job's own, whose extents may lie where nothing may go.
         let lease = Arc::new(Lease::new(job.shared().clone(), job.scratch().clone()));
-        lease.set_terms(Terms { closed: choice.closed.clone(), with_reserve: true });
+        lease.set_terms(LeaseLimits { closed: choice.closed.clone(), with_reserve: true });
         let catalog = self.0.catalog()?;
         let concerned: Vec<&Arc<DatasetRecord>> = catalog
             .datasets
@@ -349,13 +362,13 @@ struct Mover<'a> {
     stays: RefCell<HashSet<(usize, u64)>>,
 }
 
-/// `Taken` holds extents that were taken for a batch. On drop they are returned, unless a dataset took them over.
-struct Taken<'a> {
+/// `ReservedExtents` holds extents that were taken for a batch. On drop they are returned, unless a dataset took them over.
+struct ReservedExtents<'a> {
     lease: &'a Lease,
-    places: Vec<Place>,
+    places: Vec<ExtentAddress>,
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ReservedExtents<'_> {
     fn drop(&mut self) {
         self.places.iter().for_each(|&place| self.lease.release(place));
     }
@@ -425,12 +438,12 @@ impl Mover<'_> {
     ) -> Result<u64> {
         let (job, file) = (self.job, &dataset.files[number]);
         let mut buffer = Buffer::zeroed(job.budget(), EXTENT_BYTES, "an extent to move")?;
-        let mut taken = Taken { lease: self.lease, places: Vec::new() };
+        let mut taken = ReservedExtents { lease: self.lease, places: Vec::new() };
         let mut replaced: HashMap<u64, ExtentRef> = HashMap::new();
-        let mut left: Vec<Place> = Vec::new();
+        let mut left: Vec<ExtentAddress> = Vec::new();
         for &position in positions {
             job.check_cancelled()?;
-            let whole = Whole { job, file, position };
+            let whole = FileExtent { job, file, position };
             whole.fetch(&mut buffer)?;
             let siblings = whole.siblings()?;
             let avoid: Vec<u16> = siblings
@@ -487,7 +500,7 @@ mod tests {
     use super::*;
 
     fn runs(device: u16, extents: impl IntoIterator<Item = u32>) -> Vec<Run> {
-        Run::collect(extents.into_iter().map(|extent| Place { device, extent }).collect())
+        Run::collect(extents.into_iter().map(|extent| ExtentAddress { device, extent }).collect())
     }
 
     #[test]
@@ -499,7 +512,7 @@ mod tests {
         let choice = choose_segments(0, 1000, &runs(0, movable), &fixed);
         let segments: Vec<u32> = choice.unwanted.iter().map(|run| run.start.extent / 128).collect();
         assert_eq!(segments, [2, 5]);
-        let closed = |extent| contains(&choice.closed, Place { device: 0, extent });
+        let closed = |extent| contains(&choice.closed, ExtentAddress { device: 0, extent });
         assert!(closed(300) && closed(520) && closed(650) && closed(900) && !closed(60) && !closed(490));
     }
 
@@ -521,7 +534,7 @@ mod tests {
             let movable: Vec<u32> = movable.iter().copied().filter(|e| !is_header(e) && !fixed.contains(e)).collect();
             let fixed: Vec<u32> = fixed.iter().copied().filter(|e| !is_header(e)).collect();
             let choice = choose_segments(0, 700, &runs(0, movable.clone()), &runs(0, fixed.clone()));
-            let at = |extent: u32| Place { device: 0, extent };
+            let at = |extent: u32| ExtentAddress { device: 0, extent };
             let must_move = movable.iter().filter(|&&extent| choice.is_unwanted(at(extent))).count();
             let room = (2..700).filter(|extent| {
                 !is_header(extent) && !contains(&choice.closed, at(*extent))
@@ -535,7 +548,7 @@ mod tests {
         fn balancing_moves_extents_from_the_fuller_devices(used in prop::collection::vec(0u32..500, 2..5)) {
             let devices: Vec<(u16, u32)> = (0..).zip(&used).map(|(device, _)| (device, 1000)).collect();
             let movable: Vec<Run> = (0..).zip(&used).filter(|(_, used)| **used > 0)
-                .map(|(device, &count)| Run { start: Place { device, extent: 2 }, count }).collect();
+                .map(|(device, &count)| Run { start: ExtentAddress { device, extent: 2 }, count }).collect();
             let choice = choose_balance(&devices, &movable);
             let share = (used.iter().sum::<u32>() as f64 / used.len() as f64).ceil() as u32;
             for (device, &used) in (0..).zip(&used) {

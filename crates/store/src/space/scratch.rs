@@ -45,7 +45,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 pub(crate) use self::lock::{announced_folders, announces_a_store};
-pub(crate) use self::owners::Dead;
+pub(crate) use self::owners::DeadOwners;
 pub use self::owners::{Owner, Scratch};
 use self::{
     lock::{LockContent, lock_of, open_lock},
@@ -327,8 +327,8 @@ impl Guard<'_> {
     }
 
     /// Finds the extents that dead owners left.
-    pub fn dead(&self) -> Result<Dead> {
-        let mut dead = Dead::default();
+    pub fn dead(&self) -> Result<DeadOwners> {
+        let mut dead = DeadOwners::default();
         for folders in self.folders()?.into_values() {
             match is_dead(&folders)? {
                 true => {

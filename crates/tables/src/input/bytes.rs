@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::{
     Error, Result,
     stored::{PartsStream, StoredStream},
-    unpack::{Compression, Unpacked},
+    unpack::{Compression, DecompressedReader},
 };
 
 /// The decompressed bytes of an [`Input`](super::Input).
@@ -24,7 +24,7 @@ use crate::{
 /// them. A compressed file that was cut exactly between two members or frames looks complete.
 pub struct Bytes {
     pub(super) name: String,
-    pub(super) source: Unpacked<Counted>,
+    pub(super) source: DecompressedReader<CountingReader>,
     pub(super) position: Arc<AtomicU64>,
 }
 
@@ -74,19 +74,19 @@ impl Read for Bytes {
 /// The bytes of the source without decompression.
 pub(super) enum RawBytes {
     File(File),
-    Ahead(Box<FileAhead>),
+    Ahead(Box<ReadAheadFile>),
     Stored(Box<StoredStream>),
     Parts(PartsStream),
     Stream(Box<dyn Read + Send>),
 }
 
 /// A file that is read ahead, and the number of consumed bytes of the current piece.
-pub(super) struct FileAhead {
+pub(super) struct ReadAheadFile {
     pub(super) source: FileSource,
     pub(super) taken: usize,
 }
 
-impl Read for FileAhead {
+impl Read for ReadAheadFile {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.taken == self.source.piece().len() {
             self.taken = 0;
@@ -99,7 +99,7 @@ impl Read for FileAhead {
     }
 }
 
-pub(super) struct Counted {
+pub(super) struct CountingReader {
     pub(super) inner: RawBytes,
     pub(super) position: Arc<AtomicU64>,
     /// The cancellation of the job, for reads that may wait for a writer.
@@ -109,7 +109,7 @@ pub(super) struct Counted {
 /// The interval at which a read of an empty pipe checks for cancellation.
 const POLL_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-impl Counted {
+impl CountingReader {
     /// Waits until there are bytes to read, or the end.
     fn wait(&self) -> io::Result<()> {
         let (Some(cancel), RawBytes::File(file)) = (&self.cancel, &self.inner) else { return Ok(()) };
@@ -126,7 +126,7 @@ impl Counted {
     }
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.wait()?;
         let read = match &mut self.inner {

@@ -231,7 +231,7 @@ pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut 
     let mut padded = Vec::with_capacity(block.len() + PADDING);
     padded.extend_from_slice(block);
     padded.resize(block.len() + PADDING, 0);
-    let mut taken = Taken { bytes: &padded, place: 0 };
+    let mut taken = BitReader { bytes: &padded, place: 0 };
     let end = block.len() * 8;
     codes.push(code);
     counts.push(taken.count()?);
@@ -251,12 +251,12 @@ pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut 
 }
 
 /// A bit reader.
-struct Taken<'a> {
+struct BitReader<'a> {
     bytes: &'a [u8],
     place: usize,
 }
 
-impl Taken<'_> {
+impl BitReader<'_> {
     /// Returns the next bits, at least 57 of which are valid.
     #[inline(always)]
     fn look(&self) -> u64 {

@@ -9,8 +9,8 @@ use inshore_store::Budget;
 
 use super::{
     csv_records::Records,
-    seen::{Seen, fraction, is_time},
-    typed::{Column, Origin},
+    seen::{ValueClasses, fraction, is_time},
+    typed::{Column, TypeOrigin},
 };
 use crate::{Error, Header, Input, Result, allowance::piece_limit, unique_names};
 
@@ -27,11 +27,11 @@ pub(super) struct CsvSource {
     has_row: bool,
     text_bytes_max: u64,
     /// The position of each wanted column in a record, and the origin of its type.
-    columns: Vec<(usize, Origin)>,
+    columns: Vec<(usize, TypeOrigin)>,
     wanted: Option<SchemaRef>,
     sample: Option<Sample>,
     /// The origin of the type of each column of the file.
-    origins: Vec<Origin>,
+    origins: Vec<TypeOrigin>,
     /// The types are those of all rows, or were set by the caller.
     is_known: bool,
 }
@@ -60,7 +60,7 @@ impl CsvSource {
             is_known: false,
         };
         source.read_header(input)?;
-        source.origins = vec![Origin::Asked; source.names.len()];
+        source.origins = vec![TypeOrigin::Asked; source.names.len()];
         Ok(source)
     }
 
@@ -75,7 +75,7 @@ impl CsvSource {
     /// Chooses columns and their types. The first `carried` of them are text, for all values.
     pub fn choose(&mut self, columns: &[usize], wanted: &SchemaRef, carried: usize) {
         let origin = |(place, &column): (usize, &usize)| match place < carried {
-            true => (column, Origin::Asked),
+            true => (column, TypeOrigin::Asked),
             false => (column, self.origins[column]),
         };
         self.columns = columns.iter().enumerate().map(origin).collect();
@@ -84,7 +84,7 @@ impl CsvSource {
 
     /// Returns whether no value of a column was seen.
     pub fn is_unseen(&self, column: usize) -> bool {
-        self.origins[column] == Origin::Unseen
+        self.origins[column] == TypeOrigin::Unseen
     }
 
     /// Returns all columns with the types that the first rows suggest; columns in `as_text` are text.
@@ -95,15 +95,15 @@ impl CsvSource {
         let sample = self.take_first_rows()?;
         let mut fields = Vec::new();
         for (index, name) in self.names.iter().enumerate() {
-            let mut seen = Seen::NOTHING;
+            let mut seen = ValueClasses::NOTHING;
             if as_text.contains(&index) {
-                seen |= Seen::TEXT;
+                seen |= ValueClasses::TEXT;
             } else {
-                sample.columns[index].iter().flatten().for_each(|value| seen |= Seen::of_text(value));
-                self.origins[index] = match seen == Seen::NOTHING {
-                    true if self.records.is_at_end() => Origin::Asked,
-                    true => Origin::Unseen,
-                    false => Origin::Guessed,
+                sample.columns[index].iter().flatten().for_each(|value| seen |= ValueClasses::of_text(value));
+                self.origins[index] = match seen == ValueClasses::NOTHING {
+                    true if self.records.is_at_end() => TypeOrigin::Asked,
+                    true => TypeOrigin::Unseen,
+                    false => TypeOrigin::Guessed,
                 };
             }
             fields.push(Field::new(name, seen.data_type(), true));
@@ -113,14 +113,15 @@ impl CsvSource {
     }
 
     /// Classifies all values of each column.
-    pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
-        let mut all = vec![Seen::NOTHING; self.names.len()];
+    pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, ValueClasses)>> {
+        let mut all = vec![ValueClasses::NOTHING; self.names.len()];
         let mut rows = 0u64;
         while self.next_row()? {
-            for (index, seen) in all.iter_mut().enumerate().filter(|(_, seen)| !seen.has(Seen::TEXT)) {
+            for (index, seen) in all.iter_mut().enumerate().filter(|(_, seen)| !seen.has(ValueClasses::TEXT))
+            {
                 let field = self.records.field(index);
                 if !field.is_empty() {
-                    *seen |= std::str::from_utf8(field).map_or(Seen::TEXT, Seen::of_text);
+                    *seen |= std::str::from_utf8(field).map_or(ValueClasses::TEXT, ValueClasses::of_text);
                 }
             }
             rows += 1;
@@ -157,7 +158,8 @@ impl CsvSource {
             let (expected, found) = (expected.join(", "), self.names.join(", "));
             return Err(Error::damaged(&self.name, format!("expected the columns {expected}, got {found}")));
         }
-        let origin = |name: &String| if input.is_unseen(name) { Origin::Unseen } else { Origin::Guessed };
+        let origin =
+            |name: &String| if input.is_unseen(name) { TypeOrigin::Unseen } else { TypeOrigin::Guessed };
         (self.origins, self.is_known) = (self.names.iter().map(origin).collect(), true);
         Ok(columns.fields().iter().map(|field| field.as_ref().clone()).collect())
     }
@@ -299,11 +301,17 @@ impl CsvSource {
         })
     }
 
-    fn bad_field(&self, (index, origin): (usize, Origin), column: &Column, field: &[u8], line: u64) -> Error {
+    fn bad_field(
+        &self,
+        (index, origin): (usize, TypeOrigin),
+        column: &Column,
+        field: &[u8],
+        line: u64,
+    ) -> Error {
         let expected = format!("{} in column '{}'", column.expected(), self.names[index]);
         match origin {
-            Origin::Asked => Error::bad_line(&self.name, line, expected, field),
-            Origin::Guessed | Origin::Unseen => Error::contradiction(
+            TypeOrigin::Asked => Error::bad_line(&self.name, line, expected, field),
+            TypeOrigin::Guessed | TypeOrigin::Unseen => Error::contradiction(
                 &self.name,
                 line,
                 (&expected, self.is_known),

@@ -47,7 +47,7 @@ struct Field {
 }
 
 /// The result of parsing a record.
-enum Parsed {
+enum ParsedRecord {
     /// The record is complete: its number of bytes, including its end, and its number of line feeds.
     Whole(usize, u64),
     /// The end of the record is not in the buffer yet.
@@ -112,7 +112,7 @@ impl Records {
             return Ok(false);
         }
         loop {
-            if let Parsed::Whole(bytes, feeds) = self.parse_record()? {
+            if let ParsedRecord::Whole(bytes, feeds) = self.parse_record()? {
                 if bytes as u64 > self.limit {
                     return Err(self.too_large());
                 }
@@ -160,7 +160,7 @@ impl Records {
     }
 
     /// Splits the record at the beginning of the unread bytes into fields.
-    fn parse_record(&mut self) -> Result<Parsed> {
+    fn parse_record(&mut self) -> Result<ParsedRecord> {
         self.fields.clear();
         self.copied.clear();
         let (mut at, end) = (self.unread.start, self.unread.end);
@@ -172,12 +172,12 @@ impl Records {
                 false => self.plain_field(at),
             };
             // The position after the separator or line end, or the end of the file for the last field.
-            let Some(behind) = behind else { return Ok(Parsed::Open) };
+            let Some(behind) = behind else { return Ok(ParsedRecord::Open) };
             match self.buffer[..end].get(behind) {
                 Some(&byte) if byte == self.separator => at = behind + 1,
                 last => {
                     let ending = last.map_or(0, |&byte| if byte == b'\r' { 2 } else { 1 });
-                    return Ok(Parsed::Whole(end.min(behind + ending) - self.unread.start, feeds + 1));
+                    return Ok(ParsedRecord::Whole(end.min(behind + ending) - self.unread.start, feeds + 1));
                 }
             }
         }

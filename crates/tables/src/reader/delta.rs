@@ -15,26 +15,26 @@ use parquet::basic::Encoding;
 
 /// The number of strings of a page, and their bytes in total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Coded {
+pub(super) struct StringSizes {
     pub strings: u64,
     pub bytes: u64,
 }
 
 /// Adds up the lengths of strings in `values`; `None` for another encoding, or for more strings than `strings_max`.
-pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Option<Coded> {
+pub(super) fn coded(encoding: Encoding, values: &[u8], strings_max: u64) -> Option<StringSizes> {
     let (shared, rest) = match encoding {
         Encoding::DELTA_BYTE_ARRAY => lengths(values, strings_max)?,
-        _ => (Coded { strings: 0, bytes: 0 }, values),
+        _ => (StringSizes { strings: 0, bytes: 0 }, values),
     };
     let (own, bytes) = lengths(rest, strings_max)?;
     let is_whole = own.bytes <= bytes.len() as u64;
     let are_paired = encoding != Encoding::DELTA_BYTE_ARRAY || shared.strings == own.strings;
-    let all = Coded { strings: own.strings, bytes: own.bytes.checked_add(shared.bytes)? };
+    let all = StringSizes { strings: own.strings, bytes: own.bytes.checked_add(shared.bytes)? };
     (is_whole && are_paired).then_some(all)
 }
 
 /// Adds nonnegative numbers; also returns the bytes after them.
-fn lengths(bytes: &[u8], count_max: u64) -> Option<(Coded, &[u8])> {
+fn lengths(bytes: &[u8], count_max: u64) -> Option<(StringSizes, &[u8])> {
     let mut rest = bytes;
     let block_values = number(&mut rest)?;
     let miniblocks = number(&mut rest)?;
@@ -45,7 +45,7 @@ fn lengths(bytes: &[u8], count_max: u64) -> Option<(Coded, &[u8])> {
         return None;
     }
     if strings == 0 {
-        return Some((Coded { strings, bytes: 0 }, rest));
+        return Some((StringSizes { strings, bytes: 0 }, rest));
     }
     let mut sum = u64::try_from(value).ok()?;
     let mut left = strings - 1;
@@ -68,7 +68,7 @@ fn lengths(bytes: &[u8], count_max: u64) -> Option<(Coded, &[u8])> {
             left -= count;
         }
     }
-    Some((Coded { strings, bytes: sum }, rest))
+    Some((StringSizes { strings, bytes: sum }, rest))
 }
 
 /// Returns the number at an index among packed numbers of `width` bits, lowest bits first.
@@ -150,10 +150,10 @@ mod tests {
             let mut bytes = coded_lengths(&all, 7);
             let sum = all.iter().sum::<u64>();
             bytes.extend(vec![b'x'; sum as usize]);
-            let expected = Some(Coded { strings: count, bytes: sum });
+            let expected = Some(StringSizes { strings: count, bytes: sum });
             assert_eq!(coded(Encoding::DELTA_LENGTH_BYTE_ARRAY, &bytes, count), expected, "{count}");
             let both = [coded_lengths(&all, 9), bytes].concat();
-            let expected = Some(Coded { strings: count, bytes: 2 * sum });
+            let expected = Some(StringSizes { strings: count, bytes: 2 * sum });
             assert_eq!(coded(Encoding::DELTA_BYTE_ARRAY, &both, count), expected, "{count}");
             if count > 0 {
                 assert_eq!(coded(Encoding::DELTA_BYTE_ARRAY, &both, count - 1), None);

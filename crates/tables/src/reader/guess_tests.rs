@@ -14,17 +14,17 @@ use tempfile::TempDir;
 use super::{TableReader, exact_columns, seen::WIDE};
 use crate::{Error, Header, Input, Result};
 
-struct Place {
+struct TestFolder {
     folder: TempDir,
     job: Job,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TestFolder {
+    fn new() -> TestFolder {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(folder.path().join("store")).unwrap();
         let job = store.job(Budget::new(16 << 20, 1), Cancel::default()).unwrap();
-        Place { folder, job }
+        TestFolder { folder, job }
     }
 
     fn write(&self, name: &str, text: impl AsRef<[u8]>) -> Input {
@@ -79,7 +79,7 @@ fn late(ending: &str, head: &str, last: &str) -> String {
 
 #[test]
 fn a_later_value_that_contradicts_the_first_rows_is_an_error_with_its_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (ending, head, last) in [
         ("csv", "7", "3.5"),
         ("csv", "7", "x"),
@@ -108,7 +108,7 @@ fn a_later_value_that_contradicts_the_first_rows_is_an_error_with_its_line() {
 
 #[test]
 fn exact_columns_keep_every_value_of_all_rows() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let huge = "99999999999999999999";
     for (ending, head, last, kind, value) in [
         ("csv", "7", "3.5", DataType::Float64, "3.5"),
@@ -143,7 +143,7 @@ fn exact_columns_keep_every_value_of_all_rows() {
 
 #[test]
 fn several_files_get_types_that_keep_the_values_of_all() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let inputs = [place.write("a.csv", "x,y\n1,2\n"), place.write("b.csv", "x,y\n1.5,z\n")];
     let exact = exact_columns(&place.job, &inputs, &[]).unwrap().unwrap();
     for input in &exact {
@@ -157,7 +157,7 @@ fn several_files_get_types_that_keep_the_values_of_all() {
 
 #[test]
 fn big_whole_numbers_stay_apart() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let input = place.write("ids.csv", "id\n12345678901234567890\n12345678901234567891\n");
     let batch = &place.read(&input, None).unwrap()[0];
     let ids = batch.column(0).as_primitive::<UInt64Type>();
@@ -170,7 +170,7 @@ fn big_whole_numbers_stay_apart() {
 
 #[test]
 fn a_first_row_that_may_be_no_header_is_refused_without_the_header_option() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (text, why) in [
         ("1,2\n3,4\n", "'1' (a number)"),
         ("a,,c\n1,2,3\n", "'' (empty)"),
@@ -205,7 +205,7 @@ fn a_first_row_that_may_be_no_header_is_refused_without_the_header_option() {
 
 #[test]
 fn repeated_names_get_numbers_with_the_header_option() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let input = place.write("n.csv", "a,a,a_1,a\n1,2,3,x\n").with_header(Header::Present);
     let batch = &place.read(&input, None).unwrap()[0];
     let names: Vec<&str> = batch.schema_ref().fields().iter().map(|field| field.name().as_str()).collect();
@@ -219,7 +219,7 @@ fn repeated_names_get_numbers_with_the_header_option() {
 
 #[test]
 fn an_open_quote_is_refused_with_the_line_on_which_it_opens() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for (text, line) in [
         ("a,b\n3,z\n1,\"cut here\n2,y\n", 3),
         ("a,b\n\"x,1\ny,2\n", 2),
@@ -241,7 +241,7 @@ fn an_open_quote_is_refused_with_the_line_on_which_it_opens() {
 
 #[test]
 fn returns_end_lines_before_a_feed_alone() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let error = place.refusal("cr.csv", "a,b\r3,4\r1,2\r");
     assert!(error.contains("cr.csv:1: expected lines that end with a line feed"), "{error}");
     // In quotes carriage returns are letters, at the end of the last field too.
@@ -254,7 +254,7 @@ fn returns_end_lines_before_a_feed_alone() {
 
 #[test]
 fn quoted_fields_of_any_length_are_read_unchanged() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let long = "x\"\"y\n".repeat(60_000);
     let text = format!("a,b\n\"{long}\",1\n\"\",2\n\"p\"\"q\",3\n5\" pipe,4\n");
     let batch = &place.read(&place.write("q.csv", text), None).unwrap()[0];
@@ -266,7 +266,7 @@ fn quoted_fields_of_any_length_are_read_unchanged() {
 
 #[test]
 fn surrogate_pairs_of_every_plane_are_read() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let all: Vec<char> = (1..=16).flat_map(|plane| char::from_u32((plane << 16) + 0xbb7)).collect();
     let escaped = |letter: &char| {
         let mut units = [0; 2];
@@ -283,7 +283,7 @@ fn surrogate_pairs_of_every_plane_are_read() {
 
 #[test]
 fn a_late_member_fails_only_readers_of_all_columns() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = format!("{}{{\"c\":8,\"note\":\"rare\"}}\n", "{\"c\":7}\n".repeat(1000));
     let input = place.write("late.jsonl", text);
     let rows = |batches: &[RecordBatch]| batches.iter().map(RecordBatch::num_rows).sum::<usize>();
@@ -300,7 +300,7 @@ fn a_late_member_fails_only_readers_of_all_columns() {
 
 #[test]
 fn a_mark_of_byte_order_is_no_part_of_the_first_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let input = place.write("m.jsonl", "\u{feff}{\"a\":1}\n");
     assert_eq!(place.values(&input).unwrap().1, ["1"]);
     let input = place.write("m.csv", "\u{feff}\"a\",b\n1,2\n");
@@ -309,7 +309,7 @@ fn a_mark_of_byte_order_is_no_part_of_the_first_line() {
 
 #[test]
 fn json_of_any_shape_is_read_or_refused_with_its_line() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let input =
         place.write("j.jsonl", "{\"a\":1,\"b\":{\"c\":[1]},\"a\":2}\r\n\n  {\"b\":[],\"a\":null}\n{}\n");
     let batches = place.read(&input, Some(&["a"])).unwrap();
@@ -328,7 +328,7 @@ fn json_of_any_shape_is_read_or_refused_with_its_line() {
 
 #[test]
 fn named_types_are_returned_or_an_error() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let input = place.write("j.jsonl", "{\"id\":\"7\"}\n{\"id\":8}\n");
     let columns = [("id", DataType::UInt64)];
     let mut reader = TableReader::open(&input, &columns, 10, place.job.budget()).unwrap();

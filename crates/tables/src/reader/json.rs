@@ -24,8 +24,8 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{
-    seen::Seen,
-    typed::{Column, Origin},
+    seen::ValueClasses,
+    typed::{Column, TypeOrigin},
 };
 use crate::{Error, Input, LineBlock, LineBlocks, Result, allowance::piece_limit};
 
@@ -43,17 +43,17 @@ pub(super) struct JsonSource {
     /// The number of each column, by its name.
     places: HashMap<String, usize>,
     /// The origin of the type of each column.
-    origins: Vec<Origin>,
+    origins: Vec<TypeOrigin>,
     is_known: bool,
-    wanted: Wanted,
+    wanted: ProjectedColumns,
     text_bytes_max: u64,
 }
 
 /// The columns that are read.
-struct Wanted {
+struct ProjectedColumns {
     schema: SchemaRef,
     /// For each column its member, and the origin of its type.
-    columns: Vec<(usize, Origin)>,
+    columns: Vec<(usize, TypeOrigin)>,
     /// True if a member that is not a column is an error.
     is_strict: bool,
 }
@@ -65,7 +65,8 @@ impl JsonSource {
         let empty = LineBlock { bytes: Vec::new(), first_line: 1 };
         let block = blocks.next_block(Vec::new())?.unwrap_or(empty);
         let start = if block.bytes.starts_with(MARK) { MARK.len() } else { 0 };
-        let wanted = Wanted { schema: Arc::new(Schema::empty()), columns: Vec::new(), is_strict: false };
+        let wanted =
+            ProjectedColumns { schema: Arc::new(Schema::empty()), columns: Vec::new(), is_strict: false };
         let mut source = JsonSource {
             blocks,
             block,
@@ -81,8 +82,8 @@ impl JsonSource {
             Some(columns) => {
                 source.schema = columns.as_ref().clone();
                 let origin = |field: &Arc<Field>| match input.is_unseen(field.name()) {
-                    true => Origin::Unseen,
-                    false => Origin::Guessed,
+                    true => TypeOrigin::Unseen,
+                    false => TypeOrigin::Guessed,
                 };
                 source.origins = columns.fields().iter().map(origin).collect();
                 source.is_known = true;
@@ -104,7 +105,7 @@ impl JsonSource {
 
     /// Returns whether no value of a column was seen.
     pub fn is_unseen(&self, column: usize) -> bool {
-        self.origins[column] == Origin::Unseen
+        self.origins[column] == TypeOrigin::Unseen
     }
 
     /// Makes columns named in `as_text` text.
@@ -115,7 +116,7 @@ impl JsonSource {
                 false => field.clone(),
             });
         self.schema = Schema::new(fields.collect::<Vec<_>>());
-        as_text.iter().for_each(|&index| self.origins[index] = Origin::Asked);
+        as_text.iter().for_each(|&index| self.origins[index] = TypeOrigin::Asked);
     }
 
     /// Chooses columns and their types. The first `carried` of them are text, for all values; with `is_strict` no
@@ -125,11 +126,11 @@ impl JsonSource {
             let is_own = wanted.field(place).data_type() == self.schema.field(column).data_type();
             match place >= carried && is_own {
                 true => (column, self.origins[column]),
-                false => (column, Origin::Asked),
+                false => (column, TypeOrigin::Asked),
             }
         };
         let columns = columns.iter().enumerate().map(origin).collect();
-        self.wanted = Wanted { schema: wanted.clone(), columns, is_strict };
+        self.wanted = ProjectedColumns { schema: wanted.clone(), columns, is_strict };
     }
 
     /// Finds columns: the members of the first lines, in the order in which they come, with types that fit all their
@@ -146,13 +147,13 @@ impl JsonSource {
             let what = "expected an object with members in each line, got none in the first ones";
             return Err(Error::damaged(self.blocks.name(), what));
         }
-        let origin = |(_, seen): &(String, Seen)| match *seen == Seen::NOTHING {
-            true if rest.is_empty() => Origin::Asked,
-            true => Origin::Unseen,
-            false => Origin::Guessed,
+        let origin = |(_, seen): &(String, ValueClasses)| match *seen == ValueClasses::NOTHING {
+            true if rest.is_empty() => TypeOrigin::Asked,
+            true => TypeOrigin::Unseen,
+            false => TypeOrigin::Guessed,
         };
         self.origins = all.found.iter().map(origin).collect();
-        let field = |(name, seen): &(String, Seen)| Field::new(name, seen.data_type(), true);
+        let field = |(name, seen): &(String, ValueClasses)| Field::new(name, seen.data_type(), true);
         self.schema = Schema::new(all.found.iter().map(field).collect::<Vec<_>>());
         Ok(())
     }
@@ -178,7 +179,7 @@ impl JsonSource {
     }
 
     /// Classifies all values of each member.
-    pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
+    pub fn scan(&mut self, check_cancelled: &dyn Fn() -> Result<()>) -> Result<Vec<(String, ValueClasses)>> {
         let mut all = Members::default();
         loop {
             let mut rest = &self.block.bytes[self.read.0..];
@@ -205,8 +206,8 @@ impl JsonSource {
 
     /// Returns the next rows: at most `batch_rows`, and fewer where strings are long.
     pub fn next_batch(&mut self, batch_rows: usize) -> Result<Option<RecordBatch>> {
-        let Wanted { schema, columns, .. } = &self.wanted;
-        let column = |(field, &(_, origin)): (&Arc<Field>, &(usize, Origin))| Column::new(field, origin);
+        let ProjectedColumns { schema, columns, .. } = &self.wanted;
+        let column = |(field, &(_, origin)): (&Arc<Field>, &(usize, TypeOrigin))| Column::new(field, origin);
         let mut columns: Vec<Column> = schema.fields().iter().zip(columns).map(column).collect();
         let schema = schema.clone();
         let (mut rows, mut text_bytes) = (0, 0);
@@ -279,8 +280,8 @@ impl JsonSource {
             let (file, name) = (self.blocks.name(), self.schema.field(member).name());
             let expected = format!("{} in column '{name}'", column.expected());
             match origin {
-                Origin::Asked => Error::bad_line(file, line, expected, value.as_bytes()),
-                Origin::Guessed | Origin::Unseen => {
+                TypeOrigin::Asked => Error::bad_line(file, line, expected, value.as_bytes()),
+                TypeOrigin::Guessed | TypeOrigin::Unseen => {
                     Error::contradiction(file, line, (&expected, self.is_known), Some(name), value.as_bytes())
                 }
             }
@@ -306,7 +307,7 @@ fn first_line(bytes: &[u8]) -> (&[u8], &[u8]) {
 /// The members of objects in the order of their first appearance, with the classes of their values.
 #[derive(Default)]
 struct Members {
-    found: Vec<(String, Seen)>,
+    found: Vec<(String, ValueClasses)>,
     places: HashMap<String, usize>,
     /// The estimated memory of all members.
     bytes: u64,
@@ -335,13 +336,13 @@ impl<'de> Visitor<'de> for &mut Members {
     }
 }
 
-fn seen(value: &str) -> Seen {
+fn seen(value: &str) -> ValueClasses {
     match value.as_bytes().first() {
-        Some(b'n') => Seen::NOTHING,
-        Some(b't' | b'f') => Seen::TRUTH,
-        Some(b'"') => Seen::TEXT,
-        Some(b'{' | b'[') => Seen::NESTED,
-        _ => Seen::of_number(value),
+        Some(b'n') => ValueClasses::NOTHING,
+        Some(b't' | b'f') => ValueClasses::TRUTH,
+        Some(b'"') => ValueClasses::TEXT,
+        Some(b'{' | b'[') => ValueClasses::NESTED,
+        _ => ValueClasses::of_number(value),
     }
 }
 
@@ -376,7 +377,7 @@ impl<'de> Visitor<'de> for &mut MemberName<'_> {
         }
         *bytes += 2 * name.len() as u64 + MEMBER_BYTES;
         places.insert(name.to_string(), found.len());
-        found.push((name.to_string(), Seen::NOTHING));
+        found.push((name.to_string(), ValueClasses::NOTHING));
         Ok(found.len() - 1)
     }
 }
@@ -416,8 +417,8 @@ impl<'de> DeserializeSeed<'de> for &mut LineValues<'_, 'de> {
     type Value = Option<usize>;
 
     fn deserialize<D: Deserializer<'de>>(self, name: D) -> std::result::Result<Option<usize>, D::Error> {
-        struct Find<'b, 'a, 'de>(&'b mut LineValues<'a, 'de>);
-        impl<'de> Visitor<'de> for Find<'_, '_, '_> {
+        struct FieldVisitor<'b, 'a, 'de>(&'b mut LineValues<'a, 'de>);
+        impl<'de> Visitor<'de> for FieldVisitor<'_, '_, '_> {
             type Value = Option<usize>;
 
             fn expecting(&self, text: &mut Formatter<'_>) -> fmt::Result {
@@ -425,7 +426,7 @@ impl<'de> DeserializeSeed<'de> for &mut LineValues<'_, 'de> {
             }
 
             fn visit_str<E>(self, name: &str) -> std::result::Result<Option<usize>, E> {
-                let Find(row) = self;
+                let FieldVisitor(row) = self;
                 let is_next = row.columns.fields().get(row.next).is_some_and(|next| next.name() == name);
                 let place = if is_next { Some(row.next) } else { row.places.get(name).copied() };
                 if place.is_none() && row.other.is_none() {
@@ -434,6 +435,6 @@ impl<'de> DeserializeSeed<'de> for &mut LineValues<'_, 'de> {
                 Ok(place)
             }
         }
-        name.deserialize_str(Find(self))
+        name.deserialize_str(FieldVisitor(self))
     }
 }

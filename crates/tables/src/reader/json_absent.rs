@@ -5,7 +5,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use inshore_store::Budget;
 
-use super::seen::Seen;
+use super::seen::ValueClasses;
 use crate::{Error, Input, Result};
 
 pub(super) enum JsonSource {}
@@ -36,7 +36,7 @@ impl JsonSource {
         match *self {}
     }
 
-    pub fn scan(&mut self, _: &dyn Fn() -> Result<()>) -> Result<Vec<(String, Seen)>> {
+    pub fn scan(&mut self, _: &dyn Fn() -> Result<()>) -> Result<Vec<(String, ValueClasses)>> {
         match *self {}
     }
 

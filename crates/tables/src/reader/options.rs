@@ -7,7 +7,7 @@ use inshore_store::{Budget, Context};
 
 use super::{
     parquet::ParquetSource,
-    seen::Seen,
+    seen::ValueClasses,
     source::{Source, without_panic},
 };
 use crate::{Error, Input, Result};
@@ -49,7 +49,7 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
     let check_cancelled = || -> Result<()> { Ok(job.check_cancelled()?) };
     // The columns of each text file, and their types in all files with the same columns.
     let mut names: Vec<Vec<String>> = Vec::new();
-    let mut all: Vec<(String, Seen)> = Vec::new();
+    let mut all: Vec<(String, ValueClasses)> = Vec::new();
     let mut places: HashMap<String, usize> = HashMap::new();
     for input in inputs.iter().filter(|input| input.is_text()) {
         let found = without_panic(input.name(), || match Source::open(input, job.budget())? {
@@ -66,7 +66,7 @@ pub fn exact_columns(job: &Context, inputs: &[Input], as_text: &[String]) -> Res
             }
         }
     }
-    let field = |(name, seen): &(String, Seen)| {
+    let field = |(name, seen): &(String, ValueClasses)| {
         let kind = if as_text.contains(name) { DataType::Utf8 } else { seen.data_type() };
         Field::new(name, kind, true)
     };

@@ -29,7 +29,7 @@ use parquet::{
 };
 
 use super::{
-    parquet_needs::{Needs, enough},
+    parquet_needs::{PageMemory, enough},
     parquet_pages::{Footer, METADATA_BYTES_PER_FOOTER_BYTE, Pages, ParquetFile, start_of},
 };
 use crate::{
@@ -78,7 +78,7 @@ impl ParquetSource {
             });
             // The second half is for the rest of the job.
             let held = |bytes| 2 * METADATA_BYTES_PER_FOOTER_BYTE * bytes;
-            let needs = |bytes| Needs { piece_bytes: bytes, held_bytes: held(bytes) };
+            let needs = |bytes| PageMemory { piece_bytes: bytes, held_bytes: held(bytes) };
             match packed {
                 true => Error::unsupported(input.name(), seekable),
                 false => enough(file.error(reported), needs, budget, file.reserved_bytes()),
@@ -335,7 +335,7 @@ impl ParquetSource {
             let descriptor = self.metadata.file_metadata().schema_descr();
             let is_chosen = |leaf: &usize| self.chosen.0.contains(&descriptor.get_column_root_idx(*leaf));
             let leaves: Vec<usize> = (0..descriptor.num_columns()).filter(is_chosen).collect();
-            Needs::of(&self.file, &self.metadata, &leaves, self.chosen.1, bytes)
+            PageMemory::of(&self.file, &self.metadata, &leaves, self.chosen.1, bytes)
         };
         enough(self.file.error(reported), needs, &self.budget, self.file.reserved_bytes())
     }

@@ -27,14 +27,14 @@ const BROTLI_WINDOW_BYTES: u64 = 6 << 20;
 
 /// The memory for the pages of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Needs {
+pub(super) struct PageMemory {
     /// The largest page, compressed or not.
     pub piece_bytes: u64,
     /// The most memory for all columns at a time.
     pub held_bytes: u64,
 }
 
-impl Needs {
+impl PageMemory {
     /// Reads the headers of these leaf columns in all row groups, for batches of `batch_rows` rows, and a piece of
     /// `bytes` that was too large.
     pub fn of(
@@ -43,10 +43,10 @@ impl Needs {
         leaves: &[usize],
         batch_rows: usize,
         bytes: u64,
-    ) -> Needs {
+    ) -> PageMemory {
         let mut left = HEADERS_MAX;
         let mut columns = vec![(0, 0); leaves.len()];
-        let mut needs = Needs::default();
+        let mut needs = PageMemory::default();
         for group in metadata.row_groups() {
             for (&leaf, (dictionary, page)) in leaves.iter().zip(&mut columns) {
                 let chunk = group.column(leaf);
@@ -59,7 +59,7 @@ impl Needs {
         let pages = columns.iter().map(|(dictionary, page)| dictionary + page).sum::<u64>();
         // Bytes beyond those of all pages come from decoding one page, and are held beside it.
         let beside = if bytes > needs.piece_bytes { bytes } else { 0 };
-        Needs { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
+        PageMemory { piece_bytes: needs.piece_bytes.max(bytes), held_bytes: pages + beside }
     }
 }
 
@@ -117,12 +117,12 @@ impl LargestPages {
 /// `reserved_bytes`. `needs` is called with the size of the piece that was too large.
 pub(super) fn enough(
     error: Error,
-    needs: impl FnOnce(u64) -> Needs,
+    needs: impl FnOnce(u64) -> PageMemory,
     budget: &Budget,
     reserved_bytes: u64,
 ) -> Error {
     let enough = |bytes| {
-        let Needs { piece_bytes, held_bytes } = needs(bytes);
+        let PageMemory { piece_bytes, held_bytes } = needs(bytes);
         let total = budget.memory_bytes();
         let free = (budget.free_bytes() + reserved_bytes).max(total / 32).max(1);
         let held = u128::from(held_bytes.saturating_sub(UNCOUNTED_BYTES));

@@ -30,7 +30,7 @@ use parquet::{
 };
 
 use super::{
-    delta::{self, Coded},
+    delta::{self, StringSizes},
     parquet_codecs::Codec,
     parquet_windows::{Window, Windows},
     thrift::{PageHeader, page_header},
@@ -60,17 +60,17 @@ pub(super) struct ParquetFile {
     position: AtomicU64,
     /// An error of this crate, kept because the library turns errors into text on the way back.
     refusal: Mutex<Option<Error>>,
-    held: Mutex<Held>,
+    held: Mutex<ReaderMemory>,
 }
 
-struct Held {
+struct ReaderMemory {
     allowance: Allowance,
     metadata_bytes: u64,
-    columns: Vec<HeldColumn>,
+    columns: Vec<ColumnMemory>,
 }
 
 #[derive(Clone, Default)]
-struct HeldColumn {
+struct ColumnMemory {
     dictionary_bytes: u64,
     page_bytes: u64,
     /// The column has strings, which point into their pages: these live as long as the batch.
@@ -87,7 +87,7 @@ impl ParquetFile {
             windows: OnceLock::new(),
             position: AtomicU64::new(0),
             refusal: Mutex::new(None),
-            held: Mutex::new(Held { allowance, metadata_bytes: 0, columns: Vec::new() }),
+            held: Mutex::new(ReaderMemory { allowance, metadata_bytes: 0, columns: Vec::new() }),
         }
     }
 
@@ -106,7 +106,7 @@ impl ParquetFile {
 
     pub fn set_columns(&self, is_text: impl Iterator<Item = bool>) {
         lock(&self.held).columns =
-            is_text.map(|is_text| HeldColumn { is_text, ..Default::default() }).collect();
+            is_text.map(|is_text| ColumnMemory { is_text, ..Default::default() }).collect();
     }
 
     /// Frees the pages that the strings of the previous batch pointed into.
@@ -192,7 +192,7 @@ impl ParquetFile {
         })
     }
 
-    fn hold(&self, change: impl FnOnce(&mut Held)) -> Result<()> {
+    fn hold(&self, change: impl FnOnce(&mut ReaderMemory)) -> Result<()> {
         let mut held = lock(&self.held);
         change(&mut held);
         let columns =
@@ -484,7 +484,7 @@ impl Pages {
         let strings_max = u64::from(page.num_values());
         let coded =
             self.values_of(page).and_then(|values| delta::coded(page.encoding(), values, strings_max));
-        let Some(Coded { strings, bytes }) = coded else {
+        let Some(StringSizes { strings, bytes }) = coded else {
             let what =
                 format!("damaged Parquet: the strings of a page are not encoded as {}", page.encoding());
             return Err(self.file.refuse(Error::damaged(place, what)));

@@ -85,23 +85,23 @@ impl FreeBuffers {
 
     /// Lends a buffer as bytes, and returns the buffer to the pool when the last slice is dropped.
     fn lend(&self, buffer: Buffer) -> Bytes {
-        Bytes::from_owner(Borrowed { buffer: Some(buffer), spare: self.clone() })
+        Bytes::from_owner(PooledBuffer { buffer: Some(buffer), spare: self.clone() })
     }
 }
 
-struct Borrowed {
+struct PooledBuffer {
     /// The buffer; `None` while it is dropped.
     buffer: Option<Buffer>,
     spare: FreeBuffers,
 }
 
-impl AsRef<[u8]> for Borrowed {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         self.buffer.as_ref().map_or(&[], |buffer| &buffer[..])
     }
 }
 
-impl Drop for Borrowed {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         lock(&self.spare.0).extend(self.buffer.take());
     }

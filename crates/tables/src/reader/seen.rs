@@ -1,6 +1,6 @@
 //! Classifies the values of a column in a text file (CSV, JSON lines), to find the type that fits them all.
 //!
-//! A column's type is inferred from the first rows. Each value adds its class to a set ([`Seen`]); the set determines
+//! A column's type is inferred from the first rows. Each value adds its class to a set ([`ValueClasses`]); the set determines
 //! the narrowest type in which every value keeps its meaning:
 //!
 //! ```text
@@ -23,45 +23,45 @@ const EXACT_DIGITS: usize = 16;
 
 /// A set of classes of the values of a column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen(u8);
+pub(super) struct ValueClasses(u8);
 
-impl Seen {
+impl ValueClasses {
     /// The empty set: the column has only nulls.
-    pub const NOTHING: Seen = Seen(0);
-    const WHOLE: Seen = Seen(1);
-    const NEGATIVE: Seen = Seen(1 << 1);
+    pub const NOTHING: ValueClasses = ValueClasses(0);
+    const WHOLE: ValueClasses = ValueClasses(1);
+    const NEGATIVE: ValueClasses = ValueClasses(1 << 1);
     /// A number above 2^63-1.
-    const LARGE: Seen = Seen(1 << 2);
+    const LARGE: ValueClasses = ValueClasses(1 << 2);
     /// A number above 2^64-1 or below -2^63.
-    const HUGE: Seen = Seen(1 << 3);
-    const FRACTION: Seen = Seen(1 << 4);
-    pub const TEXT: Seen = Seen(1 << 5);
-    pub const TRUTH: Seen = Seen(1 << 6);
+    const HUGE: ValueClasses = ValueClasses(1 << 3);
+    const FRACTION: ValueClasses = ValueClasses(1 << 4);
+    pub const TEXT: ValueClasses = ValueClasses(1 << 5);
+    pub const TRUTH: ValueClasses = ValueClasses(1 << 6);
     /// An object or an array.
-    pub const NESTED: Seen = Seen(1 << 7);
+    pub const NESTED: ValueClasses = ValueClasses(1 << 7);
 
     /// Classifies a field of CSV that is not empty.
-    pub fn of_text(value: &str) -> Seen {
+    pub fn of_text(value: &str) -> ValueClasses {
         let value = value.trim();
-        match Seen::of_whole(value) {
+        match ValueClasses::of_whole(value) {
             Some(seen) => seen,
-            None if fraction(value).is_some() => Seen::FRACTION,
-            None => Seen::TEXT,
+            None if fraction(value).is_some() => ValueClasses::FRACTION,
+            None => ValueClasses::TEXT,
         }
     }
 
     /// Classifies a number of JSON.
     #[cfg(feature = "json")]
-    pub fn of_number(number: &str) -> Seen {
-        Seen::of_whole(number).unwrap_or(Seen::FRACTION)
+    pub fn of_number(number: &str) -> ValueClasses {
+        ValueClasses::of_whole(number).unwrap_or(ValueClasses::FRACTION)
     }
 
-    fn of_whole(value: &str) -> Option<Seen> {
+    fn of_whole(value: &str) -> Option<ValueClasses> {
         let digits = digits(value)?.trim_start_matches('0');
         let is_negative = value.starts_with('-');
-        let mut seen = Seen::WHOLE;
+        let mut seen = ValueClasses::WHOLE;
         if is_negative {
-            seen |= Seen::NEGATIVE;
+            seen |= ValueClasses::NEGATIVE;
         }
         if digits.len() <= 18 {
             return Some(seen);
@@ -72,42 +72,43 @@ impl Seen {
             false => (magnitude >= 1 << 63, magnitude > u64::MAX.into()),
         };
         if large {
-            seen |= Seen::LARGE;
+            seen |= ValueClasses::LARGE;
         }
         if huge {
-            seen |= Seen::HUGE;
+            seen |= ValueClasses::HUGE;
         }
         Some(seen)
     }
 
-    pub fn has(self, other: Seen) -> bool {
+    pub fn has(self, other: ValueClasses) -> bool {
         self.0 & other.0 != 0
     }
 
     /// Returns the type in which all values keep their meaning. A column of nulls is text; nested values get a type
     /// that no reader supports, so that a query for them is refused by name.
     pub fn data_type(self) -> DataType {
-        if self.has(Seen::NESTED) {
+        if self.has(ValueClasses::NESTED) {
             return DataType::Struct(Fields::empty());
         }
-        if self == Seen::TRUTH {
+        if self == ValueClasses::TRUTH {
             return DataType::Boolean;
         }
-        if self == Seen::NOTHING || self.has(Seen::TEXT) || self.has(Seen::TRUTH) {
+        if self == ValueClasses::NOTHING || self.has(ValueClasses::TEXT) || self.has(ValueClasses::TRUTH) {
             return DataType::Utf8;
         }
-        match (self.has(Seen::FRACTION), self.has(Seen::HUGE), self.has(Seen::LARGE)) {
+        match (self.has(ValueClasses::FRACTION), self.has(ValueClasses::HUGE), self.has(ValueClasses::LARGE))
+        {
             (true, ..) => DataType::Float64,
             (false, true, _) => WIDE,
-            (false, false, true) if self.has(Seen::NEGATIVE) => WIDE,
+            (false, false, true) if self.has(ValueClasses::NEGATIVE) => WIDE,
             (false, false, true) => DataType::UInt64,
             (false, false, false) => DataType::Int64,
         }
     }
 }
 
-impl BitOrAssign for Seen {
-    fn bitor_assign(&mut self, other: Seen) {
+impl BitOrAssign for ValueClasses {
+    fn bitor_assign(&mut self, other: ValueClasses) {
         self.0 |= other.0;
     }
 }
@@ -162,8 +163,8 @@ mod tests {
     use super::*;
 
     fn kind(values: &[&str]) -> DataType {
-        let mut seen = Seen::NOTHING;
-        values.iter().for_each(|value| seen |= Seen::of_text(value));
+        let mut seen = ValueClasses::NOTHING;
+        values.iter().for_each(|value| seen |= ValueClasses::of_text(value));
         seen.data_type()
     }
 

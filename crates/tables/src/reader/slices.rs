@@ -32,7 +32,7 @@ pub(super) fn is_readable_as(stored: &DataType, wanted: &DataType) -> bool {
 }
 
 /// A decoded batch that is returned piece by piece.
-pub(super) struct Slices {
+pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
@@ -42,9 +42,9 @@ pub(super) struct Slices {
     next: usize,
 }
 
-impl Slices {
+impl BatchSlices {
     pub fn new(name: &str, schema: SchemaRef, batch_rows: usize, text_bytes_max: u64) -> Self {
-        Slices { name: name.to_string(), schema, batch_rows, text_bytes_max, batch: None, next: 0 }
+        BatchSlices { name: name.to_string(), schema, batch_rows, text_bytes_max, batch: None, next: 0 }
     }
 
     pub fn refill(&mut self, batch: RecordBatch) {

@@ -15,7 +15,7 @@ use super::seen::{WIDE, exact_fraction, fraction, wide};
 
 /// The origin of a column's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum TypeOrigin {
     /// The caller requested the type: any value that can be parsed as this type is accepted.
     Asked,
     /// The type was inferred from values: a value of another kind, or beyond the type's range, is an error.
@@ -27,14 +27,14 @@ pub(super) enum Origin {
 /// The values of a column so far.
 pub(super) struct Column {
     values: Values,
-    origin: Origin,
+    origin: TypeOrigin,
     /// The rows that have a value; present only if null is allowed.
     valid: Option<Vec<bool>>,
 }
 
 impl Column {
     /// Makes an empty column of a type that [`is_typed`] allows.
-    pub fn new(field: &Field, origin: Origin) -> Self {
+    pub fn new(field: &Field, origin: TypeOrigin) -> Self {
         Column { values: Values::new(field.data_type()), origin, valid: field.is_nullable().then(Vec::new) }
     }
 
@@ -50,7 +50,7 @@ impl Column {
         if field.is_empty() && self.valid.is_some() {
             return self.push_null();
         }
-        if self.origin == Origin::Unseen {
+        if self.origin == TypeOrigin::Unseen {
             return None;
         }
         let bytes = self.values.push(std::str::from_utf8(field).ok()?, self.origin)?;
@@ -67,9 +67,9 @@ impl Column {
         }
         let is_text = matches!(self.values, Values::Utf8(_));
         let bytes = match first {
-            _ if self.origin == Origin::Unseen => None,
+            _ if self.origin == TypeOrigin::Unseen => None,
             b'{' | b'[' => None,
-            b'"' if is_text || self.origin == Origin::Asked => {
+            b'"' if is_text || self.origin == TypeOrigin::Asked => {
                 self.values.push(&unquoted(value)?, self.origin)
             }
             // A number in quotes need not mean a number: "007".
@@ -96,7 +96,7 @@ impl Column {
     /// Describes the values that the column accepts.
     pub fn expected(&self) -> &'static str {
         match self.origin {
-            Origin::Unseen => "nothing",
+            TypeOrigin::Unseen => "nothing",
             _ => self.values.expected(self.origin),
         }
     }
@@ -154,7 +154,7 @@ impl Values {
     }
 
     /// Adds the value of a text and returns the bytes of text that it took; `None` if it is not of the type.
-    fn push(&mut self, text: &str, origin: Origin) -> Option<u64> {
+    fn push(&mut self, text: &str, origin: TypeOrigin) -> Option<u64> {
         fn parse<T: std::str::FromStr>(values: &mut Vec<T>, text: &str) -> Option<u64> {
             values.push(text.trim().parse().ok()?);
             Some(0)
@@ -169,7 +169,7 @@ impl Values {
                 Some(0)
             }
             Values::Float64(values) => {
-                let read = if origin == Origin::Asked { fraction } else { exact_fraction };
+                let read = if origin == TypeOrigin::Asked { fraction } else { exact_fraction };
                 values.push(read(text.trim())?);
                 Some(0)
             }
@@ -197,14 +197,16 @@ impl Values {
         }
     }
 
-    fn expected(&self, origin: Origin) -> &'static str {
+    fn expected(&self, origin: TypeOrigin) -> &'static str {
         match self {
             Values::UInt64(_) => "a whole number from 0 to 2^64-1",
             Values::Int64(_) => "a whole number from -2^63 to 2^63-1",
             Values::UInt32(_) => "a whole number from 0 to 2^32-1",
             Values::Int32(_) => "a whole number from -2^31 to 2^31-1",
             Values::Wide(_) => "a whole number of at most 38 digits",
-            Values::Float64(_) if origin != Origin::Asked => "a number in the range of 64-bit floating point",
+            Values::Float64(_) if origin != TypeOrigin::Asked => {
+                "a number in the range of 64-bit floating point"
+            }
             Values::Float64(_) | Values::Float32(_) => "a number",
             Values::Boolean(_) => "true or false",
             Values::Utf8(_) => "text in UTF-8",

@@ -10,7 +10,7 @@
 //! restarts with the second way (input that can be read only once uses the second way from the start). If all inputs
 //! are Parquet with statistics, the range of keys and values is known: records are narrower, a small range is an
 //! array in memory, and a larger range goes to bins, with key and value of a row in one word of 32 bits if they fit
-//! (`Short`). If a key or a value is outside of that range, the first way restarts without the range.
+//! (`CompactWords`). If a key or a value is outside of that range, the first way restarts without the range.
 
 mod aggregate;
 mod groups;
@@ -93,13 +93,13 @@ pub struct ReduceSummary {
 /// [`Error::Unsupported`] for an aggregate that a column does not have, and for a sum beyond 64 bits.
 pub fn reduce(job: &Job, inputs: &[Input], output: &Path, options: &ReduceOptions) -> Result<ReduceSummary> {
     TableWriter::check_path(output)?;
-    let work = |inputs: &[Input]| reduce_known(&Asked { job, inputs, output, options });
+    let work = |inputs: &[Input]| reduce_known(&ReduceRequest { job, inputs, output, options });
     with_exact_columns(job, inputs, &options.as_text, work)
 }
 
 /// Groups inputs with the columns that they state or suggest.
-fn reduce_known(asked: &Asked<'_>) -> Result<ReduceSummary> {
-    let Asked { inputs, options, .. } = *asked;
+fn reduce_known(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
+    let ReduceRequest { inputs, options, .. } = *asked;
     let is_stream = inputs.iter().any(|input| input.compressed_bytes().is_none());
     if !is_stream && !options.general {
         let schema = asked.schema(&inputs[0])?;
@@ -120,14 +120,14 @@ fn reduce_known(asked: &Asked<'_>) -> Result<ReduceSummary> {
 const MEMORY_PART: (u64, u64) = (3, 4);
 
 /// A reduce with its inputs and options.
-struct Asked<'a> {
+struct ReduceRequest<'a> {
     job: &'a Job,
     inputs: &'a [Input],
     output: &'a Path,
     options: &'a ReduceOptions,
 }
 
-impl Asked<'_> {
+impl ReduceRequest<'_> {
     /// Returns the columns that are read: those of the group, then each aggregated one once.
     fn columns(&self) -> Vec<String> {
         let mut columns = self.options.by.clone();

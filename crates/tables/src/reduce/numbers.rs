@@ -16,11 +16,12 @@ use inshore_sortreduce::{
     smallest_memory_bytes,
 };
 
-use super::{Asked, MEMORY_PART, ReduceSummary, aggregate::Function};
+use super::{MEMORY_PART, ReduceRequest, ReduceSummary, aggregate::Function};
 use crate::{
     Error, Input, Result, TableReader, resume,
     words::{
-        Combine, Keys, SIGN, Short, WORDS_MAX, Words, column_of, is_key, key_column, key_words, words_of,
+        Combine, CompactWords, Keys, SIGN, WORDS_MAX, Words, column_of, is_key, key_column, key_words,
+        words_of,
     },
     writer::BackgroundWriter,
 };
@@ -83,7 +84,7 @@ pub(super) struct RecordPlan {
 
 impl RecordPlan {
     /// Returns the conversion; `None` if rows cannot become records of numbers.
-    pub fn new(asked: &Asked<'_>, schema: &SchemaRef) -> Option<RecordPlan> {
+    pub fn new(asked: &ReduceRequest<'_>, schema: &SchemaRef) -> Option<RecordPlan> {
         let [by] = &asked.options.by[..] else { return None };
         let key_type = schema.field_with_name(by).ok()?.data_type().clone();
         is_key(&key_type).then_some(())?;
@@ -161,7 +162,12 @@ impl RecordPlan {
     }
 
     /// Adds a sufficient budget to an error of sort-reduce about too many runs.
-    fn tell_enough<K: Key, V: Value>(&self, error: Error, asked: &Asked<'_>, memory_bytes: u64) -> Error {
+    fn tell_enough<K: Key, V: Value>(
+        &self,
+        error: Error,
+        asked: &ReduceRequest<'_>,
+        memory_bytes: u64,
+    ) -> Error {
         let budget = asked.job.budget();
         match (error, self.rows_of_thread(budget.threads())) {
             (Error::SortReduce(inshore_sortreduce::Error::TooManyRuns { name, spilled, .. }), Some(rows)) => {
@@ -176,8 +182,8 @@ impl RecordPlan {
     }
 
     /// Returns the compact form of a record's words; `None` where no range is known.
-    fn short<const N: usize>(&self) -> Option<Short<N>> {
-        Short::new(&self.words.iter().map(|word| word.range).collect::<Option<Vec<_>>>()?)
+    fn short<const N: usize>(&self) -> Option<CompactWords<N>> {
+        CompactWords::new(&self.words.iter().map(|word| word.range).collect::<Option<Vec<_>>>()?)
     }
 }
 
@@ -196,7 +202,7 @@ impl<T> TransposeSome<T> for Option<Option<T>> {
     }
 }
 
-pub(super) fn reduce(asked: &Asked<'_>, plan: &RecordPlan) -> Result<Outcome> {
+pub(super) fn reduce(asked: &ReduceRequest<'_>, plan: &RecordPlan) -> Result<Outcome> {
     // There are few record shapes, since sort-reduce is compiled for each: unneeded words of a record are ignored.
     let is_sum = plan.words.iter().all(|word| word.is_bounded);
     match (plan.keys.is_narrow(), plan.words.len()) {
@@ -211,7 +217,10 @@ pub(super) fn reduce(asked: &Asked<'_>, plan: &RecordPlan) -> Result<Outcome> {
     }
 }
 
-fn run<K: Key, const N: usize, const SUMS: bool>(asked: &Asked<'_>, plan: &RecordPlan) -> Result<Outcome>
+fn run<K: Key, const N: usize, const SUMS: bool>(
+    asked: &ReduceRequest<'_>,
+    plan: &RecordPlan,
+) -> Result<Outcome>
 where
     [u64; N]: Default,
 {
@@ -291,7 +300,7 @@ where
 
 /// Writes the groups, and returns the writer, which is not finished yet.
 fn write_groups<K: Key, const N: usize, const SUMS: bool>(
-    asked: &Asked<'_>,
+    asked: &ReduceRequest<'_>,
     plan: &RecordPlan,
     sorted: &mut Sorted<Words<K, N, SUMS>>,
 ) -> Result<BackgroundWriter>
@@ -326,7 +335,7 @@ fn move_ref<'a, R>(work: &'a (impl Fn(usize) -> R + Sync), number: usize) -> imp
 }
 
 fn push<K: Key, const N: usize, const SUMS: bool>(
-    asked: &Asked<'_>,
+    asked: &ReduceRequest<'_>,
     plan: &RecordPlan,
     input: &Input,
     part: (usize, usize),
@@ -370,7 +379,7 @@ where
 
 fn batch<K: Key, const N: usize>(
     plan: &RecordPlan,
-    asked: &Asked<'_>,
+    asked: &ReduceRequest<'_>,
     keys: &[K],
     values: &[[u64; N]],
     file: &str,

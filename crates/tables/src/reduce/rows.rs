@@ -32,7 +32,7 @@ use inshore_sortreduce::rows::{
     FramedRows, RowConfig, RowOperation, RowShape, RowSort, frame, smallest_row_memory_bytes,
 };
 
-use super::{Asked, ReduceSummary, aggregate::Function};
+use super::{ReduceRequest, ReduceSummary, aggregate::Function};
 use crate::{
     Error, Result,
     floats::{normal_floats, one_nan},
@@ -162,7 +162,7 @@ impl RowOperation for CombineStates {
     }
 }
 
-pub(super) fn reduce(asked: &Asked<'_>) -> Result<ReduceSummary> {
+pub(super) fn reduce(asked: &ReduceRequest<'_>) -> Result<ReduceSummary> {
     let job = asked.job;
     let first = &asked.inputs[0];
     let mut opened = Some(asked.open(first, (0, 1))?);
@@ -266,7 +266,7 @@ enum StateValues {
 }
 
 impl GroupCodec {
-    fn new(asked: &Asked<'_>, schema: &Schema) -> Result<GroupCodec> {
+    fn new(asked: &ReduceRequest<'_>, schema: &Schema) -> Result<GroupCodec> {
         let name = asked.inputs[0].name().to_string();
         let fail = |error: ArrowError| Error::unsupported(&name, error.to_string());
         let kind = |column: usize| schema.field(column).data_type();
@@ -345,7 +345,7 @@ impl GroupCodec {
         Ok(())
     }
 
-    fn decode(&self, asked: &Asked<'_>, block: &[u8]) -> Result<RecordBatch> {
+    fn decode(&self, asked: &ReduceRequest<'_>, block: &[u8]) -> Result<RecordBatch> {
         let fail = |error: ArrowError| Error::damaged(&self.name, error.to_string());
         let parser = self.keys.parser();
         let (mut keys, mut states) = (Vec::new(), vec![Vec::new(); self.states.len()]);
@@ -368,7 +368,7 @@ impl GroupCodec {
         RecordBatch::try_new(self.result.clone(), columns).map_err(fail)
     }
 
-    fn result_column(&self, asked: &Asked<'_>, number: usize, found: &[&[u8]]) -> Result<ArrayRef> {
+    fn result_column(&self, asked: &ReduceRequest<'_>, number: usize, found: &[&[u8]]) -> Result<ArrayRef> {
         let fail = |error: ArrowError| Error::damaged(&self.name, error.to_string());
         let kind = self.result.field(self.by + number).data_type();
         let is_mean = asked.options.aggregates[number].function == Function::Mean;
@@ -409,7 +409,7 @@ impl GroupCodec {
     }
 
     /// Decodes sums of whole numbers and decimals.
-    fn whole_sums(&self, asked: &Asked<'_>, kind: &DataType, found: &[&[u8]]) -> Result<ArrayRef> {
+    fn whole_sums(&self, asked: &ReduceRequest<'_>, kind: &DataType, found: &[&[u8]]) -> Result<ArrayRef> {
         let sum = |state: &&[u8]| {
             let sum = i128::from_le_bytes(word(&state[8..]));
             (u64::from_le_bytes(word(state)) > 0).then_some(sum)
@@ -439,7 +439,7 @@ impl GroupCodec {
     }
 
     /// Makes the result of one group without rows.
-    fn of_no_rows(&self, asked: &Asked<'_>) -> Result<RecordBatch> {
+    fn of_no_rows(&self, asked: &ReduceRequest<'_>) -> Result<RecordBatch> {
         let states: Vec<u8> = self.states.iter().flat_map(|state| vec![0; state.len(&[0; 4])]).collect();
         let mut block = Vec::new();
         frame(&[], &states, &mut block);

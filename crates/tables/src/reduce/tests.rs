@@ -10,11 +10,11 @@ use inshore_store::{Budget, Cancel, Store};
 
 use super::*;
 
-struct Place {
+struct TestFolder {
     folder: tempfile::TempDir,
 }
 
-impl Place {
+impl TestFolder {
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -41,7 +41,7 @@ impl Place {
 }
 
 /// Makes a table whose column q has nulls, if that is wanted.
-fn table(place: &Place, rows: i64, with_nulls: bool) -> Input {
+fn table(place: &TestFolder, rows: i64, with_nulls: bool) -> Input {
     let columns: Vec<(&str, ArrayRef)> = vec![
         ("k", Arc::new(UInt64Array::from_iter_values((0..rows).map(|i| (i * 7919 % 40_000) as u64)))),
         ("i", Arc::new(Int64Array::from_iter_values((0..rows).map(|i| i % 100 - 50)))),
@@ -78,7 +78,7 @@ const ROWS: i64 = 400_000;
 
 #[test]
 fn both_ways_give_the_same_in_any_memory() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let inputs = [table(&place, ROWS, false)];
     let sums = || vec![Aggregate::sum("i"), Aggregate::count(), Aggregate::min("f"), Aggregate::max("n")];
     for (by, aggregates) in [
@@ -103,7 +103,7 @@ fn both_ways_give_the_same_in_any_memory() {
 }
 
 /// Makes a table with one column of keys and a column v.
-fn keyed(place: &Place, keys: ArrayRef) -> Input {
+fn keyed(place: &TestFolder, keys: ArrayRef) -> Input {
     let values: ArrayRef = Arc::new(Int64Array::from_iter_values((0..keys.len() as i64).map(|i| i % 7)));
     let batch = RecordBatch::try_from_iter([("key", keys), ("v", values)]).unwrap();
     let path = place.path("keyed.parquet");
@@ -114,7 +114,7 @@ fn keyed(place: &Place, keys: ArrayRef) -> Input {
 }
 
 /// Groups keyed tables both ways.
-fn check_both_ways(place: &Place, input: Input) {
+fn check_both_ways(place: &TestFolder, input: Input) {
     let run = |general| {
         let options = options(&["key"], vec![Aggregate::sum("v"), Aggregate::count()], general);
         place.reduce(std::slice::from_ref(&input), &options, 32 << 20).unwrap()
@@ -126,7 +126,7 @@ fn check_both_ways(place: &Place, input: Input) {
 
 #[test]
 fn keys_of_any_range_come_back_as_they_were() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let mixed = |i: u64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let wide = |first: i64, range: u64| -> ArrayRef {
         let value = |i| first.wrapping_add((mixed(i) % range) as i64);
@@ -174,7 +174,7 @@ fn tell(path: &std::path::Path, largest: i64, told: i64) {
 
 #[test]
 fn wrong_statistics_cost_time_and_never_the_answer() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let (largest, told) = (0x1234_5678_9abci64, 70_000i64);
     let mut keys: Vec<i64> = (0..50_000).collect();
     keys.push(largest);
@@ -198,7 +198,7 @@ fn sums_of_v() -> Vec<Aggregate> {
 }
 
 /// Makes a table with keys all over a range of millions and these values.
-fn valued(place: &Place, values: ArrayRef) -> Input {
+fn valued(place: &TestFolder, values: ArrayRef) -> Input {
     let key = |i: u64| ((i * i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % 5_000_000;
     let keys: ArrayRef = Arc::new(UInt64Array::from_iter_values((0..values.len() as u64).map(key)));
     let batch = RecordBatch::try_from_iter([("key", keys), ("v", values)]).unwrap();
@@ -211,7 +211,7 @@ fn valued(place: &Place, values: ArrayRef) -> Input {
 
 #[test]
 fn values_of_few_bits_go_to_bins_beside_their_keys_and_come_back_as_they_were() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let mixed = |i: i64| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15u64 as i64);
     let signed = |first: i64, range: i64| -> ArrayRef {
         let value = move |i| first + mixed(i).rem_euclid(range);
@@ -251,7 +251,7 @@ fn values_of_few_bits_go_to_bins_beside_their_keys_and_come_back_as_they_were() 
 
 #[test]
 fn sums_of_groups_are_those_of_a_map() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let inputs = [table(&place, ROWS, false)];
     let mut expected = BTreeMap::new();
     for i in 0..ROWS {
@@ -274,7 +274,7 @@ fn sums_of_groups_are_those_of_a_map() {
 
 #[test]
 fn nulls_restart_the_fast_way_as_the_general_one() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let inputs = [table(&place, 10_000, true)];
     let (summary, found) = place
         .reduce(&inputs, &options(&["q"], vec![Aggregate::count(), Aggregate::first("s")], false), 64 << 20)
@@ -296,7 +296,7 @@ fn nulls_restart_the_fast_way_as_the_general_one() {
 
 #[test]
 fn first_and_last_go_by_the_order_of_the_input() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     fs::write(place.path("a.csv"), "k,v\n2,x\n1,a\n1,\n").unwrap();
     fs::write(place.path("b.csv"), "k,v\n1,b\n1,c\n2,\n").unwrap();
     let inputs = ["a.csv", "b.csv"].map(|name| Input::new(place.path(name)));
@@ -316,7 +316,7 @@ fn first_and_last_go_by_the_order_of_the_input() {
 
 #[test]
 fn aggregates_without_an_answer_are_errors() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     fs::write(place.path("a.csv"), format!("k,v,s\n1,{},x\n1,{},y\n", i64::MAX, 1)).unwrap();
     let inputs = [Input::new(place.path("a.csv"))];
     let error = |by: &[&str], aggregate: Aggregate, general| {
@@ -334,7 +334,7 @@ fn aggregates_without_an_answer_are_errors() {
 }
 
 /// Makes a file of one column of fractions `v`.
-fn fractions(place: &Place, values: &[f64]) -> Input {
+fn fractions(place: &TestFolder, values: &[f64]) -> Input {
     let path = place.path("v.parquet");
     let column: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
     let key: ArrayRef = Arc::new(Int64Array::from(vec![7; values.len()]));
@@ -347,7 +347,7 @@ fn fractions(place: &Place, values: &[f64]) -> Input {
 
 #[test]
 fn every_nan_is_one_group_and_zero_has_no_sign() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let input =
         [fractions(&place, &[-f64::NAN, 0.0, f64::NAN, -0.0, 1.0, f64::from_bits(0x7ff8_0000_0000_0001)])];
     let counted = options(&["v"], vec![Aggregate::count()], false);
@@ -359,7 +359,7 @@ fn every_nan_is_one_group_and_zero_has_no_sign() {
 
 #[test]
 fn both_ways_take_nan_for_the_greatest() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let input = [fractions(&place, &[-f64::NAN, 0.0, 2.0])];
     for general in [false, true] {
         let asked = options(&["k"], vec![Aggregate::min("v"), Aggregate::max("v")], general);
@@ -372,7 +372,7 @@ fn both_ways_take_nan_for_the_greatest() {
 
 #[test]
 fn columns_of_csv_that_later_rows_contradict_are_read_again() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let path = place.path("late.csv");
     let rows: String = (0..5000).map(|row| format!("{},{}\n", row % 3, row)).collect();
     fs::write(&path, format!("k,v\n{rows}0.5,18446744073709551615\n")).unwrap();
@@ -392,7 +392,7 @@ fn columns_of_csv_that_later_rows_contradict_are_read_again() {
 
 #[test]
 fn a_group_that_first_comes_in_late_rows_of_json_is_found_or_refused_by_name() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let path = place.path("late.jsonl");
     fs::write(&path, format!("{}{{\"a\":2,\"k\":7}}\n", "{\"a\":1}\n".repeat(2000))).unwrap();
     for (by, value) in [("k", "a"), ("a", "k")] {
@@ -408,7 +408,7 @@ fn a_group_that_first_comes_in_late_rows_of_json_is_found_or_refused_by_name() {
 
 #[test]
 fn too_many_groups_for_a_budget_are_refused_with_one_that_is_enough() {
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let path = place.path("many.parquet");
     let schema = Arc::new(Schema::new(vec![Field::new("k", DataType::UInt64, false)]));
     let mut writer = TableWriter::create(&path, schema.clone(), &Budget::new(64 << 20, 1)).unwrap();
@@ -443,7 +443,7 @@ fn too_many_groups_for_a_budget_are_refused_with_one_that_is_enough() {
 fn a_sum_of_decimals_beyond_38_digits_is_an_error() {
     use arrow_array::Decimal128Array;
 
-    let place = Place { folder: tempfile::tempdir().unwrap() };
+    let place = TestFolder { folder: tempfile::tempdir().unwrap() };
     let path = place.path("d.parquet");
     let most = 10i128.pow(38) - 1;
     for (values, fits) in [(vec![most, 1], false), (vec![most; 3], false), (vec![most - 1, 1], true)] {

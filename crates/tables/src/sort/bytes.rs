@@ -84,7 +84,7 @@ pub fn sorted_lines(
 const LINE: &str = "a line";
 const RECORD: &str = "a record";
 
-fn read_lines(job: &Job, input: &Input, sink: &mut dyn TakesRows) -> Result<()> {
+fn read_lines(job: &Job, input: &Input, sink: &mut dyn RowConsumer) -> Result<()> {
     let mut last = b'\n';
     pieces(job, input, true, sink, |piece, sink| {
         last = piece[piece.len() - 1];
@@ -231,8 +231,8 @@ fn pieces(
     job: &Job,
     input: &Input,
     may_unpack: bool,
-    sink: &mut dyn TakesRows,
-    mut take: impl FnMut(&[u8], &mut dyn TakesRows) -> Result<()>,
+    sink: &mut dyn RowConsumer,
+    mut take: impl FnMut(&[u8], &mut dyn RowConsumer) -> Result<()>,
 ) -> Result<()> {
     if input.is_as_it_lies() {
         return for_each_piece_as_is(job, input, |piece| take(piece, &mut *sink));
@@ -249,14 +249,14 @@ pub fn is_packed_by_name(path: &Path) -> bool {
 }
 
 /// A sink of rows of any kind.
-trait TakesRows {
+trait RowConsumer {
     fn write(&mut self, bytes: &[u8]) -> Result<()>;
     fn bytes(&self) -> u64;
     fn to_pass_over(&self) -> u64;
     fn pass_over(&mut self, bytes: u64);
 }
 
-impl<S: RowShape, O: RowOperation> TakesRows for RowSink<'_, S, O> {
+impl<S: RowShape, O: RowOperation> RowConsumer for RowSink<'_, S, O> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         Ok(RowSink::write(self, bytes)?)
     }
@@ -306,7 +306,7 @@ fn sort<S: RowShape + Debug>(
     options: SortOptions,
     shape: S,
     what: &'static str,
-    read: impl Fn(&Input, &mut dyn TakesRows) -> Result<()>,
+    read: impl Fn(&Input, &mut dyn RowConsumer) -> Result<()>,
 ) -> Result<SortSummary> {
     let run = Sorting { job, inputs, target, options, what };
     if options.unique { run.go(shape, KeepFirst, read) } else { run.go(shape, KeepAll, read) }
@@ -325,7 +325,7 @@ impl Sorting<'_, '_> {
         mut self,
         shape: S,
         operation: O,
-        read: impl Fn(&Input, &mut dyn TakesRows) -> Result<()>,
+        read: impl Fn(&Input, &mut dyn RowConsumer) -> Result<()>,
     ) -> Result<SortSummary> {
         let (sizes, files) = (self.inputs.bytes(), self.inputs.files);
         let budget = self.job.budget();

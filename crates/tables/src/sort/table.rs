@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Inputs, SortOptions, SortSummary, check_rows, check_space, sort_memory};
 use crate::{
-    Error, Input, Known, Result, RowCodec, TableReader, TableWriter, normal_floats,
-    reader::{Carried, with_exact_columns},
+    Error, Input, Result, RowCodec, TableMetadata, TableReader, TableWriter, normal_floats,
+    reader::{TextTable, with_exact_columns},
     resume,
     writer::BackgroundWriter,
 };
@@ -138,8 +138,13 @@ impl TableLayout {
     ///
     /// # Errors
     /// The errors are those of [`sort_columns`].
-    pub fn carried(name: &str, known: &Known, keys: &[SortKey], options: SortOptions) -> Result<TableLayout> {
-        let Known { schema: known, unseen, .. } = known;
+    pub fn carried(
+        name: &str,
+        known: &TableMetadata,
+        keys: &[SortKey],
+        options: SortOptions,
+    ) -> Result<TableLayout> {
+        let TableMetadata { schema: known, unseen, .. } = known;
         let mut read: Vec<Field> =
             known.fields().iter().map(|field| Field::new(field.name(), DataType::Utf8, true)).collect();
         let columns = read.len();
@@ -165,7 +170,7 @@ impl TableLayout {
 /// ```text
 ///   [ read | keys of fractions in their normal form, where equal rows become one | number of the input ]
 /// ```
-struct Encoded {
+struct EncodedColumns {
     layout: TableLayout,
     schema: SchemaRef,
     /// Columns of which a row has a copy in normal form.
@@ -174,8 +179,8 @@ struct Encoded {
     has_number: bool,
 }
 
-impl Encoded {
-    fn new(layout: TableLayout, is_unique: bool, has_number: bool, by_number: bool) -> Encoded {
+impl EncodedColumns {
+    fn new(layout: TableLayout, is_unique: bool, has_number: bool, by_number: bool) -> EncodedColumns {
         let mut fields = layout.read.fields().to_vec();
         let (mut keys, mut normal) = (layout.keys.clone(), Vec::new());
         for (place, _) in keys.iter_mut().filter(|_| is_unique) {
@@ -192,7 +197,7 @@ impl Encoded {
         if by_number {
             keys.push((fields.len() - 1, ColumnOrder { descending: false, nulls_first: false }));
         }
-        Encoded { schema: Arc::new(Schema::new(fields)), layout, normal, keys, has_number }
+        EncodedColumns { schema: Arc::new(Schema::new(fields)), layout, normal, keys, has_number }
     }
 
     /// Converts a batch that was read to the columns that are encoded.
@@ -242,7 +247,7 @@ impl Table<'_> {
         let (opened, layout) = self.open(&first)?;
         let schema = layout.read.clone();
         let has_number = matches!(target, TableTarget::Batches(..));
-        let encoded = Encoded::new(layout, self.options.unique, has_number, inputs.in_any_order);
+        let encoded = EncodedColumns::new(layout, self.options.unique, has_number, inputs.in_any_order);
         let codec = RowCodec::new(first.name(), &encoded.schema, &encoded.keys)?;
         let smallest = smallest_row_memory_bytes(budget.threads());
         let memory_bytes = sort_memory(budget, "sorting", 0, MEMORY_PART, smallest)?;
@@ -310,7 +315,7 @@ impl Table<'_> {
         &self,
         target: TableTarget<'_>,
         sorted: SortedRows<FramedRows, O>,
-        decoder: (&RowCodec, &Encoded),
+        decoder: (&RowCodec, &EncodedColumns),
     ) -> Result<(u64, RowStats)> {
         match target {
             TableTarget::File(path) => {
@@ -331,7 +336,7 @@ impl Table<'_> {
         if self.is_carried {
             let keys: Vec<&str> = self.keys.iter().map(|key| &*key.column).collect();
             let carried = TableReader::open_carried(&input, &keys, self.as_text, BATCH_ROWS, budget)?;
-            if let Some(Carried { reader, columns, keys }) = carried {
+            if let Some(TextTable { reader, columns, keys }) = carried {
                 let orders = key_orders(input.name(), self.keys, self.options)?;
                 let keys = keys.into_iter().zip(orders).collect();
                 let layout = TableLayout { read: reader.schema().clone(), columns, keys };
@@ -367,7 +372,7 @@ impl Table<'_> {
     fn give<O: RowOperation>(
         &self,
         mut sorted: SortedRows<FramedRows, O>,
-        (codec, encoded): (&RowCodec, &Encoded),
+        (codec, encoded): (&RowCodec, &EncodedColumns),
         block_bytes: usize,
         each: &mut dyn FnMut(RecordBatch) -> Result<()>,
     ) -> Result<RowStats> {

@@ -10,13 +10,13 @@ use tempfile::TempDir;
 use super::*;
 use crate::{Error, Input, TableReader};
 
-struct Place {
+struct TestFolder {
     folder: TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        Place { folder: tempfile::tempdir().unwrap() }
+impl TestFolder {
+    fn new() -> TestFolder {
+        TestFolder { folder: tempfile::tempdir().unwrap() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -52,7 +52,7 @@ fn lines() -> Vec<String> {
 
 #[test]
 fn lines_of_all_inputs_are_sorted_together_in_little_memory() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let lines = lines();
     let (first, second) = lines.split_at(100_000);
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -84,7 +84,7 @@ fn lines_of_all_inputs_are_sorted_together_in_little_memory() {
 
 #[test]
 fn records_are_sorted_and_a_part_of_one_is_refused() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let bytes: Vec<u8> = (0..2_000_000u32).map(|i| (i.wrapping_mul(2654435761) >> 13) as u8).collect();
     let inputs = [place.write("a.bin", &bytes), place.write("b.bin", &bytes[..999_980])];
     let shape = FixedRows::new(20, 3..9);
@@ -107,7 +107,7 @@ fn records_are_sorted_and_a_part_of_one_is_refused() {
 
 #[test]
 fn a_line_that_is_too_long_is_refused_with_its_file_and_leaves_no_output() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let inputs = [place.write("long.txt", &[b'x'; 3_000_000])];
     let output = place.path("out.txt");
     let error = sort_lines(&place.job(8 << 20), &inputs, &output, SortOptions::default()).unwrap_err();
@@ -118,7 +118,7 @@ fn a_line_that_is_too_long_is_refused_with_its_file_and_leaves_no_output() {
 
 #[test]
 fn tables_are_sorted_by_columns_with_nulls_last_and_stay_stable() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut csv = "name,number,rest\n".to_string();
     let mut expected = Vec::new();
     for i in 0..60_000i64 {
@@ -166,7 +166,7 @@ fn tables_are_sorted_by_columns_with_nulls_last_and_stay_stable() {
 
 #[test]
 fn csv_that_looks_like_numbers_can_be_text() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let inputs = [place.write("t.csv", b"a\n10\n9\n010\n")];
     let keys = [SortKey { column: "a".into(), descending: false }];
     let output = place.path("out.csv");
@@ -181,7 +181,7 @@ fn csv_that_looks_like_numbers_can_be_text() {
 
 #[test]
 fn inputs_that_come_in_any_order_are_sorted_as_if_they_came_in_that_of_their_numbers() {
-    let place = Place::new();
+    let place = TestFolder::new();
     // There are few keys, in the second byte; the other bytes identify the record.
     let part = |part: u32| -> Vec<u8> {
         let record = |i: u32| [9, (i * 7 % 5) as u8].into_iter().chain((part << 16 | i).to_be_bytes());
@@ -245,7 +245,7 @@ fn key(column: &str) -> SortKey {
 
 #[test]
 fn values_of_csv_keep_their_digits_where_the_result_is_csv_too() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let rows = ["10,01234,+4912345,1.50,1e3,\"a,\"\"b\"", "9.0,00501,+49999,2.00,007,", "+8,1,2,3,4,x"];
     let text = |rows: &[&str]| format!("k,zip,phone,price,code,note\n{}\n", rows.join("\n"));
     let input = [place.write("in.csv", text(&rows).as_bytes())];
@@ -269,7 +269,7 @@ fn values_of_csv_keep_their_digits_where_the_result_is_csv_too() {
 
 #[test]
 fn keys_whose_guessed_type_later_rows_contradict_are_sorted_by_the_right_type() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut rows: Vec<String> = (0..20_000).map(|row| format!("{},x", (row * 7919) % 20_000)).collect();
     rows.push("0.5,y".to_string());
     let input = [place.write("in.csv", format!("k,v\n{}\n", rows.join("\n")).as_bytes())];
@@ -284,7 +284,7 @@ fn keys_whose_guessed_type_later_rows_contradict_are_sorted_by_the_right_type() 
 
 #[test]
 fn a_key_that_first_comes_in_late_rows_of_json_is_found_or_refused_by_name() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = format!("{}{{\"a\":2,\"k\":7}}\n{{\"a\":3,\"k\":5}}\n", "{\"a\":1}\n".repeat(2000));
     let inputs = [place.write("late.jsonl", text.as_bytes())];
     for output in ["o.parquet", "o.csv"] {
@@ -309,7 +309,7 @@ fn of_equal_fractions_the_first_stays_with_its_bits() {
 
     use arrow_array::{ArrayRef, Float64Array, types::Float64Type};
 
-    let place = Place::new();
+    let place = TestFolder::new();
     let values = [-f64::NAN, 1.0, -0.0, 0.0, f64::NAN, 1.0, 0.0];
     let batch = RecordBatch::try_from_iter([
         ("v", Arc::new(Float64Array::from(values.to_vec())) as ArrayRef),

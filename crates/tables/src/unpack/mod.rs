@@ -180,27 +180,27 @@ fn is_lzma(head: &[u8]) -> bool {
     is_plausible && (size == u64::MAX || size < 1 << 38)
 }
 
-pub(crate) type Whole<R> = io::Chain<Cursor<Vec<u8>>, R>;
+pub(crate) type PeekedReader<R> = io::Chain<Cursor<Vec<u8>>, R>;
 
 /// The bytes of a source, decompressed where it is compressed.
-pub(crate) enum Unpacked<R: Read> {
-    Plain(Whole<R>),
-    Gzip(Box<GzipMembers<BufReader<Whole<R>>>>),
-    Zstd(Box<ZstdFrames<Whole<R>>>),
-    Bzip2 { decoder: Box<MultiBzDecoder<BufReader<Whole<R>>>>, _memory: Reservation },
-    Lz4 { decoder: Box<Lz4Frames<BufReader<Whole<R>>>>, _memory: Reservation },
+pub(crate) enum DecompressedReader<R: Read> {
+    Plain(PeekedReader<R>),
+    Gzip(Box<GzipMembers<BufReader<PeekedReader<R>>>>),
+    Zstd(Box<ZstdFrames<PeekedReader<R>>>),
+    Bzip2 { decoder: Box<MultiBzDecoder<BufReader<PeekedReader<R>>>>, _memory: Reservation },
+    Lz4 { decoder: Box<Lz4Frames<BufReader<PeekedReader<R>>>>, _memory: Reservation },
 }
 
-impl<R: Read> Unpacked<R> {
+impl<R: Read> DecompressedReader<R> {
     /// Passes the bytes on unchanged.
-    pub fn plain(source: R) -> Unpacked<R> {
-        Unpacked::Plain(Cursor::new(Vec::new()).chain(source))
+    pub fn plain(source: R) -> DecompressedReader<R> {
+        DecompressedReader::Plain(Cursor::new(Vec::new()).chain(source))
     }
 
     /// Detects the format of a source called `name`, and decompresses it. The first `uncounted` bytes of the state of
     /// the bzip2 and lz4 decoders are not reserved from the budget. (gzip holds little; the state of zstd is in
     /// [`crate::allowance::UNCOUNTED_BYTES`].)
-    pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<Unpacked<R>> {
+    pub fn open(mut source: R, name: &str, budget: &Budget, uncounted: u64) -> Result<DecompressedReader<R>> {
         let failed = |source| Error::from_read(name, source);
         let mut head = read_head(&mut source).map_err(failed)?;
         let first = Compression::of_head(&head);
@@ -225,14 +225,16 @@ impl<R: Read> Unpacked<R> {
         let buffered = |whole| BufReader::with_capacity(BUFFER_BYTES, whole);
         let memory = |bytes: u64, what| budget.reserve(bytes.saturating_sub(uncounted), what);
         Ok(match format {
-            None => Unpacked::Plain(whole),
-            Some(Compression::Gzip) => Unpacked::Gzip(Box::new(GzipMembers::new(buffered(whole)))),
-            Some(Compression::Zstd) => Unpacked::Zstd(Box::new(ZstdFrames::new(whole, name, budget)?)),
-            Some(Compression::Bzip2) => Unpacked::Bzip2 {
+            None => DecompressedReader::Plain(whole),
+            Some(Compression::Gzip) => DecompressedReader::Gzip(Box::new(GzipMembers::new(buffered(whole)))),
+            Some(Compression::Zstd) => {
+                DecompressedReader::Zstd(Box::new(ZstdFrames::new(whole, name, budget)?))
+            }
+            Some(Compression::Bzip2) => DecompressedReader::Bzip2 {
                 _memory: memory(BZIP2_BYTES, "the bzip2 decompressor")?,
                 decoder: Box::new(MultiBzDecoder::new(buffered(whole))),
             },
-            Some(Compression::Lz4) => Unpacked::Lz4 {
+            Some(Compression::Lz4) => DecompressedReader::Lz4 {
                 _memory: memory(LZ4_BYTES, "the lz4 decompressor")?,
                 decoder: Box::new(Lz4Frames::new(buffered(whole))),
             },
@@ -243,23 +245,23 @@ impl<R: Read> Unpacked<R> {
     /// Returns the format, if the source is decompressed.
     pub fn format(&self) -> Option<Compression> {
         match self {
-            Unpacked::Plain(_) => None,
-            Unpacked::Gzip(_) => Some(Compression::Gzip),
-            Unpacked::Zstd(_) => Some(Compression::Zstd),
-            Unpacked::Bzip2 { .. } => Some(Compression::Bzip2),
-            Unpacked::Lz4 { .. } => Some(Compression::Lz4),
+            DecompressedReader::Plain(_) => None,
+            DecompressedReader::Gzip(_) => Some(Compression::Gzip),
+            DecompressedReader::Zstd(_) => Some(Compression::Zstd),
+            DecompressedReader::Bzip2 { .. } => Some(Compression::Bzip2),
+            DecompressedReader::Lz4 { .. } => Some(Compression::Lz4),
         }
     }
 
     /// Reads decompressed bytes. Errors that the decoder found carry an [`Error`] that names the file.
     pub fn read(&mut self, name: &str, out: &mut [u8]) -> io::Result<usize> {
         let read = match self {
-            Unpacked::Plain(source) => return source.read(out),
+            DecompressedReader::Plain(source) => return source.read(out),
             // The errors of this decoder are errors of this crate.
-            Unpacked::Zstd(source) => return source.read(out),
-            Unpacked::Gzip(source) => source.read(out),
-            Unpacked::Bzip2 { decoder, .. } => decoder.read(out),
-            Unpacked::Lz4 { decoder, .. } => decoder.read(out),
+            DecompressedReader::Zstd(source) => return source.read(out),
+            DecompressedReader::Gzip(source) => source.read(out),
+            DecompressedReader::Bzip2 { decoder, .. } => decoder.read(out),
+            DecompressedReader::Lz4 { decoder, .. } => decoder.read(out),
         };
         read.map_err(|error| {
             let is_named = error.get_ref().is_some_and(|inner| inner.is::<Error>());
@@ -289,7 +291,7 @@ fn is_skippable(head: &[u8]) -> bool {
 }
 
 /// Skips skippable frames (magic number, length in 4 bytes, that many bytes), and returns the first bytes behind them.
-fn behind_skippable<R: Read>(mut whole: Whole<R>) -> io::Result<(Vec<u8>, Whole<R>)> {
+fn behind_skippable<R: Read>(mut whole: PeekedReader<R>) -> io::Result<(Vec<u8>, PeekedReader<R>)> {
     loop {
         let mut header = [0; 8];
         whole.read_exact(&mut header)?;

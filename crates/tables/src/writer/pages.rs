@@ -22,10 +22,10 @@ use parquet::{
 
 /// The waiting pages of all columns of one writer.
 #[derive(Debug)]
-pub(super) struct WaitingPages(Arc<Mutex<Waiting>>);
+pub(super) struct PendingPages(Arc<Mutex<PendingState>>);
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingState {
     memory_bytes_left: u64,
     folder: PathBuf,
     file: Option<File>,
@@ -34,17 +34,22 @@ struct Waiting {
     pages_in_file: u64,
 }
 
-impl WaitingPages {
+impl PendingPages {
     /// Holds up to `memory_bytes` of pages in memory; the rest goes to an unnamed file in `folder`, created when
     /// needed.
     pub fn new(memory_bytes: u64, folder: PathBuf) -> Self {
-        let waiting =
-            Waiting { memory_bytes_left: memory_bytes, folder, file: None, file_end: 0, pages_in_file: 0 };
-        WaitingPages(Arc::new(Mutex::new(waiting)))
+        let waiting = PendingState {
+            memory_bytes_left: memory_bytes,
+            folder,
+            file: None,
+            file_end: 0,
+            pages_in_file: 0,
+        };
+        PendingPages(Arc::new(Mutex::new(waiting)))
     }
 }
 
-impl PageStoreFactory for WaitingPages {
+impl PageStoreFactory for PendingPages {
     fn create(&self, _: &PageStoreArgs<'_>) -> Result<Box<dyn PageStore>> {
         Ok(Box::new(ColumnPages { shared: self.0.clone(), pages: Vec::new() }))
     }
@@ -52,7 +57,7 @@ impl PageStoreFactory for WaitingPages {
 
 /// The waiting pages of one column.
 struct ColumnPages {
-    shared: Arc<Mutex<Waiting>>,
+    shared: Arc<Mutex<PendingState>>,
     pages: Vec<Page>,
 }
 
@@ -80,7 +85,7 @@ impl PageStore for ColumnPages {
     }
 }
 
-impl Waiting {
+impl PendingState {
     fn put(&mut self, page: Bytes) -> io::Result<Page> {
         let bytes = page.len();
         if let Some(left) = self.memory_bytes_left.checked_sub(bytes as u64) {
@@ -118,6 +123,6 @@ impl Waiting {
     }
 }
 
-fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
+fn lock(waiting: &Mutex<PendingState>) -> MutexGuard<'_, PendingState> {
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }

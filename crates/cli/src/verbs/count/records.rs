@@ -14,13 +14,13 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Everywhere, Header, Kmers, Values},
+    args::{GlobalOptions, Header, Kmers, Values},
     job::{operations, session::check_stdout_is_free},
     report::outcome::{Outcome, counted, place},
     verbs::sort::{estimates, kept},
 };
 
-pub fn kmers(options: Everywhere, arguments: &Kmers) -> Result<()> {
+pub fn kmers(options: GlobalOptions, arguments: &Kmers) -> Result<()> {
     check_stdout_is_free(&options, &arguments.output)?;
     let Kmers { k, min_count, codes, resume, .. } = *arguments;
     let operation = verbs::CountKmers { k, canonical: !arguments.forward, min_count, codes, resume };
@@ -50,7 +50,7 @@ fn spectrum(summary: &KmerSummary) -> String {
     text
 }
 
-pub fn values(options: Everywhere, arguments: &Values) -> Result<()> {
+pub fn values(options: GlobalOptions, arguments: &Values) -> Result<()> {
     check_stdout_is_free(&options, &arguments.output)?;
     let operation = verbs::CountValues {
         columns: arguments.column.clone(),

@@ -14,7 +14,7 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{CountWords, Everywhere},
+    args::{CountWords, GlobalOptions},
     job::{operations, session::check_stdout_is_free},
     report::{
         outcome::{Outcome, place},
@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-pub fn words(options: Everywhere, words: &CountWords) -> Result<()> {
+pub fn words(options: GlobalOptions, words: &CountWords) -> Result<()> {
     let output = words.output.as_deref();
     if output == Some(Path::new("-")) && words.top.is_some() {
         bail!("-o - and --top both use standard output: give one of them");

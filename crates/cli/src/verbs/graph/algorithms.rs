@@ -18,19 +18,19 @@ use inshore_ops::{
 };
 
 use crate::{
-    args::{self, AlgorithmArgs, Everywhere},
+    args::{self, AlgorithmArgs, GlobalOptions},
     job::{
-        operations::{self, Opens},
+        operations::{self, StoreAccess},
         session::check_stdout_is_free,
     },
     report::{
         outcome::Outcome,
-        top::{Best, Order, Top},
+        top::{Order, Top, TopK},
     },
     verbs::graph::sizes::Sizes,
 };
 
-pub fn pagerank(options: Everywhere, arguments: &args::Pagerank) -> Result<()> {
+pub fn pagerank(options: GlobalOptions, arguments: &args::Pagerank) -> Result<()> {
     let algorithm = PageRankOptions {
         tolerance: arguments.tolerance,
         resume: arguments.resumed.interval(),
@@ -51,7 +51,7 @@ pub fn pagerank(options: Everywhere, arguments: &args::Pagerank) -> Result<()> {
     answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
 }
 
-pub fn bfs(options: Everywhere, arguments: &args::Bfs) -> Result<()> {
+pub fn bfs(options: GlobalOptions, arguments: &args::Bfs) -> Result<()> {
     let algorithm = BfsOptions {
         source: arguments.source,
         resume: arguments.resumed.interval(),
@@ -64,7 +64,7 @@ pub fn bfs(options: Everywhere, arguments: &args::Bfs) -> Result<()> {
     answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(2)), sentence)
 }
 
-pub fn sssp(options: Everywhere, arguments: &args::Sssp) -> Result<()> {
+pub fn sssp(options: GlobalOptions, arguments: &args::Sssp) -> Result<()> {
     let algorithm = SsspOptions {
         source: arguments.source,
         resume: arguments.resumed.interval(),
@@ -76,7 +76,7 @@ pub fn sssp(options: Everywhere, arguments: &args::Sssp) -> Result<()> {
     answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Ascending(1)), sentence)
 }
 
-pub fn communities(options: Everywhere, arguments: &args::Communities) -> Result<()> {
+pub fn communities(options: GlobalOptions, arguments: &args::Communities) -> Result<()> {
     let algorithm = CommunitiesOptions {
         iterations: arguments.iterations,
         resume: arguments.resumed.interval(),
@@ -88,7 +88,7 @@ pub fn communities(options: Everywhere, arguments: &args::Communities) -> Result
     answer(options, algorithm, &arguments.asked, TopContents::Sizes, sentence)
 }
 
-pub fn clustering(options: Everywhere, arguments: &args::Clustering) -> Result<()> {
+pub fn clustering(options: GlobalOptions, arguments: &args::Clustering) -> Result<()> {
     let algorithm = ClusteringOptions { tuning: arguments.asked.tuning() };
     let sentence = |vertices: u64, summary: &Summary| {
         let triangles = summary.triangles.unwrap_or(0);
@@ -97,7 +97,7 @@ pub fn clustering(options: Everywhere, arguments: &args::Clustering) -> Result<(
     answer(options, algorithm, &arguments.asked, TopContents::Rows(Order::Descending(1)), sentence)
 }
 
-pub fn components(options: Everywhere, arguments: &args::Components) -> Result<()> {
+pub fn components(options: GlobalOptions, arguments: &args::Components) -> Result<()> {
     let algorithm =
         ComponentsOptions { resume: arguments.resumed.interval(), tuning: arguments.asked.tuning() };
     let sentence = |vertices: u64, summary: &Summary| {
@@ -106,7 +106,7 @@ pub fn components(options: Everywhere, arguments: &args::Components) -> Result<(
     answer(options, algorithm, &arguments.asked, TopContents::Sizes, sentence)
 }
 
-pub fn betweenness(options: Everywhere, arguments: &args::Betweenness) -> Result<()> {
+pub fn betweenness(options: GlobalOptions, arguments: &args::Betweenness) -> Result<()> {
     let algorithm = BetweennessOptions {
         sources: arguments.sample.sources,
         seed: arguments.sample.seed,
@@ -129,7 +129,7 @@ enum TopContents {
 }
 
 fn answer<A: Algorithm>(
-    options: Everywhere,
+    options: GlobalOptions,
     algorithm: A,
     asked: &AlgorithmArgs,
     shown: TopContents,
@@ -144,7 +144,7 @@ fn answer<A: Algorithm>(
     let request = Request { output: asked.output.clone(), ..Request::new(algorithm, [&asked.graph]) };
     let mut top = asked.top.map(|limit| TopRows::new(limit as usize, shown));
     let beside = Beside { rows: top.as_mut().map(|top| top as &mut dyn Rows), ..Beside::default() };
-    let ran = operations::run_on(options, Opens::Existing, &request, beside)?;
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
     ran.tell(|report, done| {
         let AlgorithmAnswer { summary, vertices } = &done.answer;
         let mut sentence = sentence(*vertices, summary);
@@ -173,7 +173,7 @@ struct TopRows {
 
 /// The rows so far.
 enum Counted {
-    Best(Best),
+    Best(TopK),
     Sizes(Sizes),
 }
 
@@ -187,7 +187,7 @@ impl Rows for TopRows {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         self.columns = schema.fields().iter().map(|field| field.name().clone()).collect();
         self.counted = Some(match self.shown {
-            TopContents::Rows(order) => Counted::Best(Best::new(self.limit, order)),
+            TopContents::Rows(order) => Counted::Best(TopK::new(self.limit, order)),
             TopContents::Sizes => Counted::Sizes(Sizes::new(job.job().expect("graphs are in a store"))?),
         });
         Ok(())

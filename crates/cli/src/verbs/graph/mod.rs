@@ -18,9 +18,9 @@ use inshore_ops::{
 use serde_json::json;
 
 use crate::{
-    args::{self, Everywhere},
+    args::{self, GlobalOptions},
     job::{
-        operations::{self, Opens},
+        operations::{self, StoreAccess},
         session::{Session, check_stdout_is_free},
     },
     report::{
@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-pub fn import(options: Everywhere, arguments: &args::Import) -> Result<()> {
+pub fn import(options: GlobalOptions, arguments: &args::Import) -> Result<()> {
     let asked = ImportOptions {
         undirected: arguments.undirected,
         drop_loops: arguments.drop_loops,
@@ -45,14 +45,14 @@ pub fn import(options: Everywhere, arguments: &args::Import) -> Result<()> {
     make(options, &Request::new(operation, &arguments.inputs))
 }
 
-pub fn generate_kronecker(options: Everywhere, arguments: &args::Kronecker) -> Result<()> {
+pub fn generate_kronecker(options: GlobalOptions, arguments: &args::Kronecker) -> Result<()> {
     let args::Kronecker { scale, edge_factor, seed, ref name, reverse } = *arguments;
     let kronecker = Kronecker { scale, edge_factor, seed };
     let operation = GenerateGraph { name: name.clone(), kronecker, reverse };
     make(options, &Request::new(operation, [""; 0]))
 }
 
-fn make<O: Operation<Answer = GraphInfo>>(options: Everywhere, request: &Request<O>) -> Result<()> {
+fn make<O: Operation<Answer = GraphInfo>>(options: GlobalOptions, request: &Request<O>) -> Result<()> {
     operations::run(options, request)?.tell(|report, done| {
         let sentence = sentence(&done.answer);
         Outcome::new(O::NAME, report, done, sentence)
@@ -139,10 +139,10 @@ fn remove(store: &Store, name: &str) -> Result<(), graph::Error> {
     }
 }
 
-pub fn export(options: Everywhere, name: &str, output: &Path) -> Result<()> {
+pub fn export(options: GlobalOptions, name: &str, output: &Path) -> Result<()> {
     check_stdout_is_free(&options, output)?;
     let request = Request::new(ExportGraph {}, [name]).to(output);
-    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
         let sentence = format!("{} edges of {name} written to {}", done.answer.edges, output.display());
         Outcome { sentence_aside: true, ..Outcome::new("graph export", report, done, sentence) }
     })

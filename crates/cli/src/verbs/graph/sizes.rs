@@ -11,7 +11,7 @@ use inshore::{
     store::Job,
 };
 
-use crate::report::top::{Best, Cell, Order, Top};
+use crate::report::top::{Cell, Order, Top, TopK};
 
 /// This memory suffices for runs in large blocks, so that the checksums of many blocks fit (see
 /// [`Config::memory_bytes`]).
@@ -76,7 +76,7 @@ impl Sizes {
         self.job.start_phase("sizing components", "components", 0);
         self.sink.finish()?;
         let mut sorted = self.sorter.finish()?;
-        let mut best = Best::new(limit, Order::Descending(1));
+        let mut best = TopK::new(limit, Order::Descending(1));
         while let Some(block) = sorted.next_block()? {
             for (&component, &vertices) in block.keys.iter().zip(block.values) {
                 best.offer([Cell::Count(component), Cell::Count(vertices), Cell::Null]);

@@ -20,8 +20,8 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Everywhere, Push, RunKernel},
-    job::operations::{self, Opens},
+    args::{GlobalOptions, Push, RunKernel},
+    job::operations::{self, StoreAccess},
     report::{
         outcome::{Outcome, counted, print_json, say},
         table::{self, Align},
@@ -38,7 +38,7 @@ pub fn told(result: WasmResult) -> &'static str {
     }
 }
 
-pub fn push(options: Everywhere, words: &Push) -> Result<()> {
+pub fn push(options: GlobalOptions, words: &Push) -> Result<()> {
     let operation = PushKernel { name: words.name.clone() };
     operations::run(options, &Request::new(operation, [&words.module]))?.tell(|report, done| {
         let PushAnswer { name, bytes, result, nodes, .. } = &done.answer;
@@ -51,9 +51,9 @@ pub fn push(options: Everywhere, words: &Push) -> Result<()> {
     })
 }
 
-pub fn ls(options: Everywhere) -> Result<()> {
+pub fn ls(options: GlobalOptions) -> Result<()> {
     let request = Request::new(ListDatasets {}, iter::empty::<PathBuf>());
-    let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
     let ListAnswer { datasets, notes } = ran.done.answer;
     let module = |listed: Listed| {
         let on = listed.spread.map_or("here".to_string(), |spread| spread.nodes.join(" "));
@@ -65,7 +65,7 @@ pub fn ls(options: Everywhere) -> Result<()> {
 }
 
 /// Prints names of kernels, their bytes, and where they are.
-fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
+fn list(options: &GlobalOptions, found: Vec<(String, u64, String)>) -> Result<()> {
     if options.json {
         let value =
             |(name, bytes, on): &(String, u64, String)| json!({ "name": name, "bytes": bytes, "on": on });
@@ -84,12 +84,12 @@ fn list(options: &Everywhere, found: Vec<(String, u64, String)>) -> Result<()> {
     Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
 }
 
-pub fn rm(options: Everywhere, names: &[String]) -> Result<()> {
+pub fn rm(options: GlobalOptions, names: &[String]) -> Result<()> {
     let datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
     store::rm("kernel rm", options, &datasets)
 }
 
-pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
+pub fn run(options: GlobalOptions, words: &RunKernel) -> Result<()> {
     if options.json && words.output.is_none() {
         bail!("--json and the result both use standard output: pass --output FILE");
     }
@@ -97,7 +97,7 @@ pub fn run(options: Everywhere, words: &RunKernel) -> Result<()> {
     let request = Request { output: words.output.clone(), ..Request::new(operation, &words.paths) };
     let mut out = BufWriter::with_capacity(1 << 16, terminal::stdout());
     let beside = Beside { bytes: Some(&mut out), ..Beside::default() };
-    let mut ran = operations::run_on(options, Opens::Existing, &request, beside)?;
+    let mut ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
     if let Some(path) = &words.counters {
         let counters = json!({ "command": "kernel run", "report": ran.report, "summary": ran.done });
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;

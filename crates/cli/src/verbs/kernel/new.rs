@@ -17,7 +17,7 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Build, Everywhere, Example, Language, New},
+    args::{Build, Example, GlobalOptions, Language, New},
     report::outcome::{print_json, print_line},
     verbs::kernel::told,
 };
@@ -105,7 +105,7 @@ are merged.
     )
 }
 
-pub fn new(options: &Everywhere, words: &New) -> Result<()> {
+pub fn new(options: &GlobalOptions, words: &New) -> Result<()> {
     let New { folder, language, from } = words;
     let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_first = name.starts_with(|letter: char| letter.is_ascii_alphabetic());
@@ -149,7 +149,7 @@ pub fn new(options: &Everywhere, words: &New) -> Result<()> {
     Ok(())
 }
 
-pub fn build(options: &Everywhere, words: &Build) -> Result<()> {
+pub fn build(options: &GlobalOptions, words: &Build) -> Result<()> {
     let folder = &words.folder;
     let whole = folder.canonicalize().with_context(|| folder.display().to_string())?;
     let name =

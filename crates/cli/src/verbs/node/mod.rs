@@ -18,8 +18,8 @@ use anyhow::{Context, Result, bail};
 use inshore::{
     commands::{Commands, check_program, command_limits},
     nodes::{
-        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, Gathered, HereCost, NodeStatus,
-        Nodes, Repaired, RunOptions, read_credentials, time_text, write_credentials,
+        Agent, AgentConfig, Authority, ClientConfig, ClientCredentials, GatherReport, GenerationRepair,
+        HereCost, NodeStatus, Nodes, RunOptions, read_credentials, time_text, write_credentials,
     },
     sandbox::{Policy, Protections},
     store::{format_bytes, make_folder},
@@ -32,7 +32,7 @@ use signal_hook::{
 };
 
 use crate::{
-    args::{Credentials, Everywhere, Log, Repair, Serve},
+    args::{Credentials, GlobalOptions, Log, Repair, Serve},
     job::session::{Session, budget},
     report::{
         failure,
@@ -43,12 +43,12 @@ use crate::{
 };
 
 /// Returns whether the command runs on nodes.
-pub fn are_named(options: &Everywhere) -> bool {
+pub fn are_named(options: &GlobalOptions) -> bool {
     !options.node.is_empty()
 }
 
 /// Refuses `--node` for a command that does not run on nodes.
-pub fn refuse(options: &Everywhere) -> Result<()> {
+pub fn refuse(options: &GlobalOptions) -> Result<()> {
     if are_named(options) {
         bail!(
             "this command does not run on nodes: --node works with search, count, sql, reduce, sort, language, \
@@ -58,7 +58,7 @@ pub fn refuse(options: &Everywhere) -> Result<()> {
     Ok(())
 }
 
-pub fn serve(options: &Everywhere, words: &Serve) -> Result<()> {
+pub fn serve(options: &GlobalOptions, words: &Serve) -> Result<()> {
     failure::SERVES.store(true, Ordering::Relaxed);
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot listen for signals")?;
     let credentials = options.credentials.as_deref().map(read_credentials).transpose()?;
@@ -144,7 +144,7 @@ fn host_name() -> Option<String> {
     Some(name.trim().to_string()).filter(|name| !name.is_empty())
 }
 
-pub fn credentials(options: &Everywhere, words: &Credentials) -> Result<()> {
+pub fn credentials(options: &GlobalOptions, words: &Credentials) -> Result<()> {
     let lifetime = Duration::from_secs(u64::from(words.days) * 86_400);
     let path = words.folder.join("authority.json");
     let (mut made, mut token) = (Vec::new(), None);
@@ -185,7 +185,7 @@ fn checked_name(name: &str) -> Result<&str> {
     Ok(name)
 }
 
-pub fn status(options: &Everywhere) -> Result<bool> {
+pub fn status(options: &GlobalOptions) -> Result<bool> {
     let found = connect(options)?.status();
     let all_answer = found.iter().all(|node| node.status.is_ok());
     if options.json {
@@ -245,14 +245,14 @@ pub fn status(options: &Everywhere) -> Result<bool> {
     Ok(all_answer)
 }
 
-fn warn(options: &Everywhere, warning: &str) {
+fn warn(options: &GlobalOptions, warning: &str) {
     if !options.quiet {
         say(&format!("warning: {warning}"));
     }
 }
 
 /// Creates the client of the nodes that `--node` names.
-pub fn connect(options: &Everywhere) -> Result<Nodes> {
+pub fn connect(options: &GlobalOptions) -> Result<Nodes> {
     if options.node.is_empty() {
         bail!("no nodes are given: use --node HOST,HOST:PORT,...");
     }
@@ -266,7 +266,7 @@ pub fn connect(options: &Everywhere) -> Result<Nodes> {
 }
 
 /// Returns the options of requests to nodes.
-pub fn run_options(options: &Everywhere) -> RunOptions {
+pub fn run_options(options: &GlobalOptions) -> RunOptions {
     let habits = RunOptions::default();
     RunOptions {
         partial: options.partial,
@@ -278,7 +278,7 @@ pub fn run_options(options: &Everywhere) -> RunOptions {
 }
 
 /// Reports lost nodes, and data that was not read, if replicas or a partial answer made up for them.
-pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
+pub fn tell_missing(options: &GlobalOptions, nodes: &Nodes, gathered: &GatherReport) {
     if options.quiet {
         return;
     }
@@ -301,7 +301,7 @@ pub fn tell_missing(options: &Everywhere, nodes: &Nodes, gathered: &Gathered) {
 }
 
 /// Describes the work of nodes, for `--explain`.
-pub fn costs(gathered: &Gathered) -> Vec<(&'static str, String)> {
+pub fn costs(gathered: &GatherReport) -> Vec<(&'static str, String)> {
     let told = gathered.nodes.iter().map(|node| {
         let lost = node.lost.as_ref().map_or(String::new(), |why| format!(", lost: {why}"));
         let told = format!(
@@ -332,7 +332,7 @@ fn done_here(here: &HereCost) -> String {
 }
 
 /// Removes outdated generations, and reports them.
-pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
+pub fn repair(options: &GlobalOptions, words: &Repair) -> Result<()> {
     if words.keep.is_some() && words.names.len() != 1 {
         bail!("--keep is the id of one dataset: give its name");
     }
@@ -346,7 +346,7 @@ pub fn repair(options: &Everywhere, words: &Repair) -> Result<()> {
     if repaired.is_empty() {
         print_line("there are no outdated generations")?;
     }
-    for Repaired { name, id, put, nodes, absent } in &repaired {
+    for GenerationRepair { name, id, put, nodes, absent } in &repaired {
         let dropped = match &nodes[..] {
             [] => "the record of its removal".to_string(),
             nodes => format!("shards on {}", nodes.join(", ")),

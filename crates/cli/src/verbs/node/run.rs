@@ -13,8 +13,8 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Everywhere, RunCommand},
-    job::operations::{self, Opens},
+    args::{GlobalOptions, RunCommand},
+    job::operations::{self, StoreAccess},
     report::{
         outcome::{Outcome, say},
         terminal,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Runs a command on nodes; returns whether all processes ended with exit code 0.
-pub fn run(options: Everywhere, words: &RunCommand) -> Result<bool> {
+pub fn run(options: GlobalOptions, words: &RunCommand) -> Result<bool> {
     if words.program.starts_with("store:") {
         bail!("{} is not a program: pass the input of a command with --input {0}", words.program);
     }
@@ -32,7 +32,7 @@ pub fn run(options: Everywhere, words: &RunCommand) -> Result<bool> {
     // JSON has what commands write.
     let bytes: Option<&mut (dyn Write + Send)> = if options.json { None } else { Some(&mut out) };
     let beside = Beside { bytes, ..Beside::default() };
-    let ran = operations::run_on(options, Opens::Existing, &request, beside)?;
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
     let responses = &ran.done.answer.responses;
     let is_good = |told: &NodeResponse| told.response.code == Some(0) && told.response.ended.is_none();
     let all_good = responses.iter().all(is_good);

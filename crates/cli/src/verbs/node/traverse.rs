@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use inshore::{
-    nodes::{By, Chain, NodeVisits, Traversed},
+    nodes::{ChainResult, NodeVisits, TraversalSide, Traversed},
     ops::{
         Request,
         verbs::{self, TraverseAnswer},
@@ -12,7 +12,7 @@ use inshore::{
 use serde_json::json;
 
 use crate::{
-    args::{Everywhere, FollowedBy, Traverse},
+    args::{GlobalOptions, TraversalSideArg, Traverse},
     job::operations,
     report::{
         outcome::{Outcome, say},
@@ -21,19 +21,19 @@ use crate::{
     },
 };
 
-impl From<FollowedBy> for By {
-    fn from(by: FollowedBy) -> By {
+impl From<TraversalSideArg> for TraversalSide {
+    fn from(by: TraversalSideArg) -> TraversalSide {
         match by {
-            FollowedBy::Nodes => By::Nodes,
-            FollowedBy::Turns => By::Turns,
-            FollowedBy::Client => By::Client,
+            TraversalSideArg::Nodes => TraversalSide::Nodes,
+            TraversalSideArg::Turns => TraversalSide::Turns,
+            TraversalSideArg::Client => TraversalSide::Client,
         }
     }
 }
 
-pub fn traverse(options: Everywhere, arguments: &Traverse) -> Result<()> {
-    let by = By::from(arguments.by);
-    if arguments.keep.is_some() && by != By::Client {
+pub fn traverse(options: GlobalOptions, arguments: &Traverse) -> Result<()> {
+    let by = TraversalSide::from(arguments.by);
+    if arguments.keep.is_some() && by != TraversalSide::Client {
         bail!("--keep needs --by client: otherwise no pages are sent here");
     }
     if options.partial {
@@ -66,7 +66,7 @@ pub fn traverse(options: Everywhere, arguments: &Traverse) -> Result<()> {
     })
 }
 
-fn print(chains: &[Chain]) -> Result<()> {
+fn print(chains: &[ChainResult]) -> Result<()> {
     let header = [
         ("start", Align::Right),
         ("page", Align::Right),
@@ -75,7 +75,7 @@ fn print(chains: &[Chain]) -> Result<()> {
         ("digest", Align::Left),
         ("", Align::Left),
     ];
-    let row = |chain: &Chain| {
+    let row = |chain: &ChainResult| {
         let walked = chain.walked;
         let numbers = [chain.start, walked.page, walked.steps, walked.hops];
         let mut row: Vec<String> = numbers.iter().map(u64::to_string).collect();

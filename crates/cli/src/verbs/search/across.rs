@@ -31,12 +31,12 @@ use termcolor::{Ansi, NoColor, WriteColor};
 
 use super::{
     json::Json,
-    print::{Shown, Style},
+    print::{OutputMode, Style},
 };
 use crate::{args::Search, report::terminal::printable_bytes};
 
 /// Searches texts one after the other and prints the results.
-pub struct Shower<'a> {
+pub struct SearchPrinter<'a> {
     words: &'a Search,
     style: &'a Style,
     printer: Printer<'a>,
@@ -44,24 +44,24 @@ pub struct Shower<'a> {
     has_match: bool,
 }
 
-type Out<'a> = Box<dyn WriteColor + Send + 'a>;
+type Output<'a> = Box<dyn WriteColor + Send + 'a>;
 
 enum Printer<'a> {
-    Lines(Standard<Out<'a>>),
-    Summary(Summary<Out<'a>>),
-    Json(JSON<Out<'a>>),
+    Lines(Standard<Output<'a>>),
+    Summary(Summary<Output<'a>>),
+    Json(JSON<Output<'a>>),
 }
 
 /// The matches in a text.
-struct Seen {
+struct TextMatches {
     has_match: bool,
     lines: u64,
     stats: Option<Stats>,
 }
 
-impl<'a> Shower<'a> {
-    pub fn new(words: &'a Search, style: &'a Style, out: Box<dyn Write + Send + 'a>) -> Shower<'a> {
-        let out: Out = match style.colours {
+impl<'a> SearchPrinter<'a> {
+    pub fn new(words: &'a Search, style: &'a Style, out: Box<dyn Write + Send + 'a>) -> SearchPrinter<'a> {
+        let out: Output = match style.colours {
             true => Box::new(Ansi::new(out)),
             false => Box::new(NoColor::new(out)),
         };
@@ -74,13 +74,13 @@ impl<'a> Shower<'a> {
             Printer::Summary(builder.build(out))
         };
         let printer = match style.shown {
-            Shown::Nothing => summary(out, SummaryKind::QuietWithMatch),
-            Shown::Paths => summary(out, SummaryKind::PathWithMatch),
-            Shown::PathsWithout => summary(out, SummaryKind::PathWithoutMatch),
-            Shown::LineCounts => summary(out, SummaryKind::Count),
-            Shown::MatchCounts => summary(out, SummaryKind::CountMatches),
-            Shown::Json => Printer::Json(JSONBuilder::new().build(out)),
-            Shown::Lines | Shown::Matches => {
+            OutputMode::Nothing => summary(out, SummaryKind::QuietWithMatch),
+            OutputMode::Paths => summary(out, SummaryKind::PathWithMatch),
+            OutputMode::PathsWithout => summary(out, SummaryKind::PathWithoutMatch),
+            OutputMode::LineCounts => summary(out, SummaryKind::Count),
+            OutputMode::MatchCounts => summary(out, SummaryKind::CountMatches),
+            OutputMode::Json => Printer::Json(JSONBuilder::new().build(out)),
+            OutputMode::Lines | OutputMode::Matches => {
                 let between: Option<&[u8]> = match () {
                     () if style.heading => Some(b""),
                     () if style.has_context() => Some(b"--"),
@@ -88,13 +88,13 @@ impl<'a> Shower<'a> {
                 };
                 let mut builder = StandardBuilder::new();
                 builder.heading(style.heading).path(style.with_path).path_terminator(path_end);
-                builder.only_matching(style.shown == Shown::Matches).column(style.column);
+                builder.only_matching(style.shown == OutputMode::Matches).column(style.column);
                 builder.replacement(words.replace.clone().map(String::into_bytes));
                 builder.byte_offset(style.byte_offset).separator_search(between.map(<[u8]>::to_vec));
                 Printer::Lines(builder.color_specs(colours()).build(out))
             }
         };
-        Shower { words, style, printer, json: Json::default(), has_match: false }
+        SearchPrinter { words, style, printer, json: Json::default(), has_match: false }
     }
 
     /// Returns true if there was a match.
@@ -119,12 +119,12 @@ impl<'a> Shower<'a> {
         let _places = job.budget().reserve(third, "matches across lines")?;
         let Style { shown, colours, column, .. } = *self.style;
         let keeps_places = match shown {
-            Shown::Lines => colours || column || self.words.replace.is_some(),
-            shown => matches!(shown, Shown::Matches | Shown::Json),
+            OutputMode::Lines => colours || column || self.words.replace.is_some(),
+            shown => matches!(shown, OutputMode::Matches | OutputMode::Json),
         };
         // Lines without a match have no positions.
         let limit = if keeps_places && !self.words.invert_match { third as usize } else { usize::MAX };
-        let watchful = Watchful::new(matcher, job, limit, self.words.replace.as_deref());
+        let watchful = CancellableMatcher::new(matcher, job, limit, self.words.replace.as_deref());
         let mut searcher = self.searcher(room.bytes());
         for text in texts {
             job.check_cancelled()?;
@@ -144,11 +144,12 @@ impl<'a> Shower<'a> {
             };
             let detection = self.binary_detection(text.file.is_named);
             let ends_at_nul = detection.quit_byte().is_some();
-            let mut bytes = Watched { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
+            let mut bytes =
+                MonitoredReader { bytes, job, read: 0, failed: false, ends_at_nul, has_ended: false };
             searcher.set_binary_detection(detection);
-            let is_of_lines = matches!(shown, Shown::Lines | Shown::Matches | Shown::Json);
+            let is_of_lines = matches!(shown, OutputMode::Lines | OutputMode::Matches | OutputMode::Json);
             let limits = (self.style.max_count, if is_of_lines { self.style.after } else { 0 });
-            let title = match self.style.at_once && shown != Shown::Json {
+            let title = match self.style.at_once && shown != OutputMode::Json {
                 true => {
                     PathBuf::from(OsString::from_vec(printable_bytes(text.file.path.as_os_str().as_bytes())))
                 }
@@ -185,11 +186,11 @@ impl<'a> Shower<'a> {
             if self.style.at_once {
                 self.flush()?;
             }
-            if self.has_match && self.style.shown == Shown::Nothing {
+            if self.has_match && self.style.shown == OutputMode::Nothing {
                 break;
             }
         }
-        if self.style.shown == Shown::Json {
+        if self.style.shown == OutputMode::Json {
             self.json.summary(self.printer.out()).map_err(kernels::Error::Write)?;
         }
         self.flush()?;
@@ -202,7 +203,7 @@ impl<'a> Shower<'a> {
 
     fn searcher(&self, room: u64) -> Searcher {
         let mut builder = SearcherBuilder::new();
-        builder.multi_line(true).line_number(self.style.line_number || self.style.shown == Shown::Json);
+        builder.multi_line(true).line_number(self.style.line_number || self.style.shown == OutputMode::Json);
         builder.invert_match(self.words.invert_match).bom_sniffing(false);
         builder.before_context(self.style.before).after_context(self.style.after);
         builder.heap_limit(Some(room as usize));
@@ -225,26 +226,26 @@ impl<'a> Printer<'a> {
     fn show(
         &mut self,
         searcher: &mut Searcher,
-        matcher: &Watchful<'_>,
+        matcher: &CancellableMatcher<'_>,
         limits: (u64, usize),
         title: &Path,
         bytes: &mut impl Read,
-    ) -> io::Result<Seen> {
+    ) -> io::Result<TextMatches> {
         Ok(match self {
             Printer::Lines(lines) => {
-                let mut sink = Limited::new(lines.sink_with_path(matcher, title), matcher, limits);
+                let mut sink = LimitedSink::new(lines.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
+                TextMatches { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
             }
             Printer::Summary(summary) => {
-                let mut sink = Limited::new(summary.sink_with_path(matcher, title), matcher, limits);
+                let mut sink = LimitedSink::new(summary.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
+                TextMatches { has_match: sink.sink.has_match(), lines: sink.lines, stats: None }
             }
             Printer::Json(json) => {
-                let mut sink = Limited::new(json.sink_with_path(matcher, title), matcher, limits);
+                let mut sink = LimitedSink::new(json.sink_with_path(matcher, title), matcher, limits);
                 searcher.search_reader(matcher, bytes, &mut sink)?;
-                Seen {
+                TextMatches {
                     has_match: sink.sink.has_match(),
                     lines: sink.lines,
                     stats: Some(sink.sink.stats().clone()),
@@ -253,7 +254,7 @@ impl<'a> Printer<'a> {
         })
     }
 
-    fn out(&mut self) -> &mut Out<'a> {
+    fn out(&mut self) -> &mut Output<'a> {
         match self {
             Printer::Lines(lines) => lines.get_mut(),
             Printer::Summary(summary) => summary.get_mut(),
@@ -263,7 +264,7 @@ impl<'a> Printer<'a> {
 }
 
 /// A text during its read: the number of bytes, and an error.
-struct Watched<'a> {
+struct MonitoredReader<'a> {
     bytes: Box<dyn Read + Send>,
     job: &'a Context,
     read: u64,
@@ -276,7 +277,7 @@ struct Watched<'a> {
 /// The range in which a NUL byte makes the whole file binary.
 const EARLY_BYTES: u64 = 64 << 10;
 
-impl Read for Watched<'_> {
+impl Read for MonitoredReader<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         if self.has_ended {
             return Ok(0);
@@ -298,7 +299,7 @@ impl Read for Watched<'_> {
 }
 
 /// A matcher that checks for cancellation, and that stops if matches between two shown lines exceed the memory.
-struct Watchful<'a> {
+struct CancellableMatcher<'a> {
     matcher: &'a RegexMatcher,
     job: &'a Context,
     room: usize,
@@ -312,23 +313,23 @@ struct Watchful<'a> {
 
 /// The reason why the search has ended.
 #[derive(Debug)]
-struct Stopped(String);
+struct SearchStopped(String);
 
-impl fmt::Display for Stopped {
+impl fmt::Display for SearchStopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl<'a> Watchful<'a> {
+impl<'a> CancellableMatcher<'a> {
     fn new(
         matcher: &'a RegexMatcher,
         job: &'a Context,
         room: usize,
         replacement: Option<&str>,
-    ) -> Watchful<'a> {
+    ) -> CancellableMatcher<'a> {
         let replacement = replacement.map_or((0, 0), |text| (text.len(), text.matches('$').count()));
-        Watchful {
+        CancellableMatcher {
             matcher,
             job,
             room,
@@ -340,22 +341,22 @@ impl<'a> Watchful<'a> {
     }
 
     /// Counts a match and its replacement.
-    fn keep(&self, bytes: usize) -> Result<(), Stopped> {
-        self.job.check_cancelled().map_err(|error| Stopped(error.to_string()))?;
+    fn keep(&self, bytes: usize) -> Result<(), SearchStopped> {
+        self.job.check_cancelled().map_err(|error| SearchStopped(error.to_string()))?;
         self.kept.set(self.kept.get().saturating_add(size_of::<Match>() + bytes));
         if self.kept.get() > self.room {
             self.is_full.set(true);
-            return Err(Stopped("matches take too much memory".to_string()));
+            return Err(SearchStopped("matches take too much memory".to_string()));
         }
         Ok(())
     }
 }
 
-impl Matcher for Watchful<'_> {
+impl Matcher for CancellableMatcher<'_> {
     type Captures = RegexCaptures;
-    type Error = Stopped;
+    type Error = SearchStopped;
 
-    fn find_at(&self, text: &[u8], at: usize) -> Result<Option<Match>, Stopped> {
+    fn find_at(&self, text: &[u8], at: usize) -> Result<Option<Match>, SearchStopped> {
         if self.has_all.get() {
             return Ok(None);
         }
@@ -363,11 +364,16 @@ impl Matcher for Watchful<'_> {
         found.map(|place| self.keep(0).map(|()| place)).transpose()
     }
 
-    fn new_captures(&self) -> Result<RegexCaptures, Stopped> {
+    fn new_captures(&self) -> Result<RegexCaptures, SearchStopped> {
         Ok(self.matcher.new_captures().expect("this matcher never fails"))
     }
 
-    fn captures_at(&self, text: &[u8], at: usize, captures: &mut RegexCaptures) -> Result<bool, Stopped> {
+    fn captures_at(
+        &self,
+        text: &[u8],
+        at: usize,
+        captures: &mut RegexCaptures,
+    ) -> Result<bool, SearchStopped> {
         let found = self.matcher.captures_at(text, at, captures).expect("this matcher never fails");
         if let Some(place) = captures.get(0).filter(|_| found) {
             let (bytes, groups) = self.replacement;
@@ -392,32 +398,32 @@ impl Matcher for Watchful<'_> {
         self.matcher.line_terminator()
     }
 
-    fn shortest_match_at(&self, text: &[u8], at: usize) -> Result<Option<usize>, Stopped> {
+    fn shortest_match_at(&self, text: &[u8], at: usize) -> Result<Option<usize>, SearchStopped> {
         Ok(self.matcher.shortest_match_at(text, at).expect("this matcher never fails"))
     }
 
-    fn find_candidate_line(&self, text: &[u8]) -> Result<Option<LineMatchKind>, Stopped> {
+    fn find_candidate_line(&self, text: &[u8]) -> Result<Option<LineMatchKind>, SearchStopped> {
         Ok(self.matcher.find_candidate_line(text).expect("this matcher never fails"))
     }
 }
 
 /// Prints a number of matches, and the lines after the last match.
-struct Limited<'a, S> {
+struct LimitedSink<'a, S> {
     sink: S,
-    matcher: &'a Watchful<'a>,
+    matcher: &'a CancellableMatcher<'a>,
     left: u64,
     after: usize,
     /// Lines that matched.
     lines: u64,
 }
 
-impl<'a, S> Limited<'a, S> {
-    fn new(sink: S, matcher: &'a Watchful<'a>, (left, after): (u64, usize)) -> Limited<'a, S> {
-        Limited { sink, matcher, left, after, lines: 0 }
+impl<'a, S> LimitedSink<'a, S> {
+    fn new(sink: S, matcher: &'a CancellableMatcher<'a>, (left, after): (u64, usize)) -> LimitedSink<'a, S> {
+        LimitedSink { sink, matcher, left, after, lines: 0 }
     }
 }
 
-impl<S: Sink> Sink for Limited<'_, S> {
+impl<S: Sink> Sink for LimitedSink<'_, S> {
     type Error = S::Error;
 
     fn matched(&mut self, searcher: &Searcher, found: &SinkMatch<'_>) -> Result<bool, S::Error> {

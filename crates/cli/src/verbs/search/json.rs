@@ -7,7 +7,7 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD};
-use inshore::kernels::{Candidate, FoundLine};
+use inshore::kernels::{FoundLine, WalkedFile};
 use serde_json::{Value, json};
 
 /// Prints the messages, and keeps the statistics for the end.
@@ -25,14 +25,14 @@ impl Default for Json {
 }
 
 impl Json {
-    pub fn begin(&self, out: &mut impl Write, whose: &Candidate) -> io::Result<()> {
+    pub fn begin(&self, out: &mut impl Write, whose: &WalkedFile) -> io::Result<()> {
         say(out, &json!({ "type": "begin", "data": { "path": path(whose) } }))
     }
 
     pub fn line(
         &self,
         out: &mut impl Write,
-        whose: &Candidate,
+        whose: &WalkedFile,
         line: &FoundLine,
         text: &[u8],
         spans: &[(u32, u32)],
@@ -51,7 +51,7 @@ impl Json {
     pub fn end(
         &mut self,
         out: &mut impl Write,
-        whose: &Candidate,
+        whose: &WalkedFile,
         lines: u64,
         matches: u64,
     ) -> io::Result<()> {
@@ -81,7 +81,7 @@ fn elapsed(time: Duration) -> Value {
     json!({ "secs": time.as_secs(), "nanos": time.subsec_nanos(), "human": format!("{:.6}s", time.as_secs_f64()) })
 }
 
-fn path(whose: &Candidate) -> Value {
+fn path(whose: &WalkedFile) -> Value {
     bytes(whose.path.as_os_str().as_bytes())
 }
 

@@ -1,8 +1,8 @@
 //! `inshore search`.
 //!
 //! ```text
-//!   words ─► Request ─► run ─► View ─┬─► Printer ───────────────┬─► standard output, or a file
-//!                                    └─► Shower (across lines) ─┘
+//!   words ─► Request ─► run ─► MatchPrinter ─┬─► Printer ───────────────┬─► standard output, or a file
+//!                                    └─► SearchPrinter (across lines) ─┘
 //! ```
 
 mod across;
@@ -21,8 +21,8 @@ use anyhow::{Context as _, Result, bail};
 use inshore::{
     kernel::Next,
     kernels::{
-        self, Candidate, Found, Matching, PatternOptions, PatternSize, SearchSummary, SearchTableOptions,
-        WalkOptions, Wanted, file_types,
+        self, BlockMatches, MultilineMatcher, PatternOptions, PatternSize, SearchOutput, SearchSummary,
+        SearchTableOptions, WalkOptions, WalkedFile, file_types,
     },
     ops::{
         self, Beside, Place, Request,
@@ -34,20 +34,20 @@ use inshore::{
 use serde_json::json;
 
 use self::{
-    across::Shower,
-    print::{Printer, Shown, Style},
+    across::SearchPrinter,
+    print::{OutputMode, Printer, Style},
 };
 use crate::{
-    args::{Color, Everywhere, Search},
+    args::{Color, GlobalOptions, Search},
     job::{
-        operations::{self, Opens},
+        operations::{self, StoreAccess},
         session::budget,
     },
-    report::{failure::AlreadyTold, outcome::say, terminal::printable_bytes},
+    report::{failure::AlreadyReported, outcome::say, terminal::printable_bytes},
 };
 
 /// Searches, and returns whether there was a match.
-pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
+pub fn search(options: GlobalOptions, words: &Search) -> Result<bool> {
     let is_local = operations::place(&options) == Place::Local;
     if !is_local && (words.files || words.type_list) {
         bail!("--files and --type-list do not work with --node: datasets are searched by name");
@@ -66,10 +66,10 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         return list(words, &request);
     }
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
-    let mut view = View::new(&options, words, &request.inputs, file.as_ref())?;
+    let mut view = MatchPrinter::new(&options, words, &request.inputs, file.as_ref())?;
     let (is_quiet, explain) = (is_quiet(&options, words), options.explain);
     let beside = Beside { matches: Some(&mut view), ..Beside::default() };
-    let searched = operations::run_on(options, Opens::Existing, &request, beside);
+    let searched = operations::run_on(options, StoreAccess::Existing, &request, beside);
     let finished = view.finish();
     drop(view);
     let ran = searched?;
@@ -87,7 +87,7 @@ pub fn search(options: Everywhere, words: &Search) -> Result<bool> {
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;
     }
     if has_failed && !(has_match && is_quiet) {
-        bail!(AlreadyTold);
+        bail!(AlreadyReported);
     }
     Ok(has_match)
 }
@@ -117,7 +117,7 @@ fn operation(words: &Search, patterns: Vec<String>) -> verbs::Search {
 }
 
 /// Prints matches as ripgrep does.
-struct View<'a> {
+struct MatchPrinter<'a> {
     words: &'a Search,
     style: Style,
     file: Option<&'a NewFile>,
@@ -126,15 +126,15 @@ struct View<'a> {
     across: Option<bool>,
 }
 
-impl<'a> View<'a> {
+impl<'a> MatchPrinter<'a> {
     fn new(
-        options: &Everywhere,
+        options: &GlobalOptions,
         words: &'a Search,
         paths: &[PathBuf],
         file: Option<&'a NewFile>,
-    ) -> Result<View<'a>> {
+    ) -> Result<MatchPrinter<'a>> {
         let style = style(options, words, paths);
-        Ok(View { words, style, file, printer: Printer::new(style, writer(file)?), across: None })
+        Ok(MatchPrinter { words, style, file, printer: Printer::new(style, writer(file)?), across: None })
     }
 
     /// Prints the end of the output, and returns whether there was a match.
@@ -146,14 +146,14 @@ impl<'a> View<'a> {
     }
 }
 
-impl Matches for View<'_> {
-    fn wanted(&self) -> Wanted {
+impl Matches for MatchPrinter<'_> {
+    fn wanted(&self) -> SearchOutput {
         wanted(self.words, &self.style)
     }
 
     /// As in ripgrep 13, JSON has the matches and not their replacements.
     fn replacement(&self) -> Option<&str> {
-        let is_shown = matches!(self.style.shown, Shown::Lines | Shown::Matches);
+        let is_shown = matches!(self.style.shown, OutputMode::Lines | OutputMode::Matches);
         self.words.replace.as_deref().filter(|_| is_shown)
     }
 
@@ -161,32 +161,32 @@ impl Matches for View<'_> {
         self.printer.name_paths_if(has_several && !self.words.no_filename);
     }
 
-    fn found(&mut self, file: &Candidate, found: &Found) -> io::Result<Next> {
+    fn found(&mut self, file: &WalkedFile, found: &BlockMatches) -> io::Result<Next> {
         self.printer.found(file, found)
     }
 
-    fn failed(&mut self, file: &Candidate, error: &kernels::Error) -> io::Result<bool> {
+    fn failed(&mut self, file: &WalkedFile, error: &kernels::Error) -> io::Result<bool> {
         self.printer.failed()?;
         // A binary file that a walk found was not requested by name.
         let is_left = !(self.words.text || self.style.binary_is_named || file.is_named);
         Ok(!(is_left && error.is_binary_line()))
     }
 
-    fn end(&mut self, file: &Candidate) -> io::Result<Next> {
+    fn end(&mut self, file: &WalkedFile) -> io::Result<Next> {
         self.printer.end(file)
     }
 
     fn across(
         &mut self,
         job: &Context,
-        matching: &Matching,
+        matching: &MultilineMatcher,
         texts: &mut dyn Iterator<Item = Text>,
         failed: &dyn Fn(&ops::Error),
     ) -> ops::Result<SearchSummary> {
         let out = writer(self.file).map_err(|error| ops::Error::Rows(error.into()))?;
         // A failed search prints no further results.
         self.across = Some(false);
-        let mut shower = Shower::new(self.words, &self.style, out);
+        let mut shower = SearchPrinter::new(self.words, &self.style, out);
         let summary = shower.show_all(job, &matching.matcher, texts, failed)?;
         self.across = Some(shower.has_match());
         Ok(summary)
@@ -201,7 +201,7 @@ fn writer(file: Option<&NewFile>) -> Result<Box<dyn Write + Send + '_>> {
     })
 }
 
-fn is_quiet(options: &Everywhere, words: &Search) -> bool {
+fn is_quiet(options: &GlobalOptions, words: &Search) -> bool {
     options.quiet || words.q
 }
 
@@ -278,12 +278,12 @@ fn list(words: &Search, request: &Request<verbs::Search>) -> Result<bool> {
     }
     out.flush()?;
     if failed.into_inner() {
-        bail!(AlreadyTold);
+        bail!(AlreadyReported);
     }
     Ok(any)
 }
 
-fn style(options: &Everywhere, words: &Search, paths: &[PathBuf]) -> Style {
+fn style(options: &GlobalOptions, words: &Search, paths: &[PathBuf]) -> Style {
     let on_terminal = words.output.is_none() && io::stdout().is_terminal();
     let colours = match words.color {
         Color::Always => true,
@@ -311,23 +311,23 @@ fn style(options: &Everywhere, words: &Search, paths: &[PathBuf]) -> Style {
     }
 }
 
-fn shown(options: &Everywhere, words: &Search) -> Shown {
+fn shown(options: &GlobalOptions, words: &Search) -> OutputMode {
     if is_quiet(options, words) {
-        Shown::Nothing
+        OutputMode::Nothing
     } else if words.files_with_matches {
-        Shown::Paths
+        OutputMode::Paths
     } else if words.files_without_match {
-        Shown::PathsWithout
+        OutputMode::PathsWithout
     } else if words.count_matches || words.count && words.only_matching {
-        Shown::MatchCounts
+        OutputMode::MatchCounts
     } else if words.count {
-        Shown::LineCounts
+        OutputMode::LineCounts
     } else if options.json {
-        Shown::Json
+        OutputMode::Json
     } else if words.only_matching {
-        Shown::Matches
+        OutputMode::Matches
     } else {
-        Shown::Lines
+        OutputMode::Lines
     }
 }
 
@@ -343,22 +343,22 @@ fn pattern_options(words: &Search) -> PatternOptions {
     }
 }
 
-fn wanted(words: &Search, style: &Style) -> Wanted {
+fn wanted(words: &Search, style: &Style) -> SearchOutput {
     let Style { before, after, line_number, colours, column, .. } = *style;
     match style.shown {
-        Shown::Nothing | Shown::Paths | Shown::PathsWithout => Wanted::Any,
-        Shown::LineCounts => Wanted::LineCount,
-        Shown::MatchCounts if words.invert_match => Wanted::LineCount,
-        Shown::MatchCounts if words.max_count.is_some() => {
-            Wanted::Lines { numbered: false, spans: true, before: 0, after: 0 }
+        OutputMode::Nothing | OutputMode::Paths | OutputMode::PathsWithout => SearchOutput::Any,
+        OutputMode::LineCounts => SearchOutput::LineCount,
+        OutputMode::MatchCounts if words.invert_match => SearchOutput::LineCount,
+        OutputMode::MatchCounts if words.max_count.is_some() => {
+            SearchOutput::Lines { numbered: false, spans: true, before: 0, after: 0 }
         }
-        Shown::MatchCounts => Wanted::MatchCount,
-        Shown::Json => Wanted::Lines { numbered: true, spans: true, before, after },
-        Shown::Lines | Shown::Matches => {
+        OutputMode::MatchCounts => SearchOutput::MatchCount,
+        OutputMode::Json => SearchOutput::Lines { numbered: true, spans: true, before, after },
+        OutputMode::Lines | OutputMode::Matches => {
             // Adjacent lines are recognized by their numbers.
             let numbered = line_number || style.has_context();
-            let spans = style.shown == Shown::Matches || colours || column;
-            Wanted::Lines { numbered, spans, before, after }
+            let spans = style.shown == OutputMode::Matches || colours || column;
+            SearchOutput::Lines { numbered, spans, before, after }
         }
     }
 }

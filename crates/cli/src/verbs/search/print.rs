@@ -8,7 +8,7 @@ use std::{
 
 use inshore::{
     kernel::Next,
-    kernels::{Candidate, Found, FoundLine},
+    kernels::{BlockMatches, FoundLine, WalkedFile},
 };
 
 use super::json::Json;
@@ -16,7 +16,7 @@ use crate::report::terminal::printable_bytes;
 
 /// The kind of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum OutputMode {
     Lines,
     Matches,
     LineCounts,
@@ -30,7 +30,7 @@ pub enum Shown {
 /// The format of the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    pub shown: Shown,
+    pub shown: OutputMode,
     pub with_path: bool,
     pub heading: bool,
     pub line_number: bool,
@@ -108,7 +108,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints the results of a block.
-    pub fn found(&mut self, whose: &Candidate, found: &Found) -> io::Result<Next> {
+    pub fn found(&mut self, whose: &WalkedFile, found: &BlockMatches) -> io::Result<Next> {
         let next = self.show_found(whose, found)?;
         if self.style.at_once && !found.lines.is_empty() {
             self.out.flush()?;
@@ -116,13 +116,13 @@ impl<'a> Printer<'a> {
         Ok(next)
     }
 
-    fn show_found(&mut self, whose: &Candidate, found: &Found) -> io::Result<Next> {
+    fn show_found(&mut self, whose: &WalkedFile, found: &BlockMatches) -> io::Result<Next> {
         if self.style.max_count == 0 {
             return Ok(Next::Stop);
         }
         let quits = found.nul.is_some() && !(whose.is_named || self.style.binary_is_named);
         match self.style.shown {
-            Shown::Nothing | Shown::Paths | Shown::PathsWithout => {
+            OutputMode::Nothing | OutputMode::Paths | OutputMode::PathsWithout => {
                 // As for printed lines, lines before a NUL byte count, and lines after it only if the search does not
                 // end there.
                 let has_match = found.line_count > 0 || found.matches_behind_nul && !quits;
@@ -131,12 +131,12 @@ impl<'a> Printer<'a> {
                 } else {
                     self.state.lines += 1;
                     // All files of this kind have the same answer.
-                    self.has_match |= self.style.shown != Shown::PathsWithout;
-                    let is_done = self.style.shown == Shown::Nothing;
+                    self.has_match |= self.style.shown != OutputMode::PathsWithout;
+                    let is_done = self.style.shown == OutputMode::Nothing;
                     return Ok(if is_done { Next::Stop } else { Next::SkipSource });
                 }
             }
-            Shown::LineCounts | Shown::MatchCounts => {
+            OutputMode::LineCounts | OutputMode::MatchCounts => {
                 if quits {
                     self.state.is_left = true;
                     return Ok(Next::SkipSource);
@@ -157,12 +157,14 @@ impl<'a> Printer<'a> {
                     return Ok(Next::SkipSource);
                 }
             }
-            Shown::Lines | Shown::Matches | Shown::Json => return self.found_lines(whose, found, quits),
+            OutputMode::Lines | OutputMode::Matches | OutputMode::Json => {
+                return self.found_lines(whose, found, quits);
+            }
         }
         Ok(if quits { Next::SkipSource } else { Next::Go })
     }
 
-    fn found_lines(&mut self, whose: &Candidate, found: &Found, quits: bool) -> io::Result<Next> {
+    fn found_lines(&mut self, whose: &WalkedFile, found: &BlockMatches, quits: bool) -> io::Result<Next> {
         if let Some(nul) = self.state.nul {
             let matches = found.matches_behind_nul || found.lines.iter().any(|line| line.is_match);
             return if matches { self.binary_matches(whose, nul) } else { Ok(Next::Go) };
@@ -189,7 +191,7 @@ impl<'a> Printer<'a> {
         }
         let Some(nul) = found.nul else { return Ok(Next::Go) };
         if quits {
-            if self.state.lines > 0 && self.style.shown != Shown::Json {
+            if self.state.lines > 0 && self.style.shown != OutputMode::Json {
                 self.message(whose, &format!("WARNING: stopped searching binary file after match (found \"\\0\" byte around offset {nul})"))?;
             }
             return Ok(Next::SkipSource);
@@ -201,9 +203,9 @@ impl<'a> Printer<'a> {
         self.binary_matches(whose, nul)
     }
 
-    fn binary_matches(&mut self, whose: &Candidate, nul: u64) -> io::Result<Next> {
+    fn binary_matches(&mut self, whose: &WalkedFile, nul: u64) -> io::Result<Next> {
         self.has_match = true;
-        if self.style.shown != Shown::Json {
+        if self.style.shown != OutputMode::Json {
             self.message(whose, &format!("binary file matches (found \"\\0\" byte around offset {nul})"))?;
         }
         Ok(Next::SkipSource)
@@ -212,7 +214,7 @@ impl<'a> Printer<'a> {
     /// Prints a line, or keeps it for a match that may follow.
     fn line(
         &mut self,
-        whose: &Candidate,
+        whose: &WalkedFile,
         line: &FoundLine,
         text: &[u8],
         spans: &[(u32, u32)],
@@ -248,7 +250,7 @@ impl<'a> Printer<'a> {
 
     fn show(
         &mut self,
-        whose: &Candidate,
+        whose: &WalkedFile,
         line: &FoundLine,
         text: &[u8],
         spans: &[(u32, u32)],
@@ -257,13 +259,13 @@ impl<'a> Printer<'a> {
         let is_apart = self.state.begun && has_context && line.number != self.state.last + 1;
         self.begin(whose)?;
         self.state.last = line.number;
-        if self.style.shown == Shown::Json {
+        if self.style.shown == OutputMode::Json {
             return self.json.line(&mut self.out, whose, line, text, spans);
         }
         if is_apart {
             self.out.write_all(b"--\n")?;
         }
-        if self.style.shown == Shown::Matches && !spans.is_empty() {
+        if self.style.shown == OutputMode::Matches && !spans.is_empty() {
             for &(start, end) in spans {
                 let bytes = &text[start as usize..end as usize];
                 self.prefix(whose, line, Some(start as usize), line.offset + u64::from(start))?;
@@ -293,12 +295,12 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints the path above the first line of a file.
-    fn begin(&mut self, whose: &Candidate) -> io::Result<()> {
+    fn begin(&mut self, whose: &WalkedFile) -> io::Result<()> {
         if self.state.begun {
             return Ok(());
         }
         self.state.begun = true;
-        if self.style.shown == Shown::Json {
+        if self.style.shown == OutputMode::Json {
             return self.json.begin(&mut self.out, whose);
         }
         if self.style.heading && self.style.with_path {
@@ -316,7 +318,7 @@ impl<'a> Printer<'a> {
 
     fn prefix(
         &mut self,
-        whose: &Candidate,
+        whose: &WalkedFile,
         line: &FoundLine,
         column: Option<usize>,
         offset: u64,
@@ -342,7 +344,7 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    fn path(&mut self, whose: &Candidate) -> io::Result<()> {
+    fn path(&mut self, whose: &WalkedFile) -> io::Result<()> {
         let path = whose.path.as_os_str().as_bytes();
         match self.style.at_once {
             true => self.paint(PATH, &printable_bytes(path)),
@@ -361,7 +363,7 @@ impl<'a> Printer<'a> {
     }
 
     /// Says something of a file.
-    fn message(&mut self, whose: &Candidate, what: &str) -> io::Result<()> {
+    fn message(&mut self, whose: &WalkedFile, what: &str) -> io::Result<()> {
         self.begin(whose)?;
         if self.style.with_path && !self.style.heading {
             self.path(whose)?;
@@ -378,20 +380,22 @@ impl<'a> Printer<'a> {
     }
 
     /// Prints the end of a source: counts, paths, or a note about a binary file.
-    pub fn end(&mut self, whose: &Candidate) -> io::Result<Next> {
+    pub fn end(&mut self, whose: &WalkedFile) -> io::Result<Next> {
         let state = std::mem::take(&mut self.state);
-        if state.is_left && self.style.shown != Shown::Json {
+        if state.is_left && self.style.shown != OutputMode::Json {
             return Ok(Next::Go);
         }
         let end: &[u8] = if self.style.null { b"\0" } else { b"\n" };
         match self.style.shown {
-            shown @ (Shown::Paths | Shown::PathsWithout) if (state.lines > 0) == (shown == Shown::Paths) => {
+            shown @ (OutputMode::Paths | OutputMode::PathsWithout)
+                if (state.lines > 0) == (shown == OutputMode::Paths) =>
+            {
                 self.has_match = true;
                 self.path(whose)?;
                 self.out.write_all(end)?;
             }
-            Shown::LineCounts | Shown::MatchCounts => {
-                let is_lines = self.style.shown == Shown::LineCounts;
+            OutputMode::LineCounts | OutputMode::MatchCounts => {
+                let is_lines = self.style.shown == OutputMode::LineCounts;
                 let count = if is_lines { state.lines } else { state.matches };
                 self.has_match |= state.lines > 0;
                 if count > 0 || self.style.include_zero {
@@ -403,7 +407,7 @@ impl<'a> Printer<'a> {
                     self.out.write_all(b"\n")?;
                 }
             }
-            Shown::Json if state.begun => {
+            OutputMode::Json if state.begun => {
                 self.json.end(&mut self.out, whose, state.lines, state.matches)?;
             }
             _ => {}
@@ -413,7 +417,7 @@ impl<'a> Printer<'a> {
 
     /// Prints the end of the output, after the last source.
     pub fn finish(&mut self) -> io::Result<()> {
-        if self.style.shown == Shown::Json {
+        if self.style.shown == OutputMode::Json {
             self.json.summary(&mut self.out)?;
         }
         self.out.flush()

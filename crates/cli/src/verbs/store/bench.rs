@@ -12,13 +12,13 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use inshore::{
-    store::{DeviceProfile, Error, MeasurePlan, Pattern, Store, format_bytes, measure},
+    store::{AccessPattern, DeviceProfile, Error, MeasurePlan, Store, format_bytes, measure},
     tables::NewFile,
 };
 use serde_json::json;
 
 use crate::{
-    args::{Bench, Everywhere},
+    args::{Bench, GlobalOptions},
     job::session::Session,
     report::{
         outcome::{Outcome, print_line},
@@ -31,7 +31,7 @@ use crate::{
 /// The longest bar of the chart on the terminal.
 const BAR_CHARACTERS: f64 = 20.0;
 
-pub fn bench(mut options: Everywhere, arguments: &Bench) -> Result<()> {
+pub fn bench(mut options: GlobalOptions, arguments: &Bench) -> Result<()> {
     // The folder is removed last, once it has no users.
     let mut temporary = None;
     let session = match &arguments.folder {
@@ -159,9 +159,9 @@ fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -
     let set = format_bytes(device.working_set_bytes);
     writeln!(out, "{}: working set {set}, {cache}, by {}", device.path, device.io)?;
     writeln!(out, "throughput by block size (down) and requests in flight (across)")?;
-    let best = Pattern::ALL.iter().filter_map(|&pattern| device.best(pattern));
+    let best = AccessPattern::ALL.iter().filter_map(|&pattern| device.best(pattern));
     let best = best.map(|point| point.bytes_per_second).fold(1.0, f64::max);
-    for pattern in Pattern::ALL {
+    for pattern in AccessPattern::ALL {
         writeln!(out)?;
         let blocks: BTreeSet<u64> = device.of(pattern).map(|point| point.block_bytes).collect();
         let counts: BTreeSet<u32> = device.of(pattern).map(|point| point.in_flight).collect();
@@ -189,7 +189,7 @@ fn print_device(out: &mut impl Write, device: &DeviceProfile, with_bars: bool) -
             .chain(numbers.map(|number| format!("{number:.0}")))
             .collect()
     };
-    let smallest = device.of(Pattern::RandomRead).filter(|point| point.block_bytes == 4096);
+    let smallest = device.of(AccessPattern::RandomRead).filter(|point| point.block_bytes == 4096);
     let rows: Vec<Vec<String>> = smallest.map(row).collect();
     print_columns(out, &names, &rows, false)?;
     writeln!(out)
@@ -220,7 +220,7 @@ fn bar(part: f64) -> String {
 fn sentence(device: &DeviceProfile) -> String {
     let best = |pattern| device.best(pattern).map_or(0.0, |point| point.bytes_per_second);
     let operations = |block| {
-        let point = device.best_of_block(Pattern::RandomRead, block);
+        let point = device.best_of_block(AccessPattern::RandomRead, block);
         point.map(|point| {
             format!(", {:.0} random reads of {} a second", point.operations_per_second, format_bytes(block))
         })
@@ -228,8 +228,8 @@ fn sentence(device: &DeviceProfile) -> String {
     let mut sentence = format!(
         "{}: reads {}, writes {}",
         device.path,
-        format_rate(best(Pattern::SequentialRead)),
-        format_rate(best(Pattern::SequentialWrite)),
+        format_rate(best(AccessPattern::SequentialRead)),
+        format_rate(best(AccessPattern::SequentialWrite)),
     );
     [4 << 10, 64 << 10].into_iter().filter_map(operations).for_each(|part| sentence.push_str(&part));
     sentence

@@ -11,7 +11,7 @@
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use inshore::store::{DeviceProfile, Pattern, format_bytes};
+use inshore::store::{AccessPattern, DeviceProfile, format_bytes};
 
 const WIDTH: f64 = 960.0;
 /// The space above the panels of a device, and that of one panel.
@@ -120,7 +120,7 @@ fn draw_device(out: &mut String, device: &DeviceProfile) {
     }
 
     let scales = Scales::of(device);
-    for (number, pattern) in Pattern::ALL.into_iter().enumerate() {
+    for (number, pattern) in AccessPattern::ALL.into_iter().enumerate() {
         let corner = (PANEL.0 * (number % 2) as f64, HEAD + PANEL.1 * (number / 2) as f64);
         let _ = writeln!(out, "<g transform=\"translate({} {})\">", corner.0, corner.1);
         draw_axes(out, &scales, pattern);
@@ -137,7 +137,7 @@ fn draw_device(out: &mut String, device: &DeviceProfile) {
     }
 }
 
-fn draw_axes(out: &mut String, scales: &Scales, pattern: Pattern) {
+fn draw_axes(out: &mut String, scales: &Scales, pattern: AccessPattern) {
     let (left, top, width, height) = PLOT;
     let (right, bottom) = (left + width, top + height);
     let mut title = pattern.to_string();
@@ -213,7 +213,7 @@ mod tests {
 
     fn device(path: &str) -> DeviceProfile {
         let blocks = [4u64, 16, 64, 256, 1024, 2048].map(|kib| kib << 10);
-        let points = Pattern::ALL.into_iter().flat_map(|pattern| {
+        let points = AccessPattern::ALL.into_iter().flat_map(|pattern| {
             blocks.into_iter().flat_map(move |block_bytes| {
                 [1u32, 4, 16, 32, 64].into_iter().map(move |in_flight| {
                     let operations_per_second = 17e3 * (in_flight as f64).min(5.0);

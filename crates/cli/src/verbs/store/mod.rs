@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use inshore::store::{CheckedFile, Error, JobUsage, Kept, Redundancy, Store, format_bytes};
+use inshore::store::{CheckedFile, Error, JobUsage, Redundancy, ResumableWork, Store, format_bytes};
 use inshore_ops::{
     Beside, Place, Request,
     verbs::{
@@ -23,9 +23,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
-    args::{AddDevice, Compact, Everywhere, Get, Init, Locate, Put, Rejoin, RemoveDevice},
+    args::{AddDevice, Compact, Get, GlobalOptions, Init, Locate, Put, Rejoin, RemoveDevice},
     job::{
-        operations::{self, Opens, Ran},
+        operations::{self, FinishedOperation, StoreAccess},
         session::{Session, check_stdout_is_free, store_path},
     },
     report::{
@@ -63,10 +63,10 @@ fn print_table(header: &[(&str, Align)], rows: &[Vec<String>]) -> Result<()> {
     Ok(out.flush()?)
 }
 
-pub fn ls(options: Everywhere) -> Result<()> {
+pub fn ls(options: GlobalOptions) -> Result<()> {
     let request = Request::new(ListDatasets {}, std::iter::empty::<PathBuf>());
-    let Ran { done, options, .. } =
-        operations::run_on(options, Opens::Existing, &request, Beside::default())?;
+    let FinishedOperation { done, options, .. } =
+        operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
     let ListAnswer { datasets, notes } = done.answer;
     let is_local = operations::place(&options) == Place::Local;
     if options.json {
@@ -144,7 +144,7 @@ fn name_of(words: &Put) -> Result<String> {
     })
 }
 
-pub fn put(options: Everywhere, words: &Put) -> Result<()> {
+pub fn put(options: GlobalOptions, words: &Put) -> Result<()> {
     let name = name_of(words)?;
     let parity = match words.parity {
         Some(Redundancy::Parity { data, parity }) => Some((data, parity)),
@@ -181,7 +181,7 @@ fn widen(pipe: &impl AsFd) {
     let _ = rustix::pipe::fcntl_setpipe_size(pipe, PIPE_BYTES);
 }
 
-pub fn get(options: Everywhere, words: &Get) -> Result<()> {
+pub fn get(options: GlobalOptions, words: &Get) -> Result<()> {
     check_stdout_is_free(&options, &words.output)?;
     if words.output == Path::new("-") {
         widen(&io::stdout());
@@ -189,7 +189,7 @@ pub fn get(options: Everywhere, words: &Get) -> Result<()> {
     let operation = GetDataset { offset: words.offset, length: words.length };
     let named = words.file.as_ref().map_or(words.name.clone(), |file| format!("{}/{file}", words.name));
     let request = Request::new(operation, [named]).to(&words.output);
-    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
         let done = done.map(|answer| GetAnswer { name: words.name.clone(), ..answer });
         let sentence = format!("{} of {}", format_bytes(done.answer.bytes), words.name);
         Outcome { sentence_aside: true, ..Outcome::new("store get", report, json!(done), sentence) }
@@ -197,9 +197,9 @@ pub fn get(options: Everywhere, words: &Get) -> Result<()> {
 }
 
 /// Removes datasets for a command, and prints the result for each.
-pub fn rm(command: &'static str, options: Everywhere, names: &[String]) -> Result<()> {
+pub fn rm(command: &'static str, options: GlobalOptions, names: &[String]) -> Result<()> {
     let request = Request::new(RemoveDatasets {}, names);
-    let ran = operations::run_on(options, Opens::Existing, &request, Beside::default())?;
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
     let RemoveAnswer { removed, holders } = &ran.done.answer;
     if ran.options.json {
         print_json(&json!({ "command": command, "summary": { "removed": removed } }))?;
@@ -252,9 +252,9 @@ fn for_each(
 
 /// The output of `store jobs`.
 #[derive(Serialize)]
-struct Work {
+struct JobListing {
     jobs: Vec<JobUsage>,
-    kept: Vec<Kept>,
+    kept: Vec<ResumableWork>,
 }
 
 pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
@@ -262,11 +262,11 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
         let store = session.store()?;
         return for_each(session, "store jobs", "removed", remove, |name| store.remove_kept(name));
     }
-    let work = Work { jobs: session.store()?.jobs()?, kept: session.store()?.kept()? };
+    let work = JobListing { jobs: session.store()?.jobs()?, kept: session.store()?.kept()? };
     if session.options.json {
         return Ok(print_json(&work)?);
     }
-    let Work { jobs, kept } = work;
+    let JobListing { jobs, kept } = work;
     if jobs.is_empty() && !session.options.quiet {
         say(&format!("no process uses {}", session.store()?.path().display()));
     }
@@ -277,7 +277,7 @@ pub fn jobs(session: &Session, remove: &[String]) -> Result<()> {
 }
 
 /// Prints the kept work of interrupted jobs, with which the same command with --resume continues.
-fn print_kept(kept: &[Kept]) -> Result<()> {
+fn print_kept(kept: &[ResumableWork]) -> Result<()> {
     let header = [
         ("kept", Align::Left),
         ("pieces", Align::Right),
@@ -452,7 +452,7 @@ pub fn remove_device(session: &Session, words: &RemoveDevice) -> Result<()> {
     Ok(outcome.tell(&session.options)?)
 }
 
-pub fn rejoin(options: &Everywhere, words: &Rejoin) -> Result<()> {
+pub fn rejoin(options: &GlobalOptions, words: &Rejoin) -> Result<()> {
     let number = Store::rejoin(store_path(options)?, &words.folder)?;
     if options.json {
         let summary = json!({ "number": number, "path": words.folder.display().to_string() });
@@ -472,7 +472,7 @@ pub fn locate(session: &Session, words: &Locate) -> Result<()> {
     if session.options.json {
         let places = found.iter().map(|piece| {
             let copy =
-                |place: &inshore::store::Place| json!({ "device": place.device, "extent": place.extent });
+                |place: &inshore::store::ExtentAddress| json!({ "device": place.device, "extent": place.extent });
             json!({
                 "offset": piece.offset,
                 "bytes": piece.len,

@@ -25,11 +25,13 @@ use self::triangles::Triangles;
 use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
-    csr::{self, Csr, CsrWriter, Numbered, RowReader, Staged, Unweighted, edge_key, parallel_parts},
+    csr::{
+        self, Csr, CsrWriter, IdentityNumbering, RowReader, StagedRows, Unweighted, edge_key, parallel_parts,
+    },
     engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
     graph::check_budget,
     ids::SingleValue,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of the clustering job.
@@ -265,7 +267,7 @@ struct OrientedWriter {
     name: String,
     last: Option<u64>,
     keys: Vec<u64>,
-    staged: Staged,
+    staged: StagedRows,
     rows: CsrWriter,
 }
 
@@ -281,7 +283,7 @@ impl OrientedWriter {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.staged.push::<Unweighted>(&self.keys, &[(); csr::STEP], &Numbered);
+        self.staged.push::<Unweighted>(&self.keys, &[(); csr::STEP], &IdentityNumbering);
         self.keys.clear();
         self.rows.append(&mut self.staged)
     }
@@ -339,7 +341,7 @@ fn divide(
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
-pub fn verify(graph: &Plain, answer: &[f64]) -> std::result::Result<String, String> {
+pub fn verify(graph: &InMemoryGraph, answer: &[f64]) -> std::result::Result<String, String> {
     let mut neighbours = vec![Vec::new(); graph.vertices()];
     for vertex in 0..graph.vertices() {
         for &to in graph.out(vertex).iter().filter(|&&to| to as usize != vertex) {

@@ -58,7 +58,7 @@ impl Triangles<'_> {
             let row = Buffer::zeroed(self.job.budget(), self.row_max * 4, "a row of a graph")?;
             workers.push((sorter.sink()?, row));
         }
-        let mut held = HeldRows::new(self.job, block_bytes)?;
+        let mut held = RowsInMemory::new(self.job, block_bytes)?;
         self.job.progress().tell(|| {
             let bytes = format_bytes(block_bytes.min(4 * self.oriented.entries));
             format!("edges are loaded into memory, {bytes} at a time, and joined with one pass over the graph each")
@@ -102,16 +102,16 @@ impl Triangles<'_> {
 }
 
 /// Rows in memory: entries fill the buffer from the front, starts of rows from the end.
-struct HeldRows {
+struct RowsInMemory {
     words: Buffer,
     vertices: Range<u64>,
 }
 
-impl HeldRows {
-    fn new(job: &Job, bytes: u64) -> Result<HeldRows> {
+impl RowsInMemory {
+    fn new(job: &Job, bytes: u64) -> Result<RowsInMemory> {
         // Starts of rows are 32 bits.
         let bytes = largest_buffer(bytes.min(8 << 30) as usize);
-        Ok(HeldRows { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
+        Ok(RowsInMemory { words: Buffer::zeroed(job.budget(), bytes, "rows of a graph")?, vertices: 0..0 })
     }
 
     /// Loads as many of the next rows as fit; returns false at the end.

@@ -37,7 +37,7 @@ const REMAINING_SHARE: u64 = 8;
 const SHRINKS_BY: u64 = 4;
 
 /// The set, and the edges outside.
-pub(super) struct GrownSet {
+pub(super) struct AbsorbedSet {
     /// Connected vertices.
     pub set: VertexSet,
     /// Smallest member, which represents the set.
@@ -90,7 +90,7 @@ pub(super) fn absorb(
     directed: bool,
     narrow: Option<u64>,
     checkpoints: &mut Checkpoints,
-) -> Result<GrownSet> {
+) -> Result<AbsorbedSet> {
     let mut set = VertexSet::new(job, out.vertices)?;
     let mut marks = VertexSet::new(job, out.vertices)?;
     let (states, array) = set.states();
@@ -142,7 +142,7 @@ pub(super) fn absorb(
         }
     }
     let first = set.first().expect("a vertex that it began with");
-    Ok(GrownSet { set, first, left: MemberNumbers::of(job, marks)?, pairs, passes, passes_kept, edges })
+    Ok(AbsorbedSet { set, first, left: MemberNumbers::of(job, marks)?, pairs, passes, passes_kept, edges })
 }
 
 /// Keeps marked vertices that did not join the set later, and the set's smallest member.

@@ -3,7 +3,7 @@
 use inshore_store::Job;
 
 use super::{
-    absorb::{self, GrownSet, absorb},
+    absorb::{self, AbsorbedSet, absorb},
     edges_once,
     ranges::{RangeForest, RangePlan},
     sets::MemberNumbers,
@@ -53,7 +53,7 @@ fn contract_set(
     let out = graph.out().unweighted();
     job.progress()
         .tell(|| "a bit for each vertex in memory, labels on flash, edges read once or twice".to_string());
-    let GrownSet { set, first, left, pairs, passes, passes_kept, edges } =
+    let AbsorbedSet { set, first, left, pairs, passes, passes_kept, edges } =
         absorb(job, &out, graph.info().directed, width, checkpoints)?;
     let count = pairs.iter().map(|pairs| pairs.len()).sum();
     job.start_phase("joining trees along the remaining edges", "edges", count);

@@ -30,7 +30,7 @@ use crate::{
     checkpoint::{Checkpoints, seconds},
     graph::check_budget,
     ids::Translation,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of the components job.
@@ -93,7 +93,7 @@ fn edges_once(directed: bool, vertex: u32, row: &[u32]) -> &[u32] {
 ///
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
-pub fn verify(graph: &Plain, labels: &[u32]) -> std::result::Result<String, String> {
+pub fn verify(graph: &InMemoryGraph, labels: &[u32]) -> std::result::Result<String, String> {
     let mut roots: Vec<u32> = (0..graph.vertices() as u32).collect();
     let find = |roots: &mut Vec<u32>, mut vertex: u32| {
         while roots[vertex as usize] != vertex {

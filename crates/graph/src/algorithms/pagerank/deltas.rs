@@ -41,7 +41,7 @@ use super::{ONE, PageRankOptions, answer, check_vertex_tolerance};
 use crate::{
     Answer, Error, Graph, Result, Summary,
     checkpoint::Checkpoints,
-    engine::{Collect, Dense, Engine, Frontier, Setup, StepProgram, Superstep},
+    engine::{Dense, Engine, Frontier, FrontierCollection, Setup, StepProgram, Superstep},
 };
 
 /// Estimated number of supersteps in which many edges carry a change: 6 to 13 in Kronecker graphs.
@@ -170,8 +170,8 @@ pub(super) fn pagerank(
         }
         // Once few edges carry a change, a list names the senders, since pending changes alone do not.
         let done = match active.is_all() {
-            true => engine.superstep(&mut all, Superstep::new(&active, Collect::WhenFew))?,
-            false => engine.superstep(&mut some, Superstep::new(&active, Collect::Yes))?,
+            true => engine.superstep(&mut all, Superstep::new(&active, FrontierCollection::WhenFew))?,
+            false => engine.superstep(&mut some, Superstep::new(&active, FrontierCollection::Yes))?,
         };
         active = done.active;
         // Upper bound on the supersteps of all vertices.

@@ -22,9 +22,11 @@ use crate::{
     Answer, Error, Graph, Result, Summary, Tuning,
     answer::VertexRows,
     checkpoint::{Checkpoints, seconds},
-    engine::{Collect, Dense, Engine, Frontier, Setup, State, StateStream, StepProgram, Superstep},
+    engine::{
+        Dense, Engine, Frontier, FrontierCollection, Setup, State, StateStream, StepProgram, Superstep,
+    },
     graph::check_budget,
-    plain::Plain,
+    plain::InMemoryGraph,
 };
 
 /// Sets the options of PageRank.
@@ -172,7 +174,7 @@ pub fn pagerank(graph: &Graph, job: &Job, options: &PageRankOptions) -> Result<A
         if last_change.is_some_and(is_done) {
             break;
         }
-        let done = engine.superstep(&mut program, Superstep::new(&Frontier::All, Collect::No))?;
+        let done = engine.superstep(&mut program, Superstep::new(&Frontier::All, FrontierCollection::No))?;
         let change = done.change as f64 / ONE as f64;
         last_change = Some(change);
         engine.save(&mut checkpoints, &Frontier::All, [iteration.into(), change.to_bits()])?;
@@ -235,7 +237,7 @@ const ROUNDING: f64 = 1e-6;
 /// # Errors
 /// Returns a description of the difference, in the ids of the user.
 pub fn verify(
-    graph: &Plain,
+    graph: &InMemoryGraph,
     options: &PageRankOptions,
     ranks: &[f64],
 ) -> std::result::Result<String, String> {
@@ -267,7 +269,11 @@ pub fn verify(
     }
 }
 
-fn each_is_near(graph: &Plain, ranks: &[f64], expected: &[f64]) -> std::result::Result<String, String> {
+fn each_is_near(
+    graph: &InMemoryGraph,
+    ranks: &[f64],
+    expected: &[f64],
+) -> std::result::Result<String, String> {
     let mut worst: f64 = 0.0;
     for (vertex, (&rank, &expected)) in ranks.iter().zip(expected).enumerate() {
         let error = (rank - expected).abs() / expected;
@@ -291,7 +297,7 @@ fn all_are_near(ranks: &[f64], expected: &[f64], limit: f64) -> std::result::Res
 }
 
 /// Returns the ranks after one iteration.
-fn power_step(graph: &Plain, damping: f64, ranks: &[f64]) -> Vec<f64> {
+fn power_step(graph: &InMemoryGraph, damping: f64, ranks: &[f64]) -> Vec<f64> {
     let count = graph.vertices();
     let dangling: f64 = (0..count).filter(|&v| graph.out(v).is_empty()).map(|v| ranks[v]).sum();
     let base = (1.0 - damping + damping * dangling) / count as f64;

@@ -23,13 +23,13 @@ const HELD_PIECE_BYTES: usize = 2 << 20;
 /// Consecutive edges of a column.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PackedChunk {
-    pub place: Place,
+    pub place: ChunkLocation,
     pub edges: u32,
 }
 
 /// The place of a chunk.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Place {
+pub(super) enum ChunkLocation {
     Held { number: u32 },
     Flash { number: u32 },
 }
@@ -63,9 +63,9 @@ pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> R
     });
     let mut cutters = Vec::with_capacity(plan.workers);
     for range in parts(job, &rows, plan.workers)? {
-        cutters.push((Cutter::new(job, plan, columns, bits, &room)?, range));
+        cutters.push((Partitioner::new(job, plan, columns, bits, &room)?, range));
     }
-    let work = |mut cutter: Cutter, range: Range<u64>| -> Result<Cut> {
+    let work = |mut cutter: Partitioner, range: Range<u64>| -> Result<PartitionOutput> {
         let first_sender = if range.start < vertices { senders.before(range.start) } else { senders.count() };
         let cut = cutter.walk(&rows, range, first_sender).and_then(|()| cutter.finish(first_sender));
         if cut.is_err() {
@@ -130,7 +130,7 @@ impl ChunkSpace {
 }
 
 /// The output of one worker: the edges of its part of all vertices.
-pub(super) struct Cut {
+pub(super) struct PartitionOutput {
     /// The number of the first sender of the part.
     pub first_sender: u64,
     /// Chunks of each column, in order.
@@ -162,7 +162,7 @@ struct OpenColumn {
     chunks: Vec<PackedChunk>,
 }
 
-struct Cutter<'a> {
+struct Partitioner<'a> {
     job: &'a Job,
     plan: ColumnPlan,
     bits: u32,
@@ -180,19 +180,19 @@ struct Cutter<'a> {
     is_stopped: bool,
 }
 
-impl<'a> Cutter<'a> {
+impl<'a> Partitioner<'a> {
     fn new(
         job: &'a Job,
         plan: ColumnPlan,
         columns: usize,
         bits: u32,
         room: &'a Mutex<ChunkSpace>,
-    ) -> Result<Cutter<'a>> {
+    ) -> Result<Partitioner<'a>> {
         let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "partitioned edges")?;
         let chunks =
             Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "buffers of the edge partition")?;
         let open = |chunk| OpenColumn { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
-        Ok(Cutter {
+        Ok(Partitioner {
             job,
             plan,
             bits,
@@ -278,7 +278,7 @@ impl<'a> Cutter<'a> {
                 // The buffer is copied and reused.
                 fresh[..open.filled].copy_from_slice(&open.chunk[..open.filled]);
                 self.held.push(fresh);
-                Place::Held { number: (self.held.len() - 1) as u32 }
+                ChunkLocation::Held { number: (self.held.len() - 1) as u32 }
             }
             None => {
                 if self.file.is_none() {
@@ -288,7 +288,7 @@ impl<'a> Cutter<'a> {
                 }
                 self.file.as_mut().expect("made above").write(&open.chunk)?;
                 self.written += 1;
-                Place::Flash { number: self.written - 1 }
+                ChunkLocation::Flash { number: self.written - 1 }
             }
         };
         self.listed += 1;
@@ -299,7 +299,7 @@ impl<'a> Cutter<'a> {
         Ok(())
     }
 
-    fn finish(mut self, first_sender: u64) -> Result<Cut> {
+    fn finish(mut self, first_sender: u64) -> Result<PartitionOutput> {
         for column in 0..self.open.len() {
             if self.open[column].keys > 0 {
                 self.pack(column)?;
@@ -313,6 +313,6 @@ impl<'a> Cutter<'a> {
             (self.open.len() * size_of::<Vec<PackedChunk>>()) as u64 + self.listed * listed_bytes(&self.plan),
         )?;
         let chunks = self.open.into_iter().map(|open| open.chunks).collect();
-        Ok(Cut { first_sender, chunks, held: self.held, file, _lists: self.lists })
+        Ok(PartitionOutput { first_sender, chunks, held: self.held, file, _lists: self.lists })
     }
 }

@@ -38,12 +38,13 @@ use inshore_store::{Buffer, Job};
 
 use self::{
     add::{Adder, OwnAccumulators, SharedAccumulators},
-    cut::Cut,
+    cut::PartitionOutput,
     messages::{MessageFile, MessageWriter, Messages},
     senders::Senders,
 };
 use super::{
-    Done, Engine, Message, State, StepProgram, estimates::ColumnPlan, finalize::Finalizing, state::StatePeek,
+    Engine, Message, State, StepProgram, SuperstepOutcome, estimates::ColumnPlan, finalize::Finalizer,
+    state::StatePeek,
 };
 use crate::{
     Error, Result,
@@ -61,7 +62,7 @@ pub(crate) struct Columns {
     /// Bits of a destination within its column; the sender is above these.
     bits: u32,
     /// Edges of consecutive parts of the senders.
-    cuts: Vec<Cut>,
+    cuts: Vec<PartitionOutput>,
 }
 
 impl Columns {
@@ -114,7 +115,7 @@ impl<S: State> Engine<S> {
         program: &mut P,
         columns: &Columns,
         collect: bool,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let entries = columns.entries();
         self.has_columns = true;
         self.begin_superstep(entries);
@@ -137,7 +138,7 @@ impl<S: State> Engine<S> {
         columns: &Columns,
         messages: &Messages,
         collect: bool,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let (job, plan, count) = (self.job.clone(), columns.plan, columns.count());
         let cell_bytes = plan.width as usize * size_of::<P::Message>();
         let mut workers = Vec::with_capacity(plan.workers);
@@ -145,7 +146,7 @@ impl<S: State> Engine<S> {
             let accumulators = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
             workers.push((accumulators, Adder::new(&job, columns, messages, 0..columns.cuts.len())?));
         }
-        let finalizing = Finalizing::new(self, program, collect, None)?;
+        let finalizing = Finalizer::new(self, program, collect, None)?;
         let (sequencer, next) = (Sequencer::new(finalizing), AtomicUsize::new(0));
         let work = |mut accumulators: Buffer, mut adder: Adder<P::Message>| -> Result<()> {
             loop {
@@ -187,13 +188,13 @@ impl<S: State> Engine<S> {
         columns: &Columns,
         messages: &Messages,
         collect: bool,
-    ) -> Result<Done> {
+    ) -> Result<SuperstepOutcome> {
         let job = self.job.clone();
         let cell_bytes = columns.plan.width as usize * size_of::<P::Message>();
         let mut accumulators = Buffer::zeroed(job.budget(), cell_bytes, "updates of a column")?;
         let adder = |cut| Adder::new(&job, columns, messages, cut..cut + 1);
         let mut adders = (0..columns.cuts.len()).map(adder).collect::<Result<Vec<Adder<P::Message>>>>()?;
-        let mut finalizing = Finalizing::new(self, program, collect, None)?;
+        let mut finalizing = Finalizer::new(self, program, collect, None)?;
         for column in 0..columns.count() {
             job.check_cancelled()?;
             let range = columns.range(column);
@@ -316,7 +317,7 @@ fn add_to<P: StepProgram>(
     adder.add_up(&mut SharedAccumulators { program, first, accumulators }, column)
 }
 
-impl<P: StepProgram> Finalizing<'_, '_, P> {
+impl<P: StepProgram> Finalizer<'_, '_, P> {
     /// Computes the new states of a column's vertices.
     fn column(&mut self, first: u32, accumulators: &[P::Message]) -> Result<()> {
         for (vertex, &cell) in (first..).zip(accumulators) {

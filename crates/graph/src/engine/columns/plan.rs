@@ -8,7 +8,7 @@ use crate::{
     Regime, csr,
     engine::{
         chunks,
-        estimates::{ColumnPlan, Dense, Drive, Estimates},
+        estimates::{ColumnPlan, Dense, DriveRates, Estimates},
         frontier::{self, frontier_keys},
         state,
     },
@@ -40,7 +40,7 @@ impl Dense {
         let rate = |seconds: fn(&DriveProfile) -> f64| {
             profile.as_ref().map_or(USUAL_RATE, |profile| MEASURED as f64 / seconds(profile))
         };
-        let drive = Drive {
+        let drive = DriveRates {
             read: rate(|profile| profile.read_seconds(MEASURED, messages::WINDOW_BYTES as u64, true)),
             written: rate(|profile| profile.write_seconds(MEASURED, messages::WINDOW_BYTES as u64, true)),
         };
@@ -224,7 +224,7 @@ struct Costs {
     messages_bytes: f64,
     message_bytes: f64,
     threads: f64,
-    drive: Drive,
+    drive: DriveRates,
 }
 
 impl Costs {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use inshore_store::{Buffer, Job, PendingRead};
 
-use super::cut::{Cut, PackedChunk, Place};
+use super::cut::{ChunkLocation, PackedChunk, PartitionOutput};
 use crate::Result;
 
 /// Chunks of a reader, all but one of them in flight.
@@ -18,7 +18,7 @@ pub(super) fn memory_bytes(chunk_bytes: usize) -> u64 {
 pub(super) struct ChunkReader<'a> {
     job: &'a Job,
     chunk_bytes: usize,
-    cut: Option<&'a Cut>,
+    cut: Option<&'a PartitionOutput>,
     /// The chunks of the current column, the number of returned chunks, and the number of chunks with a started read.
     chunks: &'a [PackedChunk],
     given: usize,
@@ -47,14 +47,14 @@ impl<'a> ChunkReader<'a> {
     }
 
     /// Moves to a column's first chunk in a worker's part. The previous column must have been read to its end.
-    pub fn begin(&mut self, cut: &'a Cut, column: usize) {
+    pub fn begin(&mut self, cut: &'a PartitionOutput, column: usize) {
         (self.cut, self.chunks) = (Some(cut), &cut.chunks[column]);
         (self.given, self.begun) = (0, 0);
     }
 
-    fn read_ahead(&mut self, cut: &Cut) -> Result<()> {
+    fn read_ahead(&mut self, cut: &PartitionOutput) -> Result<()> {
         while let Some(chunk) = self.chunks.get(self.begun) {
-            if let Place::Flash { number } = chunk.place {
+            if let ChunkLocation::Flash { number } = chunk.place {
                 let Some(buffer) = self.spare.pop() else { break };
                 let start = u64::from(number) * self.chunk_bytes as u64;
                 let range = start..start + self.chunk_bytes as u64;
@@ -75,8 +75,8 @@ impl<'a> ChunkReader<'a> {
         self.given += 1;
         let edges = chunk.edges as usize;
         match chunk.place {
-            Place::Held { number } => Ok(Some((&cut.held[number as usize][..], edges))),
-            Place::Flash { .. } => {
+            ChunkLocation::Held { number } => Ok(Some((&cut.held[number as usize][..], edges))),
+            ChunkLocation::Flash { .. } => {
                 let (buffer, _) = self.flying.pop_front().expect("begun before").wait()?;
                 Ok(Some((&self.current.insert(buffer)[..], edges)))
             }

@@ -1,14 +1,14 @@
 use arrow_array::cast::AsArray;
-use inshore_kernel::Opened;
+use inshore_kernel::OpenedSource;
 use inshore_store::{Budget, Cancel};
 
 use super::*;
 
-fn files(texts: &[&'static [u8]]) -> impl Iterator<Item = (Candidate, Source)> + Send + use<> {
+fn files(texts: &[&'static [u8]]) -> impl Iterator<Item = (WalkedFile, Source)> + Send + use<> {
     let texts = texts.to_vec();
     texts.into_iter().enumerate().map(|(number, text)| {
-        let open = move |_: &Context| Ok(Opened::Stream(Box::new(text)));
-        let candidate = Candidate { path: number.to_string().into(), is_named: number == 0 };
+        let open = move |_: &Context| Ok(OpenedSource::Stream(Box::new(text)));
+        let candidate = WalkedFile { path: number.to_string().into(), is_named: number == 0 };
         (candidate, Source::new(number.to_string(), open))
     })
 }
@@ -135,7 +135,7 @@ fn a_file_that_cannot_be_read_is_an_item_in_order() {
     let table =
         SearchTable::new(&["x"], &PatternOptions::default(), options(SearchColumns::Lines), &budget())
             .unwrap();
-    let missing = Candidate { path: "missing".into(), is_named: true };
+    let missing = WalkedFile { path: "missing".into(), is_named: true };
     let source = missing.source(crate::TextOptions::default());
     let mut seen = Vec::new();
     let take = |item: SearchItem| {

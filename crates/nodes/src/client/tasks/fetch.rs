@@ -13,7 +13,7 @@ use serde_json::json;
 use super::{run::Run, scheduler::Event};
 use crate::{
     Error, Result,
-    client::pump::{Heard, LATE, Outlet, Told, pump, queue},
+    client::pump::{AttemptReport, LATE, NodeMessage, Outlet, pump, queue},
     protocol::{PieceRequest, READ_BESIDE_BYTES, TaskRequest, VERSION},
 };
 
@@ -27,7 +27,7 @@ pub(crate) struct Fetch {
     attempt: usize,
     node: usize,
     answers: Outlet,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<AttemptReport>>,
     pump: tokio::task::JoinHandle<()>,
     rows: std::vec::IntoIter<PartRow>,
     bytes: Vec<u8>,
@@ -75,8 +75,8 @@ impl Fetch {
             beside: run.beside(node),
         };
         let (out, answers) = queue(ahead_bytes);
-        let told: Arc<Mutex<Told>> = Arc::default();
-        let hear = |_: Heard<'_>| {};
+        let told: Arc<Mutex<AttemptReport>> = Arc::default();
+        let hear = |_: NodeMessage<'_>| {};
         let pump = pump(run.nodes.0.nodes[node].clone(), request, out, told.clone(), hear);
         let pump = run.nodes.0.runtime.spawn(pump);
         let left = ranges.iter().map(|range| range.end - range.start).sum();

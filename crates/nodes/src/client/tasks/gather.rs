@@ -31,17 +31,17 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_kernel::{Answer, Border, Contents, Event, Next, PartRow, Portable, Reach, part_rows};
+use inshore_kernel::{Answer, Border, Contents, Event, Next, PartRow, Portable, ResumePosition, part_rows};
 use inshore_store::{Context, Reservation, release_code};
 use serde_json::Value;
 
 use super::{
-    gathered::{ANSWER_BYTES, Gathered, RunOptions, told},
-    here::{Lanes, PANICKED},
+    gathered::{ANSWER_BYTES, GatherReport, RunOptions, told},
+    here::{LocalThreads, PANICKED},
     run::{Answers, Run, State},
-    scheduler::{Event as Happened, Order, ShardState},
+    scheduler::{AnswerOrder, Event as Happened, ShardState},
 };
-use crate::{Error, Nodes, Result, Whole};
+use crate::{DistributedFile, Error, Nodes, Result};
 
 /// Runs a kernel on the nodes that have the files, and passes the results of their blocks to `consume`, in the
 /// order of files and blocks, as [`inshore_kernel::run`] does on one machine.
@@ -61,10 +61,10 @@ pub fn run_on_nodes<K: Portable>(
     nodes: &Nodes,
     job: &Context,
     kernel: &K,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &RunOptions,
     consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
-) -> std::result::Result<Gathered, K::Error>
+) -> std::result::Result<GatherReport, K::Error>
 where
     K::Error: std::error::Error + Sync + 'static,
 {
@@ -73,7 +73,7 @@ where
     }
     let arguments = kernel.arguments();
     let help_from = options.help_from.filter(|_| K::CAN_HELP && !wholes.is_empty());
-    let order = Order::Window(WINDOW_BYTES);
+    let order = AnswerOrder::Window(WINDOW_BYTES);
     let mut gather =
         Gather::new(nodes, job, wholes, (K::KIND, arguments.clone()), options, order).map_err(failed)?;
     gather.take_in_order();
@@ -81,7 +81,7 @@ where
         gather.begin_all().map_err(failed)?;
         return consume_all(gather, wholes, consume);
     };
-    let lanes = Arc::new(Lanes::new(&gather.run, help_from));
+    let lanes = Arc::new(LocalThreads::new(&gather.run, help_from));
     gather.lanes = Some(lanes.clone());
     let budgets = lanes.budgets(job);
     thread::scope(|scope| {
@@ -102,23 +102,23 @@ where
 /// Passes the results of all pieces to `consume`, in their order.
 fn consume_all<K: Portable>(
     mut gather: Gather,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     mut consume: impl FnMut(Event<'_, K>) -> std::result::Result<Next, K::Error>,
-) -> std::result::Result<Gathered, K::Error> {
+) -> std::result::Result<GatherReport, K::Error> {
     let mut number = 0;
     for (source, whole) in wholes.iter().enumerate() {
         let mut skipped = false;
         for _ in &whole.pieces {
             while let Some(row) = if skipped { None } else { gather.next_row(number).map_err(failed)? } {
                 let (reach, part) = match row {
-                    Taken::Part(reach, bytes) => match K::decode(&bytes) {
+                    TakenRow::Part(reach, bytes) => match K::decode(&bytes) {
                         Some(part) => (reach, Ok(part)),
                         None => {
                             gather.lose_shard(number, "protocol error: an invalid part").map_err(failed)?;
                             continue;
                         }
                     },
-                    Taken::Failed(error) => (Reach::default(), Err(failed(error))),
+                    TakenRow::Failed(error) => (ResumePosition::default(), Err(failed(error))),
                 };
                 gather.accept(number, reach);
                 let was_bad = part.is_err();
@@ -134,7 +134,9 @@ fn consume_all<K: Portable>(
             gather.end_of(number, skipped);
             number += 1;
         }
-        if consume(Event { source, name: &whole.title, reach: Reach::default(), part: None })? == Next::Stop {
+        if consume(Event { source, name: &whole.title, reach: ResumePosition::default(), part: None })?
+            == Next::Stop
+        {
             return Ok(gather.finish());
         }
     }
@@ -151,7 +153,7 @@ fn consume_all<K: Portable>(
 pub fn read_from_nodes(
     nodes: &Nodes,
     job: &Context,
-    whole: &Whole,
+    whole: &DistributedFile,
     range: Range<u64>,
     options: &RunOptions,
 ) -> Result<Vec<u8>> {
@@ -183,11 +185,12 @@ pub fn read_from_nodes(
 }
 
 /// Refuses files whose pieces do not end with a line, for kernels that work on lines.
-fn check_lines(wholes: &[Whole]) -> Result<()> {
+fn check_lines(wholes: &[DistributedFile]) -> Result<()> {
     if let Some(whole) = wholes.iter().find(|whole| whole.is_grouped) {
         return Err(Error::RowGroups { name: whole.title.clone() });
     }
-    let cut = |whole: &Whole| whole.record_bytes.map(|record_bytes| (whole.title.clone(), record_bytes));
+    let cut =
+        |whole: &DistributedFile| whole.record_bytes.map(|record_bytes| (whole.title.clone(), record_bytes));
     match wholes.iter().find_map(cut) {
         Some((name, record_bytes)) => Err(Error::NoLines { name, record_bytes }),
         None => Ok(()),
@@ -210,8 +213,8 @@ impl Nodes {
 }
 
 /// A row that was taken.
-pub(crate) enum Taken {
-    Part(Reach, Vec<u8>),
+pub(crate) enum TakenRow {
+    Part(ResumePosition, Vec<u8>),
     Failed(Error),
 }
 
@@ -227,11 +230,11 @@ enum Message {
 pub(crate) struct Gather {
     pub(crate) run: Arc<Run>,
     /// The threads that do a part of the work on this machine.
-    lanes: Option<Arc<Lanes>>,
+    lanes: Option<Arc<LocalThreads>>,
     streams: BTreeMap<usize, Answers>,
     /// The rows of each attempt that arrived and were not taken.
     rows: BTreeMap<usize, VecDeque<PartRow>>,
-    passed: BTreeMap<usize, Passed>,
+    passed: BTreeMap<usize, SkippedRows>,
     /// The beginning of a part that comes in several rows. `begun_by` is the attempt that sent the rows.
     beginning: Vec<u8>,
     begun_by: usize,
@@ -254,7 +257,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// The position in an unwanted shard up to which an attempt has sent rows.
 #[derive(Debug, Default)]
-struct Passed {
+struct SkippedRows {
     piece: u64,
     /// The bytes of the shard that the rows cover, from the start of the attempt. `is_over` is true at the end
     /// of the shard.
@@ -264,13 +267,13 @@ struct Passed {
     beginning: usize,
 }
 
-impl Passed {
+impl SkippedRows {
     /// Returns true if a row reaches further than the rows before, within a piece of `piece_bytes` bytes. A
     /// stream of rows without progress could be endless.
     fn goes_on(&mut self, row: &PartRow, piece_bytes: u64) -> bool {
         if row.number != self.piece {
             let is_later = row.number > self.piece;
-            *self = Passed { piece: row.number, ..Passed::default() };
+            *self = SkippedRows { piece: row.number, ..SkippedRows::default() };
             if !is_later {
                 return false;
             }
@@ -299,10 +302,10 @@ impl Gather {
     pub(crate) fn new(
         nodes: &Nodes,
         job: &Context,
-        wholes: &[Whole],
+        wholes: &[DistributedFile],
         work: (&'static str, Value),
         options: &RunOptions,
-        order: Order,
+        order: AnswerOrder,
     ) -> Result<Gather> {
         let holders = wholes.iter().flat_map(|whole| &whole.pieces).flat_map(|piece| &piece.holders);
         let used = holders.map(|holder| holder.node).collect::<BTreeSet<_>>().len().max(1);
@@ -473,7 +476,7 @@ impl Gather {
     }
 
     /// Returns the next row of a shard, or `None` if the shard is answered or missing.
-    pub(crate) fn next_row(&mut self, number: usize) -> Result<Option<Taken>> {
+    pub(crate) fn next_row(&mut self, number: usize) -> Result<Option<TakenRow>> {
         loop {
             let attempt = match self.state_of(number) {
                 ShardState::Answered => return Ok(None),
@@ -556,12 +559,12 @@ impl Gather {
         Ok(())
     }
 
-    fn take_row(&mut self, attempt: usize, number: usize, row: PartRow) -> Result<Option<Taken>> {
+    fn take_row(&mut self, attempt: usize, number: usize, row: PartRow) -> Result<Option<TakenRow>> {
         let (from, before) = {
             let state = self.run.state();
             (state.from[number], state.reach[number])
         };
-        let reach = Reach {
+        let reach = ResumePosition {
             bytes: from.bytes.saturating_add(row.reach.bytes),
             lines: from.lines.saturating_add(row.reach.lines),
         };
@@ -603,7 +606,7 @@ impl Gather {
                 } else {
                     part.extend(bytes);
                 }
-                return Ok(Some(Taken::Part(reach, part)));
+                return Ok(Some(TakenRow::Part(reach, part)));
             }
             Answer::End => self.run.tell(Happened::Answered { attempt, shard: number }),
             Answer::Failed(what) => return self.unreadable(attempt, number, what),
@@ -612,7 +615,7 @@ impl Gather {
     }
 
     /// Records that a node cannot read a shard: other nodes are asked.
-    fn unreadable(&mut self, attempt: usize, shard: usize, what: String) -> Result<Option<Taken>> {
+    fn unreadable(&mut self, attempt: usize, shard: usize, what: String) -> Result<Option<TakenRow>> {
         let puller = self.run.state().scheduler.puller(attempt);
         if puller.node().is_none() {
             self.lose(attempt, what, false)?;
@@ -625,11 +628,11 @@ impl Gather {
             return Ok(None);
         }
         self.run.state().scheduler.forgive(shard);
-        Ok(Some(Taken::Failed(Error::Refused { node, what })))
+        Ok(Some(TakenRow::Failed(Error::Refused { node, what })))
     }
 
     /// Records the position up to which a shard was taken.
-    pub(crate) fn accept(&mut self, number: usize, reach: Reach) {
+    pub(crate) fn accept(&mut self, number: usize, reach: ResumePosition) {
         let mut state = self.run.state();
         if reach.bytes > state.reach[number].bytes {
             state.reach[number] = reach;
@@ -702,10 +705,10 @@ impl Gather {
         Ok(())
     }
 
-    pub(crate) fn finish(mut self) -> Gathered {
+    pub(crate) fn finish(mut self) -> GatherReport {
         self.run.stop();
         let missing = self.run.missing(&self.run.state());
-        let mut gathered = Gathered { nodes: self.run.costs(), missing, here: None };
+        let mut gathered = GatherReport { nodes: self.run.costs(), missing, here: None };
         if let Some(lanes) = self.lanes.take() {
             lanes.tell_costs(&mut gathered);
         }
@@ -726,11 +729,12 @@ mod tests {
 
     #[test]
     fn rows_that_are_passed_over_come_to_an_end() {
-        let row = |number, bytes, answer| PartRow { number, reach: Reach { bytes, lines: 0 }, answer };
+        let row =
+            |number, bytes, answer| PartRow { number, reach: ResumePosition { bytes, lines: 0 }, answer };
         let part = |number, bytes| row(number, bytes, Answer::Part(Vec::new()));
         let beginning = |bytes| row(7, 0, Answer::Beginning(vec![0; bytes]));
         let goes_on = |rows: Vec<PartRow>| {
-            let mut passed = Passed::default();
+            let mut passed = SkippedRows::default();
             rows.iter().all(|row| passed.goes_on(row, 100))
         };
         let end = || row(4, 0, Answer::End);

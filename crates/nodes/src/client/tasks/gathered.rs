@@ -45,11 +45,11 @@ impl Default for RunOptions {
 
 /// The cost of a job on nodes, and the missing parts of its result.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Gathered {
+pub struct GatherReport {
     /// The cost on each node.
     pub nodes: Vec<NodeCost>,
     /// The parts that no responding node holds; empty unless partial results are accepted.
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingPart>,
     /// The part of this machine, if this machine might have helped.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub here: Option<HereCost>,
@@ -79,7 +79,7 @@ pub struct NodeCost {
 
 /// A part of a file that was not read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Missing {
+pub struct MissingPart {
     /// The name of the file.
     pub title: String,
     /// The offset of the part.
@@ -107,9 +107,9 @@ pub struct HereCost {
     pub why: String,
 }
 
-impl Gathered {
+impl GatherReport {
     /// Adds the cost of another job.
-    pub fn add(&mut self, other: Gathered) {
+    pub fn add(&mut self, other: GatherReport) {
         for cost in other.nodes {
             let Some(own) = self.nodes.iter_mut().find(|own| own.node == cost.node) else {
                 self.nodes.push(cost);
@@ -124,7 +124,7 @@ impl Gathered {
             own.lost = own.lost.take().or(cost.lost);
         }
         // A part that was requested twice is missing once.
-        let place = |missing: &Missing| (missing.title.clone(), missing.offset);
+        let place = |missing: &MissingPart| (missing.title.clone(), missing.offset);
         let mut known: BTreeSet<(String, u64)> = self.missing.iter().map(place).collect();
         self.missing.extend(other.missing.into_iter().filter(|missing| known.insert(place(missing))));
         self.here = self.here.take().or(other.here);
@@ -132,10 +132,10 @@ impl Gathered {
 }
 
 /// Formats missing parts as a sentence.
-pub(crate) fn told(missing: &[Missing]) -> String {
+pub(crate) fn told(missing: &[MissingPart]) -> String {
     let bytes = missing.iter().fold(0u64, |sum, missing| sum.saturating_add(missing.bytes));
     let first = &missing[0];
-    let Missing { title, offset, bytes: first_bytes, why } = first;
+    let MissingPart { title, offset, bytes: first_bytes, why } = first;
     let others = match missing.len() {
         1 => String::new(),
         parts => format!(" and {} other parts, {} together", parts - 1, inshore_store::format_bytes(bytes)),

@@ -18,7 +18,7 @@ const TOO_LATE: &str = "the nodes finished the rest before the gain was measured
 
 /// The rates and sizes measured so far in a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Observed {
+pub(crate) struct MeasuredRates {
     /// The bytes per second of all nodes before the client pulled; `None` until every node has finished a
     /// shard.
     pub alone: Option<f64>,
@@ -50,8 +50,9 @@ pub(crate) enum Decision {
 
 /// Decides if the client pulls. The client does not begin if the nodes have less than `after` of work left, nor
 /// before their rates are known.
-pub(crate) fn decide(observed: &Observed, threads: usize, after: Duration) -> Decision {
-    let Observed { alone, meanwhile, client, pulled, nodes, queued, queued_bytes, left_bytes } = *observed;
+pub(crate) fn decide(observed: &MeasuredRates, threads: usize, after: Duration) -> Decision {
+    let MeasuredRates { alone, meanwhile, client, pulled, nodes, queued, queued_bytes, left_bytes } =
+        *observed;
     let is_long = alone.is_some_and(|alone| left_bytes as f64 / alone >= after.as_secs_f64());
     let Some(alone) = alone.filter(|_| pulled > 0 || is_long) else {
         return Decision::Wait(if pulled > 0 { TOO_LATE.to_string() } else { unneeded(after) });
@@ -87,7 +88,7 @@ pub(crate) struct Rates {
     /// quarter of this time.
     patience: Duration,
     /// The attempts of nodes; `None` for an attempt that pulls no more.
-    nodes: BTreeMap<usize, Option<Seen>>,
+    nodes: BTreeMap<usize, Option<AttemptProgress>>,
     client_began: Option<Duration>,
     client_pulled: usize,
     client_bytes: u64,
@@ -98,7 +99,7 @@ pub(crate) struct Rates {
 
 /// The progress of an attempt of a node.
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct AttemptProgress {
     began: Duration,
     last: Duration,
     bytes: u64,
@@ -118,7 +119,14 @@ impl Rates {
 
     /// Records that a node pulls a shard and has finished `bytes` of shards.
     pub fn pulled(&mut self, attempt: usize, now: Duration, bytes: u64) {
-        let none = Seen { began: now, last: now, bytes: 0, first: (now, 0), first_bytes: 0, before: None };
+        let none = AttemptProgress {
+            began: now,
+            last: now,
+            bytes: 0,
+            first: (now, 0),
+            first_bytes: 0,
+            before: None,
+        };
         let seen = self.nodes.entry(attempt).or_insert(Some(none));
         if let Some(seen) = seen.as_mut().filter(|seen| bytes > seen.bytes) {
             if seen.bytes == 0 {
@@ -165,9 +173,9 @@ impl Rates {
 
     /// Returns the measurements at time `now`, given the number and the bytes of queued shards and the bytes of
     /// unfinished shards.
-    pub fn observed(&self, queued: (usize, u64), left_bytes: u64, now: Duration) -> Observed {
+    pub fn observed(&self, queued: (usize, u64), left_bytes: u64, now: Duration) -> MeasuredRates {
         let is_short = |from: Duration, to: Duration| to.saturating_sub(from) < self.patience / 4;
-        let alone = |seen: &Seen| {
+        let alone = |seen: &AttemptProgress| {
             let (last, bytes) = seen.before.unwrap_or((seen.last, seen.bytes));
             let until = seen.before.and(self.client_began).unwrap_or(now);
             let (first, first_bytes) = seen.first;
@@ -179,12 +187,12 @@ impl Rates {
             let bytes = if bytes == 0 { seen.first_bytes } else { bytes };
             (!is_waited_for).then(|| Rates::rate(bytes, seen.began, to))
         };
-        let meanwhile = |seen: &Seen| {
+        let meanwhile = |seen: &AttemptProgress| {
             let (last, bytes) = seen.before?;
             (seen.bytes > bytes && !is_short(last, seen.last))
                 .then(|| Rates::rate(seen.bytes - bytes, last, seen.last))
         };
-        let of_all = |rate: &dyn Fn(&Seen) -> Option<f64>| {
+        let of_all = |rate: &dyn Fn(&AttemptProgress) -> Option<f64>| {
             let sum = self.nodes.values().flatten().map(rate).sum::<Option<f64>>();
             sum.filter(|_| self.nodes.values().any(Option::is_some))
         };
@@ -192,7 +200,7 @@ impl Rates {
             let rate = Rates::rate(self.client_bytes, began, self.client_last);
             (rate, self.client_seconds / self.client_shards as f64)
         });
-        Observed {
+        MeasuredRates {
             alone: of_all(&alone),
             meanwhile: of_all(&meanwhile),
             client,
@@ -213,7 +221,7 @@ mod tests {
     fn the_client_pulls_where_that_makes_all_together_faster() {
         let after = Duration::from_secs(2);
         let mega = 1e6;
-        let tried = |meanwhile: f64, client: f64, queued: f64| Observed {
+        let tried = |meanwhile: f64, client: f64, queued: f64| MeasuredRates {
             alone: Some(100.0 * mega),
             meanwhile: Some(meanwhile * mega),
             client: Some((client * mega, 1.0)),
@@ -223,18 +231,18 @@ mod tests {
             queued_bytes: (queued * mega) as u64,
             left_bytes: (queued * mega) as u64,
         };
-        let before = |alone: Option<f64>, queued: f64| Observed {
+        let before = |alone: Option<f64>, queued: f64| MeasuredRates {
             alone: alone.map(|alone| alone * mega),
             left_bytes: (queued * mega) as u64,
-            ..Observed::default()
+            ..MeasuredRates::default()
         };
         let is_wait = |decision: Decision| matches!(decision, Decision::Wait(_));
         assert!(is_wait(decide(&before(None, 1000.0), 1, after)), "nothing is known");
         assert!(is_wait(decide(&before(Some(100.0), 150.0), 1, after)), "nodes are done in 1.5 s");
         assert_eq!(decide(&before(Some(100.0), 250.0), 1, after), Decision::Pull, "a trial");
-        let unknown = Observed { meanwhile: None, ..tried(0.0, 50.0, 250.0) };
+        let unknown = MeasuredRates { meanwhile: None, ..tried(0.0, 50.0, 250.0) };
         assert_eq!(decide(&unknown, 1, after), Decision::Pull, "no node has finished a shard meanwhile");
-        assert!(is_wait(decide(&Observed { client: None, ..unknown }, 1, after)), "nor has the client");
+        assert!(is_wait(decide(&MeasuredRates { client: None, ..unknown }, 1, after)), "nor has the client");
         for (meanwhile, client, pulls) in [
             (100.0, 50.0, true),
             (100.0, 10.0, false),
@@ -250,7 +258,7 @@ mod tests {
             is_wait(decide(&tried(100.0, 50.0, 100.0), 1, after)),
             "nodes are done sooner than a shard here"
         );
-        let one = Observed { queued: 1, ..tried(100.0, 50.0, 60.0) };
+        let one = MeasuredRates { queued: 1, ..tried(100.0, 50.0, 60.0) };
         assert_eq!(decide(&one, 1, after), Decision::Pull, "a node needs longer for one shard");
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One decision from the measurements of the job (`help.rs`) determines if a thread pulls. If answers are taken
-//! in the order of shards, each thread is a separate attempt ([`Lanes`]). If each node gives one answer, this
+//! in the order of shards, each thread is a separate attempt ([`LocalThreads`]). If each node gives one answer, this
 //! machine gives one more answer ([`Help`]).
 //!
 //! A failure on this machine does not fail the job: the shards return to the queue, and this machine pulls no
@@ -30,7 +30,8 @@ use std::{
 
 use arrow_array::RecordBatch;
 use inshore_kernel::{
-    Base, Failure, Opened, Portable, Reply, Source, Sources, TaskSource, answer_parts, failure_told,
+    Failure, OpenedSource, Portable, Reply, Source, SourceOffset, Sources, TaskSource, answer_parts,
+    failure_told,
 };
 use inshore_store::{Budget, Context, Job, Store};
 use serde_json::Value;
@@ -38,13 +39,13 @@ use tokio::sync::mpsc;
 
 use super::{
     fetch::Fetch,
-    gathered::{ANSWER_BYTES, Gathered, HereCost, NodeCost},
+    gathered::{ANSWER_BYTES, GatherReport, HereCost, NodeCost},
     help::{Decision, decide, unneeded},
     run::Run,
 };
 use crate::{
     Error, Result,
-    client::pump::Told,
+    client::pump::AttemptReport,
     protocol::{READS_BESIDE, TaskDone},
 };
 
@@ -71,7 +72,7 @@ pub(crate) const PANICKED: &str = "the task panicked on this machine: this is a 
 
 /// Options for help with work of which each node gives one answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HelpWith {
+pub struct HelpOptions {
     /// True if each thread reads a separate piece; false if one thread reads and all threads work on the data.
     pub by_threads: bool,
     /// True if the job needs its memory for no other purpose.
@@ -80,7 +81,7 @@ pub struct HelpWith {
 
 /// The state of the work on this machine.
 #[derive(Debug)]
-pub(crate) struct Helps {
+pub(crate) struct HelpState {
     after: Duration,
     state: Mutex<State>,
     has_given_up: AtomicBool,
@@ -94,12 +95,12 @@ struct State {
     read: BTreeMap<usize, u64>,
 }
 
-impl Helps {
+impl HelpState {
     /// Creates a state in which help starts when the remaining time of the nodes exceeds `after`.
-    pub fn new(after: Duration) -> Helps {
+    pub fn new(after: Duration) -> HelpState {
         let cost = HereCost { why: unneeded(after), ..HereCost::default() };
         let state = Mutex::new(State { cost, ..State::default() });
-        Helps { after, state, has_given_up: AtomicBool::new(false) }
+        HelpState { after, state, has_given_up: AtomicBool::new(false) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -169,13 +170,13 @@ impl Helps {
     }
 
     /// Adds the cost of the work on this machine, and the cost to the nodes of reading for this machine.
-    pub fn tell_costs(&self, run: &Run, gathered: &mut Gathered) {
+    pub fn tell_costs(&self, run: &Run, gathered: &mut GatherReport) {
         let state = self.state();
         for (&node, &bytes_read) in &state.read {
             let node = run.nodes.0.nodes[node].address.clone();
-            gathered.add(Gathered {
+            gathered.add(GatherReport {
                 nodes: vec![NodeCost { node, bytes_read, ..NodeCost::default() }],
-                ..Gathered::default()
+                ..GatherReport::default()
             });
         }
         gathered.here = Some(state.cost.clone());
@@ -184,9 +185,9 @@ impl Helps {
 
 /// The threads on this machine for a job whose answers are taken in the order of shards.
 #[derive(Debug)]
-pub(crate) struct Lanes {
+pub(crate) struct LocalThreads {
     run: Arc<Run>,
-    helps: Helps,
+    helps: HelpState,
 }
 
 /// Creates a kernel and checks that there is memory to run the kernel. A panic also counts as a failure.
@@ -207,9 +208,9 @@ where
     made.unwrap_or_else(|_| Err(PANICKED.to_string()))
 }
 
-impl Lanes {
-    pub fn new(run: &Arc<Run>, after: Duration) -> Lanes {
-        Lanes { run: run.clone(), helps: Helps::new(after) }
+impl LocalThreads {
+    pub fn new(run: &Arc<Run>, after: Duration) -> LocalThreads {
+        LocalThreads { run: run.clone(), helps: HelpState::new(after) }
     }
 
     /// Splits off memory for the threads on this machine, as many as the budget has room for.
@@ -235,7 +236,7 @@ impl Lanes {
         self.helps.give_up(why);
     }
 
-    pub fn tell_costs(&self, gathered: &mut Gathered) {
+    pub fn tell_costs(&self, gathered: &mut GatherReport) {
         self.helps.tell_costs(&self.run, gathered);
     }
 
@@ -285,8 +286,10 @@ impl Lanes {
         let began = Instant::now();
         let placed = &self.run.shards[shard];
         let from = self.run.state().from[shard];
-        let base =
-            Base { offset: placed.piece.offset + from.bytes, lines: placed.piece.lines_before + from.lines };
+        let base = SourceOffset {
+            offset: placed.piece.offset + from.bytes,
+            lines: placed.piece.lines_before + from.lines,
+        };
         let range = base.offset..placed.piece.offset + placed.piece.bytes;
         let bytes = range.end - range.start;
         let fetched = Arc::<Mutex<Option<Fetch>>>::default();
@@ -294,11 +297,11 @@ impl Lanes {
         let open = move |_: &Context| {
             let fetch = Fetch::begin(&run, attempt, shard, &[range], 0);
             let fetch = fetch.map_err(|error| inshore_kernel::Error::Stream(Box::new(error)))?;
-            Ok(Opened::Stream(Box::new(Kept { fetch: Some(fetch), kept })))
+            Ok(OpenedSource::Stream(Box::new(PooledReader { fetch: Some(fetch), kept })))
         };
         let source = Source::new(&placed.title, open).behind(base);
         let source = TaskSource { number: shard as u64, whole: placed.whole, source, stored: None };
-        let mut reply = Waiting { out, waited: Duration::ZERO, failed: None };
+        let mut reply = QueuedReply { out, waited: Duration::ZERO, failed: None };
         let done = answer_parts(job, kernel, Sources::of(vec![source]), &mut reply);
         if let Some(mut fetch) = fetched.lock().expect("no panic under this lock").take() {
             fetch.end();
@@ -318,32 +321,32 @@ impl Lanes {
 }
 
 /// A reader that returns its fetch on drop.
-struct Kept {
+struct PooledReader {
     fetch: Option<Fetch>,
     kept: Arc<Mutex<Option<Fetch>>>,
 }
 
-impl Read for Kept {
+impl Read for PooledReader {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.fetch.as_mut().expect("it is there until this goes").read(out)
     }
 }
 
-impl Drop for Kept {
+impl Drop for PooledReader {
     fn drop(&mut self) {
         *self.kept.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = self.fetch.take();
     }
 }
 
 /// The reply of a shard, whose answers wait in a queue for their turn.
-struct Waiting<'a> {
+struct QueuedReply<'a> {
     out: &'a mpsc::Sender<Result<Option<RecordBatch>>>,
     waited: Duration,
     /// The reason why the shard could not be read.
     failed: Option<String>,
 }
 
-impl Reply for Waiting<'_> {
+impl Reply for QueuedReply<'_> {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.failed = self.failed.take().or_else(|| failure_told(&batch));
         if self.failed.is_some() {
@@ -362,24 +365,24 @@ pub struct Help {
     budget: Budget,
     pieces: HelpPieces,
     out: mpsc::Sender<Result<Option<RecordBatch>>>,
-    told: Arc<Mutex<Told>>,
+    told: Arc<Mutex<AttemptReport>>,
 }
 
-/// An iterator that pulls pieces. [`HelpWith`] determines how many pieces may be read at once.
+/// An iterator that pulls pieces. [`HelpOptions`] determines how many pieces may be read at once.
 pub struct HelpPieces {
     run: Arc<Run>,
-    helps: Arc<Helps>,
+    helps: Arc<HelpState>,
     attempt: usize,
     /// The bytes of read-ahead for each piece. If the number is above 0, the next piece is fetched during work
     /// on the current piece.
     ahead_bytes: u64,
     ahead: Option<Result<HelpPiece>>,
     /// The filter for the byte ranges to read of each piece.
-    only: Option<Box<Only>>,
+    only: Option<Box<RangeFilter>>,
 }
 
 /// A function from the number of a file and a part of that file to the ranges to read.
-type Only = dyn Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send;
+type RangeFilter = dyn Fn(u64, Range<u64>) -> Vec<Range<u64>> + Send;
 
 /// A piece that this machine works on. Reading the piece returns its bytes, or [the selected
 /// ranges](HelpPieces::only), as they arrive from a node with a copy.
@@ -397,7 +400,7 @@ pub struct HelpPiece {
     /// The byte ranges of the file that are read, one after the other.
     pub ranges: Vec<Range<u64>>,
     run: Arc<Run>,
-    helps: Arc<Helps>,
+    helps: Arc<HelpState>,
     fetch: Fetch,
     /// The time when work on the piece began.
     began: Instant,
@@ -424,7 +427,7 @@ impl Drop for HelpPiece {
 }
 
 /// A guard that ends the pieces on drop.
-pub struct HelpEnd(Arc<Helps>);
+pub struct HelpEnd(Arc<HelpState>);
 
 impl Drop for HelpEnd {
     fn drop(&mut self) {
@@ -498,9 +501,14 @@ impl Help {
     /// Creates the local worker of a job with half of the free memory (all of it with `takes_all_memory`). Returns
     /// `None` if the
     /// memory is too small.
-    pub(crate) fn new(run: &Arc<Run>, helps: &Arc<Helps>, job: &Context, with: HelpWith) -> Option<Help> {
+    pub(crate) fn new(
+        run: &Arc<Run>,
+        helps: &Arc<HelpState>,
+        job: &Context,
+        with: HelpOptions,
+    ) -> Option<Help> {
         let (whole, free) = (job.budget(), job.budget().free_bytes());
-        let HelpWith { by_threads, takes_all_memory } = with;
+        let HelpOptions { by_threads, takes_all_memory } = with;
         let threads = if by_threads { whole.threads().min(LANES_MAX as usize) } else { whole.threads() };
         let at_once = if by_threads { threads } else { 1 };
         let reader_bytes = ANSWER_BYTES + BLOCK_BYTES;
@@ -523,7 +531,7 @@ impl Help {
         };
         helps.state().threads = at_once;
         let (out, answers) = mpsc::channel(BATCHES);
-        let told: Arc<Mutex<Told>> = Arc::default();
+        let told: Arc<Mutex<AttemptReport>> = Arc::default();
         let attempt = run.begin_client(answers, told.clone());
         let (run, helps) = (run.clone(), helps.clone());
         let pieces = HelpPieces { run, helps, attempt, ahead_bytes, ahead: None, only: None };

@@ -7,7 +7,7 @@
 //!
 //! If a node is lost, other nodes repeat its work, and their rows up to the last row taken of the lost answer
 //! are passed over. For rows that compare as equal to that last row, as many rows are passed over as were
-//! taken. If equal rows are partial sums ([`InOrder::ADDS_UP`]), all of them are passed over, since each
+//! taken. If equal rows are partial sums ([`OrderedRow::ADDS_UP`]), all of them are passed over, since each
 //! replacement has a share of the sum. The same data therefore give the same rows, each exactly once, provided
 //! that the work is deterministic on every node.
 
@@ -15,10 +15,10 @@ use std::{cmp::Ordering, collections::BTreeMap, fmt::Debug, ops::Range};
 
 use arrow_array::RecordBatch;
 
-use crate::{Error, Gathered, Result, Streams};
+use crate::{Error, GatherReport, Result, Streams};
 
 /// The rows of a batch of an answer, in order.
-pub trait InOrder: Sized {
+pub trait OrderedRow: Sized {
     /// The parameters for reading and comparing rows; `()` for none.
     type How: Debug;
     /// True if an answer contains each row once, with a number that is summed over the answers.
@@ -40,12 +40,12 @@ pub trait InOrder: Sized {
 /// The merged answers. The memory of answers in flight belongs to [`Streams`] and includes the current batch of
 /// each answer.
 #[derive(Debug)]
-pub struct Merged<R: InOrder> {
+pub struct Merged<R: OrderedRow> {
     streams: Streams,
     how: R::How,
-    heads: Vec<Head<R>>,
+    heads: Vec<StreamState<R>>,
     /// The position of each lost stream.
-    lost: BTreeMap<usize, Option<Behind<R>>>,
+    lost: BTreeMap<usize, Option<ReplayPosition<R>>>,
     /// The numbers of rows that replacements still have to pass over, of the rows that equal the last row of a
     /// lost stream.
     repeated: Vec<u64>,
@@ -61,13 +61,13 @@ const EMPTY_MAX: usize = 1000;
 
 /// The state of a stream.
 #[derive(Debug)]
-struct Head<R> {
+struct StreamState<R> {
     rows: Option<R>,
     /// The first row that was not passed over. `next` is the next row to take.
     first: usize,
     next: usize,
-    last: Option<Last<R>>,
-    behind: Option<Behind<R>>,
+    last: Option<LastRow<R>>,
+    behind: Option<ReplayPosition<R>>,
     /// True once the rows of the stream were requested: the rows to pass over have to be known before.
     is_joined: bool,
     /// The number of rows taken or passed over in earlier batches.
@@ -76,14 +76,14 @@ struct Head<R> {
 
 /// The last row taken of a stream, and the number of rows taken or passed over that equal that row.
 #[derive(Debug)]
-struct Last<R> {
+struct LastRow<R> {
     row: R,
     equal: u64,
 }
 
 /// The position up to which the replaced stream was taken.
 #[derive(Debug)]
-struct Behind<R> {
+struct ReplayPosition<R> {
     row: R,
     /// The index in [`Merged::repeated`] of the count of rows equal to `row`.
     repeated: usize,
@@ -94,21 +94,21 @@ struct Behind<R> {
     gone: u64,
 }
 
-impl<R: InOrder> Behind<R> {
+impl<R: OrderedRow> ReplayPosition<R> {
     /// Returns the same position for a stream that has passed over no rows.
-    fn again(&self) -> Behind<R> {
-        let Behind { row, repeated, gone, .. } = self;
-        Behind { row: row.alone(0), repeated: *repeated, passed: 0, gone: *gone }
+    fn again(&self) -> ReplayPosition<R> {
+        let ReplayPosition { row, repeated, gone, .. } = self;
+        ReplayPosition { row: row.alone(0), repeated: *repeated, passed: 0, gone: *gone }
     }
 }
 
-impl<R> Default for Head<R> {
-    fn default() -> Head<R> {
-        Head { rows: None, first: 0, next: 0, last: None, behind: None, is_joined: false, gone: 0 }
+impl<R> Default for StreamState<R> {
+    fn default() -> StreamState<R> {
+        StreamState { rows: None, first: 0, next: 0, last: None, behind: None, is_joined: false, gone: 0 }
     }
 }
 
-impl<R: InOrder> Merged<R> {
+impl<R: OrderedRow> Merged<R> {
     /// Begins to merge and waits for the first rows of all streams.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl<R: InOrder> Merged<R> {
     }
 
     /// Returns the next rows of all answers, up to the smallest of the last rows of the current batches: each
-    /// batch with the range of its rows. If an answer has each row once ([`InOrder::ADDS_UP`]), all later rows
+    /// batch with the range of its rows. If an answer has each row once ([`OrderedRow::ADDS_UP`]), all later rows
     /// are greater than these rows. Returns an empty list at the end.
     ///
     /// This method suits answers whose rows alternate, for which [`Self::next`] returns short runs.
@@ -175,7 +175,7 @@ impl<R: InOrder> Merged<R> {
     /// The errors are those of [`Self::next`].
     pub fn next_together(&mut self) -> Result<Vec<(&R, Range<usize>)>> {
         self.refill()?;
-        let last = |head: &Head<R>| head.rows.as_ref().map(|rows| rows.rows() - 1);
+        let last = |head: &StreamState<R>| head.rows.as_ref().map(|rows| rows.rows() - 1);
         let lasts = self.heads.iter().filter_map(|head| Some((head.rows.as_ref()?, last(head)?)));
         let Some((bound, row)) = lasts
             .min_by(|(rows, row), (others, other)| rows.compare(*row, others, *other))
@@ -218,11 +218,13 @@ impl<R: InOrder> Merged<R> {
     fn join(&mut self) -> Result<()> {
         let mut stream = 0;
         while stream < self.streams.len() {
-            self.heads.resize_with(self.heads.len().max(stream + 1), Head::default);
+            self.heads.resize_with(self.heads.len().max(stream + 1), StreamState::default);
             let behind = match self.streams.origin(stream) {
                 _ if self.heads[stream].is_joined => None,
                 None => Some(None),
-                Some(origin) => self.lost.get(&origin).map(|behind| behind.as_ref().map(Behind::again)),
+                Some(origin) => {
+                    self.lost.get(&origin).map(|behind| behind.as_ref().map(ReplayPosition::again))
+                }
             };
             stream += 1;
             let Some(behind) = behind else { continue };
@@ -345,7 +347,7 @@ impl<R: InOrder> Merged<R> {
             return Err(Error::Missing { what });
         }
         let from = match (last, behind) {
-            (Some(Last { row, equal }), _) => {
+            (Some(LastRow { row, equal }), _) => {
                 self.repeated.push(equal);
                 Some((row, self.repeated.len() - 1))
             }
@@ -356,7 +358,7 @@ impl<R: InOrder> Merged<R> {
             }
             (None, None) => None,
         };
-        let behind = from.map(|(row, repeated)| Behind { row, repeated, passed: 0, gone });
+        let behind = from.map(|(row, repeated)| ReplayPosition { row, repeated, passed: 0, gone });
         self.lost.insert(stream, behind);
         Ok(())
     }
@@ -372,12 +374,12 @@ impl<R: InOrder> Merged<R> {
     }
 
     /// Ends the merge and returns the costs.
-    pub fn finish(self) -> Gathered {
+    pub fn finish(self) -> GatherReport {
         self.streams.finish()
     }
 }
 
-impl<R: InOrder> Head<R> {
+impl<R: OrderedRow> StreamState<R> {
     fn is_used_up(&self) -> bool {
         self.rows.as_ref().is_some_and(|rows| self.next == rows.rows())
     }
@@ -396,7 +398,7 @@ impl<R: InOrder> Head<R> {
             (None, Some(behind)) if reaches_back && behind.row.compare(0, &row, 0).is_eq() => behind.passed,
             _ => 0,
         };
-        self.last = Some(Last { row, equal: equal as u64 + before });
+        self.last = Some(LastRow { row, equal: equal as u64 + before });
     }
 
     /// Returns true if the rows follow the last row in order.

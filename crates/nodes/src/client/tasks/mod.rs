@@ -12,6 +12,6 @@ mod scheduler;
 pub use gather::{
     Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes, stream_with_help,
 };
-pub use gathered::{Gathered, HereCost, Missing, NodeCost, RunOptions};
-pub use here::{Help, HelpEnd, HelpPiece, HelpPieces, HelpWith};
-pub use merged::{InOrder, Merged};
+pub use gathered::{GatherReport, HereCost, MissingPart, NodeCost, RunOptions};
+pub use here::{Help, HelpEnd, HelpOptions, HelpPiece, HelpPieces};
+pub use merged::{Merged, OrderedRow};

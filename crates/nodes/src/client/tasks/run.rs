@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   node ◄── DoGet, "hand-out" ──┐        ┌── event ──► Scheduler
-//!        ── answers, TaskPulls ──► Run ───┤◄─ actions ──┘
+//!        ── answers, PullRequest ──► Run ───┤◄─ actions ──┘
 //!                                  ▲  │   └── batches ──► consumer of the answers (Gather, Streams)
 //!        threads of the client ────┘  └── wakes the threads
 //! ```
@@ -18,20 +18,20 @@ use std::{
 };
 
 use arrow_array::RecordBatch;
-use inshore_kernel::Reach;
+use inshore_kernel::ResumePosition;
 use inshore_store::Context;
 use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
-    gathered::{Missing, NodeCost, RunOptions},
-    help::{Observed, Rates},
-    scheduler::{Action, Event, Order, Puller, Scheduler, ShardState},
+    gathered::{MissingPart, NodeCost, RunOptions},
+    help::{MeasuredRates, Rates},
+    scheduler::{Action, AnswerOrder, Event, Puller, Scheduler, ShardState},
 };
 use crate::{
-    Error, Nodes, Piece, Result, Whole,
-    client::pump::{Heard, LATE, Outlet, Told, pump, queue},
-    protocol::{HandOut, PieceRequest, Pulls, TaskKey, TaskRequest, VERSION, wire::json},
+    DistributedFile, Error, Nodes, Piece, Result,
+    client::pump::{AttemptReport, LATE, NodeMessage, Outlet, pump, queue},
+    protocol::{PieceRequest, PullOptions, ShardGrant, TaskKey, TaskRequest, VERSION, wire::json},
 };
 
 /// The time that a node has to accept shards that it has requested.
@@ -41,22 +41,22 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// A shard with its location on nodes.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedShard {
     pub title: String,
     pub whole: u64,
     pub dataset: String,
     pub piece: Piece,
 }
 
-impl Placed {
+impl PlacedShard {
     /// Returns the description of the remainder of the shard, which was not taken.
-    pub fn rest(&self, reach: Reach, why: String) -> Missing {
+    pub fn rest(&self, reach: ResumePosition, why: String) -> MissingPart {
         let (offset, bytes) = (self.piece.offset + reach.bytes, self.piece.bytes - reach.bytes);
-        Missing { title: self.title.clone(), offset, bytes, why }
+        MissingPart { title: self.title.clone(), offset, bytes, why }
     }
 
     /// Returns the request to a node for the remainder of the shard.
-    fn request(&self, number: usize, node: usize, reach: Reach) -> Option<PieceRequest> {
+    fn request(&self, number: usize, node: usize, reach: ResumePosition) -> Option<PieceRequest> {
         let holder = self.piece.holders.iter().find(|holder| holder.node == node)?;
         Some(PieceRequest {
             number: number as u64,
@@ -78,7 +78,7 @@ pub(crate) struct Run {
     pub nodes: Nodes,
     pub job: Context,
     pub options: RunOptions,
-    pub shards: Vec<Placed>,
+    pub shards: Vec<PlacedShard>,
     kind: &'static str,
     arguments: Value,
     key: u64,
@@ -95,8 +95,8 @@ pub(crate) struct State {
     pub rates: Rates,
     /// The position up to which each shard was taken. `from` is the position at which the current attempt of
     /// the shard began.
-    pub reach: Vec<Reach>,
-    pub from: Vec<Reach>,
+    pub reach: Vec<ResumePosition>,
+    pub from: Vec<ResumePosition>,
     pub links: BTreeMap<usize, Link>,
     pub costs: BTreeMap<usize, NodeCost>,
     /// The last refusal of a node.
@@ -112,8 +112,8 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct Link {
     pub answers: Option<Answers>,
-    pub told: Arc<Mutex<Told>>,
-    hands: Option<mpsc::UnboundedSender<Hands>>,
+    pub told: Arc<Mutex<AttemptReport>>,
+    hands: Option<mpsc::UnboundedSender<AttemptMessage>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -126,7 +126,7 @@ impl Link {
 
 /// A message to an attempt on a node.
 #[derive(Debug)]
-enum Hands {
+enum AttemptMessage {
     Shard(PieceRequest),
     Last,
 }
@@ -151,25 +151,25 @@ impl Run {
     pub fn new(
         nodes: &Nodes,
         job: &Context,
-        wholes: &[Whole],
+        wholes: &[DistributedFile],
         (kind, arguments): (&'static str, Value),
         options: &RunOptions,
-        order: Order,
+        order: AnswerOrder,
     ) -> Arc<Run> {
         let lost = nodes.0.lost().clone();
         let shards = wholes.iter().enumerate().flat_map(|(number, whole)| {
-            whole.pieces.iter().map(move |piece| Placed {
+            whole.pieces.iter().map(move |piece| PlacedShard {
                 title: whole.title.clone(),
                 whole: number as u64,
                 dataset: whole.dataset.clone(),
                 piece: piece.clone(),
             })
         });
-        let shards: Vec<Placed> = shards.collect();
-        let start = |shard: &Placed| Reach { bytes: shard.piece.from, lines: 0 };
-        let reach: Vec<Reach> = shards.iter().map(start).collect();
+        let shards: Vec<PlacedShard> = shards.collect();
+        let start = |shard: &PlacedShard| ResumePosition { bytes: shard.piece.from, lines: 0 };
+        let reach: Vec<ResumePosition> = shards.iter().map(start).collect();
         // Holders that were lost before are not asked again.
-        let of_scheduler = shards.iter().map(|Placed { piece, .. }| {
+        let of_scheduler = shards.iter().map(|PlacedShard { piece, .. }| {
             let holders: Vec<usize> = piece.holders.iter().map(|holder| holder.node).collect();
             let lost = holders.iter().filter_map(|node| Some((*node, lost.get(node)?)));
             let told = lost.map(|(node, why)| format!("{}: {why}", nodes.0.nodes[node].address));
@@ -233,7 +233,7 @@ impl Run {
     pub fn begin_client(
         &self,
         answers: mpsc::Receiver<Result<Option<RecordBatch>>>,
-        told: Arc<Mutex<Told>>,
+        told: Arc<Mutex<AttemptReport>>,
     ) -> usize {
         let mut state = self.state();
         let attempt = state.scheduler.begin_client(self.now());
@@ -267,7 +267,7 @@ impl Run {
     }
 
     /// Returns the measurements of the job so far.
-    pub fn observed(&self) -> Observed {
+    pub fn observed(&self) -> MeasuredRates {
         let state = self.state();
         let (queued, left) = (state.scheduler.queued(), state.scheduler.left_bytes());
         state.rates.observed(queued, left, self.now())
@@ -305,13 +305,13 @@ impl Run {
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
                     if let (Some(hands), Some(request)) = (hands, request) {
                         // If the receiver is gone, the attempt has ended; its stream reports the end.
-                        let _ = hands.send(Hands::Shard(request));
+                        let _ = hands.send(AttemptMessage::Shard(request));
                     }
                 }
                 Action::End { attempt } => {
                     state.rates.forget(attempt);
                     let hands = state.links.get(&attempt).and_then(|link| link.hands.as_ref());
-                    let _ = hands.map(|hands| hands.send(Hands::Last));
+                    let _ = hands.map(|hands| hands.send(AttemptMessage::Last));
                 }
                 Action::Cancel { attempt } => {
                     if let Some(link) = state.links.get_mut(&attempt) {
@@ -346,7 +346,7 @@ impl Run {
             deadline_ms: left.map(|left| (left + LATE).as_millis() as u64),
             // Reports may arrive a little late.
             alive_ms: Some((self.options.stall / 6).as_millis() as u64),
-            pulls: pulls.then_some(Pulls { key: self.key, bytes, shards }),
+            pulls: pulls.then_some(PullOptions { key: self.key, bytes, shards }),
             beside: None,
         };
         let cost = state.costs.entry(node).or_default();
@@ -354,10 +354,10 @@ impl Run {
         cost.tasks += 1;
         let has_room = self.answering(state) <= state.ahead_nodes;
         let (out, answers) = queue(if has_room { state.ahead_bytes } else { 0 });
-        let told: Arc<Mutex<Told>> = Arc::default();
+        let told: Arc<Mutex<AttemptReport>> = Arc::default();
         let (hands, handed) = mpsc::unbounded_channel();
         let run = self.clone();
-        let hear = move |heard: Heard<'_>| run.hear(attempt, heard);
+        let hear = move |heard: NodeMessage<'_>| run.hear(attempt, heard);
         let runtime = &self.nodes.0.runtime;
         let mut tasks =
             vec![runtime.spawn(pump(self.nodes.0.nodes[node].clone(), request, out, told.clone(), hear))];
@@ -375,10 +375,10 @@ impl Run {
         (0..scheduler.attempts()).filter(is_node).filter(|&attempt| !scheduler.is_over(attempt)).count()
     }
 
-    fn hear(self: &Arc<Run>, attempt: usize, heard: Heard<'_>) {
+    fn hear(self: &Arc<Run>, attempt: usize, heard: NodeMessage<'_>) {
         match heard {
-            Heard::Progress => self.tell(Event::Progressed { attempt }),
-            Heard::Pulls(pulls) => {
+            NodeMessage::Progress => self.tell(Event::Progressed { attempt }),
+            NodeMessage::Pulls(pulls) => {
                 let finished = usize::try_from(pulls.finished).unwrap_or(usize::MAX);
                 let read =
                     usize::try_from(pulls.finished.saturating_sub(pulls.reading)).unwrap_or(usize::MAX);
@@ -387,7 +387,7 @@ impl Run {
                 state.rates.pulled(attempt, self.now(), bytes);
                 self.tell_to(&mut state, Event::Pulled { attempt, finished });
             }
-            Heard::Closed(error) => {
+            NodeMessage::Closed(error) => {
                 let mut state = self.state();
                 let is_gone = !matches!(error, Error::SetAside { .. });
                 self.remember(&mut state, attempt, error);
@@ -416,8 +416,8 @@ impl Run {
         self: Arc<Run>,
         attempt: usize,
         node: usize,
-        told: Arc<Mutex<Told>>,
-        mut handed: mpsc::UnboundedReceiver<Hands>,
+        told: Arc<Mutex<AttemptReport>>,
+        mut handed: mpsc::UnboundedReceiver<AttemptMessage>,
     ) {
         let (mut some, mut is_last) = (Vec::new(), false);
         while !is_last && handed.recv_many(&mut some, 256).await > 0 {
@@ -426,11 +426,11 @@ impl Run {
             let mut shards = Vec::with_capacity(some.len());
             for hands in some.drain(..) {
                 match hands {
-                    Hands::Shard(shard) => shards.push(shard),
-                    Hands::Last => is_last = true,
+                    AttemptMessage::Shard(shard) => shards.push(shard),
+                    AttemptMessage::Last => is_last = true,
                 }
             }
-            let message = HandOut { to: TaskKey { task, key: self.key }, shards, is_last };
+            let message = ShardGrant { to: TaskKey { task, key: self.key }, shards, is_last };
             let asked = self.nodes.0.nodes[node].ask("hand-out", json(&message), TAKES, Some(TAKES));
             if let Err(error @ Error::Lost { .. }) = asked.await {
                 let why = error.to_string();
@@ -474,7 +474,7 @@ impl Run {
     }
 
     /// Returns the parts of files that no remaining node holds.
-    pub fn missing(&self, state: &State) -> Vec<Missing> {
+    pub fn missing(&self, state: &State) -> Vec<MissingPart> {
         let numbers =
             (0..self.shards.len()).filter(|&shard| state.scheduler.state(shard) == ShardState::Missing);
         let why = |shard: usize| {

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   events, each with its time ──► Scheduler ──► actions
-//!     Pulled, Answered, Completed,                 Begin, HandOut, End,
-//!     Unreadable, Failed, Waited ...               Cancel, Missing
+//!     Pulled, Answered, Completed,                 Begin, ShardGrant, End,
+//!     Unreadable, Failed, Waited ...               Cancel, MissingPart
 //! ```
 //!
 //! - A *shard* is queued, out with one attempt, answered, or missing.
@@ -13,11 +13,11 @@
 //!   out. An attempt that ends early gives its shards back to the queue. Later messages of that attempt are
 //!   dropped because the attempt is over.
 //!
-//! If answers are taken in the order of shards ([`Order::Window`]), an attempt receives shards in ascending
+//! If answers are taken in the order of shards ([`AnswerOrder::Window`]), an attempt receives shards in ascending
 //! order, and none beyond a window of bytes after the first unanswered shard. If that first shard returns to
 //! the queue while each of its holders has later shards out, the answers for the later shards wait for the
 //! first one: one of these attempts is cancelled and begun again. If an attempt has one answer for all of its
-//! shards ([`Order::Combined`]), the shards count as answered together, when the whole answer has arrived.
+//! shards ([`AnswerOrder::Combined`]), the shards count as answered together, when the whole answer has arrived.
 //! Shards that then return to the queue go to separate attempts, so that the rows already taken from the lost
 //! answer can be told from other rows.
 //!
@@ -66,7 +66,7 @@ impl Puller {
 
 /// The order in which answers are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum AnswerOrder {
     /// In the order of shards; the number is the window in bytes after the first unanswered shard.
     Window(u64),
     /// One combined answer of each attempt for all of its shards.
@@ -182,7 +182,7 @@ impl Attempt {
 /// The queue, credit, attempts and order of the shards of a job.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
-    order: Order,
+    order: AnswerOrder,
     stall: Duration,
     shards: Vec<Shard>,
     attempts: Vec<Attempt>,
@@ -202,7 +202,7 @@ impl Scheduler {
     /// Creates a scheduler for a number of nodes. Each shard is given by size, holders and known problems.
     /// The nodes in `lost` receive no requests.
     pub fn new(
-        order: Order,
+        order: AnswerOrder,
         stall: Duration,
         nodes: usize,
         lost: BTreeSet<usize>,
@@ -450,8 +450,8 @@ impl Scheduler {
         let own = &self.attempts[attempt];
         let is_stalled = now.saturating_sub(since) > self.stall && !own.out.is_empty();
         let goes_on = match self.order {
-            Order::Window(_) => own.out.front().is_some_and(others),
-            Order::Combined => own.out.iter().all(others),
+            AnswerOrder::Window(_) => own.out.front().is_some_and(others),
+            AnswerOrder::Combined => own.out.iter().all(others),
         };
         if is_stalled && goes_on {
             for shard in self.attempts[attempt].out.clone() {
@@ -496,7 +496,7 @@ impl Scheduler {
     fn is_blocked(&self, attempt: usize, shard: usize) -> bool {
         let Attempt { state, out, .. } = &self.attempts[attempt];
         let is_later = *state == AttemptState::Ending || out.iter().any(|&out| out > shard);
-        matches!(self.order, Order::Window(_)) && is_later
+        matches!(self.order, AnswerOrder::Window(_)) && is_later
     }
 
     fn answered(&mut self, attempt: usize, shard: usize, now: Duration) {
@@ -518,8 +518,8 @@ impl Scheduler {
         let mut handed = own.handed.clone();
         handed.sort_unstable();
         let is_all = match self.order {
-            Order::Window(_) => own.out.is_empty(),
-            Order::Combined => own.out.is_empty() || handed == shards,
+            AnswerOrder::Window(_) => own.out.is_empty(),
+            AnswerOrder::Combined => own.out.is_empty() || handed == shards,
         };
         if !is_all {
             return self.fail(attempt, "it ended before all its shards were read", true, now);
@@ -562,7 +562,7 @@ impl Scheduler {
         let out = std::mem::take(&mut own.out);
         self.actions.push(Action::Cancel { attempt });
         let node = own.puller.node();
-        if self.order == Order::Combined && !out.is_empty() {
+        if self.order == AnswerOrder::Combined && !out.is_empty() {
             out.iter().for_each(|&shard| self.shards[shard].group = self.origins.len());
             self.origins.push(Some(attempt));
         }
@@ -651,7 +651,7 @@ impl Scheduler {
 
     /// Returns true if the order of answers permits a shard to be handed to an attempt at present.
     fn is_in_turn(&self, attempt: usize, shard: usize) -> bool {
-        let Order::Window(window) = self.order else { return true };
+        let AnswerOrder::Window(window) = self.order else { return true };
         let begin = self.shards.get(self.head).map_or(0, |head| head.start);
         let is_behind = self.attempts[attempt].out.back().is_none_or(|&last| last < shard);
         is_behind && (shard == self.head || self.shards[shard].start < begin.saturating_add(window))
@@ -668,12 +668,12 @@ impl Scheduler {
         *state == AttemptState::Pulls && (held.len() < credit || is_small)
     }
 
-    /// Returns the shard for the client: the first shard in turn, or with [`Order::Combined`] the last shard of
+    /// Returns the shard for the client: the first shard in turn, or with [`AnswerOrder::Combined`] the last shard of
     /// the node with the longest queue.
     fn next_for_client(&self, attempt: usize) -> Option<usize> {
         match self.order {
-            Order::Window(_) => self.eligible(attempt).filter(|&shard| self.is_in_turn(attempt, shard)),
-            Order::Combined => {
+            AnswerOrder::Window(_) => self.eligible(attempt).filter(|&shard| self.is_in_turn(attempt, shard)),
+            AnswerOrder::Combined => {
                 let group = self.attempts[attempt].group;
                 let longest = self.queues.iter().max_by_key(|queue| queue.len())?;
                 longest.iter().rev().copied().find(|&shard| self.shards[shard].group == group)
@@ -723,18 +723,18 @@ impl Scheduler {
         }
     }
 
-    /// Begins a task on each node that may take a queued shard and has no task for it. With [`Order::Window`] a
+    /// Begins a task on each node that may take a queued shard and has no task for it. With [`AnswerOrder::Window`] a
     /// node has one task at a time: a second task could wait on the node for a slot behind the first task, and
     /// the first task waits for its turn on the client.
     fn begin_where_needed(&mut self, now: Duration) {
         for node in 0..self.queues.len() {
             let mut groups = BTreeSet::new();
             match self.order {
-                Order::Window(_) => groups.extend((!self.queues[node].is_empty()).then_some(0)),
-                Order::Combined if self.origins.len() == 1 => {
+                AnswerOrder::Window(_) => groups.extend((!self.queues[node].is_empty()).then_some(0)),
+                AnswerOrder::Combined if self.origins.len() == 1 => {
                     groups.extend((!self.queues[node].is_empty()).then_some(0))
                 }
-                Order::Combined => {
+                AnswerOrder::Combined => {
                     groups.extend(self.queues[node].iter().map(|&shard| self.shards[shard].group))
                 }
             }
@@ -742,8 +742,8 @@ impl Scheduler {
                 let is_served = self.attempts.iter().any(|attempt| {
                     attempt.puller == Puller::Node(node)
                         && match self.order {
-                            Order::Window(_) => attempt.is_live(),
-                            Order::Combined => {
+                            AnswerOrder::Window(_) => attempt.is_live(),
+                            AnswerOrder::Combined => {
                                 attempt.group == group
                                     && matches!(attempt.state, AttemptState::Begun | AttemptState::Pulls)
                             }
@@ -760,7 +760,7 @@ impl Scheduler {
     /// Restarts one attempt if the first unanswered shard cannot be handed out: each holder of the shard has
     /// later shards out, and the answers for the later shards wait for the first shard.
     fn unblock_head(&mut self, now: Duration) {
-        let Order::Window(_) = self.order else { return };
+        let AnswerOrder::Window(_) = self.order else { return };
         let head = self.head;
         if self.shards.get(head).is_none_or(|shard| shard.state != ShardState::Queued) {
             return;

@@ -36,11 +36,11 @@ use tonic::{
     server::NamedService,
 };
 
-use super::{Agent, requests::Held};
+use super::{Agent, requests::AccountedMemory};
 use crate::{
     Right,
     protocol::wire::{MESSAGE_BYTES_MAX, REQUEST_BYTES_MAX, ask_again},
-    server::connection::Guest,
+    server::connection::ClientConnection,
 };
 
 /// The largest body of a request that is no task, in bytes. The longest such request names the nodes that still hold a
@@ -95,7 +95,7 @@ impl Service<Request<Body>> for Admission {
         let Admission(agent) = self;
         let method = Method::of_path(request.uri().path());
         let admitted = agent.caller(request.headers()).and_then(|caller| {
-            if let Some(guest) = request.extensions().get::<Guest>() {
+            if let Some(guest) = request.extensions().get::<ClientConnection>() {
                 guest.ask().map_err(ask_again)?;
             }
             caller.check_rights(method.any_of)?;
@@ -109,7 +109,7 @@ impl Service<Request<Body>> for Admission {
             }
         };
         let request = match method.is_unary {
-            true => request.map(|body| Body::new(Unfinished::new(agent, body, method.message_bytes_max))),
+            true => request.map(|body| Body::new(CountedBody::new(agent, body, method.message_bytes_max))),
             false => request,
         };
         FlightServiceServer::new(agent.clone())
@@ -121,19 +121,19 @@ impl Service<Request<Body>> for Admission {
 
 /// The body of a request with one message. The body's bytes count against the share until the body has ended and the
 /// message was parsed.
-struct Unfinished {
+struct CountedBody {
     agent: Agent,
     body: Body,
-    held: Held,
+    held: AccountedMemory,
     bytes_max: u64,
     patience: Duration,
     until: Pin<Box<Sleep>>,
 }
 
-impl Unfinished {
-    fn new(agent: &Agent, body: Body, message_bytes_max: usize) -> Unfinished {
+impl CountedBody {
+    fn new(agent: &Agent, body: Body, message_bytes_max: usize) -> CountedBody {
         let patience = agent.config().request;
-        Unfinished {
+        CountedBody {
             agent: agent.clone(),
             body,
             held: agent.0.requests.unfinished(),
@@ -170,7 +170,7 @@ impl Unfinished {
     }
 }
 
-impl HttpBody for Unfinished {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = Refusal;
 

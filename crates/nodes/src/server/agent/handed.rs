@@ -1,8 +1,8 @@
 //! Shards that a client hands to a running task, and that the task pulls.
 //!
 //! ```text
-//!   client ── "hand-out" ──► queue ──► Pulls ──► work: requests the next shard after reading the previous one
-//!      ◄──── TaskPulls, between answers ──┘
+//!   client ── "hand-out" ──► queue ──► PulledShards ──► work: requests the next shard after reading the previous one
+//!      ◄──── PullRequest, between answers ──┘
 //! ```
 
 use std::{
@@ -20,9 +20,9 @@ use inshore_kernel::{Failure, TaskSource};
 use inshore_store::Job;
 use tokio::{runtime::Handle, sync::mpsc};
 
-use super::{Agent, Answered, SLOW_CLIENT};
+use super::{Agent, AnswerResult, SLOW_CLIENT};
 use crate::{
-    protocol::{HandOut, PieceRequest, TaskPulls},
+    protocol::{PieceRequest, PullRequest, ShardGrant},
     server::{alive, pieces::open_pieces},
 };
 
@@ -34,7 +34,7 @@ const AHEAD_MAX: usize = 1024;
 
 /// The queue of shards of a task.
 #[derive(Debug, Default)]
-pub(super) struct Handed {
+pub(super) struct ShardQueue {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,9 +60,9 @@ impl State {
     }
 }
 
-impl Handed {
+impl ShardQueue {
     /// Appends shards to the queue. Returns false if the queue would become too long.
-    pub fn hand_out(&self, handed: HandOut) -> bool {
+    pub fn hand_out(&self, handed: ShardGrant) -> bool {
         let mut state = self.state();
         if state.ahead.len() + handed.shards.len() > AHEAD_MAX {
             return false;
@@ -91,17 +91,17 @@ impl Handed {
 
 /// The channel from a task to its client.
 #[derive(Clone, Debug)]
-pub(super) struct ToClient {
+pub(super) struct ClientChannel {
     pub agent: Agent,
     pub job: Job,
-    pub out: mpsc::Sender<Answered>,
+    pub out: mpsc::Sender<AnswerResult>,
     pub runtime: Handle,
     pub number: u64,
     /// Set if the client took no answer while other tasks waited for this task's slot.
     pub is_set_aside: Arc<AtomicBool>,
 }
 
-impl ToClient {
+impl ClientChannel {
     /// Blocks until the client takes a message, and returns the waiting time. If the client takes nothing while other
     /// tasks wait for this task's slot, the task is set aside, since the client may be waiting for one of the other
     /// tasks.
@@ -140,14 +140,14 @@ impl ToClient {
 }
 
 /// The iterator over a task's shards, as the client hands them out.
-pub(super) struct Pulls {
-    handed: Arc<Handed>,
-    client: ToClient,
+pub(super) struct PulledShards {
+    handed: Arc<ShardQueue>,
+    client: ClientChannel,
 }
 
-impl Pulls {
-    pub fn new(handed: Arc<Handed>, client: ToClient) -> Pulls {
-        Pulls { handed, client }
+impl PulledShards {
+    pub fn new(handed: Arc<ShardQueue>, client: ClientChannel) -> PulledShards {
+        PulledShards { handed, client }
     }
 
     fn take_shard(&self) -> Result<Option<PieceRequest>, Failure> {
@@ -157,8 +157,8 @@ impl Pulls {
         };
         // Pulls are not reported for each of many small queued shards.
         if ahead <= 1 {
-            let ToClient { agent, number, .. } = &self.client;
-            let pulls = TaskPulls { task: *number, finished, reading };
+            let ClientChannel { agent, number, .. } = &self.client;
+            let pulls = PullRequest { task: *number, finished, reading };
             self.client.send(alive::message(agent.task_progress(*number), Some(pulls)))?;
         }
         let began = Instant::now();
@@ -189,7 +189,7 @@ impl Pulls {
     }
 }
 
-impl Iterator for Pulls {
+impl Iterator for PulledShards {
     type Item = Result<TaskSource, Failure>;
 
     fn next(&mut self) -> Option<Result<TaskSource, Failure>> {

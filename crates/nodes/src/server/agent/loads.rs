@@ -10,7 +10,7 @@ use std::{
 
 use inshore_store::Cancel;
 
-use crate::server::queue::{Place, Queue};
+use crate::server::queue::{Permit, Queue};
 
 /// The memory for receiving a file: buffers, messages in flight, lists and checksums.
 pub(super) const RECEIVE_MEMORY_BYTES: u64 = 16 << 20;
@@ -21,25 +21,25 @@ const LOADS_OF_CLIENT_MAX: usize = 8;
 
 /// The running loads of a node.
 #[derive(Debug, Default)]
-pub(super) struct Loads {
+pub(super) struct RunningLoads {
     by_client: Arc<Mutex<BTreeMap<String, usize>>>,
     stop: Cancel,
 }
 
 /// The permission to load, with the reserved memory.
 #[derive(Debug)]
-pub(super) struct LoadPlace {
+pub(super) struct LoadPermit {
     client: String,
     by_client: Arc<Mutex<BTreeMap<String, usize>>>,
-    _memory: Place,
+    _memory: Permit,
 }
 
-impl Loads {
+impl RunningLoads {
     /// Admits a load at once, or refuses.
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn enter(&self, client: &str, queue: &Queue) -> Result<LoadPlace, String> {
+    pub fn enter(&self, client: &str, queue: &Queue) -> Result<LoadPermit, String> {
         let mut by_client = self.by_client.lock().expect("no panic under this lock");
         let (all, own) = (by_client.values().sum::<usize>(), by_client.get(client).copied().unwrap_or(0));
         if own >= LOADS_OF_CLIENT_MAX {
@@ -50,7 +50,7 @@ impl Loads {
         }
         let _memory = queue.beside(RECEIVE_MEMORY_BYTES)?;
         *by_client.entry(client.to_string()).or_default() += 1;
-        Ok(LoadPlace { client: client.to_string(), by_client: self.by_client.clone(), _memory })
+        Ok(LoadPermit { client: client.to_string(), by_client: self.by_client.clone(), _memory })
     }
 
     /// Returns the cancellation flag of all loads.
@@ -59,7 +59,7 @@ impl Loads {
     }
 }
 
-impl Drop for LoadPlace {
+impl Drop for LoadPermit {
     fn drop(&mut self) {
         let mut by_client = self.by_client.lock().expect("no panic under this lock");
         if let Some(own) = by_client.get_mut(&self.client) {
@@ -77,11 +77,11 @@ mod tests {
 
     #[test]
     fn a_client_has_half_of_the_places_and_all_have_memory() {
-        let (loads, queue) = (Loads::default(), Queue::new(18 * RECEIVE_MEMORY_BYTES, 1, 1));
+        let (loads, queue) = (RunningLoads::default(), Queue::new(18 * RECEIVE_MEMORY_BYTES, 1, 1));
         let enter = |client: &str| loads.enter(client, &queue);
-        let mut own: Vec<LoadPlace> = (0..8).map(|_| enter("a").unwrap()).collect();
+        let mut own: Vec<LoadPermit> = (0..8).map(|_| enter("a").unwrap()).collect();
         assert!(enter("a").unwrap_err().contains("a is uploading 8 files"));
-        let _others: Vec<LoadPlace> = (0..8).map(|_| enter("b").unwrap()).collect();
+        let _others: Vec<LoadPermit> = (0..8).map(|_| enter("b").unwrap()).collect();
         assert!(enter("c").unwrap_err().contains("16 files are being uploaded"));
         own.pop();
         let _third = enter("c").unwrap();

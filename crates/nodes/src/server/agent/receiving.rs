@@ -12,7 +12,7 @@ use tonic::{Status as Refusal, Streaming};
 
 use super::{
     Agent, Audit, UNTAKEN,
-    loads::{LoadPlace, RECEIVE_MEMORY_BYTES},
+    loads::{LoadPermit, RECEIVE_MEMORY_BYTES},
     requests::short,
 };
 use crate::{
@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The limit of piece numbers: each piece takes space in the map.
 const PIECES_MAX: usize = MAP_BYTES_MAX / 32;
 
-type Taken = std::result::Result<FlightData, Refusal>;
+type AnswerResult = std::result::Result<FlightData, Refusal>;
 
 /// The channel for the answers to a load. A client that takes no answers would otherwise occupy a thread of the node.
 struct Answers {
@@ -58,13 +58,13 @@ fn bad(what: &str) -> Refusal {
 /// Receives a load in a separate thread, and returns the stream of answers.
 pub(super) fn receive(
     agent: Agent,
-    place: LoadPlace,
+    place: LoadPermit,
     stop: Cancel,
     who: String,
     mut messages: Streaming<FlightData>,
 ) -> impl Stream<Item = std::result::Result<PutResult, Refusal>> + Send {
     let (out, mut answers) = mpsc::channel(4);
-    let (steps, mut taken) = mpsc::channel::<Taken>(2);
+    let (steps, mut taken) = mpsc::channel::<AnswerResult>(2);
     let is_stopped = stop.clone();
     tokio::spawn(async move {
         let mut brought = Instant::now();
@@ -98,7 +98,7 @@ pub(super) fn receive(
     tokio::task::spawn_blocking(move || {
         let _place = place;
         let out = Answers { out, runtime };
-        let mut receiving = Receiving::new(&agent, stop);
+        let mut receiving = LoadReceiver::new(&agent, stop);
         let (came, mut failed) = (Instant::now(), None);
         while let Some(message) = taken.blocking_recv() {
             if let Err(refusal) = message.and_then(|message| receiving.step(message, &out)) {
@@ -106,7 +106,7 @@ pub(super) fn receive(
                 break;
             }
         }
-        let Receiving { name, bytes, is_committed, begun, .. } = receiving;
+        let LoadReceiver { name, bytes, is_committed, begun, .. } = receiving;
         // The space is released before the client learns that the load has failed.
         drop(begun);
         let went = (!is_committed && !name.is_empty())
@@ -129,17 +129,17 @@ pub(super) fn receive(
     futures::stream::poll_fn(move |context| answers.poll_recv(context))
 }
 
-struct Receiving<'a> {
+struct LoadReceiver<'a> {
     agent: &'a Agent,
     stop: Cancel,
-    begun: Option<BegunLoad>,
+    begun: Option<OpenLoad>,
     name: String,
     bytes: u64,
     is_committed: bool,
 }
 
 /// A dataset in the process of being written.
-struct BegunLoad {
+struct OpenLoad {
     // Dropped before the job.
     writer: Option<FileWriter>,
     builder: DatasetBuilder,
@@ -150,9 +150,9 @@ struct BegunLoad {
     next_piece: usize,
 }
 
-impl<'a> Receiving<'a> {
-    fn new(agent: &'a Agent, stop: Cancel) -> Receiving<'a> {
-        Receiving { agent, stop, begun: None, name: String::new(), bytes: 0, is_committed: false }
+impl<'a> LoadReceiver<'a> {
+    fn new(agent: &'a Agent, stop: Cancel) -> LoadReceiver<'a> {
+        LoadReceiver { agent, stop, begun: None, name: String::new(), bytes: 0, is_committed: false }
     }
 
     fn step(&mut self, message: FlightData, out: &Answers) -> std::result::Result<(), Refusal> {
@@ -179,7 +179,7 @@ impl<'a> Receiving<'a> {
             let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
             let generation = marks::marked(store, &name).map_err(failed)?;
             let (writer, block_bytes, next_piece) = (None, block_bytes as usize, 0);
-            self.begun = Some(BegunLoad { writer, builder, _job: job, id, block_bytes, next_piece });
+            self.begun = Some(OpenLoad { writer, builder, _job: job, id, block_bytes, next_piece });
             return tell(LoadAnswer::Begun { generation });
         }
         let begun = self.begun.as_mut().ok_or_else(|| bad("the begin message is missing"))?;
@@ -228,7 +228,7 @@ impl<'a> Receiving<'a> {
     }
 }
 
-impl BegunLoad {
+impl OpenLoad {
     fn begin_file(&mut self, name: &str) -> inshore_store::Result<()> {
         let buffer_bytes = BUFFER_BYTES.max(self.block_bytes);
         self.writer = Some(self.builder.file_with_buffers(name, self.block_bytes, buffer_bytes, 4)?);

@@ -37,7 +37,7 @@ pub(super) struct Requests {
 
 /// The accounted memory of a request or an answer; released when dropped.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct AccountedMemory {
     all: Arc<AtomicU64>,
     bytes: u64,
 }
@@ -68,15 +68,15 @@ impl Requests {
     }
 
     /// Starts the accounting of a body, with no bytes received so far.
-    pub fn unfinished(&self) -> Held {
-        Held { all: self.unfinished.clone(), bytes: 0 }
+    pub fn unfinished(&self) -> AccountedMemory {
+        AccountedMemory { all: self.unfinished.clone(), bytes: 0 }
     }
 
     /// Adds received bytes to the accounting of a body.
     ///
     /// # Errors
     /// The reason of the refusal, if the bodies exceed their limit.
-    pub fn more(&self, body: &mut Held, bytes: u64) -> Result<(), Refusal> {
+    pub fn more(&self, body: &mut AccountedMemory, bytes: u64) -> Result<(), Refusal> {
         let most = self.bytes_max / 2;
         let all = body.all.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         body.bytes += bytes;
@@ -100,7 +100,7 @@ impl Requests {
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn hold(&self, request: &[u8]) -> Result<Held, Refusal> {
+    pub fn hold(&self, request: &[u8]) -> Result<AccountedMemory, Refusal> {
         let shape: Arguments<'_> = serde_json::from_slice(request)
             .map_err(|error| Refusal::invalid_argument(format!("invalid request: {error}")))?;
         self.take(request.len() as u64 * 2 + read_bytes(shape.arguments.get()))
@@ -110,8 +110,8 @@ impl Requests {
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub fn take(&self, bytes: u64) -> Result<Held, Refusal> {
-        let held = Held { all: self.held.clone(), bytes };
+    pub fn take(&self, bytes: u64) -> Result<AccountedMemory, Refusal> {
+        let held = AccountedMemory { all: self.held.clone(), bytes };
         let all = self.held.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if all > self.bytes_max {
             return Err(Refusal::resource_exhausted(format!(
@@ -125,13 +125,13 @@ impl Requests {
     }
 }
 
-impl Held {
+impl AccountedMemory {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-impl Drop for Held {
+impl Drop for AccountedMemory {
     fn drop(&mut self) {
         self.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -146,18 +146,18 @@ pub(crate) fn short(said: &str) -> Cow<'_, str> {
     }
 }
 
-/// The rate limit of log lines about refusals, which any client can cause: [`Telling::LINES`] lines per second.
+/// The rate limit of log lines about refusals, which any client can cause: [`LogRateLimit::LINES`] lines per second.
 #[derive(Debug, Default)]
-pub(super) struct Telling(Mutex<Second>);
+pub(super) struct LogRateLimit(Mutex<LogSecond>);
 
 #[derive(Debug, Default)]
-struct Second {
+struct LogSecond {
     began: Option<Instant>,
     lines: u32,
     left_out: u64,
 }
 
-impl Telling {
+impl LogRateLimit {
     const LINES: u32 = 20;
 
     /// Returns `None` if a line has to be suppressed now, otherwise the number of lines that were suppressed before.
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn so_many_lines_are_told_in_a_second_and_then_how_many_were_not() {
-        let (telling, now) = (Telling::default(), Instant::now());
+        let (telling, now) = (LogRateLimit::default(), Instant::now());
         let told = (0..100).filter(|_| telling.next(now) == Some(0)).count();
         assert_eq!(told, 20);
         assert_eq!(telling.next(now + Duration::from_secs(1)), Some(80));

@@ -30,19 +30,20 @@ use std::{
 use arrow_flight::FlightData;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream::BoxStream};
-use inshore_kernel::{Failure, Opened, Reply, Task, Work};
+use inshore_kernel::{Failure, OpenedSource, Reply, Task, TaskHandler};
 use inshore_store::{Buffer, CheckedFile, Job, PendingRead};
 use serde_json::{Value, json};
 use tokio::{runtime::Handle, sync::mpsc};
 use tonic::{Request, Status as Refusal, Streaming};
 
-use super::{Agent, Answered, Caller, short};
+use super::{Agent, AnswerResult, Caller, short};
 use crate::{
     ClientConfig, Error, Result, Right,
     client::{Node, parsed},
     protocol::{TRAVERSE, TaskRequest},
     traversal::hop::{
-        Arguments, FromLink, Hop, LAST_PAGE, Link, Said, Session, Telling, Visited, Walked, What, send,
+        Arguments, ChainPosition, Hop, HopKind, LAST_PAGE, Link, LinkMessage, ReportKind, Session,
+        TraversalReport, TraversalSummary, send,
     },
 };
 
@@ -65,13 +66,13 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The traversals in which an agent takes part, and the agent's links to other nodes.
 #[derive(Debug, Default)]
 pub(super) struct Traversals {
-    doors: Mutex<HashMap<Session, Door>>,
+    doors: Mutex<HashMap<Session, HopInbox>>,
     links: Mutex<HashMap<String, Weak<Link>>>,
 }
 
 /// The inbox of a traversal's hops.
 #[derive(Debug)]
-struct Door {
+struct HopInbox {
     client: String,
     inbox: threads::SyncSender<Event>,
 }
@@ -80,7 +81,7 @@ struct Door {
 #[derive(Debug)]
 enum Event {
     /// A chain or a read request, and the channel for the answer.
-    Hop(Hop, mpsc::Sender<Answered>),
+    Hop(Hop, mpsc::Sender<AnswerResult>),
     /// Another node refused a chain.
     Refused { hop: Hop, address: String, why: String },
     /// A link to another node broke.
@@ -88,7 +89,7 @@ enum Event {
 }
 
 impl Traversals {
-    fn doors(&self) -> MutexGuard<'_, HashMap<Session, Door>> {
+    fn doors(&self) -> MutexGuard<'_, HashMap<Session, HopInbox>> {
         self.doors.lock().expect("no panic under this lock")
     }
 
@@ -97,7 +98,7 @@ impl Traversals {
         &self,
         caller: &Caller,
         hop: Hop,
-        answers: &mpsc::Sender<Answered>,
+        answers: &mpsc::Sender<AnswerResult>,
     ) -> std::result::Result<(), String> {
         let doors = self.doors();
         let is_nodes = caller.rights.contains(&Right::Relay);
@@ -109,18 +110,18 @@ impl Traversals {
 
     /// Dispatches a message from a link: a refusal goes to its traversal, and a lost link is reported to all
     /// traversals.
-    fn hear(&self, address: &str, said: FromLink) {
+    fn hear(&self, address: &str, said: LinkMessage) {
         let doors = self.doors();
-        let tell = |door: &Door, event: Event| drop(door.inbox.try_send(event));
+        let tell = |door: &HopInbox, event: Event| drop(door.inbox.try_send(event));
         let address = address.to_string();
         match said {
-            FromLink::Hop(hop @ Hop { what: What::Refused, .. }, why) => {
+            LinkMessage::Hop(hop @ Hop { what: HopKind::Refused, .. }, why) => {
                 let why = short(&String::from_utf8_lossy(&why)).into_owned();
                 doors.get(&hop.session).inspect(|door| tell(door, Event::Refused { hop, address, why }));
             }
             // Links between nodes carry no other answers.
-            FromLink::Hop(..) => {}
-            FromLink::Lost(_) => doors.values().for_each(|door| tell(door, Event::Lost)),
+            LinkMessage::Hop(..) => {}
+            LinkMessage::Lost(_) => doors.values().for_each(|door| tell(door, Event::Lost)),
         }
     }
 }
@@ -157,11 +158,11 @@ impl Agent {
     pub(super) fn take_hops(
         &self,
         request: Request<Streaming<FlightData>>,
-    ) -> std::result::Result<BoxStream<'static, Answered>, Refusal> {
+    ) -> std::result::Result<BoxStream<'static, AnswerResult>, Refusal> {
         let caller = request.extensions().get::<Caller>();
         let is_nodes = caller.is_some_and(|caller| caller.rights.contains(&Right::Relay));
         let caller = self.allowed(&request, if is_nodes { Right::Relay } else { Right::Run })?;
-        let (out, mut answers) = mpsc::channel::<Answered>(ANSWERS);
+        let (out, mut answers) = mpsc::channel::<AnswerResult>(ANSWERS);
         let (agent, mut hops) = (self.clone(), request.into_inner());
         tokio::spawn(async move {
             loop {
@@ -179,7 +180,7 @@ impl Agent {
                     return;
                 };
                 if let Err(why) = agent.0.traversals.deliver(&caller, hop, &out) {
-                    let refused = Hop { what: What::Refused, ..hop };
+                    let refused = Hop { what: HopKind::Refused, ..hop };
                     if out.send(Ok(refused.encode(why.into_bytes().into()))).await.is_err() {
                         return;
                     }
@@ -192,19 +193,23 @@ impl Agent {
 
 /// The work of taking part in a traversal.
 #[derive(Debug)]
-pub(super) struct Visits {
+pub(super) struct TraversalHandler {
     agent: Agent,
     client: String,
     session: Session,
     arguments: Arguments,
 }
 
-impl Visits {
+impl TraversalHandler {
     /// Creates the work from a request.
     ///
     /// # Errors
     /// The reason why the request is invalid.
-    pub fn new(agent: &Agent, caller: &Caller, asked: &TaskRequest) -> std::result::Result<Visits, Refusal> {
+    pub fn new(
+        agent: &Agent,
+        caller: &Caller,
+        asked: &TaskRequest,
+    ) -> std::result::Result<TraversalHandler, Refusal> {
         let bad = |what: String| Refusal::invalid_argument(format!("invalid traversal: {what}"));
         let arguments: Arguments =
             serde_json::from_value(asked.arguments.clone()).map_err(|error| bad(error.to_string()))?;
@@ -215,11 +220,11 @@ impl Visits {
         if asked.pieces.iter().any(|piece| piece.number >= arguments.ends.len() as u64) {
             return Err(bad("a piece has an unknown number".to_string()));
         }
-        Ok(Visits { agent: agent.clone(), client: caller.name.clone(), session, arguments })
+        Ok(TraversalHandler { agent: agent.clone(), client: caller.name.clone(), session, arguments })
     }
 
     /// Registers the traversal's inbox, so that hops are delivered from here on.
-    fn open(&self) -> std::result::Result<(Opening<'_>, threads::Receiver<Event>), Failure> {
+    fn open(&self) -> std::result::Result<(InboxGuard<'_>, threads::Receiver<Event>), Failure> {
         let (inbox, events) = threads::sync_channel(self.arguments.chains as usize + 16);
         let mut doors = self.agent.0.traversals.doors();
         if doors.len() >= TRAVERSALS_MAX {
@@ -230,21 +235,21 @@ impl Visits {
         if doors.contains_key(&self.session) {
             return Err("a traversal with this id is running already".into());
         }
-        doors.insert(self.session, Door { client: self.client.clone(), inbox });
-        Ok((Opening(self), events))
+        doors.insert(self.session, HopInbox { client: self.client.clone(), inbox });
+        Ok((InboxGuard(self), events))
     }
 }
 
 /// Removes the traversal's inbox when dropped.
-struct Opening<'a>(&'a Visits);
+struct InboxGuard<'a>(&'a TraversalHandler);
 
-impl Drop for Opening<'_> {
+impl Drop for InboxGuard<'_> {
     fn drop(&mut self) {
         self.0.agent.0.traversals.doors().remove(&self.0.session);
     }
 }
 
-impl Work for Visits {
+impl TaskHandler for TraversalHandler {
     fn kind(&self) -> &'static str {
         TRAVERSE
     }
@@ -257,7 +262,7 @@ impl Work for Visits {
             let source = source?;
             let piece = source.number as usize;
             let (name, opened) = source.source.open(&job);
-            let Opened::Dataset(_, file, range) = opened? else {
+            let OpenedSource::Dataset(_, file, range) = opened? else {
                 return Err("a piece is not a file of a dataset".into());
             };
             let pages = arguments.ends[piece] - arguments.first_page(piece);
@@ -268,7 +273,7 @@ impl Work for Visits {
         }
         let spare = buffers(&job, arguments, &own)?;
         let (opening, events) = self.open()?;
-        let mut visiting = Visiting {
+        let mut visiting = RunningTraversal {
             visits: self,
             job: &job,
             runtime: Handle::current(),
@@ -279,9 +284,9 @@ impl Work for Visits {
             flying: Vec::new(),
             links: BTreeMap::new(),
             reply,
-            visited: Visited::default(),
+            visited: TraversalSummary::default(),
         };
-        visiting.tell(Said::Ready, &Visit::nobodys(), String::new())?;
+        visiting.tell(ReportKind::Ready, &ChainVisit::nobodys(), String::new())?;
         let ended = visiting.run(&events);
         drop(opening);
         ended?;
@@ -308,26 +313,26 @@ fn buffers(
 }
 
 /// A chain or a read request on this node.
-struct Visit {
+struct ChainVisit {
     hop: Hop,
-    answers: Option<mpsc::Sender<Answered>>,
+    answers: Option<mpsc::Sender<AnswerResult>>,
     came: Instant,
     /// The time up to which the visit's duration was counted.
     counted: Instant,
 }
 
-impl Visit {
+impl ChainVisit {
     /// Returns a placeholder visit for reports that concern no chain.
-    fn nobodys() -> Visit {
-        let (what, walked) = (What::GoOn, Walked::default());
+    fn nobodys() -> ChainVisit {
+        let (what, walked) = (HopKind::GoOn, ChainPosition::default());
         let hop = Hop { session: [0; 16], what, chain: u32::MAX, walked, unheard: Duration::ZERO };
-        Visit { hop, answers: None, came: Instant::now(), counted: Instant::now() }
+        ChainVisit { hop, answers: None, came: Instant::now(), counted: Instant::now() }
     }
 }
 
 /// The state of a running traversal.
-struct Visiting<'a> {
-    visits: &'a Visits,
+struct RunningTraversal<'a> {
+    visits: &'a TraversalHandler,
     job: &'a Job,
     runtime: Handle,
     /// The pieces in this node's store.
@@ -337,16 +342,16 @@ struct Visiting<'a> {
     spare: Vec<Buffer>,
     /// The pending page reads. `flying` has the visit of each read, at the same index.
     reads: Vec<PendingRead>,
-    flying: Vec<(Visit, Instant)>,
+    flying: Vec<(ChainVisit, Instant)>,
     links: BTreeMap<u16, Arc<Link>>,
     reply: &'a mut dyn Reply,
-    visited: Visited,
+    visited: TraversalSummary,
 }
 
 /// The number of extents whose headers a file keeps in memory in any case.
 const FEW_EXTENTS: u64 = 64;
 
-impl Visiting<'_> {
+impl RunningTraversal<'_> {
     /// Processes events and pages until the client ends the traversal.
     fn run(&mut self, events: &threads::Receiver<Event>) -> std::result::Result<(), Failure> {
         loop {
@@ -373,16 +378,16 @@ impl Visiting<'_> {
     /// Handles an event. Returns false if the traversal ends.
     fn take(&mut self, event: Event) -> std::result::Result<bool, Failure> {
         match event {
-            Event::Hop(Hop { what: What::End, .. }, _) => return Ok(false),
-            Event::Hop(hop @ Hop { what: What::GoOn | What::Read, .. }, answers) => {
+            Event::Hop(Hop { what: HopKind::End, .. }, _) => return Ok(false),
+            Event::Hop(hop @ Hop { what: HopKind::GoOn | HopKind::Read, .. }, answers) => {
                 self.visited.visits += 1;
                 let came = Instant::now();
-                self.visit(Visit { hop, answers: Some(answers), came, counted: came })?;
+                self.visit(ChainVisit { hop, answers: Some(answers), came, counted: came })?;
             }
             // This node asks for no answers, so answers are ignored.
             Event::Hop(..) => {}
             Event::Refused { hop, address, why } => {
-                let visit = Visit { hop, ..Visit::nobodys() };
+                let visit = ChainVisit { hop, ..ChainVisit::nobodys() };
                 self.unreached(&visit, &address, why)?;
             }
             Event::Lost => self.look_at_links()?,
@@ -394,22 +399,22 @@ impl Visiting<'_> {
     fn look_at_links(&mut self) -> std::result::Result<(), Failure> {
         while let Some((&peer, _)) = self.links.iter().find(|(_, link)| link.is_closed()) {
             let link = self.links.remove(&peer).expect("just found");
-            self.unreached(&Visit::nobodys(), &self.visits.arguments.nodes[peer as usize], link.why())?;
+            self.unreached(&ChainVisit::nobodys(), &self.visits.arguments.nodes[peer as usize], link.why())?;
         }
         Ok(())
     }
 
     /// Begins to read the page of a chain, or sends the chain to the node that holds the page.
-    fn visit(&mut self, visit: Visit) -> std::result::Result<(), Failure> {
+    fn visit(&mut self, visit: ChainVisit) -> std::result::Result<(), Failure> {
         let arguments = &self.visits.arguments;
         let Hop { what, walked, .. } = visit.hop;
-        if what == What::GoOn && walked.steps >= arguments.steps {
-            return self.leave(visit, Said::Done, String::new());
+        if what == HopKind::GoOn && walked.steps >= arguments.steps {
+            return self.leave(visit, ReportKind::Done, String::new());
         }
         if walked.page >= arguments.pages() || walked.hops > walked.steps.saturating_add(1) {
             let what =
                 format!("page {} was requested, and the file has {} pages", walked.page, arguments.pages());
-            return self.leave(visit, Said::Bad, what);
+            return self.leave(visit, ReportKind::Bad, what);
         }
         let piece = arguments.piece(walked.page);
         let Some(file) = self.own[piece].clone() else { return self.hand_on(visit, piece) };
@@ -429,7 +434,7 @@ impl Visiting<'_> {
                 Ok(())
             }
             // The buffer is lost with the failed read: the client starts again without this page.
-            Err(error) => self.leave(visit, Said::Unreadable, error.to_string()),
+            Err(error) => self.leave(visit, ReportKind::Unreadable, error.to_string()),
         }
     }
 
@@ -441,48 +446,48 @@ impl Visiting<'_> {
         let (buffer, range) = match read.wait() {
             Ok(read) => read,
             Err(error) if error.is_cancelled() => return Err(error.into()),
-            Err(error) => return self.leave(visit, Said::Unreadable, error.to_string()),
+            Err(error) => return self.leave(visit, ReportKind::Unreadable, error.to_string()),
         };
         let now = Instant::now();
         self.visited.reads += 1;
         self.visited.storage_seconds += (now - began).as_secs_f64();
         let arguments = &self.visits.arguments;
-        if visit.hop.what == What::Read {
+        if visit.hop.what == HopKind::Read {
             let page = Bytes::copy_from_slice(&buffer[range]);
             self.spare.push(buffer);
-            return self.answer(visit, What::Page, page);
+            return self.answer(visit, HopKind::Page, page);
         }
         let next = arguments.pointers.next(&buffer[range]);
         self.spare.push(buffer);
         if next == LAST_PAGE {
-            return self.leave(visit, Said::Ended, String::new());
+            return self.leave(visit, ReportKind::Ended, String::new());
         }
         if next >= arguments.pages() {
             let (page, pages) = (visit.hop.walked.page, arguments.pages());
             let what = format!("page {page} points to page {next}, and the file has {pages} pages");
-            return self.leave(visit, Said::Bad, what);
+            return self.leave(visit, ReportKind::Bad, what);
         }
         visit.hop.walked.step(next);
         visit.hop.unheard += now - visit.counted;
         visit.counted = now;
         if visit.hop.unheard > UNHEARD_MAX {
             visit.hop.unheard = Duration::ZERO;
-            self.tell(Said::Progress, &visit, String::new())?;
+            self.tell(ReportKind::Progress, &visit, String::new())?;
         }
         self.visit(visit)
     }
 
     /// Sends a chain to a node that holds the piece, or returns the chain to the client.
-    fn hand_on(&mut self, mut visit: Visit, piece: usize) -> std::result::Result<(), Failure> {
+    fn hand_on(&mut self, mut visit: ChainVisit, piece: usize) -> std::result::Result<(), Failure> {
         let arguments = &self.visits.arguments;
-        if visit.hop.what == What::Read {
-            return self.leave(visit, Said::Nowhere, "the node does not have the page".to_string());
+        if visit.hop.what == HopKind::Read {
+            return self.leave(visit, ReportKind::Nowhere, "the node does not have the page".to_string());
         }
         if !arguments.by_itself {
-            return self.answer(visit, What::Left, Bytes::new());
+            return self.answer(visit, HopKind::Left, Bytes::new());
         }
         let Some(peer) = arguments.holders[piece] else {
-            return self.leave(visit, Said::Nowhere, String::new());
+            return self.leave(visit, ReportKind::Nowhere, String::new());
         };
         let address = &arguments.nodes[peer as usize];
         let link = match self.links.get(&peer).filter(|link| !link.is_closed()) {
@@ -506,7 +511,12 @@ impl Visiting<'_> {
     }
 
     /// Answers on the link on which a visit came.
-    fn answer(&mut self, mut visit: Visit, what: What, body: Bytes) -> std::result::Result<(), Failure> {
+    fn answer(
+        &mut self,
+        mut visit: ChainVisit,
+        what: HopKind,
+        body: Bytes,
+    ) -> std::result::Result<(), Failure> {
         self.count(&mut visit);
         let Some(answers) = visit.answers.take() else { return Ok(()) };
         let message = Hop { what, ..visit.hop }.encode(body);
@@ -516,7 +526,7 @@ impl Visiting<'_> {
     }
 
     /// Adds the time of a visit on this node to the counters.
-    fn count(&mut self, visit: &mut Visit) {
+    fn count(&mut self, visit: &mut ChainVisit) {
         let now = Instant::now();
         self.visited.inside_seconds += (now - visit.came).as_secs_f64();
         visit.hop.unheard += now - visit.counted;
@@ -524,25 +534,40 @@ impl Visiting<'_> {
     }
 
     /// Ends a visit: reports the end of a chain to the client, and answers a read request on its link.
-    fn leave(&mut self, mut visit: Visit, said: Said, text: String) -> std::result::Result<(), Failure> {
-        if visit.hop.what == What::Read && said != Said::Unreadable {
-            return self.answer(visit, What::Refused, text.into_bytes().into());
+    fn leave(
+        &mut self,
+        mut visit: ChainVisit,
+        said: ReportKind,
+        text: String,
+    ) -> std::result::Result<(), Failure> {
+        if visit.hop.what == HopKind::Read && said != ReportKind::Unreadable {
+            return self.answer(visit, HopKind::Refused, text.into_bytes().into());
         }
         self.count(&mut visit);
         self.tell(said, &visit, text)
     }
 
-    fn unreached(&mut self, visit: &Visit, address: &str, why: String) -> std::result::Result<(), Failure> {
+    fn unreached(
+        &mut self,
+        visit: &ChainVisit,
+        address: &str,
+        why: String,
+    ) -> std::result::Result<(), Failure> {
         let nodes = &self.visits.arguments.nodes;
         let peer = nodes.iter().position(|node| node == address).map_or(u64::MAX, |peer| peer as u64);
         let Hop { chain, walked, .. } = visit.hop;
-        let telling = Telling { said: Said::Unreached, chain, walked, peer, text: why };
+        let telling = TraversalReport { said: ReportKind::Unreached, chain, walked, peer, text: why };
         self.reply.batch(telling.batch())
     }
 
-    fn tell(&mut self, said: Said, visit: &Visit, text: String) -> std::result::Result<(), Failure> {
+    fn tell(
+        &mut self,
+        said: ReportKind,
+        visit: &ChainVisit,
+        text: String,
+    ) -> std::result::Result<(), Failure> {
         let Hop { chain, walked, .. } = visit.hop;
-        self.reply.batch(Telling { said, chain, walked, peer: u64::MAX, text }.batch())
+        self.reply.batch(TraversalReport { said, chain, walked, peer: u64::MAX, text }.batch())
     }
 }
 
@@ -550,7 +575,7 @@ impl Visiting<'_> {
 mod tests {
     use std::net::TcpListener;
 
-    use inshore_kernel::Works;
+    use inshore_kernel::TaskHandlers;
     use inshore_store::Store;
 
     use super::*;
@@ -563,7 +588,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let credentials = Some(named("127.0.0.1"));
         let config = AgentConfig { credentials, ..AgentConfig::new("n", 64 << 20, 1) };
-        let agent = Agent::new(Store::open(folder.path()).unwrap(), Works::default(), config);
+        let agent = Agent::new(Store::open(folder.path()).unwrap(), TaskHandlers::default(), config);
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let _inside = runtime.enter();
         let listener = TcpListener::bind("127.0.0.2:0").unwrap();

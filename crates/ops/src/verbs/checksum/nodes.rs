@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, slice};
 
-use inshore_nodes::{Gathered, Whole};
+use inshore_nodes::{DistributedFile, GatherReport};
 use inshore_store::Execution;
 
 use super::{Checksum, ChecksumAnswer, Wanted, found};
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// A file on nodes; a name of a list that no node has is an error for that name only.
-type FoundWhole = std::result::Result<Whole, (PathBuf, Error)>;
+type FoundWhole = std::result::Result<DistributedFile, (PathBuf, Error)>;
 
 /// Files on nodes, and names of a list that no node has.
 #[derive(Debug)]
@@ -46,7 +46,7 @@ impl Checksum {
     ) -> Result<Done<ChecksumAnswer>> {
         let sizes = wanted.iter().filter_map(|(file, _)| Some(file.as_ref().ok()?.bytes())).sum();
         job.start_phase(Self::NAME, "bytes", sizes);
-        let (mut answer, mut all) = (ChecksumAnswer::default(), Gathered::default());
+        let (mut answer, mut all) = (ChecksumAnswer::default(), GatherReport::default());
         for (file, expected) in wanted {
             let (name, sum) = match file {
                 Ok(whole) => {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use inshore_kernels::{Error as KernelError, Format, Pack, PackSummary};
-use inshore_nodes::{Gathered, Whole};
+use inshore_nodes::{DistributedFile, GatherReport};
 use inshore_store::Execution;
 use inshore_tables::NewFile;
 
@@ -23,7 +23,7 @@ use crate::{
 pub fn compress(
     options: &Compress,
     asked: &Asked<'_>,
-    (on, wholes): (&OnNodes, &[Whole]),
+    (on, wholes): (&OnNodes, &[DistributedFile]),
     job: &Execution,
     beside: Beside<'_>,
 ) -> Result<Done<PackAnswer>> {
@@ -39,7 +39,7 @@ pub fn compress(
 pub fn decompress(
     options: &Decompress,
     asked: &Asked<'_>,
-    (on, wholes): (&OnNodes, &[Whole]),
+    (on, wholes): (&OnNodes, &[DistributedFile]),
     job: &Execution,
     beside: Beside<'_>,
 ) -> Result<Done<PackAnswer>> {
@@ -59,14 +59,14 @@ pub fn decompress(
 fn each_whole(
     asked: &Asked<'_>,
     on: &OnNodes,
-    (wholes, force): (&[Whole], bool),
+    (wholes, force): (&[DistributedFile], bool),
     (job, mut beside): (&Execution, Beside<'_>),
     called: impl Fn(&str) -> Result<PathBuf>,
-    work: impl Fn(&Whole, &mut dyn Write) -> Result<(PackSummary, Gathered)>,
+    work: impl Fn(&DistributedFile, &mut dyn Write) -> Result<(PackSummary, GatherReport)>,
 ) -> Result<Done<PackAnswer>> {
     check_one(asked.output, wholes.len())?;
-    job.start_phase(asked.operation, "bytes", wholes.iter().map(Whole::bytes).sum());
-    let (mut answer, mut all) = (PackAnswer::default(), Gathered::default());
+    job.start_phase(asked.operation, "bytes", wholes.iter().map(DistributedFile::bytes).sum());
+    let (mut answer, mut all) = (PackAnswer::default(), GatherReport::default());
     for whole in wholes {
         let mut write = |out: &mut dyn Write| -> Result<()> {
             let (done, gathered) = work(whole, out)?;

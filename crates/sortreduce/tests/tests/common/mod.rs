@@ -7,9 +7,9 @@ use inshore_store::{Budget, Cancel, Directory, Fault, Faulty, Job, Store};
 
 /// An operation given by a function.
 #[derive(Clone)]
-pub struct By<K, V>(pub fn(V, V) -> V, pub PhantomData<K>);
+pub struct FnOperation<K, V>(pub fn(V, V) -> V, pub PhantomData<K>);
 
-impl<K: Key, V: Value> Operation for By<K, V> {
+impl<K: Key, V: Value> Operation for FnOperation<K, V> {
     type Key = K;
     type Value = V;
     fn combine(&self, a: V, b: V) -> V {
@@ -17,8 +17,8 @@ impl<K: Key, V: Value> Operation for By<K, V> {
     }
 }
 
-pub fn by<K: Key, V: Value>(combine: fn(V, V) -> V) -> By<K, V> {
-    By(combine, PhantomData)
+pub fn by<K: Key, V: Value>(combine: fn(V, V) -> V) -> FnOperation<K, V> {
+    FnOperation(combine, PhantomData)
 }
 
 pub struct TestJob {

@@ -10,10 +10,10 @@ use inshore_runtime::Direction;
 
 use super::{CheckedFile, ExtentOwner};
 use crate::{
-    Error, ExtentRef, Job, PAGE_BYTES, Place, Reservation, Result,
+    Error, ExtentAddress, ExtentRef, Job, PAGE_BYTES, Reservation, Result,
     device::{metadata_buffer, part},
     log::header::Header,
-    redundancy::whole::{Whole, extent_buffer},
+    redundancy::whole::{FileExtent, extent_buffer},
     shared::{HEADER_BYTES, header_of},
 };
 
@@ -38,7 +38,7 @@ pub(super) struct DatasetMap {
 }
 
 /// The number of an extent, the place of its first copy, and the checksums of its blocks.
-type CachedHeader = (u64, Place, Arc<[u32]>);
+type CachedHeader = (u64, ExtentAddress, Arc<[u32]>);
 
 /// `Headers` caches headers that were read. Extent e is in slot e modulo the number of slots, if it is cached.
 #[derive(Debug)]
@@ -57,12 +57,12 @@ impl Default for Headers {
 }
 
 impl Headers {
-    fn get(&self, extent: u64) -> Option<(Place, Arc<[u32]>)> {
+    fn get(&self, extent: u64) -> Option<(ExtentAddress, Arc<[u32]>)> {
         let (known, place, sums) = self.slots[extent as usize % self.slots.len()].as_ref()?;
         (*known == extent).then(|| (*place, sums.clone()))
     }
 
-    fn put(&mut self, extent: u64, place: Place, sums: Arc<[u32]>) {
+    fn put(&mut self, extent: u64, place: ExtentAddress, sums: Arc<[u32]>) {
         let slot = extent as usize % self.slots.len();
         self.slots[slot] = Some((extent, place, sums));
     }
@@ -86,7 +86,12 @@ pub(super) enum Refs {
 
 impl DatasetMap {
     /// Returns the place of the first copy of an extent and the checksums of its blocks, from its header.
-    pub(super) fn look_up(&self, job: &Job, file: &CheckedFile, extent: u64) -> Result<(Place, Arc<[u32]>)> {
+    pub(super) fn look_up(
+        &self,
+        job: &Job,
+        file: &CheckedFile,
+        extent: u64,
+    ) -> Result<(ExtentAddress, Arc<[u32]>)> {
         let count = {
             let mut headers = self.headers.lock().expect("no panic under this lock");
             if let Some(found) = headers.get(extent) {
@@ -115,8 +120,13 @@ impl DatasetMap {
 
     /// Makes the header of an extent again from its bytes, which may be restored from its group, and writes the header.
     /// The result is `None` if the bytes are lost.
-    fn make_header(&self, job: &Job, file: &CheckedFile, extent: u64) -> Result<Option<(Place, Arc<[u32]>)>> {
-        let whole = Whole { job, file, position: extent };
+    fn make_header(
+        &self,
+        job: &Job,
+        file: &CheckedFile,
+        extent: u64,
+    ) -> Result<Option<(ExtentAddress, Arc<[u32]>)>> {
+        let whole = FileExtent { job, file, position: extent };
         let mut buffer = extent_buffer()?;
         if whole.fetch(&mut buffer).is_err() {
             return Ok(None);

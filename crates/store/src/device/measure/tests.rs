@@ -31,7 +31,7 @@ fn every_point_of_the_grid_is_measured_and_all_resources_are_returned() {
     assert_all_is_handed_back(&job);
     assert_eq!((profile.number, profile.working_set_bytes), (0, 8 << 20));
     assert_eq!(profile.points.len(), 4 * 3 * 3);
-    for pattern in Pattern::ALL {
+    for pattern in AccessPattern::ALL {
         for (block, count) in blocks.iter().flat_map(|&block| in_flight.map(|count| (block, count))) {
             let point = profile.point(pattern, block as u64, count).expect("it was in the plan");
             let bytes = point.operations_per_second * block as f64;
@@ -61,7 +61,7 @@ fn a_small_budget_leaves_out_large_points_and_no_pattern() {
     let (_folder, job) = test_job(8 << 20, &[]);
     let profile = measure(&job, 0, &plan(&[4 << 10, 1 << 20, 2 << 20], &[1, 64])).unwrap();
     assert_all_is_handed_back(&job);
-    for pattern in Pattern::ALL {
+    for pattern in AccessPattern::ALL {
         let points: Vec<_> = profile.of(pattern).map(|point| (point.block_bytes, point.in_flight)).collect();
         assert_eq!(points, [(4 << 10, 1), (4 << 10, 64), (1 << 20, 1), (2 << 20, 1)]);
     }
@@ -167,16 +167,16 @@ fn a_working_set_that_does_not_fit_is_refused() {
 #[test]
 fn sequential_requests_wrap_around_and_random_ones_reach_every_block() {
     let (_folder, job) = test_job(64 << 20, &[]);
-    let mut area = Area::take(&job, 0, Some(8 << 20)).unwrap();
+    let mut area = WorkingSet::take(&job, 0, Some(8 << 20)).unwrap();
     let mut blocks = |pattern, block, count: usize| -> Vec<u64> {
         (0..count).map(|_| area.next_block(pattern, block)).collect()
     };
-    assert_eq!(blocks(Pattern::SequentialRead, 2 << 20, 5), [0, 1, 2, 3, 0]);
+    assert_eq!(blocks(AccessPattern::SequentialRead, 2 << 20, 5), [0, 1, 2, 3, 0]);
     // The sequence continues after the 2 MiB of the last request.
-    assert_eq!(blocks(Pattern::SequentialRead, 1 << 20, 3), [2, 3, 4]);
-    assert_eq!(blocks(Pattern::SequentialWrite, 4 << 10, 2), [0, 1]);
-    assert_eq!(blocks(Pattern::SequentialWrite, 2 << 20, 2), [1, 2]);
-    let mut random = blocks(Pattern::RandomRead, 1 << 20, 1000);
+    assert_eq!(blocks(AccessPattern::SequentialRead, 1 << 20, 3), [2, 3, 4]);
+    assert_eq!(blocks(AccessPattern::SequentialWrite, 4 << 10, 2), [0, 1]);
+    assert_eq!(blocks(AccessPattern::SequentialWrite, 2 << 20, 2), [1, 2]);
+    let mut random = blocks(AccessPattern::RandomRead, 1 << 20, 1000);
     random.sort();
     random.dedup();
     assert_eq!(random, (0..8).collect::<Vec<_>>());

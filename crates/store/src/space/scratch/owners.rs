@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::lock::{open_lock, read_if_there};
 use crate::{
-    Error, Place, Result,
+    Error, ExtentAddress, Result,
     log::{catalog::Run, encoding::Cursor},
 };
 
@@ -36,9 +36,9 @@ pub struct Owner {
     pub keeps: Option<String>,
 }
 
-/// `Dead` holds the extents that dead owners left.
+/// `DeadOwners` holds the extents that dead owners left.
 #[derive(Debug, Default)]
-pub(crate) struct Dead {
+pub(crate) struct DeadOwners {
     /// The extents that dead owners had taken.
     pub lease: Vec<Run>,
     /// The extents that living owners have taken.
@@ -46,7 +46,7 @@ pub(crate) struct Dead {
     pub(super) folders: Vec<PathBuf>,
 }
 
-impl Dead {
+impl DeadOwners {
     /// Removes the folders of dead owners. The caller has freed their extents before; if it dies in between, the next
     /// process does the same.
     pub fn remove(self) -> Result<()> {
@@ -151,7 +151,7 @@ pub(super) fn read_lease(folders: &[PathBuf]) -> Result<Vec<Run>> {
         runs.extend(bytes.chunks_exact(RUN_BYTES).map(|bytes| {
             let mut bytes = Cursor(bytes);
             let (device, extent) = (bytes.u16().expect("10 bytes"), bytes.u32().expect("10 bytes"));
-            Run { start: Place { device, extent }, count: bytes.u32().expect("10 bytes") }
+            Run { start: ExtentAddress { device, extent }, count: bytes.u32().expect("10 bytes") }
         }));
     }
     // Nothing here is ever synced, so a lease may be zeros after a power loss. Places that cannot hold data are

@@ -1,7 +1,7 @@
 use std::os::unix::ffi::OsStrExt;
 
 use super::*;
-use crate::Place;
+use crate::ExtentAddress;
 use std::ffi::OsStr;
 
 #[test]
@@ -18,7 +18,7 @@ fn scratch_of_dead_owners_is_removed_and_scratch_of_living_ones_stays() {
     let torn = home.path().join("scratch/1-torn");
     fs::create_dir(&torn).unwrap();
 
-    let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
+    let run = Run { start: ExtentAddress { device: 1, extent: 2 }, count: 3 };
     let owners = registry.lock().unwrap().owners().unwrap();
     assert_eq!((owners.len(), owners[0].process), (1, std::process::id()));
     let left = registry.lock().unwrap().dead().unwrap();
@@ -39,7 +39,7 @@ fn a_removed_or_full_device_is_left_out() {
     let registry = Registry::open(home.path()).unwrap();
     registry.meet_on([other.path().to_path_buf()]);
     let guard = registry.lock().unwrap();
-    let run = Run { start: Place { device: 1, extent: 2 }, count: 3 };
+    let run = Run { start: ExtentAddress { device: 1, extent: 2 }, count: 3 };
     let early = guard.join("").unwrap();
     assert_eq!(early.members.lock().unwrap().len(), 2);
     // Another process that held the lock before took the device out.
@@ -161,7 +161,7 @@ fn a_lease_is_the_union_over_the_folders_of_its_owner() {
     registry.meet_on([other.path().to_path_buf()]);
     let guard = registry.lock().unwrap();
     let owner = guard.join("").unwrap();
-    let run = |extent| Run { start: Place { device: 0, extent }, count: 2 };
+    let run = |extent| Run { start: ExtentAddress { device: 0, extent }, count: 2 };
     owner.add_lease(run(5)).unwrap();
     // Each of the drives is full once.
     let folders: Vec<PathBuf> = owner.members.lock().unwrap().iter().map(|(path, _)| path.clone()).collect();
@@ -190,7 +190,7 @@ fn corrupt_leases_and_pins_are_ignored() {
     lease.extend([1, 0, 9]);
     fs::write(living.path().join("lease"), lease).unwrap();
     let guard = registry.lock().unwrap();
-    assert_eq!(guard.leases().unwrap(), [Run { start: Place { device: 1, extent: 2 }, count: 3 }]);
+    assert_eq!(guard.leases().unwrap(), [Run { start: ExtentAddress { device: 1, extent: 2 }, count: 3 }]);
     fs::write(living.path().join("pin"), [255; 8]).unwrap();
     assert_eq!(guard.pinned(7).unwrap(), 7);
     // A pin that is being written pins everything.
@@ -206,7 +206,7 @@ fn only_living_owners_have_leases_and_pins() {
     assert_eq!(registry.lock().unwrap().oldest_pin().unwrap(), None);
     owners[0].pin(Some(7)).unwrap();
     owners[1].pin(Some(9)).unwrap();
-    let run = |extent| Run { start: Place { device: 0, extent }, count: 2 };
+    let run = |extent| Run { start: ExtentAddress { device: 0, extent }, count: 2 };
     owners[0].add_lease(run(5)).unwrap();
     owners[0].add_lease(run(9)).unwrap();
     let guard = registry.lock().unwrap();

@@ -6,13 +6,13 @@ use inshore_store::{Budget, Cancel, Store};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Begins, FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, count_kmer_pieces};
+use crate::{FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, PieceStart, count_kmer_pieces};
 
 type Counts = BTreeMap<u128, u64>;
 /// Sequences, bases and k-mers.
 type Sums = (u64, u64, u64);
 
-fn piece(text: &str, begins: Begins) -> KmerPiece {
+fn piece(text: &str, begins: PieceStart) -> KmerPiece {
     let part = FilePart { at: 0, bytes: PartBytes::Memory(text.as_bytes().into()) };
     KmerPiece { input: Input::of_parts("text", "", text.len() as u64, vec![part]), begins }
 }
@@ -20,7 +20,7 @@ fn piece(text: &str, begins: Begins) -> KmerPiece {
 /// What some pieces have, how often each k-mer, and their ends.
 fn count(
     store: &Store,
-    texts: &[(&str, Begins)],
+    texts: &[(&str, PieceStart)],
     options: &KmerOptions,
 ) -> Result<(Sums, Counts, Vec<PieceEnds>)> {
     let job = store.job(Budget::new(12 << 20, 2), Cancel::default()).unwrap();
@@ -52,7 +52,7 @@ fn count(
 fn count_in_pieces(store: &Store, pieces: &[&str], nodes: usize, options: &KmerOptions) -> (Sums, Counts) {
     let is_blank = |piece: &&str| piece.trim_matches(['\r', '\n']).is_empty();
     let first = pieces.iter().take_while(|piece| is_blank(piece)).count();
-    let begins = |number: usize| if number <= first { Begins::File } else { Begins::FastaLine };
+    let begins = |number: usize| if number <= first { PieceStart::File } else { PieceStart::FastaLine };
     let mut all_ends = vec![PieceEnds::default(); pieces.len()];
     let (mut sums, mut counts) = ((0, 0, 0), Counts::new());
     for node in 0..nodes {
@@ -114,7 +114,7 @@ proptest! {
     ) {
         let (_folder, store) = store();
         let options = KmerOptions { k, canonical, ..KmerOptions::default() };
-        let (sums, counts, _) = count(&store, &[(&text, Begins::File)], &options).unwrap();
+        let (sums, counts, _) = count(&store, &[(&text, PieceStart::File)], &options).unwrap();
         let (found_sums, found) = count_in_pieces(&store, &cut(&text, &ends), nodes, &options);
         prop_assert_eq!(found_sums, sums);
         prop_assert_eq!(found, counts);
@@ -127,7 +127,7 @@ fn a_k_mer_may_lie_across_many_pieces() {
     let text = ">one\nA\nC\r\n\nG\nT\nT\nGATTACAGATTACA\nC\n>two\n>three\nA\n>four\nNA\nC\nG\n";
     for k in [1, 2, 3, 4, 5, 7, 20] {
         let options = KmerOptions { k, canonical: false, ..KmerOptions::default() };
-        let (sums, counts, _) = count(&store, &[(text, Begins::File)], &options).unwrap();
+        let (sums, counts, _) = count(&store, &[(text, PieceStart::File)], &options).unwrap();
         let (found_sums, found) = count_in_pieces(&store, &cut(text, &[true]), 3, &options);
         assert_eq!((found_sums, found), (sums, counts), "k = {k}");
     }
@@ -139,11 +139,12 @@ fn records_in_pieces_have_the_k_mers_of_the_whole() {
     let (one, two) = ("@a\nGATTACA\n+\n@IIIIII\n\n", "@b\r\nCATTAG\r\n+b\r\n>IIIII\r\n");
     let options = KmerOptions { k: 4, ..KmerOptions::default() };
     let whole = format!("{one}{two}");
-    let (sums, counts, _) = count(&store, &[(&whole, Begins::File)], &options).unwrap();
-    let pieces = [(one, Begins::FastqRecord), (two, Begins::FastqRecord)];
+    let (sums, counts, _) = count(&store, &[(&whole, PieceStart::File)], &options).unwrap();
+    let pieces = [(one, PieceStart::FastqRecord), (two, PieceStart::FastqRecord)];
     let (found_sums, found, _) = count(&store, &pieces, &options).unwrap();
     assert_eq!((found_sums, found), (sums, counts));
-    let error = count(&store, &[("GATTACA\n+\n", Begins::FastqRecord)], &options).unwrap_err().to_string();
+    let error =
+        count(&store, &[("GATTACA\n+\n", PieceStart::FastqRecord)], &options).unwrap_err().to_string();
     assert!(error.contains("expected '@' at the beginning of a record"), "{error}");
 }
 

@@ -1,7 +1,7 @@
 //! `inshore store mount`: the datasets as files of a read-only file system.
 //!
 //! ```text
-//!   kernel ── /dev/fuse ── session threads ── View ── Tree     numbers and names
+//!   kernel ── /dev/fuse ── session threads ── MountedFiles ── Tree     numbers and names
 //!                                               ├──── Cache    extents in memory, read ahead
 //!                                               └──── Store
 //! ```
@@ -39,7 +39,7 @@ use crate::{
 };
 use cache::SLOT_BYTES;
 use tree::Owner;
-use view::{REQUEST_BYTES, Served, View};
+use view::{MountStatistics, MountedFiles, REQUEST_BYTES};
 
 /// Threads that answer the kernel. They mostly wait for the drive; their number is the number of small reads in flight.
 const THREADS: usize = 8;
@@ -62,7 +62,7 @@ pub fn mount(session: &Session, arguments: &args::Mount) -> Result<()> {
     let mut run = session.start()?;
     let slots = slots(run.job.budget().memory_bytes())?;
     let owner = Owner { uid: getuid().as_raw(), gid: getgid().as_raw() };
-    let view = View::new(session.store()?, &run.job, slots, THREADS, owner)?;
+    let view = MountedFiles::new(session.store()?, &run.job, slots, THREADS, owner)?;
     let served = view.served();
     let mounted = fuser::Session::new(view, &mountpoint, &config(arguments))
         .and_then(fuser::Session::spawn)
@@ -76,7 +76,7 @@ pub fn mount(session: &Session, arguments: &args::Mount) -> Result<()> {
     Ok(outcome.tell(&session.options)?)
 }
 
-fn sentence(served: &Served) -> String {
+fn sentence(served: &MountStatistics) -> String {
     let failed = match served.reads_failed {
         0 => String::new(),
         failed => format!(", {failed} reads failed"),

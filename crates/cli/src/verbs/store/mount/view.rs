@@ -40,7 +40,7 @@ const REPORTED_MAX: usize = 1000;
 
 /// Statistics of a mount.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize)]
-pub struct Served {
+pub struct MountStatistics {
     /// Files that were opened.
     pub files_opened: u64,
     /// Bytes that were passed to the kernel.
@@ -50,7 +50,7 @@ pub struct Served {
 }
 
 /// The file system.
-pub struct View {
+pub struct MountedFiles {
     store: Store,
     job: Job,
     cache: Cache,
@@ -58,16 +58,16 @@ pub struct View {
     ahead: u64,
     owner: Owner,
     tree: Tree,
-    handles: Mutex<Handles>,
+    handles: Mutex<OpenFiles>,
     /// Buffers for reads across a border between extents; one per thread.
     seams: Mutex<Vec<Buffer>>,
     reported: Mutex<HashSet<String>>,
-    served: Arc<Mutex<Served>>,
+    served: Arc<Mutex<MountStatistics>>,
 }
 
 /// Open files, by number.
 #[derive(Default)]
-struct Handles {
+struct OpenFiles {
     next: u64,
     files: HashMap<u64, Arc<Handle>>,
     folders: HashMap<u64, Arc<Vec<Entry>>>,
@@ -75,7 +75,7 @@ struct Handles {
     open: HashMap<u64, Weak<OpenFile>>,
 }
 
-impl Handles {
+impl OpenFiles {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -123,14 +123,14 @@ struct Entry {
     name: String,
 }
 
-impl View {
+impl MountedFiles {
     /// Creates a view of `store` with `slots` extents in memory, for `threads` threads.
     ///
     /// # Errors
     /// [`Error::OverBudget`].
-    pub fn new(store: &Store, job: &Job, slots: usize, threads: usize, owner: Owner) -> Result<View> {
+    pub fn new(store: &Store, job: &Job, slots: usize, threads: usize, owner: Owner) -> Result<MountedFiles> {
         let seams = Buffer::zeroed(job.budget(), threads * REQUEST_BYTES, "reads across extents")?;
-        Ok(View {
+        Ok(MountedFiles {
             store: store.clone(),
             job: job.clone(),
             cache: Cache::new(job, slots)?,
@@ -145,15 +145,15 @@ impl View {
     }
 
     /// Returns the statistics, which may be read at any time.
-    pub fn served(&self) -> Arc<Mutex<Served>> {
+    pub fn served(&self) -> Arc<Mutex<MountStatistics>> {
         self.served.clone()
     }
 
-    fn handles(&self) -> MutexGuard<'_, Handles> {
+    fn handles(&self) -> MutexGuard<'_, OpenFiles> {
         self.handles.lock().expect("no panic under this lock")
     }
 
-    fn count(&self, add: impl FnOnce(&mut Served)) {
+    fn count(&self, add: impl FnOnce(&mut MountStatistics)) {
         add(&mut self.served.lock().expect("no panic under this lock"));
     }
 
@@ -287,7 +287,7 @@ impl View {
     }
 }
 
-impl Filesystem for View {
+impl Filesystem for MountedFiles {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // The larger of both limits reads, although no write ever comes. The kernel may have less already.
         let _ = config.set_max_write(REQUEST_BYTES as u32);

@@ -6,12 +6,12 @@ use arrow_array::RecordBatch;
 use inshore_store::Context;
 use serde_json::Value;
 
-use super::{Gather, Gathered, LOOK, Message, RunOptions, check_lines};
+use super::{Gather, GatherReport, LOOK, Message, RunOptions, check_lines};
 use crate::{
-    Error, Nodes, Result, Whole,
+    DistributedFile, Error, Nodes, Result,
     client::tasks::{
-        here::{Help, HelpWith, Helps},
-        scheduler::{Event as Happened, Order, Puller},
+        here::{Help, HelpOptions, HelpState},
+        scheduler::{AnswerOrder, Event as Happened, Puller},
     },
     protocol::TaskDone,
 };
@@ -29,13 +29,13 @@ pub fn stream_from_nodes(
     job: &Context,
     (kind, by_line): (&'static str, bool),
     arguments: Value,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &RunOptions,
 ) -> Result<Streams> {
     if by_line {
         check_lines(wholes)?;
     }
-    let mut gather = Gather::new(nodes, job, wholes, (kind, arguments), options, Order::Combined)?;
+    let mut gather = Gather::new(nodes, job, wholes, (kind, arguments), options, AnswerOrder::Combined)?;
     gather.begin_all()?;
     Ok(Streams::of(gather))
 }
@@ -44,7 +44,7 @@ pub fn stream_from_nodes(
 /// machine pulls shards as nodes do. Its work is one more answer, the last stream, and the caller produces the
 /// answer in a separate thread with [`Help::work`].
 ///
-/// Memory: half of the free memory goes to the help, or all with [`HelpWith::takes_all_memory`], and none if
+/// Memory: half of the free memory goes to the help, or all with [`HelpOptions::takes_all_memory`], and none if
 /// the memory is too small.
 ///
 /// # Errors
@@ -54,13 +54,13 @@ pub fn stream_with_help(
     job: &Context,
     (kind, by_line): (&'static str, bool),
     arguments: Value,
-    wholes: &[Whole],
+    wholes: &[DistributedFile],
     options: &RunOptions,
-    with: HelpWith,
+    with: HelpOptions,
 ) -> Result<(Streams, Option<Help>)> {
     let mut streams = stream_from_nodes(nodes, job, (kind, by_line), arguments, wholes, options)?;
     let Some(after) = options.help_from else { return Ok((streams, None)) };
-    let helps = Arc::new(Helps::new(after));
+    let helps = Arc::new(HelpState::new(after));
     let help = Help::new(&streams.gather.run, &helps, job, with);
     streams.helps = Some(helps);
     Ok((streams, help))
@@ -77,7 +77,7 @@ pub fn stream_from_each(
     arguments: Value,
     options: &RunOptions,
 ) -> Result<Streams> {
-    let gather = Gather::new(nodes, job, &[], (kind, arguments), options, Order::Combined)?;
+    let gather = Gather::new(nodes, job, &[], (kind, arguments), options, AnswerOrder::Combined)?;
     (0..nodes.0.nodes.len()).for_each(|node| gather.run.begin_without_shards(node));
     Ok(Streams::of(gather))
 }
@@ -89,7 +89,7 @@ pub struct Streams {
     /// The final messages of streams that ended.
     done: BTreeMap<usize, TaskDone>,
     /// The state of this machine's part.
-    helps: Option<Arc<Helps>>,
+    helps: Option<Arc<HelpState>>,
 }
 
 impl Streams {
@@ -215,7 +215,7 @@ impl Streams {
     }
 
     /// Ends the streams and returns the costs.
-    pub fn finish(self) -> Gathered {
+    pub fn finish(self) -> GatherReport {
         let Streams { gather, helps, .. } = self;
         let run = gather.run.clone();
         let mut gathered = gather.finish();

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Action, CREDIT, Event, Order, Puller, SMALL_BYTES, Scheduler, ShardState};
+use super::{Action, AnswerOrder, CREDIT, Event, Puller, SMALL_BYTES, Scheduler, ShardState};
 
 /// A pseudo-random number generator with a seed.
 struct Dice(u64);
@@ -68,7 +68,7 @@ struct Node {
 
 /// The work of a task.
 #[derive(Default)]
-struct Work {
+struct SimulatedTask {
     /// The shards handed out and not begun.
     ahead: VecDeque<usize>,
     read: Vec<usize>,
@@ -78,7 +78,7 @@ struct Work {
 
 /// An event of the simulation at a point in time.
 #[derive(Clone, Debug)]
-enum Happens {
+enum SimulatedEvent {
     /// A task gets a slot.
     Runs(usize),
     /// A task has read its current shard.
@@ -91,10 +91,10 @@ enum Happens {
     ClientPulls(usize),
 }
 
-struct World {
+struct Simulation {
     dice: Dice,
     scheduler: Scheduler,
-    order: Order,
+    order: AnswerOrder,
     clients: u64,
     skips: bool,
     bytes: Vec<u64>,
@@ -103,8 +103,8 @@ struct World {
     now: u64,
     sequence: u64,
     happens: BinaryHeap<Reverse<(u64, u64)>>,
-    what: BTreeMap<(u64, u64), Happens>,
-    works: BTreeMap<usize, Work>,
+    what: BTreeMap<(u64, u64), SimulatedEvent>,
+    works: BTreeMap<usize, SimulatedTask>,
     /// The answers that arrived, for each attempt in order.
     arrived: BTreeMap<usize, VecDeque<Event>>,
     /// The puller of each shard, by the record of the simulation.
@@ -121,8 +121,8 @@ struct World {
 const DEADLINE_MS: u64 = 3_000_000;
 const STALL_MS: u64 = 5_000;
 
-impl World {
-    fn new(seed: u64) -> World {
+impl Simulation {
+    fn new(seed: u64) -> Simulation {
         let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let count = 1 + dice.below(5) as usize;
         let shards = 1 + dice.below(30) as usize;
@@ -134,8 +134,8 @@ impl World {
         let holders: Vec<Vec<usize>> =
             (0..shards).map(|shard| (0..copies).map(|copy| (shard + copy) % count).collect()).collect();
         let order = match dice.below(2) {
-            0 => Order::Window((1 + dice.below(512)) << 20),
-            _ => Order::Combined,
+            0 => AnswerOrder::Window((1 + dice.below(512)) << 20),
+            _ => AnswerOrder::Combined,
         };
         let faulty = dice.below(count as u64 + 1) as usize;
         let nodes = (0..count).map(|node| {
@@ -152,7 +152,7 @@ impl World {
             .map(|(bytes, holders)| (bytes, holders, Vec::new()));
         let stall = Duration::from_millis(STALL_MS);
         let scheduler = Scheduler::new(order, stall, count, BTreeSet::new(), of);
-        World {
+        Simulation {
             clients: dice.below(3),
             skips: dice.below(3) == 0,
             dice,
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    fn after(&mut self, ms: u64, what: Happens) {
+    fn after(&mut self, ms: u64, what: SimulatedEvent) {
         let place = (self.now + ms, self.sequence);
         self.sequence += 1;
         self.happens.push(Reverse(place));
@@ -204,14 +204,14 @@ impl World {
             Fault::Silent => {}
             Fault::Partition => {
                 let to = self.node_of(attempt).expect("it is a node's").to;
-                self.after(to.saturating_sub(self.now).max(way), Happens::Hears(event));
+                self.after(to.saturating_sub(self.now).max(way), SimulatedEvent::Hears(event));
             }
             Fault::Twice => {
-                self.after(3, Happens::Hears(event.clone()));
-                self.after(3, Happens::Hears(event));
+                self.after(3, SimulatedEvent::Hears(event.clone()));
+                self.after(3, SimulatedEvent::Hears(event));
             }
             // Messages arrive in the order in which they were sent.
-            _ => self.after(3, Happens::Hears(event)),
+            _ => self.after(3, SimulatedEvent::Hears(event)),
         }
     }
 
@@ -248,9 +248,9 @@ impl World {
             match action {
                 Action::Begin { attempt, node } => {
                     assert_eq!(self.scheduler.puller(attempt), Puller::Node(node));
-                    self.works.insert(attempt, Work::default());
+                    self.works.insert(attempt, SimulatedTask::default());
                     let wait = 1 + self.dice.below(200);
-                    self.after(wait, Happens::Runs(attempt));
+                    self.after(wait, SimulatedEvent::Runs(attempt));
                 }
                 Action::HandOut { attempt, shard } => self.hand_out(attempt, shard),
                 Action::End { attempt } => {
@@ -284,7 +284,7 @@ impl World {
         if let Puller::Node(node) = self.scheduler.puller(attempt) {
             assert!(self.holders[shard].contains(&node), "node {node} has no shard {shard}");
         }
-        if let Order::Window(window) = self.order {
+        if let AnswerOrder::Window(window) = self.order {
             let first = (0..shard).find(|&shard| self.is_open(shard));
             let between: u64 = first.map_or(0, |first| self.bytes[first..shard].iter().sum());
             assert!(between < window, "shard {shard} is {between} bytes behind the first one");
@@ -316,7 +316,7 @@ impl World {
                 work.is_busy = true;
                 let rate = node.map_or(100_000, |node| self.nodes[node].bytes_per_ms);
                 let ms = 1 + self.bytes[shard] / rate;
-                self.after(ms, Happens::Read(attempt, shard));
+                self.after(ms, SimulatedEvent::Read(attempt, shard));
             }
             None if work.ends => {
                 work.is_busy = true;
@@ -335,7 +335,7 @@ impl World {
         work.is_busy = false;
         work.read.push(shard);
         let finished = work.read.len();
-        if let Order::Window(_) = self.order {
+        if let AnswerOrder::Window(_) = self.order {
             let event = match fault {
                 Fault::Foreign => Event::Answered { attempt, shard: other },
                 Fault::Unreadable if shard.is_multiple_of(2) => {
@@ -376,7 +376,7 @@ impl World {
     /// Takes the answers of the first open shard, or any complete answer.
     fn take(&mut self) {
         match self.order {
-            Order::Window(_) => {
+            AnswerOrder::Window(_) => {
                 while let Some(head) = self.first_open() {
                     if self.skips && self.dice.below(10) == 0 {
                         self.skipped.insert(head);
@@ -390,7 +390,7 @@ impl World {
                     self.tell(event);
                 }
             }
-            Order::Combined => {
+            AnswerOrder::Combined => {
                 while let Some((_, event)) = self.arrived.pop_first() {
                     event.into_iter().for_each(|event| self.tell(event));
                 }
@@ -406,27 +406,27 @@ impl World {
         (0..self.bytes.len()).find(|&shard| self.is_open(shard))
     }
 
-    fn step(&mut self, what: Happens) {
+    fn step(&mut self, what: SimulatedEvent) {
         match what {
-            Happens::Runs(attempt) if self.fault_of(attempt) == Fault::Refuses => {
+            SimulatedEvent::Runs(attempt) if self.fault_of(attempt) == Fault::Refuses => {
                 let why = "it takes no task".to_string();
                 self.tell(Event::Closed { attempt, why, is_gone: true });
             }
-            Happens::Runs(attempt) => self.say(attempt, Event::Pulled { attempt, finished: 0 }),
-            Happens::Read(attempt, _) if self.cancelled.contains(&attempt) => {
+            SimulatedEvent::Runs(attempt) => self.say(attempt, Event::Pulled { attempt, finished: 0 }),
+            SimulatedEvent::Read(attempt, _) if self.cancelled.contains(&attempt) => {
                 let late = Event::Pulled { attempt, finished: 1 };
                 self.say(attempt, late);
             }
-            Happens::Read(attempt, _) if self.fault_of(attempt) == Fault::Dies => {
+            SimulatedEvent::Read(attempt, _) if self.fault_of(attempt) == Fault::Dies => {
                 let why = "it died".to_string();
                 self.tell(Event::Failed { attempt, why, is_gone: true });
             }
-            Happens::Read(attempt, shard) => self.read(attempt, shard),
-            Happens::Hears(event) => self.hears(event),
-            Happens::Looks => {
+            SimulatedEvent::Read(attempt, shard) => self.read(attempt, shard),
+            SimulatedEvent::Hears(event) => self.hears(event),
+            SimulatedEvent::Looks => {
                 let waited = match self.order {
-                    Order::Window(_) => self.first_open().into_iter().collect::<Vec<_>>(),
-                    Order::Combined => (0..self.bytes.len()).collect(),
+                    AnswerOrder::Window(_) => self.first_open().into_iter().collect::<Vec<_>>(),
+                    AnswerOrder::Combined => (0..self.bytes.len()).collect(),
                 };
                 for shard in waited {
                     match self.scheduler.state(shard) {
@@ -436,9 +436,9 @@ impl World {
                     }
                 }
                 self.take();
-                self.after(500, Happens::Looks);
+                self.after(500, SimulatedEvent::Looks);
             }
-            Happens::ClientPulls(attempt) => {
+            SimulatedEvent::ClientPulls(attempt) => {
                 if self.cancelled.contains(&attempt) || self.works[&attempt].is_busy {
                     return;
                 }
@@ -448,29 +448,29 @@ impl World {
                     assert_eq!(self.owner[shard], None, "shard {shard} is out with one puller at a time");
                     self.owner[shard] = Some(attempt);
                     let ms = 1 + self.bytes[shard] / 200_000;
-                    self.after(ms, Happens::Done(attempt, shard));
+                    self.after(ms, SimulatedEvent::Done(attempt, shard));
                 }
                 self.act(actions);
                 let shards = self.works[&attempt].read.clone();
                 match pulled {
                     Some(_) => {}
-                    None if self.order == Order::Combined && !shards.is_empty() => {
+                    None if self.order == AnswerOrder::Combined && !shards.is_empty() => {
                         self.tell(Event::Completed { attempt, shards });
                     }
-                    None => self.after(300, Happens::ClientPulls(attempt)),
+                    None => self.after(300, SimulatedEvent::ClientPulls(attempt)),
                 }
             }
-            Happens::Done(attempt, _) if self.cancelled.contains(&attempt) => {}
-            Happens::Done(attempt, shard) => {
+            SimulatedEvent::Done(attempt, _) if self.cancelled.contains(&attempt) => {}
+            SimulatedEvent::Done(attempt, shard) => {
                 match self.order {
-                    Order::Window(_) => {
+                    AnswerOrder::Window(_) => {
                         self.arrived
                             .entry(attempt)
                             .or_default()
                             .push_back(Event::Answered { attempt, shard });
                         self.take();
                     }
-                    Order::Combined => {
+                    AnswerOrder::Combined => {
                         let work = self.works.get_mut(&attempt).expect("it was begun");
                         work.read.push(shard);
                         // The thread gives its answer at random times, as a thread without free memory would.
@@ -481,7 +481,7 @@ impl World {
                         }
                     }
                 }
-                self.after(1, Happens::ClientPulls(attempt));
+                self.after(1, SimulatedEvent::ClientPulls(attempt));
             }
         }
     }
@@ -492,11 +492,11 @@ impl World {
         self.act(actions);
         for _ in 0..self.clients {
             let attempt = self.scheduler.begin_client(self.now());
-            self.works.insert(attempt, Work::default());
+            self.works.insert(attempt, SimulatedTask::default());
             let after = self.dice.below(3000);
-            self.after(after, Happens::ClientPulls(attempt));
+            self.after(after, SimulatedEvent::ClientPulls(attempt));
         }
-        self.after(500, Happens::Looks);
+        self.after(500, SimulatedEvent::Looks);
         while let Some(Reverse(place)) = self.happens.pop() {
             let what = self.what.remove(&place).expect("it was put there");
             self.now = place.0;
@@ -511,8 +511,8 @@ impl World {
         let open: Vec<usize> = (0..self.bytes.len()).filter(|&shard| self.is_open(shard)).collect();
         // A job may only remain open if a silent node is the only holder of the awaited shards.
         let waited = match self.order {
-            Order::Window(_) => &open[..open.len().min(1)],
-            Order::Combined => &open[..],
+            AnswerOrder::Window(_) => &open[..open.len().min(1)],
+            AnswerOrder::Combined => &open[..],
         };
         for &shard in waited {
             let is_silent = match self.scheduler.state(shard) {
@@ -540,12 +540,12 @@ impl World {
 fn every_shard_is_answered_once_or_declared_missing_whatever_nodes_do() {
     let (mut good, mut all) = (0, 0);
     for seed in 1..=10_000 {
-        let run = || std::panic::catch_unwind(|| World::new(seed).run());
+        let run = || std::panic::catch_unwind(|| Simulation::new(seed).run());
         let (is_good, trace) = run().unwrap_or_else(|_| panic!("seed {seed}"));
         all += 1;
         good += u32::from(is_good);
         if seed % 10 == 0 {
-            assert!(trace == World::new(seed).run().1, "seed {seed} has two traces");
+            assert!(trace == Simulation::new(seed).run().1, "seed {seed} has two traces");
         }
     }
     assert!(good > all / 3 && good < all, "{good} of {all} jobs came to a good end");
@@ -555,12 +555,12 @@ fn every_shard_is_answered_once_or_declared_missing_whatever_nodes_do() {
 /// two shards and no more.
 #[test]
 fn the_tail_of_a_slow_node_is_its_credit() {
-    let mut world = World::new(1);
+    let mut world = Simulation::new(1);
     let (count, shards) = (2, 40);
     world.nodes = (0..count)
         .map(|node| Node { bytes_per_ms: [1_000, 100_000][node], fault: Fault::None, from: 0, to: 0 })
         .collect();
-    world.order = Order::Combined;
+    world.order = AnswerOrder::Combined;
     world.bytes = vec![64 << 20; shards];
     world.holders = vec![vec![0, 1]; shards];
     let of = world
@@ -570,7 +570,7 @@ fn the_tail_of_a_slow_node_is_its_credit() {
         .zip(world.holders.clone())
         .map(|(bytes, holders)| (bytes, holders, Vec::new()));
     let stall = Duration::from_millis(DEADLINE_MS);
-    world.scheduler = Scheduler::new(Order::Combined, stall, count, BTreeSet::new(), of);
+    world.scheduler = Scheduler::new(AnswerOrder::Combined, stall, count, BTreeSet::new(), of);
     (world.owner, world.answered) = (vec![None; shards], vec![0; shards]);
     (world.dice, world.clients, world.skips) = (Dice(1), 0, false);
     let trace = world.run().1;
@@ -585,7 +585,7 @@ fn the_tail_of_a_slow_node_is_its_credit() {
 #[test]
 fn the_last_shards_stay_in_the_queue() {
     let shards = (0..6).map(|_| (64 << 20, vec![0, 1, 2, 3], Vec::new()));
-    let mut scheduler = Scheduler::new(Order::Combined, Duration::MAX, 4, BTreeSet::new(), shards);
+    let mut scheduler = Scheduler::new(AnswerOrder::Combined, Duration::MAX, 4, BTreeSet::new(), shards);
     let mut handed = 0;
     scheduler.start(Duration::ZERO);
     for attempt in 0..4 {
