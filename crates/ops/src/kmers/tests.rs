@@ -12,7 +12,7 @@ use std::{
 use inshore_kernel::{Parts, Works};
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Serving};
 use inshore_store::{Budget, Cancel, Limits, Store};
-use inshore_tables::{count_kmers, pack_kmers};
+use inshore_tables::count_kmers;
 use tempfile::TempDir;
 
 use super::*;
