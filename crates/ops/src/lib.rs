@@ -74,7 +74,8 @@ pub use error::{Error, Result};
 #[cfg(feature = "nodes")]
 pub use files::Error as FileError;
 pub use operation::{
-    Asked, Beside, NormalForm, Operation, Planned, Request, Rows, Sources, StoreUse, handed_over,
+    Asked, Beside, DatasetOperation, NormalForm, Operation, Plan, Planned, Request, Rows, Sources, StoreUse,
+    handed_over,
 };
 pub use place::Place;
 pub use registry::{Entry, Names, OPERATIONS, named};

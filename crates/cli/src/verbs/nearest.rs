@@ -93,10 +93,7 @@ fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
         );
         let pairs = found.queries as f64 * vectors as f64;
         let share = 100.0 * found.measured as f64 / pairs;
-        let how = vec![
-            ("plan", found.plan.to_string()),
-            ("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured)),
-        ];
+        let how = vec![("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured))];
         Outcome { sentence_aside: true, how, ..Outcome::new("nearest query", report, done, sentence) }
     })
 }

@@ -37,7 +37,10 @@ mod whole;
 mod words;
 
 #[cfg(feature = "wasm")]
-pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
+pub use self::kernel::{
+    CheckedModule, KernelAnswer, KernelsAnswer, ListKernels, ListedKernel, PushAnswer, PushKernel,
+    RemoveKernels, RunKernel, read_module,
+};
 #[cfg(feature = "vectors")]
 pub use self::nearest::{ImportVectors, SearchVectors};
 #[cfg(feature = "sql")]
@@ -49,7 +52,10 @@ pub use self::stores::{
 #[cfg(feature = "graph")]
 pub use self::{
     algorithms::{Algorithm, AlgorithmAnswer, Run},
-    graphs::{ExportAnswer, ExportGraph, GenerateGraph, ImportGraph},
+    graphs::{
+        CheckAnswer, CheckGraph, DescribeGraph, ExportAnswer, ExportGraph, GenerateGraph, GraphsAnswer,
+        ImportGraph, ListGraphs, RemoveGraphs,
+    },
 };
 #[cfg(feature = "text")]
 pub use self::{

@@ -1,6 +1,9 @@
 //! The operation `node traverse`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    slice,
+};
 
 use inshore_nodes::{By, Error as NodesError, Pointers, TraverseOptions, Traversed, Whole};
 use inshore_store::Execution;
@@ -9,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::stores::{only, only_whole};
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse, explain_files},
     place::Place,
     target::{Done, OnNodes, Target},
 };
@@ -57,24 +60,37 @@ pub struct TraverseAnswer {
     pub bytes_moved: u64,
 }
 
+/// The file on nodes.
+#[derive(Debug)]
+pub struct TraversePlan {
+    on: OnNodes,
+    whole: Whole,
+}
+
+impl Plan for TraversePlan {
+    fn explain(&self) -> Option<String> {
+        explain_files(&self.on, slice::from_ref(&self.whole))
+    }
+}
+
 impl Operation for Traverse {
     const NAME: &'static str = "node traverse";
     const PLACES: &'static [Place] = &[Place::Nodes];
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Answer;
-    type Plan = (OnNodes, Whole);
+    type Plan = TraversePlan;
     type Answer = TraverseAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<(OnNodes, Whole)> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<TraversePlan> {
         let Target::Nodes(on) = asked.target else {
             return Err(Error::Unsupported { operation: Self::NAME, place: asked.target.place() });
         };
         match only_whole(on, only(Self::NAME, asked.inputs)?) {
-            Ok(whole) => Ok((on.clone(), whole)),
+            Ok(whole) => Ok(TraversePlan { on: on.clone(), whole }),
             Err(Error::SeveralFiles { name, files }) => {
                 let what =
                     format!("the dataset has several files: {}; give store:NAME/FILE", files.join(", "));
@@ -86,7 +102,7 @@ impl Operation for Traverse {
 
     fn run(
         &self,
-        (on, whole): (OnNodes, Whole),
+        TraversePlan { on, whole }: TraversePlan,
         _asked: &Asked<'_>,
         job: &Execution,
         _beside: Beside<'_>,
