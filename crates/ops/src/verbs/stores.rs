@@ -13,6 +13,7 @@ use std::{
 use inshore_nodes::Whole;
 use inshore_store::{CheckedFile, Dataset, Store};
 
+#[cfg(any(feature = "graph", feature = "wasm"))]
 pub(super) use self::list::{remove_dataset, remove_each};
 pub use self::{
     get::{GetAnswer, GetDataset, GetPlan},

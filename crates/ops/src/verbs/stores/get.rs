@@ -1,7 +1,9 @@
 //! The operation `store get`.
 
+#[cfg(feature = "nodes")]
+use std::io::Read;
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     ops::Range,
     path::{Path, PathBuf},
 };
@@ -15,14 +17,14 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "nodes")]
 use super::{super::whole::read_whole, only_whole};
 use super::{BUFFER_BYTES, check_is_outside, dataset_file, dataset_of, dataset_range, only};
+#[cfg(feature = "nodes")]
+use crate::{error::Error, operation::explain_files, target::OnNodes};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse},
     place::Place,
     target::{Done, Target},
 };
-#[cfg(feature = "nodes")]
-use crate::{operation::explain_files, target::OnNodes};
 
 /// Writes the bytes of a dataset's file to the output.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
