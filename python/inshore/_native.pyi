@@ -22,13 +22,13 @@ __all__ = [
     "Store",
     "Writer",
     "__version__",
+    "child_main",
     "connect",
     "features",
     "operate",
     "serve",
     "size",
     "table_names",
-    "work_apart",
 ]
 
 __version__: str
@@ -134,4 +134,4 @@ class Batch:
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[Any, Any]: ...
 
 def table_names(query: str) -> list[str]: ...
-def work_apart(limits: Sequence[str]) -> None: ...
+def child_main(limits: Sequence[str]) -> None: ...

@@ -5,9 +5,9 @@ use std::{env, path::PathBuf, time::Duration};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore::{
-    apart::run_apart,
-    contained::{limits, told},
+    child_process::run_in_child,
     kernel::{Failure, Reply},
+    query_process::{describe_end, limits},
     sandbox::{ApartEnd, Helper, WorkerEnd},
     store::{self, Budget},
 };
@@ -87,7 +87,7 @@ pub(crate) fn query(
 fn ask(job: &store::Job, helper: &Helper, asked: Asked, out: &mut Out) -> Result<Facts, Raised> {
     let limits = limits(job.budget());
     let mut passing = Passing { out, budget: job.budget() };
-    let end = run_apart(helper, limits, job, KIND, json!(asked), &mut passing);
+    let end = run_in_child(helper, limits, job, KIND, json!(asked), &mut passing);
     let end = end.map_err(|failure| raised(failure, job.budget().memory_bytes()))?;
     let unexpected = |error| Raised::other(format!("the query's process sent an invalid result: {error}"));
     match serde_json::from_value(end).map_err(unexpected)? {
@@ -114,10 +114,10 @@ fn raised(failure: Failure, budget_bytes: u64) -> Raised {
         Ok(end) => match end.end() {
             WorkerEnd::TooLarge(doing) => {
                 let doing = if doing.is_empty() { "reading the rows" } else { doing };
-                Raised::budget(told(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
+                Raised::budget(describe_end(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
             }
             WorkerEnd::Exited(_) => Raised::other(format!("the query failed: {end}")),
-            other => Raised::other(told(other, budget_bytes)),
+            other => Raised::other(describe_end(other, budget_bytes)),
         },
         Err(failure) => Raised::other(format!("the query failed: {failure}")),
     }

@@ -16,7 +16,7 @@ use inshore_kernels::{Candidate, Found, Matching, Profiles, SearchSummary, Wante
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, Serving};
 use inshore_ops::{
     Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Rows, StoreUse, Target, named, queries,
-    spreading::{cuts, record_lines, separator},
+    split_points::{record_lines, row_group_offsets, separator},
     verbs::{Matches, Text},
     works_here,
 };
@@ -360,7 +360,7 @@ impl Setup {
             record_bytes: name.ends_with(".bin").then_some(20),
             record_lines: record_lines(&[name]),
             separator: separator(&[name]),
-            ends: cuts(&Input::new(&path), job.budget()).unwrap(),
+            ends: row_group_offsets(&Input::new(&path), job.budget()).unwrap(),
             ..LoadOptions::default()
         };
         let whole = (name, Some(bytes.len() as u64));

@@ -16,7 +16,7 @@ use inshore_tables::count_kmers;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{spreading::record_lines, testing::slow_store};
+use crate::{split_points::record_lines, testing::slow_store};
 
 /// The fault of a node, which occurs after a number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,7 +16,7 @@ use inshore_store::Execution;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "nodes")]
-use super::whole::read_whole;
+use super::sequential_read::read_sequentially;
 use super::{
     bytes::write_bytes,
     stores::{ListDatasets, Listed, RemoveAnswer, only, remove_dataset, remove_each},
@@ -94,7 +94,7 @@ impl RunKernel {
         if whole.bytes() > MODULE_BYTES_MAX {
             return Err(bad("the dataset of this name is too large for a kernel").into());
         }
-        let (bytes, _) = read_whole(on, job, whole, 0..whole.bytes(), |input| {
+        let (bytes, _) = read_sequentially(on, job, whole, 0..whole.bytes(), |input| {
             let mut bytes = Vec::new();
             let failed = |source| KernelError::Input { name: name.clone(), source };
             input.read_to_end(&mut bytes).map_err(failed)?;

@@ -24,6 +24,8 @@ mod packing;
 mod reduce;
 #[cfg(feature = "text")]
 mod search;
+#[cfg(feature = "nodes")]
+mod sequential_read;
 #[cfg(feature = "records")]
 mod sort;
 #[cfg(feature = "sql")]
@@ -31,8 +33,6 @@ mod sql;
 mod stores;
 #[cfg(feature = "nodes")]
 mod traverse;
-#[cfg(feature = "nodes")]
-mod whole;
 #[cfg(feature = "text")]
 mod words;
 

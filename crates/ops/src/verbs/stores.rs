@@ -49,7 +49,7 @@ pub(super) fn dataset_of(path: &Path) -> Result<&str> {
 /// # Errors
 /// [`Error::SeveralFiles`]; the errors of [`wholes`].
 #[cfg(feature = "nodes")]
-pub(super) fn only_whole(on: &OnNodes, path: &PathBuf) -> Result<Whole> {
+pub(super) fn only_file_on_nodes(on: &OnNodes, path: &PathBuf) -> Result<Whole> {
     let mut found = wholes(&on.nodes, std::slice::from_ref(path))?;
     match (found.pop(), &found[..]) {
         (Some(whole), []) => Ok(whole),

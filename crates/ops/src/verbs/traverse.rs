@@ -9,7 +9,7 @@ use inshore_nodes::{By, Error as NodesError, Pointers, TraverseOptions, Traverse
 use inshore_store::Execution;
 use serde::{Deserialize, Serialize};
 
-use super::stores::{only, only_whole};
+use super::stores::{only, only_file_on_nodes};
 use crate::{
     error::{Error, Result},
     operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse, explain_files},
@@ -89,7 +89,7 @@ impl Operation for Traverse {
         let Target::Nodes(on) = asked.target else {
             return Err(Error::Unsupported { operation: Self::NAME, place: asked.target.place() });
         };
-        match only_whole(on, only(Self::NAME, asked.inputs)?) {
+        match only_file_on_nodes(on, only(Self::NAME, asked.inputs)?) {
             Ok(whole) => Ok(TraversePlan { on: on.clone(), whole }),
             Err(Error::SeveralFiles { name, files }) => {
                 let what =

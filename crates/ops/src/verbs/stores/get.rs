@@ -15,7 +15,7 @@ use inshore_tables::NewFile;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "nodes")]
-use super::{super::whole::read_whole, only_whole};
+use super::{super::sequential_read::read_sequentially, only_file_on_nodes};
 use super::{BUFFER_BYTES, check_is_outside, dataset_file, dataset_of, dataset_range, only};
 #[cfg(feature = "nodes")]
 use crate::{error::Error, operation::explain_files, target::OnNodes};
@@ -88,7 +88,7 @@ impl Operation for GetDataset {
                 Ok(GetPlan::Here(name.to_string(), file.map(str::to_string)))
             }
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => Ok(GetPlan::Nodes(on.clone(), Box::new(only_whole(on, path)?))),
+            Target::Nodes(on) => Ok(GetPlan::Nodes(on.clone(), Box::new(only_file_on_nodes(on, path)?))),
         }
     }
 
@@ -120,7 +120,7 @@ impl Operation for GetDataset {
                 job.start_phase("reading", "bytes", bytes);
                 let gathered = write_to(output, |out| {
                     let ((), gathered) =
-                        read_whole(&on, job, &whole, range, |input| copy_all(job, input, out))?;
+                        read_sequentially(&on, job, &whole, range, |input| copy_all(job, input, out))?;
                     Ok(gathered)
                 })?;
                 Ok(Done::on_nodes(GetAnswer { name, bytes }, &on, gathered))

@@ -24,7 +24,7 @@ use crate::{
 };
 #[cfg(feature = "nodes")]
 use crate::{
-    spreading::{cuts, record_lines, separator},
+    split_points::{record_lines, row_group_offsets, separator},
     target::OnNodes,
 };
 
@@ -228,7 +228,7 @@ impl PutDataset {
             }
         };
         let ends = match !is_stdin && self.record_bytes.is_none() {
-            true => cuts(&Input::new(file), job.budget())?,
+            true => row_group_offsets(&Input::new(file), job.budget())?,
             false => None,
         };
         if ends.is_none() && self.record_bytes.is_none() && Input::new(name).extension() == "parquet" {
