@@ -34,8 +34,10 @@ from typing import TYPE_CHECKING, Any
 from fsspec import AbstractFileSystem  # type: ignore[import-untyped]
 
 from inshore import _native
+from inshore.display.progress import Watch
 from inshore.errors import ExistsError, InputError, NotFoundError
-from inshore.results import StrPath
+from inshore.results import StrPath, drained
+from inshore.verbs.target import operate
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -368,8 +370,8 @@ class InshoreFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 raise PermissionError(errno.EPERM, "a file of a dataset cannot be removed", name)
             if info["type"] == "directory" and not recursive:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-            with _as_file_errors(name):
-                self._store.remove(name)
+            with _as_file_errors(name), self._store.job("32MiB", 1) as job, Watch(job, "removal") as watch:
+                drained(operate(job, "store rm", {}, [name]), watch)
 
     def _rm(self, path: str) -> None:
         """Remove one dataset; called by `rm_file`."""

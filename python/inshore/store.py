@@ -111,7 +111,9 @@ class Store(StoredVectors, Here):
         >>> [info.name for info in store.graphs()]
         ['path']
         """
-        return [GraphInfo(**info) for info in json.loads(self._native.graphs())]
+        with self._native.job("32MiB", 1) as job:
+            listed = self._run(job, "graph ls", {}, [], title="list of graphs")
+        return [GraphInfo(**info) for info in listed["graphs"]]
 
     def graph(self, name: str) -> Graph:
         """Open a graph.
@@ -160,7 +162,8 @@ class Store(StoredVectors, Here):
         >>> store.graphs()
         []
         """
-        self._native.remove(name)
+        with self._native.job("32MiB", 1) as job:
+            self._run(job, "store rm", {}, [name], title=f"removal of {name!r}")
 
     def import_edges(
         self,

@@ -1,8 +1,8 @@
 //! Queries in a child process: this extension in another interpreter with a memory limit.
 //!
 //! ```text
-//!   interpreter                                     sys.executable -S -s -c "... _native.work_apart(...)"
-//!     run_apart: query, tables, folder ─────────────►  opens the store, runs the query
+//!   interpreter                                     sys.executable -S -s -c "... _native.child_main(...)"
+//!     run_in_child: query, tables, folder ─────────────►  opens the store, runs the query
 //!        columns, facts ◄───────────────────────────── begun
 //!        rows, a message at a time ◄────────────────── batch: waits until the previous one was taken
 //!        facts, or the exception ◄──────────────────── the end
@@ -20,7 +20,7 @@ use std::{
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore::{
-    apart,
+    child_process,
     kernel::{Failure, Reply, Task, TaskHandler},
     ops::{
         self, Beside, Request, Rows, Target,
@@ -44,7 +44,7 @@ use crate::{
 pub(crate) const KIND: &str = concat!("query of inshore ", env!("CARGO_PKG_VERSION"));
 /// The program of the other interpreter; its arguments are the folder of the extension, and the limits.
 const CODE: &str =
-    "import sys; sys.path[:] = sys.argv[1:2]; import _native; _native.work_apart(sys.argv[2:])";
+    "import sys; sys.path[:] = sys.argv[1:2]; import _native; _native.child_main(sys.argv[2:])";
 /// The environment variable that names an interpreter other than the current one.
 const INTERPRETER: &str = "INSHORE_PYTHON";
 
@@ -151,7 +151,7 @@ pub(crate) fn helper(py: Python<'_>) -> PyResult<Helper> {
 
 /// Runs the work of the parent process, within these limits, and never returns.
 #[pyfunction]
-pub(crate) fn work_apart(py: Python<'_>, limits: Vec<String>) {
+pub(crate) fn child_main(py: Python<'_>, limits: Vec<String>) {
     let limits: Vec<OsString> = limits.into_iter().map(OsString::from).collect();
-    py.detach(|| apart::apart_main(&limits, &[&QueryHandler]))
+    py.detach(|| child_process::child_main(&limits, &[&QueryHandler]))
 }

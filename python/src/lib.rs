@@ -45,7 +45,7 @@ mod _native {
     use super::absent::__getattr__;
     #[cfg(feature = "sql")]
     #[pymodule_export]
-    use super::contained::work_apart;
+    use super::contained::child_main;
     #[cfg(feature = "nodes")]
     #[pymodule_export]
     use super::nodes::{Agent, Nodes, connect, serve};

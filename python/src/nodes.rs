@@ -105,7 +105,7 @@ pub(crate) fn serve(
     // WebAssembly modules would run in the current program, started again as a helper, and the current
     // program is Python.
     #[cfg(feature = "sql")]
-    let works = inshore::works_by(crate::contained::helper(py)?);
+    let works = inshore::works_with_helper(crate::contained::helper(py)?);
     #[cfg(not(feature = "sql"))]
     let works = inshore::works_here();
     let serving = py.detach(|| {

@@ -5,9 +5,9 @@ use std::{env, path::PathBuf, time::Duration};
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use inshore::{
-    apart::run_apart,
-    contained::{limits, told},
+    child_process::run_in_child,
     kernel::{Failure, Reply},
+    query_process::{describe_end, limits},
     sandbox::{ChildFailure, Helper, WorkerEnd},
     store::{self, Budget},
 };
@@ -92,7 +92,7 @@ fn ask(
 ) -> Result<RunFacts, PendingException> {
     let limits = limits(job.budget());
     let mut passing = RowForwarder { out, budget: job.budget() };
-    let end = run_apart(helper, limits, job, KIND, json!(asked), &mut passing);
+    let end = run_in_child(helper, limits, job, KIND, json!(asked), &mut passing);
     let end = end.map_err(|failure| raised(failure, job.budget().memory_bytes()))?;
     let unexpected =
         |error| PendingException::other(format!("the query's process sent an invalid result: {error}"));
@@ -120,10 +120,10 @@ fn raised(failure: Failure, budget_bytes: u64) -> PendingException {
         Ok(end) => match end.end() {
             WorkerEnd::TooLarge(doing) => {
                 let doing = if doing.is_empty() { "reading the rows" } else { doing };
-                PendingException::budget(told(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
+                PendingException::budget(describe_end(&WorkerEnd::TooLarge(doing.to_string()), budget_bytes))
             }
             WorkerEnd::Exited(_) => PendingException::other(format!("the query failed: {end}")),
-            other => PendingException::other(told(other, budget_bytes)),
+            other => PendingException::other(describe_end(other, budget_bytes)),
         },
         Err(failure) => PendingException::other(format!("the query failed: {failure}")),
     }

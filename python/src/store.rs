@@ -12,7 +12,7 @@ use crate::{
     error::to_python,
     files::{self, Files},
     graph::Graph,
-    job::{Job, to_json},
+    job::Job,
 };
 
 /// A folder of named graphs.
@@ -48,19 +48,9 @@ impl Store {
         self.0.path().to_path_buf()
     }
 
-    /// Returns the properties of each graph, as a JSON list.
-    fn graphs(&self, py: Python<'_>) -> PyResult<String> {
-        to_json(&py.detach(|| graph::list(&self.0)).map_err(to_python)?)
-    }
-
     /// Opens a graph.
     fn graph(&self, py: Python<'_>, name: &str) -> PyResult<Graph> {
         py.detach(|| graph::Graph::open(&self.0, name)).map(Graph).map_err(to_python)
-    }
-
-    /// Removes a graph.
-    fn remove(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        py.detach(|| self.0.remove(name)).map_err(to_python)
     }
 
     /// Starts a job.

@@ -14,7 +14,7 @@ import inshore.fs
 PACKAGE = Path(inshore.__file__).parent
 
 # The units of the package. Each imports only earlier ones, and `fs` stands beside `sources`.
-ORDER = ["_native", "errors", "display", "results", "sources", "fs", "verbs", "graph", "store", "nodes", ""]
+ORDER = ["_native", "errors", "display", "results", "sources", "verbs", "fs", "graph", "store", "nodes", ""]
 
 
 def members(prefix: str, value: object) -> Iterator[tuple[str, str]]:

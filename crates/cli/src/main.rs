@@ -138,7 +138,7 @@ fn kernel(options: GlobalOptions, command: args::KernelCommand) -> anyhow::Resul
         args::KernelCommand::Push(push) => kernel::push(options, &push),
         args::KernelCommand::Run(run) => kernel::run(options, &run),
         args::KernelCommand::Ls => kernel::ls(options),
-        args::KernelCommand::Rm { names } => kernel::rm(options, &names),
+        args::KernelCommand::Rm { names } => store::rm(inshore_ops::verbs::RemoveKernels {}, options, &names),
     }
 }
 
@@ -167,7 +167,7 @@ fn store(options: GlobalOptions, command: StoreCommand) -> anyhow::Result<bool> 
         StoreCommand::Ls => store::ls(options)?,
         StoreCommand::Put(words) => store::put(options, &words)?,
         StoreCommand::Get(words) => store::get(options, &words)?,
-        StoreCommand::Rm { names } => store::rm("store rm", options, &names)?,
+        StoreCommand::Rm { names } => store::rm(inshore_ops::verbs::RemoveDatasets {}, options, &names)?,
         #[cfg(feature = "nodes")]
         StoreCommand::Repair(words) => node::repair(&options, &words)?,
         StoreCommand::Init(words) => store::init(&words, options.json, options.quiet)?,
@@ -212,10 +212,12 @@ fn graph(options: GlobalOptions, command: args::GraphCommand) -> anyhow::Result<
         args::GraphCommand::Clustering(words) => graph::algorithms::clustering(options, &words)?,
         args::GraphCommand::Components(words) => graph::algorithms::components(options, &words)?,
         args::GraphCommand::Betweenness(words) => graph::algorithms::betweenness(options, &words)?,
-        args::GraphCommand::Ls => graph::ls(&Session::open_existing(options)?)?,
-        args::GraphCommand::Info { graph } => graph::info(&Session::open_existing(options)?, &graph)?,
-        args::GraphCommand::Rm { graphs } => graph::rm(&Session::open_existing(options)?, &graphs)?,
-        args::GraphCommand::Check(words) => return graph::check(&Session::open_existing(options)?, &words),
+        args::GraphCommand::Ls => graph::ls(options)?,
+        args::GraphCommand::Info { graph } => graph::info(options, &graph)?,
+        args::GraphCommand::Rm { graphs } => {
+            store::rm(inshore_ops::verbs::RemoveGraphs {}, options, &graphs)?
+        }
+        args::GraphCommand::Check(words) => return graph::check(options, &words),
     }
     Ok(true)
 }

@@ -15,6 +15,7 @@ use arrow_array::{
 use arrow_schema::{DataType, Field};
 use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
+use serde::{Deserialize, Serialize};
 
 pub use crate::plain::InMemoryGraph;
 use crate::{
@@ -24,7 +25,8 @@ use crate::{
 };
 
 /// Repeats the options of the job that wrote the answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct CheckOptions {
     /// PageRank and communities: iterations.
     pub iterations: u32,

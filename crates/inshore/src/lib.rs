@@ -65,16 +65,16 @@ pub use inshore_nodes as nodes;
 pub use inshore_ops as ops;
 #[cfg(feature = "sql")]
 #[doc(inline)]
-pub use inshore_ops::contained;
+pub use inshore_ops::query_process;
 #[cfg(feature = "wasm")]
 #[doc(inline)]
 pub use inshore_ops::wasm;
 #[cfg(all(feature = "nodes", feature = "sql"))]
 #[doc(inline)]
-pub use inshore_ops::{apart, queries, works_by};
+pub use inshore_ops::{child_process, queries, works_with_helper};
 #[cfg(feature = "nodes")]
 #[doc(inline)]
-pub use inshore_ops::{commands, kmers, sorting, spreading, works, works_here};
+pub use inshore_ops::{commands, kmers, sorting, split_points, works, works_here};
 #[cfg(any(feature = "nodes", feature = "sql", feature = "wasm"))]
 #[doc(inline)]
 pub use inshore_sandbox as sandbox;

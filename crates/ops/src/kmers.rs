@@ -20,8 +20,12 @@
 //! that was used.
 //!
 //! Cost: each distinct k-mer of a node goes over the network once, with its count, in 3 to 4 bytes for k = 25
-//! ([`inshore_tables::pack_kmers`]). For comparison, a base of a read takes one byte in FASTA and two in
+//! (`packed.rs`). For comparison, a base of a read takes one byte in FASTA and two in
 //! FASTQ.
+
+mod borders;
+mod packed;
+mod sums;
 
 use std::{cell::RefCell, cmp::Ordering, iter, ops::Range, path::Path, sync::Arc, thread};
 
@@ -37,13 +41,17 @@ use inshore_nodes::{
 };
 use inshore_store::{Context, Job};
 use inshore_tables::{
-    self as tables, FilePart, Input, KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerAnswer, KmerBorders, KmerCode,
-    KmerList, KmerOptions, KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, PieceEnds, PieceStart,
-    TableWriter, count_kmer_pieces, pack_kmers, unpack_kmers,
+    self as tables, FilePart, Input, KMER_BLOCK_ROWS, KmerAnswer, KmerList, KmerOptions, KmerPiece,
+    KmerPieces, KmerSummary, KmerWriter, PieceEnds, PieceStart, TableWriter, count_kmer_pieces,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::{
+    borders::KmerBorders,
+    packed::{KMER_BLOCK_BYTES, PackedCode, pack_kmers, unpack_kmers},
+    sums::KmerSums,
+};
 pub use crate::files::Error;
 use crate::files::{Asker, check_plain, of_nodes, piece_of};
 
@@ -236,7 +244,7 @@ enum Counted<C> {
     Kmers(Vec<C>, Vec<u32>),
 }
 
-impl<C: KmerCode> OrderedRow for Counted<C> {
+impl<C: PackedCode> OrderedRow for Counted<C> {
     /// The number of bases of a k-mer.
     type How = u32;
     const ADDS_UP: bool = true;
@@ -354,7 +362,7 @@ pub fn count_kmers_on_nodes(
 }
 
 /// Merges the counts of all nodes, and writes the table.
-fn merge<C: KmerCode>(
+fn merge<C: PackedCode>(
     job: &Context,
     streams: Streams,
     output: &Path,

@@ -34,17 +34,15 @@
 //! The crate also has the building blocks of operations on nodes:
 //!
 //! - [`works`] lists the kinds of work of a node; [`queries`], [`sorting`], [`kmers`], [`commands`] and
-//!   [`wasm`] are works that combine two libraries, [`apart`] runs a work in a child process, and
-//!   [`contained`] has the limit of a process that runs a query.
-//! - [`spreading`] finds the places at which spread files can be cut.
+//!   [`wasm`] are works that combine two libraries, [`child_process`] runs a work in a child process, and
+//!   [`query_process`] has the limit of a process that runs a query.
+//! - [`split_points`] finds the places at which spread files can be cut.
 #![warn(missing_docs)]
 
 #[cfg(all(feature = "nodes", feature = "sql"))]
-pub mod apart;
+pub mod child_process;
 #[cfg(feature = "nodes")]
 pub mod commands;
-#[cfg(feature = "sql")]
-pub mod contained;
 mod error;
 #[cfg(feature = "nodes")]
 mod files;
@@ -58,11 +56,13 @@ mod operation;
 mod place;
 #[cfg(all(feature = "nodes", feature = "sql"))]
 pub mod queries;
+#[cfg(feature = "sql")]
+pub mod query_process;
 mod registry;
 #[cfg(feature = "nodes")]
 pub mod sorting;
 #[cfg(feature = "nodes")]
-pub mod spreading;
+pub mod split_points;
 mod target;
 #[cfg(all(test, feature = "nodes"))]
 mod testing;
@@ -74,7 +74,8 @@ pub use error::{Error, Result};
 #[cfg(feature = "nodes")]
 pub use files::Error as FileError;
 pub use operation::{
-    Asked, Beside, NormalForm, Operation, Planned, Request, Rows, Sources, StoreUse, handed_over,
+    Asked, Beside, DatasetOperation, NormalForm, Operation, Plan, Planned, Request, Rows, Sources, StoreUse,
+    handed_over,
 };
 pub use place::Place;
 pub use registry::{Entry, Names, OPERATIONS, named};
@@ -88,17 +89,19 @@ pub use target::{NodesDone, OnNodes, wholes, with_nodes};
 pub fn works() -> inshore_kernel::TaskHandlers {
     let works = works_here();
     #[cfg(feature = "sql")]
-    let works = works.with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes));
+    let works = works.with(child_process::ChildProcessWork::new(queries::Queries, inshore_sql::stack_bytes));
     #[cfg(feature = "wasm")]
     let works = works.with(wasm::WebAssembly);
     works
 }
 
 /// Lists the same kinds of work, for a host program that cannot be started again: `helper` names the program
-/// that runs queries by [`apart::apart_main`].
+/// that runs queries by [`child_process::child_main`].
 #[cfg(all(feature = "nodes", feature = "sql"))]
-pub fn works_by(helper: inshore_sandbox::Helper) -> inshore_kernel::TaskHandlers {
-    works_here().with(apart::WorkApart::new(queries::Queries, inshore_sql::stack_bytes).with_helper(helper))
+pub fn works_with_helper(helper: inshore_sandbox::Helper) -> inshore_kernel::TaskHandlers {
+    works_here().with(
+        child_process::ChildProcessWork::new(queries::Queries, inshore_sql::stack_bytes).with_helper(helper),
+    )
 }
 
 /// Lists the kinds of work that need no child process.
@@ -121,7 +124,7 @@ pub fn child_main_if_asked() {
     #[cfg(any(feature = "nodes", feature = "wasm"))]
     inshore_sandbox::child_main_if_asked();
     #[cfg(all(feature = "nodes", feature = "sql"))]
-    inshore_sandbox::apart_main_if_asked(apart::at_work, |socket, memory| {
-        apart::work_apart(socket, memory, &[&queries::Queries]);
+    inshore_sandbox::apart_main_if_asked(child_process::at_work, |socket, memory| {
+        child_process::run_child(socket, memory, &[&queries::Queries]);
     });
 }

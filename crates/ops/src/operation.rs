@@ -19,9 +19,13 @@ use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 #[cfg(feature = "nodes")]
 use inshore_nodes::{DistributedFile, RunOptions};
+#[cfg(feature = "nodes")]
+use inshore_store::format_bytes;
 use inshore_store::{Execution, Job};
 #[cfg(any(feature = "records", feature = "text"))]
 use inshore_tables::Input;
+#[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
+use inshore_tables::TableWriter;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
@@ -92,7 +96,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// The form in which answers are compared.
     const FORM: NormalForm;
     /// The results of all look-ups before a job begins.
-    type Plan;
+    type Plan: Plan;
     /// The answer: counts and names, never a whole table.
     type Answer: Serialize;
 
@@ -127,6 +131,71 @@ pub trait Operation: Serialize + DeserializeOwned {
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Done<Self::Answer>>;
+}
+
+/// The results of look-ups. [`Planned::run`] passes the description to the job's progress, from which `--explain` prints
+/// it first; the engines describe their decisions there too, as soon as the free memory decides them.
+pub trait Plan {
+    /// Describes the data that was found; `None` if nothing was looked up.
+    fn explain(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Plan for () {}
+
+/// A verb without look-ups before its job, which works on datasets of a store: on the local store, unless
+/// [`PLACES`](DatasetOperation::PLACES) has nodes. Each implementor is an [`Operation`].
+pub trait DatasetOperation: Serialize + DeserializeOwned {
+    /// The name of the operation.
+    const VERB: &'static str;
+    /// The kinds of targets that can run the operation.
+    const PLACES: &'static [Place] = &[Place::Local];
+    /// The form in which answers are compared.
+    const FORM: NormalForm;
+    /// The answer: counts and names, never a whole table.
+    type Answer: Serialize;
+
+    /// Checks the names and the combination of options, without I/O.
+    ///
+    /// # Errors
+    /// The refused option, with the reason.
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        Ok(())
+    }
+
+    /// Runs the operation.
+    ///
+    /// # Errors
+    /// The errors of the libraries that do the work.
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<Self::Answer>>;
+}
+
+impl<O: DatasetOperation> Operation for O {
+    const NAME: &'static str = O::VERB;
+    const PLACES: &'static [Place] = <O as DatasetOperation>::PLACES;
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = <O as DatasetOperation>::FORM;
+    type Plan = ();
+    type Answer = <O as DatasetOperation>::Answer;
+
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
+        DatasetOperation::check(self, inputs, output, place)
+    }
+
+    fn plan(&self, _asked: &Asked<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        (): (),
+        asked: &Asked<'_>,
+        job: &Execution,
+        beside: Beside<'_>,
+    ) -> Result<Done<<O as DatasetOperation>::Answer>> {
+        DatasetOperation::run(self, asked, job, beside)
+    }
 }
 
 /// Returns true if a path names a dataset: `store:NAME`, or `store:NAME/FILE`.
@@ -253,6 +322,9 @@ impl<O: Operation> Planned<'_, O> {
         if needs_store && job.job().is_none() {
             return Err(Error::NeedsStore { operation: O::NAME });
         }
+        if let Some(plan) = self.plan.explain() {
+            job.progress().tell(|| plan);
+        }
         self.operation.run(self.plan, &self.asked, job, beside)
     }
 }
@@ -308,6 +380,38 @@ pub enum Sources {
     /// These files on nodes.
     #[cfg(feature = "nodes")]
     Nodes(OnNodes, Vec<DistributedFile>),
+}
+
+impl Plan for Sources {
+    fn explain(&self) -> Option<String> {
+        match self {
+            Sources::Here => None,
+            #[cfg(feature = "nodes")]
+            Sources::Nodes(on, wholes) => explain_files(on, wholes),
+        }
+    }
+}
+
+/// The number of files that a plan lists.
+#[cfg(feature = "nodes")]
+const FILES_EXPLAINED: usize = 8;
+
+/// Describes the places of files on nodes, a line for each of the first files; `None` without a file.
+#[cfg(feature = "nodes")]
+pub(crate) fn explain_files(on: &OnNodes, files: &[DistributedFile]) -> Option<String> {
+    let line = |file: &DistributedFile| {
+        let (pieces, copies, nodes) = (file.pieces.len(), file.copies(), file.nodes(&on.nodes).len());
+        format!(
+            "{}: {}, pieces {pieces}, copies {copies}, nodes {nodes}",
+            file.title,
+            format_bytes(file.bytes())
+        )
+    };
+    let mut lines: Vec<String> = files.iter().take(FILES_EXPLAINED).map(line).collect();
+    if files.len() > FILES_EXPLAINED {
+        lines.push(format!("and {} more files", files.len() - FILES_EXPLAINED));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
 /// Refuses to resume an interrupted run on nodes.
@@ -379,6 +483,45 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
     match path == handed_over(job) {
         true => Input::new(path).called("the Arrow data", "arrow"),
         false => Input::new(path),
+    }
+}
+
+/// The ways out for an answer's rows: the output file, and the receiver beside the request.
+#[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
+pub(crate) struct RowOutput<'a> {
+    writer: Option<TableWriter>,
+    receiver: Option<&'a mut dyn Rows>,
+}
+
+#[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
+impl<'a> RowOutput<'a> {
+    /// Creates the file and announces the columns to the receiver.
+    pub(crate) fn begin(
+        output: Option<&Path>,
+        receiver: Option<&'a mut dyn Rows>,
+        schema: &SchemaRef,
+        job: &Execution,
+    ) -> Result<RowOutput<'a>> {
+        let create = |path| TableWriter::create(path, schema.clone(), job.budget());
+        let mut rows = RowOutput { writer: output.map(create).transpose()?, receiver };
+        rows.receiver.as_mut().map_or(Ok(()), |receiver| receiver.begin(schema, job))?;
+        Ok(rows)
+    }
+
+    /// Passes rows to the file and to the receiver.
+    pub(crate) fn batch(&mut self, batch: RecordBatch) -> Result<()> {
+        if let Some(writer) = &mut self.writer {
+            writer.write(&batch)?;
+        }
+        self.receiver.as_mut().map_or(Ok(()), |receiver| receiver.batch(batch))
+    }
+
+    /// Publishes the file and announces the end of all rows.
+    pub(crate) fn finish(self) -> Result<()> {
+        if let Some(writer) = self.writer {
+            writer.finish()?;
+        }
+        self.receiver.map_or(Ok(()), |receiver| receiver.end())
     }
 }
 

@@ -1,4 +1,7 @@
 //! The list of all operations, by name.
+//!
+//! Commands that are no job on a store or a target are not operations: `kernel new` writes a folder of source text,
+//! and `kernel build` calls a compiler.
 
 use std::path::PathBuf;
 
@@ -127,6 +130,10 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::RunKernel>(),
     #[cfg(feature = "wasm")]
     Entry::of::<verbs::PushKernel>(),
+    #[cfg(feature = "wasm")]
+    Entry::of::<verbs::ListKernels>(),
+    #[cfg(feature = "wasm")]
+    Entry::of::<verbs::RemoveKernels>(),
     #[cfg(feature = "nodes")]
     Entry::of::<verbs::RunCommand>(),
     #[cfg(feature = "nodes")]
@@ -137,6 +144,14 @@ pub const OPERATIONS: &[Entry] = &[
     Entry::of::<verbs::GenerateGraph>(),
     #[cfg(feature = "graph")]
     Entry::of::<verbs::ExportGraph>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::ListGraphs>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::DescribeGraph>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::RemoveGraphs>(),
+    #[cfg(feature = "graph")]
+    Entry::of::<verbs::CheckGraph>(),
     #[cfg(feature = "graph")]
     Entry::of::<inshore_graph::PageRankOptions>(),
     #[cfg(feature = "graph")]

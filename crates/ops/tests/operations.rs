@@ -19,7 +19,7 @@ use inshore_kernels::{
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, RunningAgent};
 use inshore_ops::{
     Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Rows, StoreUse, Target, named, queries,
-    spreading::{cuts, record_lines, separator},
+    split_points::{record_lines, row_group_offsets, separator},
     verbs::{Matches, Text},
     works_here,
 };
@@ -151,6 +151,8 @@ fn all_rows() -> Vec<Row> {
             "bin",
         ),
         row(json!({ "operation": "kernel push", "version": 1, "inputs": ["@hits.wasm"] }), None),
+        row(json!({ "operation": "kernel ls", "version": 1 }), None),
+        row(json!({ "operation": "kernel rm", "version": 1, "inputs": ["gone"] }), None),
         row(
             json!({ "operation": "node run", "version": 1, "program": "wc", "inputs": ["@lines.txt"] }),
             "txt",
@@ -173,6 +175,14 @@ fn all_rows() -> Vec<Row> {
         row(
             json!({ "operation": "graph generate", "version": 1, "name": "kron", "reverse": true,
                     "kronecker": { "scale": 8, "edge_factor": 4, "seed": 3 } }),
+            None,
+        ),
+        row(json!({ "operation": "graph ls", "version": 1 }), None),
+        row(json!({ "operation": "graph info", "version": 1, "inputs": ["@links"] }), None),
+        row(json!({ "operation": "graph rm", "version": 1, "inputs": ["store:copied"] }), None),
+        row(
+            json!({ "operation": "graph check", "version": 1, "inputs": ["@parts.csv"], "graph": "links",
+                    "options": { "iterations": 10, "source": null } }),
             None,
         ),
         row(json!({ "operation": "graph export", "version": 1, "inputs": ["@links"] }), "csv"),
@@ -279,6 +289,7 @@ fn files() -> Vec<(&'static str, Vec<u8>)> {
     let edge = |row: u64| format!("{} {} {}.5\n", mixed(row) % 300, mixed(row * 7) % 300, row % 4);
     let edges: String = (0..2000).map(edge).collect();
     vec![
+        ("hits.wasm", b"a module, which no test here starts".to_vec()),
         ("lines.txt", lines.into_bytes()),
         ("pages.bin", (0..8000).flat_map(page).collect()),
         ("edges.txt", ("5 6 1.5\n".to_string() + &edges).into_bytes()),
@@ -313,10 +324,20 @@ impl Setup {
         let setup = Setup { _serving: serving, folder, store, nodes: OnNodes { nodes, options } };
         files().iter().for_each(|(name, bytes)| setup.put(name, bytes));
         setup.train();
-        let edges = json!({ "operation": "graph import", "inputs": [setup.path("edges.txt")], "name": "links",
-                            "options": { "weighted": true } });
-        setup.run_one(Place::Local, edges, None);
+        setup.import_graph("links");
         setup
+    }
+
+    fn import_graph(&self, name: &str) {
+        let edges = json!({ "operation": "graph import", "inputs": [self.path("edges.txt")], "name": name,
+                            "options": { "weighted": true } });
+        self.run_one(Place::Local, edges, None);
+    }
+
+    /// Writes the components of a graph to a file.
+    fn write_components(&self, name: &str) -> Vec<u8> {
+        let request = json!({ "operation": "graph components", "inputs": ["links"] });
+        self.run_one(Place::Local, request, Some(name)).1
     }
 
     fn job(&self) -> Job {
@@ -342,7 +363,7 @@ impl Setup {
             record_bytes: name.ends_with(".bin").then_some(20),
             record_lines: record_lines(&[name]),
             separator: separator(&[name]),
-            ends: cuts(&Input::new(&path), job.budget()).unwrap(),
+            ends: row_group_offsets(&Input::new(&path), job.budget()).unwrap(),
             ..LoadOptions::default()
         };
         let whole = (name, Some(bytes.len() as u64));
@@ -392,7 +413,8 @@ impl Setup {
     fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
         let by_name = ["checksum", "language identify", "search", "store get"];
         let operation = row.request["operation"].as_str().unwrap();
-        let has_graph = operation.starts_with("graph ") && operation != "graph import";
+        let has_graph =
+            operation.starts_with("graph ") && !["graph import", "graph check"].contains(&operation);
         let by_name = has_graph || by_name.contains(&operation);
         let prefix = match place {
             Place::Local if !by_name => format!("{}/", self.folder.path().display()),
@@ -456,8 +478,12 @@ impl Setup {
             true => Execution::Stored(self.job()),
             false => Execution::Plain(context()),
         };
-        if entry.name == "store rm" {
-            ["copied", "moved"].iter().for_each(|name| self.put_at(place, name));
+        match entry.name {
+            "store rm" => ["copied", "moved"].iter().for_each(|name| self.put_at(place, name)),
+            "kernel rm" => self.put_at(place, "gone.wasm"),
+            "graph rm" => self.import_graph("copied"),
+            "graph check" => drop(self.write_components("parts.csv")),
+            _ => {}
         }
         let done = entry.run(&request, &self.target(place), &job, Beside::default());
         let answer = done.unwrap_or_else(|error| panic!("{request} on {place}: {error}"));
@@ -677,6 +703,65 @@ fn an_algorithm_gives_its_rows_to_a_file_and_to_a_receiver_from_the_graph_that_i
     assert!(matches!(error, Error::Graph(_)) && error.to_string().contains("links"), "{error}");
     let error = run(Some("parts.xlsx"), None, Some(&graph)).unwrap_err();
     assert!(matches!(error, Error::Table(_)), "{error}");
+}
+
+#[test]
+fn graphs_are_listed_checked_and_removed_and_other_datasets_are_not() {
+    let setup = Setup::new();
+    let run = |request: Value| setup.run_one(Place::Local, request, None).0;
+    let listed = run(json!({ "operation": "graph ls" }));
+    let info = run(json!({ "operation": "graph info", "inputs": ["store:links"] }));
+    assert_eq!(listed, json!({ "graphs": [info] }));
+    let right = String::from_utf8(setup.write_components("parts.csv")).unwrap();
+    let check = |text: &str| {
+        fs::write(setup.path("parts.csv"), text).unwrap();
+        run(json!({ "operation": "graph check", "graph": "links", "inputs": [setup.path("parts.csv")] }))
+    };
+    assert_eq!(check(&right)["good"], true);
+    let last = right.trim_end().lines().last().unwrap();
+    let vertex = last.split(',').next().unwrap();
+    let wrong = check(&right.replace(&format!("\n{last}\n"), &format!("\n{vertex},{vertex}\n")));
+    assert!(wrong["good"] == false && wrong["facts"][0].is_string(), "{wrong}");
+
+    let told = AtomicUsize::new(0);
+    let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
+    let request = json!({ "operation": "graph rm", "version": 1, "inputs": ["lines.txt", "none", "links"] });
+    let (job, beside) =
+        (Execution::Stored(setup.job()), Beside { failed: Some(&failed), ..Beside::default() });
+    let answer = named(&request).unwrap().run(&request, &Target::Local, &job, beside).unwrap();
+    assert_eq!((answer, told.into_inner()), (json!({ "removed": ["links"] }), 2));
+    assert!(setup.store.dataset("lines.txt").is_ok() && setup.store.dataset("links").is_err());
+}
+
+#[test]
+fn the_plan_names_the_files_on_nodes_before_the_job_describes_its_decisions() {
+    let setup = Setup::new();
+    let plans = |place: Place, request: Value, output: Option<&str>| {
+        let mut request = request;
+        request["version"] = json!(1);
+        if let Some(output) = output {
+            request["output"] = json!(setup.path(output));
+        }
+        let job = Execution::Stored(setup.job());
+        job.progress().listen();
+        named(&request).unwrap().run(&request, &setup.target(place), &job, Beside::default()).unwrap();
+        job.progress().take_told()
+    };
+    let get = json!({ "operation": "store get", "inputs": ["lines.txt"] });
+    let found = plans(Place::Nodes, get.clone(), Some("got"));
+    let pieces = setup.nodes.nodes.catalog().unwrap().named("lines.txt").unwrap()[0].pieces.len();
+    assert!(
+        found[0].starts_with("store:lines.txt: ")
+            && found[0].contains(&format!("pieces {pieces}, copies 1, nodes 3")),
+        "{found:?}"
+    );
+    assert_eq!(plans(Place::Local, get, Some("got")), [""; 0]);
+    let words = json!({ "operation": "count words", "inputs": ["store:lines.txt", "store:texts.txt"] });
+    assert_eq!(plans(Place::Nodes, words, None)[0].lines().count(), 2);
+    let query =
+        json!({ "operation": "nearest query", "inputs": [setup.path("points.u8bin")], "dataset": "points" });
+    let found = plans(Place::Local, query, None);
+    assert!(found[0].starts_with("1 pass over "), "{found:?}");
 }
 
 #[test]

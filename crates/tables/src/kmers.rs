@@ -9,16 +9,13 @@
 //! the user wants separate strands. A letter other than a base (N) breaks a sequence.
 //!
 //! Sequences in pieces on several machines are counted piece by piece ([`count_kmer_pieces`]). The client adds the
-//! counts of pieces and of the stretches across their borders ([`KmerBorders`]). [`KmerWriter`] writes the table.
+//! counts of pieces and of the stretches across their borders ([`kmer_codes`]). [`KmerWriter`] writes the table.
 //!
 //! # Cost
 //!
 //! Time: 2 ns for each base to roll both codes, then the time of [`SortReduce`]. Bytes: 12 for each stretch that is not
 //! combined with an equal one in memory (20 beyond k = 32), written and read once.
 
-mod borders;
-mod packed;
-mod sums;
 mod table;
 
 use std::{
@@ -35,12 +32,7 @@ use inshore_sortreduce::{Choice, Config, Key, Operation, Sink, SortReduce, Sorte
 use inshore_store::{Job, Keep};
 use serde::Serialize;
 
-pub use self::{
-    borders::KmerBorders,
-    packed::{KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KmerCode, pack_kmers, unpack_kmers},
-    sums::{KmerList, KmerSums},
-    table::KmerWriter,
-};
+pub use self::table::KmerWriter;
 use crate::{
     Error, Input, Result, TableWriter,
     bases::{CODES, NOT_A_BASE},
@@ -52,6 +44,8 @@ use crate::{
 
 /// The longest k-mer: its code and the reverse complement's have 126 bits.
 pub const KMER_MAX: u32 = 63;
+/// The most k-mers of one [`KmerAnswer`].
+pub const KMER_BLOCK_ROWS: usize = 16 << 10;
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The options of counting.
@@ -179,8 +173,8 @@ pub enum KmerAnswer<'a> {
     Long(KmerList<'a, u128>),
 }
 
-/// Counts the k-mers that lie within pieces, and passes all of them to `each`. [`KmerBorders`] counts those across the
-/// borders of pieces. The summary lacks the numbers that only the written table determines: the distinct k-mers, and
+/// Counts the k-mers that lie within pieces, and passes all of them to `each`. [`kmer_codes`] of the ends of pieces
+/// are those across the borders. The summary lacks the numbers that only the written table determines: the distinct k-mers, and
 /// the histogram.
 ///
 /// The memory is the budget, with [`KMER_BLOCK_ROWS`] codes and counts beyond it.
@@ -200,6 +194,31 @@ pub fn count_kmer_pieces(
     }
 }
 
+/// Ascending codes, and their counts.
+pub type KmerList<'a, C> = (&'a [C], &'a [u32]);
+
+/// A number that holds a code: 2 bits for each base.
+pub trait KmerCode: Key {
+    /// Returns the code as a wide number.
+    fn wide(self) -> u128;
+
+    /// Converts a wide number; `None` if the code does not fit.
+    fn of_wide(wide: u128) -> Option<Self>;
+}
+
+/// Passes the code of every stretch of `k` bases in a text to the consumer, in the order of the text and in pieces.
+/// A letter other than a base ends a stretch.
+///
+/// # Errors
+/// The errors are those of the consumer.
+pub fn kmer_codes(
+    text: &[u8],
+    (k, canonical): (u32, bool),
+    give: impl FnMut(&[u128]) -> Result<()>,
+) -> Result<()> {
+    u128::stretches(text, k, canonical, give)
+}
+
 /// The code of a k-mer, made of letters.
 trait Code: KmerCode {
     /// Creates an answer from a list of such codes.
@@ -215,6 +234,16 @@ trait Code: KmerCode {
 
 macro_rules! code {
     ($type:ty, $answer:path) => {
+        impl KmerCode for $type {
+            fn wide(self) -> u128 {
+                self.into()
+            }
+
+            fn of_wide(wide: u128) -> Option<$type> {
+                <$type>::try_from(wide).ok()
+            }
+        }
+
         impl Code for $type {
             fn answer(list: KmerList<'_, Self>) -> KmerAnswer<'_> {
                 $answer(list)

@@ -80,9 +80,8 @@ pub use input::{Bytes, Header, Input, ahead_bytes};
 pub use inshore_store::NewFile;
 #[cfg(feature = "records")]
 pub use kmers::{
-    KMER_BLOCK_BYTES, KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerBorders, KmerCode, KmerList, KmerOptions,
-    KmerPiece, KmerPieces, KmerSummary, KmerSums, KmerWriter, count_kmer_pieces, count_kmers, pack_kmers,
-    unpack_kmers,
+    KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerCode, KmerList, KmerOptions, KmerPiece, KmerPieces,
+    KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, kmer_codes,
 };
 pub use known::TableMetadata;
 pub use lines::{LineBlock, LineBlocks, cut_line};

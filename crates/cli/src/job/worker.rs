@@ -3,7 +3,7 @@
 //! The query library computes a function over a whole batch without a budget. The limit therefore applies to the
 //! process: a query succeeds, or ends with one message that names the limit and the running operator. No other part
 //! of the verb is affected: the
-//! worker reads, writes and draws as the command would (docs/decisions/0033). The limit is that of [`contained`].
+//! worker reads, writes and draws as the command would (docs/decisions/0033). The limit is that of [`query_process`].
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use inshore::{
-    contained,
+    query_process,
     sandbox::{WorkerEnd, WorkerFork, split},
     sql,
     store::{Store, release_code},
@@ -36,7 +36,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     // Between operators the rows are written, or shown.
     let doing = || sql::doing().unwrap_or_else(|| "writing the rows".to_string());
     let waiting =
-        match split(contained::limits(&budget), doing).context("cannot start a process for the query")? {
+        match split(query_process::limits(&budget), doing).context("cannot start a process for the query")? {
             WorkerFork::Worker(stops) => {
                 signals::listen_to_parent(stops);
                 return Ok(None);
@@ -61,7 +61,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
         _ => code,
     };
     if !matches!(end, WorkerEnd::Exited(_)) {
-        say(&format!("inshore: {}", contained::told(&end, budget.memory_bytes())));
+        say(&format!("inshore: {}", query_process::describe_end(&end, budget.memory_bytes())));
     }
     Ok(Some(ExitCode::from(code)))
 }

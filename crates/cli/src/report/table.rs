@@ -1,6 +1,8 @@
 //! Aligned tables for people.
 
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
+
+use crate::report::terminal;
 
 /// Alignment of a column's cells.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -23,6 +25,13 @@ pub fn print(out: &mut impl Write, header: &[(&str, Align)], rows: &[Vec<String>
         print_row(out, header, &widths, row)?;
     }
     Ok(())
+}
+
+/// Prints a table on standard output.
+pub fn print_stdout(header: &[(&str, Align)], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(terminal::stdout());
+    print(&mut out, header, rows)?;
+    Ok(out.flush()?)
 }
 
 fn print_row(

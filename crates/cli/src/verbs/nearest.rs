@@ -1,24 +1,9 @@
 //! `inshore nearest`.
 
-use std::{
-    io::{self, IsTerminal, Write},
-    path::Path,
-};
-
 use anyhow::Result;
-use arrow_array::{
-    Array, RecordBatch,
-    cast::AsArray,
-    types::{Float32Type, UInt32Type, UInt64Type},
-};
-use arrow_schema::SchemaRef;
-use inshore::{
-    ops::{
-        self, Beside, Request, Rows,
-        verbs::{ImportVectors, SearchVectors},
-    },
-    store::Execution,
-    tables::TableWriter,
+use inshore::ops::{
+    Beside, Request,
+    verbs::{ImportVectors, SearchVectors},
 };
 
 use crate::{
@@ -29,13 +14,9 @@ use crate::{
     },
     report::{
         outcome::{Outcome, counted, written},
-        table::{self, Align},
-        terminal,
+        row_display::RowDisplay,
     },
 };
-
-/// Rows that are shown to a person.
-const SHOWN_ROWS: usize = 40;
 
 pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
     match command {
@@ -66,16 +47,10 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
     };
     let request =
         Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
-    let mut shown = match (options.json, io::stdout().is_terminal()) {
-        (true, _) => RowDisplay::Nothing,
-        (false, true) => RowDisplay::Head(Vec::new()),
-        (false, false) => RowDisplay::Csv(None),
-    };
-    let beside = Beside { rows: Some(&mut shown), ..Beside::default() };
+    let mut rows = RowDisplay::new(&options);
+    let beside = Beside { rows: Some(&mut rows), ..Beside::default() };
     let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
-    if arguments.output.is_none() {
-        shown.print(ran.done.answer.rows)?;
-    }
+    rows.print(ran.done.answer.rows)?;
     ran.tell(|report, done| {
         let found = &done.answer;
         let place = arguments.output.as_deref().map_or(String::new(), written);
@@ -93,71 +68,7 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
         );
         let pairs = found.queries as f64 * vectors as f64;
         let share = 100.0 * found.measured as f64 / pairs;
-        let how = vec![
-            ("plan", found.plan.to_string()),
-            ("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured)),
-        ];
+        let how = vec![("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured))];
         Outcome { sentence_aside: true, how, ..Outcome::new("nearest query", report, done, sentence) }
     })
-}
-
-/// The use of rows that go to no file.
-enum RowDisplay {
-    /// They are counted.
-    Nothing,
-    /// A person sees the first ones.
-    Head(Vec<Vec<String>>),
-    /// They are CSV on standard output.
-    Csv(Option<Box<TableWriter>>),
-}
-
-impl Rows for RowDisplay {
-    fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
-        if let RowDisplay::Csv(writer) = self {
-            *writer = Some(Box::new(TableWriter::create(Path::new("-"), schema.clone(), job.budget())?));
-        }
-        Ok(())
-    }
-
-    fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
-        match self {
-            RowDisplay::Nothing => {}
-            RowDisplay::Head(rows) => {
-                let column = |number: usize| batch.column(number).as_ref() as &dyn Array;
-                for row in 0..batch.num_rows().min(SHOWN_ROWS - rows.len()) {
-                    rows.push(vec![
-                        column(0).as_primitive::<UInt64Type>().value(row).to_string(),
-                        column(1).as_primitive::<UInt32Type>().value(row).to_string(),
-                        column(2).as_primitive::<UInt64Type>().value(row).to_string(),
-                        column(3).as_primitive::<Float32Type>().value(row).to_string(),
-                    ]);
-                }
-            }
-            RowDisplay::Csv(writer) => writer.as_mut().expect("it has begun").write(&batch)?,
-        }
-        Ok(())
-    }
-
-    fn end(&mut self) -> ops::Result<()> {
-        if let RowDisplay::Csv(writer) = self
-            && let Some(writer) = writer.take()
-        {
-            writer.finish()?;
-        }
-        Ok(())
-    }
-}
-
-impl RowDisplay {
-    /// Prints the rows that a person sees.
-    fn print(self, rows: u64) -> Result<()> {
-        let RowDisplay::Head(first) = self else { return Ok(()) };
-        let header = ["query", "rank", "id", "distance"].map(|name| (name, Align::Right));
-        let mut out = terminal::stdout();
-        table::print(&mut out, &header, &first)?;
-        if rows > first.len() as u64 {
-            writeln!(out, "the first {} of {rows} rows; -o FILE writes all of them", first.len())?;
-        }
-        Ok(())
-    }
 }

@@ -12,11 +12,11 @@ use std::{
 use inshore_kernel::{Parts, TaskHandlers};
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, RunningAgent};
 use inshore_store::{Budget, Cancel, Limits, Store};
-use inshore_tables::{count_kmers, pack_kmers};
+use inshore_tables::count_kmers;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{spreading::record_lines, testing::slow_store};
+use crate::{split_points::record_lines, testing::slow_store};
 
 /// The fault of a node, which occurs after a number of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -17,7 +17,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{
-    spreading::{cuts, separator},
+    split_points::{row_group_offsets, separator},
     testing::{slow_store, write_parquet},
 };
 
@@ -81,7 +81,7 @@ impl Cluster {
         let (bytes, budget) = (fs::read(self.path(name)).unwrap(), Budget::new(64 << 20, 1));
         let options = LoadOptions {
             piece_bytes: Some(bytes.len() as u64 / pieces),
-            ends: cuts(&Input::new(self.path(name)), &budget).unwrap(),
+            ends: row_group_offsets(&Input::new(self.path(name)), &budget).unwrap(),
             block_bytes: 4096,
             separator: separator(&[name]),
             ..LoadOptions::default()

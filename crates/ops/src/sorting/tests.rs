@@ -173,7 +173,8 @@ impl Cluster {
     ) {
         fs::write(self.here(name), bytes).unwrap();
         let piece_bytes = Some(bytes.len() as u64 / pieces);
-        let ends = crate::spreading::cuts(&Input::new(self.here(name)), job().budget()).unwrap();
+        let ends =
+            crate::split_points::row_group_offsets(&Input::new(self.here(name)), job().budget()).unwrap();
         let options = LoadOptions {
             copies,
             piece_bytes,

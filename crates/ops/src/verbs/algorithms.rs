@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{graphs::open, stores::only};
 use crate::{
     error::Result,
-    operation::{Asked, Beside, NormalForm, Operation, Rows, StoreUse},
+    operation::{Asked, Beside, DatasetOperation, NormalForm, RowOutput},
     place::Place,
     target::Done,
 };
@@ -77,64 +77,34 @@ pub struct AlgorithmAnswer {
     pub vertices: u64,
 }
 
-impl<A: Algorithm> Operation for A {
-    const NAME: &'static str = A::VERB;
-    const PLACES: &'static [Place] = &[Place::Local];
-    const STORE: StoreUse = StoreUse::Here;
+impl<A: Algorithm> DatasetOperation for A {
+    const VERB: &'static str = <A as Algorithm>::VERB;
     const FORM: NormalForm = NormalForm::Rows;
-    type Plan = ();
     type Answer = AlgorithmAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
-        only(A::VERB, inputs).map(drop)
-    }
-
-    fn plan(&self, asked: &Asked<'_>) -> Result<()> {
-        Ok(asked.output.map_or(Ok(()), TableWriter::check_path)?)
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+        only(<A as Algorithm>::VERB, inputs)?;
+        Ok(output.map_or(Ok(()), TableWriter::check_path)?)
     }
 
     fn run(
         &self,
-        (): (),
         asked: &Asked<'_>,
         job: &Execution,
         mut beside: Beside<'_>,
     ) -> Result<Done<AlgorithmAnswer>> {
         let graph = open(asked, asked.stored(job)?, &beside)?;
-        let Answer { summary, rows } = A::RUN(&graph, asked.stored(job)?, self)?;
-        give(rows, asked.output, job, beside.rows.take())?;
+        let Answer { summary, mut rows } = A::RUN(&graph, asked.stored(job)?, self)?;
+        let receiver = beside.rows.take();
+        if asked.output.is_some() || receiver.is_some() {
+            let mut output = RowOutput::begin(asked.output, receiver, rows.schema(), job)?;
+            while let Some(batch) = rows.next_batch()? {
+                output.batch(batch)?;
+            }
+            output.finish()?;
+        }
+        // The checkpoints of the job are removed last.
+        rows.finish()?;
         Ok(Done::here(AlgorithmAnswer { summary, vertices: graph.vertices() }))
     }
-}
-
-/// Passes the rows to the output and to the receiver, and then removes the checkpoints of the job.
-fn give(
-    mut rows: graph::Rows,
-    output: Option<&Path>,
-    job: &Execution,
-    mut receiver: Option<&mut dyn Rows>,
-) -> Result<()> {
-    if output.is_none() && receiver.is_none() {
-        return Ok(rows.finish()?);
-    }
-    let create = |path| TableWriter::create(path, rows.schema().clone(), job.budget());
-    let mut writer = output.map(create).transpose()?;
-    if let Some(receiver) = &mut receiver {
-        receiver.begin(rows.schema(), job)?;
-    }
-    while let Some(batch) = rows.next_batch()? {
-        if let Some(writer) = &mut writer {
-            writer.write(&batch)?;
-        }
-        if let Some(receiver) = &mut receiver {
-            receiver.batch(batch)?;
-        }
-    }
-    if let Some(writer) = writer {
-        writer.finish()?;
-    }
-    if let Some(receiver) = receiver {
-        receiver.end()?;
-    }
-    Ok(rows.finish()?)
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse},
     place::Place,
     target::Done,
 };
@@ -91,6 +91,8 @@ pub enum ChecksumFiles {
     #[cfg(feature = "nodes")]
     Nodes(nodes::FoundFiles),
 }
+
+impl Plan for ChecksumFiles {}
 
 impl Operation for Checksum {
     const NAME: &'static str = "checksum";

@@ -1,16 +1,16 @@
-//! The operations `graph import`, `graph generate` and `graph export`.
+//! The operations on graphs of the local store, except the algorithms.
 
 use std::path::{Path, PathBuf};
 
-use inshore_graph::{self as graph, Graph, GraphInfo, ImportOptions, Kronecker};
+use inshore_graph::{self as graph, Graph, GraphInfo, ImportOptions, Kronecker, check::CheckOptions};
 use inshore_store::Execution;
 use inshore_tables::Input;
 use serde::{Deserialize, Serialize};
 
-use super::stores::{dataset_of, only};
+use super::stores::{RemoveAnswer, dataset_of, only, remove_dataset, remove_each};
 use crate::{
-    error::Result,
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    error::{Error, Result},
+    operation::{Asked, Beside, DatasetOperation, NormalForm},
     place::Place,
     target::Done,
 };
@@ -26,25 +26,12 @@ pub struct ImportGraph {
     pub options: ImportOptions,
 }
 
-impl Operation for ImportGraph {
-    const NAME: &'static str = "graph import";
-    const PLACES: &'static [Place] = &[Place::Local];
-    const STORE: StoreUse = StoreUse::Here;
+impl DatasetOperation for ImportGraph {
+    const VERB: &'static str = "graph import";
     const FORM: NormalForm = NormalForm::Dataset;
-    type Plan = ();
     type Answer = GraphInfo;
 
-    fn plan(&self, _asked: &Asked<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn run(
-        &self,
-        (): (),
-        asked: &Asked<'_>,
-        job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<GraphInfo>> {
+    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<GraphInfo>> {
         let job = asked.stored(job)?;
         let inputs: Vec<Input> = asked.inputs.iter().map(Input::new).collect();
         Ok(Done::here(graph::import(&job.store(), job, &self.name, &inputs, &self.options)?))
@@ -64,25 +51,12 @@ pub struct GenerateGraph {
     pub reverse: bool,
 }
 
-impl Operation for GenerateGraph {
-    const NAME: &'static str = "graph generate";
-    const PLACES: &'static [Place] = &[Place::Local];
-    const STORE: StoreUse = StoreUse::Here;
+impl DatasetOperation for GenerateGraph {
+    const VERB: &'static str = "graph generate";
     const FORM: NormalForm = NormalForm::Dataset;
-    type Plan = ();
     type Answer = GraphInfo;
 
-    fn plan(&self, _asked: &Asked<'_>) -> Result<()> {
-        Ok(())
-    }
-
-    fn run(
-        &self,
-        (): (),
-        asked: &Asked<'_>,
-        job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<GraphInfo>> {
+    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<GraphInfo>> {
         let job = asked.stored(job)?;
         Ok(Done::here(graph::generate(&job.store(), job, &self.name, &self.kronecker, self.reverse)?))
     }
@@ -100,32 +74,120 @@ pub struct ExportAnswer {
     pub edges: u64,
 }
 
-impl Operation for ExportGraph {
-    const NAME: &'static str = "graph export";
-    const PLACES: &'static [Place] = &[Place::Local];
-    const STORE: StoreUse = StoreUse::Here;
+impl DatasetOperation for ExportGraph {
+    const VERB: &'static str = "graph export";
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = ();
     type Answer = ExportAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
-        only(Self::NAME, inputs).map(drop)
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+        only(Self::VERB, inputs)?;
+        output.map(drop).ok_or(Error::NoOutput { operation: Self::VERB })
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<()> {
-        asked.output().map(drop)
-    }
-
-    fn run(
-        &self,
-        (): (),
-        asked: &Asked<'_>,
-        job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<ExportAnswer>> {
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<ExportAnswer>> {
         let (job, output) = (asked.stored(job)?, asked.output()?);
         let edges = graph::export(&open(asked, job, &beside)?, job, output)?;
         Ok(Done::here(ExportAnswer { edges }))
+    }
+}
+
+/// Lists the graphs of the store; see [`graph::list`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListGraphs {}
+
+/// The graphs of a store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct GraphsAnswer {
+    /// The properties of each graph, by name.
+    pub graphs: Vec<GraphInfo>,
+}
+
+impl DatasetOperation for ListGraphs {
+    const VERB: &'static str = "graph ls";
+    const FORM: NormalForm = NormalForm::Answer;
+    type Answer = GraphsAnswer;
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<GraphsAnswer>> {
+        Ok(Done::here(GraphsAnswer { graphs: graph::list(&asked.stored(job)?.store())? }))
+    }
+}
+
+/// Returns the properties of a graph, and reads no edges.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DescribeGraph {}
+
+impl DatasetOperation for DescribeGraph {
+    const VERB: &'static str = "graph info";
+    const FORM: NormalForm = NormalForm::Answer;
+    type Answer = GraphInfo;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        only(Self::VERB, inputs).map(drop)
+    }
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<GraphInfo>> {
+        Ok(Done::here(open(asked, asked.stored(job)?, &beside)?.info().clone()))
+    }
+}
+
+/// Removes the graphs of the inputs. A dataset of another kind is refused, and a damaged graph is removed. The error of
+/// an input is reported, and the other graphs are removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoveGraphs {}
+
+impl DatasetOperation for RemoveGraphs {
+    const VERB: &'static str = "graph rm";
+    const FORM: NormalForm = NormalForm::Answer;
+    type Answer = RemoveAnswer;
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<RemoveAnswer>> {
+        let store = asked.stored(job)?.store();
+        remove_each(asked, &beside, |name| match Graph::open(&store, name) {
+            Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error.into()),
+            _ => remove_dataset(asked, job, name),
+        })
+    }
+}
+
+/// Checks the answer of an algorithm, which is the input, with a textbook algorithm in memory; see
+/// [`graph::check::check`].
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckGraph {
+    /// The graph.
+    pub graph: String,
+    /// The options of the job that wrote the answer.
+    #[serde(default)]
+    pub options: CheckOptions,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckAnswer {
+    /// True if the answer is right.
+    pub good: bool,
+    /// The facts that were compared, or the difference, in words.
+    pub facts: Vec<String>,
+}
+
+impl DatasetOperation for CheckGraph {
+    const VERB: &'static str = "graph check";
+    const FORM: NormalForm = NormalForm::Answer;
+    type Answer = CheckAnswer;
+
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+        only(Self::VERB, inputs).map(drop)
+    }
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<CheckAnswer>> {
+        let job = asked.stored(job)?;
+        let graph = Graph::open(&job.store(), &self.graph)?;
+        let answer = Input::new(only(Self::VERB, asked.inputs)?);
+        let checked = graph::check::check(&graph, job, &answer, &self.options)?;
+        Ok(Done::here(CheckAnswer { good: checked.good, facts: checked.facts }))
     }
 }
 

@@ -1,4 +1,4 @@
-//! The operations `kernel run` and `kernel push`.
+//! The operations `kernel run`, `kernel push`, `kernel ls` and `kernel rm`.
 
 use std::{
     fs::File,
@@ -16,20 +16,28 @@ use inshore_store::Execution;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "nodes")]
-use super::whole::read_whole;
-use super::{bytes::write_bytes, stores::only};
+use super::sequential_read::read_sequentially;
+use super::{
+    bytes::write_bytes,
+    stores::{ListDatasets, Listed, RemoveAnswer, only, remove_dataset, remove_each},
+};
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, is_dataset},
+    operation::{
+        Asked, Beside, DatasetOperation, NormalForm, Operation, Plan, Sources, StoreUse, is_dataset,
+    },
     place::Place,
     target::{Done, Target},
-    wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, run_wasm},
+    wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm},
 };
 #[cfg(feature = "nodes")]
 use crate::{
     target::{OnNodes, wholes},
     wasm::run_wasm_on_nodes,
 };
+
+/// The targets of all operations on kernels.
+const PLACES: &[Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
 
 /// Runs a WebAssembly module over inputs; see [`run_wasm`]. The result goes to the output, or to
 /// [`Beside::bytes`].
@@ -76,7 +84,7 @@ impl RunKernel {
     #[cfg(feature = "nodes")]
     fn on_nodes(&self, on: &OnNodes, job: &Execution) -> Result<Module> {
         let name = &self.kernel;
-        let found = wholes(&on.nodes, &[crate::wasm::dataset_of(name).into()])?;
+        let found = wholes(&on.nodes, &[dataset_of(name).into()])?;
         let bad = |what: &str| crate::wasm::Error::Kernel { name: name.clone(), what: what.to_string() };
         let [whole] = &found[..] else {
             let what =
@@ -86,7 +94,7 @@ impl RunKernel {
         if whole.bytes() > MODULE_BYTES_MAX {
             return Err(bad("the dataset of this name is too large for a kernel").into());
         }
-        let (bytes, _) = read_whole(on, job, whole, 0..whole.bytes(), |input| {
+        let (bytes, _) = read_sequentially(on, job, whole, 0..whole.bytes(), |input| {
             let mut bytes = Vec::new();
             let failed = |source| KernelError::Input { name: name.clone(), source };
             input.read_to_end(&mut bytes).map_err(failed)?;
@@ -98,7 +106,7 @@ impl RunKernel {
 
 impl Operation for RunKernel {
     const NAME: &'static str = "kernel run";
-    const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
+    const PLACES: &'static [Place] = PLACES;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = Sources;
@@ -168,31 +176,40 @@ pub struct PushAnswer {
     pub nodes: usize,
 }
 
+/// A module that can run.
+#[derive(Debug)]
+pub struct CheckedModule {
+    module: Module,
+    /// The kind of its result.
+    result: WasmResult,
+}
+
+impl Plan for CheckedModule {}
+
 impl Operation for PushKernel {
     const NAME: &'static str = "kernel push";
-    const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
+    const PLACES: &'static [Place] = PLACES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
-    /// The module, and the kind of its result.
-    type Plan = (Module, WasmResult);
+    type Plan = CheckedModule;
     type Answer = PushAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<(Module, WasmResult)> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<CheckedModule> {
         let mut module = read_module(only(Self::NAME, asked.inputs)?)?;
         if let Some(name) = &self.name {
             module.name.clone_from(name);
         }
         let result = WasmKernel::new(module.clone(), "").check()?;
-        Ok((module, result))
+        Ok(CheckedModule { module, result })
     }
 
     fn run(
         &self,
-        (module, result): (Module, WasmResult),
+        CheckedModule { module, result }: CheckedModule,
         asked: &Asked<'_>,
         job: &Execution,
         _beside: Beside<'_>,
@@ -209,11 +226,73 @@ impl Operation for PushKernel {
                 let copies = on.nodes.addresses().count();
                 let load = LoadOptions { copies, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
                 let called = only(Self::NAME, asked.inputs)?.display().to_string();
-                let dataset = crate::wasm::dataset_of(&module.name);
+                let dataset = dataset_of(&module.name);
                 on.nodes.put(job, &dataset, (&called, Some(bytes)), &module.bytes[..], &load)?;
                 copies
             }
         };
         Ok(Done::here(PushAnswer { name: module.name, bytes, sha256, result, nodes }))
+    }
+}
+
+/// Lists the kernels that were pushed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListKernels {}
+
+/// The listed kernels.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct KernelsAnswer {
+    /// The kernels, by name.
+    pub kernels: Vec<ListedKernel>,
+    /// Problems of some kernels, and errors of nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A pushed kernel.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ListedKernel {
+    /// The name of the kernel.
+    pub name: String,
+    /// The size of the module in bytes.
+    pub bytes: u64,
+    /// The nodes that have the module; `None` for the local store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<Vec<String>>,
+}
+
+impl DatasetOperation for ListKernels {
+    const VERB: &'static str = "kernel ls";
+    const PLACES: &'static [Place] = PLACES;
+    const FORM: NormalForm = NormalForm::Common;
+    type Answer = KernelsAnswer;
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<KernelsAnswer>> {
+        let kernel = |listed: Listed| {
+            let name = listed.dataset.strip_suffix(ENDING)?.to_string();
+            Some(ListedKernel { name, bytes: listed.bytes, nodes: listed.spread.map(|spread| spread.nodes) })
+        };
+        let listed = DatasetOperation::run(&ListDatasets {}, asked, job, beside)?;
+        Ok(listed.map(|all| KernelsAnswer {
+            kernels: all.datasets.into_iter().filter_map(kernel).collect(),
+            notes: all.notes,
+        }))
+    }
+}
+
+/// Removes the kernels of the inputs. The error of a kernel is reported, and the other kernels are removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoveKernels {}
+
+impl DatasetOperation for RemoveKernels {
+    const VERB: &'static str = "kernel rm";
+    const PLACES: &'static [Place] = PLACES;
+    const FORM: NormalForm = NormalForm::Common;
+    type Answer = RemoveAnswer;
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<RemoveAnswer>> {
+        remove_each(asked, &beside, |name| remove_dataset(asked, job, &dataset_of(name)))
     }
 }

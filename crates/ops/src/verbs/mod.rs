@@ -24,6 +24,8 @@ mod packing;
 mod reduce;
 #[cfg(feature = "text")]
 mod search;
+#[cfg(feature = "nodes")]
+mod sequential_read;
 #[cfg(feature = "records")]
 mod sort;
 #[cfg(feature = "sql")]
@@ -31,13 +33,14 @@ mod sql;
 mod stores;
 #[cfg(feature = "nodes")]
 mod traverse;
-#[cfg(feature = "nodes")]
-mod whole;
 #[cfg(feature = "text")]
 mod words;
 
 #[cfg(feature = "wasm")]
-pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
+pub use self::kernel::{
+    CheckedModule, KernelAnswer, KernelsAnswer, ListKernels, ListedKernel, PushAnswer, PushKernel,
+    RemoveKernels, RunKernel, read_module,
+};
 #[cfg(feature = "vectors")]
 pub use self::nearest::{ImportVectors, SearchVectors};
 #[cfg(feature = "sql")]
@@ -49,7 +52,10 @@ pub use self::stores::{
 #[cfg(feature = "graph")]
 pub use self::{
     algorithms::{Algorithm, AlgorithmAnswer, Run},
-    graphs::{ExportAnswer, ExportGraph, GenerateGraph, ImportGraph},
+    graphs::{
+        CheckAnswer, CheckGraph, DescribeGraph, ExportAnswer, ExportGraph, GenerateGraph, GraphsAnswer,
+        ImportGraph, ListGraphs, RemoveGraphs,
+    },
 };
 #[cfg(feature = "text")]
 pub use self::{

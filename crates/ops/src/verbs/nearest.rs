@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Plan, RowOutput, StoreUse},
     place::Place,
     target::Done,
 };
@@ -60,6 +60,9 @@ fn only_file(operation: &'static str, inputs: &[PathBuf]) -> Result<VectorFile> 
         }
     }
 }
+
+/// The queries or vectors of a file; the search itself is planned with the memory of the job.
+impl Plan for VectorFile {}
 
 impl Operation for ImportVectors {
     const NAME: &'static str = "nearest import";
@@ -112,19 +115,12 @@ impl Operation for SearchVectors {
         let job = asked.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
         // A search that cannot work is refused before a file is begun.
-        vectors::plan(job, vectors.info(), &queries, &options)?;
-        let create = |path| TableWriter::create(path, vectors::schema(), job.budget());
-        let mut writer = asked.output.map(create).transpose()?;
-        if let (None, Some(rows)) = (&writer, &mut beside.rows) {
-            rows.begin(&vectors::schema(), execution)?;
-        }
+        let plan = vectors::plan(job, vectors.info(), &queries, &options)?;
+        job.progress().tell(|| plan.to_string());
+        let receiver = beside.rows.take().filter(|_| asked.output.is_none());
+        let mut rows = RowOutput::begin(asked.output, receiver, &vectors::schema(), execution)?;
         let found = vectors::search(job, &vectors, &queries, &options, &mut |batch| {
-            let taken = match (&mut writer, &mut beside.rows) {
-                (Some(writer), _) => writer.write(&batch).map_err(Error::from),
-                (None, Some(rows)) => rows.batch(batch),
-                (None, None) => Ok(()),
-            };
-            taken.map_err(|error| vectors::Error::Rows(error.into()))
+            rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()))
         });
         let answer = found.map_err(|error| match error {
             // An error of the receiver of rows is one of this crate.
@@ -134,13 +130,7 @@ impl Operation for SearchVectors {
             },
             error => error.into(),
         })?;
-        match (writer, &mut beside.rows) {
-            (Some(writer), _) => {
-                writer.finish()?;
-            }
-            (None, Some(rows)) => rows.end()?,
-            (None, None) => {}
-        }
+        rows.finish()?;
         Ok(Done::here(answer))
     }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::verbs::sql;
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse, table_input},
+    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse, table_input},
     place::Place,
     target::{Done, Target},
 };
@@ -136,7 +136,7 @@ impl ReduceAnswer {
 
 /// The places of the tables.
 #[derive(Debug)]
-pub enum Plan {
+pub enum ReducePlan {
     /// Local files.
     Here,
     /// Nodes.
@@ -147,6 +147,8 @@ pub enum Plan {
 /// The targets; nodes group by queries, which need a feature.
 const PLACES: &[Place] =
     if cfg!(all(feature = "nodes", feature = "sql")) { &Place::ALL } else { &[Place::Local] };
+
+impl Plan for ReducePlan {}
 
 impl Reduce {
     fn check_at(&self, operation: &'static str, inputs: &[PathBuf], place: Place) -> Result<()> {
@@ -169,21 +171,21 @@ impl Reduce {
         }
     }
 
-    fn look_up(&self, asked: &Asked<'_>) -> Result<Plan> {
+    fn look_up(&self, asked: &Asked<'_>) -> Result<ReducePlan> {
         TableWriter::check_path(asked.output()?)?;
         match asked.target {
             #[cfg(all(feature = "nodes", feature = "sql"))]
-            Target::Nodes(on) => Ok(Plan::Nodes(sql::NodesOfQuery::new(on, self.header)?)),
+            Target::Nodes(on) => Ok(ReducePlan::Nodes(sql::NodesOfQuery::new(on, self.header)?)),
             #[cfg(all(feature = "nodes", not(feature = "sql")))]
             Target::Nodes(_) => Err(Error::Unsupported { operation: asked.operation, place: Place::Nodes }),
-            Target::Local => Ok(Plan::Here),
+            Target::Local => Ok(ReducePlan::Here),
         }
     }
 
-    fn group(&self, plan: Plan, asked: &Asked<'_>, job: &Execution) -> Result<Done<ReduceAnswer>> {
+    fn group(&self, plan: ReducePlan, asked: &Asked<'_>, job: &Execution) -> Result<Done<ReduceAnswer>> {
         let (job, output) = (asked.stored(job)?, asked.output()?);
         match plan {
-            Plan::Here => {
+            ReducePlan::Here => {
                 let header = Header::from(self.header);
                 let inputs: Vec<Input> =
                     asked.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect();
@@ -197,7 +199,7 @@ impl Reduce {
                 Ok(Done::here(ReduceAnswer::Here(tables::reduce(job, &inputs, output, &options)?)))
             }
             #[cfg(all(feature = "nodes", feature = "sql"))]
-            Plan::Nodes(nodes) => {
+            ReducePlan::Nodes(nodes) => {
                 let tables = inshore_sql::Tables::default().with_text(&self.text);
                 let tables = tables.with_files("rows", asked.inputs);
                 let ran = sql::run(job, &self.query(), nodes.add_to(tables), Some(output), None)?;
@@ -227,20 +229,20 @@ impl Operation for Reduce {
     const PLACES: &'static [Place] = PLACES;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Rows;
-    type Plan = Plan;
+    type Plan = ReducePlan;
     type Answer = ReduceAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
         self.check_at(Self::NAME, inputs, place)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Plan> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<ReducePlan> {
         self.look_up(asked)
     }
 
     fn run(
         &self,
-        plan: Plan,
+        plan: ReducePlan,
         asked: &Asked<'_>,
         job: &Execution,
         _beside: Beside<'_>,
@@ -261,20 +263,20 @@ impl Operation for CountValues {
     const PLACES: &'static [Place] = PLACES;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Rows;
-    type Plan = Plan;
+    type Plan = ReducePlan;
     type Answer = ReduceAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
         self.reduce().check_at(Self::NAME, inputs, place)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Plan> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<ReducePlan> {
         self.reduce().look_up(asked)
     }
 
     fn run(
         &self,
-        plan: Plan,
+        plan: ReducePlan,
         asked: &Asked<'_>,
         job: &Execution,
         _beside: Beside<'_>,

@@ -26,7 +26,7 @@ use crate::on_nodes::{search_on_nodes, search_table_on_nodes};
 use crate::{
     error::{Error, Result},
     matches::{Matches, Text},
-    operation::{Asked, Beside, NormalForm, Operation, Rows, Sources, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, RowOutput, Rows, Sources, StoreUse},
     place::Place,
     target::Done,
 };
@@ -247,22 +247,16 @@ impl Search {
             return Err(Error::Request { operation: Self::NAME, what: what.to_string() });
         }
         let table = SearchTable::new(&self.patterns, &self.matching, self.rows, job.budget())?;
-        let create = |path| TableWriter::create(path, table.schema().clone(), job.budget());
-        let mut writer = asked.output.map(create).transpose()?;
-        let mut rows = rows.filter(|_| writer.is_none());
-        if let Some(rows) = &mut rows {
-            rows.begin(table.schema(), job)?;
-        }
+        let receiver = rows.filter(|_| asked.output.is_none());
+        let mut rows = RowOutput::begin(asked.output, receiver, table.schema(), job)?;
         let mut refused = None;
         let each = |item: SearchItem| {
-            let taken = match (item, &mut writer, &mut rows) {
-                (SearchItem::Failed(error), ..) => {
+            let taken = match item {
+                SearchItem::Failed(error) => {
                     tell(failed, error);
                     Ok(())
                 }
-                (SearchItem::Rows(batch), Some(writer), _) => writer.write(&batch).map_err(Error::from),
-                (SearchItem::Rows(batch), None, Some(rows)) => rows.batch(batch),
-                (SearchItem::Rows(_), None, None) => Ok(()),
+                SearchItem::Rows(batch) => rows.batch(batch),
             };
             taken.map(|()| Next::Go).map_err(|error| {
                 refused = Some(error);
@@ -282,12 +276,7 @@ impl Search {
             }
         };
         let done = searched.map_err(|error| refused.unwrap_or_else(|| error.into()))?;
-        if let Some(rows) = rows {
-            rows.end()?;
-        }
-        if let Some(writer) = writer {
-            writer.finish()?;
-        }
+        rows.finish()?;
         Ok(done)
     }
 }

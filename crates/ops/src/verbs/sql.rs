@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Rows, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Plan, RowOutput, Rows, StoreUse},
     place::Place,
     target::Done,
 };
@@ -92,30 +92,20 @@ pub(crate) fn run(
     rows: Option<&mut (dyn Rows + '_)>,
 ) -> Result<Report> {
     let mut query = Query::start(job, text, tables)?;
-    match (output, rows) {
-        (Some(output), _) => {
-            let can_begin_anew = output != Path::new("-");
-            exactly(&mut query, can_begin_anew, |query| {
-                let mut writer = TableWriter::create(output, query.schema().clone(), job.budget())?;
-                while let Some(batch) = query.next_batch()? {
-                    writer.write(&batch)?;
-                }
-                writer.finish()?;
-                Ok(())
-            })?;
+    let mut receiver = rows.filter(|_| output.is_none());
+    let can_begin_anew = match output {
+        Some(output) => output != Path::new("-"),
+        None => receiver.as_ref().is_some_and(|rows| rows.can_begin_anew()),
+    };
+    exactly(&mut query, can_begin_anew, |query| {
+        let receiver = receiver.as_mut().map(|rows| &mut **rows as &mut dyn Rows);
+        let job = Execution::Stored(job.clone());
+        let mut rows = RowOutput::begin(output, receiver, query.schema(), &job)?;
+        while let Some(batch) = query.next_batch()? {
+            rows.batch(batch)?;
         }
-        (None, Some(rows)) => {
-            let can_begin_anew = rows.can_begin_anew();
-            exactly(&mut query, can_begin_anew, |query| {
-                rows.begin(query.schema(), &Execution::Stored(job.clone()))?;
-                while let Some(batch) = query.next_batch()? {
-                    rows.batch(batch)?;
-                }
-                rows.end()
-            })?;
-        }
-        (None, None) => while query.next_batch()?.is_some() {},
-    }
+        rows.finish()
+    })?;
     Ok(query.report())
 }
 
@@ -136,22 +126,29 @@ fn exactly(
     }
 }
 
+/// The tables that a query may name.
+#[derive(Debug)]
+pub struct QueryPlan {
+    tables: Tables,
+    #[cfg(feature = "nodes")]
+    nodes: Option<NodesOfQuery>,
+}
+
+impl Plan for QueryPlan {}
+
 impl Operation for Sql {
     const NAME: &'static str = "sql";
     const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::SortedRows;
-    #[cfg(feature = "nodes")]
-    type Plan = (Tables, Option<NodesOfQuery>);
-    #[cfg(not(feature = "nodes"))]
-    type Plan = Tables;
+    type Plan = QueryPlan;
     type Answer = Report;
 
     fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Self::Plan> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<QueryPlan> {
         let mut tables = Tables::default().with_text(&self.text).with_header(Header::from(self.header));
         for folder in &self.folders {
             tables = tables.with_folder(folder)?;
@@ -166,30 +163,27 @@ impl Operation for Sql {
         #[cfg(not(feature = "nodes"))]
         let _ = asked;
         #[cfg(feature = "nodes")]
-        let tables = match asked.target {
-            Target::Local => (tables, None),
-            Target::Nodes(on) => {
-                let nodes = NodesOfQuery::new(on, self.header)?;
-                (nodes.add_to(tables), Some(nodes))
-            }
-        };
-        Ok(tables)
+        if let Target::Nodes(on) = asked.target {
+            let nodes = NodesOfQuery::new(on, self.header)?;
+            return Ok(QueryPlan { tables: nodes.add_to(tables), nodes: Some(nodes) });
+        }
+        Ok(QueryPlan {
+            tables,
+            #[cfg(feature = "nodes")]
+            nodes: None,
+        })
     }
 
     fn run(
         &self,
-        plan: Self::Plan,
+        plan: QueryPlan,
         asked: &Asked<'_>,
         job: &Execution,
         beside: Beside<'_>,
     ) -> Result<Done<Report>> {
+        let answer = run(asked.stored(job)?, &self.query, plan.tables, asked.output, beside.rows)?;
         #[cfg(feature = "nodes")]
-        let (tables, nodes) = plan;
-        #[cfg(not(feature = "nodes"))]
-        let tables = plan;
-        let answer = run(asked.stored(job)?, &self.query, tables, asked.output, beside.rows)?;
-        #[cfg(feature = "nodes")]
-        if let Some(nodes) = nodes {
+        if let Some(nodes) = plan.nodes {
             return Ok(nodes.done(answer));
         }
         Ok(Done::here(answer))

@@ -1,6 +1,9 @@
 //! The operation `node traverse`.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    slice,
+};
 
 use inshore_nodes::{
     DistributedFile, Error as NodesError, Pointers, TraversalSide, TraverseOptions, Traversed,
@@ -8,10 +11,10 @@ use inshore_nodes::{
 use inshore_store::Execution;
 use serde::{Deserialize, Serialize};
 
-use super::stores::{only, only_whole};
+use super::stores::{only, only_file_on_nodes};
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, StoreUse},
+    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse, explain_files},
     place::Place,
     target::{Done, OnNodes, Target},
 };
@@ -59,24 +62,37 @@ pub struct TraverseAnswer {
     pub bytes_moved: u64,
 }
 
+/// The file on nodes.
+#[derive(Debug)]
+pub struct TraversePlan {
+    on: OnNodes,
+    whole: DistributedFile,
+}
+
+impl Plan for TraversePlan {
+    fn explain(&self) -> Option<String> {
+        explain_files(&self.on, slice::from_ref(&self.whole))
+    }
+}
+
 impl Operation for Traverse {
     const NAME: &'static str = "node traverse";
     const PLACES: &'static [Place] = &[Place::Nodes];
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Answer;
-    type Plan = (OnNodes, DistributedFile);
+    type Plan = TraversePlan;
     type Answer = TraverseAnswer;
 
     fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<(OnNodes, DistributedFile)> {
+    fn plan(&self, asked: &Asked<'_>) -> Result<TraversePlan> {
         let Target::Nodes(on) = asked.target else {
             return Err(Error::Unsupported { operation: Self::NAME, place: asked.target.place() });
         };
-        match only_whole(on, only(Self::NAME, asked.inputs)?) {
-            Ok(whole) => Ok((on.clone(), whole)),
+        match only_file_on_nodes(on, only(Self::NAME, asked.inputs)?) {
+            Ok(whole) => Ok(TraversePlan { on: on.clone(), whole }),
             Err(Error::SeveralFiles { name, files }) => {
                 let what =
                     format!("the dataset has several files: {}; give store:NAME/FILE", files.join(", "));
@@ -88,7 +104,7 @@ impl Operation for Traverse {
 
     fn run(
         &self,
-        (on, whole): (OnNodes, DistributedFile),
+        TraversePlan { on, whole }: TraversePlan,
         _asked: &Asked<'_>,
         job: &Execution,
         _beside: Beside<'_>,

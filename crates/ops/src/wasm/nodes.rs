@@ -15,7 +15,7 @@ use inshore_store::Context;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Error, Output, Result, State, WASM, WasmKernel, WasmSummary, parsed};
+use super::{Error, Output, Result, WASM, WasmKernel, WasmSummary, instances::State, module::parsed};
 use crate::on_nodes::refuse_compressed;
 
 /// The maximal bytes of a state in one message.
@@ -116,7 +116,7 @@ impl TaskHandler for WebAssembly {
 
     fn work(&self, task: Task, reply: &mut dyn Reply) -> std::result::Result<Value, Failure> {
         let Task { job, arguments, sources } = task;
-        let kernel = parsed(&arguments)?.kernel(Some(&job))?;
+        let kernel = WasmKernel::requested(&parsed(&arguments)?, Some(&job))?;
         let result = kernel.prepare(&job)?.result;
         let summary = match result {
             WasmResult::InOrder => {

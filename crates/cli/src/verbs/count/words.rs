@@ -1,9 +1,6 @@
 //! `inshore count words`.
 
-use std::{
-    io::{BufWriter, Write},
-    path::Path,
-};
+use std::path::Path;
 
 use anyhow::{Result, bail};
 use inshore::{
@@ -19,7 +16,6 @@ use crate::{
     report::{
         outcome::{Outcome, place},
         table::{self, Align},
-        terminal,
     },
 };
 
@@ -38,9 +34,7 @@ pub fn words(options: GlobalOptions, words: &CountWords) -> Result<()> {
     if !shown.is_empty() && !ran.options.json {
         let rows = shown.iter().map(|(word, count)| vec![word.clone(), count.to_string()]);
         let header = [("word", Align::Left), ("count", Align::Right)];
-        let mut out = BufWriter::new(terminal::stdout());
-        table::print(&mut out, &header, &rows.collect::<Vec<_>>())?;
-        out.flush()?;
+        table::print_stdout(&header, &rows.collect::<Vec<_>>())?;
     }
     ran.tell(|report, done| {
         let WordSummary { words, distinct, written, spills, runs, bytes_spilled, .. } = done.answer;

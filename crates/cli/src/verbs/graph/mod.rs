@@ -1,32 +1,30 @@
-//! Manages graphs: import, generate, ls, info, rm, export, and check.
+//! Manages graphs: import, generate, ls, info, export, and check; `rm` is that of `store`.
 
 pub mod algorithms;
 mod sizes;
 
-use std::{io::BufWriter, path::Path};
+use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use inshore::{
-    graph::{self, Graph, GraphInfo, ImportOptions, Kronecker, check::CheckOptions},
-    store::{Store, format_bytes},
-    tables::Input,
+    graph::{GraphInfo, ImportOptions, Kronecker, check::CheckOptions},
+    store::format_bytes,
 };
 use inshore_ops::{
     Beside, Operation, Request,
-    verbs::{ExportGraph, GenerateGraph, ImportGraph},
+    verbs::{CheckGraph, DescribeGraph, ExportGraph, GenerateGraph, ImportGraph, ListGraphs},
 };
 use serde_json::json;
 
 use crate::{
     args::{self, GlobalOptions},
     job::{
-        operations::{self, StoreAccess},
-        session::{Session, check_stdout_is_free},
+        operations::{self, FinishedOperation, StoreAccess},
+        session::{check_stdout_is_free, store_path},
     },
     report::{
         outcome::{Outcome, print_json, print_line, say},
         table::{self, Align},
-        terminal,
     },
 };
 
@@ -76,14 +74,20 @@ fn kind(info: &GraphInfo) -> String {
     kind
 }
 
-pub fn ls(session: &Session) -> Result<()> {
-    let graphs = graph::list(session.store()?)?;
-    if session.options.json {
+/// Runs a request on an existing store, without a summary of the job's cost.
+fn asked<O: Operation>(options: GlobalOptions, request: &Request<O>) -> Result<FinishedOperation<O::Answer>> {
+    operations::run_on(options, StoreAccess::Existing, request, Beside::default())
+}
+
+pub fn ls(options: GlobalOptions) -> Result<()> {
+    let FinishedOperation { done, options, .. } = asked(options, &Request::new(ListGraphs {}, [""; 0]))?;
+    let graphs = done.answer.graphs;
+    if options.json {
         return Ok(print_json(&graphs)?);
     }
     if graphs.is_empty() {
-        if !session.options.quiet {
-            say(&format!("no graphs in {}", session.store()?.path().display()));
+        if !options.quiet {
+            say(&format!("no graphs in {}", store_path(&options)?.display()));
         }
         return Ok(());
     }
@@ -98,61 +102,30 @@ pub fn ls(session: &Session) -> Result<()> {
         let (vertices, edges) = (info.vertices.to_string(), info.edges.to_string());
         vec![info.name.clone(), vertices, edges, kind(info), format_bytes(info.bytes)]
     });
-    let rows: Vec<_> = rows.collect();
-    let mut out = BufWriter::new(terminal::stdout());
-    table::print(&mut out, &header, &rows)?;
-    Ok(std::io::Write::flush(&mut out)?)
+    table::print_stdout(&header, &rows.collect::<Vec<_>>())
 }
 
-pub fn info(session: &Session, name: &str) -> Result<()> {
-    let graph = Graph::open(session.store()?, name)?;
-    let info = graph.info();
-    if session.options.json {
-        return Ok(print_json(&json!({ "command": "graph info", "summary": info }))?);
+pub fn info(options: GlobalOptions, name: &str) -> Result<()> {
+    let FinishedOperation { done, options, .. } = asked(options, &Request::new(DescribeGraph {}, [name]))?;
+    if options.json {
+        return Ok(print_json(&json!({ "command": "graph info", "summary": done.answer }))?);
     }
-    Ok(print_line(&info.to_string())?)
-}
-
-/// Removes each graph; reports those that could not be removed and fails at the end if there were any.
-pub fn rm(session: &Session, names: &[String]) -> Result<()> {
-    let (mut removed, mut failures) = (Vec::new(), Vec::new());
-    for name in names {
-        match remove(session.store()?, name) {
-            Ok(()) => removed.push(name),
-            Err(error) => failures.push(error.to_string()),
-        }
-    }
-    if session.options.json {
-        print_json(&json!({ "command": "graph rm", "summary": { "removed": removed } }))?;
-    }
-    if !failures.is_empty() {
-        bail!(failures.join("\ninshore: "));
-    }
-    Ok(())
-}
-
-fn remove(store: &Store, name: &str) -> Result<(), graph::Error> {
-    match Graph::open(store, name) {
-        // Datasets of other kinds are refused; a damaged graph is removed.
-        Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error),
-        _ => Ok(store.remove(name)?),
-    }
+    Ok(print_line(&done.answer.to_string())?)
 }
 
 pub fn export(options: GlobalOptions, name: &str, output: &Path) -> Result<()> {
     check_stdout_is_free(&options, output)?;
     let request = Request::new(ExportGraph {}, [name]).to(output);
-    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
+    asked(options, &request)?.tell(|report, done| {
         let sentence = format!("{} edges of {name} written to {}", done.answer.edges, output.display());
         Outcome { sentence_aside: true, ..Outcome::new("graph export", report, done, sentence) }
     })
 }
 
 /// Returns whether the answer is right.
-pub fn check(session: &Session, arguments: &args::Check) -> Result<bool> {
-    let graph = Graph::open(session.store()?, &arguments.graph)?;
+pub fn check(options: GlobalOptions, arguments: &args::Check) -> Result<bool> {
     let ranks = arguments.how.options();
-    let options = CheckOptions {
+    let repeated = CheckOptions {
         iterations: ranks.iterations_max(),
         damping: ranks.damping,
         vertex_tolerance: ranks.vertex_tolerance,
@@ -160,10 +133,12 @@ pub fn check(session: &Session, arguments: &args::Check) -> Result<bool> {
         sources: arguments.sample.sources,
         seed: arguments.sample.seed,
     };
-    let mut run = session.start()?;
-    let verdict = graph::check::check(&graph, &run.job, &Input::new(&arguments.answer), &options)?;
-    let summary = json!({ "good": verdict.good, "facts": verdict.facts });
-    let sentence = verdict.facts.join("\n");
-    Outcome::new("graph check", run.finish(), summary, sentence).tell(&session.options)?;
-    Ok(verdict.good)
+    let operation = CheckGraph { graph: arguments.graph.clone(), options: repeated };
+    let ran = asked(options, &Request::new(operation, [&arguments.answer]))?;
+    let is_right = ran.done.answer.good;
+    ran.tell(|report, done| {
+        let sentence = done.answer.facts.join("\n");
+        Outcome::new("graph check", report, done, sentence)
+    })?;
+    Ok(is_right)
 }

@@ -4,30 +4,28 @@
 
 pub mod new;
 
-use std::{io::BufWriter, iter, path::PathBuf};
+use std::{io::BufWriter, iter};
 
 use anyhow::{Result, bail};
 use inshore::{
     ops::{
         Beside, Request,
-        verbs::{self, ListAnswer, ListDatasets, Listed, PushAnswer, PushKernel},
+        verbs::{self, KernelsAnswer, ListKernels, ListedKernel, PushAnswer, PushKernel},
     },
     sandbox::WasmResult,
     store::format_bytes,
     tables::NewFile,
-    wasm::{ENDING, dataset_of},
 };
 use serde_json::json;
 
 use crate::{
     args::{GlobalOptions, Push, RunKernel},
-    job::operations::{self, StoreAccess},
+    job::operations::{self, FinishedOperation, StoreAccess},
     report::{
         outcome::{Outcome, counted, print_json, say},
         table::{self, Align},
         terminal,
     },
-    verbs::store,
 };
 
 /// Describes the kind of a module's result.
@@ -52,41 +50,25 @@ pub fn push(options: GlobalOptions, words: &Push) -> Result<()> {
 }
 
 pub fn ls(options: GlobalOptions) -> Result<()> {
-    let request = Request::new(ListDatasets {}, iter::empty::<PathBuf>());
-    let ran = operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
-    let ListAnswer { datasets, notes } = ran.done.answer;
-    let module = |listed: Listed| {
-        let on = listed.spread.map_or("here".to_string(), |spread| spread.nodes.join(" "));
-        Some((listed.dataset.strip_suffix(ENDING)?.to_string(), listed.bytes, on))
-    };
-    list(&ran.options, datasets.into_iter().filter_map(module).collect())?;
-    notes.iter().for_each(|note| say(&format!("note: {note}")));
-    Ok(())
-}
-
-/// Prints names of kernels, their bytes, and where they are.
-fn list(options: &GlobalOptions, found: Vec<(String, u64, String)>) -> Result<()> {
+    let request = Request::new(ListKernels {}, [""; 0]);
+    let FinishedOperation { done, options, .. } =
+        operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
+    let KernelsAnswer { kernels, notes } = done.answer;
+    let on =
+        |kernel: &ListedKernel| kernel.nodes.as_ref().map_or("here".to_string(), |nodes| nodes.join(" "));
     if options.json {
         let value =
-            |(name, bytes, on): &(String, u64, String)| json!({ "name": name, "bytes": bytes, "on": on });
-        return Ok(print_json(&found.iter().map(value).collect::<Vec<_>>())?);
+            |kernel: &ListedKernel| json!({ "name": kernel.name, "bytes": kernel.bytes, "on": on(kernel) });
+        print_json(&kernels.iter().map(value).collect::<Vec<_>>())?;
+    } else if !kernels.is_empty() {
+        let header = [("name", Align::Left), ("size", Align::Right), ("on", Align::Left)];
+        let row = |kernel: &ListedKernel| vec![kernel.name.clone(), format_bytes(kernel.bytes), on(kernel)];
+        table::print_stdout(&header, &kernels.iter().map(row).collect::<Vec<_>>())?;
+    } else if !options.quiet {
+        say("there are no kernels: `inshore kernel push` stores one");
     }
-    if found.is_empty() {
-        if !options.quiet {
-            say("there are no kernels: `inshore kernel push` stores one");
-        }
-        return Ok(());
-    }
-    let header = [("name", Align::Left), ("size", Align::Right), ("on", Align::Left)];
-    let row =
-        |(name, bytes, on): &(String, u64, String)| vec![name.clone(), format_bytes(*bytes), on.clone()];
-    let rows: Vec<Vec<String>> = found.iter().map(row).collect();
-    Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
-}
-
-pub fn rm(options: GlobalOptions, names: &[String]) -> Result<()> {
-    let datasets: Vec<String> = names.iter().map(|name| dataset_of(name)).collect();
-    store::rm("kernel rm", options, &datasets)
+    notes.iter().for_each(|note| say(&format!("note: {note}")));
+    Ok(())
 }
 
 pub fn run(options: GlobalOptions, words: &RunKernel) -> Result<()> {

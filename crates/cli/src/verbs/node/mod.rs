@@ -235,7 +235,7 @@ pub fn status(options: &GlobalOptions) -> Result<bool> {
         }
     }
     if !rows.is_empty() {
-        table::print(&mut terminal::stdout(), &header, &rows)?;
+        table::print_stdout(&header, &rows)?;
     }
     for node in &found {
         let expires = node.status.as_ref().ok().and_then(|status| status.expires);

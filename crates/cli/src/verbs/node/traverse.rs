@@ -17,7 +17,6 @@ use crate::{
     report::{
         outcome::{Outcome, say},
         table::{self, Align},
-        terminal,
     },
 };
 
@@ -84,7 +83,7 @@ fn print(chains: &[ChainResult]) -> Result<()> {
         row
     };
     let rows: Vec<Vec<String>> = chains.iter().map(row).collect();
-    Ok(table::print(&mut terminal::stdout(), &header, &rows)?)
+    table::print_stdout(&header, &rows)
 }
 
 /// Formats the work of nodes, for `--explain`.

@@ -5,7 +5,7 @@ mod figure;
 pub mod mount;
 
 use std::{
-    io::{self, BufWriter, Write},
+    io,
     os::fd::AsFd,
     path::{Path, PathBuf},
 };
@@ -13,10 +13,10 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::store::{CheckedFile, Error, JobUsage, Redundancy, ResumableWork, Store, format_bytes};
 use inshore_ops::{
-    Beside, Place, Request,
+    Beside, Operation, Place, Request,
     verbs::{
         GetAnswer, GetDataset, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
-        PutDataset, RemoveAnswer, RemoveDatasets, check_is_outside, dataset_file, dataset_range,
+        PutDataset, RemoveAnswer, check_is_outside, dataset_file, dataset_range,
     },
 };
 use serde::Serialize;
@@ -31,7 +31,6 @@ use crate::{
     report::{
         outcome::{Outcome, counted, print_json, print_line, say},
         table::{self, Align},
-        terminal,
     },
 };
 
@@ -57,12 +56,6 @@ pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-fn print_table(header: &[(&str, Align)], rows: &[Vec<String>]) -> Result<()> {
-    let mut out = BufWriter::new(terminal::stdout());
-    table::print(&mut out, header, rows)?;
-    Ok(out.flush()?)
-}
-
 pub fn ls(options: GlobalOptions) -> Result<()> {
     let request = Request::new(ListDatasets {}, std::iter::empty::<PathBuf>());
     let FinishedOperation { done, options, .. } =
@@ -83,7 +76,10 @@ pub fn ls(options: GlobalOptions) -> Result<()> {
         ];
         let spread =
             [name, kind, size, ("pieces", Align::Right), ("copies", Align::Right), ("nodes", Align::Left)];
-        print_table(if is_local { &here } else { &spread }, &datasets.iter().map(row).collect::<Vec<_>>())?;
+        table::print_stdout(
+            if is_local { &here } else { &spread },
+            &datasets.iter().map(row).collect::<Vec<_>>(),
+        )?;
     } else if !options.quiet {
         match is_local {
             true => say(&format!("no datasets in {}", store_path(&options)?.display())),
@@ -130,7 +126,7 @@ pub fn stat(session: &Session, name: &str) -> Result<()> {
     let row = |(name, file): &(&str, CheckedFile)| {
         vec![name.to_string(), file.len().to_string(), format_bytes(file.block_bytes() as u64)]
     };
-    print_table(&header, &files.iter().map(row).collect::<Vec<_>>())
+    table::print_stdout(&header, &files.iter().map(row).collect::<Vec<_>>())
 }
 
 /// Returns the name of the dataset for a file.
@@ -196,13 +192,16 @@ pub fn get(options: GlobalOptions, words: &Get) -> Result<()> {
     })
 }
 
-/// Removes datasets for a command, and prints the result for each.
-pub fn rm(command: &'static str, options: GlobalOptions, names: &[String]) -> Result<()> {
-    let request = Request::new(RemoveDatasets {}, names);
+/// Removes datasets, graphs or kernels, and prints the result for each.
+pub fn rm<O>(operation: O, options: GlobalOptions, names: &[String]) -> Result<()>
+where
+    O: Operation<Answer = RemoveAnswer>,
+{
+    let request = Request::new(operation, names);
     let ran = operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
     let RemoveAnswer { removed, holders } = &ran.done.answer;
     if ran.options.json {
-        print_json(&json!({ "command": command, "summary": { "removed": removed } }))?;
+        print_json(&json!({ "command": O::NAME, "summary": { "removed": removed } }))?;
     } else if !ran.options.quiet {
         match operations::place(&ran.options) {
             Place::Local if ran.has_failed() && !removed.is_empty() => {
@@ -291,7 +290,7 @@ fn print_kept(kept: &[ResumableWork]) -> Result<()> {
         let (bytes, since) = (format_bytes(kept.bytes), format!("{:.0} s", kept.seconds));
         vec![kept.name.clone(), kept.pieces.to_string(), bytes, since, process, kept.what.clone()]
     });
-    print_table(&header, &rows.collect::<Vec<_>>())
+    table::print_stdout(&header, &rows.collect::<Vec<_>>())
 }
 
 fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
@@ -311,7 +310,7 @@ fn print_jobs(jobs: &[JobUsage]) -> Result<()> {
             if job.reads_old_state { "an older state" } else { "" }.to_string(),
         ]
     });
-    print_table(&header, &rows.collect::<Vec<_>>())
+    table::print_stdout(&header, &rows.collect::<Vec<_>>())
 }
 
 /// Verifies datasets; returns true if there was no damage, or all damage was repaired.
@@ -386,7 +385,7 @@ pub fn df(session: &Session) -> Result<()> {
             device.path.display().to_string(),
         ]
     });
-    print_table(&header, &rows.collect::<Vec<_>>())
+    table::print_stdout(&header, &rows.collect::<Vec<_>>())
 }
 
 pub fn compact(session: &Session, words: &Compact) -> Result<()> {
@@ -492,5 +491,5 @@ pub fn locate(session: &Session, words: &Locate) -> Result<()> {
             piece.places.iter().flat_map(|place| [place.device.to_string(), place.extent.to_string()]);
         numbers.into_iter().chain(places).collect()
     };
-    print_table(&header, &found.iter().map(row).collect::<Vec<_>>())
+    table::print_stdout(&header, &found.iter().map(row).collect::<Vec<_>>())
 }

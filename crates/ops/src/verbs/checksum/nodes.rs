@@ -10,7 +10,7 @@ use crate::{
     error::{Error, Result},
     operation::{Beside, Operation},
     target::{Done, OnNodes, wholes},
-    verbs::whole::read_whole,
+    verbs::sequential_read::read_sequentially,
 };
 
 /// A file on nodes; a name of a list that no node has is an error for that name only.
@@ -50,7 +50,7 @@ impl Checksum {
         for (file, expected) in wanted {
             let (name, sum) = match file {
                 Ok(whole) => {
-                    let sum = read_whole(&on, job, &whole, 0..whole.bytes(), |bytes| {
+                    let sum = read_sequentially(&on, job, &whole, 0..whole.bytes(), |bytes| {
                         Ok(self.algorithm.of(job, &whole.title, bytes)?)
                     });
                     job.check_cancelled()?;

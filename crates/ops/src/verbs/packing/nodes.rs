@@ -16,7 +16,7 @@ use crate::{
     on_nodes::compress_on_nodes,
     operation::{Asked, Beside},
     target::{Done, OnNodes},
-    verbs::whole::read_whole,
+    verbs::sequential_read::read_sequentially,
 };
 
 /// Compresses files on nodes.
@@ -48,7 +48,7 @@ pub fn decompress(
         None => Err(KernelError::UnknownEnding { path: name.into() }.into()),
     };
     each_whole(asked, on, (wholes, options.force), (job, beside), called, |whole, out| {
-        read_whole(on, job, whole, 0..whole.bytes(), |bytes| {
+        read_sequentially(on, job, whole, 0..whole.bytes(), |bytes| {
             Ok(inshore_kernels::decompress(job, &whole.title, bytes, out)?)
         })
     })

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 
 use inshore_store::{Budget, Cancel, Store};
+use inshore_tables::{
+    FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, PieceStart, count_kmer_pieces,
+};
 use proptest::prelude::*;
 
 use super::*;
-use crate::{FilePart, Input, KmerAnswer, KmerPiece, KmerPieces, PartBytes, PieceStart, count_kmer_pieces};
 
 type Counts = BTreeMap<u128, u64>;
 /// Sequences, bases and k-mers.

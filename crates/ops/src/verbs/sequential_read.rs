@@ -29,7 +29,7 @@ const BLOCK_BYTES: u64 = 2 << 20;
 ///
 /// # Errors
 /// The errors of `read` and of [`run_on_nodes`].
-pub(crate) fn read_whole<T>(
+pub(crate) fn read_sequentially<T>(
     on: &OnNodes,
     job: &Context,
     whole: &DistributedFile,

@@ -1,4 +1,4 @@
-//! The places at which spread files can be cut, where stored bytes and formats of tables meet.
+//! The split points of distributed files: offsets between records, as the format of the file defines them.
 
 use inshore_store::Budget;
 use inshore_tables::{Input, row_groups};
@@ -7,7 +7,7 @@ use inshore_tables::{Input, row_groups};
 ///
 /// # Errors
 /// The errors of reading the footer.
-pub fn cuts(input: &Input, budget: &Budget) -> inshore_tables::Result<Option<Vec<u64>>> {
+pub fn row_group_offsets(input: &Input, budget: &Budget) -> inshore_tables::Result<Option<Vec<u64>>> {
     if input.extension() != "parquet" {
         return Ok(None);
     }

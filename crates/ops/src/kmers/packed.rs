@@ -16,12 +16,10 @@
 //!
 //! Source: S. W. Golomb, "Run-length encodings" (1966); R. F. Rice, "Some practical universal noiseless coding techniques" (1979).
 
-use inshore_sortreduce::Key;
+use inshore_tables::{KMER_BLOCK_ROWS, KmerCode};
 
-/// The most k-mers of a block.
-pub const KMER_BLOCK_ROWS: usize = 16 << 10;
 /// The most bytes of a block.
-pub const KMER_BLOCK_BYTES: usize = HEADER_BYTES + (KMER_BLOCK_ROWS * ROW_BITS_MAX).div_ceil(8) + 8;
+pub(super) const KMER_BLOCK_BYTES: usize = HEADER_BYTES + (KMER_BLOCK_ROWS * ROW_BITS_MAX).div_ceil(8) + 8;
 const HEADER_BYTES: usize = 4 + 1 + 16;
 /// The most bits of a row: a count of 32 bits, an escaped quotient, a distance of 128 bits.
 const ROW_BITS_MAX: usize = 2 * 31 + 1 + ESCAPE as usize + 128;
@@ -33,46 +31,27 @@ const WORD_BITS: u32 = 57;
 /// Zero bytes after a block's bits during decoding, so that a whole row can be read before a truncation is detected.
 const PADDING: usize = ROW_BITS_MAX / 8 + 16;
 
-/// A number that holds a code: 2 bits for each base.
-pub trait KmerCode: Key {
-    /// Returns the code as a wide number.
-    fn wide(self) -> u128;
-
-    /// Converts a wide number; `None` if the code does not fit.
-    fn of_wide(wide: u128) -> Option<Self>;
-
+/// A code whose bits can be packed.
+pub(super) trait PackedCode: KmerCode {
     /// Returns the distance to a smaller code, minus one.
-    #[doc(hidden)]
     fn distance(self, from: Self) -> Self;
 
     /// Returns the code at such a distance; `None` if it does not fit.
-    #[doc(hidden)]
     fn behind(self, distance: Self) -> Option<Self>;
 
     /// Returns the word of bits that begins at bit `at`.
-    #[doc(hidden)]
     fn word_at(self, at: u32) -> u64;
 
     /// Returns the number with the bits of a word, beginning at bit `at`.
-    #[doc(hidden)]
     fn of_word_at(word: u64, at: u32) -> Self;
 
     /// Returns the bitwise or of both numbers.
-    #[doc(hidden)]
     fn or(self, other: Self) -> Self;
 }
 
-macro_rules! kmer_code {
+macro_rules! packed_code {
     ($type:ty) => {
-        impl KmerCode for $type {
-            fn wide(self) -> u128 {
-                self.into()
-            }
-
-            fn of_wide(wide: u128) -> Option<$type> {
-                <$type>::try_from(wide).ok()
-            }
-
+        impl PackedCode for $type {
             #[inline(always)]
             fn distance(self, from: $type) -> $type {
                 self.wrapping_sub(from).wrapping_sub(1)
@@ -101,8 +80,8 @@ macro_rules! kmer_code {
     };
 }
 
-kmer_code!(u64);
-kmer_code!(u128);
+packed_code!(u64);
+packed_code!(u128);
 
 fn low(count: u32) -> u64 {
     if count >= u64::BITS { u64::MAX } else { (1 << count) - 1 }
@@ -112,7 +91,7 @@ fn low(count: u32) -> u64 {
 ///
 /// # Panics
 /// The function panics if there are none, more, or different numbers of codes and counts.
-pub fn pack_kmers<C: KmerCode>(codes: &[C], counts: &[u32]) -> Vec<u8> {
+pub(super) fn pack_kmers<C: PackedCode>(codes: &[C], counts: &[u32]) -> Vec<u8> {
     assert!((1..=KMER_BLOCK_ROWS).contains(&codes.len()) && codes.len() == counts.len());
     let (first, last) = (codes[0], codes[codes.len() - 1]);
     let rest_bits = rest_bits(last.wide() - first.wide(), codes.len() as u64);
@@ -160,7 +139,7 @@ impl Bits {
 
     /// Writes a count and a distance, in one step if both are short, as nearly always.
     #[inline(always)]
-    fn put_row<C: KmerCode>(&mut self, count: u32, distance: C, rest_bits: u32) {
+    fn put_row<C: PackedCode>(&mut self, count: u32, distance: C, rest_bits: u32) {
         let more = count.ilog2();
         let of_count = 2 * more + 1;
         let quotient = distance.word_at(rest_bits);
@@ -185,7 +164,7 @@ impl Bits {
         self.put(u64::from(count) & low(more), more);
     }
 
-    fn put_distance<C: KmerCode>(&mut self, distance: C, rest_bits: u32) {
+    fn put_distance<C: PackedCode>(&mut self, distance: C, rest_bits: u32) {
         let quotient = distance.word_at(rest_bits);
         let is_near =
             quotient < u64::from(ESCAPE) && distance.word_at(rest_bits.saturating_add(u64::BITS)) == 0;
@@ -199,7 +178,7 @@ impl Bits {
     }
 
     /// Writes any number of low bits of a number.
-    fn put_long<C: KmerCode>(&mut self, number: C, count: u32) {
+    fn put_long<C: PackedCode>(&mut self, number: C, count: u32) {
         let mut at = 0;
         while at < count {
             let some = (count - at).min(WORD_BITS - 1);
@@ -218,7 +197,11 @@ impl Bits {
 /// Appends the codes and counts of a block. Returns `None` for an invalid block, after which some rows may have been
 /// appended: no rows, or more than [`KMER_BLOCK_ROWS`]; codes that exceed `C` or 126 bits; counts out of range; too
 /// few bits, or further bytes after the block.
-pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut Vec<u32>) -> Option<()> {
+pub(super) fn unpack_kmers<C: PackedCode>(
+    block: &[u8],
+    codes: &mut Vec<C>,
+    counts: &mut Vec<u32>,
+) -> Option<()> {
     let (rows, block) = block.split_first_chunk::<4>()?;
     let (&rest_bits, block) = block.split_first()?;
     let (first, block) = block.split_first_chunk::<16>()?;
@@ -231,7 +214,7 @@ pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut 
     let mut padded = Vec::with_capacity(block.len() + PADDING);
     padded.extend_from_slice(block);
     padded.resize(block.len() + PADDING, 0);
-    let mut taken = BitReader { bytes: &padded, place: 0 };
+    let mut taken = Taken { bytes: &padded, place: 0 };
     let end = block.len() * 8;
     codes.push(code);
     counts.push(taken.count()?);
@@ -251,12 +234,12 @@ pub fn unpack_kmers<C: KmerCode>(block: &[u8], codes: &mut Vec<C>, counts: &mut 
 }
 
 /// A bit reader.
-struct BitReader<'a> {
+struct Taken<'a> {
     bytes: &'a [u8],
     place: usize,
 }
 
-impl BitReader<'_> {
+impl Taken<'_> {
     /// Returns the next bits, at least 57 of which are valid.
     #[inline(always)]
     fn look(&self) -> u64 {
@@ -267,7 +250,7 @@ impl BitReader<'_> {
 
     /// Reads a count and a distance, in one step if both are short, as nearly always.
     #[inline(always)]
-    fn row<C: KmerCode>(&mut self, rest_bits: u32) -> Option<(u32, C)> {
+    fn row<C: PackedCode>(&mut self, rest_bits: u32) -> Option<(u32, C)> {
         let word = self.look();
         let more = word.trailing_ones();
         let of_count = 2 * more + 1;
@@ -297,7 +280,7 @@ impl BitReader<'_> {
         Some(1 << more | (word & low(more)) as u32)
     }
 
-    fn distance<C: KmerCode>(&mut self, rest_bits: u32) -> Option<C> {
+    fn distance<C: PackedCode>(&mut self, rest_bits: u32) -> Option<C> {
         let word = self.look();
         let quotient = word.trailing_ones();
         if quotient >= ESCAPE {
@@ -312,7 +295,7 @@ impl BitReader<'_> {
             .map(|rest: C| rest.or(high))
     }
 
-    fn long<C: KmerCode>(&mut self, count: u32) -> C {
+    fn long<C: PackedCode>(&mut self, count: u32) -> C {
         let (mut number, mut at) = (C::default(), 0);
         while at < count {
             let some = (count - at).min(WORD_BITS - 1);
@@ -330,13 +313,13 @@ mod tests {
 
     use super::*;
 
-    fn unpacked<C: KmerCode>(block: &[u8]) -> Option<(Vec<C>, Vec<u32>)> {
+    fn unpacked<C: PackedCode>(block: &[u8]) -> Option<(Vec<C>, Vec<u32>)> {
         let (mut codes, mut counts) = (Vec::new(), Vec::new());
         unpack_kmers(block, &mut codes, &mut counts).map(|()| (codes, counts))
     }
 
     /// Codes in order and counts, of all sizes, near each other and far apart.
-    fn kmers<C: KmerCode + std::fmt::Debug>(bits: u32) -> impl Strategy<Value = (Vec<C>, Vec<u32>)> {
+    fn kmers<C: PackedCode + std::fmt::Debug>(bits: u32) -> impl Strategy<Value = (Vec<C>, Vec<u32>)> {
         let code = (any::<u128>(), 128 - bits..128).prop_map(|(code, shift)| code >> shift);
         let count = prop_oneof![Just(1u32), 1u32..300, 1u32..];
         proptest::collection::btree_map(code, count, 1..300).prop_map(|map| {
@@ -346,7 +329,7 @@ mod tests {
         })
     }
 
-    fn comes_back<C: KmerCode + std::fmt::Debug>(codes: &[C], counts: &[u32]) {
+    fn comes_back<C: PackedCode + std::fmt::Debug>(codes: &[C], counts: &[u32]) {
         let block = pack_kmers(codes, counts);
         assert!(block.len() <= KMER_BLOCK_BYTES);
         assert_eq!(unpacked::<C>(&block), Some((codes.to_vec(), counts.to_vec())));

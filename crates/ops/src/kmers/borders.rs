@@ -11,16 +11,14 @@
 //! before.
 
 use inshore_store::{Budget, Reservation};
-
-use super::{Code, KmerCode, KmerOptions};
-use crate::{Result, sequences::PieceEnds};
+use inshore_tables::{KmerCode, KmerOptions, PieceEnds, Result, kmer_codes};
 
 /// The initial capacity in codes.
 const CODES_MIN: usize = 1 << 10;
 
 /// Counts the k-mers across the borders of pieces, whose ends are added in order.
 #[derive(Debug)]
-pub struct KmerBorders {
+pub(super) struct KmerBorders {
     k: u32,
     canonical: bool,
     /// The letters before the next piece: k - 1 at most.
@@ -37,8 +35,8 @@ impl KmerBorders {
     /// bytes each.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] where too little is free.
-    pub fn new(options: &KmerOptions, budget: &Budget) -> Result<KmerBorders> {
+    /// [`inshore_tables::Error::Store`] where too little is free.
+    pub(super) fn new(options: &KmerOptions, budget: &Budget) -> Result<KmerBorders> {
         let &KmerOptions { k, canonical, .. } = options;
         let memory = budget.reserve(0, "k-mers across the borders of pieces")?;
         let (before, codes) = (Vec::new(), Vec::new());
@@ -48,8 +46,8 @@ impl KmerBorders {
     /// Adds the ends of the next piece. `follows` is true if this piece directly follows the previous piece.
     ///
     /// # Errors
-    /// [`crate::Error::Store`] where too little memory is free.
-    pub fn piece(&mut self, ends: &PieceEnds, follows: bool) -> Result<()> {
+    /// [`inshore_tables::Error::Store`] where too little memory is free.
+    pub(super) fn piece(&mut self, ends: &PieceEnds, follows: bool) -> Result<()> {
         if !follows {
             self.before.clear();
         }
@@ -64,7 +62,7 @@ impl KmerBorders {
         if before > 0 && !head.is_empty() {
             self.make_room()?;
             let KmerBorders { before, codes, k, canonical, kmers, .. } = self;
-            u128::stretches(before, *k, *canonical, |some| {
+            kmer_codes(before, (*k, *canonical), |some| {
                 codes.extend_from_slice(some);
                 *kmers += some.len() as u64;
                 Ok(())
@@ -95,13 +93,13 @@ impl KmerBorders {
     }
 
     /// Returns the number of k-mers.
-    pub fn kmers(&self) -> u64 {
+    pub(super) fn kmers(&self) -> u64 {
         self.kmers
     }
 
     /// Takes those whose codes are not beyond `last`, in the order of codes, each once, and how often it occurs. To be called when
     /// all pieces are told of.
-    pub fn up_to<C: KmerCode>(&mut self, last: u128, codes: &mut Vec<C>, counts: &mut Vec<u32>) {
+    pub(super) fn up_to<C: KmerCode>(&mut self, last: u128, codes: &mut Vec<C>, counts: &mut Vec<u32>) {
         if !self.is_sorted {
             self.codes.sort_unstable_by(|code, other| other.cmp(code));
             self.is_sorted = true;

@@ -3,14 +3,11 @@
 //! Two lists at a time are merged, in a tree. A step takes the smaller code of both lists, and both counts if codes
 //! are equal, without a branch that could be mispredicted. A row costs about 2 ns for each level of the tree.
 
-use super::KmerCode;
-
-/// Ascending codes, and their counts.
-pub type KmerList<'a, C> = (&'a [C], &'a [u32]);
+use inshore_tables::{KmerCode, KmerList};
 
 /// Merges lists of k-mers, and keeps its memory for the next call.
 #[derive(Debug)]
-pub struct KmerSums<C> {
+pub(super) struct KmerSums<C> {
     free: Vec<(Vec<C>, Vec<u32>)>,
     last: Option<(Vec<C>, Vec<u32>)>,
 }
@@ -40,7 +37,7 @@ impl<C: KmerCode> KmerSums<C> {
     /// Merges lists: each code occurs once in the result, with the sum of its counts, at most 2^32 - 1.
     ///
     /// The memory is twice that of the lists, and is reused by the next call.
-    pub fn of<'a>(&'a mut self, lists: &[KmerList<'a, C>]) -> KmerList<'a, C> {
+    pub(super) fn of<'a>(&'a mut self, lists: &[KmerList<'a, C>]) -> KmerList<'a, C> {
         self.free.extend(self.last.take());
         let made = match self.add(lists) {
             SumList::Lent(list) => return list,

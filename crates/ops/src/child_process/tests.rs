@@ -1,20 +1,28 @@
 //! Tests with a work that follows its arguments, in a child process of the test program: the harness starts
 //! the program again with one test.
 
-use std::{env, fs, sync::mpsc, time::Instant};
+use std::{
+    env, fs,
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
 
 use arrow_array::{
-    ArrayRef, RecordBatchOptions, StringArray, StringViewArray, cast::AsArray, types::UInt64Type,
+    ArrayRef, RecordBatch, RecordBatchOptions, StringArray, StringViewArray, cast::AsArray, types::UInt64Type,
 };
 use arrow_cast::cast::cast;
 use arrow_schema::{DataType, Schema};
-use inshore_nodes::open_pieces;
+use inshore_nodes::{open_pieces, protocol::PieceRequest};
 use inshore_sandbox::apart_main_if_asked;
-use inshore_store::{Budget, FileReader};
+use inshore_store::{Budget, Cancel, FileReader, ProcessCounts, Store};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::*;
+use super::{
+    protocol::{MessageHeader, ROWS, WORDS_BYTES_MAX},
+    *,
+};
 
 struct Tries;
 
@@ -93,8 +101,8 @@ impl TaskHandler for Tries {
 
 /// The main function of child processes; without a request for a child process, this test does nothing.
 #[test]
-fn works_apart() {
-    apart_main_if_asked(at_work, |socket, memory| work_apart(socket, memory, &[&Tries]));
+fn runs_as_a_child() {
+    apart_main_if_asked(at_work, |socket, memory| run_child(socket, memory, &[&Tries]));
 }
 
 /// The answers in the order of their arrival.
@@ -149,13 +157,13 @@ impl Bench {
         self.store.job(Budget::new(64 * MIB, 2), Cancel::default()).unwrap()
     }
 
-    fn work(&self) -> WorkApart<Tries> {
+    fn work(&self) -> ChildProcessWork<Tries> {
         let helper = Helper::at(env::current_exe().unwrap()).with_args([
             "--exact",
-            "apart::tests::works_apart",
+            "child_process::tests::runs_as_a_child",
             "--nocapture",
         ]);
-        WorkApart::new(Tries, |_| 0).with_helper(helper)
+        ChildProcessWork::new(Tries, |_| 0).with_helper(helper)
     }
 
     /// Runs the work over the pieces, of which `pieces` are handed out.
@@ -277,8 +285,8 @@ fn memory_is_shared_out_within_what_there_is() {
 #[test]
 fn headers_come_back_as_they_were() {
     let counts = ProcessCounts { bytes_read: 1, bytes_written: 1 << 40, repairs: 3, cpu_us: u64::MAX };
-    let header = Header { kind: ROWS, length: 1 << 33, counts };
-    assert_eq!(Header::parse(&header.to_bytes()), header);
+    let header = MessageHeader { kind: ROWS, length: 1 << 33, counts };
+    assert_eq!(MessageHeader::parse(&header.to_bytes()), header);
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub fn limits(budget: &Budget) -> ChildLimits {
 }
 
 /// Describes the abnormal end of a query's process.
-pub fn told(end: &WorkerEnd, budget_bytes: u64) -> String {
+pub fn describe_end(end: &WorkerEnd, budget_bytes: u64) -> String {
     let budget = format_bytes(budget_bytes);
     match end {
         WorkerEnd::Exited(code) => format!("the query's process ended with status {code}"),
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn an_end_is_told_with_the_limit_and_the_operator() {
-        let told = told(&WorkerEnd::TooLarge("FilterExec: k > 5".to_string()), 24 << 20);
+        let told = describe_end(&WorkerEnd::TooLarge("FilterExec: k > 5".to_string()), 24 << 20);
         for part in ["needs more memory", "24 MiB", "40 MiB", "'FilterExec: k > 5'", "--memory"] {
             assert!(told.contains(part), "{told}");
         }

@@ -1,0 +1,298 @@
+//! The process's side: runs the task, and sends rows, counters and the summary.
+
+use std::{
+    ffi::OsString,
+    io::{self, BufReader, Read, Write},
+    os::unix::{ffi::OsStringExt, net::UnixStream},
+    panic::{self, AssertUnwindSafe},
+    path::PathBuf,
+    process,
+    sync::{Arc, Condvar, Mutex, MutexGuard},
+    thread,
+};
+
+use arrow_array::RecordBatch;
+use arrow_ipc::writer::StreamWriter;
+use arrow_schema::SchemaRef;
+use inshore_kernel::{Failure, Reply, Sources, Task, TaskHandler};
+use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
+use inshore_sandbox::ChildMemory;
+use inshore_sql::doing;
+use inshore_store::{Budget, Cancel, Job, Store, format_bytes};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{
+    MIB,
+    protocol::{
+        BEGUN, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece, PIECE_BYTES_MAX, ROWS,
+        TAKEN, TICK, TaskOrder, shortened,
+    },
+};
+use crate::queries::Queries;
+
+/// The capacity of the encoding buffer that is kept between batches, in bytes.
+const ROOM_BYTES: usize = 1 << 20;
+
+/// Names the current operators of queries; empty without a query.
+pub(crate) fn at_work() -> String {
+    doing().unwrap_or_default()
+}
+
+/// Runs the work for which a helper started this program: fragments of queries for a node, or one of `works`.
+/// `arguments` are the last arguments of the command line. For a program that does not use
+/// [`crate::child_main_if_asked`].
+pub fn child_main(arguments: &[OsString], works: &[&dyn TaskHandler]) -> ! {
+    let works: Vec<&dyn TaskHandler> = works.iter().copied().chain([&Queries as &dyn TaskHandler]).collect();
+    inshore_sandbox::apart_main(arguments, at_work, |socket, memory| run_child(socket, memory, &works))
+}
+
+/// Runs the order of a node as one of `works`: the whole life of a child process.
+pub(crate) fn run_child(socket: UnixStream, memory: ChildMemory, works: &[&dyn TaskHandler]) {
+    let Some((order, bytes)) = ordered(&socket) else { return };
+    let Ok(hears) = socket.try_clone() else { return };
+    let channel = ParentChannel { socket, memory };
+    let out = ParentConnection {
+        channel: Arc::new(Mutex::new(channel)),
+        job: Arc::default(),
+        heard: Arc::default(),
+    };
+    let hearing = out.clone();
+    let hearing = thread::Builder::new().name("hears".to_string()).spawn(move || hearing.hear(hears));
+    let Ok(_) = hearing else { return };
+    // If the work panics, the node notices the end of the process.
+    let worked = panic::catch_unwind(AssertUnwindSafe(|| obey(order, bytes, works, &out)));
+    let worked = worked.unwrap_or_else(|_| Err("the task panicked: this is a bug in Inshore".into()));
+    let said = match worked {
+        Ok(summary) => out.say(DONE, &serde_json::to_vec(&summary).expect("plain data")),
+        Err(failure) => out.say(FAILED, shortened(&failure.to_string()).as_bytes()),
+    };
+    // The last owner of the job frees the job's space on disk, with or without a reader of the answer.
+    drop((said, out.job().take()));
+}
+
+/// Reads the first message with the task, and returns the length of its text. The node sends nothing more before the
+/// first request.
+fn ordered(socket: &UnixStream) -> Option<(TaskOrder, u64)> {
+    let mut counted = CountingReader { from: socket, bytes: 0 };
+    let order =
+        TaskOrder::deserialize(&mut serde_json::Deserializer::from_reader(BufReader::new(&mut counted)));
+    Some((order.ok()?, counted.bytes))
+}
+
+/// Counts the bytes that pass through a reader.
+struct CountingReader<R> {
+    from: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for CountingReader<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
+}
+
+fn obey(
+    order: TaskOrder,
+    order_bytes: u64,
+    works: &[&dyn TaskHandler],
+    out: &ParentConnection,
+) -> Result<Value, Failure> {
+    let TaskOrder {
+        kind,
+        store,
+        memory_bytes,
+        is_within,
+        threads,
+        batch_bytes_max,
+        arguments,
+        bytes,
+        count_max,
+    } = order;
+    let work = works.iter().find(|work| work.kind() == kind);
+    let work = work.ok_or_else(|| format!("tasks of the kind '{kind}' do not run in child processes"))?;
+    let folders: Vec<PathBuf> = store.into_iter().map(|path| OsString::from_vec(path).into()).collect();
+    let store = Store::open_folders(&folders)?;
+    // A long order and the values parsed from the text also take memory.
+    let order_bytes = if is_within { 2 * order_bytes.saturating_sub(MIB) } else { 0 };
+    let memory_bytes = memory_bytes.saturating_sub(order_bytes);
+    let job = store.job(Budget::new(memory_bytes, threads), Cancel::default())?;
+    *out.job() = Some(job.clone());
+    let (asks, leaves, tells, of_job) = (out.clone(), out.clone(), out.clone(), job.clone());
+    let next = std::iter::from_fn(move || {
+        asks.next_piece().map(|piece| {
+            let mut opened = open_pieces(&of_job, vec![piece?])?;
+            Ok(opened.pop().expect("one of one"))
+        })
+    });
+    let sources = Sources::pulled(next, bytes, count_max).left_by(move || leaves.leave());
+    thread::Builder::new().name("counts".to_string()).spawn(move || {
+        loop {
+            listened(tells.say(COUNTS, &[]));
+            thread::sleep(TICK);
+        }
+    })?;
+    let mut reply = BatchSender { out, writer: None, batch_bytes_max };
+    let summary = work.work(Task { job, arguments, sources }, &mut reply)?;
+    reply.end()?;
+    Ok(summary)
+}
+
+/// Ends this process if the node has closed the connection: nothing needs the result.
+fn listened<T>(said: io::Result<T>) -> T {
+    said.unwrap_or_else(|_| process::exit(1))
+}
+
+/// The process's side of the connection to the node.
+#[derive(Clone)]
+struct ParentConnection {
+    channel: Arc<Mutex<ParentChannel>>,
+    /// The job whose counters are reported.
+    job: Arc<Mutex<Option<Job>>>,
+    heard: Arc<(Mutex<ParentState>, Condvar)>,
+}
+
+/// The state that messages of the node have set.
+#[derive(Default)]
+struct ParentState {
+    /// True while the shared memory holds a batch that the node has not taken.
+    is_full: bool,
+    next: Option<NextPiece>,
+    /// True if the task has failed and takes no more pieces.
+    is_left: bool,
+}
+
+impl ParentConnection {
+    fn job(&self) -> MutexGuard<'_, Option<Job>> {
+        self.job.lock().expect("no panic under this lock")
+    }
+
+    fn channel(&self) -> MutexGuard<'_, ParentChannel> {
+        self.channel.lock().expect("no panic under this lock")
+    }
+
+    fn header(&self, kind: u8, length: usize) -> [u8; HEADER_BYTES] {
+        let counts = self.job().as_ref().map(|job| job.counts()).unwrap_or_default();
+        MessageHeader { kind, length: length as u64, counts }.to_bytes()
+    }
+
+    fn say(&self, kind: u8, bytes: &[u8]) -> io::Result<()> {
+        // Counters are read under the lock, so that a later message never holds older counters.
+        let mut channel = self.channel();
+        let message = [&self.header(kind, bytes.len()), bytes].concat();
+        channel.socket.write_all(&message)
+    }
+
+    /// Sends a batch after the node has taken the previous batch.
+    fn rows(&self, bytes: &[u8]) -> io::Result<()> {
+        self.wait(|heard| !heard.is_full).is_full = true;
+        let mut channel = self.channel();
+        channel.memory.put(bytes)?;
+        channel.socket.write_all(&self.header(ROWS, bytes.len()))
+    }
+
+    /// Requests the next piece from the node. Only one request is open at a time.
+    fn next_piece(&self) -> Option<Result<PieceRequest, Failure>> {
+        listened(self.say(NEXT, &[]));
+        let mut heard = self.wait(|heard| heard.next.is_some() || heard.is_left);
+        let next = heard.next.take().unwrap_or_else(|| Err("the task has failed".to_string()));
+        next.map_err(Failure::from).transpose()
+    }
+
+    /// Ends the wait for a piece.
+    fn leave(&self) {
+        self.change(|heard| heard.is_left = true);
+    }
+
+    fn wait(&self, is_over: impl Fn(&ParentState) -> bool) -> MutexGuard<'_, ParentState> {
+        let (heard, changed) = &*self.heard;
+        let heard = heard.lock().expect("no panic under this lock");
+        changed.wait_while(heard, |heard| !is_over(heard)).expect("no panic under this lock")
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ParentState)) {
+        change(&mut self.heard.0.lock().expect("no panic under this lock"));
+        self.heard.1.notify_all();
+    }
+
+    /// Receives messages of the node until the connection closes.
+    fn hear(&self, mut socket: UnixStream) {
+        loop {
+            let mut said = [0];
+            listened(socket.read_exact(&mut said));
+            if said == [TAKEN] {
+                self.change(|heard| heard.is_full = false);
+                continue;
+            }
+            let mut length = [0; 4];
+            listened(socket.read_exact(&mut length));
+            let mut words = Vec::new();
+            let length = u64::from(u32::from_le_bytes(length));
+            listened((&socket).take(length.min(PIECE_BYTES_MAX)).read_to_end(&mut words));
+            let next = serde_json::from_slice(&words)
+                .unwrap_or_else(|error| Err(format!("an invalid description of a piece: {error}")));
+            self.change(|heard| heard.next = Some(next));
+        }
+    }
+}
+
+struct ParentChannel {
+    socket: UnixStream,
+    memory: ChildMemory,
+}
+
+/// The encoder of batches for the node.
+struct BatchSender<'a> {
+    out: &'a ParentConnection,
+    writer: Option<StreamWriter<Vec<u8>>>,
+    batch_bytes_max: u64,
+}
+
+impl BatchSender<'_> {
+    /// Ends the stream. The following message shows that a batch with rows but without bytes is complete.
+    fn end(self) -> Result<(), Failure> {
+        let Some(mut writer) = self.writer else { return Ok(()) };
+        writer.finish()?;
+        Ok(self.out.rows(writer.get_ref())?)
+    }
+}
+
+impl Reply for BatchSender<'_> {
+    fn begun(&mut self, columns: &SchemaRef) -> Result<(), Failure> {
+        let mut writer = StreamWriter::try_new(Vec::new(), columns)?;
+        writer.finish()?;
+        Ok(self.out.say(BEGUN, writer.get_ref())?)
+    }
+
+    fn batch(&mut self, batch: RecordBatch) -> Result<(), Failure> {
+        let writer = match &mut self.writer {
+            Some(writer) => writer,
+            none => none.insert(StreamWriter::try_new(Vec::new(), &batch.schema())?),
+        };
+        let begun = writer.get_ref().len();
+        writer.write(&batch)?;
+        let bytes = writer.get_mut();
+        if bytes.len() as u64 > self.batch_bytes_max {
+            let length = bytes.len() as u64;
+            // Batches have no dictionaries, which the truncation would remove as well.
+            bytes.truncate(begun);
+            let half = batch.num_rows() / 2;
+            if half > 0 {
+                self.batch(compact(batch.slice(0, half)))?;
+                return self.batch(compact(batch.slice(half, batch.num_rows() - half)));
+            }
+            return Err(format!(
+                "a row of the answer has {}, more than the limit of {} in the memory of the task (a larger --node-memory helps)",
+                format_bytes(length),
+                format_bytes(self.batch_bytes_max)
+            )
+            .into());
+        }
+        self.out.rows(bytes)?;
+        bytes.clear();
+        bytes.shrink_to(ROOM_BYTES);
+        Ok(())
+    }
+}

@@ -1,0 +1,280 @@
+//! The node's side: starts the process, sends the task and its pieces, and takes the answer.
+
+use std::{
+    io::{self, BufWriter, Read, Write},
+    os::unix::net::UnixStream,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use arrow_buffer::Buffer;
+use arrow_ipc::reader::StreamDecoder;
+use inshore_kernel::{Failure, Reply, Sources, TaskSource};
+use inshore_nodes::protocol::PieceRequest;
+use inshore_sandbox::{ChildLimits, ChildProcess, Helper};
+use inshore_store::{Job, ProcessCounts, Store, format_bytes};
+use serde_json::Value;
+
+use super::protocol::{
+    BEGUN, COUNTS, DONE, FAILED, HEADER_BYTES, MessageHeader, NEXT, NextPiece, PIECE, PIECE_BYTES_MAX, ROWS,
+    TAKEN, TICK, TaskOrder, shortened,
+};
+
+/// The longest wait until the store has reclaimed the space of a killed process.
+const GIVE_BACK: Duration = Duration::from_secs(1);
+
+/// Starts a process, sends the order, and takes the answer.
+pub(super) fn ask(
+    helper: &Helper,
+    limits: ChildLimits,
+    order: TaskOrder,
+    job: &Job,
+    sources: Sources,
+    reply: &mut dyn Reply,
+) -> Result<Value, Failure> {
+    let mut child = ChildProcess::start(helper, limits)?;
+    let says = Mutex::new(child.socket().try_clone()?);
+    let mut connection = ChildConnection { child: &mut child, job, says: &says };
+    let answered = connection.give(&order).and_then(|()| {
+        let most = order.batch_bytes_max;
+        drop(order);
+        connection.take(most, sources, reply)
+    });
+    let (done, is_killed) = match answered {
+        // The process itself frees its space in the store.
+        Ok(ChildAnswer::Done(summary)) => (Ok(summary), child.ended().is_some()),
+        Ok(ChildAnswer::Failed(text)) => (Err(text.into()), child.ended().is_some()),
+        Ok(ChildAnswer::Ended) => {
+            let why =
+                child.ended().map_or_else(|| "the process of the task ended early".into(), Failure::from);
+            (Err(why), true)
+        }
+        Err(failure) => {
+            drop(child);
+            (Err(failure), true)
+        }
+    };
+    if is_killed {
+        give_back(&job.store());
+    }
+    done
+}
+
+/// Reclaims the space of a killed process in the store before the task ends. If this takes long, for example
+/// on a drive that hangs, the next job reclaims the space.
+fn give_back(store: &Store) {
+    static GIVES_BACK: AtomicBool = AtomicBool::new(false);
+    if GIVES_BACK.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let (store, (tell, told)) = (store.clone(), mpsc::channel());
+    let given = thread::Builder::new().name("give back".to_string()).spawn(move || {
+        // If this fails, the next job tries again and reports the error.
+        let _ = store.give_back_of_dead();
+        GIVES_BACK.store(false, Ordering::Relaxed);
+        let _ = tell.send(());
+    });
+    match given {
+        Ok(_) => drop(told.recv_timeout(GIVE_BACK)),
+        Err(_) => GIVES_BACK.store(false, Ordering::Relaxed),
+    }
+}
+
+enum ChildAnswer {
+    Done(Value),
+    Failed(String),
+    /// The process ended without a last message.
+    Ended,
+}
+
+/// The node's side of the connection to the process.
+struct ChildConnection<'a> {
+    child: &'a mut ChildProcess,
+    job: &'a Job,
+    /// Messages to the process are sent one after the other.
+    says: &'a Mutex<UnixStream>,
+}
+
+impl ChildConnection<'_> {
+    /// Sends the order. If the process has ended meanwhile, the next read notices this.
+    fn give(&mut self, order: &TaskOrder) -> Result<(), Failure> {
+        let socket = self.child.socket();
+        socket.set_read_timeout(Some(TICK))?;
+        socket.set_write_timeout(Some(TICK))?;
+        let mut out = BufWriter::new(CancellableWriter { socket, job: self.job });
+        let written = serde_json::to_writer(&mut out, order);
+        let given = written.and_then(|()| out.flush().map_err(serde_json::Error::io));
+        self.job.check_cancelled()?;
+        match given {
+            // The process would wait for the rest of the order, and the node for the process.
+            Err(error) if !error.is_io() => Err(error.into()),
+            // If the process has ended, the next read notices this.
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes all messages of the process up to its last, and sends pieces meanwhile.
+    fn take(
+        &mut self,
+        batch_bytes_max: u64,
+        sources: Sources,
+        reply: &mut dyn Reply,
+    ) -> Result<ChildAnswer, Failure> {
+        let (mut sources, leave) = sources.into_parts();
+        let (ask, asked) = mpsc::channel();
+        let (says, job) = (self.says, self.job);
+        thread::scope(|scope| {
+            let pieces = thread::Builder::new().name("pieces".to_string());
+            pieces.spawn_scoped(scope, move || {
+                for () in asked {
+                    say(says, job, &piece_told(sources.next()));
+                }
+            })?;
+            let answered = self.hear(batch_bytes_max, &ask, reply);
+            drop(ask);
+            // A completed work does not need the piece that is on its way, which counts as read. In all other
+            // cases nothing waits for the piece.
+            if !matches!(answered, Ok(ChildAnswer::Done(_))) {
+                leave();
+            }
+            answered
+        })
+    }
+
+    fn hear(
+        &mut self,
+        batch_bytes_max: u64,
+        ask: &mpsc::Sender<()>,
+        reply: &mut dyn Reply,
+    ) -> Result<ChildAnswer, Failure> {
+        let mut decoder = StreamDecoder::new();
+        let mut counted = ProcessCounts::default();
+        loop {
+            let mut header = Vec::with_capacity(HEADER_BYTES);
+            self.add(&mut header, HEADER_BYTES as u64)?;
+            let Some(header) = header.first_chunk() else { return Ok(ChildAnswer::Ended) };
+            let MessageHeader { kind, length, counts } = MessageHeader::parse(header);
+            self.job.counters().add_of_process(since(counts, counted));
+            counted = counts;
+            if length > MessageHeader::length_max(kind, batch_bytes_max) {
+                return Err(format!(
+                    "protocol error: the process of the task sent {} of kind {kind}",
+                    format_bytes(length)
+                )
+                .into());
+            }
+            let mut bytes = Vec::with_capacity(length as usize);
+            if kind == ROWS {
+                self.child.take(length as usize, &mut bytes)?;
+                say(self.says, self.job, &[TAKEN]);
+            } else if !self.add(&mut bytes, length)? {
+                return Ok(ChildAnswer::Ended);
+            }
+            match kind {
+                COUNTS => self.job.check_cancelled()?,
+                // The thread for pieces lives as long as this loop.
+                NEXT => drop(ask.send(())),
+                ROWS => {
+                    let mut buffer = Buffer::from(bytes);
+                    while let Some(batch) = decoder.decode(&mut buffer)? {
+                        reply.batch(batch)?;
+                    }
+                }
+                BEGUN => {
+                    let mut columns = StreamDecoder::new();
+                    columns.decode(&mut Buffer::from(bytes))?;
+                    reply.begun(
+                        &columns.schema().ok_or("protocol error: the process of the task sent no columns")?,
+                    )?;
+                }
+                DONE => {
+                    decoder.finish()?;
+                    return Ok(ChildAnswer::Done(serde_json::from_slice(&bytes)?));
+                }
+                FAILED => return Ok(ChildAnswer::Failed(String::from_utf8_lossy(&bytes).into_owned())),
+                other => {
+                    return Err(format!(
+                        "protocol error: the process of the task sent a message of unknown kind {other}"
+                    )
+                    .into());
+                }
+            }
+        }
+    }
+
+    /// Reads this many bytes; returns false if the process ends before.
+    fn add(&mut self, bytes: &mut Vec<u8>, length: u64) -> Result<bool, Failure> {
+        let mut rest = self.child.socket().take(length);
+        loop {
+            match rest.read_to_end(bytes) {
+                Ok(_) => return Ok(bytes.len() as u64 == length),
+                Err(error) if is_pause(&error) => self.job.check_cancelled()?,
+                Err(_) => return Ok(false),
+            }
+        }
+    }
+}
+
+/// Sends a short message to a process.
+fn say(to: &Mutex<UnixStream>, job: &Job, what: &[u8]) {
+    let socket = to.lock().expect("no panic under this lock");
+    // If the process has ended, the next read notices this.
+    let _ = CancellableWriter { socket: &socket, job }.write_all(what);
+}
+
+/// Encodes the description of the next piece.
+fn piece_told(source: Option<Result<TaskSource, Failure>>) -> Vec<u8> {
+    let request = |source: Result<TaskSource, Failure>| {
+        let source = source.map_err(|failure| shortened(&failure.to_string()))?;
+        PieceRequest::of_source(&source).ok_or_else(|| "a source is not a part of a dataset".to_string())
+    };
+    let next: NextPiece = source.map(request).transpose();
+    let words = |next: &NextPiece| serde_json::to_vec(next).expect("plain data");
+    let mut told = words(&next);
+    if told.len() as u64 > PIECE_BYTES_MAX {
+        told = words(&Err("the description of a piece exceeds the limit".to_string()));
+    }
+    [&[PIECE], &(told.len() as u32).to_le_bytes()[..], &told].concat()
+}
+
+/// Repeats a write after each timeout until the job is cancelled.
+struct CancellableWriter<'a> {
+    socket: &'a UnixStream,
+    job: &'a Job,
+}
+
+impl Write for CancellableWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            match self.socket.write(bytes) {
+                Err(error) if is_pause(&error) => self.job.check_cancelled().map_err(io::Error::other)?,
+                written => return written,
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Returns true for errors after which a read or write is repeated.
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// Returns the differences of two readings of a process's counters.
+fn since(now: ProcessCounts, before: ProcessCounts) -> ProcessCounts {
+    ProcessCounts {
+        bytes_read: now.bytes_read.saturating_sub(before.bytes_read),
+        bytes_written: now.bytes_written.saturating_sub(before.bytes_written),
+        repairs: now.repairs.saturating_sub(before.repairs),
+        cpu_us: now.cpu_us.saturating_sub(before.cpu_us),
+    }
+}

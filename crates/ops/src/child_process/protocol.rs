@@ -1,0 +1,90 @@
+//! The messages between a node and the child process of a task; the head of the module above has their layout.
+
+use std::time::Duration;
+
+use inshore_nodes::protocol::PieceRequest;
+use inshore_store::ProcessCounts;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The maximal length of a summary or an error message, in bytes.
+pub(super) const WORDS_BYTES_MAX: usize = 4 << 10;
+/// The interval at which cancellation is checked, and at which a silent process reports its counters.
+pub(super) const TICK: Duration = Duration::from_millis(50);
+
+pub(super) const COUNTS: u8 = 0;
+pub(super) const NEXT: u8 = 1;
+pub(super) const ROWS: u8 = 2;
+pub(super) const DONE: u8 = 3;
+pub(super) const FAILED: u8 = 4;
+pub(super) const BEGUN: u8 = 5;
+/// The kinds of messages from the node: a batch was taken, and the description of the next piece.
+pub(super) const TAKEN: u8 = 2;
+pub(super) const PIECE: u8 = 3;
+/// The maximal length of the description of a piece.
+pub(super) const PIECE_BYTES_MAX: u64 = 64 << 10;
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct TaskOrder {
+    pub(super) kind: String,
+    /// The paths of the store's folders, one for each device, as raw bytes.
+    pub(super) store: Vec<Vec<u8>>,
+    pub(super) memory_bytes: u64,
+    /// True if `memory_bytes` also covers the order itself.
+    pub(super) is_within: bool,
+    pub(super) threads: usize,
+    pub(super) batch_bytes_max: u64,
+    pub(super) arguments: Value,
+    /// The expected bytes of all pieces.
+    pub(super) bytes: u64,
+    pub(super) count_max: usize,
+}
+
+/// The next piece: `None` after the last, or the reason why a piece is missing.
+pub(super) type NextPiece = Result<Option<PieceRequest>, String>;
+
+/// The header of a message to the node.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MessageHeader {
+    pub(super) kind: u8,
+    pub(super) length: u64,
+    pub(super) counts: ProcessCounts,
+}
+
+pub(super) const HEADER_BYTES: usize = 1 + 5 * 8;
+
+impl MessageHeader {
+    pub(super) fn to_bytes(&self) -> [u8; HEADER_BYTES] {
+        let ProcessCounts { bytes_read, bytes_written, repairs, cpu_us } = self.counts;
+        let mut bytes = [self.kind; HEADER_BYTES];
+        let numbers = [self.length, bytes_read, bytes_written, repairs, cpu_us];
+        for (place, number) in bytes[1..].chunks_exact_mut(8).zip(numbers) {
+            place.copy_from_slice(&number.to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> MessageHeader {
+        let number =
+            |place: usize| u64::from_le_bytes(bytes[1 + 8 * place..][..8].try_into().expect("8 bytes"));
+        let (bytes_read, bytes_written, repairs, cpu_us) = (number(1), number(2), number(3), number(4));
+        let counts = ProcessCounts { bytes_read, bytes_written, repairs, cpu_us };
+        MessageHeader { kind: bytes[0], length: number(0), counts }
+    }
+
+    /// Returns the maximal length of a message of this kind, in bytes.
+    pub(super) fn length_max(kind: u8, batch_bytes_max: u64) -> u64 {
+        match kind {
+            ROWS | DONE | FAILED | BEGUN => batch_bytes_max,
+            _ => 0,
+        }
+    }
+}
+
+/// Cuts a message to [`WORDS_BYTES_MAX`]: a value in an error message may have millions of characters.
+pub(super) fn shortened(words: &str) -> String {
+    match words.len() > WORDS_BYTES_MAX {
+        true => format!("{} ...", &words[..words.floor_char_boundary(WORDS_BYTES_MAX)]),
+        false => words.to_string(),
+    }
+}

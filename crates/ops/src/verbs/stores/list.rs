@@ -1,0 +1,180 @@
+//! The operations `store ls` and `store rm`.
+
+#[cfg(feature = "nodes")]
+use inshore_nodes::DistributedFile;
+use inshore_store::{DatasetSummary, Execution};
+use serde::{Deserialize, Serialize};
+
+use super::dataset_of;
+use crate::{
+    error::{Error, Result},
+    operation::{Asked, Beside, DatasetOperation, NormalForm},
+    place::Place,
+    target::{Done, Target},
+};
+
+/// Lists the datasets of the local store, or the files of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ListDatasets {}
+
+/// The listed datasets.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ListAnswer {
+    /// Local datasets, or files on nodes.
+    pub datasets: Vec<Listed>,
+    /// Problems of some datasets, and errors of nodes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A local dataset, or a file on nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Listed {
+    /// The name of the dataset or file.
+    pub name: String,
+    /// The kind of data.
+    pub kind: String,
+    /// The size of all its files in bytes.
+    pub bytes: u64,
+    /// Properties of a local dataset.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub here: Option<ListedHere>,
+    /// Properties of a file on nodes.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<ListedSpread>,
+    /// The name of the dataset of a file.
+    #[serde(skip)]
+    pub dataset: String,
+}
+
+/// The properties of a local dataset.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ListedHere {
+    /// The number of bytes on the devices.
+    pub stored_bytes: u64,
+    /// The number of files.
+    pub files: usize,
+    /// True if the dataset cannot be appended to.
+    pub sealed: bool,
+    /// The redundancy.
+    pub redundancy: String,
+}
+
+/// The properties of a file on nodes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ListedSpread {
+    /// The number of pieces.
+    pub pieces: usize,
+    /// The number of nodes that hold each piece.
+    pub copies: usize,
+    /// The nodes that hold pieces.
+    pub nodes: Vec<String>,
+}
+
+/// Makes an entry of a dataset's summary in the store.
+impl From<DatasetSummary> for Listed {
+    fn from(summary: DatasetSummary) -> Listed {
+        let DatasetSummary { name, kind, bytes, stored_bytes, files, sealed, redundancy, .. } = summary;
+        let here = Some(ListedHere { stored_bytes, files, sealed, redundancy: redundancy.to_string() });
+        Listed { dataset: name.clone(), name, kind, bytes, here, spread: None }
+    }
+}
+
+impl DatasetOperation for ListDatasets {
+    const VERB: &'static str = "store ls";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const FORM: NormalForm = NormalForm::Common;
+    type Answer = ListAnswer;
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<ListAnswer>> {
+        match asked.target {
+            Target::Local => {
+                let datasets = asked.stored(job)?.store().list()?.into_iter().map(Listed::from).collect();
+                Ok(Done::here(ListAnswer { datasets, notes: Vec::new() }))
+            }
+            #[cfg(feature = "nodes")]
+            Target::Nodes(on) => {
+                let catalog = on.nodes.catalog()?;
+                let wholes = catalog.wholes()?;
+                let fault =
+                    |whole: &DistributedFile| Some(format!("{}: {}", whole.title, whole.fault.as_ref()?));
+                let lost = catalog.lost().iter().map(|(_, why)| why.to_string());
+                let notes = wholes.iter().filter_map(fault).chain(lost).collect();
+                let listed = |whole: &DistributedFile| Listed {
+                    name: whole.title.clone(),
+                    kind: whole.kind.clone(),
+                    bytes: whole.bytes(),
+                    here: None,
+                    spread: Some(ListedSpread {
+                        pieces: whole.pieces.len(),
+                        copies: whole.copies(),
+                        nodes: whole.nodes(&on.nodes).into_iter().map(str::to_string).collect(),
+                    }),
+                    dataset: whole.dataset.clone(),
+                };
+                Ok(Done::here(ListAnswer { datasets: wholes.iter().map(listed).collect(), notes }))
+            }
+        }
+    }
+}
+
+/// Removes the datasets of the inputs. The error of a dataset is reported, and the other datasets are
+/// removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RemoveDatasets {}
+
+/// The removed datasets, graphs or kernels.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RemoveAnswer {
+    /// The names, as in the request.
+    pub removed: Vec<String>,
+    /// The number of nodes from which each was removed; empty for the local store.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<usize>,
+}
+
+impl DatasetOperation for RemoveDatasets {
+    const VERB: &'static str = "store rm";
+    const PLACES: &'static [Place] = &Place::ALL;
+    const FORM: NormalForm = NormalForm::Common;
+    type Answer = RemoveAnswer;
+
+    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<RemoveAnswer>> {
+        remove_each(asked, &beside, |name| remove_dataset(asked, job, name))
+    }
+}
+
+/// Removes each input by its name. The error of an input is reported, and the others are removed.
+pub(in crate::verbs) fn remove_each(
+    asked: &Asked<'_>,
+    beside: &Beside<'_>,
+    remove: impl Fn(&str) -> Result<Option<usize>>,
+) -> Result<Done<RemoveAnswer>> {
+    let mut answer = RemoveAnswer::default();
+    for path in asked.inputs {
+        let name = dataset_of(path)?;
+        match remove(name) {
+            Ok(holders) => {
+                answer.removed.push(name.to_string());
+                answer.holders.extend(holders);
+            }
+            Err(error) => beside.fail(&error),
+        }
+    }
+    Ok(Done::here(answer))
+}
+
+/// Removes a dataset of the target; returns the number of nodes that held it, if the target is nodes.
+pub(in crate::verbs) fn remove_dataset(
+    asked: &Asked<'_>,
+    job: &Execution,
+    name: &str,
+) -> Result<Option<usize>> {
+    match asked.target {
+        Target::Local => asked.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
+        #[cfg(feature = "nodes")]
+        Target::Nodes(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
+    }
+}
