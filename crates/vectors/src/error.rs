@@ -11,6 +11,9 @@ pub enum Error {
     /// The store failed: I/O, damage, budget, names, cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
+    /// A sort failed.
+    #[error(transparent)]
+    Sort(inshore_sortreduce::Error),
     /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     BadFile {
@@ -48,6 +51,15 @@ pub enum Error {
     /// The receiver of the rows of an answer failed.
     #[error("{0}")]
     Rows(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<inshore_sortreduce::Error> for Error {
+    fn from(error: inshore_sortreduce::Error) -> Error {
+        match error {
+            inshore_sortreduce::Error::Store(error) => Error::Store(error),
+            error => Error::Sort(error),
+        }
+    }
 }
 
 impl From<inshore_store::RuntimeError> for Error {

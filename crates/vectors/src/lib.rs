@@ -61,6 +61,7 @@ mod error;
 mod file;
 mod filter;
 mod import;
+mod index;
 mod metric;
 mod npy;
 mod search;
@@ -72,6 +73,11 @@ pub use element::{DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};
 pub use file::VectorFile;
 pub use import::{Imported, import};
+pub use index::{
+    Approximate, ApproximateSearched, BuildPlan, Built, Index, IndexInfo, MeasuredOn, RecallPoint,
+    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, index_name, measure_recall, plan_index,
+    search_index,
+};
 pub use metric::Metric;
 pub use search::{Estimates, Plan, Search, Searched, plan, schema, search};
 pub use tiles::Instructions;
