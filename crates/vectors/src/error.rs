@@ -38,6 +38,12 @@ pub enum Error {
         /// The value that was expected.
         expected: String,
     },
+    /// The vectors have no index.
+    #[error("{name} has no index: build one (`nearest index {name}`)")]
+    NoIndex {
+        /// Name of the vectors.
+        name: String,
+    },
     /// An option out of its range.
     #[error("{option} is {found}: expected {expected}")]
     BadOption {

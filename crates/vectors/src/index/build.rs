@@ -47,7 +47,8 @@ use super::{
     },
     heaps::{Nearest, Tops},
     kmeans,
-    recall::{MeasuredOn, RecallPoint, RecallTable, for_vectors, measure, pass_bytes},
+    recall::{for_vectors, measure, pass_bytes},
+    table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{
     Element, Error, Metric, Result, Vectors, VectorsInfo, search::center_of_vectors, tiles::Instructions,

@@ -23,7 +23,7 @@ use zerocopy::{
 use super::{
     Clustered,
     centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
-    recall::{MeasuredOn, RecallPoint, RecallTable},
+    table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::{Element, Error, Metric, Result, Vectors};
 

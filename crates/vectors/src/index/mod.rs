@@ -28,6 +28,7 @@ mod plan;
 mod query;
 mod ranges;
 mod recall;
+mod table;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -35,8 +36,9 @@ pub use self::{
     build::{BuildPlan, Built, Index, build_index, plan_index},
     dataset::{IndexInfo, VectorIndex, index_name},
     plan::{Strategy, StrategyPlan},
-    query::{Approximate, ApproximateSearched, search_index},
-    recall::{MeasuredOn, RecallPoint, RecallTable, measure_recall},
+    query::{Approximate, ApproximateSearched, check_index_search, search_index},
+    recall::measure_recall,
+    table::{MeasuredOn, RecallPoint, RecallTable},
 };
 use crate::tiles::Tiled;
 

@@ -32,7 +32,7 @@ use super::{
     recall::pack_next,
 };
 use crate::{
-    Element, Error, Result, Search, VectorFile, Vectors,
+    Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
     search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
     tiles::Instructions,
     topk::TopK,
@@ -127,9 +127,29 @@ pub fn search_index(
     approximate: &Approximate,
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<ApproximateSearched> {
+    check_index_search(index, vectors.info(), queries, search, approximate)?;
+    let probed = Probed { job, vectors, index, file: queries, search, approximate };
+    match vectors.info().element {
+        Element::F32 => probed.run::<f32>(each),
+        Element::U8 => probed.run::<u8>(each),
+        Element::I8 => probed.run::<i8>(each),
+    }
+}
+
+/// Checks the options of an approximate search, without I/O.
+///
+/// # Errors
+/// Bad options; an index for another metric; queries of other dimensions.
+pub fn check_index_search(
+    index: &VectorIndex,
+    vectors: &VectorsInfo,
+    queries: &VectorFile,
+    search: &Search,
+    approximate: &Approximate,
+) -> Result<()> {
     search.check()?;
     approximate.check()?;
-    check_dimensions(queries, vectors.info())?;
+    check_dimensions(queries, vectors)?;
     if search.metric != index.info().metric {
         return Err(Error::BadOption {
             option: "metric",
@@ -137,16 +157,11 @@ pub fn search_index(
             expected: format!(
                 "{}, for which the index of {} was built",
                 index.info().metric.name(),
-                vectors.info().name
+                vectors.name
             ),
         });
     }
-    let probed = Probed { job, vectors, index, file: queries, search, approximate };
-    match vectors.info().element {
-        Element::F32 => probed.run::<f32>(each),
-        Element::U8 => probed.run::<u8>(each),
-        Element::I8 => probed.run::<i8>(each),
-    }
+    Ok(())
 }
 
 /// A search with its options.
