@@ -213,8 +213,8 @@ class StoredVectors(Target):
         radius : float, optional
             Only neighbours up to this distance; for ``"ip"`` from this inner product on.
         recall : float, optional
-            Answer from the index (`index_vectors`) with this recall or more, by its table. Without an index the
-            answer is exact.
+            Answer from the index (`index_vectors`) with this recall or more, by its table. Without an index,
+            the answer is exact.
         probes : int, optional
             Answer from the index, and probe so many lists for each query.
         strategy : str, optional

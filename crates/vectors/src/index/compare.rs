@@ -20,8 +20,8 @@ use crate::{
 
 /// The rows that all panels visit in turn stay in the second-level cache.
 const PART_BYTES: usize = 192 << 10;
-/// Hits before they are measured, beside those of one more tile.
-const HITS: usize = 64;
+/// Hits before they are measured, beside those of one more tile. The nearest are measured first, and exclude others.
+const HITS: usize = 512;
 
 /// The metric, and what the filter needs to know of the data.
 #[derive(Clone, Debug)]
@@ -260,50 +260,73 @@ impl<T: Clustered> Comparer<T> {
             self.hits[before..].iter_mut().for_each(|hit| hit.row += at as u32);
             at = end;
             if self.hits.len() >= HITS || (at == count && !self.hits.is_empty()) {
-                self.measure(space, rows, id_of, members, &limits, queries);
-                for hit in &self.hits {
-                    limits[hit.lane as usize] = limit_of(members[hit.lane as usize]);
-                }
-                self.hits.clear();
+                let mut measuring = Measuring { space, rows, members, limits: &mut limits, facts, queries };
+                self.measured += measuring.run(&mut self.hits, id_of);
             }
         }
     }
+}
 
-    /// Measures all hits exactly, and adds them to the nearest rows of their queries.
-    fn measure<H: Heaps>(
-        &mut self,
-        space: &Space,
-        rows: &[T],
-        id_of: impl Fn(usize) -> u64,
-        members: &[u32],
-        limits: &[f32],
-        queries: &Members<'_, T, H>,
-    ) {
+/// The pairs that are measured exactly: rows of a block, and the lanes of a panel.
+struct Measuring<'a, T: Clustered, H: Heaps> {
+    space: &'a Space,
+    rows: &'a [T],
+    members: &'a [u32],
+    limits: &'a mut [f32],
+    facts: &'a BlockFacts,
+    queries: &'a Members<'a, T, H>,
+}
+
+impl<T: Clustered, H: Heaps> Measuring<'_, T, H> {
+    /// Measures the hits that can be near, those of the best scores first, and takes them out. Returns their number.
+    fn run(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> u64) -> u64 {
         // Limits rose since some hits were found. A lane without a query can be hit by a NaN.
-        let may_be_near =
-            |hit: &Hit| (hit.lane as usize) < members.len() && reaches(hit.score, limits[hit.lane as usize]);
-        self.hits.retain(may_be_near);
-        for hits in self.hits.chunks(AT_ONCE) {
-            // A group that is not full repeats its last pair.
-            let pair = |number: usize| hits[number.min(hits.len() - 1)];
-            let query = |number: usize| members[pair(number).lane as usize] as usize;
-            let row =
-                |number: usize| &rows[pair(number).row as usize * space.dimensions..][..space.dimensions];
-            let keys = T::keys(
-                space.metric,
-                std::array::from_fn(|number| queries.packed.row(query(number))),
-                std::array::from_fn(row),
-                std::array::from_fn(|number| queries.packed.facts[query(number)].norm),
-            );
-            for (number, hit) in hits.iter().enumerate() {
-                let (key, query) = (keys[number], query(number));
-                let is_within = space.radius.is_none_or(|radius| space.metric.is_within(key, radius));
-                if key <= queries.heaps.bound(query) && is_within {
-                    queries.heaps.push(query, Entry { key, id: id_of(hit.row as usize) });
+        hits.retain(|hit| (hit.lane as usize) < self.members.len() && self.is_near(hit));
+        hits.sort_unstable_by(|one, other| other.score.total_cmp(&one.score));
+        let (mut group, mut count, mut measured) = ([hits.first().copied(); AT_ONCE], 0, 0);
+        for (number, hit) in hits.iter().enumerate() {
+            if self.is_near(hit) {
+                group[count] = Some(*hit);
+                count += 1;
+            }
+            if count == AT_ONCE || (count > 0 && number + 1 == hits.len()) {
+                measured += count as u64;
+                self.measure(&group.map(|hit| hit.expect("there are hits")), count, &id_of);
+                count = 0;
+            }
+        }
+        hits.clear();
+        measured
+    }
+
+    fn is_near(&self, hit: &Hit) -> bool {
+        reaches(hit.score, self.limits[hit.lane as usize])
+    }
+
+    /// Measures the first `count` hits of a group; the others may be any.
+    fn measure(&mut self, group: &[Hit; AT_ONCE], count: usize, id_of: &impl Fn(usize) -> u64) {
+        let Measuring { space, rows, members, facts, queries, .. } = *self;
+        let query = |number: usize| members[group[number].lane as usize] as usize;
+        let row = |number: usize| &rows[group[number].row as usize * space.dimensions..][..space.dimensions];
+        let keys = T::keys(
+            space.metric,
+            std::array::from_fn(|number| queries.packed.row(query(number))),
+            std::array::from_fn(row),
+            std::array::from_fn(|number| queries.packed.facts[query(number)].norm),
+        );
+        for (number, hit) in group[..count].iter().enumerate() {
+            let (key, query) = (keys[number], query(number));
+            let is_within = space.radius.is_none_or(|radius| space.metric.is_within(key, radius));
+            let bound = queries.heaps.bound(query);
+            if key <= bound && is_within {
+                queries.heaps.push(query, Entry { key, id: id_of(hit.row as usize) });
+                let raised = queries.heaps.bound(query);
+                if raised < bound {
+                    self.limits[hit.lane as usize] =
+                        space.filter.limit(&queries.packed.facts[query], facts, raised);
                 }
             }
         }
-        self.measured += self.hits.len() as u64;
     }
 }
 
@@ -318,8 +341,16 @@ fn fill_panel<T: Clustered>(packed: &Packed<T>, members: &[u32], lanes: usize, p
     panel.resize(packed.stride * lanes, T::Lane::default());
     for (lane, &member) in members.iter().enumerate() {
         let star = &packed.stars[member as usize * packed.stride..][..packed.stride];
-        for (dimension, &element) in star.iter().enumerate() {
-            panel[T::place(dimension, lane, lanes)] = element;
+        if T::IS_INTEGER {
+            // A pair of dimensions lies together.
+            for (pair, elements) in star.chunks_exact(2).enumerate() {
+                let place = T::place(2 * pair, lane, lanes);
+                panel[place..place + 2].copy_from_slice(elements);
+            }
+        } else {
+            for (dimension, &element) in star.iter().enumerate() {
+                panel[T::place(dimension, lane, lanes)] = element;
+            }
         }
     }
 }
