@@ -7,7 +7,10 @@ use inshore_vectors::{
     VectorIndex, Vectors, build_index, index_name, measure_recall, search_index,
 };
 
-use crate::support::{Made, Random, Row, Setup, rows_of};
+use crate::{
+    hazards::flip,
+    support::{Made, Random, Row, Setup, rows_of},
+};
 
 /// Returns vectors around some points, as real ones are, and queries of the same kind.
 pub fn clustered(element: Element, dimensions: usize, count: usize, seed: u64) -> Made {
@@ -269,4 +272,136 @@ fn options_out_of_range_and_small_budgets_are_refused_by_name() {
     let tiny = setup.store.job(Budget::new(64 << 10, 1), Cancel::default()).unwrap();
     let error = ask(&search, &approximate, &tiny);
     assert!(error.contains("a search of 10 neighbours in the index of v cannot work"), "{error}");
+}
+
+#[test]
+fn a_flipped_bit_in_a_list_or_in_the_directory_is_an_error_that_names_the_file() {
+    for (file, place) in [("lists", 3000), ("firsts", 8), ("centroids", 40)] {
+        let setup = Setup::new();
+        setup.import("v", &clustered(Element::U8, 16, 4000, 8001));
+        let queries = setup.file("q", &clustered(Element::U8, 16, 20, 8002));
+        build(&setup, "v", &Index { lists: Some(60), ..Index::default() }, (64 << 20, 2));
+        let job = setup.job(32 << 20, 2);
+        let dataset = setup.store.dataset("v.index").unwrap();
+        let number = dataset.file_names().position(|name| name == file).unwrap();
+        let bytes = bytes_of(&setup.store, &job, "v").swap_remove(number);
+        let start = place / 4096 * 4096;
+        let page = &bytes[start..bytes.len().min(start + 4096)];
+        let store = setup.folder.path().join("store");
+        assert!(flip(&store, page), "{file} lies on the drive");
+        let store = Store::open(&store).unwrap();
+        let job = store.job(Budget::new(32 << 20, 2), Cancel::default()).unwrap();
+        let vectors = Vectors::open(&store, "v").unwrap();
+        let index = VectorIndex::open(&store, &vectors).unwrap().unwrap();
+        for strategy in [Strategy::Single, Strategy::Batch] {
+            let approximate = Approximate { strategy: Some(strategy), ..EVERYTHING };
+            let ask =
+                search_index(&job, &vectors, &index, &queries, &Search::default(), &approximate, &mut |_| {
+                    Ok(())
+                });
+            let error = ask.unwrap_err().to_string();
+            assert!(error.contains(&format!("v.index/{file}")), "{file}: {error}");
+        }
+        assert_eq!(job.budget().reserved_bytes(), 0);
+    }
+}
+
+/// Checksums hold here: another program wrote these files.
+#[test]
+fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 16, 4000, 9001));
+    let queries = setup.file("q", &clustered(Element::U8, 16, 20, 9002));
+    build(&setup, "v", &Index { lists: Some(60), ..Index::default() }, (64 << 20, 2));
+    let job = setup.job(32 << 20, 2);
+    let dataset = setup.store.dataset("v.index").unwrap();
+    let names: Vec<String> = dataset.file_names().map(str::to_string).collect();
+    let (files, attributes) = (bytes_of(&setup.store, &job, "v"), dataset.attributes().to_vec());
+    let refused = |change: &dyn Fn(&mut Vec<Vec<u8>>, &mut Vec<u8>)| {
+        let (mut files, mut attributes) = (files.clone(), attributes.clone());
+        change(&mut files, &mut attributes);
+        let mut builder = setup.store.replace_dataset(&job, "v.index", "vector-index").unwrap();
+        for (name, bytes) in names.iter().zip(&files) {
+            let mut writer = builder.file(name, 4096, 4096).unwrap();
+            writer.write(bytes).unwrap();
+            builder.add(writer).unwrap();
+        }
+        builder.commit(&attributes).unwrap();
+        let vectors = Vectors::open(&setup.store, "v").unwrap();
+        let index = match VectorIndex::open(&setup.store, &vectors) {
+            Ok(index) => index.unwrap(),
+            Err(error) => return error.to_string(),
+        };
+        let ask =
+            search_index(&job, &vectors, &index, &queries, &Search::default(), &EVERYTHING, &mut |_| Ok(()));
+        ask.map(|_| "an answer".to_string()).unwrap_or_else(|error| error.to_string())
+    };
+    assert_eq!(refused(&|_, _| ()), "an answer");
+    let number = |name: &str| names.iter().position(|found| found == name).unwrap();
+    let (lists, firsts, spans) = (number("lists"), number("firsts"), number("spans"));
+    for (expected, change) in [
+        ("v.index: magic: found XNSHVIDX", &(|_, a| a[0] = b'X') as &dyn Fn(&mut Vec<Vec<u8>>, &mut Vec<u8>)),
+        ("v.index: version: found 9, expected 1: build the index again", &|_, a| a[8] = 9),
+        ("v.index: element", &|_, a| a[12] = 77),
+        ("v.index: metric: found 9", &|_, a| a[20] = 9),
+        ("v.index: lists: found 0", &|_, a| a[40..44].fill(0)),
+        ("v.index: groups", &|_, a| a[44..48].fill(255)),
+        ("v.index: points of recall", &|_, a| a[92] = 200),
+        ("v.index: header", &|_, a| a.truncate(50)),
+        ("v.index/firsts: length", &|files, _| files[firsts].truncate(16)),
+        ("v.index: directory", &|files, _| files[firsts][8..16].fill(255)),
+        ("v.index: directory", &|files, _| files[firsts][0] = 1),
+        ("v.index: groups: found", &|files, _| files[spans][0] = 1),
+        ("v.index: lists: found id", &|files, _| files[lists].iter_mut().for_each(|byte| *byte = 255)),
+    ] {
+        let error = refused(change);
+        assert!(error.starts_with(expected), "{expected}: {error}");
+    }
+    assert_eq!(job.budget().reserved_bytes(), 0);
+}
+
+#[test]
+fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 16, 20_000, 10_001));
+    let vectors = Vectors::open(&setup.store, "v").unwrap();
+    let stopped = |phase: &str| {
+        let cancel = Cancel::default();
+        let job = setup.store.job(Budget::new(64 << 20, 2), cancel.clone()).unwrap();
+        let (watched, wanted) = (job.clone(), phase.to_string());
+        let watcher = std::thread::spawn(move || {
+            while watched.progress().state().phase != wanted && !watched.cancel().is_cancelled() {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+        });
+        let built =
+            build_index(&setup.store, &job, &vectors, &Index { lists: Some(300), ..Index::default() });
+        job.cancel().cancel();
+        watcher.join().unwrap();
+        assert_eq!(job.budget().reserved_bytes(), 0);
+        let is_built = built.is_ok();
+        assert!(built.map_or_else(|error| error.is_cancelled(), |_| true));
+        is_built
+    };
+    // The last phases are short, and may end before the build is stopped.
+    for phase in [
+        "",
+        "sampling",
+        "gathering a sample",
+        "training lists",
+        "assigning",
+        "writing lists",
+        "measuring recall",
+    ] {
+        let is_built = stopped(phase);
+        assert_eq!(VectorIndex::open(&setup.store, &vectors).unwrap().is_some(), is_built, "{phase}");
+        if is_built {
+            setup.store.remove("v.index").unwrap();
+        }
+    }
+    build(&setup, "v", &Index::default(), (64 << 20, 2));
+    let id = setup.store.dataset("v.index").unwrap().id();
+    assert!(!stopped(""));
+    assert_eq!(setup.store.dataset("v.index").unwrap().id(), id);
 }
