@@ -96,6 +96,7 @@ spilling: need-rust
 
 .PHONY: fuzz-long
 fuzz-long: export FUZZ_SECONDS = 600
+fuzz-long: export FUZZ_NODES = 1
 fuzz-long: fuzz
 
 .PHONY: lint-rust

@@ -23,7 +23,7 @@ fn again<T: DeserializeOwned + Serialize>(bytes: &[u8]) -> Option<T> {
 }
 
 /// Parses a JSON message; the first byte selects the type.
-pub fn message(bytes: &[u8]) {
+fn message(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     match kind % 9 {
         0 => drop(again::<protocol::TaskRequest>(bytes)),
@@ -86,8 +86,17 @@ fn unless_it_panics<T>(work: impl FnOnce() -> T) -> Option<T> {
     done.ok()
 }
 
+/// Decodes an input of the fuzz target `node_messages`: the first byte selects JSON or an answer in Arrow's format.
+pub fn input(bytes: &[u8]) {
+    match bytes.first() {
+        Some(0..128) => message(bytes),
+        Some(_) => answers(&bytes[1..]),
+        None => {}
+    }
+}
+
 /// Decodes a task's answers: `bytes` as a message, and a batch whose columns are made of `bytes`.
-pub fn answers(bytes: &[u8]) {
+fn answers(bytes: &[u8]) {
     batch(bytes);
     let words: Vec<u64> =
         bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes"))).collect();
@@ -99,5 +108,89 @@ pub fn answers(bytes: &[u8]) {
     let batch = RecordBatch::try_new(part_schema(), columns).expect("columns of one length");
     if let Some(rows) = part_rows(&batch) {
         assert_eq!(rows.len(), words.len());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::input;
+    use proptest::{
+        collection::vec,
+        prelude::{Strategy, any},
+        sample::Index,
+        test_runner::{Config, TestRunner},
+    };
+    use std::{fs, path::Path};
+
+    /// `make fuzz-long` follows the coverage instead, and compiles the network for it.
+    const INPUTS: u32 = 200_000;
+
+    /// A change of an input: a range is replaced by a byte, repeated, or by a range of another seed.
+    #[derive(Clone, Debug)]
+    enum Mutation {
+        Fill(Index, usize, u8),
+        Delete(Index, usize),
+        Double(Index, usize),
+        Copy(Index, usize, Index, Index),
+    }
+
+    fn mutations() -> impl Strategy<Value = Mutation> {
+        let (at, length) = (any::<Index>, || 0..9usize);
+        proptest::prop_oneof![
+            (at(), length(), any::<u8>()).prop_map(|(at, length, byte)| Mutation::Fill(at, length, byte)),
+            (at(), length()).prop_map(|(at, length)| Mutation::Delete(at, length)),
+            (at(), length()).prop_map(|(at, length)| Mutation::Double(at, length)),
+            (at(), length(), at(), at())
+                .prop_map(|(at, length, seed, from)| Mutation::Copy(at, length, seed, from)),
+        ]
+    }
+
+    /// The range of at most `length` bytes that begins at an index.
+    fn range(bytes: &[u8], at: &Index, length: usize) -> std::ops::Range<usize> {
+        let start = at.index(bytes.len() + 1);
+        start..(start + length).min(bytes.len())
+    }
+
+    fn mutate(bytes: &mut Vec<u8>, mutation: &Mutation, seeds: &[Vec<u8>]) {
+        match mutation {
+            Mutation::Fill(at, length, byte) => {
+                let range = range(bytes, at, *length);
+                bytes[range].fill(*byte);
+            }
+            Mutation::Delete(at, length) => drop(bytes.drain(range(bytes, at, *length))),
+            Mutation::Double(at, length) => {
+                let range = range(bytes, at, *length);
+                let doubled = bytes[range.clone()].to_vec();
+                bytes.splice(range.start..range.start, doubled);
+            }
+            Mutation::Copy(at, length, seed, from) => {
+                let seed = &seeds[seed.index(seeds.len())];
+                let copied = seed[range(seed, from, 4 * length)].to_vec();
+                bytes.splice(range(bytes, at, *length), copied);
+            }
+        }
+    }
+
+    #[test]
+    fn mutated_messages_never_panic() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/node_messages");
+        let Ok(entries) = fs::read_dir(&folder) else {
+            eprintln!("skipped: {} is absent", folder.display());
+            return;
+        };
+        let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        let seeds: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).unwrap()).collect();
+        assert!(seeds.len() > 10);
+        seeds.iter().for_each(|seed| input(seed));
+        let mut runner =
+            TestRunner::new(Config { cases: INPUTS, failure_persistence: None, ..Config::default() });
+        let run = runner.run(&(any::<Index>(), vec(mutations(), 1..5)), |(seed, changes)| {
+            let mut bytes = seeds[seed.index(seeds.len())].clone();
+            changes.iter().for_each(|change| mutate(&mut bytes, change, &seeds));
+            input(&bytes);
+            Ok(())
+        });
+        run.unwrap();
     }
 }

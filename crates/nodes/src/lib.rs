@@ -41,7 +41,7 @@
 mod client;
 mod credentials;
 mod error;
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod page;
 pub mod protocol;
