@@ -42,7 +42,7 @@ pub use self::kernel::{
     RemoveKernels, RunKernel, read_module,
 };
 #[cfg(feature = "vectors")]
-pub use self::nearest::{ImportVectors, SearchVectors};
+pub use self::nearest::{Found, ImportVectors, IndexVectors, MeasureRecall, SearchVectors};
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
 pub use self::stores::{

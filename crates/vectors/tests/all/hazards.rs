@@ -162,7 +162,7 @@ fn an_import_that_fails_leaves_nothing() {
 }
 
 /// Flips a bit of the only place on the drive that holds `bytes`.
-fn flip(folder: &Path, bytes: &[u8]) -> bool {
+pub fn flip(folder: &Path, bytes: &[u8]) -> bool {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() {
             if flip(&entry, bytes) {
