@@ -23,7 +23,9 @@ use inshore_nodes::{
     Catalog, Error as NodesError, GatherReport, HelpOptions, HelpPieces, Nodes, RunOptions, Streams,
     batch_bytes, compact, stream_with_help,
 };
-use inshore_sql::{Elsewhere, Error, Feed, Fragment, FragmentRows, Known, Needed, Result, run_fragment};
+use inshore_sql::{
+    Elsewhere, Error, Feed, Fragment, FragmentRows, Needed, Result, TableMetadata, run_fragment,
+};
 use inshore_store::Job;
 use inshore_tables::{Error as TableError, Header};
 use serde::{Deserialize, Serialize};
@@ -234,7 +236,7 @@ fn failed(error: NodesError) -> Error {
 }
 
 impl Elsewhere for NodeTables {
-    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> Result<Option<Known>> {
+    fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> Result<Option<TableMetadata>> {
         let Some(dataset) = name.strip_prefix("store:") else { return Ok(None) };
         {
             let state = self.state.0.lock().expect("no panic under this lock");

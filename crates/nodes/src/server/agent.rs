@@ -64,7 +64,7 @@ use self::{
     handed::{ClientChannel, PulledShards, ShardQueue},
     latest::Latest,
     loads::RunningLoads,
-    requests::{AccountedMemory as HeldRequest, Requests, TraversalReport, short},
+    requests::{AccountedMemory, LogRateLimit, Requests, short},
     visits::{TraversalHandler, Traversals},
 };
 use super::{
@@ -78,7 +78,7 @@ use crate::{
     Error, NodeCredentials, Result, Right,
     error::{chain, no_thread},
     protocol::{
-        AccountedMemory, CredentialExpiry, DatasetKey, Generation, MAP, MAP_BYTES_MAX, MAPS_MAX, NodeDevice,
+        CredentialExpiry, DatasetKey, DatasetReplica, Generation, MAP, MAP_BYTES_MAX, MAPS_MAX, NodeDevice,
         READ_BESIDE_BYTES, READS_BESIDE, REMOVED, RemoveRequest, RunningTask, SPREAD, ShardGrant, Status,
         TRAVERSE, TaskDone, TaskKey, TaskRequest, VERSION,
         squeeze::CompressionSelector,
@@ -158,7 +158,7 @@ struct Inner {
     requests: Requests,
     /// Limits the number of catalog and map actions that run at once, since each may read much from the drives.
     looks: Arc<Semaphore>,
-    telling: TraversalReport,
+    telling: LogRateLimit,
     began: Instant,
     draining: AtomicBool,
     tasks: Mutex<BTreeMap<u64, Running>>,
@@ -276,7 +276,7 @@ impl Agent {
             queue,
             requests: Requests::new(config.memory_bytes),
             looks: Arc::new(Semaphore::new(LOOKS)),
-            telling: TraversalReport::default(),
+            telling: LogRateLimit::default(),
             door,
             drives: Latest::default(),
             store,
@@ -613,12 +613,12 @@ impl Agent {
         }
     }
 
-    fn catalog(&self) -> Result<Vec<AccountedMemory>> {
+    fn catalog(&self) -> Result<Vec<DatasetReplica>> {
         let mut all = Vec::new();
         for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
                 let mark = marks::read_mark(&self.0.store, &dataset)?;
-                all.push(AccountedMemory {
+                all.push(DatasetReplica {
                     name: mark.name.clone(),
                     id: 0,
                     kind: REMOVED.to_string(),
@@ -632,7 +632,7 @@ impl Agent {
             let generation = Generation::of_attributes(dataset.attributes()).filter(|_| is_spread);
             let named = dataset.file_names().filter(|_| !is_spread);
             let files = named.map(|name| (name.to_string(), dataset.file(name).map_or(0, |file| file.len())));
-            all.push(AccountedMemory {
+            all.push(DatasetReplica {
                 name: dataset.name().to_string(),
                 id: dataset.id(),
                 kind: dataset.kind().to_string(),
@@ -965,7 +965,7 @@ impl FlightService for Agent {
             Heartbeat::begin(move |number| agent.task_progress(number), out.clone(), every)
         });
         tokio::spawn(async move {
-            let _held: HeldRequest = held;
+            let _held: AccountedMemory = held;
             // A client that disconnects while waiting gives up its place in the queue.
             let place = tokio::select! {
                 place = entered => place,
@@ -1219,7 +1219,7 @@ impl FlightService for Agent {
 /// `patience`.
 fn hand_out(
     answers: Vec<bytes::Bytes>,
-    held: HeldRequest,
+    held: AccountedMemory,
     patience: Duration,
 ) -> impl Stream<Item = std::result::Result<arrow_flight::Result, Refusal>> {
     let (out, mut taken) = mpsc::channel(1);
