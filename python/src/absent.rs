@@ -20,7 +20,7 @@ const NAMES: [(&str, &[&str]); 5] = [
         ],
     ),
     ("sql", &["sql", "table_names"]),
-    ("vectors", &["nearest import", "nearest query"]),
+    ("vectors", &["nearest import", "nearest index", "nearest query", "nearest recall"]),
     ("nodes", &["connect", "serve"]),
 ];
 

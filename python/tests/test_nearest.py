@@ -28,6 +28,29 @@ def test_answers_equal_brute_force(tmp_path: Path, name: str, element: type) -> 
     assert again.equals(found)
 
 
+def test_an_index_finds_most_neighbours(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    near = rng.normal(0, 4, (20, 16))[rng.integers(0, 20, 8000)]
+    base = (near + rng.normal(0, 1, (8000, 16))).astype(np.float32)
+    queries = base[:50] + np.float32(0.1)
+    store = inshore.Store(tmp_path / "store")
+    store.import_vectors(base, name="base", memory="64MiB")
+    exact = store.nearest("base", queries, memory="64MiB").table()
+    assert store.nearest("base", queries, recall=0.9, memory="64MiB").table().equals(exact)
+    index = store.index_vectors("base", lists=80, seed=3, memory="64MiB")
+    assert index["lists"] <= 90
+    found = store.nearest("base", queries, recall=0.9, memory="64MiB").table()
+    pairs = set(zip(exact["query"].to_pylist(), exact["id"].to_pylist(), strict=True))
+    common = pairs & set(zip(found["query"].to_pylist(), found["id"].to_pylist(), strict=True))
+    assert len(common) >= 0.8 * len(pairs)
+    assert store.measure_recall("base", queries, sample=20, memory="64MiB")["queries"] == 20
+    for strategy in ("single", "batch"):
+        again = store.nearest("base", queries, probes=10**6, strategy=strategy, memory="64MiB").table()
+        assert again.equals(exact)
+    with pytest.raises(inshore.InputError, match="the index of base was built"):
+        store.nearest("base", queries, metric="ip", recall=0.9, memory="64MiB").table()
+
+
 def test_refusals_name_the_place(tmp_path: Path) -> None:
     store = inshore.Store(tmp_path / "store")
     bad = np.ones((3, 2), np.float32)

@@ -57,6 +57,54 @@ fn the_nearest_vectors_come_as_csv_parquet_arrow_and_json() {
 }
 
 #[test]
+fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
+    let folder = with_points();
+    let exact = folder.run("nearest query points queries.fbin -k 3").ok().stdout;
+    let said = folder.run("nearest query points queries.fbin -k 3 --recall 0.9").ok();
+    assert_eq!(said.stdout, exact);
+    assert!(said.stderr.contains("note: points has no index, so the answer is exact"), "{}", said.stderr);
+    let said = folder.run("nearest query points queries.fbin --probes 2").exits(2);
+    assert!(said.stderr.contains("points has no index: build one"), "{}", said.stderr);
+    let said = folder.run("nearest recall points queries.fbin").exits(2);
+    assert!(said.stderr.contains("points has no index: build one"), "{}", said.stderr);
+
+    let said = folder.run("nearest index points --lists 2 --memory 32MiB --explain").ok();
+    assert!(
+        said.stdout.starts_with("index of points for l2: 5 vectors in 2 lists of 1 groups, "),
+        "{said:?}"
+    );
+    assert!(said.stderr.contains("plan: index: 2 lists in 1 groups"), "{}", said.stderr);
+    for strategy in ["single", "batch"] {
+        let said = folder
+            .run(&format!("nearest query points queries.fbin -k 3 --recall 1 --strategy {strategy}"))
+            .ok();
+        assert_eq!(said.stdout, exact);
+        assert!(said.stderr.contains(&format!("(2 of 2 lists each, {strategy})")), "{}", said.stderr);
+    }
+    let said = folder.run("nearest query points queries.fbin --recall 0.9 --json").ok().json();
+    assert_eq!((&said["summary"]["queries"], &said["summary"]["lists"]), (&2.into(), &2.into()));
+    let said = folder.run("nearest recall points queries.fbin -k 2 --json").ok().json();
+    assert_eq!((&said["summary"]["k"], &said["summary"]["measured_on"]), (&2.into(), &"queries".into()));
+    for (options, error) in [
+        ("--recall 0.9 --metric ip", "expected l2, for which the index of points was built"),
+        ("--recall 0", "expected above 0, and at most 1"),
+        ("--recall 0.9 --probes 3", "cannot be used with"),
+        ("--exact --recall 0.9", "cannot be used with"),
+        ("--strategy batch", "strategy: found without recall or probes"),
+    ] {
+        let said = folder.run(&format!("nearest query points queries.fbin {options}")).exits(2);
+        assert!(said.stderr.contains(error), "{options}: {}", said.stderr);
+    }
+    // The index of vectors that were replaced is refused, and can be built again.
+    folder.run("store rm points").ok();
+    folder.run("nearest import points.fbin --name points").ok();
+    let said = folder.run("nearest query points queries.fbin --recall 0.9").exits(2);
+    assert!(said.stderr.contains("an index of other vectors that were called points"), "{}", said.stderr);
+    folder.run("nearest index points").ok();
+    folder.run("nearest query points queries.fbin --recall 0.9").ok();
+}
+
+#[test]
 fn vectors_are_a_dataset_like_others() {
     let folder = with_points();
     let said = folder.run("store ls").ok().stdout;

@@ -154,7 +154,11 @@ pub const OPERATIONS: &[Entry] = &[
     #[cfg(feature = "vectors")]
     Entry::of::<verbs::ImportVectors>(),
     #[cfg(feature = "vectors")]
+    Entry::of::<verbs::IndexVectors>(),
+    #[cfg(feature = "vectors")]
     Entry::of::<verbs::SearchVectors>(),
+    #[cfg(feature = "vectors")]
+    Entry::of::<verbs::MeasureRecall>(),
     Entry::of::<verbs::PutDataset>(),
     Entry::of::<verbs::GetDataset>(),
     Entry::of::<verbs::ListDatasets>(),

@@ -119,6 +119,7 @@ impl std::fmt::Display for VectorsInfo {
 #[derive(Clone, Debug)]
 pub struct Vectors {
     info: VectorsInfo,
+    id: u64,
     pub(crate) file: CheckedFile,
     pub(crate) center: Option<CheckedFile>,
 }
@@ -140,7 +141,12 @@ impl Vectors {
             Element::F32 => Some(file_of(&dataset, CENTER, info.dimensions as u64 * 4)?),
             Element::U8 | Element::I8 => None,
         };
-        Ok(Vectors { info, file, center })
+        Ok(Vectors { info, id: dataset.id(), file, center })
+    }
+
+    /// Returns the random id of the dataset: other vectors of the same name have another one.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// Returns the properties of the vectors.

@@ -11,6 +11,9 @@ pub enum Error {
     /// The store failed: I/O, damage, budget, names, cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
+    /// A sort failed.
+    #[error(transparent)]
+    Sort(inshore_sortreduce::Error),
     /// A file of vectors is malformed, truncated, or holds a value that cannot be compared.
     #[error("{file}: {place}: found {found}, expected {expected}")]
     BadFile {
@@ -35,6 +38,12 @@ pub enum Error {
         /// The value that was expected.
         expected: String,
     },
+    /// The vectors have no index.
+    #[error("{name} has no index: build one (`nearest index {name}`)")]
+    NoIndex {
+        /// Name of the vectors.
+        name: String,
+    },
     /// An option out of its range.
     #[error("{option} is {found}: expected {expected}")]
     BadOption {
@@ -48,6 +57,15 @@ pub enum Error {
     /// The receiver of the rows of an answer failed.
     #[error("{0}")]
     Rows(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl From<inshore_sortreduce::Error> for Error {
+    fn from(error: inshore_sortreduce::Error) -> Error {
+        match error {
+            inshore_sortreduce::Error::Store(error) => Error::Store(error),
+            error => Error::Sort(error),
+        }
+    }
 }
 
 impl From<inshore_store::RuntimeError> for Error {

@@ -1,10 +1,12 @@
-//! Nearest neighbours on flash: exact answers in one pass over the data, within a budget.
+//! Nearest neighbours on flash, within a budget: exact answers in one pass over the data, or approximate ones from an index.
 //!
 //! These are the nouns:
 //!
 //! - [`VectorFile`]: a file of vectors in one of the usual formats, whose header has been checked.
 //! - [`Vectors`]: a dataset of vectors in the store, which [`import()`] makes; [`VectorsInfo`] has its properties.
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
+//! - [`VectorIndex`]: lists of vectors near each other, which [`build_index`] makes; [`search_index`] reads a few of them for
+//!   each query, and [`RecallTable`] has the share of the exact neighbours that they hold.
 //! - [`Metric`]: Euclidean distance, inner product or cosine distance.
 //!
 //! ```text
@@ -61,6 +63,7 @@ mod error;
 mod file;
 mod filter;
 mod import;
+mod index;
 mod metric;
 mod npy;
 mod search;
@@ -72,6 +75,11 @@ pub use element::{DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};
 pub use file::VectorFile;
 pub use import::{Imported, import};
+pub use index::{
+    Approximate, ApproximateSearched, BuildPlan, Built, Index, IndexInfo, MeasuredOn, RecallPoint,
+    RecallTable, Strategy, StrategyPlan, VectorIndex, build_index, check_index_search, index_name,
+    measure_recall, plan_index, search_index,
+};
 pub use metric::Metric;
 pub use search::{Estimates, Plan, Search, Searched, plan, schema, search};
 pub use tiles::Instructions;

@@ -30,6 +30,15 @@ pub enum Metric {
 }
 
 impl Metric {
+    /// Returns the name of the option.
+    pub fn name(self) -> &'static str {
+        match self {
+            Metric::L2 => "l2",
+            Metric::Ip => "ip",
+            Metric::Cosine => "cosine",
+        }
+    }
+
     /// Returns the reported distance of a key.
     pub(crate) fn distance(self, key: f64) -> f64 {
         match self {

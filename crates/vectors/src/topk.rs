@@ -75,6 +75,11 @@ impl TopK {
         }
     }
 
+    /// Calls `each` with the entries, in no order.
+    pub fn each(&self, each: impl FnMut(&Entry)) {
+        self.entries.lock().expect("no panic under this lock").iter().for_each(each);
+    }
+
     /// Returns the entries, the nearest first.
     pub fn into_sorted(self) -> Vec<Entry> {
         self.entries.into_inner().expect("no panic under this lock").into_sorted_vec()

@@ -69,6 +69,118 @@ class StoredVectors(Target):
             title = f"import of vectors {name!r}"
             return self._run(job, "nearest import", {"name": name}, [_file(source, job)], title=title)
 
+    def index_vectors(
+        self,
+        name: str,
+        *,
+        metric: Literal["l2", "ip", "cosine"] = "l2",
+        lists: int | None = None,
+        seed: int = 0,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Build the index of vectors for approximate answers, or build it again.
+
+        The vectors are cut into lists around centroids, and `nearest` with ``recall`` reads only some lists.
+        The index is a dataset of its own, ``name + ".index"``, with a copy of the vectors.
+
+        Parameters
+        ----------
+        name : str
+            The vectors; see `import_vectors`.
+        metric : str, default "l2"
+            The metric of all searches with the index.
+        lists : int, optional
+            The number of lists; by default as many as have 16 KiB, or 32 vectors.
+        seed : int, default 0
+            The number from which the samples of the training follow.
+        memory, threads
+            The budget; see `Graph`. The lists do not depend on it.
+
+        Returns
+        -------
+        dict
+            ``lists``, ``groups``, ``bytes``, and ``recall``: its ``points`` have the recall by the number of
+            lists probed, measured on vectors of the dataset.
+
+        Raises
+        ------
+        NotFoundError
+            If there are no vectors of that name.
+        FileError, BudgetError
+            See `inshore.errors`. The former index, if any, is left.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(2000, 8)).astype(np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="32MiB")
+        >>> index = store.index_vectors("points", memory="32MiB")
+        >>> [point["recall"] >= 0.95 for point in index["recall"]["points"]][-1]
+        True
+        >>> found = store.nearest("points", points[:1], k=3, recall=0.95, memory="32MiB").table()
+        >>> found["id"].to_pylist()[0]
+        0
+        >>> store.remove("points.index")
+        >>> store.remove("points")
+        """
+        fields = {"dataset": name, "metric": metric, "lists": lists, "seed": seed}
+        with self._store().job(memory, threads) as job:
+            return self._run(job, "nearest index", fields, [], title=f"index of {name!r}")
+
+    def measure_recall(
+        self,
+        name: str,
+        queries: Vectors,
+        *,
+        sample: int = 200,
+        k: int = 10,
+        memory: str | int | None = None,
+        threads: int | None = None,
+    ) -> dict[str, Any]:
+        """Measure the recall of an index on queries, and keep it in the index.
+
+        `nearest` chooses the number of lists for ``recall`` by this table.
+
+        Parameters
+        ----------
+        name : str
+            The vectors, which have an index; see `index_vectors`.
+        queries : path or numpy.ndarray
+            The queries, in any form that `import_vectors` takes.
+        sample : int, default 200
+            The number of queries that are used, at equal distances.
+        k : int, default 10
+            The number of neighbours of each query.
+        memory, threads
+            The budget; see `Graph`.
+
+        Returns
+        -------
+        dict
+            ``points`` with ``probes`` and ``recall``, ``k``, ``queries``, ``measured_seconds`` (since 1970).
+
+        Raises
+        ------
+        NotFoundError, InputError, FileError, BudgetError
+            See `inshore.errors`.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> points = np.random.default_rng(1).normal(size=(2000, 8)).astype(np.float32)
+        >>> _ = store.import_vectors(points, name="points", memory="32MiB")
+        >>> _ = store.index_vectors("points", memory="32MiB")
+        >>> store.measure_recall("points", points[:50], memory="32MiB")["queries"]
+        50
+        >>> store.remove("points.index")
+        >>> store.remove("points")
+        """
+        fields = {"dataset": name, "sample": sample, "k": k}
+        with self._store().job(memory, threads) as job:
+            title = f"recall of the index of {name!r}"
+            return self._run(job, "nearest recall", fields, [_file(queries, job)], title=title)
+
     def nearest(
         self,
         name: str,
@@ -77,10 +189,13 @@ class StoredVectors(Target):
         k: int = 10,
         metric: Literal["l2", "ip", "cosine"] = "l2",
         radius: float | None = None,
+        recall: float | None = None,
+        probes: int | None = None,
+        strategy: Literal["single", "batch"] | None = None,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> Result:
-        """Find the nearest vectors of each query, exactly.
+        """Find the nearest vectors of each query: exactly, or with ``recall`` from an index.
 
         The answer equals brute force in float64 (for bytes: in integers), ties go to the smaller id, and it
         does not depend on the budget. One pass over the vectors answers all queries that fit the budget.
@@ -97,6 +212,13 @@ class StoredVectors(Target):
             ``"l2"`` (Euclidean distance), ``"ip"`` (inner product, falling) or ``"cosine"`` (1 - cosine).
         radius : float, optional
             Only neighbours up to this distance; for ``"ip"`` from this inner product on.
+        recall : float, optional
+            Answer from the index (`index_vectors`) with this recall or more, by its table. Without an index the
+            answer is exact.
+        probes : int, optional
+            Answer from the index, and probe so many lists for each query.
+        strategy : str, optional
+            How lists are read: ``"single"``, ``"batch"``; the cheaper one by default. The answer is the same.
         memory, threads
             The budget; see `Graph`.
 
@@ -126,6 +248,7 @@ class StoredVectors(Target):
         >>> store.remove("points")
         """
         fields = {"dataset": name, "k": k, "metric": metric, "radius": radius}
+        fields |= {"recall": recall, "probes": probes, "strategy": strategy}
 
         def start(job: _native.Job, output: StrPath | None) -> _native.Run:
             return self._start(job, "nearest query", fields, [_file(queries, job)], output)

@@ -8,7 +8,9 @@ use inshore::vectors;
 #[derive(Subcommand)]
 pub enum NearestCommand {
     Import(NearestImport),
+    Index(NearestIndex),
     Query(NearestQuery),
+    Recall(NearestRecall),
 }
 
 /// Import vectors from a file
@@ -31,16 +33,71 @@ pub struct NearestImport {
     pub name: String,
 }
 
+/// Build an index for approximate answers
+///
+/// The index cuts the vectors into lists around centroids, so that a query reads a few lists (`nearest query --recall`). It is the
+/// dataset NAME.index, and holds a copy of all vectors. The build reads the vectors three times and sorts them by list, within the
+/// memory; it is planned first (--explain), and a build that ends early changes nothing. The lists depend on vectors, metric, number
+/// of lists and seed only. Recall by lists probed is measured on vectors of the dataset and stored; `nearest recall` measures it on
+/// your queries.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest index sift --memory 512MiB
+  inshore nearest index texts --metric cosine --lists 20000")]
+pub struct NearestIndex {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// Distance between vectors, in all searches
+    #[arg(long, value_name = "METRIC", value_enum, default_value_t = Metric::L2)]
+    pub metric: Metric,
+    /// Number of lists; by default as many as have 16 KiB, or 32 vectors
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub lists: Option<u64>,
+    /// Number from which the samples of the training follow
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+/// Measure the recall of an index on your queries
+///
+/// The exact neighbours of some queries of the file are found, and the share of them that an approximate answer has is measured by
+/// lists probed. The table replaces that of the index, so that `nearest query --recall` chooses by it.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  inshore nearest recall sift queries.fvecs
+  inshore nearest recall texts queries.npy --sample 1000 -k 100")]
+pub struct NearestRecall {
+    /// Name of the vectors
+    #[arg(value_name = "NAME")]
+    pub dataset: String,
+    /// The file of queries, in any format of `nearest import`
+    #[arg(value_name = "QUERIES")]
+    pub queries: PathBuf,
+    /// Queries that are used, at equal distances in the file
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
+    pub sample: u64,
+    /// Neighbours of each query
+    #[arg(short, value_name = "K", default_value_t = vectors::Search::default().k, value_parser = clap::value_parser!(u64).range(1..))]
+    pub k: u64,
+}
+
 /// Find the nearest vectors of each query
 ///
-/// The answer is exact: it equals brute force in f64 (for bytes: in integers), ties go to the smaller id, and it does not depend on
+/// Without --recall the answer is exact: it equals brute force in f64 (for bytes: in integers), ties go to the smaller id, and it does not depend on
 /// memory and threads. One pass over the vectors answers all queries that fit the memory with their neighbours; --explain shows the
 /// passes. The result has columns query (from 0), rank (from 1), id and distance: the Euclidean distance (not its square), the
 /// inner product (falling), or 1 - cosine, where a zero vector has the cosine 0 with any vector.
+///
+/// With --recall the answer is approximate, if the vectors have an index (`nearest index`): distances are exact, and some neighbours
+/// may be missing. As many lists are probed as reached that recall when it was measured (`nearest recall`).
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
+  inshore nearest query sift queries.fvecs -k 10 --recall 0.95
   inshore nearest query texts queries.npy -k 10 --metric cosine
   inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
 pub struct NearestQuery {
@@ -59,6 +116,19 @@ pub struct NearestQuery {
     /// Only neighbours up to this distance (for ip: from this inner product on)
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     pub radius: Option<f64>,
+    /// Answer from the index, with this recall or more: above 0, and at most 1; exactly, if there is no index
+    #[arg(long, value_name = "R", conflicts_with = "probes")]
+    pub recall: Option<f64>,
+    /// Answer from the index, and probe this number of lists
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub probes: Option<u64>,
+    /// Answer exactly, which is what happens without --recall and --probes
+    #[arg(long, conflicts_with_all = ["recall", "probes", "strategy"])]
+    pub exact: bool,
+    /// How lists of the index are read: single, those of one query after the other; batch, each list once for all queries [default:
+    /// the cheaper one]
+    #[arg(long, value_name = "STRATEGY", value_enum)]
+    pub strategy: Option<Strategy>,
     /// Write all rows to a file; .parquet, .arrow or .csv chooses the format, - is CSV on standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -73,6 +143,24 @@ pub enum Metric {
     Ip,
     /// 1 - cosine of the angle
     Cosine,
+}
+
+/// `--strategy`.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Strategy {
+    /// The lists of one query after the other
+    Single,
+    /// Each list once, for all queries that probe it
+    Batch,
+}
+
+impl From<Strategy> for vectors::Strategy {
+    fn from(strategy: Strategy) -> vectors::Strategy {
+        match strategy {
+            Strategy::Single => vectors::Strategy::Single,
+            Strategy::Batch => vectors::Strategy::Batch,
+        }
+    }
 }
 
 impl From<Metric> for vectors::Metric {

@@ -15,14 +15,15 @@ use arrow_schema::SchemaRef;
 use inshore::{
     ops::{
         self, Beside, Request, Rows,
-        verbs::{ImportVectors, SearchVectors},
+        verbs::{Found, ImportVectors, IndexVectors, MeasureRecall, SearchVectors},
     },
     store::Execution,
     tables::TableWriter,
+    vectors::{ApproximateSearched, MeasuredOn, RecallTable, Searched},
 };
 
 use crate::{
-    args::{Everywhere, NearestCommand, NearestImport, NearestQuery},
+    args::{Everywhere, NearestCommand, NearestImport, NearestIndex, NearestQuery, NearestRecall},
     job::{
         operations::{self, Opens},
         session::check_stdout_is_free,
@@ -40,7 +41,9 @@ const SHOWN_ROWS: usize = 40;
 pub fn nearest(options: Everywhere, command: &NearestCommand) -> Result<()> {
     match command {
         NearestCommand::Import(arguments) => import(options, arguments),
+        NearestCommand::Index(arguments) => index(options, arguments),
         NearestCommand::Query(arguments) => query(options, arguments),
+        NearestCommand::Recall(arguments) => recall(options, arguments),
     }
 }
 
@@ -54,6 +57,50 @@ fn import(options: Everywhere, arguments: &NearestImport) -> Result<()> {
     })
 }
 
+fn index(options: Everywhere, arguments: &NearestIndex) -> Result<()> {
+    let NearestIndex { dataset, metric, lists, seed } = arguments;
+    let operation =
+        IndexVectors { dataset: dataset.clone(), metric: (*metric).into(), lists: *lists, seed: *seed };
+    let request = Request { operation, inputs: Vec::new(), output: None };
+    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+        let built = &done.answer;
+        let sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
+        let how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
+        Outcome { how, ..Outcome::new("nearest index", report, done, sentence) }
+    })
+}
+
+fn recall(options: Everywhere, arguments: &NearestRecall) -> Result<()> {
+    let NearestRecall { dataset, queries, sample, k } = arguments;
+    let operation = MeasureRecall { dataset: dataset.clone(), k: *k, sample: *sample };
+    let request = Request { operation, inputs: vec![queries.clone()], output: None };
+    operations::run_on(options, Opens::Existing, &request, Beside::default())?.tell(|report, done| {
+        let sentence = recall_of(&done.answer);
+        let how = vec![("recall", points(&done.answer))];
+        Outcome { how, ..Outcome::new("nearest recall", report, done, sentence) }
+    })
+}
+
+/// Describes a table of recall by the probes that reach usual values.
+fn recall_of(table: &RecallTable) -> String {
+    let reached = [0.8f32, 0.9, 0.95, 0.99].into_iter().filter_map(|recall| {
+        let point = table.points.iter().find(|point| point.recall >= recall)?;
+        Some(format!("{recall} with {}", counted(point.probes, "list")))
+    });
+    let reached: Vec<String> = reached.collect();
+    let on = match table.measured_on {
+        MeasuredOn::HeldOutVectors => "vectors of the dataset",
+        MeasuredOn::Queries => "queries",
+    };
+    format!("recall at {} of {} {on}: {}", table.k, table.queries, reached.join(", "))
+}
+
+/// Lists all points of a table of recall.
+fn points(table: &RecallTable) -> String {
+    let point = |point: &inshore::vectors::RecallPoint| format!("{} lists {:.4}", point.probes, point.recall);
+    table.points.iter().map(point).collect::<Vec<_>>().join(", ")
+}
+
 fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
     if let Some(output) = &arguments.output {
         check_stdout_is_free(&options, output)?;
@@ -63,7 +110,11 @@ fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
         k: arguments.k,
         metric: arguments.metric.into(),
         radius: arguments.radius,
+        recall: arguments.recall,
+        probes: arguments.probes,
+        strategy: arguments.strategy.map(Into::into),
     };
+    let is_index_wanted = arguments.recall.is_some();
     let request =
         Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
     let mut shown = match (options.json, io::stdout().is_terminal()) {
@@ -74,31 +125,72 @@ fn query(options: Everywhere, arguments: &NearestQuery) -> Result<()> {
     let beside = Beside { rows: Some(&mut shown), ..Beside::default() };
     let ran = operations::run_on(options, Opens::Existing, &request, beside)?;
     if arguments.output.is_none() {
-        shown.print(ran.done.answer.rows)?;
+        shown.print(ran.done.answer.rows())?;
     }
     ran.tell(|report, done| {
-        let found = &done.answer;
         let place = arguments.output.as_deref().map_or(String::new(), written);
-        let vectors = found.vectors;
-        let queries =
-            if found.queries == 1 { "1 query".into() } else { format!("{} queries", found.queries) };
-        let passes = match found.plan.passes {
-            1 => String::new(),
-            passes => format!(", in {passes} passes (more --memory needs fewer)"),
+        let (sentence, how) = match &done.answer {
+            Found::Exact(found) => exact(found),
+            Found::Approximate(found) => approximate(found),
         };
-        let (rows, dimensions, element) = (found.rows, found.dimensions, found.element);
-        let sentence = format!(
-            "{} of {queries} among {vectors} vectors of {dimensions} {element}{passes}{place}",
-            counted(rows, "neighbour")
-        );
-        let pairs = found.queries as f64 * vectors as f64;
-        let share = 100.0 * found.measured as f64 / pairs;
-        let how = vec![
-            ("plan", found.plan.to_string()),
-            ("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured)),
-        ];
-        Outcome { sentence_aside: true, how, ..Outcome::new("nearest query", report, done, sentence) }
+        let notice = matches!(&done.answer, Found::Exact(_)).then_some(arguments).filter(|_| is_index_wanted);
+        let notice = notice.map(|arguments| {
+            let name = &arguments.dataset;
+            format!("{name} has no index, so the answer is exact: `inshore nearest index {name}` builds one")
+        });
+        let sentence = sentence + &place;
+        Outcome { sentence_aside: true, how, notice, ..Outcome::new("nearest query", report, done, sentence) }
     })
+}
+
+/// Describes an exact search: a sentence, and facts for `--explain`.
+fn exact(found: &Searched) -> (String, Vec<(&'static str, String)>) {
+    let passes = match found.plan.passes {
+        1 => String::new(),
+        passes => format!(", in {passes} passes (more --memory needs fewer)"),
+    };
+    let Searched { rows, vectors, dimensions, element, .. } = *found;
+    let sentence = format!(
+        "{} of {} among {vectors} vectors of {dimensions} {element}{passes}",
+        counted(rows, "neighbour"),
+        queries(found.queries)
+    );
+    let pairs = found.queries as f64 * vectors as f64;
+    let share = 100.0 * found.measured as f64 / pairs;
+    let how = vec![
+        ("plan", found.plan.to_string()),
+        ("measured", format!("{} of {pairs:.0} pairs ({share:.3} %)", found.measured)),
+    ];
+    (sentence, how)
+}
+
+/// Describes an approximate search: a sentence, and facts for `--explain`.
+fn approximate(found: &ApproximateSearched) -> (String, Vec<(&'static str, String)>) {
+    let ApproximateSearched { rows, vectors, dimensions, element, probes, lists, .. } = *found;
+    let recall = match found.recall_estimate {
+        Some(recall) => format!("recall about {recall:.3}"),
+        None => "recall not measured".to_string(),
+    };
+    let sentence = format!(
+        "{} of {} among {vectors} vectors of {dimensions} {element}, {recall} ({probes} of {lists} lists each, {})",
+        counted(rows, "neighbour"),
+        queries(found.queries),
+        found.plan.strategy,
+    );
+    let each = found.compared as f64 / found.queries as f64;
+    let mut how = vec![
+        ("plan", found.plan.to_string()),
+        ("compared", format!("{each:.0} vectors with each query, {} pairs measured", found.measured)),
+    ];
+    if let Some([half, most]) = found.latency_us {
+        how.push(("latency", format!("50 % of queries within {half} us, 99 % within {most} us")));
+    }
+    (sentence, how)
+}
+
+/// Counts queries.
+fn queries(count: u64) -> String {
+    if count == 1 { "1 query".to_string() } else { format!("{count} queries") }
 }
 
 /// The use of rows that go to no file.

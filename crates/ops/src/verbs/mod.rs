@@ -39,7 +39,7 @@ mod words;
 #[cfg(feature = "wasm")]
 pub use self::kernel::{KernelAnswer, PushAnswer, PushKernel, RunKernel, read_module};
 #[cfg(feature = "vectors")]
-pub use self::nearest::{ImportVectors, SearchVectors};
+pub use self::nearest::{Found, ImportVectors, IndexVectors, MeasureRecall, SearchVectors};
 #[cfg(feature = "sql")]
 pub use self::sql::{NamedTable, Sql};
 pub use self::stores::{

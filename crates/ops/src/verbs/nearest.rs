@@ -1,10 +1,13 @@
-//! The operations `nearest import` and `nearest query`.
+//! The operations `nearest import`, `nearest index`, `nearest query` and `nearest recall`.
 
 use std::path::{Path, PathBuf};
 
 use inshore_store::Execution;
 use inshore_tables::TableWriter;
-use inshore_vectors::{self as vectors, Imported, Metric, Search, Searched, VectorFile, Vectors};
+use inshore_vectors::{
+    self as vectors, Approximate, ApproximateSearched, Built, Imported, Index, Metric, RecallTable, Search,
+    Searched, Strategy, VectorFile, VectorIndex, Vectors,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -22,7 +25,44 @@ pub struct ImportVectors {
     pub name: String,
 }
 
-/// Finds the nearest vectors of a dataset for each query of a file; see [`vectors::search()`].
+/// Builds the index of a dataset of vectors, or builds it again; see [`vectors::build_index`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IndexVectors {
+    /// The dataset of vectors.
+    pub dataset: String,
+    /// The metric of the searches.
+    #[serde(default)]
+    pub metric: Metric,
+    /// The number of lists.
+    #[serde(default)]
+    pub lists: Option<u64>,
+    /// The number from which samples follow.
+    #[serde(default)]
+    pub seed: u64,
+}
+
+/// Measures the recall of an index on the queries of a file, and keeps the table in the index; see
+/// [`vectors::measure_recall`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasureRecall {
+    /// The dataset of vectors.
+    pub dataset: String,
+    /// The number of neighbours of each query.
+    #[serde(default = "default_k")]
+    pub k: u64,
+    /// The number of queries that are drawn from the file.
+    #[serde(default = "default_sample")]
+    pub sample: u64,
+}
+
+fn default_sample() -> u64 {
+    200
+}
+
+/// Finds the nearest vectors of a dataset for each query of a file: exactly ([`vectors::search()`]), or in the lists of its
+/// index ([`vectors::search_index`]) if `recall` or `probes` is given.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SearchVectors {
@@ -37,6 +77,35 @@ pub struct SearchVectors {
     /// The largest distance of a neighbour, or its smallest inner product.
     #[serde(default)]
     pub radius: Option<f64>,
+    /// The recall that an approximate answer is expected to reach; without an index the answer is exact.
+    #[serde(default)]
+    pub recall: Option<f64>,
+    /// The number of lists of the index that each query probes, in the place of `recall`.
+    #[serde(default)]
+    pub probes: Option<u64>,
+    /// How lists are read; the cheaper way by default.
+    #[serde(default)]
+    pub strategy: Option<Strategy>,
+}
+
+/// Facts about an exact or an approximate search.
+#[derive(Clone, Debug, Serialize)]
+#[serde(untagged)]
+pub enum Found {
+    /// All vectors were compared with all queries.
+    Exact(Searched),
+    /// Lists of an index were probed.
+    Approximate(ApproximateSearched),
+}
+
+impl Found {
+    /// Returns the number of rows of the answer.
+    pub fn rows(&self) -> u64 {
+        match self {
+            Found::Exact(searched) => searched.rows,
+            Found::Approximate(searched) => searched.rows,
+        }
+    }
 }
 
 fn default_k() -> u64 {
@@ -47,6 +116,14 @@ impl SearchVectors {
     fn options(&self) -> Search {
         let SearchVectors { k, metric, radius, .. } = *self;
         Search { k, metric, radius, ..Search::default() }
+    }
+
+    /// Returns the options of an approximate search, if one is asked for.
+    fn approximate(&self) -> Option<Approximate> {
+        let SearchVectors { recall, probes, strategy, .. } = *self;
+        let is_asked = recall.is_some() || probes.is_some();
+        let recall = recall.unwrap_or(Approximate::default().recall);
+        is_asked.then_some(Approximate { recall, probes, strategy })
     }
 }
 
@@ -85,16 +162,86 @@ impl Operation for ImportVectors {
     }
 }
 
+/// Refuses inputs, for an operation that names its dataset.
+fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
+    match inputs {
+        [] => Ok(()),
+        _ => {
+            Err(Error::Request { operation, what: format!("inputs: found {}, expected none", inputs.len()) })
+        }
+    }
+}
+
+impl Operation for IndexVectors {
+    const NAME: &'static str = "nearest index";
+    const PLACES: &'static [Place] = &[Place::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Answer;
+    type Plan = ();
+    type Answer = Built;
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<()> {
+        no_inputs(Self::NAME, asked.inputs)
+    }
+
+    fn run(&self, (): (), asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<Built>> {
+        let job = asked.stored(job)?;
+        let store = job.store();
+        let vectors = Vectors::open(&store, &self.dataset)?;
+        let IndexVectors { metric, lists, seed, .. } = *self;
+        Ok(Done::here(vectors::build_index(&store, job, &vectors, &Index { metric, lists, seed })?))
+    }
+}
+
+impl Operation for MeasureRecall {
+    const NAME: &'static str = "nearest recall";
+    const PLACES: &'static [Place] = &[Place::Local];
+    const STORE: StoreUse = StoreUse::Here;
+    const FORM: NormalForm = NormalForm::Answer;
+    type Plan = VectorFile;
+    type Answer = RecallTable;
+
+    fn plan(&self, asked: &Asked<'_>) -> Result<VectorFile> {
+        only_file(Self::NAME, asked.inputs)
+    }
+
+    fn run(
+        &self,
+        queries: VectorFile,
+        asked: &Asked<'_>,
+        job: &Execution,
+        _beside: Beside<'_>,
+    ) -> Result<Done<RecallTable>> {
+        let job = asked.stored(job)?;
+        let store = job.store();
+        let vectors = Vectors::open(&store, &self.dataset)?;
+        let Some(mut index) = VectorIndex::open(&store, &vectors)? else {
+            return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
+        };
+        let (sample, k) = (self.sample, self.k);
+        Ok(Done::here(vectors::measure_recall(&store, job, &vectors, &mut index, &queries, sample, k)?))
+    }
+}
+
 impl Operation for SearchVectors {
     const NAME: &'static str = "nearest query";
     const PLACES: &'static [Place] = &[Place::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = VectorFile;
-    type Answer = Searched;
+    type Answer = Found;
 
     fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
         self.options().check()?;
+        match (self.approximate(), self.strategy) {
+            (Some(approximate), _) => approximate.check()?,
+            (None, None) => {}
+            (None, Some(_)) => {
+                let what = "strategy: found without recall or probes, which ask for an approximate answer"
+                    .to_string();
+                return Err(Error::Request { operation: Self::NAME, what });
+            }
+        }
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
@@ -108,24 +255,46 @@ impl Operation for SearchVectors {
         asked: &Asked<'_>,
         execution: &Execution,
         mut beside: Beside<'_>,
-    ) -> Result<Done<Searched>> {
+    ) -> Result<Done<Found>> {
         let job = asked.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
+        let index = match self.approximate() {
+            Some(approximate) => {
+                let index = VectorIndex::open(&job.store(), &vectors)?;
+                if index.is_none() && approximate.probes.is_some() {
+                    return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
+                }
+                index.map(|index| (index, approximate))
+            }
+            None => None,
+        };
         // A search that cannot work is refused before a file is begun.
-        vectors::plan(job, vectors.info(), &queries, &options)?;
+        match &index {
+            Some((index, approximate)) => {
+                vectors::check_index_search(index, vectors.info(), &queries, &options, approximate)?;
+            }
+            None => drop(vectors::plan(job, vectors.info(), &queries, &options)?),
+        }
         let create = |path| TableWriter::create(path, vectors::schema(), job.budget());
         let mut writer = asked.output.map(create).transpose()?;
         if let (None, Some(rows)) = (&writer, &mut beside.rows) {
             rows.begin(&vectors::schema(), execution)?;
         }
-        let found = vectors::search(job, &vectors, &queries, &options, &mut |batch| {
+        let mut each = |batch| {
             let taken = match (&mut writer, &mut beside.rows) {
                 (Some(writer), _) => writer.write(&batch).map_err(Error::from),
                 (None, Some(rows)) => rows.batch(batch),
                 (None, None) => Ok(()),
             };
             taken.map_err(|error| vectors::Error::Rows(error.into()))
-        });
+        };
+        let found = match &index {
+            Some((index, approximate)) => {
+                vectors::search_index(job, &vectors, index, &queries, &options, approximate, &mut each)
+                    .map(Found::Approximate)
+            }
+            None => vectors::search(job, &vectors, &queries, &options, &mut each).map(Found::Exact),
+        };
         let answer = found.map_err(|error| match error {
             // An error of the receiver of rows is one of this crate.
             vectors::Error::Rows(inner) => match inner.downcast::<Error>() {

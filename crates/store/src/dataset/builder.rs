@@ -19,17 +19,20 @@ impl Store {
         if self.0.catalog()?.datasets.contains_key(name) {
             return Err(self.name_exists(name));
         }
-        let record = DatasetRecord {
-            id: random_u64(),
-            name: name.to_string(),
-            kind: kind.to_string(),
-            sealed: true,
-            redundancy: Redundancy::Copies(1),
-            attributes: Vec::new(),
-            files: Vec::new(),
-            runs: Vec::new(),
+        Ok(DatasetBuilder::new(self, job, new_record(name, kind), None))
+    }
+
+    /// Begins a dataset that takes the place of the one of its name, if there is one, at [`DatasetBuilder::commit`]. Until
+    /// then the old dataset is the one that readers see, and a reader that has it open is not disturbed later.
+    ///
+    /// # Errors
+    /// [`Error::BadName`]; the commit ends with [`Error::NameExists`] or [`Error::Changed`] if another job committed first.
+    pub fn replace_dataset(&self, job: &Job, name: &str, kind: &str) -> Result<DatasetBuilder> {
+        let base = match self.dataset(name) {
+            Err(Error::NotFound { .. }) => None,
+            base => Some(base?),
         };
-        Ok(DatasetBuilder::new(self, job, record, None))
+        Ok(DatasetBuilder::new(self, job, new_record(name, kind), base))
     }
 
     /// Begins to append to the files of a dataset that is not sealed. The appended data is visible after
@@ -61,6 +64,19 @@ impl Store {
 
     fn name_exists(&self, name: &str) -> Error {
         Error::NameExists { name: name.to_string(), store: self.path().to_path_buf() }
+    }
+}
+
+fn new_record(name: &str, kind: &str) -> DatasetRecord {
+    DatasetRecord {
+        id: random_u64(),
+        name: name.to_string(),
+        kind: kind.to_string(),
+        sealed: true,
+        redundancy: Redundancy::Copies(1),
+        attributes: Vec::new(),
+        files: Vec::new(),
+        runs: Vec::new(),
     }
 }
 

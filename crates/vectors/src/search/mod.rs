@@ -24,6 +24,7 @@ use crate::{
     Error, Metric, Result, VectorFile, Vectors, VectorsInfo,
     element::{Element, floats},
     filter::Filter,
+    import::CHECK_BYTES,
     metric::Measured,
     tiles::{Instructions, Tiled},
     topk::Entry,
@@ -108,14 +109,7 @@ pub fn schema() -> SchemaRef {
 /// A bad option; queries of other dimensions; too little memory for one query.
 pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
     search.check()?;
-    if queries.dimensions() != vectors.dimensions {
-        return Err(Error::BadFile {
-            file: queries.path().display().to_string(),
-            place: "vector 0".to_string(),
-            found: format!("{} dimensions", queries.dimensions()),
-            expected: format!("{}, as the vectors of {}", vectors.dimensions, vectors.name),
-        });
-    }
+    check_dimensions(queries, vectors)?;
     let budget = job.budget();
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
@@ -134,6 +128,22 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
         plan.instructions = instructions;
     }
     Ok(plan)
+}
+
+/// Checks that queries have the dimensions of the vectors.
+///
+/// # Errors
+/// [`Error::BadFile`].
+pub(crate) fn check_dimensions(queries: &VectorFile, vectors: &VectorsInfo) -> Result<()> {
+    if queries.dimensions() == vectors.dimensions {
+        return Ok(());
+    }
+    Err(Error::BadFile {
+        file: queries.path().display().to_string(),
+        place: "vector 0".to_string(),
+        found: format!("{} dimensions", queries.dimensions()),
+        expected: format!("{}, as the vectors of {}", vectors.dimensions, vectors.name),
+    })
 }
 
 /// Finds the nearest vectors of each query, and passes rows to `each`, in the order of the queries and ranks.
@@ -176,8 +186,7 @@ fn search_elements<T: Tiled>(
     let filter = Filter::new(search.metric, info.dimensions, f32::norm(&center), T::IS_INTEGER);
     let batch = Batch { file, info, search, center: &center, instructions: plan.instructions };
     let mut rows = file.rows(job, 0, false)?;
-    let mut answer =
-        AnswerRows { each, metric: search.metric, schema: schema(), pending: Vec::new(), rows: 0 };
+    let mut answer = AnswerRows::new(search.metric, each);
     let mut measured = 0;
     job.start_phase("searching", "vectors", info.vectors * plan.passes);
     let mut first = 0;
@@ -234,28 +243,38 @@ fn center_of(job: &Job, vectors: &Vectors, metric: Metric, buffers: &mut Vec<Buf
     Ok(center)
 }
 
-struct Row {
-    query: u64,
-    rank: u32,
-    entry: Entry,
+/// Returns the center of the data, with buffers of its own.
+pub(crate) fn center_of_vectors(job: &Job, vectors: &Vectors, metric: Metric) -> Result<Vec<f32>> {
+    let buffers = Buffer::zeroed(job.budget(), 2 * CHECK_BYTES, "the center of the vectors")?;
+    center_of(job, vectors, metric, &mut buffers.split(CHECK_BYTES))
+}
+
+pub(crate) struct Row {
+    pub query: u64,
+    pub rank: u32,
+    pub entry: Entry,
 }
 
 /// `AnswerRows` collects rows into batches.
-struct AnswerRows<'a> {
+pub(crate) struct AnswerRows<'a> {
     each: &'a mut dyn FnMut(RecordBatch) -> Result<()>,
     metric: Metric,
     schema: SchemaRef,
     pending: Vec<Row>,
-    rows: u64,
+    pub rows: u64,
 }
 
-impl AnswerRows<'_> {
-    fn add(&mut self, row: Row) -> Result<()> {
+impl<'a> AnswerRows<'a> {
+    pub fn new(metric: Metric, each: &'a mut dyn FnMut(RecordBatch) -> Result<()>) -> AnswerRows<'a> {
+        AnswerRows { each, metric, schema: schema(), pending: Vec::new(), rows: 0 }
+    }
+
+    pub fn add(&mut self, row: Row) -> Result<()> {
         self.pending.push(row);
         if self.pending.len() == BATCH_ROWS { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> Result<()> {
+    pub fn flush(&mut self) -> Result<()> {
         if self.pending.is_empty() {
             return Ok(());
         }

@@ -3,5 +3,6 @@
 mod exact;
 mod files;
 mod hazards;
+mod index;
 mod real;
 mod support;

@@ -170,7 +170,7 @@ impl Setup {
     }
 }
 
-fn rows_of(batch: &RecordBatch) -> Vec<Row> {
+pub fn rows_of(batch: &RecordBatch) -> Vec<Row> {
     let column = |number: usize| batch.column(number).as_any();
     let queries: &UInt64Array = column(0).downcast_ref().unwrap();
     let ranks: &UInt32Array = column(1).downcast_ref().unwrap();

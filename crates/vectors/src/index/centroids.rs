@@ -1,0 +1,208 @@
+//! Centroids in two levels, which find the lists nearest to a query.
+//!
+//! ```text
+//!   query ─► all upper centroids ─► the nearest groups ─► their lower centroids ─► the nearest lists
+//!             (in memory)                                 (in memory, or read)
+//! ```
+//!
+//! A lower centroid belongs to a list, and an upper centroid to a group of lists that follow each other. With N lists in
+//! groups of about √N a query is compared with a few √N centroids instead of N. The lower level may stay on flash, where a
+//! group is one read of some ten KiB.
+
+use std::ops::Range;
+
+use inshore_store::{Buffer, CheckedFile, FileReader, Job, Reservation};
+use zerocopy::{FromBytes, Immutable};
+
+use super::{
+    Clustered,
+    compare::{Comparer, Members, Space},
+    heaps::{Heaps, Tops},
+};
+use crate::{Result, topk::TopK};
+
+/// The lower centroids that are compared with a query, for each list that it probes: too few would miss near lists.
+const CANDIDATES: u64 = 8;
+/// The fewest groups that are looked at.
+const GROUPS_MIN: u64 = 12;
+/// Reads of groups in flight.
+const DEPTH: usize = 16;
+
+/// The place of the lower centroids.
+#[derive(Debug)]
+pub(crate) enum Lower<T> {
+    Memory(Vec<T>, #[allow(dead_code)] Reservation),
+    Flash(CheckedFile),
+}
+
+/// `Centroids` is both levels.
+#[derive(Debug)]
+pub(crate) struct Centroids<T> {
+    pub dimensions: usize,
+    /// The upper centroids.
+    pub upper: Vec<T>,
+    /// The first list of each group, and the number of lists.
+    pub firsts: Vec<u32>,
+    pub lower: Lower<T>,
+    pub _reservation: Reservation,
+}
+
+/// Memory of a thread that looks for lists.
+pub(crate) struct Finder<T: Clustered> {
+    pub comparer: Comparer<T>,
+    pairs: Vec<(u32, u32)>,
+    members: Vec<u32>,
+    buffers: Vec<Buffer>,
+}
+
+impl<T: Clustered> Centroids<T> {
+    /// Returns the number of lists.
+    pub fn lists(&self) -> u64 {
+        u64::from(*self.firsts.last().expect("at least one"))
+    }
+
+    /// Returns the number of groups.
+    pub fn groups(&self) -> u64 {
+        self.firsts.len() as u64 - 1
+    }
+
+    /// Returns the number of groups that a query looks at for so many lists.
+    pub fn groups_for(&self, probes: u64) -> u64 {
+        let per_group = (self.lists() / self.groups()).max(1);
+        (probes * CANDIDATES).div_ceil(per_group).max(GROUPS_MIN).min(self.groups())
+    }
+
+    /// Returns the lists of a group.
+    pub fn lists_of(&self, group: u32) -> Range<u32> {
+        self.firsts[group as usize]..self.firsts[group as usize + 1]
+    }
+
+    fn group_bytes_max(&self) -> usize {
+        let most = self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        most as usize * self.dimensions * size_of::<T>()
+    }
+
+    /// Returns the memory of a [`Finder`] for `queries` at once, beside its buffers, for which [`Self::finder`] takes memory.
+    pub fn finder_bytes(&self, queries: u64, groups: u64) -> u64 {
+        queries * groups * 8 + queries * 4 + Comparer::<T>::bytes(self.dimensions)
+    }
+
+    fn buffer_bytes(&self, file: &CheckedFile) -> usize {
+        (self.group_bytes_max() + 2 * file.block_bytes()).next_multiple_of(file.block_bytes())
+    }
+
+    /// Creates the memory of a thread.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn finder(&self, job: &Job) -> Result<Finder<T>> {
+        let buffers = match &self.lower {
+            Lower::Memory(..) => Vec::new(),
+            Lower::Flash(file) => {
+                let bytes = self.buffer_bytes(file);
+                Buffer::zeroed(job.budget(), DEPTH * bytes, "centroids of some groups")?.split(bytes)
+            }
+        };
+        let comparer = Comparer::new(self.dimensions);
+        Ok(Finder { comparer, pairs: Vec::new(), members: Vec::new(), buffers })
+    }
+
+    /// Finds the nearest lists of each member among those of the nearest `groups` groups.
+    ///
+    /// # Errors
+    /// I/O and damage.
+    pub fn find<H: Heaps>(
+        &self,
+        job: &Job,
+        space: &Space,
+        groups: u64,
+        queries: &Members<'_, T, H>,
+        finder: &mut Finder<T>,
+    ) -> Result<()> {
+        let Members { packed, members, heaps } = *queries;
+        let (Some(&first), Some(&last)) = (members.first(), members.last()) else { return Ok(()) };
+        debug_assert!(members.is_sorted());
+        finder.pairs.clear();
+        if groups >= self.groups() {
+            let all = 0..self.groups() as u32;
+            finder.pairs.extend(all.flat_map(|group| members.iter().map(move |&member| (group, member))));
+        } else {
+            let new = || TopK::new(groups as usize, f64::INFINITY);
+            let tops: Vec<TopK> = (first..=last).map(|_| new()).collect();
+            let nearest = Tops { first: first as usize, tops: &tops };
+            let near = Members { packed, members, heaps: &nearest };
+            finder.comparer.compare(space, &self.upper, |row| row as u64, &near);
+            for &member in members {
+                let mut add = |group: u64| finder.pairs.push((group as u32, member));
+                tops[(member - first) as usize].each(|entry| add(entry.id));
+            }
+            finder.pairs.sort_unstable();
+        }
+        let Finder { comparer, pairs, members: some, buffers } = finder;
+        let mut compare = |group: u32, members: &[u32], rows: &[T]| {
+            let first = self.firsts[group as usize];
+            comparer.compare(
+                space,
+                rows,
+                |row| u64::from(first) + row as u64,
+                &Members { packed, members, heaps },
+            );
+        };
+        let mut wanted = pairs.chunk_by(|a, b| a.0 == b.0);
+        match &self.lower {
+            Lower::Memory(all, _) => {
+                for pairs in wanted {
+                    some.clear();
+                    some.extend(pairs.iter().map(|pair| pair.1));
+                    let lists = self.lists_of(pairs[0].0);
+                    let rows = lists.start as usize * self.dimensions..lists.end as usize * self.dimensions;
+                    compare(pairs[0].0, some, &all[rows]);
+                }
+            }
+            Lower::Flash(file) => {
+                let row_bytes = (self.dimensions * size_of::<T>()) as u64;
+                let mut ahead = std::collections::VecDeque::with_capacity(DEPTH);
+                loop {
+                    while !buffers.is_empty()
+                        && let Some(pairs) = wanted.next()
+                    {
+                        let lists = self.lists_of(pairs[0].0);
+                        if !lists.is_empty() {
+                            let range = u64::from(lists.start) * row_bytes..u64::from(lists.end) * row_bytes;
+                            let buffer = buffers.pop().expect("not empty");
+                            ahead.push_back((pairs, file.submit_read(job, range, buffer)?));
+                        }
+                    }
+                    let Some((pairs, pending)) = ahead.pop_front() else { break };
+                    let (buffer, bytes) = pending.wait()?;
+                    some.clear();
+                    some.extend(pairs.iter().map(|pair| pair.1));
+                    compare(pairs[0].0, some, T::rows(&buffer[bytes]));
+                    buffers.push(buffer);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a whole file of elements.
+///
+/// # Errors
+/// I/O and damage; too little memory for a buffer.
+pub(crate) fn read_elements<E: FromBytes + Immutable + Copy>(
+    job: &Job,
+    file: &CheckedFile,
+    mut each: impl FnMut(&[E]),
+) -> Result<()> {
+    let mut reader = FileReader::new(job, file, 0..file.len(), BUFFER_BYTES.max(file.block_bytes()))?;
+    while let Some(piece) = reader.next_piece()? {
+        each(<[E]>::ref_from_bytes(piece).expect("whole elements at aligned places"));
+    }
+    Ok(())
+}
+
+/// The buffer of small files.
+const BUFFER_BYTES: usize = 64 << 10;
+/// The memory of the buffers of [`read_elements`].
+pub(crate) const READ_ELEMENTS_BYTES: u64 = 2 * BUFFER_BYTES as u64;

@@ -1,0 +1,509 @@
+//! The dataset of an index. Layout: `docs/format.md`, "Index of vectors".
+//!
+//! ```text
+//!   lists      the vectors of each list, then their ids; lists follow each other without gaps
+//!   firsts     u64 for each list: the number of vectors in the lists before it; and one more for all
+//!   centroids  the centroid of each list
+//!   groups     the centroid of each group of lists
+//!   spans      u32 for each group: its first list; and one more for all
+//! ```
+//!
+//! The index of the vectors NAME is the dataset `NAME.index`. It holds the id of the dataset that it was built of, and is
+//! refused for any other one.
+
+use std::ops::Range;
+
+use inshore_store::{CheckedFile, Dataset, Job, Reservation, Store, format_bytes};
+use serde::Serialize;
+use zerocopy::{
+    FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
+    little_endian::{F32, U32, U64},
+};
+
+use super::{
+    Clustered,
+    centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
+    table::{MeasuredOn, RecallPoint, RecallTable},
+};
+use crate::{Element, Error, Metric, Result, Vectors};
+
+/// The dataset kind of an index.
+pub(crate) const KIND: &str = "vector-index";
+pub(crate) const LISTS: &str = "lists";
+pub(crate) const FIRSTS: &str = "firsts";
+pub(crate) const CENTROIDS: &str = "centroids";
+pub(crate) const GROUPS: &str = "groups";
+pub(crate) const SPANS: &str = "spans";
+const MAGIC: [u8; 8] = *b"INSHVIDX";
+const VERSION: u32 = 1;
+/// The most points of a table of recall.
+const POINTS_MAX: u32 = 256;
+
+/// The attributes of an index, before the points of its table of recall.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    magic: [u8; 8],
+    version: U32,
+    element: U32,
+    dimensions: U32,
+    metric: U32,
+    /// The id of the dataset of vectors.
+    dataset: U64,
+    vectors: U64,
+    lists: U32,
+    groups: U32,
+    list_vectors_max: U32,
+    id_bytes: U32,
+    seed: U64,
+    sample: U64,
+    recall_k: U32,
+    recall_queries: U32,
+    measured_seconds: U64,
+    measured_on: U32,
+    points: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == 96);
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Point {
+    probes: U32,
+    recall: F32,
+}
+
+/// Lists the properties of an index.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct IndexInfo {
+    /// Name of the vectors.
+    pub name: String,
+    /// The id of the dataset of vectors.
+    #[serde(skip)]
+    pub(crate) dataset: u64,
+    /// Vectors in all lists.
+    pub vectors: u64,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Elements of the vectors and centroids.
+    pub element: Element,
+    /// The metric for which lists were made.
+    pub metric: Metric,
+    /// Lists.
+    pub lists: u64,
+    /// Groups of lists.
+    pub groups: u64,
+    /// Vectors of the largest list.
+    pub list_vectors_max: u64,
+    /// Vectors of the sample that centroids were trained on.
+    pub sample: u64,
+    /// The number from which the samples follow.
+    pub seed: u64,
+    /// Bytes on flash.
+    pub bytes: u64,
+    /// Recall by lists probed.
+    pub recall: RecallTable,
+}
+
+impl IndexInfo {
+    /// Returns the bytes of an id in a list.
+    pub(crate) fn id_bytes(&self) -> usize {
+        id_bytes(self.vectors)
+    }
+
+    /// Returns the bytes of a vector in a list, with its id.
+    pub(crate) fn entry_bytes(&self) -> usize {
+        self.dimensions * self.element.bytes() + self.id_bytes()
+    }
+
+    pub(crate) fn to_attributes(&self) -> Vec<u8> {
+        let RecallTable { k, queries, measured_seconds, measured_on, points } = &self.recall;
+        let header = Header {
+            magic: MAGIC,
+            version: VERSION.into(),
+            element: self.element.code().into(),
+            dimensions: (self.dimensions as u32).into(),
+            metric: metric_code(self.metric).into(),
+            dataset: self.dataset.into(),
+            vectors: self.vectors.into(),
+            lists: (self.lists as u32).into(),
+            groups: (self.groups as u32).into(),
+            list_vectors_max: (self.list_vectors_max as u32).into(),
+            id_bytes: (self.id_bytes() as u32).into(),
+            seed: self.seed.into(),
+            sample: self.sample.into(),
+            recall_k: (*k).into(),
+            recall_queries: (*queries).into(),
+            measured_seconds: (*measured_seconds).into(),
+            measured_on: measured_on.code().into(),
+            points: (points.len() as u32).into(),
+        };
+        let mut bytes = header.as_bytes().to_vec();
+        for point in points {
+            let point = Point { probes: (point.probes as u32).into(), recall: point.recall.into() };
+            bytes.extend_from_slice(point.as_bytes());
+        }
+        bytes
+    }
+
+    fn from_attributes(name: &str, bytes: u64, attributes: &[u8]) -> Result<IndexInfo> {
+        let bad = |what, found: String, expected: String| bad(name, what, found, expected);
+        let range = |what, found: u64, most: u64| match (1..=most).contains(&found) {
+            true => Ok(found),
+            false => Err(bad(what, found.to_string(), format!("1 to {most}"))),
+        };
+        let Ok((header, points)) = Header::read_from_prefix(attributes) else {
+            let (found, expected) = (attributes.len(), size_of::<Header>());
+            return Err(bad("header", format!("{found} bytes"), format!("{expected} bytes or more")));
+        };
+        if header.magic != MAGIC {
+            let show = |magic: &[u8]| magic.escape_ascii().to_string();
+            return Err(bad("magic", show(&header.magic), show(&MAGIC)));
+        }
+        if header.version != VERSION {
+            let expected =
+                format!("{VERSION}: build the index again, or use the version of Inshore that wrote it");
+            return Err(bad("version", header.version.to_string(), expected));
+        }
+        let code = header.element.get();
+        let element = Element::of_code(code)
+            .ok_or_else(|| bad("element", code.to_string(), "a type of elements".to_string()))?;
+        let metric = header.metric.get();
+        let metric = METRICS
+            .into_iter()
+            .find(|known| metric_code(*known) == metric)
+            .ok_or_else(|| bad("metric", metric.to_string(), "1 (l2), 2 (ip) or 3 (cosine)".to_string()))?;
+        let dimensions = range("dimensions", header.dimensions.get().into(), crate::DIMENSIONS_MAX as u64)?;
+        let vectors = range("vectors", header.vectors.get(), u64::MAX / (8 * crate::DIMENSIONS_MAX as u64))?;
+        let lists = range("lists", header.lists.get().into(), vectors)?;
+        let groups = range("groups", header.groups.get().into(), lists)?;
+        let list_vectors_max = range("vectors of a list", header.list_vectors_max.get().into(), vectors)?;
+        let found = header.id_bytes.get();
+        if found as usize != id_bytes(vectors) {
+            return Err(bad("bytes of an id", found.to_string(), id_bytes(vectors).to_string()));
+        }
+        let count = header.points.get();
+        let points = <[Point]>::ref_from_bytes(points).ok().filter(|points| {
+            count <= POINTS_MAX
+                && points.len() == count as usize
+                && points.is_sorted_by_key(|point| point.probes.get())
+        });
+        let points = points.ok_or_else(|| {
+            let expected = format!("at most {POINTS_MAX}, by rising lists");
+            bad("points of recall", format!("{count} in {} bytes", attributes.len()), expected)
+        })?;
+        let points = points.iter().map(|point| {
+            let recall = point.recall.get();
+            let probes = range("lists probed", point.probes.get().into(), lists)?;
+            match (0.0..=1.0).contains(&recall) {
+                true => Ok(RecallPoint { probes, recall }),
+                false => Err(bad("recall", recall.to_string(), "0 to 1".to_string())),
+            }
+        });
+        let code = header.measured_on.get();
+        let recall = RecallTable {
+            k: header.recall_k.get(),
+            queries: header.recall_queries.get(),
+            measured_seconds: header.measured_seconds.get(),
+            measured_on: MeasuredOn::of_code(code)
+                .ok_or_else(|| bad("source of recall", code.to_string(), "1 or 2".to_string()))?,
+            points: points.collect::<Result<_>>()?,
+        };
+        Ok(IndexInfo {
+            name: name.to_string(),
+            dataset: header.dataset.get(),
+            vectors,
+            dimensions: dimensions as usize,
+            element,
+            metric,
+            lists,
+            groups,
+            list_vectors_max,
+            sample: header.sample.get(),
+            seed: header.seed.get(),
+            bytes,
+            recall,
+        })
+    }
+}
+
+impl std::fmt::Display for IndexInfo {
+    /// Writes one line for people.
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let IndexInfo { name, vectors, lists, groups, metric, bytes, .. } = self;
+        let metric = metric.name();
+        write!(
+            out,
+            "index of {name} for {metric}: {vectors} vectors in {lists} lists of {groups} groups, {}",
+            format_bytes(*bytes)
+        )
+    }
+}
+
+fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error {
+    Error::BadDataset { name: index_name(name), what, found, expected }
+}
+
+const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
+
+fn metric_code(metric: Metric) -> u32 {
+    match metric {
+        Metric::L2 => 1,
+        Metric::Ip => 2,
+        Metric::Cosine => 3,
+    }
+}
+
+/// Returns the bytes of an id: 4 where they suffice.
+pub(crate) fn id_bytes(vectors: u64) -> usize {
+    if vectors <= 1 << 32 { 4 } else { 8 }
+}
+
+/// Returns the name of the dataset that is the index of the vectors `name`.
+pub fn index_name(name: &str) -> String {
+    format!("{name}.index")
+}
+
+/// `VectorIndex` is an index whose files stay open: later changes of the store do not touch it.
+#[derive(Clone, Debug)]
+pub struct VectorIndex {
+    info: IndexInfo,
+    pub(crate) files: IndexFiles,
+}
+
+/// The files of an index.
+#[derive(Clone, Debug)]
+pub(crate) struct IndexFiles {
+    pub lists: CheckedFile,
+    pub firsts: CheckedFile,
+    pub centroids: CheckedFile,
+    pub groups: CheckedFile,
+    pub spans: CheckedFile,
+}
+
+impl VectorIndex {
+    /// Opens the index of `vectors`; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] if the index is damaged, of another version, or was built of other vectors of that name; I/O.
+    pub fn open(store: &Store, vectors: &Vectors) -> Result<Option<VectorIndex>> {
+        let name = &vectors.info().name;
+        let dataset = match store.dataset(&index_name(name)) {
+            Err(inshore_store::Error::NotFound { .. }) => return Ok(None),
+            dataset => dataset?,
+        };
+        if dataset.kind() != KIND {
+            return Err(bad(name, "kind", dataset.kind().to_string(), KIND.to_string()));
+        }
+        let info = IndexInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
+        if info.dataset != vectors.id() {
+            let found = format!("an index of other vectors that were called {name}");
+            return Err(bad(
+                name,
+                "vectors",
+                found,
+                format!("those of today: build the index again (`nearest index {name}`)"),
+            ));
+        }
+        let facts = (info.vectors, info.dimensions, info.element);
+        let expected = (vectors.info().vectors, vectors.info().dimensions, vectors.info().element);
+        if facts != expected {
+            return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
+        }
+        let row_bytes = (info.dimensions * info.element.bytes()) as u64;
+        let files = IndexFiles {
+            lists: file_of(&dataset, LISTS, info.vectors * info.entry_bytes() as u64)?,
+            firsts: file_of(&dataset, FIRSTS, (info.lists + 1) * 8)?,
+            centroids: file_of(&dataset, CENTROIDS, info.lists * row_bytes)?,
+            groups: file_of(&dataset, GROUPS, info.groups * row_bytes)?,
+            spans: file_of(&dataset, SPANS, (info.groups + 1) * 4)?,
+        };
+        Ok(Some(VectorIndex { info, files }))
+    }
+
+    /// Returns the properties of the index.
+    pub fn info(&self) -> &IndexInfo {
+        &self.info
+    }
+
+    pub(crate) fn set_recall(&mut self, recall: RecallTable) {
+        self.info.recall = recall;
+    }
+
+    pub(crate) fn made(info: IndexInfo, files: IndexFiles) -> VectorIndex {
+        VectorIndex { info, files }
+    }
+
+    /// Returns the memory of the directory and the upper centroids, which stay in memory during a search.
+    pub(crate) fn directory_bytes(&self) -> u64 {
+        (self.info.lists + 1) * 8 + self.upper_bytes() + READ_ELEMENTS_BYTES
+    }
+
+    fn upper_bytes(&self) -> u64 {
+        self.files.groups.len() + self.files.spans.len()
+    }
+
+    /// Returns the memory of the lower centroids.
+    pub(crate) fn lower_bytes(&self) -> u64 {
+        self.files.centroids.len()
+    }
+
+    /// Reads the directory, and the centroids: the lower ones too if `holds_lower`.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] for a directory that does not describe the lists; I/O and damage; too little memory.
+    pub(crate) fn load<T: Clustered>(
+        &self,
+        job: &Job,
+        holds_lower: bool,
+    ) -> Result<(Directory, Centroids<T>)> {
+        let (info, files) = (&self.info, &self.files);
+        let reservation = job.budget().reserve((info.lists + 1) * 8, "the directory of an index")?;
+        let mut firsts: Vec<u64> = Vec::with_capacity(info.lists as usize + 1);
+        read_elements::<U64>(job, &files.firsts, |piece| {
+            firsts.extend(piece.iter().map(|first| first.get()))
+        })?;
+        let is_sound = firsts[0] == 0 && firsts[firsts.len() - 1] == info.vectors;
+        let most = |pair: &[u64]| {
+            pair[1].checked_sub(pair[0]).is_some_and(|len| (1..=info.list_vectors_max).contains(&len))
+        };
+        if let (false, _) | (_, Some(_)) = (is_sound, firsts.windows(2).position(|pair| !most(pair))) {
+            let place = firsts.windows(2).position(|pair| !most(pair)).unwrap_or(0);
+            let expected =
+                format!("lists of 1 to {} vectors, {} in all", info.list_vectors_max, info.vectors);
+            return Err(bad(
+                &info.name,
+                "directory",
+                format!("list {place} at {:?}", firsts.get(place..place + 2)),
+                expected,
+            ));
+        }
+        let upper_reservation = job.budget().reserve(self.upper_bytes(), "centroids of groups")?;
+        let mut spans: Vec<u32> = Vec::with_capacity(info.groups as usize + 1);
+        read_elements::<U32>(job, &files.spans, |piece| spans.extend(piece.iter().map(|first| first.get())))?;
+        let is_sound = spans[0] == 0 && u64::from(spans[spans.len() - 1]) == info.lists;
+        if !is_sound || !spans.is_sorted() {
+            let expected = format!("groups of {} lists in all", info.lists);
+            return Err(bad(&info.name, "groups", "other lists".to_string(), expected));
+        }
+        let mut upper: Vec<T> = Vec::with_capacity(info.groups as usize * info.dimensions);
+        read_elements::<T>(job, &files.groups, |piece| upper.extend_from_slice(piece))?;
+        let lower = match holds_lower {
+            false => Lower::Flash(files.centroids.clone()),
+            true => {
+                let reservation = job.budget().reserve(self.lower_bytes(), "centroids of lists")?;
+                let mut lower: Vec<T> = Vec::with_capacity(info.lists as usize * info.dimensions);
+                read_elements::<T>(job, &files.centroids, |piece| lower.extend_from_slice(piece))?;
+                Lower::Memory(lower, reservation)
+            }
+        };
+        let directory =
+            Directory { firsts, entry_bytes: info.entry_bytes() as u64, _reservation: reservation };
+        let centroids = Centroids {
+            dimensions: info.dimensions,
+            upper,
+            firsts: spans,
+            lower,
+            _reservation: upper_reservation,
+        };
+        Ok((directory, centroids))
+    }
+
+    /// Returns the rows and the ids of a list of `count` vectors.
+    ///
+    /// # Errors
+    /// [`Error::BadDataset`] if an id is none of a vector.
+    pub(crate) fn list<'a, T: Clustered>(
+        &self,
+        list: u32,
+        bytes: &'a [u8],
+        count: usize,
+    ) -> Result<List<'a, T>> {
+        let row_bytes = self.info.dimensions * size_of::<T>();
+        let (rows, ids) = bytes.split_at(count * row_bytes);
+        let list_of = List { rows: T::rows(rows), ids, id_bytes: self.info.id_bytes() };
+        for row in 0..count {
+            let id = list_of.id(row);
+            if id >= self.info.vectors {
+                let (found, expected) =
+                    (format!("id {id} in list {list}"), format!("ids below {}", self.info.vectors));
+                return Err(bad(&self.info.name, "lists", found, expected));
+            }
+        }
+        Ok(list_of)
+    }
+}
+
+/// `List` is the vectors of a list.
+pub(crate) struct List<'a, T> {
+    pub rows: &'a [T],
+    ids: &'a [u8],
+    id_bytes: usize,
+}
+
+impl<T> List<'_, T> {
+    pub fn id(&self, row: usize) -> u64 {
+        let bytes = &self.ids[row * self.id_bytes..][..self.id_bytes];
+        match self.id_bytes {
+            4 => u32::from_le_bytes(bytes.try_into().expect("four bytes")).into(),
+            _ => u64::from_le_bytes(bytes.try_into().expect("eight bytes")),
+        }
+    }
+}
+
+/// `Directory` knows where lists lie.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    firsts: Vec<u64>,
+    entry_bytes: u64,
+    _reservation: Reservation,
+}
+
+impl Directory {
+    /// Returns the number of vectors of a list.
+    pub fn count(&self, list: u32) -> u64 {
+        self.firsts[list as usize + 1] - self.firsts[list as usize]
+    }
+
+    /// Returns the bytes of the lists `lists`, which follow each other in the file.
+    pub fn bytes_of(&self, lists: Range<u32>) -> Range<u64> {
+        self.firsts[lists.start as usize] * self.entry_bytes
+            ..self.firsts[lists.end as usize] * self.entry_bytes
+    }
+
+    /// Cuts all lists into spans of at most `bytes`, or of one list.
+    pub fn spans(&self, bytes: u64) -> Vec<Range<u32>> {
+        let lists = self.firsts.len() as u32 - 1;
+        let (mut spans, mut start) = (Vec::new(), 0);
+        for list in 1..=lists {
+            let is_full = list < lists && {
+                let range = self.bytes_of(start..list + 1);
+                range.end - range.start > bytes
+            };
+            if is_full || list == lists {
+                spans.push(start..list);
+                start = list;
+            }
+        }
+        spans
+    }
+
+    /// Returns the largest number of bytes of a list.
+    pub fn list_bytes_max(&self) -> u64 {
+        self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
+    }
+}
+
+fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
+    let bad = |what, found| Error::BadDataset {
+        name: format!("{}/{name}", dataset.name()),
+        what,
+        found,
+        expected: format!("{len} bytes"),
+    };
+    let file = dataset.file(name).ok_or_else(|| bad("file", "no such file".to_string()))?;
+    match file.len() == len {
+        true => Ok(file),
+        false => Err(bad("length", format!("{} bytes", file.len()))),
+    }
+}

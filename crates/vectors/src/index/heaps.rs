@@ -1,0 +1,64 @@
+//! The nearest rows of each query, for one thread or for several.
+
+use std::cell::Cell;
+
+use crate::topk::{Entry, TopK};
+
+/// Keeps the nearest entries of each query.
+pub(crate) trait Heaps {
+    /// Returns a key: an entry of the query with a larger key is not wanted.
+    fn bound(&self, query: usize) -> f64;
+    /// Adds an entry, if it is near enough.
+    fn push(&self, query: usize, entry: Entry);
+}
+
+/// The heaps of queries from number `first` on.
+pub(crate) struct Tops<'a> {
+    pub first: usize,
+    pub tops: &'a [TopK],
+}
+
+impl Heaps for Tops<'_> {
+    fn bound(&self, query: usize) -> f64 {
+        self.tops[query - self.first].bound()
+    }
+
+    fn push(&self, query: usize, entry: Entry) {
+        self.tops[query - self.first].push(entry);
+    }
+}
+
+/// The single nearest entry of each query.
+#[derive(Debug, Default)]
+pub(crate) struct Nearest(Vec<Cell<Entry>>);
+
+impl Nearest {
+    /// Forgets all entries, and has room for `count` queries.
+    pub fn reset(&mut self, count: usize) {
+        self.0.clear();
+        self.0.resize(count, Cell::new(Entry { key: f64::INFINITY, id: u64::MAX }));
+    }
+
+    /// Returns the id of the entry of a query.
+    pub fn id(&self, query: usize) -> u64 {
+        self.0[query].get().id
+    }
+
+    /// Returns the memory of a query.
+    pub fn bytes_each() -> u64 {
+        size_of::<Cell<Entry>>() as u64
+    }
+}
+
+impl Heaps for Nearest {
+    fn bound(&self, query: usize) -> f64 {
+        self.0[query].get().key
+    }
+
+    fn push(&self, query: usize, entry: Entry) {
+        let nearest = &self.0[query];
+        if entry < nearest.get() {
+            nearest.set(entry);
+        }
+    }
+}

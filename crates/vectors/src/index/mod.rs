@@ -1,0 +1,78 @@
+//! An index: inverted lists on flash, which answer a query with a few reads, approximately.
+//!
+//! These are the nouns:
+//!
+//! - a *list*: vectors near one *centroid*, contiguous in the file `lists`; every vector is in one list.
+//! - a *group*: lists whose centroids are near each other, with a centroid of its own ([`centroids`]).
+//! - to *probe* a list: to read it and to compare its vectors with the query.
+//! - *recall*: the share of the k exact neighbours that an answer has ([`recall`]).
+//!
+//! ```text
+//!   vectors ─► samples ─► k-means of groups, then of lists ─► nearest list of each vector ─► sort by list ─► lists
+//!
+//!   query ─► nearest groups ─► nearest lists ─┬─ single: read these lists, 16 reads in flight
+//!                                             └─ batch: sort (list, query), read each list once for all its queries
+//! ```
+//!
+//! Lists hold the vectors as they were imported, so distances are exact, and the answer has the k nearest vectors of the
+//! probed lists, ties to the smaller id. Which lists are probed depends on the index, the query, k and the number of
+//! probes only: not on budget, threads or strategy.
+
+mod build;
+mod centroids;
+mod compare;
+mod dataset;
+mod heaps;
+mod kmeans;
+mod plan;
+mod query;
+mod ranges;
+mod recall;
+mod table;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+pub use self::{
+    build::{BuildPlan, Built, Index, build_index, plan_index},
+    dataset::{IndexInfo, VectorIndex, index_name},
+    plan::{Strategy, StrategyPlan},
+    query::{Approximate, ApproximateSearched, check_index_search, search_index},
+    recall::measure_recall,
+    table::{MeasuredOn, RecallPoint, RecallTable},
+};
+use crate::tiles::Tiled;
+
+/// Elements of which centroids can be made.
+pub(crate) trait Clustered:
+    Tiled + IntoBytes + FromBytes + Immutable + Send + PartialEq + std::fmt::Debug
+{
+    /// The largest element of a centroid that is a direction.
+    const LARGEST: f64;
+
+    /// Returns the element nearest to a number.
+    fn nearest(value: f64) -> Self;
+}
+
+impl Clustered for f32 {
+    const LARGEST: f64 = 1.0;
+
+    fn nearest(value: f64) -> f32 {
+        value as f32
+    }
+}
+
+impl Clustered for u8 {
+    const LARGEST: f64 = 255.0;
+
+    fn nearest(value: f64) -> u8 {
+        value.round() as u8
+    }
+}
+
+impl Clustered for i8 {
+    const LARGEST: f64 = 127.0;
+
+    fn nearest(value: f64) -> i8 {
+        value.round() as i8
+    }
+}

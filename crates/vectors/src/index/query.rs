@@ -1,0 +1,561 @@
+//! Answers queries from an index.
+//!
+//! ```text
+//!   queries ─► packed ─► nearest lists of each ─┬─ single: a query ─► its lists, in flight ─► tiles ─► k nearest
+//!                                               └─ batch: (list, query), sorted ─► list ─► tiles ─► k nearest of all
+//! ```
+//!
+//! A query probes its nearest lists; if these have fewer than k vectors, it probes the next ones until they have k. The
+//! directory knows how many vectors a list has, so this is decided before a list is read.
+
+use std::{
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use arrow_array::RecordBatch;
+use inshore_store::{Buffer, Job, PendingRead};
+use serde::Serialize;
+
+use super::{
+    Clustered,
+    centroids::{Centroids, Finder},
+    compare::{Comparer, Members, Packed, Space},
+    dataset::{Directory, VectorIndex},
+    heaps::Tops,
+    plan::{DEPTH, Estimates, FOUND_AT_ONCE, SPAN_BYTES, Strategy, StrategyPlan},
+    ranges::{BUFFERS, Ranges},
+    recall::pack_next,
+};
+use crate::{
+    Element, Error, Result, Search, VectorFile, Vectors, VectorsInfo,
+    search::{AnswerRows, BATCH_ROWS, Row, center_of_vectors, check_dimensions},
+    tiles::Instructions,
+    topk::TopK,
+};
+
+/// The reads of a query that follow each other are one read of at most so many bytes.
+const JOINED_BYTES: u64 = 128 << 10;
+/// Lists that nobody wants are read along if they are smaller than this, between lists that are wanted.
+const GAP_BYTES: u64 = 32 << 10;
+
+/// The options of an approximate search.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Approximate {
+    /// The recall that the index is expected to reach, by its table: between 0 and 1.
+    pub recall: f64,
+    /// The number of lists that each query probes, in the place of `recall`.
+    pub probes: Option<u64>,
+    /// The strategy; the cheaper one by default.
+    pub strategy: Option<Strategy>,
+}
+
+impl Default for Approximate {
+    /// Returns a recall of 0.95.
+    fn default() -> Approximate {
+        Approximate { recall: 0.95, probes: None, strategy: None }
+    }
+}
+
+impl Approximate {
+    /// Checks the options.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub fn check(&self) -> Result<()> {
+        let bad = |option, found: String, expected: &str| {
+            Err(Error::BadOption { option, found, expected: expected.to_string() })
+        };
+        match self.probes {
+            Some(0) => bad("probes", "0".to_string(), "at least 1"),
+            None if !(self.recall > 0.0 && self.recall <= 1.0) => {
+                bad("recall", self.recall.to_string(), "above 0, and at most 1")
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Facts about an approximate search.
+#[derive(Clone, Debug, Serialize)]
+pub struct ApproximateSearched {
+    /// Queries.
+    pub queries: u64,
+    /// Vectors in the index.
+    pub vectors: u64,
+    /// Dimensions of a vector.
+    pub dimensions: usize,
+    /// Elements of the vectors.
+    pub element: Element,
+    /// Rows of the answer.
+    pub rows: u64,
+    /// Lists that each query probes; more where these have fewer than k vectors.
+    pub probes: u64,
+    /// Lists of the index.
+    pub lists: u64,
+    /// The recall by the table of the index, which [`super::RecallTable`] describes; `None` if fewer lists are probed than
+    /// the table has.
+    pub recall_estimate: Option<f32>,
+    /// The time when the table was measured, in seconds since 1970.
+    pub recall_measured_seconds: u64,
+    /// Pairs of a query and a vector in a probed list.
+    pub compared: u64,
+    /// Pairs that were measured exactly.
+    pub measured: u64,
+    /// The times of queries in microseconds, with the single strategy: half of them, and 99 of 100, were faster.
+    pub latency_us: Option<[u64; 2]>,
+    /// The plan.
+    pub plan: StrategyPlan,
+}
+
+/// Finds near vectors of each query in the lists of an index, and passes rows to `each`, in the order of the queries and
+/// ranks. Distances are exact.
+///
+/// # Errors
+/// Bad options; an index for another metric; a query with a value that is not finite, or that the elements of the vectors
+/// cannot hold; too little memory; I/O and damage; cancellation; the errors of `each`.
+pub fn search_index(
+    job: &Job,
+    vectors: &Vectors,
+    index: &VectorIndex,
+    queries: &VectorFile,
+    search: &Search,
+    approximate: &Approximate,
+    each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+) -> Result<ApproximateSearched> {
+    check_index_search(index, vectors.info(), queries, search, approximate)?;
+    let probed = Probed { job, vectors, index, file: queries, search, approximate };
+    match vectors.info().element {
+        Element::F32 => probed.run::<f32>(each),
+        Element::U8 => probed.run::<u8>(each),
+        Element::I8 => probed.run::<i8>(each),
+    }
+}
+
+/// Checks the options of an approximate search, without I/O.
+///
+/// # Errors
+/// Bad options; an index for another metric; queries of other dimensions.
+pub fn check_index_search(
+    index: &VectorIndex,
+    vectors: &VectorsInfo,
+    queries: &VectorFile,
+    search: &Search,
+    approximate: &Approximate,
+) -> Result<()> {
+    search.check()?;
+    approximate.check()?;
+    check_dimensions(queries, vectors)?;
+    if search.metric != index.info().metric {
+        return Err(Error::BadOption {
+            option: "metric",
+            found: search.metric.name().to_string(),
+            expected: format!(
+                "{}, for which the index of {} was built",
+                index.info().metric.name(),
+                vectors.name
+            ),
+        });
+    }
+    Ok(())
+}
+
+/// A search with its options.
+struct Probed<'a> {
+    job: &'a Job,
+    vectors: &'a Vectors,
+    index: &'a VectorIndex,
+    file: &'a VectorFile,
+    search: &'a Search,
+    approximate: &'a Approximate,
+}
+
+/// An index in memory, and queries.
+struct Round<'a, T: Clustered> {
+    job: &'a Job,
+    index: &'a VectorIndex,
+    directory: &'a Directory,
+    centroids: &'a Centroids<T>,
+    space: &'a Space,
+    coarse: &'a Space,
+    plan: &'a StrategyPlan,
+    probes: u64,
+    /// Vectors that the probed lists of a query need.
+    k: u64,
+    packed: &'a Packed<T>,
+    tops: &'a [TopK],
+    compared: AtomicU64,
+    measured: AtomicU64,
+}
+
+impl Probed<'_> {
+    fn probes(&self) -> u64 {
+        let info = self.index.info();
+        let wanted = self.approximate.probes;
+        wanted.unwrap_or_else(|| info.recall.probes_for(self.approximate.recall, info.lists)).min(info.lists)
+    }
+
+    fn estimates<T: Clustered>(&self) -> Estimates {
+        let (info, index) = (self.index.info(), self.index);
+        let budget = self.job.budget();
+        let probes = self.probes();
+        let k = self.search.k.min(info.vectors);
+        let row_bytes = (info.dimensions * size_of::<T>()) as u64;
+        let list_bytes_max = info.list_vectors_max * info.entry_bytes() as u64;
+        // Groups have about the square root of all lists; a few are several times as large.
+        let group = (8 * info.lists.div_ceil(info.groups)).min(info.lists);
+        let finder = 2 * Comparer::<T>::bytes(info.dimensions) + 16 * (group * row_bytes + (16 << 10));
+        let groups = (info.groups).min(64 + 16 * probes);
+        let pending = TopK::bytes(probes) + 16 * probes + 16 * groups + 64;
+        Estimates {
+            queries: self.file.count(),
+            probes,
+            lists: info.lists,
+            list_bytes: info.vectors as f64 / info.lists as f64 * info.entry_bytes() as f64,
+            list_vectors: info.vectors as f64 / info.lists as f64,
+            dimensions: info.dimensions,
+            memory_bytes: budget.free_bytes(),
+            threads: budget.threads(),
+            fixed_bytes: index.directory_bytes()
+                + self.file.rows_bytes(false)
+                + 2 * BATCH_ROWS as u64 * 24
+                + row_bytes * 4
+                + (64 << 10),
+            lower_bytes: index.lower_bytes(),
+            single_thread_bytes: finder
+                + inshore_store::taken_bytes(DEPTH * joined_bytes(list_bytes_max)) as u64
+                + pending
+                + (4 << 10),
+            batch_thread_bytes: finder
+                + inshore_store::taken_bytes(BUFFERS * span_bytes(list_bytes_max)) as u64
+                + 64 * (probes + 16),
+            query_bytes: Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + 24,
+            batch_query_bytes: probes * 8 + 8,
+            batch_bytes: FOUND_AT_ONCE.min(self.file.count()) * pending * budget.threads() as u64,
+            forced: self.approximate.strategy,
+        }
+    }
+
+    fn run<T: Clustered>(
+        &self,
+        each: &mut dyn FnMut(RecordBatch) -> Result<()>,
+    ) -> Result<ApproximateSearched> {
+        let (job, info) = (self.job, self.index.info());
+        let estimates = self.estimates::<T>();
+        let plan = StrategyPlan::new(&estimates, job.store().drive_profile().as_ref());
+        let name = &info.name;
+        job.budget().need(plan.smallest_bytes, || {
+            format!("a search of {} neighbours in the index of {name}", self.search.k.min(info.vectors))
+        })?;
+        job.progress().tell(|| format!("search: {plan}"));
+        let k = self.search.k.min(info.vectors);
+        let (directory, centroids) = self.index.load::<T>(job, plan.holds_centroids)?;
+        let center = center_of_vectors(job, self.vectors, self.search.metric)?;
+        let instructions = self.search.instructions.unwrap_or_else(Instructions::best);
+        let coarse = Space::new::<T>(self.search.metric, info.dimensions, &center, instructions);
+        let space = coarse.within(self.search.radius);
+        let query_bytes = match plan.strategy {
+            Strategy::Single => estimates.query_bytes,
+            Strategy::Batch => estimates.query_bytes + estimates.batch_query_bytes,
+        };
+        let _reader = job
+            .budget()
+            .reserve(self.file.rows_bytes(false) + 2 * BATCH_ROWS as u64 * 24, "queries and rows")?;
+        let mut rows = self.file.rows(job, 0, false)?;
+        let mut answer = AnswerRows::new(self.search.metric, each);
+        let (mut compared, mut measured, mut times) = (0, 0, Vec::new());
+        let mut first = 0;
+        job.start_phase("searching", "queries", self.file.count());
+        while first < self.file.count() {
+            let end = self.file.count().min(first + plan.queries_at_once);
+            let count = (end - first) as usize;
+            let _memory = job.budget().reserve(count as u64 * query_bytes, "queries and their neighbours")?;
+            let mut packed = Packed::<T>::with_capacity(info.dimensions, count);
+            for number in first..end {
+                pack_next(&mut rows, self.file, self.vectors, number, &space, &mut packed)?;
+            }
+            let tops: Vec<TopK> = (0..count).map(|_| TopK::new(k as usize, space.bound())).collect();
+            let round = Round {
+                job,
+                index: self.index,
+                directory: &directory,
+                centroids: &centroids,
+                space: &space,
+                coarse: &coarse,
+                plan: &plan,
+                probes: estimates.probes,
+                k,
+                packed: &packed,
+                tops: &tops,
+                compared: AtomicU64::new(0),
+                measured: AtomicU64::new(0),
+            };
+            match plan.strategy {
+                Strategy::Single => times.extend(round.single()?),
+                Strategy::Batch => round.batch()?,
+            }
+            compared += round.compared.load(Ordering::Relaxed);
+            measured += round.measured.load(Ordering::Relaxed);
+            for (query, top) in (first..end).zip(tops) {
+                for (rank, entry) in (1..).zip(top.into_sorted()) {
+                    answer.add(Row { query, rank, entry })?;
+                }
+            }
+            first = end;
+        }
+        answer.flush()?;
+        times.sort_unstable();
+        let at = |share: f64| times[((times.len() - 1) as f64 * share).round() as usize];
+        Ok(ApproximateSearched {
+            queries: self.file.count(),
+            vectors: info.vectors,
+            dimensions: info.dimensions,
+            element: info.element,
+            rows: answer.rows,
+            probes: estimates.probes,
+            lists: info.lists,
+            recall_estimate: match estimates.probes == info.lists {
+                true => Some(1.0),
+                false => info.recall.recall_of(estimates.probes),
+            },
+            recall_measured_seconds: info.recall.measured_seconds,
+            compared,
+            measured,
+            latency_us: (!times.is_empty()).then(|| [at(0.5), at(0.99)]),
+            plan,
+        })
+    }
+}
+
+/// Returns the bytes of a buffer for lists of one query that follow each other.
+fn joined_bytes(list_bytes_max: u64) -> usize {
+    (list_bytes_max.max(JOINED_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
+}
+
+/// Returns the bytes of a buffer for a span of lists.
+fn span_bytes(list_bytes_max: u64) -> usize {
+    (list_bytes_max.max(SPAN_BYTES) as usize + (8 << 10)).next_multiple_of(4 << 10)
+}
+
+impl<T: Clustered> Round<'_, T> {
+    /// Finds the lists that each of the queries `members` probes, and passes them to `each` in no order.
+    fn lists(
+        &self,
+        members: Range<u32>,
+        finder: &mut Finder<T>,
+        each: &mut dyn FnMut(u32, &[u32]),
+    ) -> Result<()> {
+        let mut left: Vec<u32> = members.collect();
+        let mut probes = self.probes;
+        let mut lists = Vec::new();
+        // Few queries go on: those whose lists have fewer than k vectors.
+        while let (Some(&first), Some(&last)) = (left.first(), left.last()) {
+            let groups = self.centroids.groups_for(probes);
+            let tops: Vec<TopK> = (first..=last).map(|_| TopK::new(probes as usize, f64::INFINITY)).collect();
+            let heaps = Tops { first: first as usize, tops: &tops };
+            let queries = Members { packed: self.packed, members: &left, heaps: &heaps };
+            self.centroids.find(self.job, self.coarse, groups, &queries, finder)?;
+            let mut again = Vec::new();
+            for (query, top) in (first..).zip(tops) {
+                if left.binary_search(&query).is_err() {
+                    continue;
+                }
+                lists.clear();
+                let mut vectors = 0;
+                for entry in top.into_sorted() {
+                    if lists.len() as u64 >= self.probes && vectors >= self.k {
+                        break;
+                    }
+                    lists.push(entry.id as u32);
+                    vectors += self.directory.count(entry.id as u32);
+                }
+                if vectors < self.k && probes < self.centroids.lists() {
+                    again.push(query);
+                    continue;
+                }
+                self.compared.fetch_add(vectors, Ordering::Relaxed);
+                each(query, &lists);
+            }
+            left = again;
+            probes = (probes * 4).min(self.centroids.lists());
+        }
+        Ok(())
+    }
+
+    /// Compares the lists `lists`, whose bytes follow each other, with the queries that probe each.
+    fn compare_lists<'m>(
+        &self,
+        lists: Range<u32>,
+        bytes: &[u8],
+        comparer: &mut Comparer<T>,
+        mut members_of: impl FnMut(u32) -> &'m [u32],
+    ) -> Result<()> {
+        let heaps = Tops { first: 0, tops: self.tops };
+        let mut rest = bytes;
+        for list in lists {
+            let count = self.directory.count(list) as usize;
+            let (bytes, others) = rest.split_at(count * self.index.info().entry_bytes());
+            rest = others;
+            let members = members_of(list);
+            if members.is_empty() {
+                continue;
+            }
+            let list = self.index.list::<T>(list, bytes, count)?;
+            let queries = Members { packed: self.packed, members, heaps: &heaps };
+            comparer.compare(self.space, list.rows, |row| list.id(row), &queries);
+        }
+        Ok(())
+    }
+
+    /// Answers one query after the other on each thread. Returns the microseconds that each took.
+    fn single(&self) -> Result<Vec<u64>> {
+        let next = AtomicU64::new(0);
+        let work = || -> Result<Vec<u64>> {
+            let mut finder = self.centroids.finder(self.job)?;
+            let mut comparer = Comparer::<T>::new(self.centroids.dimensions);
+            let bytes = joined_bytes(self.directory.list_bytes_max());
+            let buffers = Buffer::zeroed(self.job.budget(), DEPTH * bytes, "lists")?;
+            let mut spare = buffers.split(bytes);
+            let mut times = Vec::new();
+            loop {
+                let query = next.fetch_add(1, Ordering::Relaxed);
+                if query >= self.packed.len() as u64 {
+                    self.measured.fetch_add(comparer.measured, Ordering::Relaxed);
+                    return Ok(times);
+                }
+                self.job.check_cancelled()?;
+                let started = Instant::now();
+                self.answer(query as u32, &mut finder, &mut comparer, &mut spare)?;
+                times.push(started.elapsed().as_micros() as u64);
+                self.job.progress().add(1);
+            }
+        };
+        let times = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(times.into_iter().flatten().collect())
+    }
+
+    fn answer(
+        &self,
+        query: u32,
+        finder: &mut Finder<T>,
+        comparer: &mut Comparer<T>,
+        spare: &mut Vec<Buffer>,
+    ) -> Result<()> {
+        let mut lists = Vec::new();
+        self.lists(query..query + 1, finder, &mut |_, found| lists.extend_from_slice(found))?;
+        lists.sort_unstable();
+        let mut spans = spans_of(self.directory, &lists, JOINED_BYTES, 0).into_iter();
+        let (mut reads, mut places): (Vec<PendingRead>, Vec<Range<u32>>) = Default::default();
+        let members = [query];
+        loop {
+            while !spare.is_empty()
+                && let Some(span) = spans.next()
+            {
+                let buffer = spare.pop().expect("not empty");
+                let bytes = self.directory.bytes_of(span.clone());
+                reads.push(self.index.files.lists.submit_read(self.job, bytes, buffer)?);
+                places.push(span);
+            }
+            if reads.is_empty() {
+                return Ok(());
+            }
+            let done = PendingRead::wait_any(&reads);
+            let (read, span) = (reads.swap_remove(done), places.swap_remove(done));
+            let (buffer, bytes) = read.wait()?;
+            self.compare_lists(span, &buffer[bytes], comparer, |_| &members)?;
+            spare.push(buffer);
+        }
+    }
+
+    /// Answers all queries together: each list is read once.
+    fn batch(&self) -> Result<()> {
+        let mut pairs = self.pairs()?;
+        pairs.sort_unstable();
+        let lists: Vec<u32> = {
+            let mut lists: Vec<u32> = Vec::new();
+            for &(list, _) in &pairs {
+                if lists.last() != Some(&list) {
+                    lists.push(list);
+                }
+            }
+            lists
+        };
+        let spans = spans_of(self.directory, &lists, SPAN_BYTES, GAP_BYTES);
+        drop(lists);
+        let queries: Vec<u32> = pairs.iter().map(|pair| pair.1).collect();
+        let range =
+            |number: u64| spans.get(number as usize).map(|span| self.directory.bytes_of(span.clone()));
+        let ranges = Ranges {
+            job: self.job,
+            file: &self.index.files.lists,
+            threads: self.plan.threads,
+            buffer_bytes: span_bytes(self.directory.list_bytes_max()),
+            range,
+        };
+        let make = || Comparer::<T>::new(self.centroids.dimensions);
+        let comparers = ranges.each(make, |comparer, number, bytes| {
+            let span = spans[number as usize].clone();
+            let mut at = pairs.partition_point(|pair| pair.0 < span.start);
+            self.compare_lists(span, bytes, comparer, |list| {
+                let len = pairs[at..].iter().take_while(|pair| pair.0 == list).count();
+                at += len;
+                &queries[at - len..at]
+            })
+        })?;
+        let measured = comparers.iter().map(|comparer| comparer.measured).sum();
+        self.measured.fetch_add(measured, Ordering::Relaxed);
+        self.job.progress().add(self.packed.len() as u64);
+        Ok(())
+    }
+
+    /// Finds the pairs of a list and a query that probes it.
+    fn pairs(&self) -> Result<Vec<(u32, u32)>> {
+        let count = self.packed.len() as u64;
+        let all = Mutex::new(Vec::with_capacity((count * self.probes) as usize));
+        let next = AtomicU64::new(0);
+        let work = || -> Result<()> {
+            let mut finder = self.centroids.finder(self.job)?;
+            loop {
+                let first = next.fetch_add(FOUND_AT_ONCE, Ordering::Relaxed);
+                if first >= count {
+                    return Ok(());
+                }
+                self.job.check_cancelled()?;
+                let members = first as u32..count.min(first + FOUND_AT_ONCE) as u32;
+                self.lists(members, &mut finder, &mut |query, lists| {
+                    let mut all = all.lock().expect("no panic under this lock");
+                    all.extend(lists.iter().map(|&list| (list, query)));
+                })?;
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..self.plan.threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        Ok(all.into_inner().expect("no panic under this lock"))
+    }
+}
+
+/// Joins sorted lists to spans of the file: lists that follow each other, or lie at most `gap` bytes apart, up to `most` bytes.
+fn spans_of(directory: &Directory, lists: &[u32], most: u64, gap: u64) -> Vec<Range<u32>> {
+    let mut spans: Vec<Range<u32>> = Vec::new();
+    for &list in lists {
+        if let Some(last) = spans.last_mut() {
+            let between = directory.bytes_of(last.end..list);
+            let whole = directory.bytes_of(last.start..list + 1);
+            if between.end - between.start <= gap && whole.end - whole.start <= most {
+                last.end = list + 1;
+                continue;
+            }
+        }
+        spans.push(list..list + 1);
+    }
+    spans
+}

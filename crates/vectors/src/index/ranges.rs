@@ -1,0 +1,94 @@
+//! Reads ranges of a file with several threads: each works on one range while its next ones are in flight.
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use inshore_store::{Buffer, CheckedFile, Job};
+
+use crate::Result;
+
+/// Buffers of each thread.
+pub(crate) const BUFFERS: usize = 3;
+
+/// Ranges of a file that threads read and work on, in no order.
+pub(crate) struct Ranges<'a, R: Fn(u64) -> Option<Range<u64>> + Sync> {
+    pub job: &'a Job,
+    pub file: &'a CheckedFile,
+    pub threads: usize,
+    /// The length of a buffer: no range needs more.
+    pub buffer_bytes: usize,
+    /// Returns the range of a number from 0; `None` after the last.
+    pub range: R,
+}
+
+impl<R: Fn(u64) -> Option<Range<u64>> + Sync> Ranges<'_, R> {
+    /// Calls `work` with the number and the bytes of each range; `make` makes the state of a thread. Returns all states.
+    ///
+    /// # Errors
+    /// I/O and damage; cancellation; too little memory; the first error of `work`.
+    pub fn each<S: Send>(
+        &self,
+        make: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, u64, &[u8]) -> Result<()> + Sync,
+    ) -> Result<Vec<S>> {
+        let bytes = self.threads * BUFFERS * self.buffer_bytes;
+        let mut buffers =
+            Buffer::zeroed(self.job.budget(), bytes, "blocks")?.split(self.buffer_bytes).into_iter();
+        let (next, is_stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (failure, states) = (Mutex::new(None), Mutex::new(Vec::new()));
+        std::thread::scope(|scope| {
+            for _ in 0..self.threads {
+                let spare: Vec<Buffer> = buffers.by_ref().take(BUFFERS).collect();
+                let (next, is_stopped, failure, states) = (&next, &is_stopped, &failure, &states);
+                let (make, work) = (&make, &work);
+                scope.spawn(move || {
+                    let mut state = make();
+                    match self
+                        .work(spare, next, is_stopped, &mut |number, bytes| work(&mut state, number, bytes))
+                    {
+                        Ok(()) => states.lock().expect("no panic under this lock").push(state),
+                        Err(error) => {
+                            is_stopped.store(true, Ordering::Relaxed);
+                            failure.lock().expect("no panic under this lock").get_or_insert(error);
+                        }
+                    }
+                });
+            }
+        });
+        match failure.into_inner().expect("no panic under this lock") {
+            Some(error) => Err(error),
+            None => Ok(states.into_inner().expect("no panic under this lock")),
+        }
+    }
+
+    fn work(
+        &self,
+        mut spare: Vec<Buffer>,
+        next: &AtomicU64,
+        is_stopped: &AtomicBool,
+        work: &mut dyn FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut ahead = VecDeque::with_capacity(BUFFERS);
+        loop {
+            while let Some(buffer) = spare.pop() {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let Some(range) = (self.range)(number) else { break };
+                ahead.push_back((number, self.file.submit_read(self.job, range, buffer)?));
+            }
+            let Some((number, pending)) = ahead.pop_front() else { return Ok(()) };
+            self.job.check_cancelled()?;
+            let (buffer, wanted) = pending.wait()?;
+            if is_stopped.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            work(number, &buffer[wanted])?;
+            spare.push(buffer);
+        }
+    }
+}

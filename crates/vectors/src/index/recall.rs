@@ -1,0 +1,306 @@
+//! Recall by the number of lists probed: measured by the build on vectors that it held out, or on the user's queries.
+//!
+//! An answer has an exact neighbour if and only if the list of that neighbour is probed, since distances in probed lists
+//! are exact. So recall needs no searches: the exact neighbours of the queries and their lists are found once, and each
+//! number of probes is a look at centroids alone.
+
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use inshore_store::{CheckedFile, Job, Store};
+
+use super::{
+    Clustered,
+    centroids::{Centroids, Finder},
+    compare::{Comparer, Members, Packed, Space},
+    dataset::{Directory, VectorIndex, index_name},
+    heaps::Tops,
+    ranges::{BUFFERS, Ranges},
+    table::{MeasuredOn, RecallPoint, RecallTable},
+};
+use crate::{
+    Element, Error, Result, VectorFile, Vectors,
+    element::{aligned, bytes_of},
+    import::CHECK_BYTES,
+    search::center_of_vectors,
+    tiles::Instructions,
+    topk::TopK,
+};
+
+/// From this recall on, more probes are not measured.
+const ENOUGH: f32 = 0.9995;
+/// The read unit of a pass over vectors or lists.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// Returns the numbers of probes that are measured: 1, 2, 3, 4, 6, 8, 12, ... up to `lists`.
+fn grid(lists: u64) -> impl Iterator<Item = u64> {
+    let steps = (0..32).flat_map(|power| [1u64 << power, 3 << power]).filter(|step| *step != 3 || lists >= 3);
+    let mut steps: Vec<u64> = steps.filter(|step| *step < lists).chain([lists]).collect();
+    steps.sort_unstable();
+    steps.dedup();
+    steps.into_iter()
+}
+
+/// Measures recall by the number of probes. `lists_of` has the lists of the exact neighbours of each query.
+///
+/// # Errors
+/// I/O and damage; too little memory; cancellation.
+pub(crate) fn measure<T: Clustered>(
+    job: &Job,
+    centroids: &Centroids<T>,
+    space: &Space,
+    packed: &Packed<T>,
+    lists_of: &[Vec<u32>],
+) -> Result<Vec<RecallPoint>> {
+    let wanted: usize = lists_of.iter().map(Vec::len).sum();
+    let threads = job.budget().threads();
+    let mut points = Vec::new();
+    for probes in grid(centroids.lists()) {
+        job.check_cancelled()?;
+        let groups = centroids.groups_for(probes);
+        let bytes = TopK::bytes(probes) + centroids.finder_bytes(1, groups);
+        let _memory = job.budget().reserve(threads as u64 * bytes, "the measurement of recall")?;
+        let (next, found) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let work = || -> Result<()> {
+            let mut finder: Finder<T> = centroids.finder(job)?;
+            loop {
+                let query = next.fetch_add(1, Ordering::Relaxed);
+                if query >= packed.len() {
+                    return Ok(());
+                }
+                let tops = [TopK::new(probes as usize, f64::INFINITY)];
+                let heaps = Tops { first: query, tops: &tops };
+                let members = [query as u32];
+                let queries = Members { packed, members: &members, heaps: &heaps };
+                centroids.find(job, space, groups, &queries, &mut finder)?;
+                let [top] = tops;
+                let mut lists: Vec<u32> = top.into_sorted().iter().map(|entry| entry.id as u32).collect();
+                lists.sort_unstable();
+                let count = lists_of[query].iter().filter(|list| lists.binary_search(list).is_ok()).count();
+                found.fetch_add(count, Ordering::Relaxed);
+            }
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+        })?;
+        let recall = found.into_inner() as f32 / (wanted.max(1)) as f32;
+        points.push(RecallPoint { probes, recall });
+        if recall >= ENOUGH {
+            break;
+        }
+    }
+    Ok(points)
+}
+
+/// Measures the recall of the index on a sample of the user's queries, and keeps the table in the place of the former one.
+///
+/// The cost is one pass over the vectors and one over the lists.
+///
+/// # Errors
+/// Queries of other dimensions; I/O and damage; too little memory; cancellation; an index that another job changed.
+pub fn measure_recall(
+    store: &Store,
+    job: &Job,
+    vectors: &Vectors,
+    index: &mut VectorIndex,
+    queries: &VectorFile,
+    sample: u64,
+    k: u64,
+) -> Result<RecallTable> {
+    for (option, found) in [("sample", sample), ("k", k)] {
+        if found == 0 || found > 1 << 20 {
+            let expected = format!("1 to {}", 1 << 20);
+            return Err(Error::BadOption { option, found: found.to_string(), expected });
+        }
+    }
+    crate::search::check_dimensions(queries, vectors.info())?;
+    let table = match vectors.info().element {
+        Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
+        Element::U8 => measure_elements::<u8>(job, vectors, index, queries, sample, k),
+        Element::I8 => measure_elements::<i8>(job, vectors, index, queries, sample, k),
+    }?;
+    index.set_recall(table.clone());
+    let name = index_name(&vectors.info().name);
+    store.append_to_dataset(job, &name)?.commit(&index.info().to_attributes())?;
+    Ok(table)
+}
+
+fn measure_elements<T: Clustered>(
+    job: &Job,
+    vectors: &Vectors,
+    index: &VectorIndex,
+    file: &VectorFile,
+    sample: u64,
+    k: u64,
+) -> Result<RecallTable> {
+    let info = vectors.info();
+    let sample = sample.min(file.count());
+    let k = k.min(info.vectors);
+    let memory = sample * (Packed::<T>::bytes_each(info.dimensions) + TopK::bytes(k) + k * 64)
+        + file.rows_bytes(false);
+    job.budget().need(memory + index.directory_bytes() + pass_bytes::<T>(job, info.dimensions), || {
+        format!("measuring recall with {sample} queries")
+    })?;
+    let _memory = job.budget().reserve(memory, "queries and their neighbours")?;
+    let holds_lower = index.lower_bytes() <= job.budget().free_bytes() / 4;
+    let (directory, centroids) = index.load::<T>(job, holds_lower)?;
+    let center = center_of_vectors(job, vectors, index.info().metric)?;
+    let space = Space::new::<T>(index.info().metric, info.dimensions, &center, Instructions::best());
+    let mut packed = Packed::with_capacity(info.dimensions, sample as usize);
+    read_queries(
+        job,
+        file,
+        vectors,
+        (0..sample).map(|number| number * file.count() / sample),
+        &space,
+        &mut packed,
+    )?;
+    let tops: Vec<TopK> = (0..sample).map(|_| TopK::new(k as usize, f64::INFINITY)).collect();
+    job.start_phase("finding exact neighbours", "vectors", info.vectors);
+    let members: Vec<u32> = (0..sample as u32).collect();
+    for_vectors::<T, _>(
+        job,
+        &vectors.file,
+        (info.vectors, info.dimensions),
+        || Comparer::<T>::new(info.dimensions),
+        |comparer, first, rows| {
+            let heaps = Tops { first: 0, tops: &tops };
+            let queries = Members { packed: &packed, members: &members, heaps: &heaps };
+            comparer.compare(&space, rows, |row| first + row as u64, &queries);
+            Ok(())
+        },
+    )?;
+    let neighbours: Vec<Vec<u64>> =
+        tops.into_iter().map(|top| top.into_sorted().iter().map(|entry| entry.id).collect()).collect();
+    let lists = lists_of_vectors::<T>(job, index, &directory, &neighbours)?;
+    job.start_phase("measuring recall", "queries", 0);
+    let points = measure(job, &centroids, &space, &packed, &lists)?;
+    Ok(RecallTable::new(k, sample as usize, MeasuredOn::Queries, points))
+}
+
+/// Returns the memory of a pass by [`for_vectors`].
+pub(crate) fn pass_bytes<T: Clustered>(job: &Job, dimensions: usize) -> u64 {
+    let threads = job.budget().threads();
+    let buffers = inshore_store::taken_bytes(threads * BUFFERS * block_bytes(dimensions * size_of::<T>()));
+    buffers as u64 + threads as u64 * Comparer::<T>::bytes(dimensions)
+}
+
+fn block_bytes(row_bytes: usize) -> usize {
+    BLOCK_BYTES.max((row_bytes + 2 * CHECK_BYTES).next_multiple_of(CHECK_BYTES))
+}
+
+/// Calls `work` with blocks of all vectors of a file: the number of the first one, and the rows.
+///
+/// # Errors
+/// I/O and damage; too little memory; cancellation; errors of `work`.
+pub(crate) fn for_vectors<T: Clustered, S: Send>(
+    job: &Job,
+    file: &CheckedFile,
+    (vectors, dimensions): (u64, usize),
+    make: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, u64, &[T]) -> Result<()> + Sync,
+) -> Result<Vec<S>> {
+    let row_bytes = dimensions * size_of::<T>();
+    let buffer_bytes = block_bytes(row_bytes);
+    let rows = (((buffer_bytes - 2 * CHECK_BYTES) / row_bytes).max(1)) as u64;
+    let range = |number: u64| {
+        let first = number * rows;
+        (first < vectors).then(|| first * row_bytes as u64..vectors.min(first + rows) * row_bytes as u64)
+    };
+    let ranges = Ranges { job, file, threads: job.budget().threads(), buffer_bytes, range };
+    ranges.each(make, |state, number, bytes| {
+        let rows_here = T::rows(bytes);
+        work(state, number * rows, rows_here)?;
+        job.progress().add((rows_here.len() / dimensions) as u64);
+        Ok(())
+    })
+}
+
+/// Reads some queries of a file, by rising numbers, and packs them.
+///
+/// # Errors
+/// A value that elements of the vectors cannot hold; I/O.
+pub(crate) fn read_queries<T: Clustered>(
+    job: &Job,
+    file: &VectorFile,
+    vectors: &Vectors,
+    numbers: impl Iterator<Item = u64>,
+    space: &Space,
+    packed: &mut Packed<T>,
+) -> Result<()> {
+    let mut rows = file.rows(job, 0, false)?;
+    let mut at = 0;
+    for number in numbers {
+        while at < number {
+            let skipped = rows.next(number - at)?.len() / (file.dimensions() * file.element().bytes());
+            at += skipped as u64;
+        }
+        pack_next(&mut rows, file, vectors, number, space, packed)?;
+        at += 1;
+    }
+    Ok(())
+}
+
+/// Reads the next query of a file, and packs it.
+///
+/// # Errors
+/// A value that elements of the vectors cannot hold; I/O.
+pub(crate) fn pack_next<T: Clustered>(
+    rows: &mut crate::file::Rows,
+    file: &VectorFile,
+    vectors: &Vectors,
+    number: u64,
+    space: &Space,
+    packed: &mut Packed<T>,
+) -> Result<()> {
+    let info = vectors.info();
+    let mut cast = Vec::with_capacity(info.row_bytes());
+    let bytes = rows.next(1)?;
+    file.element().cast(bytes, info.element, &mut cast).map_err(|(dimension, value)| {
+        let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
+        file.bad_value(number, dimension, value.to_string(), expected)
+    })?;
+    let mut memory = aligned(cast.len());
+    let bytes = bytes_of(&mut memory, cast.len());
+    bytes.copy_from_slice(&cast);
+    packed.extend(T::rows(bytes), space);
+    Ok(())
+}
+
+/// Finds the list of each of the vectors `ids`, in one pass over the lists.
+fn lists_of_vectors<T: Clustered>(
+    job: &Job,
+    index: &VectorIndex,
+    directory: &Directory,
+    ids: &[Vec<u64>],
+) -> Result<Vec<Vec<u32>>> {
+    let wanted: HashMap<u64, ()> = ids.iter().flatten().map(|&id| (id, ())).collect();
+    let info = index.info();
+    job.start_phase("finding lists of neighbours", "lists", info.lists);
+    let file = &index.files.lists;
+    let buffer_bytes = (directory.list_bytes_max() as usize + 2 * file.block_bytes())
+        .max(BLOCK_BYTES)
+        .next_multiple_of(file.block_bytes());
+    let usable = (buffer_bytes - 2 * file.block_bytes()) as u64;
+    let spans = directory.spans(usable);
+    let range = |number: u64| spans.get(number as usize).map(|lists| directory.bytes_of(lists.clone()));
+    let ranges = Ranges { job, file, threads: job.budget().threads(), buffer_bytes, range };
+    let found = ranges.each(HashMap::new, |found: &mut HashMap<u64, u32>, number, bytes| {
+        let mut rest = bytes;
+        for list in spans[number as usize].clone() {
+            let count = directory.count(list) as usize;
+            let (bytes, others) = rest.split_at(count * info.entry_bytes());
+            rest = others;
+            let members = index.list::<T>(list, bytes, count)?;
+            let ids = (0..count).map(|row| members.id(row)).filter(|id| wanted.contains_key(id));
+            found.extend(ids.map(|id| (id, list)));
+        }
+        job.progress().add(spans[number as usize].len() as u64);
+        Ok(())
+    })?;
+    let found: HashMap<u64, u32> = found.into_iter().flatten().collect();
+    Ok(ids.iter().map(|ids| ids.iter().filter_map(|id| found.get(id).copied()).collect()).collect())
+}

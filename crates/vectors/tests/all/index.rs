@@ -1,0 +1,272 @@
+//! Indexes: builds, approximate searches and recall.
+
+use arrow_array::RecordBatch;
+use inshore_store::{Budget, Cancel, Job, Store};
+use inshore_vectors::{
+    Approximate, ApproximateSearched, Built, Element, Index, Metric, Search, Strategy, VectorFile,
+    VectorIndex, Vectors, build_index, index_name, measure_recall, search_index,
+};
+
+use crate::support::{Made, Random, Row, Setup, rows_of};
+
+/// Returns vectors around some points, as real ones are, and queries of the same kind.
+pub fn clustered(element: Element, dimensions: usize, count: usize, seed: u64) -> Made {
+    let mut centers = Random(seed / 1000);
+    let points: Vec<f64> = (0..50 * dimensions).map(|_| centers.normal() * 30.0 + 100.0).collect();
+    let mut random = Random(seed);
+    let mut place = 0;
+    let mut point = 0;
+    Made::new(element, dimensions, count, || {
+        if place == 0 {
+            point = random.below(50) as usize;
+        }
+        let value = points[point * dimensions + place] + random.normal() * 12.0;
+        place = (place + 1) % dimensions;
+        match element {
+            Element::F32 => value - 100.0,
+            Element::U8 => value.clamp(0.0, 255.0).round(),
+            Element::I8 => (value - 100.0).clamp(-128.0, 127.0).round(),
+        }
+    })
+}
+
+pub fn build(setup: &Setup, name: &str, options: &Index, (memory_bytes, threads): (u64, usize)) -> Built {
+    let job = setup.job(memory_bytes, threads);
+    let vectors = Vectors::open(&setup.store, name).unwrap();
+    let built = build_index(&setup.store, &job, &vectors, options).unwrap();
+    assert_eq!(job.budget().reserved_bytes(), 0);
+    assert!(job.budget().reserved_bytes_max() <= memory_bytes);
+    built
+}
+
+pub fn ask(
+    setup: &Setup,
+    name: &str,
+    queries: &VectorFile,
+    (search, approximate): (&Search, &Approximate),
+    (memory_bytes, threads): (u64, usize),
+) -> (Vec<Row>, ApproximateSearched) {
+    let job = setup.job(memory_bytes, threads);
+    let (vectors, index) = open(setup, name);
+    let mut rows = Vec::new();
+    let mut each = |batch: RecordBatch| {
+        rows.extend(rows_of(&batch));
+        Ok(())
+    };
+    let found = search_index(&job, &vectors, &index, queries, search, approximate, &mut each).unwrap();
+    assert_eq!((job.budget().reserved_bytes(), found.rows), (0, rows.len() as u64));
+    assert!(job.budget().reserved_bytes_max() <= memory_bytes);
+    (rows, found)
+}
+
+fn open(setup: &Setup, name: &str) -> (Vectors, VectorIndex) {
+    let vectors = Vectors::open(&setup.store, name).unwrap();
+    let index = VectorIndex::open(&setup.store, &vectors).unwrap().expect("an index");
+    (vectors, index)
+}
+
+/// Returns the bytes of all files of an index.
+fn bytes_of(store: &Store, job: &Job, name: &str) -> Vec<Vec<u8>> {
+    let dataset = store.dataset(&index_name(name)).unwrap();
+    let read = |name: &str| {
+        let file = dataset.file(name).unwrap();
+        let mut reader = inshore_store::FileReader::new(job, &file, 0..file.len(), 64 << 10).unwrap();
+        let mut bytes = Vec::new();
+        while let Some(piece) = reader.next_piece().unwrap() {
+            bytes.extend_from_slice(piece);
+        }
+        bytes
+    };
+    dataset.file_names().map(read).collect()
+}
+
+const EVERYTHING: Approximate = Approximate { recall: 1.0, probes: Some(1 << 31), strategy: None };
+
+#[test]
+fn an_index_whose_lists_are_all_probed_answers_as_the_exact_search() {
+    for (element, metric) in [
+        (Element::F32, Metric::L2),
+        (Element::F32, Metric::Ip),
+        (Element::F32, Metric::Cosine),
+        (Element::U8, Metric::L2),
+        (Element::U8, Metric::Cosine),
+        (Element::I8, Metric::Ip),
+    ] {
+        let setup = Setup::new();
+        setup.import("v", &clustered(element, 17, 3000, 1001));
+        let queries = setup.file("q", &clustered(element, 17, 41, 1002));
+        let built = build(&setup, "v", &Index { metric, lists: Some(60), seed: 1 }, (64 << 20, 2));
+        assert_eq!((built.info.vectors, built.info.metric), (3000, metric));
+        let radius = match metric {
+            Metric::L2 => 90.0,
+            Metric::Ip => 10.0,
+            Metric::Cosine => 0.3,
+        };
+        for radius in [None, Some(radius)] {
+            let search = Search { k: 20, metric, radius, ..Search::default() };
+            let (exact, _) = setup.search("v", &queries, &search, (16 << 20, 2));
+            for strategy in [Strategy::Single, Strategy::Batch] {
+                let approximate = Approximate { strategy: Some(strategy), ..EVERYTHING };
+                let (rows, found) = ask(&setup, "v", &queries, (&search, &approximate), (32 << 20, 2));
+                assert_eq!(rows, exact, "{element} {metric:?} {strategy} {radius:?}");
+                assert_eq!((found.compared, found.recall_estimate), (41 * 3000, Some(1.0)));
+            }
+        }
+    }
+}
+
+#[test]
+fn an_answer_does_not_depend_on_memory_threads_and_strategy() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 24, 20_000, 2001));
+    let queries = setup.file("q", &clustered(Element::U8, 24, 300, 2002));
+    let built = build(&setup, "v", &Index { lists: Some(300), ..Index::default() }, (64 << 20, 2));
+    let search = Search::default();
+    let (exact, _) = setup.search("v", &queries, &search, (16 << 20, 2));
+    let mut answers = Vec::new();
+    for memory in [(6 << 20, 1), (64 << 20, 3)] {
+        for strategy in [Strategy::Single, Strategy::Batch] {
+            let approximate = Approximate { recall: 0.9, probes: None, strategy: Some(strategy) };
+            let (rows, found) = ask(&setup, "v", &queries, (&search, &approximate), memory);
+            assert_eq!(found.latency_us.is_some(), strategy == Strategy::Single);
+            assert!(
+                found.probes < built.info.lists / 4 && found.recall_estimate.unwrap() >= 0.9,
+                "{found:?}"
+            );
+            answers.push(rows);
+        }
+    }
+    assert!(answers.iter().all(|rows| *rows == answers[0]));
+    let ids = |rows: &[Row]| rows.iter().map(|row| (row.0, row.2)).collect::<std::collections::HashSet<_>>();
+    let common = ids(&exact).intersection(&ids(&answers[0])).count();
+    assert!(common as f64 >= 0.85 * exact.len() as f64, "{common} of {}", exact.len());
+}
+
+#[test]
+fn the_lists_do_not_depend_on_memory_and_threads() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::F32, 16, 20_000, 3001));
+    let index = Index { lists: Some(200), seed: 7, ..Index::default() };
+    let job = setup.job(16 << 20, 1);
+    let small = build(&setup, "v", &index, (18 << 20, 1));
+    let first = bytes_of(&setup.store, &job, "v");
+    let large = build(&setup, "v", &index, (256 << 20, 3));
+    assert!(small.plan.sort_bytes < large.plan.sort_bytes);
+    assert_eq!(bytes_of(&setup.store, &job, "v"), first);
+    assert_eq!(small.info.recall.points, large.info.recall.points);
+    build(&setup, "v", &Index { seed: 8, ..index }, (64 << 20, 2));
+    assert_ne!(bytes_of(&setup.store, &job, "v"), first);
+}
+
+#[test]
+fn recall_is_measured_on_the_queries_of_the_user_and_replaces_the_table() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 24, 20_000, 4001));
+    let queries = setup.file("q", &clustered(Element::U8, 24, 100, 4002));
+    build(&setup, "v", &Index { lists: Some(300), ..Index::default() }, (64 << 20, 2));
+    let (vectors, mut index) = open(&setup, "v");
+    let before = index.info().recall.clone();
+    let job = setup.job(32 << 20, 2);
+    let table = measure_recall(&setup.store, &job, &vectors, &mut index, &queries, 40, 5).unwrap();
+    assert_eq!((table.queries, table.k), (40, 5));
+    assert_eq!(job.budget().reserved_bytes(), 0);
+    let (_, index) = open(&setup, "v");
+    assert_eq!(index.info().recall, table);
+    assert_ne!(table, before);
+    // The table tells the truth: the recall of these queries with so many probes.
+    let search = Search { k: 5, ..Search::default() };
+    let sampled: Vec<u64> = (0..40).map(|number| number * 100 / 40).collect();
+    let keep =
+        |rows: Vec<Row>| rows.into_iter().filter(|row| sampled.contains(&row.0)).map(|row| (row.0, row.2));
+    let exact: std::collections::HashSet<_> =
+        keep(setup.search("v", &queries, &search, (16 << 20, 2)).0).collect();
+    for point in table.points.iter().take(4) {
+        let approximate = Approximate { probes: Some(point.probes), ..Approximate::default() };
+        let (rows, _) = ask(&setup, "v", &queries, (&search, &approximate), (32 << 20, 2));
+        let found = keep(rows).filter(|row| exact.contains(row)).count() as f32 / exact.len() as f32;
+        assert!((found - point.recall).abs() < 1e-6, "{found}: {point:?}");
+    }
+}
+
+#[test]
+fn an_index_of_former_vectors_of_the_name_is_refused() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 8, 500, 5001));
+    build(&setup, "v", &Index::default(), (64 << 20, 2));
+    setup.store.remove("v").unwrap();
+    setup.import("v", &clustered(Element::U8, 8, 500, 5002));
+    let vectors = Vectors::open(&setup.store, "v").unwrap();
+    let error = VectorIndex::open(&setup.store, &vectors).unwrap_err().to_string();
+    assert!(error.starts_with("v.index: vectors: found an index of other vectors"), "{error}");
+    assert!(error.contains("build the index again"), "{error}");
+    build(&setup, "v", &Index::default(), (64 << 20, 2));
+    assert!(VectorIndex::open(&setup.store, &vectors).unwrap().is_some());
+}
+
+#[test]
+fn vectors_that_are_few_or_equal_or_of_one_dimension_have_an_index() {
+    let setup = Setup::new();
+    let mut random = Random(6);
+    let cases = [
+        ("one", Made::new(Element::F32, 3, 1, || 1.5)),
+        ("few", Made::new(Element::U8, 3, 7, || random.below(200) as f64)),
+        ("equal", Made::new(Element::U8, 5, 5000, || 9.0)),
+        ("zero", Made::new(Element::F32, 5, 3000, || 0.0)),
+        ("line", Made::new(Element::F32, 1, 3000, || (random.below(4000) as f64) - 2000.0)),
+        ("large", Made::new(Element::F32, 2, 300, || random.normal() * 1e38)),
+    ];
+    for (name, vectors) in cases {
+        setup.import(name, &vectors);
+        let queries = Made { values: vectors.values[..vectors.dimensions].to_vec(), ..vectors.clone() };
+        let queries = setup.file("q", &queries);
+        for metric in [Metric::L2, Metric::Cosine, Metric::Ip] {
+            let built = build(&setup, name, &Index { metric, ..Index::default() }, (96 << 20, 2));
+            assert!(built.info.lists >= built.info.vectors.div_ceil(built.plan.list_vectors_max), "{name}");
+            let search = Search { k: 3000, metric, ..Search::default() };
+            let (exact, _) = setup.search(name, &queries, &search, (32 << 20, 2));
+            // One probe is not enough for k neighbours, so more lists are probed.
+            for strategy in [Strategy::Single, Strategy::Batch] {
+                let approximate = Approximate { probes: Some(1), strategy: Some(strategy), ..EVERYTHING };
+                let (rows, _) = ask(&setup, name, &queries, (&search, &approximate), (32 << 20, 2));
+                assert_eq!(rows.len(), exact.len(), "{name} {metric:?}");
+                let same = exact.len() < 3000 || name != "line";
+                assert!(!same || name == "equal" || rows == exact, "{name} {metric:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn options_out_of_range_and_small_budgets_are_refused_by_name() {
+    let setup = Setup::new();
+    setup.import("v", &clustered(Element::U8, 8, 500, 7001));
+    let queries = setup.file("q", &clustered(Element::U8, 8, 5, 7002));
+    let vectors = Vectors::open(&setup.store, "v").unwrap();
+    let job = setup.job(64 << 20, 2);
+    for lists in [0, 501] {
+        let options = Index { lists: Some(lists), ..Index::default() };
+        let error = build_index(&setup.store, &job, &vectors, &options).unwrap_err().to_string();
+        assert_eq!(error, format!("lists is {lists}: expected 1 to 500"));
+    }
+    let small = setup.job(1 << 20, 1);
+    let error = build_index(&setup.store, &small, &vectors, &Index::default()).unwrap_err().to_string();
+    assert!(error.starts_with("building an index of v cannot work in 1 MiB"), "{error}");
+    assert!(VectorIndex::open(&setup.store, &vectors).unwrap().is_none());
+    build(&setup, "v", &Index::default(), (64 << 20, 2));
+    let (vectors, index) = open(&setup, "v");
+    let ask = |search: &Search, approximate: &Approximate, job: &Job| {
+        let found = search_index(job, &vectors, &index, &queries, search, approximate, &mut |_| Ok(()));
+        found.unwrap_err().to_string()
+    };
+    let search = Search::default();
+    let approximate = Approximate::default();
+    let error = ask(&Search { metric: Metric::Ip, ..search.clone() }, &approximate, &job);
+    assert_eq!(error, "metric is ip: expected l2, for which the index of v was built");
+    let error = ask(&search, &Approximate { recall: 1.5, ..approximate.clone() }, &job);
+    assert_eq!(error, "recall is 1.5: expected above 0, and at most 1");
+    let error = ask(&search, &Approximate { probes: Some(0), ..approximate.clone() }, &job);
+    assert_eq!(error, "probes is 0: expected at least 1");
+    let tiny = setup.store.job(Budget::new(64 << 10, 1), Cancel::default()).unwrap();
+    let error = ask(&search, &approximate, &tiny);
+    assert!(error.contains("a search of 10 neighbours in the index of v cannot work"), "{error}");
+}
