@@ -81,5 +81,5 @@ pub use index::{
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
-pub use search::{Estimates, Plan, Search, Searched, plan, schema, search};
+pub use search::{Estimates, Kernel, Plan, Search, Searched, plan, schema, search};
 pub use tiles::Instructions;

@@ -15,7 +15,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Buffer, FileReader, Job};
 use serde::Serialize;
 
-pub use self::plan::{Estimates, Plan};
+pub use self::plan::{Estimates, Kernel, Plan};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
@@ -44,12 +44,14 @@ pub struct Search {
     pub radius: Option<f64>,
     /// Instructions of the filter, for tests and measurements; the best ones by default. They do not change the answer.
     pub instructions: Option<Instructions>,
+    /// The way in which vectors are compared, for tests and measurements; by the number of queries by default.
+    pub kernel: Option<Kernel>,
 }
 
 impl Default for Search {
     /// Returns the ten nearest neighbours by Euclidean distance.
     fn default() -> Search {
-        Search { k: 10, metric: Metric::L2, radius: None, instructions: None }
+        Search { k: 10, metric: Metric::L2, radius: None, instructions: None, kernel: None }
     }
 }
 
@@ -127,6 +129,9 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
     }
+    if let Some(kernel) = search.kernel {
+        plan.kernel = kernel;
+    }
     Ok(plan)
 }
 
@@ -182,9 +187,15 @@ fn search_elements<T: Tiled>(
     let mut buffers = buffers.split(plan.block_bytes);
     let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
     let _others = job.budget().reserve(others, "a search")?;
-    let center = center_of(job, vectors, search.metric, &mut buffers)?;
+    // Differences are computed from the elements themselves, and need no center.
+    let center = match plan.kernel {
+        Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
+        Kernel::Rows => vec![0.0; info.dimensions],
+    };
     let filter = Filter::new(search.metric, info.dimensions, f32::norm(&center), T::IS_INTEGER);
-    let batch = Batch { file, info, search, center: &center, instructions: plan.instructions };
+    let filter = if plan.kernel == Kernel::Rows { filter.of_row_sums() } else { filter };
+    let batch = Batch { file, info, search, center: &center, plan: &plan };
+    let center_lanes: Vec<T::Lane> = center.iter().map(|&c| T::star(c.into())).collect();
     let mut rows = file.rows(job, 0, false)?;
     let mut answer = AnswerRows::new(search.metric, each);
     let mut measured = 0;
@@ -203,7 +214,7 @@ fn search_elements<T: Tiled>(
             plan: &plan,
             search,
             filter,
-            center: &center,
+            center: &center_lanes,
             queries: &queries,
         };
         let (returned, pairs) = pass.run(buffers)?;

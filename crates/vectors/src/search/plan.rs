@@ -20,6 +20,8 @@ pub(crate) const BUFFERS: usize = 2;
 const SUBBLOCK_BYTES: usize = 192 << 10;
 /// Hits of a thread before they are measured, beside those of one more tile.
 pub(crate) const HITS: usize = 64;
+/// The most queries that are compared with the rows one by one: a tile has a register of lanes for them.
+const FEW: u64 = 4;
 /// Bytes of a query beside its elements and its neighbours.
 const QUERY_BYTES: u64 = 64;
 
@@ -42,6 +44,16 @@ pub struct Estimates {
     pub threads: usize,
     /// Memory of the reader of the file of queries.
     pub reader_bytes: u64,
+}
+
+/// The way in which rows are compared with queries. The answer does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// Many queries at once: a blocked matrix multiplication.
+    Tiles,
+    /// One query after the other: sums over the dimensions of each vector, at the bandwidth of the memory.
+    Rows,
 }
 
 /// The plan of a search.
@@ -67,6 +79,8 @@ pub struct Plan {
     pub pass_bytes: u64,
     /// Instructions of the filter.
     pub instructions: Instructions,
+    /// The way in which vectors are compared with queries.
+    pub kernel: Kernel,
 }
 
 impl Plan {
@@ -128,6 +142,7 @@ impl Plan {
             fixed_bytes,
             pass_bytes: vectors * row_bytes as u64,
             instructions: Instructions::best(),
+            kernel: if queries_per_pass <= FEW { Kernel::Rows } else { Kernel::Tiles },
         }
     }
 
@@ -152,13 +167,17 @@ fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
 
 impl std::fmt::Display for Plan {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Plan { passes, queries_per_pass, threads, instructions, .. } = self;
+        let Plan { passes, queries_per_pass, threads, instructions, kernel, .. } = self;
+        let how = match kernel {
+            Kernel::Tiles => "all queries at once",
+            Kernel::Rows => "query by query",
+        };
         let workers = if *threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
         let passed = if *passes == 1 { "1 pass".to_string() } else { format!("{passes} passes") };
         write!(
             out,
             "{passed} over {}, each for up to {queries_per_pass} queries of {}; blocks of {} vectors, \
-             {workers}, {instructions}",
+             {workers}, {how}, {instructions}",
             format_bytes(self.pass_bytes),
             format_bytes(self.query_bytes),
             self.block_rows,
@@ -185,7 +204,9 @@ mod tests {
         // 10,000 queries x (128 x 4 x 2 + 100 x 16) bytes: 27 MB, in one pass.
         let plan = Plan::new(&base);
         assert_eq!((plan.passes, plan.queries_per_pass, plan.block_rows), (1, 10_000, 2048));
-        assert_eq!((plan.block_bytes, plan.threads), (1 << 20, 2));
+        assert_eq!((plan.block_bytes, plan.threads, plan.kernel), (1 << 20, 2, Kernel::Tiles));
+        assert_eq!(Plan::new(&Estimates { queries: 5, ..base }).kernel, Kernel::Tiles);
+        assert_eq!(Plan::new(&Estimates { queries: 4, ..base }).kernel, Kernel::Rows);
         // In 16 MiB three passes of whole panels.
         let plan = Plan::new(&Estimates { memory_bytes: 16 << 20, ..base });
         assert_eq!(plan.queries_per_pass % 32, 0);

@@ -11,12 +11,13 @@ use crate::{
     file::Rows,
     filter::QueryFacts,
     metric::Metric,
-    search::Search,
-    tiles::{Instructions, Tiled},
+    search::{Kernel, Plan, Search},
+    tiles::Tiled,
     topk::TopK,
 };
 
-/// `Panel` is the packed elements of some queries: one or two registers of lanes. Lanes without a query hold zeros.
+/// `Panel` is the packed elements of some queries: one or two registers of lanes, where lanes without a query hold zeros,
+/// or the elements of one query for sums of rows.
 pub(crate) struct Panel<L> {
     /// The number of the first query.
     pub first: usize,
@@ -30,7 +31,7 @@ pub(crate) struct Batch<'a> {
     pub info: &'a VectorsInfo,
     pub search: &'a Search,
     pub center: &'a [f32],
-    pub instructions: Instructions,
+    pub plan: &'a Plan,
 }
 
 /// `Queries` is the queries of a pass.
@@ -55,7 +56,7 @@ impl<T: Tiled> Queries<T> {
         batch: &Batch<'_>,
         reservation: Reservation,
     ) -> Result<Queries<T>> {
-        let Batch { file, info, search, center, instructions } = *batch;
+        let Batch { file, info, search, center, plan } = *batch;
         let count = (numbers.end - numbers.start) as usize;
         let k = search.k.min(info.vectors) as usize;
         let (dimensions, row_bytes) = (info.dimensions, info.row_bytes());
@@ -84,7 +85,7 @@ impl<T: Tiled> Queries<T> {
             tops: (0..count).map(|_| TopK::new(k, bound)).collect(),
             _reservation: reservation,
         };
-        queries.pack(search.metric, center, instructions);
+        queries.pack(search.metric, center, plan);
         Ok(queries)
     }
 
@@ -100,12 +101,19 @@ impl<T: Tiled> Queries<T> {
         T::rows(&bytes[query * row_bytes..][..row_bytes])
     }
 
-    fn pack(&mut self, metric: Metric, center: &[f32], instructions: Instructions) {
-        let width = instructions.width();
-        let stride = T::stride(self.dimensions);
+    fn pack(&mut self, metric: Metric, center: &[f32], plan: &Plan) {
+        let width = plan.instructions.width();
+        let stride = match plan.kernel {
+            Kernel::Tiles => T::stride(self.dimensions),
+            Kernel::Rows => self.dimensions,
+        };
         let mut first = 0;
         while first < self.count {
-            let lanes = if self.count - first > width { 2 * width } else { width };
+            let lanes = match plan.kernel {
+                Kernel::Rows => 1,
+                Kernel::Tiles if self.count - first > width => 2 * width,
+                Kernel::Tiles => width,
+            };
             let mut elements = vec![T::Lane::default(); stride * lanes];
             for lane in 0..lanes.min(self.count - first) {
                 let row = self.row(first + lane);

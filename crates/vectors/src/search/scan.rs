@@ -22,10 +22,10 @@ use crate::{
     metric::{AT_ONCE, Metric},
     search::{
         Search,
-        plan::{HITS, Plan},
+        plan::{HITS, Kernel, Plan},
         queries::{Panel, Queries},
     },
-    tiles::{Hit, LANES_MAX, ROWS_MAX, Tile, Tiled, reaches},
+    tiles::{Hit, LANES_MAX, ROWS_MAX, RowSum, Tile, Tiled, reaches},
     topk::Entry,
 };
 
@@ -39,7 +39,7 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub search: &'a Search,
     pub filter: Filter,
     /// The center for l2, and zeros for the other metrics.
-    pub center: &'a [f32],
+    pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
 }
 
@@ -50,6 +50,9 @@ struct Shared {
     is_stopped: AtomicBool,
     measured: AtomicU64,
 }
+
+/// Scores that are compared with a limit at once.
+const SCORES: usize = 32;
 
 /// The memory of a thread.
 struct Scratch<L> {
@@ -133,8 +136,12 @@ impl<T: Tiled> Pass<'_, T> {
     fn search_block(&self, first: u64, rows: &[T], scratch: &mut Scratch<T::Lane>) {
         let part_rows = self.plan.subblock_rows;
         for (number, rows) in rows.chunks(part_rows * self.dimensions).enumerate() {
-            let facts = self.describe(rows, scratch);
             let first = first + (number * part_rows) as u64;
+            if self.plan.kernel == Kernel::Rows {
+                self.search_rows((first, rows), scratch);
+                continue;
+            }
+            let facts = self.describe(rows, scratch);
             // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
             let mut widened = std::mem::take(&mut scratch.widened);
             let lanes = T::widen(rows, self.dimensions, &mut widened);
@@ -147,23 +154,25 @@ impl<T: Tiled> Pass<'_, T> {
 
     /// Computes scale and shift of each row, and the facts about all rows.
     fn describe(&self, rows: &[T], scratch: &mut Scratch<T::Lane>) -> BlockFacts {
-        scratch.scales.clear();
-        scratch.shifts.clear();
+        let Scratch { scales, shifts, .. } = scratch;
+        shifts.clear();
+        scales.clear();
+        T::row_sums(self.plan.instructions, RowSum::Differences, rows, self.center, scales);
         let (mut most, mut least) = (0.0f32, f32::INFINITY);
-        for row in rows.chunks_exact(self.dimensions) {
-            let squares = T::squares(self.plan.instructions, row, self.center);
+        for (row, scale) in rows.chunks_exact(self.dimensions).zip(scales) {
+            let squares = *scale;
             // A square may underflow: then the row has a norm, and it is too short to be filtered.
             if squares > 0.0 || row.iter().any(|x| x.value() != 0.0) {
                 least = least.min(squares);
             }
             most = most.max(squares);
-            let (scale, shift) = match self.search.metric {
+            let shift;
+            (*scale, shift) = match self.search.metric {
                 Metric::L2 => (1.0, squares / 2.0),
                 Metric::Ip => (1.0, 0.0),
                 Metric::Cosine => (if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 }, 0.0),
             };
-            scratch.scales.push(scale);
-            scratch.shifts.push(shift);
+            shifts.push(shift);
         }
         // The margins cover the error of the sums, which the filter bounds by far less than 1e-3.
         let norm = f64::from(most).sqrt() * 1.001;
@@ -210,6 +219,45 @@ impl<T: Tiled> Pass<'_, T> {
             at = end;
         }
         self.measure(panel.first, (first, rows), &mut limits[..lanes], facts, scratch);
+    }
+
+    /// Compares some rows with one query after the other.
+    fn search_rows(&self, (first, rows): (u64, &[T]), scratch: &mut Scratch<T::Lane>) {
+        let (instructions, metric) = (self.plan.instructions, self.search.metric);
+        let (facts, sum) = match metric {
+            // The limit of a sum of differences does not depend on the block.
+            Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
+            Metric::Ip | Metric::Cosine => (self.describe(rows, scratch), RowSum::Products),
+        };
+        for panel in &self.queries.panels {
+            let mut scores = std::mem::take(&mut scratch.shifts);
+            scores.clear();
+            T::row_sums(instructions, sum, rows, &panel.elements, &mut scores);
+            match metric {
+                Metric::L2 => scores.iter_mut().for_each(|score| *score = -*score),
+                Metric::Ip => {}
+                Metric::Cosine => {
+                    scores.iter_mut().zip(&scratch.scales).for_each(|(score, scale)| *score *= scale);
+                }
+            }
+            let mut limits = [self.limit(panel.first, &facts)];
+            for (part, some) in scores.chunks(SCORES).enumerate() {
+                // One test without branches, which is false for nearly all parts.
+                if !some.iter().fold(false, |any, &score| any | reaches(score, limits[0])) {
+                    continue;
+                }
+                for (row, &score) in (part * SCORES..).zip(some) {
+                    if reaches(score, limits[0]) {
+                        scratch.hits.push(Hit { row: row as u32, lane: 0, score });
+                    }
+                }
+                if scratch.hits.len() >= HITS {
+                    self.measure(panel.first, (first, rows), &mut limits, &facts, scratch);
+                }
+            }
+            self.measure(panel.first, (first, rows), &mut limits, &facts, scratch);
+            scratch.shifts = scores;
+        }
     }
 
     fn limit(&self, query: usize, facts: &BlockFacts) -> f32 {

@@ -1,6 +1,6 @@
 //! The answer equals brute force, and does not depend on budget, threads and instructions.
 
-use inshore_vectors::{Element, Instructions, Metric, Search};
+use inshore_vectors::{Element, Instructions, Kernel, Metric, Search};
 
 use crate::support::{Made, Random, Setup, brute_force};
 
@@ -60,8 +60,8 @@ fn answers_equal_brute_force_for_any_elements_metric_shape_and_instructions() {
             let k = [1, 3, 10, 1000][random.below(4) as usize];
             let mut options = Search { k, metric, ..Search::default() };
             let expected = brute_force(&vectors, &asked, &options);
-            for &instructions in &all {
-                options.instructions = Some(instructions);
+            for (&instructions, kernel) in all.iter().flat_map(|i| [(i, Kernel::Tiles), (i, Kernel::Rows)]) {
+                (options.instructions, options.kernel) = (Some(instructions), Some(kernel));
                 let (rows, _) = setup.search("v", &file, &options, (16 << 20, 2));
                 let what = format!(
                     "seed {}: {element} {count} x {dimensions}, {queries} queries, {options:?}",
