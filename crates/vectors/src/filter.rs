@@ -48,7 +48,7 @@
 //! the ratio is so large that f32 barely holds the data, most pairs are measured: slow, and right. The inner product of
 //! such data cannot be centered; its scores differ by little, and those within E are measured.
 
-use crate::metric::Metric;
+use crate::metric::{COUNTED, Metric};
 
 /// The number of dimensions after which a tile adds its sums to a second set of sums: this bounds the error for many
 /// dimensions.
@@ -153,6 +153,7 @@ impl Filter {
                 let theta = -bound * if self.is_integer { query.norm } else { 1.0 };
                 (theta, (self.product + self.squares + 8.0 * U) * q, q + theta.abs())
             }
+            Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
         };
         ((theta - 1.01 * error - DOUBLE * size - UNDERFLOW) as f32).next_down()
     }

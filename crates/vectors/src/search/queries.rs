@@ -59,14 +59,16 @@ impl<T: Tiled> Queries<T> {
         let Batch { file, info, search, center, plan } = *batch;
         let count = (numbers.end - numbers.start) as usize;
         let k = search.k.min(info.vectors) as usize;
-        let (dimensions, row_bytes) = (info.dimensions, info.row_bytes());
+        let element = info.element.queried();
+        let row_bytes = element.row_bytes(info.dimensions);
+        let dimensions = row_bytes / size_of::<T>();
         let mut memory = aligned(count * row_bytes);
         let (mut filled, mut row_out) = (0, Vec::with_capacity(row_bytes));
         while filled < count {
             let bytes = rows.next((count - filled) as u64)?;
-            for row in bytes.chunks_exact(dimensions * file.element().bytes()) {
+            for row in bytes.chunks_exact(file.element().row_bytes(info.dimensions)) {
                 row_out.clear();
-                file.element().cast(row, info.element, &mut row_out).map_err(|(dimension, value)| {
+                file.element().cast(row, element, &mut row_out).map_err(|(dimension, value)| {
                     let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
                     file.bad_value(numbers.start + filled as u64, dimension, value.to_string(), expected)
                 })?;
@@ -85,7 +87,9 @@ impl<T: Tiled> Queries<T> {
             tops: (0..count).map(|_| TopK::new(k, bound)).collect(),
             _reservation: reservation,
         };
-        queries.pack(search.metric, center, plan);
+        if plan.kernel != Kernel::Counts {
+            queries.pack(search.metric, center, plan);
+        }
         Ok(queries)
     }
 
@@ -96,21 +100,25 @@ impl<T: Tiled> Queries<T> {
 
     /// Returns the elements of a query.
     pub fn row(&self, query: usize) -> &[T] {
+        T::rows(self.bytes(query))
+    }
+
+    /// Returns the bytes of a query.
+    pub fn bytes(&self, query: usize) -> &[u8] {
         let row_bytes = self.dimensions * size_of::<T>();
-        let bytes = self.memory.as_bytes();
-        T::rows(&bytes[query * row_bytes..][..row_bytes])
+        &self.memory.as_bytes()[query * row_bytes..][..row_bytes]
     }
 
     fn pack(&mut self, metric: Metric, center: &[f32], plan: &Plan) {
         let width = plan.instructions.width();
         let stride = match plan.kernel {
             Kernel::Tiles => T::stride(self.dimensions),
-            Kernel::Rows => self.dimensions,
+            Kernel::Rows | Kernel::Counts => self.dimensions,
         };
         let mut first = 0;
         while first < self.count {
             let lanes = match plan.kernel {
-                Kernel::Rows => 1,
+                Kernel::Rows | Kernel::Counts => 1,
                 Kernel::Tiles if self.count - first > width => 2 * width,
                 Kernel::Tiles => width,
             };
@@ -123,7 +131,7 @@ impl<T: Tiled> Queries<T> {
                     let wanted = match metric {
                         Metric::L2 => q.value() - f64::from(c),
                         Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => q.value() / norm,
-                        Metric::Ip | Metric::Cosine => q.value(),
+                        _ => q.value(),
                     };
                     let star = T::star(wanted);
                     let used = T::lane_value(star);

@@ -15,11 +15,13 @@ use std::{
 };
 
 use inshore_store::{Buffer, CheckedFile, Job};
+use zerocopy::IntoBytes;
 
 use crate::{
-    Result,
+    Element, Result,
+    counts::Count,
     filter::{BlockFacts, Filter},
-    metric::{AT_ONCE, Metric},
+    metric::{AT_ONCE, COUNTED, Metric},
     search::{
         Search,
         plan::{HITS, Kernel, Plan},
@@ -34,7 +36,11 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub job: &'a Job,
     pub file: &'a CheckedFile,
     pub vectors: u64,
+    /// The number of elements of a row: for bits, that of bytes.
     pub dimensions: usize,
+    /// The elements on flash, and the bytes of a row there.
+    pub element: Element,
+    pub row_bytes: usize,
     pub plan: &'a Plan,
     pub search: &'a Search,
     pub filter: Filter,
@@ -60,6 +66,9 @@ struct Scratch<L> {
     scales: Vec<f32>,
     shifts: Vec<f32>,
     hits: Vec<Hit>,
+    /// Rows of 16-bit floating-point numbers as f32.
+    decoded: Vec<f32>,
+    keys: Vec<f64>,
     measured: u64,
 }
 
@@ -95,15 +104,19 @@ impl<T: Tiled> Pass<'_, T> {
     /// Searches blocks until none is left, and returns the buffers.
     fn work(&self, shared: &Shared, mut spare: Vec<Buffer>) -> Result<Vec<Buffer>> {
         let rows = self.plan.subblock_rows;
+        let is_counted = self.plan.kernel == Kernel::Counts;
+        let is_widened = T::IS_INTEGER && self.plan.kernel == Kernel::Tiles;
         let mut scratch = Scratch {
-            widened: Vec::with_capacity(if T::IS_INTEGER { rows * T::stride(self.dimensions) } else { 0 }),
-            scales: Vec::with_capacity(rows),
-            shifts: Vec::with_capacity(rows),
+            widened: Vec::with_capacity(if is_widened { rows * T::stride(self.dimensions) } else { 0 }),
+            scales: Vec::with_capacity(if is_counted { 0 } else { rows }),
+            shifts: Vec::with_capacity(if is_counted { 0 } else { rows }),
+            // As many bytes as scales and shifts.
+            keys: Vec::with_capacity(if is_counted { rows } else { 0 }),
+            decoded: Vec::with_capacity(if self.is_decoded() { rows * self.dimensions } else { 0 }),
             hits: Vec::with_capacity(HITS + ROWS_MAX * LANES_MAX),
             measured: 0,
         };
-        let (block_rows, row_bytes) =
-            (self.plan.block_rows as u64, (self.dimensions * size_of::<T>()) as u64);
+        let (block_rows, row_bytes) = (self.plan.block_rows as u64, self.row_bytes as u64);
         let blocks = self.vectors.div_ceil(block_rows);
         let mut ahead = VecDeque::new();
         let mut free = Vec::new();
@@ -124,32 +137,71 @@ impl<T: Tiled> Pass<'_, T> {
             if shared.is_stopped.load(Ordering::Relaxed) {
                 break;
             }
-            let rows = T::rows(&buffer[wanted]);
-            self.search_block(first, rows, &mut scratch);
-            self.job.progress().add((rows.len() / self.dimensions) as u64);
+            let bytes = &buffer[wanted];
+            self.search_block(first, bytes, &mut scratch);
+            self.job.progress().add((bytes.len() / self.row_bytes) as u64);
             spare.push(buffer);
         }
         shared.measured.fetch_add(scratch.measured, Ordering::Relaxed);
         Ok(free)
     }
 
-    fn search_block(&self, first: u64, rows: &[T], scratch: &mut Scratch<T::Lane>) {
+    fn is_decoded(&self) -> bool {
+        matches!(self.element, Element::F16 | Element::Bf16)
+    }
+
+    fn search_block(&self, first: u64, bytes: &[u8], scratch: &mut Scratch<T::Lane>) {
         let part_rows = self.plan.subblock_rows;
-        for (number, rows) in rows.chunks(part_rows * self.dimensions).enumerate() {
+        for (number, bytes) in bytes.chunks(part_rows * self.row_bytes).enumerate() {
             let first = first + (number * part_rows) as u64;
-            if self.plan.kernel == Kernel::Rows {
-                self.search_rows((first, rows), scratch);
+            if let Some(count) = Count::of(self.search.metric, self.element == Element::Bits) {
+                self.search_counts(count, (first, bytes), scratch);
                 continue;
             }
-            let facts = self.describe(rows, scratch);
-            // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
-            let mut widened = std::mem::take(&mut scratch.widened);
-            let lanes = T::widen(rows, self.dimensions, &mut widened);
-            for panel in &self.queries.panels {
-                self.search_panel(panel, (first, rows, lanes), &facts, scratch);
+            // The decoded rows are taken out of the scratch, since hits are added to it meanwhile.
+            let mut decoded = std::mem::take(&mut scratch.decoded);
+            decoded.clear();
+            let bytes = match self.is_decoded() {
+                true => {
+                    self.element.decode(bytes, &mut decoded);
+                    decoded.as_bytes()
+                }
+                false => bytes,
+            };
+            let rows = T::rows(bytes);
+            match self.plan.kernel {
+                Kernel::Rows => self.search_rows((first, rows), scratch),
+                Kernel::Tiles | Kernel::Counts => self.search_tiles((first, rows), scratch),
             }
-            scratch.widened = widened;
+            scratch.decoded = decoded;
         }
+    }
+
+    /// Counts the distances of some rows and one query after the other.
+    fn search_counts(&self, count: Count, (first, bytes): (u64, &[u8]), scratch: &mut Scratch<T::Lane>) {
+        for (query, top) in self.queries.tops.iter().enumerate() {
+            scratch.keys.clear();
+            count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
+            scratch.measured += scratch.keys.len() as u64;
+            for (id, &key) in (first..).zip(&scratch.keys) {
+                let is_within = |radius| self.search.metric.is_within(key, radius);
+                if key <= top.bound() && self.search.radius.is_none_or(is_within) {
+                    top.push(Entry { key, id });
+                }
+            }
+        }
+    }
+
+    /// Compares some rows with all panels of queries.
+    fn search_tiles(&self, (first, rows): (u64, &[T]), scratch: &mut Scratch<T::Lane>) {
+        let facts = self.describe(rows, scratch);
+        // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
+        let mut widened = std::mem::take(&mut scratch.widened);
+        let lanes = T::widen(rows, self.dimensions, &mut widened);
+        for panel in &self.queries.panels {
+            self.search_panel(panel, (first, rows, lanes), &facts, scratch);
+        }
+        scratch.widened = widened;
     }
 
     /// Computes scale and shift of each row, and the facts about all rows.
@@ -171,6 +223,7 @@ impl<T: Tiled> Pass<'_, T> {
                 Metric::L2 => (1.0, squares / 2.0),
                 Metric::Ip => (1.0, 0.0),
                 Metric::Cosine => (if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 }, 0.0),
+                Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
             };
             shifts.push(shift);
         }
@@ -182,7 +235,7 @@ impl<T: Tiled> Pass<'_, T> {
                 let norm = norm + self.filter.center() * 1.001;
                 BlockFacts { norm, norm_min, shift: f64::from(most) / 2.0 }
             }
-            Metric::Ip | Metric::Cosine => BlockFacts { norm, norm_min, shift: 0.0 },
+            _ => BlockFacts { norm, norm_min, shift: 0.0 },
         }
     }
 
@@ -227,7 +280,7 @@ impl<T: Tiled> Pass<'_, T> {
         let (facts, sum) = match metric {
             // The limit of a sum of differences does not depend on the block.
             Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
-            Metric::Ip | Metric::Cosine => (self.describe(rows, scratch), RowSum::Products),
+            _ => (self.describe(rows, scratch), RowSum::Products),
         };
         for panel in &self.queries.panels {
             let mut scores = std::mem::take(&mut scratch.shifts);
@@ -235,7 +288,7 @@ impl<T: Tiled> Pass<'_, T> {
             T::row_sums(instructions, sum, rows, &panel.elements, &mut scores);
             match metric {
                 Metric::L2 => scores.iter_mut().for_each(|score| *score = -*score),
-                Metric::Ip => {}
+                Metric::Ip | Metric::Hamming | Metric::Jaccard => {}
                 Metric::Cosine => {
                     scores.iter_mut().zip(&scratch.scales).for_each(|(score, scale)| *score *= scale);
                 }

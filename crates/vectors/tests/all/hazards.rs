@@ -80,7 +80,7 @@ fn one_dimension_and_many_are_searched_within_the_budget() {
                 Element::F32 => random.normal(),
                 // The largest products of bytes: sums must not overflow.
                 Element::U8 => [255.0, 0.0, 255.0][random.below(3) as usize],
-                Element::I8 => [-128.0, 127.0][random.below(2) as usize],
+                _ => [-128.0, 127.0][random.below(2) as usize],
             };
             let vectors = Made::new(element, dimensions, count, &mut any);
             let asked = Made::new(element, dimensions, queries, &mut any);
