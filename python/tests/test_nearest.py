@@ -51,6 +51,25 @@ def test_an_index_finds_most_neighbours(tmp_path: Path) -> None:
         store.nearest("base", queries, metric="ip", recall=0.9, memory="64MiB").table()
 
 
+def test_packed_bits_and_half_floats(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    store = inshore.Store(tmp_path / "store")
+    bits = rng.integers(0, 2, (200, 128))
+    packed = np.packbits(bits, axis=1)
+    told = store.import_vectors(packed, name="bits", bits=True, memory="16MiB")
+    assert (told["element"], told["dimensions"]) == ("bits", 128)
+    found = store.nearest("bits", packed[:5], k=9, metric="hamming", memory="16MiB").table()
+    counts = (bits[:5, None] != bits[None]).sum(2)
+    ids = np.argsort(counts, axis=1, kind="stable")[:, :9]
+    assert (found["id"].to_numpy().reshape(5, 9) == ids).all()
+    half = rng.normal(0, 1, (200, 24)).astype(np.float16)
+    assert store.import_vectors(half, name="half", memory="16MiB")["element"] == "f16"
+    queries = rng.normal(0, 1, (5, 24)).astype(np.float32)
+    found = store.nearest("half", queries, k=9, memory="16MiB").table()
+    squares = ((queries[:, None].astype(np.float64) - half[None].astype(np.float64)) ** 2).sum(2)
+    assert (found["id"].to_numpy().reshape(5, 9) == np.argsort(squares, axis=1)[:, :9]).all()
+
+
 def test_refusals_name_the_place(tmp_path: Path) -> None:
     store = inshore.Store(tmp_path / "store")
     bad = np.ones((3, 2), np.float32)

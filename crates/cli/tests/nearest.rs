@@ -105,6 +105,28 @@ fn an_index_answers_with_a_recall_and_without_one_the_answer_is_exact() {
 }
 
 #[test]
+fn bits_are_compared_by_hamming_and_jaccard() {
+    let folder = Folder::new();
+    // Three vectors of two bytes: 0000, ff00, 0f00.
+    folder.write("bits.u8bin", [3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 255, 0, 15, 0]);
+    folder.write("queries.u8bin", [1, 0, 0, 0, 2, 0, 0, 0, 7, 0]);
+    let said = folder.run("nearest import bits.u8bin --bits --name bits").ok();
+    assert!(said.stdout.starts_with("bits: 3 vectors of 16 bits, "), "{said:?}");
+    let said = folder.run("nearest query bits queries.u8bin --metric hamming").ok();
+    assert_eq!(said.stdout, "query,rank,id,distance\n0,1,2,1.0\n0,2,0,3.0\n0,3,1,5.0\n");
+    let said = folder.run("nearest query bits queries.u8bin --metric jaccard -k 2").ok();
+    assert_eq!(said.stdout, "query,rank,id,distance\n0,1,2,0.25\n0,2,1,0.625\n");
+    let said = folder.run("nearest query bits queries.u8bin").exits(2);
+    let wanted = "metric is l2: expected hamming or jaccard for vectors of bits";
+    assert!(said.stderr.contains(wanted), "{}", said.stderr);
+    let said = folder.run("nearest index bits").exits(2);
+    assert!(said.stderr.contains("elements: found bits, expected f32, u8 or i8"), "{}", said.stderr);
+    folder.write("floats.fbin", floats(&POINTS));
+    let said = folder.run("nearest import floats.fbin --bits --name x").exits(2);
+    assert!(said.stderr.contains("found f32, expected u8, of eight bits each"), "{}", said.stderr);
+}
+
+#[test]
 fn vectors_are_a_dataset_like_others() {
     let folder = with_points();
     let said = folder.run("store ls").ok().stdout;

@@ -215,7 +215,8 @@ fn all_rows() -> Vec<Row> {
             "csv",
         ),
         row(
-            json!({ "operation": "nearest import", "version": 1, "inputs": ["@points.u8bin"], "name": "imported" }),
+            json!({ "operation": "nearest import", "version": 1, "inputs": ["@points.u8bin"], "name": "imported",
+                    "bits": false }),
             None,
         ),
         row(

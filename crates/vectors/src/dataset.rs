@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   vectors   the elements of all vectors, in the order of their ids, without gaps
-//!   center    f32 for each dimension: the mean of all vectors, rounded       f32 only
+//!   center    f32 for each dimension: the mean of all vectors, rounded       f32, f16 and bf16 only
 //! ```
 //!
 //! The id of a vector is its number, from 0. The center is no part of an answer: any point near the data makes the
@@ -88,11 +88,20 @@ impl VectorsInfo {
             return Err(bad("version", header.version.to_string(), expected));
         }
         let code = header.element.get();
-        let element = Element::of_code(code)
-            .ok_or_else(|| bad("element", code.to_string(), "1 (f32), 2 (u8) or 3 (i8)".to_string()))?;
+        let element = Element::of_code(code).ok_or_else(|| {
+            bad(
+                "element",
+                code.to_string(),
+                "1 (f32), 2 (u8), 3 (i8), 4 (f16), 5 (bf16) or 6 (bits)".to_string(),
+            )
+        })?;
         let dimensions = header.dimensions.get() as usize;
-        if dimensions == 0 || dimensions > DIMENSIONS_MAX {
-            return Err(bad("dimensions", dimensions.to_string(), format!("1 to {DIMENSIONS_MAX}")));
+        let most = element.dimensions_max();
+        if dimensions == 0 || dimensions > most {
+            return Err(bad("dimensions", dimensions.to_string(), format!("1 to {most}")));
+        }
+        if element == Element::Bits && !dimensions.is_multiple_of(8) {
+            return Err(bad("dimensions", dimensions.to_string(), "a multiple of 8 for bits".to_string()));
         }
         let vectors = header.count.get();
         if vectors == 0 || vectors > u64::MAX / (4 * DIMENSIONS_MAX as u64) {
@@ -103,7 +112,7 @@ impl VectorsInfo {
 
     /// Returns the number of bytes of a vector.
     pub(crate) fn row_bytes(&self) -> usize {
-        self.dimensions * self.element.bytes()
+        self.element.row_bytes(self.dimensions)
     }
 }
 
@@ -138,8 +147,10 @@ impl Vectors {
         let info = VectorsInfo::from_attributes(name, dataset.bytes(), dataset.attributes())?;
         let file = file_of(&dataset, VECTORS, info.vectors * info.row_bytes() as u64)?;
         let center = match info.element {
-            Element::F32 => Some(file_of(&dataset, CENTER, info.dimensions as u64 * 4)?),
-            Element::U8 | Element::I8 => None,
+            Element::F32 | Element::F16 | Element::Bf16 => {
+                Some(file_of(&dataset, CENTER, info.dimensions as u64 * 4)?)
+            }
+            Element::U8 | Element::I8 | Element::Bits => None,
         };
         Ok(Vectors { info, id: dataset.id(), file, center })
     }
@@ -189,8 +200,7 @@ mod tests {
         let expected = b"INSHVECT\x01\0\0\0\x02\0\0\0\x80\0\0\0\0\0\0\0\xe8\x03\0\0\0\0\0\0";
         assert_eq!(info().to_attributes(), expected);
         assert_eq!(VectorsInfo::from_attributes("sift", 128_000, expected).unwrap(), info());
-        let codes = [Element::F32, Element::U8, Element::I8].map(Element::code);
-        assert_eq!(codes, [1, 2, 3]);
+        assert_eq!(Element::ALL.map(Element::code), [1, 2, 3, 4, 5, 6]);
     }
 
     #[test]
@@ -205,6 +215,9 @@ mod tests {
         assert!(change(8, 2).contains("version: found 2, expected 1: import it again"));
         assert!(change(12, 9).contains("element: found 9"));
         assert!(change(16, 0).contains("dimensions: found 0"));
+        let bits = VectorsInfo { element: Element::Bits, dimensions: 65_535, ..info() }.to_attributes();
+        let error = VectorsInfo::from_attributes("sift", 0, &bits).unwrap_err().to_string();
+        assert!(error.contains("found 65535, expected a multiple of 8"), "{error}");
         assert!(change(31, 255).contains("vectors"));
         assert!(VectorsInfo::from_attributes("sift", 0, &good[..31]).is_err());
     }

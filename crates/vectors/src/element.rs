@@ -7,6 +7,9 @@ use zerocopy::{FromBytes, IntoBytes};
 /// bits: 32,768 x 255 x 255 < 2^31.
 pub const DIMENSIONS_MAX: usize = 32 << 10;
 
+/// The most dimensions of vectors of bits: those of as many bytes.
+pub const BITS_MAX: usize = 8 * DIMENSIONS_MAX;
+
 /// The type of the elements of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -17,14 +20,53 @@ pub enum Element {
     U8,
     /// Signed bytes.
     I8,
+    /// 16-bit floating-point numbers (IEEE 754 binary16), all finite.
+    F16,
+    /// The upper 16 bits of 32-bit floating-point numbers, all finite.
+    Bf16,
+    /// Bits, eight in a byte.
+    Bits,
 }
 
 impl Element {
-    /// Returns the number of bytes of an element.
-    pub fn bytes(self) -> usize {
+    /// All types.
+    pub(crate) const ALL: [Element; 6] =
+        [Element::F32, Element::U8, Element::I8, Element::F16, Element::Bf16, Element::Bits];
+
+    /// Returns the number of bytes of a vector. Dimensions of bits are a multiple of 8.
+    pub fn row_bytes(self, dimensions: usize) -> usize {
         match self {
-            Element::F32 => 4,
-            Element::U8 | Element::I8 => 1,
+            Element::F32 => 4 * dimensions,
+            Element::F16 | Element::Bf16 => 2 * dimensions,
+            Element::U8 | Element::I8 => dimensions,
+            Element::Bits => dimensions / 8,
+        }
+    }
+
+    /// Returns the most dimensions of a vector.
+    pub fn dimensions_max(self) -> usize {
+        if self == Element::Bits { BITS_MAX } else { DIMENSIONS_MAX }
+    }
+
+    /// Returns the elements of queries among vectors of these elements: f32 for all floating-point numbers.
+    pub(crate) fn queried(self) -> Element {
+        if self.is_float() { Element::F32 } else { self }
+    }
+
+    /// Tells whether the elements are floating-point numbers.
+    pub(crate) fn is_float(self) -> bool {
+        matches!(self, Element::F32 | Element::F16 | Element::Bf16)
+    }
+
+    /// Appends rows of 16-bit floating-point numbers as f32, which holds them exactly.
+    pub(crate) fn decode(self, bytes: &[u8], out: &mut Vec<f32>) {
+        let words = bytes.as_chunks::<2>().0.iter().map(|&word| u16::from_le_bytes(word));
+        match self {
+            Element::F16 => out.extend(words.map(of_f16)),
+            Element::Bf16 => out.extend(words.map(of_bf16)),
+            Element::F32 | Element::U8 | Element::I8 | Element::Bits => {
+                unreachable!("{self} are not decoded")
+            }
         }
     }
 
@@ -34,11 +76,14 @@ impl Element {
             Element::F32 => 1,
             Element::U8 => 2,
             Element::I8 => 3,
+            Element::F16 => 4,
+            Element::Bf16 => 5,
+            Element::Bits => 6,
         }
     }
 
     pub(crate) fn of_code(code: u32) -> Option<Element> {
-        [Element::F32, Element::U8, Element::I8].into_iter().find(|element| element.code() == code)
+        Element::ALL.into_iter().find(|element| element.code() == code)
     }
 
     /// Returns the element at `index` of a row, which is exact in f64.
@@ -47,10 +92,13 @@ impl Element {
             Element::F32 => floats(row)[index].into(),
             Element::U8 => row[index].into(),
             Element::I8 => (row[index] as i8).into(),
+            Element::F16 => of_f16(u16::from_le_bytes([row[2 * index], row[2 * index + 1]])).into(),
+            Element::Bf16 => of_bf16(u16::from_le_bytes([row[2 * index], row[2 * index + 1]])).into(),
+            Element::Bits => (row[index / 8] >> (index % 8) & 1).into(),
         }
     }
 
-    /// Appends a row of elements of `self` as elements of `to`.
+    /// Appends a row of elements of `self` as elements of `to`, which are elements of queries.
     ///
     /// # Errors
     /// The first dimension whose value `to` cannot hold exactly, with the value.
@@ -59,13 +107,13 @@ impl Element {
             out.extend_from_slice(row);
             return Ok(());
         }
-        for index in 0..row.len() / self.bytes() {
+        for index in 0..8 * row.len() / self.row_bytes(8) {
             let value = self.value(row, index);
             match to {
                 Element::F32 => out.extend_from_slice(&(value as f32).to_le_bytes()),
                 Element::U8 if f64::from(value as u8) == value => out.push(value as u8),
                 Element::I8 if f64::from(value as i8) == value => out.push(value as i8 as u8),
-                Element::U8 | Element::I8 => return Err((index, value)),
+                _ => return Err((index, value)),
             }
         }
         Ok(())
@@ -78,8 +126,24 @@ impl std::fmt::Display for Element {
             Element::F32 => "f32",
             Element::U8 => "u8",
             Element::I8 => "i8",
+            Element::F16 => "f16",
+            Element::Bf16 => "bf16",
+            Element::Bits => "bits",
         })
     }
+}
+
+/// Returns the value of a finite binary16 number. The scale moves the exponent, and makes subnormal numbers right.
+#[inline(always)]
+fn of_f16(bits: u16) -> f32 {
+    const SCALE: f32 = f32::from_bits((127 + 112) << 23);
+    let size = f32::from_bits(u32::from(bits & 0x7fff) << 13) * SCALE;
+    f32::from_bits(size.to_bits() | u32::from(bits & 0x8000) << 16)
+}
+
+#[inline(always)]
+fn of_bf16(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
 }
 
 /// Views aligned bytes as floats.
@@ -98,14 +162,18 @@ pub(crate) enum FileElement {
     U8,
     I8,
     I32,
+    F16,
+    Bf16,
+    Bits,
 }
 
 impl FileElement {
-    pub fn bytes(self) -> usize {
+    /// Returns the number of bytes of a vector.
+    pub fn row_bytes(self, dimensions: usize) -> usize {
         match self {
-            FileElement::F64 => 8,
-            FileElement::F32 | FileElement::I32 => 4,
-            FileElement::U8 | FileElement::I8 => 1,
+            FileElement::F64 => 8 * dimensions,
+            FileElement::I32 => 4 * dimensions,
+            _ => self.stored().row_bytes(dimensions),
         }
     }
 
@@ -115,6 +183,9 @@ impl FileElement {
             FileElement::F32 | FileElement::F64 | FileElement::I32 => Element::F32,
             FileElement::U8 => Element::U8,
             FileElement::I8 => Element::I8,
+            FileElement::F16 => Element::F16,
+            FileElement::Bf16 => Element::Bf16,
+            FileElement::Bits => Element::Bits,
         }
     }
 
@@ -127,7 +198,18 @@ impl FileElement {
     pub fn store(self, raw: &[u8], out: &mut [u8]) -> Result<u64, (usize, String)> {
         let mut rounded = 0;
         match self {
-            FileElement::U8 | FileElement::I8 => out.copy_from_slice(raw),
+            FileElement::U8 | FileElement::I8 | FileElement::Bits => out.copy_from_slice(raw),
+            FileElement::F16 | FileElement::Bf16 => {
+                out.copy_from_slice(raw);
+                let exponent = if self == FileElement::F16 { 0x7c00 } else { 0x7f80 };
+                let words = || raw.as_chunks::<2>().0.iter().map(|&word| u16::from_le_bytes(word));
+                let is_bad = |word: u16| word & exponent == exponent;
+                if let Some((index, word)) = words().enumerate().find(|(_, word)| is_bad(*word)) {
+                    let is_nan = word & 0x7fff != exponent;
+                    let sign = if word & 0x8000 != 0 { "-" } else { "" };
+                    return Err((index, if is_nan { "NaN".to_string() } else { format!("{sign}inf") }));
+                }
+            }
             FileElement::F32 => {
                 out.copy_from_slice(raw);
                 let words = <[u32]>::ref_from_bytes(out).expect("aligned and whole");
@@ -166,10 +248,10 @@ impl FileElement {
     /// Describes the values that [`FileElement::store`] accepts.
     pub fn expected(self) -> &'static str {
         match self {
-            FileElement::F32 => "a finite number",
+            FileElement::F32 | FileElement::F16 | FileElement::Bf16 => "a finite number",
             FileElement::F64 => "a finite number in the range of f32",
             FileElement::I32 => "an integer that f32 can hold exactly",
-            FileElement::U8 | FileElement::I8 => "a byte",
+            FileElement::U8 | FileElement::I8 | FileElement::Bits => "a byte",
         }
     }
 }

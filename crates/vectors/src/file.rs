@@ -3,7 +3,9 @@
 //! ```text
 //!   .fvecs .bvecs .ivecs      each vector: i32 dimensions, elements (f32, u8, i32)
 //!   .fbin .u8bin .i8bin       u32 vectors, u32 dimensions, elements (f32, u8, i8) of all vectors
-//!   .npy                      an array in C order: (vectors, dimensions), or (dimensions), of f32, f64, u8, i8 or i32
+//!   .hbin .b1bin              the same, of f16 and of bits: dimensions are a multiple of 8, eight in a byte
+//!   .npy                      an array in C order: (vectors, dimensions), or (dimensions), of f32, f64, f16, u8, i8 or
+//!                             i32; bfloat16 is written as <V2
 //! ```
 //!
 //! All numbers are little endian. The length of a file must be that which its header implies, to the byte: a truncated
@@ -19,20 +21,22 @@ use inshore_store::{Context, FILE_SOURCE_BYTES, FileSource, PlainFile};
 
 use crate::{
     Error, Result,
-    element::{DIMENSIONS_MAX, Element, FileElement, aligned, bytes_of},
+    element::{Element, FileElement, aligned, bytes_of},
     npy,
 };
 
 /// The endings of names, with the element and the layout of each.
-const ENDINGS: [(&str, Layout, FileElement); 6] = [
+const ENDINGS: [(&str, Layout, FileElement); 8] = [
     ("fvecs", Layout::Prefixed, FileElement::F32),
     ("bvecs", Layout::Prefixed, FileElement::U8),
     ("ivecs", Layout::Prefixed, FileElement::I32),
     ("fbin", Layout::Counted, FileElement::F32),
     ("u8bin", Layout::Counted, FileElement::U8),
     ("i8bin", Layout::Counted, FileElement::I8),
+    ("hbin", Layout::Counted, FileElement::F16),
+    ("b1bin", Layout::Counted, FileElement::Bits),
 ];
-const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin or .npy";
+const EXPECTED_ENDING: &str = ".fvecs, .bvecs, .ivecs, .fbin, .u8bin, .i8bin, .hbin, .b1bin or .npy";
 /// The bytes of vectors that are read and checked at once, at least one vector: of a file that is streamed, and of
 /// queries.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -106,10 +110,14 @@ impl VectorFile {
                 (Layout::Npy, header.element, dimensions, Some(count), header.start)
             }
         };
-        if dimensions == 0 || dimensions > DIMENSIONS_MAX as u64 {
+        let most = element.stored().dimensions_max();
+        if dimensions == 0 || dimensions > most as u64 {
             let place = if layout == Layout::Prefixed { "vector 0" } else { "the header" };
             let found = format!("{dimensions} dimensions");
-            return Err(bad(path, place, found, format!("1 to {DIMENSIONS_MAX}")));
+            return Err(bad(path, place, found, format!("1 to {most}")));
+        }
+        if element == FileElement::Bits && dimensions % 8 != 0 {
+            return Err(bad(path, "the header", format!("{dimensions} bits"), "a multiple of 8"));
         }
         let mut file = VectorFile {
             path: path.to_path_buf(),
@@ -152,7 +160,7 @@ impl VectorFile {
 
     /// Returns the number of bytes of a vector in the file, with what stands before it.
     fn stride(&self) -> usize {
-        self.prefix() + self.dimensions * self.element.bytes()
+        self.prefix() + self.element.row_bytes(self.dimensions)
     }
 
     fn prefix(&self) -> usize {
@@ -179,6 +187,20 @@ impl VectorFile {
         self.element.stored()
     }
 
+    /// Returns the same file, each of whose bytes is eight dimensions of one bit.
+    ///
+    /// # Errors
+    /// [`Error::BadFile`] if the elements are no unsigned bytes.
+    pub fn as_bits(self) -> Result<VectorFile> {
+        match self.element {
+            FileElement::Bits => Ok(self),
+            FileElement::U8 => {
+                Ok(VectorFile { element: FileElement::Bits, dimensions: 8 * self.dimensions, ..self })
+            }
+            other => Err(bad(&self.path, "the elements", other.stored(), "u8, of eight bits each")),
+        }
+    }
+
     /// Returns the error of a value at `dimension` of vector `row`.
     pub(crate) fn bad_value(
         &self,
@@ -199,7 +221,7 @@ impl VectorFile {
     pub(crate) fn rows_bytes(&self, is_streamed: bool) -> u64 {
         let rows = self.chunk_rows(is_streamed);
         let source = if is_streamed { FILE_SOURCE_BYTES } else { BUFFERED_BYTES as u64 };
-        let stored = self.dimensions * self.element.stored().bytes();
+        let stored = self.element.stored().row_bytes(self.dimensions);
         source + (rows * (self.stride() + stored)) as u64 + 16
     }
 
@@ -224,7 +246,7 @@ impl VectorFile {
             }
         };
         let rows = self.chunk_rows(is_streamed);
-        let stored = self.dimensions * self.element.stored().bytes();
+        let stored = self.element.stored().row_bytes(self.dimensions);
         Ok(Rows {
             file: self.clone(),
             bytes,
@@ -321,9 +343,9 @@ impl Rows {
             // The elements move together, so that all rows are converted in one go.
             raw.copy_within(row * stride + prefix..(row + 1) * stride, row * (stride - prefix));
         }
-        let elements = most * self.file.dimensions;
-        let stored = bytes_of(&mut self.stored, elements * self.file.element.stored().bytes());
-        let raw = &raw[..elements * self.file.element.bytes()];
+        let (element, dimensions) = (self.file.element, self.file.dimensions);
+        let stored = bytes_of(&mut self.stored, most * element.stored().row_bytes(dimensions));
+        let raw = &raw[..most * element.row_bytes(dimensions)];
         let rounded = self.file.element.store(raw, stored).map_err(|(index, found)| {
             let (row, dimension) = (index / self.file.dimensions, index % self.file.dimensions);
             let expected = self.file.element.expected();

@@ -33,6 +33,10 @@
 //! 5. θ is computed in f64: relative errors of 2^-40 of all its terms cover d roundings of 2^-53.
 //! 6. Products that underflow lose at most 2^-149 each: 2^-90 covers them, scaled.
 //!
+//! A few queries are compared by sums over the dimensions of each row instead of tiles (`tiles::RowSum`). For l2 the score
+//! is -Σ(q_i - x_i)², whose terms have one sign: its error is at most (γ(m) + 2u) of itself, and θ = -T. For the other
+//! metrics the product has the error γ(max(n, m)) Q X.
+//!
 //! Overflow would break 1 to 3. So no block is filtered whose norms exceed 2^60, and under the cosine none that has a
 //! vector shorter than 2^-40: all pairs are measured.
 //!
@@ -44,7 +48,7 @@
 //! the ratio is so large that f32 barely holds the data, most pairs are measured: slow, and right. The inner product of
 //! such data cannot be centered; its scores differ by little, and those within E are measured.
 
-use crate::metric::Metric;
+use crate::metric::{COUNTED, Metric};
 
 /// The number of dimensions after which a tile adds its sums to a second set of sums: this bounds the error for many
 /// dimensions.
@@ -53,6 +57,8 @@ pub(crate) const CHUNK: usize = 512;
 const U: f64 = 1.0 / (1u64 << 24) as f64;
 const NORM_MAX: f64 = (1u64 << 60) as f64;
 const COSINE_NORM_MIN: f64 = 1.0 / (1u64 << 40) as f64;
+/// Up to this k-th best key, sums of squared differences that overflow are not near.
+const DIFFERENCES_MAX: f64 = NORM_MAX * NORM_MAX;
 /// The relative error of terms in f64.
 const DOUBLE: f64 = 1.0 / (1u64 << 40) as f64;
 /// Lost by underflow: 2^-90.
@@ -74,6 +80,7 @@ pub(crate) struct Filter {
     /// The norm of the center.
     center: f64,
     is_integer: bool,
+    is_of_row_sums: bool,
 }
 
 /// The facts about a query that the filter needs.
@@ -103,9 +110,15 @@ impl Filter {
         let product = gamma(dimensions.min(CHUNK) + dimensions / CHUNK + 2);
         let squares = gamma(dimensions / 16 + 24);
         match is_integer {
-            true => Filter { metric, product: U, squares: U, center, is_integer },
-            false => Filter { metric, product, squares, center, is_integer },
+            true => Filter { metric, product: U, squares: U, center, is_integer, is_of_row_sums: false },
+            false => Filter { metric, product, squares, center, is_integer, is_of_row_sums: false },
         }
+    }
+
+    /// Returns the filter of scores that are sums over the dimensions of each row
+    /// ([`RowSum`](crate::tiles::RowSum)).
+    pub fn of_row_sums(self) -> Filter {
+        Filter { product: self.product.max(self.squares), is_of_row_sums: true, ..self }
     }
 
     /// Returns the norm of the center.
@@ -118,6 +131,9 @@ impl Filter {
     pub fn limit(&self, query: &QueryFacts, block: &BlockFacts, bound: f64) -> f32 {
         let BlockFacts { norm: x, shift, .. } = *block;
         let q = query.star;
+        if self.is_of_row_sums && self.metric == Metric::L2 {
+            return self.limit_of_differences(bound);
+        }
         let is_safe = q <= NORM_MAX && x <= NORM_MAX && self.center <= NORM_MAX;
         let is_long = self.metric != Metric::Cosine || block.norm_min >= COSINE_NORM_MIN;
         let can_exclude = bound < f64::INFINITY && is_safe && is_long;
@@ -137,7 +153,20 @@ impl Filter {
                 let theta = -bound * if self.is_integer { query.norm } else { 1.0 };
                 (theta, (self.product + self.squares + 8.0 * U) * q, q + theta.abs())
             }
+            Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
         };
         ((theta - 1.01 * error - DOUBLE * size - UNDERFLOW) as f32).next_down()
+    }
+
+    /// Returns the limit of the negated sum of squared differences, when the k-th best key is at most `bound`. The error
+    /// of the sum is relative to the sum itself: no norm is needed, and nothing cancels.
+    fn limit_of_differences(&self, bound: f64) -> f32 {
+        // A sum that overflows has an exact value far above the bound.
+        if bound >= DIFFERENCES_MAX {
+            return f32::NEG_INFINITY;
+        }
+        let relative = 1.01 * (self.squares + 2.0 * U) + DOUBLE;
+        let limit = bound.max(0.0) * (1.0 + relative) + UNDERFLOW;
+        (-limit as f32).next_down()
     }
 }

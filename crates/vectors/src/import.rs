@@ -40,7 +40,7 @@ pub struct Imported {
 pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result<Imported> {
     let (dimensions, element) = (file.dimensions(), file.element());
     let buffers = (BUFFERS * BUFFER_BYTES + 2 * CHECK_BYTES + (64 << 10)) as u64;
-    let work = file.rows_bytes(true) - inshore_store::FILE_SOURCE_BYTES + dimensions as u64 * 8;
+    let work = file.rows_bytes(true) - inshore_store::FILE_SOURCE_BYTES + dimensions as u64 * (8 + 4);
     job.budget()
         .need(buffers + inshore_store::FILE_SOURCE_BYTES + work, || "importing vectors".to_string())?;
     let _work = job.budget().reserve(work, "vectors that are imported")?;
@@ -48,6 +48,7 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
     let mut writer = builder.file_with_buffers(VECTORS, CHECK_BYTES, BUFFER_BYTES, BUFFERS)?;
     let mut rows = file.rows(job, 0, true)?;
     let mut sums = vec![0.0f64; dimensions];
+    let mut decoded = Vec::with_capacity(dimensions);
     job.start_phase("importing", "vectors", file.count());
     loop {
         let bytes = rows.next(u64::MAX)?;
@@ -55,15 +56,23 @@ pub fn import(store: &Store, job: &Job, name: &str, file: &VectorFile) -> Result
             break;
         }
         writer.write(bytes)?;
-        if element == Element::F32 {
-            for row in floats(bytes).chunks_exact(dimensions) {
-                sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+        let row_bytes = element.row_bytes(dimensions);
+        let mut add = |row: &[f32]| sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+        match element {
+            Element::F32 => floats(bytes).chunks_exact(dimensions).for_each(add),
+            Element::F16 | Element::Bf16 => {
+                for row in bytes.chunks_exact(row_bytes) {
+                    decoded.clear();
+                    element.decode(row, &mut decoded);
+                    add(&decoded);
+                }
             }
+            Element::U8 | Element::I8 | Element::Bits => {}
         }
-        job.progress().add((bytes.len() / (dimensions * element.bytes())) as u64);
+        job.progress().add((bytes.len() / row_bytes) as u64);
     }
     builder.add(writer)?;
-    if element == Element::F32 {
+    if element.is_float() {
         let mut writer = builder.file(CENTER, CHECK_BYTES, CHECK_BYTES)?;
         for sum in &sums {
             writer.write(&((sum / file.count() as f64) as f32).to_le_bytes())?;

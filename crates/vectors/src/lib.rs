@@ -7,7 +7,7 @@
 //! - [`Search`]: the options of a search; [`search()`] answers a batch of queries, after [`plan`].
 //! - [`VectorIndex`]: lists of vectors near each other, which [`build_index`] makes; [`search_index`] reads a few of them for
 //!   each query, and [`RecallTable`] has the share of the exact neighbours that they hold.
-//! - [`Metric`]: Euclidean distance, inner product or cosine distance.
+//! - [`Metric`]: Euclidean distance, inner product, cosine, Hamming or Jaccard distance.
 //!
 //! ```text
 //!   VectorFile ──import──► Vectors ─┐
@@ -57,6 +57,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod counts;
 mod dataset;
 mod element;
 mod error;
@@ -71,7 +72,7 @@ mod tiles;
 mod topk;
 
 pub use dataset::{Vectors, VectorsInfo};
-pub use element::{DIMENSIONS_MAX, Element};
+pub use element::{BITS_MAX, DIMENSIONS_MAX, Element};
 pub use error::{Error, Result};
 pub use file::VectorFile;
 pub use import::{Imported, import};
@@ -81,5 +82,5 @@ pub use index::{
     measure_recall, plan_index, search_index,
 };
 pub use metric::Metric;
-pub use search::{Estimates, Plan, Search, Searched, plan, schema, search};
+pub use search::{Estimates, Kernel, Plan, Search, Searched, plan, schema, search};
 pub use tiles::Instructions;

@@ -11,10 +11,14 @@
 //! | l2     | sum of squared differences           | its square root    |
 //! | ip     | the negated inner product            | the inner product  |
 //! | cosine | the negated cosine similarity        | 1 - similarity     |
+//! | hamming| the number of dimensions that differ | that number        |
+//! | jaccard| the negated similarity of sets       | 1 - similarity     |
 //!
 //! The cosine similarity of a zero vector with any vector is 0.
 
 use serde::{Deserialize, Serialize};
+
+use crate::{Element, Error, Result};
 
 /// The metric of a search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,15 +31,44 @@ pub enum Metric {
     Ip,
     /// Cosine distance: one minus the cosine of the angle between two vectors.
     Cosine,
+    /// The number of dimensions that differ: of bits, or of bytes.
+    Hamming,
+    /// One minus the share of the bits that both have among those that one has; 0 for two vectors without bits.
+    Jaccard,
 }
 
 impl Metric {
+    /// Returns the metrics of vectors of these elements.
+    pub(crate) fn of(element: Element) -> &'static [Metric] {
+        match element {
+            Element::F32 | Element::F16 | Element::Bf16 => &[Metric::L2, Metric::Ip, Metric::Cosine],
+            Element::U8 | Element::I8 => &[Metric::L2, Metric::Ip, Metric::Cosine, Metric::Hamming],
+            Element::Bits => &[Metric::Hamming, Metric::Jaccard],
+        }
+    }
+
+    /// Checks that the metric is one of these elements.
+    ///
+    /// # Errors
+    /// [`Error::BadOption`].
+    pub(crate) fn check(self, element: Element) -> Result<()> {
+        let metrics = Metric::of(element);
+        if metrics.contains(&self) {
+            return Ok(());
+        }
+        let names: Vec<&str> = metrics.iter().map(|metric| metric.name()).collect();
+        let expected = format!("{} for vectors of {element}", names.join(" or "));
+        Err(Error::BadOption { option: "metric", found: self.name().to_string(), expected })
+    }
+
     /// Returns the name of the option.
     pub fn name(self) -> &'static str {
         match self {
             Metric::L2 => "l2",
             Metric::Ip => "ip",
             Metric::Cosine => "cosine",
+            Metric::Hamming => "hamming",
+            Metric::Jaccard => "jaccard",
         }
     }
 
@@ -44,15 +77,16 @@ impl Metric {
         match self {
             Metric::L2 => key.sqrt(),
             Metric::Ip => -key + 0.0,
-            Metric::Cosine => (1.0 + key).max(0.0),
+            Metric::Cosine | Metric::Jaccard => (1.0 + key).max(0.0),
+            Metric::Hamming => key,
         }
     }
 
     /// Tells whether a key lies within a radius: distances up to `radius`, inner products from `radius` on.
     pub(crate) fn is_within(self, key: f64, radius: f64) -> bool {
         match self {
-            Metric::L2 | Metric::Cosine => self.distance(key) <= radius,
             Metric::Ip => -key >= radius,
+            _ => self.distance(key) <= radius,
         }
     }
 
@@ -62,7 +96,8 @@ impl Metric {
         match self {
             Metric::L2 => radius * radius * (1.0 + 1e-12) + f64::MIN_POSITIVE,
             Metric::Ip => -radius,
-            Metric::Cosine => radius - 1.0 + 1e-12 * (1.0 + radius),
+            Metric::Hamming => radius,
+            Metric::Cosine | Metric::Jaccard => radius - 1.0 + 1e-12 * (1.0 + radius),
         }
     }
 }
@@ -70,6 +105,9 @@ impl Metric {
 /// The number of pairs that are measured at once: the sum of each is a chain of dependent additions, and four chains
 /// keep the adders busy.
 pub(crate) const AT_ONCE: usize = 4;
+
+/// Counts take another way than products.
+pub(crate) const COUNTED: &str = "Hamming and Jaccard distances are counted";
 
 /// A row that can be measured against another one.
 pub(crate) trait Measured: Sized {
@@ -124,6 +162,7 @@ impl Measured for f32 {
                 let squares = sums(queries, rows, |_, x| x * x);
                 std::array::from_fn(|pair| cosine_key(products[pair], norms[pair] * squares[pair].sqrt()))
             }
+            Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
         }
     }
 
@@ -152,6 +191,7 @@ fn integer_keys<T: Copy + Into<i32>>(
                 let product = integer_sum(query, row, |q, x| q * x);
                 cosine_key(product, norms[pair] * integer_norm(row))
             }
+            Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
         }
     })
 }

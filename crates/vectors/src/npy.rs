@@ -47,9 +47,14 @@ pub(crate) fn header(
         "<f4" => FileElement::F32,
         "<f8" => FileElement::F64,
         "<i4" => FileElement::I32,
+        "<f2" => FileElement::F16,
+        // The bfloat16 of ml_dtypes, which NumPy does not know.
+        "<V2" | "|V2" => FileElement::Bf16,
         "|u1" | "<u1" | "u1" => FileElement::U8,
         "|i1" | "<i1" | "i1" => FileElement::I8,
-        found => return Err(bad("descr", found.to_string(), "<f4, <f8, <i4, |u1 or |i1")),
+        found => {
+            return Err(bad("descr", found.to_string(), "<f4, <f8, <f2, <V2 (bfloat16), <i4, |u1 or |i1"));
+        }
     };
     match value("fortran_order")? {
         "False" => {}

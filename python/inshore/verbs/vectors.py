@@ -23,6 +23,7 @@ class StoredVectors(Target):
         source: Vectors,
         *,
         name: str,
+        bits: bool = False,
         memory: str | int | None = None,
         threads: int | None = None,
     ) -> dict[str, Any]:
@@ -31,11 +32,14 @@ class StoredVectors(Target):
         Parameters
         ----------
         source : path or numpy.ndarray
-            A file (``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.npy``), or
-            an array of vectors and dimensions, of float32, uint8 or int8. float64 is rounded to float32, and
-            int32 must fit float32 exactly. The id of a vector is its number, from 0.
+            A file (``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``, ``.hbin``,
+            ``.b1bin``, ``.npy``), or an array of vectors and dimensions, of float32, float16, bfloat16 (of
+            ml_dtypes), uint8 or int8. float64 is rounded to float32, and int32 must fit float32 exactly.
+            The id of a vector is its number, from 0.
         name : str
             The name of the new dataset.
+        bits : bool, default False
+            Each byte is eight dimensions of one bit (``numpy.packbits``).
         memory, threads
             The budget; see `Graph`.
 
@@ -67,7 +71,8 @@ class StoredVectors(Target):
         """
         with self._store().job(memory, threads) as job:
             title = f"import of vectors {name!r}"
-            return self._run(job, "nearest import", {"name": name}, [_file(source, job)], title=title)
+            fields = {"name": name, "bits": bits}
+            return self._run(job, "nearest import", fields, [_file(source, job)], title=title)
 
     def index_vectors(
         self,
@@ -187,7 +192,7 @@ class StoredVectors(Target):
         queries: Vectors,
         *,
         k: int = 10,
-        metric: Literal["l2", "ip", "cosine"] = "l2",
+        metric: Literal["l2", "ip", "cosine", "hamming", "jaccard"] = "l2",
         radius: float | None = None,
         recall: float | None = None,
         probes: int | None = None,
@@ -209,7 +214,8 @@ class StoredVectors(Target):
         k : int, default 10
             The largest number of neighbours of each query.
         metric : str, default "l2"
-            ``"l2"`` (Euclidean distance), ``"ip"`` (inner product, falling) or ``"cosine"`` (1 - cosine).
+            ``"l2"`` (Euclidean distance), ``"ip"`` (inner product, falling), ``"cosine"`` (1 - cosine),
+            ``"hamming"`` (bits that differ; bytes, for vectors of bytes) or ``"jaccard"`` (bits).
         radius : float, optional
             Only neighbours up to this distance; for ``"ip"`` from this inner product on.
         recall : float, optional

@@ -15,15 +15,16 @@ pub enum NearestCommand {
 
 /// Import vectors from a file
 ///
-/// The file extension selects the format: .fvecs, .bvecs, .ivecs (TEXMEX); .fbin, .u8bin, .i8bin (big-ann-benchmarks); .npy, an
-/// array of vectors and dimensions in C order, of f32, f64, u8, i8 or i32. Bytes stay bytes. f64 is rounded to f32, and i32 must
-/// fit f32 exactly. A vector's id is its number in the file, from 0. NaN and infinities, vectors of different lengths and truncated
+/// The file extension selects the format: .fvecs, .bvecs, .ivecs (TEXMEX); .fbin, .u8bin, .i8bin (big-ann-benchmarks); .hbin of
+/// f16 and .b1bin of packed bits, with the same header; .npy, an array of vectors and dimensions in C order, of f32, f64, f16,
+/// bfloat16 (<V2), u8, i8 or i32. Elements are stored as they are; f64 is rounded to f32, and i32 must fit f32 exactly. A vector's id is its number in the file, from 0. NaN and infinities, vectors of different lengths and truncated
 /// files are refused with their place.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   inshore nearest import sift.fvecs --name sift
-  inshore nearest import embeddings.npy --name texts --memory 64MiB")]
+  inshore nearest import embeddings.npy --name texts --memory 64MiB
+  inshore nearest import fingerprints.npy --bits --name fingerprints")]
 pub struct NearestImport {
     /// The file of vectors
     #[arg(value_name = "FILE")]
@@ -31,6 +32,9 @@ pub struct NearestImport {
     /// Name of the new dataset
     #[arg(long, value_name = "NAME")]
     pub name: String,
+    /// Take each byte of the file as eight dimensions of one bit
+    #[arg(long)]
+    pub bits: bool,
 }
 
 /// Build an index for approximate answers
@@ -89,7 +93,9 @@ pub struct NearestRecall {
 /// Without --recall the answer is exact: it equals brute force in f64 (for bytes: in integers), ties go to the smaller id, and it does not depend on
 /// memory and threads. One pass over the vectors answers all queries that fit the memory with their neighbours; --explain shows the
 /// passes. The result has columns query (from 0), rank (from 1), id and distance: the Euclidean distance (not its square), the
-/// inner product (falling), or 1 - cosine, where a zero vector has the cosine 0 with any vector.
+/// inner product (falling), 1 - cosine, where a zero vector has the cosine 0 with any vector, the number of bits (or bytes) that
+/// differ (hamming), or 1 - the share of the bits of both that are common (jaccard). Vectors of bits have the last two metrics, and
+/// bytes also hamming; a file of bytes is taken as packed bits there.
 ///
 /// With --recall the answer is approximate, if the vectors have an index (`nearest index`): distances are exact, and some neighbours
 /// may be missing. As many lists are probed as reached that recall when it was measured (`nearest recall`).
@@ -99,6 +105,7 @@ Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
   inshore nearest query texts queries.npy -k 10 --metric cosine
+  inshore nearest query fingerprints queries.npy -k 10 --metric jaccard
   inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
 pub struct NearestQuery {
     /// Name of the vectors
@@ -143,6 +150,10 @@ pub enum Metric {
     Ip,
     /// 1 - cosine of the angle
     Cosine,
+    /// Number of bits that differ; of vectors of bytes, of bytes
+    Hamming,
+    /// 1 - bits that both have / bits that one has
+    Jaccard,
 }
 
 /// `--strategy`.
@@ -169,6 +180,8 @@ impl From<Metric> for vectors::Metric {
             Metric::L2 => vectors::Metric::L2,
             Metric::Ip => vectors::Metric::Ip,
             Metric::Cosine => vectors::Metric::Cosine,
+            Metric::Hamming => vectors::Metric::Hamming,
+            Metric::Jaccard => vectors::Metric::Jaccard,
         }
     }
 }

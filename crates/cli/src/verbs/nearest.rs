@@ -31,7 +31,10 @@ pub fn nearest(options: GlobalOptions, command: &NearestCommand) -> Result<()> {
 }
 
 fn import(options: GlobalOptions, arguments: &NearestImport) -> Result<()> {
-    let request = Request::new(ImportVectors { name: arguments.name.clone() }, [&arguments.input]);
+    let request = Request::new(
+        ImportVectors { name: arguments.name.clone(), bits: arguments.bits },
+        [&arguments.input],
+    );
     operations::run(options, &request)?.tell(|report, done| {
         let (sentence, rounded) = (done.answer.info.to_string(), done.answer.rounded);
         let notice =

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use inshore_store::Execution;
 use inshore_tables::TableWriter;
 use inshore_vectors::{
-    self as vectors, Approximate, ApproximateSearched, Built, Imported, Index, Metric, RecallTable, Search,
-    Searched, Strategy, VectorFile, VectorIndex, Vectors,
+    self as vectors, Approximate, ApproximateSearched, Built, Element, Imported, Index, Metric, RecallTable,
+    Search, Searched, Strategy, VectorFile, VectorIndex, Vectors,
 };
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,9 @@ use crate::{
 pub struct ImportVectors {
     /// The name of the new dataset.
     pub name: String,
+    /// Each byte of the file is eight dimensions of one bit.
+    #[serde(default)]
+    pub bits: bool,
 }
 
 /// Builds the index of a dataset of vectors, or builds it again; see [`vectors::build_index`].
@@ -150,7 +153,8 @@ impl Operation for ImportVectors {
     type Answer = Imported;
 
     fn plan(&self, asked: &Asked<'_>) -> Result<VectorFile> {
-        only_file(Self::NAME, asked.inputs)
+        let file = only_file(Self::NAME, asked.inputs)?;
+        if self.bits { Ok(file.as_bits()?) } else { Ok(file) }
     }
 
     fn run(
@@ -254,13 +258,17 @@ impl Operation for SearchVectors {
 
     fn run(
         &self,
-        queries: VectorFile,
+        mut queries: VectorFile,
         asked: &Asked<'_>,
         execution: &Execution,
         mut beside: Beside<'_>,
     ) -> Result<Done<Found>> {
         let job = asked.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
+        // Among bits, bytes are eight bits each: nothing else could be meant.
+        if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
+            queries = queries.as_bits()?;
+        }
         let index = match self.approximate() {
             Some(approximate) => {
                 let index = VectorIndex::open(&job.store(), &vectors)?;

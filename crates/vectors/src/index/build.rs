@@ -168,6 +168,11 @@ impl std::fmt::Display for BuildPlan {
 /// # Errors
 /// A bad option; too little memory.
 pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<BuildPlan> {
+    if !super::dataset::METRICS.contains(&options.metric) {
+        let found = options.metric.name().to_string();
+        let expected = "l2, ip or cosine: there is no index for counts".to_string();
+        return Err(Error::BadOption { option: "metric", found, expected });
+    }
     let most = vectors.vectors.min(1 << 31);
     if let Some(lists) = options.lists
         && !(1..=most).contains(&lists)
@@ -179,6 +184,7 @@ pub fn plan_index(job: &Job, vectors: &VectorsInfo, options: &Index) -> Result<B
         Element::F32 => plan_elements::<f32>(job, vectors, options),
         Element::U8 => plan_elements::<u8>(job, vectors, options),
         Element::I8 => plan_elements::<i8>(job, vectors, options),
+        Element::F16 | Element::Bf16 | Element::Bits => return Err(super::no_index_of(vectors)),
     };
     job.budget().need(plan.smallest_bytes, || format!("building an index of {}", vectors.name))?;
     Ok(plan)
@@ -307,6 +313,7 @@ pub fn build_index(store: &Store, job: &Job, vectors: &Vectors, options: &Index)
         Element::F32 => Build::<f32>::run(store, job, vectors, options),
         Element::U8 => Build::<u8>::run(store, job, vectors, options),
         Element::I8 => Build::<i8>::run(store, job, vectors, options),
+        Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
     }
 }
 

@@ -113,7 +113,7 @@ impl<T: Clustered> Packed<T> {
                 let wanted = match space.metric {
                     Metric::L2 => q.value() - f64::from(c),
                     Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => q.value() / norm,
-                    Metric::Ip | Metric::Cosine => q.value(),
+                    _ => q.value(),
                 };
                 let star = T::star(wanted);
                 let used = T::lane_value(star);
@@ -209,7 +209,7 @@ impl<T: Clustered> Comparer<T> {
             most = most.max(squares);
             let (scale, shift) = match space.metric {
                 Metric::L2 => (1.0, squares / 2.0),
-                Metric::Ip => (1.0, 0.0),
+                Metric::Ip | Metric::Hamming | Metric::Jaccard => (1.0, 0.0),
                 Metric::Cosine => (if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 }, 0.0),
             };
             self.scales.push(scale);
@@ -224,7 +224,7 @@ impl<T: Clustered> Comparer<T> {
                 norm_min,
                 shift: f64::from(most) / 2.0,
             },
-            Metric::Ip | Metric::Cosine => BlockFacts { norm, norm_min, shift: 0.0 },
+            _ => BlockFacts { norm, norm_min, shift: 0.0 },
         }
     }
 

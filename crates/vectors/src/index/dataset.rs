@@ -113,7 +113,7 @@ impl IndexInfo {
 
     /// Returns the bytes of a vector in a list, with its id.
     pub(crate) fn entry_bytes(&self) -> usize {
-        self.dimensions * self.element.bytes() + self.id_bytes()
+        self.element.row_bytes(self.dimensions) + self.id_bytes()
     }
 
     pub(crate) fn to_attributes(&self) -> Vec<u8> {
@@ -244,13 +244,15 @@ fn bad(name: &str, what: &'static str, found: String, expected: String) -> Error
     Error::BadDataset { name: index_name(name), what, found, expected }
 }
 
-const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
+/// The metrics for which there are indexes.
+pub(crate) const METRICS: [Metric; 3] = [Metric::L2, Metric::Ip, Metric::Cosine];
 
 fn metric_code(metric: Metric) -> u32 {
     match metric {
         Metric::L2 => 1,
         Metric::Ip => 2,
         Metric::Cosine => 3,
+        Metric::Hamming | Metric::Jaccard => unreachable!("an index is built for one of METRICS"),
     }
 }
 
@@ -310,7 +312,7 @@ impl VectorIndex {
         if facts != expected {
             return Err(bad(name, "vectors", format!("{facts:?}"), format!("{expected:?}")));
         }
-        let row_bytes = (info.dimensions * info.element.bytes()) as u64;
+        let row_bytes = info.element.row_bytes(info.dimensions) as u64;
         let files = IndexFiles {
             lists: file_of(&dataset, LISTS, info.vectors * info.entry_bytes() as u64)?,
             firsts: file_of(&dataset, FIRSTS, (info.lists + 1) * 8)?,

@@ -60,7 +60,7 @@ pub(crate) fn train<T: Clustered>(
                 Metric::Cosine => {
                     Some(T::norm(row)).filter(|norm| *norm > 0.0).map_or(0.0, |norm| 1.0 / norm)
                 }
-                Metric::L2 | Metric::Ip => 1.0,
+                _ => 1.0,
             };
             counts[label as usize] += 1;
             let sums = &mut sums[label as usize * dimensions..][..dimensions];
@@ -74,7 +74,7 @@ pub(crate) fn train<T: Clustered>(
                         let most = sums.iter().fold(0.0f64, |most, sum| most.max(sum.abs()));
                         if most > 0.0 { T::LARGEST / most } else { 0.0 }
                     }
-                    Metric::L2 | Metric::Ip => 1.0 / counts[centroid] as f64,
+                    _ => 1.0 / counts[centroid] as f64,
                 };
                 out.iter_mut().zip(sums).for_each(|(out, sum)| *out = T::nearest(sum * scale));
             }

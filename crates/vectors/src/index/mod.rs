@@ -40,7 +40,17 @@ pub use self::{
     recall::measure_recall,
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
-use crate::tiles::Tiled;
+use crate::{Error, VectorsInfo, tiles::Tiled};
+
+/// Returns the error of vectors whose elements have no index.
+fn no_index_of(vectors: &VectorsInfo) -> Error {
+    Error::BadDataset {
+        name: vectors.name.clone(),
+        what: "elements",
+        found: vectors.element.to_string(),
+        expected: "f32, u8 or i8, of which an index can be built".to_string(),
+    }
+}
 
 /// Elements of which centroids can be made.
 pub(crate) trait Clustered:

@@ -133,6 +133,7 @@ pub fn search_index(
         Element::F32 => probed.run::<f32>(each),
         Element::U8 => probed.run::<u8>(each),
         Element::I8 => probed.run::<i8>(each),
+        Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
     }
 }
 

@@ -121,6 +121,7 @@ pub fn measure_recall(
         Element::F32 => measure_elements::<f32>(job, vectors, index, queries, sample, k),
         Element::U8 => measure_elements::<u8>(job, vectors, index, queries, sample, k),
         Element::I8 => measure_elements::<i8>(job, vectors, index, queries, sample, k),
+        Element::F16 | Element::Bf16 | Element::Bits => Err(super::no_index_of(vectors.info())),
     }?;
     index.set_recall(table.clone());
     let name = index_name(&vectors.info().name);
@@ -235,7 +236,7 @@ pub(crate) fn read_queries<T: Clustered>(
     let mut at = 0;
     for number in numbers {
         while at < number {
-            let skipped = rows.next(number - at)?.len() / (file.dimensions() * file.element().bytes());
+            let skipped = rows.next(number - at)?.len() / file.element().row_bytes(file.dimensions());
             at += skipped as u64;
         }
         pack_next(&mut rows, file, vectors, number, space, packed)?;

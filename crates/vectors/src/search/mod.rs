@@ -15,7 +15,7 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 use inshore_store::{Buffer, FileReader, Job};
 use serde::Serialize;
 
-pub use self::plan::{Estimates, Plan};
+pub use self::plan::{Estimates, Kernel, Plan};
 use self::{
     queries::{Batch, Queries},
     scan::Pass,
@@ -44,12 +44,14 @@ pub struct Search {
     pub radius: Option<f64>,
     /// Instructions of the filter, for tests and measurements; the best ones by default. They do not change the answer.
     pub instructions: Option<Instructions>,
+    /// The way in which vectors are compared, for tests and measurements; by the number of queries by default.
+    pub kernel: Option<Kernel>,
 }
 
 impl Default for Search {
     /// Returns the ten nearest neighbours by Euclidean distance.
     fn default() -> Search {
-        Search { k: 10, metric: Metric::L2, radius: None, instructions: None }
+        Search { k: 10, metric: Metric::L2, radius: None, instructions: None, kernel: None }
     }
 }
 
@@ -109,12 +111,14 @@ pub fn schema() -> SchemaRef {
 /// A bad option; queries of other dimensions; too little memory for one query.
 pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Search) -> Result<Plan> {
     search.check()?;
+    search.metric.check(vectors.element)?;
     check_dimensions(queries, vectors)?;
     let budget = job.budget();
     let mut plan = Plan::new(&Estimates {
         vectors: vectors.vectors,
         dimensions: vectors.dimensions,
         element: vectors.element,
+        metric: search.metric,
         queries: queries.count(),
         k: search.k,
         memory_bytes: budget.free_bytes(),
@@ -127,6 +131,9 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
     if let Some(instructions) = search.instructions {
         plan.instructions = instructions;
     }
+    if let (Some(kernel), true) = (search.kernel, plan.kernel != Kernel::Counts) {
+        plan.kernel = kernel;
+    }
     Ok(plan)
 }
 
@@ -135,6 +142,15 @@ pub fn plan(job: &Job, vectors: &VectorsInfo, queries: &VectorFile, search: &Sea
 /// # Errors
 /// [`Error::BadFile`].
 pub(crate) fn check_dimensions(queries: &VectorFile, vectors: &VectorsInfo) -> Result<()> {
+    let is_bits = |element| element == Element::Bits;
+    if is_bits(queries.element()) != is_bits(vectors.element) {
+        return Err(Error::BadFile {
+            file: queries.path().display().to_string(),
+            place: "the elements".to_string(),
+            found: queries.element().to_string(),
+            expected: format!("{}, as the vectors of {}", vectors.element, vectors.name),
+        });
+    }
     if queries.dimensions() == vectors.dimensions {
         return Ok(());
     }
@@ -162,8 +178,10 @@ pub fn search(
     each: &mut dyn FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Searched> {
     match vectors.info().element {
-        Element::F32 => search_elements::<f32>(job, vectors, queries, search, each),
-        Element::U8 => search_elements::<u8>(job, vectors, queries, search, each),
+        Element::F32 | Element::F16 | Element::Bf16 => {
+            search_elements::<f32>(job, vectors, queries, search, each)
+        }
+        Element::U8 | Element::Bits => search_elements::<u8>(job, vectors, queries, search, each),
         Element::I8 => search_elements::<i8>(job, vectors, queries, search, each),
     }
 }
@@ -177,14 +195,22 @@ fn search_elements<T: Tiled>(
 ) -> Result<Searched> {
     let info = vectors.info();
     let plan = plan(job, info, file, search)?;
+    let row_elements = info.element.queried().row_bytes(info.dimensions) / size_of::<T>();
     let buffer_bytes = plan.threads * plan::BUFFERS * plan.block_bytes;
     let buffers = Buffer::zeroed(job.budget(), buffer_bytes, "blocks of vectors")?;
     let mut buffers = buffers.split(plan.block_bytes);
     let others = plan.fixed_bytes.saturating_sub(inshore_store::taken_bytes(buffer_bytes) as u64);
     let _others = job.budget().reserve(others, "a search")?;
-    let center = center_of(job, vectors, search.metric, &mut buffers)?;
-    let filter = Filter::new(search.metric, info.dimensions, f32::norm(&center), T::IS_INTEGER);
-    let batch = Batch { file, info, search, center: &center, instructions: plan.instructions };
+    // Differences are computed from the elements themselves, and need no center.
+    let center = match plan.kernel {
+        Kernel::Tiles => center_of(job, vectors, search.metric, &mut buffers)?,
+        Kernel::Rows => vec![0.0; row_elements],
+        Kernel::Counts => Vec::new(),
+    };
+    let filter = Filter::new(search.metric, row_elements, f32::norm(&center), T::IS_INTEGER);
+    let filter = if plan.kernel == Kernel::Rows { filter.of_row_sums() } else { filter };
+    let batch = Batch { file, info, search, center: &center, plan: &plan };
+    let center_lanes: Vec<T::Lane> = center.iter().map(|&c| T::star(c.into())).collect();
     let mut rows = file.rows(job, 0, false)?;
     let mut answer = AnswerRows::new(search.metric, each);
     let mut measured = 0;
@@ -199,11 +225,13 @@ fn search_elements<T: Tiled>(
             job,
             file: &vectors.file,
             vectors: info.vectors,
-            dimensions: info.dimensions,
+            dimensions: row_elements,
+            element: info.element,
+            row_bytes: info.row_bytes(),
             plan: &plan,
             search,
             filter,
-            center: &center,
+            center: &center_lanes,
             queries: &queries,
         };
         let (returned, pairs) = pass.run(buffers)?;

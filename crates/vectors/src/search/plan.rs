@@ -4,6 +4,7 @@ use inshore_store::format_bytes;
 use serde::Serialize;
 
 use crate::{
+    Metric,
     element::Element,
     import::CHECK_BYTES,
     search::BATCH_ROWS,
@@ -20,6 +21,8 @@ pub(crate) const BUFFERS: usize = 2;
 const SUBBLOCK_BYTES: usize = 192 << 10;
 /// Hits of a thread before they are measured, beside those of one more tile.
 pub(crate) const HITS: usize = 64;
+/// The most queries that are compared with the rows one by one: a tile has a register of lanes for them.
+const FEW: u64 = 4;
 /// Bytes of a query beside its elements and its neighbours.
 const QUERY_BYTES: u64 = 64;
 
@@ -32,6 +35,8 @@ pub struct Estimates {
     pub dimensions: usize,
     /// Elements of the dataset.
     pub element: Element,
+    /// Metric.
+    pub metric: Metric,
     /// Queries.
     pub queries: u64,
     /// Neighbours of each query.
@@ -42,6 +47,18 @@ pub struct Estimates {
     pub threads: usize,
     /// Memory of the reader of the file of queries.
     pub reader_bytes: u64,
+}
+
+/// The way in which rows are compared with queries. The answer does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kernel {
+    /// Many queries at once: a blocked matrix multiplication.
+    Tiles,
+    /// One query after the other: sums over the dimensions of each vector, at the bandwidth of the memory.
+    Rows,
+    /// One query after the other: counts over the dimensions of each vector, for Hamming and Jaccard.
+    Counts,
 }
 
 /// The plan of a search.
@@ -67,22 +84,25 @@ pub struct Plan {
     pub pass_bytes: u64,
     /// Instructions of the filter.
     pub instructions: Instructions,
+    /// The way in which vectors are compared with queries.
+    pub kernel: Kernel,
 }
 
 impl Plan {
     /// Makes a plan. If the memory is too small for one query, [`Plan::smallest_bytes`] exceeds it.
     pub fn new(estimates: &Estimates) -> Plan {
         let Estimates { vectors, dimensions, element, queries, memory_bytes, reader_bytes, .. } = *estimates;
-        let row_bytes = dimensions * element.bytes();
-        // Integers are widened for tiles, and have an even number of dimensions there.
+        let row_bytes = element.row_bytes(dimensions);
+        // Integers are widened for tiles, and have an even number of dimensions there; f16 and bf16 become f32.
         let lane_bytes = match element {
-            Element::F32 => row_bytes,
+            Element::F32 | Element::F16 | Element::Bf16 => 4 * dimensions,
             Element::U8 | Element::I8 => 2 * dimensions.next_multiple_of(2),
+            Element::Bits => row_bytes,
         };
         let subblock_rows = (SUBBLOCK_BYTES / lane_bytes).max(1);
         let subblock_rows =
             if subblock_rows > ROWS_MAX { subblock_rows / ROWS_MAX * ROWS_MAX } else { subblock_rows };
-        let widened = if element == Element::F32 { 0 } else { subblock_rows * lane_bytes };
+        let widened = if lane_bytes == row_bytes { 0 } else { subblock_rows * lane_bytes };
         let hits = (HITS + ROWS_MAX * LANES_MAX) * 16;
         let thread_bytes = widened + subblock_rows * 8 + hits;
         let k = estimates.k.min(vectors);
@@ -93,7 +113,8 @@ impl Plan {
             let buffers = inshore_store::taken_bytes(threads * BUFFERS * block_bytes);
             (buffers + threads * thread_bytes) as u64
         };
-        let query_bytes = (row_bytes + lane_bytes) as u64 + QUERY_BYTES + TopK::bytes(k);
+        let query_bytes =
+            (element.queried().row_bytes(dimensions) + lane_bytes) as u64 + QUERY_BYTES + TopK::bytes(k);
         // All buffers together take at most a quarter of the memory, so that queries have the rest.
         let fits = |threads: usize, block_bytes: usize| {
             let buffers = memory_of(threads, buffer_bytes(block_bytes, row_bytes));
@@ -128,6 +149,11 @@ impl Plan {
             fixed_bytes,
             pass_bytes: vectors * row_bytes as u64,
             instructions: Instructions::best(),
+            kernel: match estimates.metric {
+                Metric::Hamming | Metric::Jaccard => Kernel::Counts,
+                _ if queries_per_pass <= FEW => Kernel::Rows,
+                _ => Kernel::Tiles,
+            },
         }
     }
 
@@ -152,13 +178,17 @@ fn buffer_bytes(block_bytes: usize, row_bytes: usize) -> usize {
 
 impl std::fmt::Display for Plan {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Plan { passes, queries_per_pass, threads, instructions, .. } = self;
+        let Plan { passes, queries_per_pass, threads, instructions, kernel, .. } = self;
+        let how = match kernel {
+            Kernel::Tiles => "all queries at once",
+            Kernel::Rows | Kernel::Counts => "query by query",
+        };
         let workers = if *threads == 1 { "1 thread".to_string() } else { format!("{threads} threads") };
         let passed = if *passes == 1 { "1 pass".to_string() } else { format!("{passes} passes") };
         write!(
             out,
             "{passed} over {}, each for up to {queries_per_pass} queries of {}; blocks of {} vectors, \
-             {workers}, {instructions}",
+             {workers}, {how}, {instructions}",
             format_bytes(self.pass_bytes),
             format_bytes(self.query_bytes),
             self.block_rows,
@@ -176,6 +206,7 @@ mod tests {
             vectors: 1_000_000,
             dimensions: 128,
             element: Element::F32,
+            metric: Metric::L2,
             queries: 10_000,
             k: 100,
             memory_bytes: 64 << 20,
@@ -185,7 +216,11 @@ mod tests {
         // 10,000 queries x (128 x 4 x 2 + 100 x 16) bytes: 27 MB, in one pass.
         let plan = Plan::new(&base);
         assert_eq!((plan.passes, plan.queries_per_pass, plan.block_rows), (1, 10_000, 2048));
-        assert_eq!((plan.block_bytes, plan.threads), (1 << 20, 2));
+        assert_eq!((plan.block_bytes, plan.threads, plan.kernel), (1 << 20, 2, Kernel::Tiles));
+        assert_eq!(Plan::new(&Estimates { queries: 5, ..base }).kernel, Kernel::Tiles);
+        assert_eq!(Plan::new(&Estimates { queries: 4, ..base }).kernel, Kernel::Rows);
+        let counted = Plan::new(&Estimates { metric: Metric::Hamming, element: Element::Bits, ..base });
+        assert_eq!((counted.kernel, counted.block_rows), (Kernel::Counts, 65_536));
         // In 16 MiB three passes of whole panels.
         let plan = Plan::new(&Estimates { memory_bytes: 16 << 20, ..base });
         assert_eq!(plan.queries_per_pass % 32, 0);

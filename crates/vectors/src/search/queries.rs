@@ -11,12 +11,13 @@ use crate::{
     file::Rows,
     filter::QueryFacts,
     metric::Metric,
-    search::Search,
-    tiles::{Instructions, Tiled},
+    search::{Kernel, Plan, Search},
+    tiles::Tiled,
     topk::TopK,
 };
 
-/// `Panel` is the packed elements of some queries: one or two registers of lanes. Lanes without a query hold zeros.
+/// `Panel` is the packed elements of some queries: one or two registers of lanes, where lanes without a query hold zeros,
+/// or the elements of one query for sums of rows.
 pub(crate) struct Panel<L> {
     /// The number of the first query.
     pub first: usize,
@@ -30,7 +31,7 @@ pub(crate) struct Batch<'a> {
     pub info: &'a VectorsInfo,
     pub search: &'a Search,
     pub center: &'a [f32],
-    pub instructions: Instructions,
+    pub plan: &'a Plan,
 }
 
 /// `Queries` is the queries of a pass.
@@ -55,17 +56,19 @@ impl<T: Tiled> Queries<T> {
         batch: &Batch<'_>,
         reservation: Reservation,
     ) -> Result<Queries<T>> {
-        let Batch { file, info, search, center, instructions } = *batch;
+        let Batch { file, info, search, center, plan } = *batch;
         let count = (numbers.end - numbers.start) as usize;
         let k = search.k.min(info.vectors) as usize;
-        let (dimensions, row_bytes) = (info.dimensions, info.row_bytes());
+        let element = info.element.queried();
+        let row_bytes = element.row_bytes(info.dimensions);
+        let dimensions = row_bytes / size_of::<T>();
         let mut memory = aligned(count * row_bytes);
         let (mut filled, mut row_out) = (0, Vec::with_capacity(row_bytes));
         while filled < count {
             let bytes = rows.next((count - filled) as u64)?;
-            for row in bytes.chunks_exact(dimensions * file.element().bytes()) {
+            for row in bytes.chunks_exact(file.element().row_bytes(info.dimensions)) {
                 row_out.clear();
-                file.element().cast(row, info.element, &mut row_out).map_err(|(dimension, value)| {
+                file.element().cast(row, element, &mut row_out).map_err(|(dimension, value)| {
                     let expected = format!("a value of {}, as the elements of {}", info.element, info.name);
                     file.bad_value(numbers.start + filled as u64, dimension, value.to_string(), expected)
                 })?;
@@ -84,7 +87,9 @@ impl<T: Tiled> Queries<T> {
             tops: (0..count).map(|_| TopK::new(k, bound)).collect(),
             _reservation: reservation,
         };
-        queries.pack(search.metric, center, instructions);
+        if plan.kernel != Kernel::Counts {
+            queries.pack(search.metric, center, plan);
+        }
         Ok(queries)
     }
 
@@ -95,17 +100,28 @@ impl<T: Tiled> Queries<T> {
 
     /// Returns the elements of a query.
     pub fn row(&self, query: usize) -> &[T] {
-        let row_bytes = self.dimensions * size_of::<T>();
-        let bytes = self.memory.as_bytes();
-        T::rows(&bytes[query * row_bytes..][..row_bytes])
+        T::rows(self.bytes(query))
     }
 
-    fn pack(&mut self, metric: Metric, center: &[f32], instructions: Instructions) {
-        let width = instructions.width();
-        let stride = T::stride(self.dimensions);
+    /// Returns the bytes of a query.
+    pub fn bytes(&self, query: usize) -> &[u8] {
+        let row_bytes = self.dimensions * size_of::<T>();
+        &self.memory.as_bytes()[query * row_bytes..][..row_bytes]
+    }
+
+    fn pack(&mut self, metric: Metric, center: &[f32], plan: &Plan) {
+        let width = plan.instructions.width();
+        let stride = match plan.kernel {
+            Kernel::Tiles => T::stride(self.dimensions),
+            Kernel::Rows | Kernel::Counts => self.dimensions,
+        };
         let mut first = 0;
         while first < self.count {
-            let lanes = if self.count - first > width { 2 * width } else { width };
+            let lanes = match plan.kernel {
+                Kernel::Rows | Kernel::Counts => 1,
+                Kernel::Tiles if self.count - first > width => 2 * width,
+                Kernel::Tiles => width,
+            };
             let mut elements = vec![T::Lane::default(); stride * lanes];
             for lane in 0..lanes.min(self.count - first) {
                 let row = self.row(first + lane);
@@ -115,7 +131,7 @@ impl<T: Tiled> Queries<T> {
                     let wanted = match metric {
                         Metric::L2 => q.value() - f64::from(c),
                         Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => q.value() / norm,
-                        Metric::Ip | Metric::Cosine => q.value(),
+                        _ => q.value(),
                     };
                     let star = T::star(wanted);
                     let used = T::lane_value(star);

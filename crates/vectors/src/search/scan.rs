@@ -15,17 +15,19 @@ use std::{
 };
 
 use inshore_store::{Buffer, CheckedFile, Job};
+use zerocopy::IntoBytes;
 
 use crate::{
-    Result,
+    Element, Result,
+    counts::Count,
     filter::{BlockFacts, Filter},
-    metric::{AT_ONCE, Metric},
+    metric::{AT_ONCE, COUNTED, Metric},
     search::{
         Search,
-        plan::{HITS, Plan},
+        plan::{HITS, Kernel, Plan},
         queries::{Panel, Queries},
     },
-    tiles::{Hit, LANES_MAX, ROWS_MAX, Tile, Tiled, reaches},
+    tiles::{Hit, LANES_MAX, ROWS_MAX, RowSum, Tile, Tiled, reaches},
     topk::Entry,
 };
 
@@ -34,12 +36,16 @@ pub(crate) struct Pass<'a, T: Tiled> {
     pub job: &'a Job,
     pub file: &'a CheckedFile,
     pub vectors: u64,
+    /// The number of elements of a row: for bits, that of bytes.
     pub dimensions: usize,
+    /// The elements on flash, and the bytes of a row there.
+    pub element: Element,
+    pub row_bytes: usize,
     pub plan: &'a Plan,
     pub search: &'a Search,
     pub filter: Filter,
     /// The center for l2, and zeros for the other metrics.
-    pub center: &'a [f32],
+    pub center: &'a [T::Lane],
     pub queries: &'a Queries<T>,
 }
 
@@ -51,12 +57,18 @@ struct Shared {
     measured: AtomicU64,
 }
 
+/// Scores that are compared with a limit at once.
+const SCORES: usize = 32;
+
 /// The memory of a thread.
 struct Scratch<L> {
     widened: Vec<L>,
     scales: Vec<f32>,
     shifts: Vec<f32>,
     hits: Vec<Hit>,
+    /// Rows of 16-bit floating-point numbers as f32.
+    decoded: Vec<f32>,
+    keys: Vec<f64>,
     measured: u64,
 }
 
@@ -92,15 +104,19 @@ impl<T: Tiled> Pass<'_, T> {
     /// Searches blocks until none is left, and returns the buffers.
     fn work(&self, shared: &Shared, mut spare: Vec<Buffer>) -> Result<Vec<Buffer>> {
         let rows = self.plan.subblock_rows;
+        let is_counted = self.plan.kernel == Kernel::Counts;
+        let is_widened = T::IS_INTEGER && self.plan.kernel == Kernel::Tiles;
         let mut scratch = Scratch {
-            widened: Vec::with_capacity(if T::IS_INTEGER { rows * T::stride(self.dimensions) } else { 0 }),
-            scales: Vec::with_capacity(rows),
-            shifts: Vec::with_capacity(rows),
+            widened: Vec::with_capacity(if is_widened { rows * T::stride(self.dimensions) } else { 0 }),
+            scales: Vec::with_capacity(if is_counted { 0 } else { rows }),
+            shifts: Vec::with_capacity(if is_counted { 0 } else { rows }),
+            // As many bytes as scales and shifts.
+            keys: Vec::with_capacity(if is_counted { rows } else { 0 }),
+            decoded: Vec::with_capacity(if self.is_decoded() { rows * self.dimensions } else { 0 }),
             hits: Vec::with_capacity(HITS + ROWS_MAX * LANES_MAX),
             measured: 0,
         };
-        let (block_rows, row_bytes) =
-            (self.plan.block_rows as u64, (self.dimensions * size_of::<T>()) as u64);
+        let (block_rows, row_bytes) = (self.plan.block_rows as u64, self.row_bytes as u64);
         let blocks = self.vectors.div_ceil(block_rows);
         let mut ahead = VecDeque::new();
         let mut free = Vec::new();
@@ -121,49 +137,95 @@ impl<T: Tiled> Pass<'_, T> {
             if shared.is_stopped.load(Ordering::Relaxed) {
                 break;
             }
-            let rows = T::rows(&buffer[wanted]);
-            self.search_block(first, rows, &mut scratch);
-            self.job.progress().add((rows.len() / self.dimensions) as u64);
+            let bytes = &buffer[wanted];
+            self.search_block(first, bytes, &mut scratch);
+            self.job.progress().add((bytes.len() / self.row_bytes) as u64);
             spare.push(buffer);
         }
         shared.measured.fetch_add(scratch.measured, Ordering::Relaxed);
         Ok(free)
     }
 
-    fn search_block(&self, first: u64, rows: &[T], scratch: &mut Scratch<T::Lane>) {
+    fn is_decoded(&self) -> bool {
+        matches!(self.element, Element::F16 | Element::Bf16)
+    }
+
+    fn search_block(&self, first: u64, bytes: &[u8], scratch: &mut Scratch<T::Lane>) {
         let part_rows = self.plan.subblock_rows;
-        for (number, rows) in rows.chunks(part_rows * self.dimensions).enumerate() {
-            let facts = self.describe(rows, scratch);
+        for (number, bytes) in bytes.chunks(part_rows * self.row_bytes).enumerate() {
             let first = first + (number * part_rows) as u64;
-            // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
-            let mut widened = std::mem::take(&mut scratch.widened);
-            let lanes = T::widen(rows, self.dimensions, &mut widened);
-            for panel in &self.queries.panels {
-                self.search_panel(panel, (first, rows, lanes), &facts, scratch);
+            if let Some(count) = Count::of(self.search.metric, self.element == Element::Bits) {
+                self.search_counts(count, (first, bytes), scratch);
+                continue;
             }
-            scratch.widened = widened;
+            // The decoded rows are taken out of the scratch, since hits are added to it meanwhile.
+            let mut decoded = std::mem::take(&mut scratch.decoded);
+            decoded.clear();
+            let bytes = match self.is_decoded() {
+                true => {
+                    self.element.decode(bytes, &mut decoded);
+                    decoded.as_bytes()
+                }
+                false => bytes,
+            };
+            let rows = T::rows(bytes);
+            match self.plan.kernel {
+                Kernel::Rows => self.search_rows((first, rows), scratch),
+                Kernel::Tiles | Kernel::Counts => self.search_tiles((first, rows), scratch),
+            }
+            scratch.decoded = decoded;
         }
+    }
+
+    /// Counts the distances of some rows and one query after the other.
+    fn search_counts(&self, count: Count, (first, bytes): (u64, &[u8]), scratch: &mut Scratch<T::Lane>) {
+        for (query, top) in self.queries.tops.iter().enumerate() {
+            scratch.keys.clear();
+            count.keys(self.plan.instructions, self.queries.bytes(query), bytes, &mut scratch.keys);
+            scratch.measured += scratch.keys.len() as u64;
+            for (id, &key) in (first..).zip(&scratch.keys) {
+                let is_within = |radius| self.search.metric.is_within(key, radius);
+                if key <= top.bound() && self.search.radius.is_none_or(is_within) {
+                    top.push(Entry { key, id });
+                }
+            }
+        }
+    }
+
+    /// Compares some rows with all panels of queries.
+    fn search_tiles(&self, (first, rows): (u64, &[T]), scratch: &mut Scratch<T::Lane>) {
+        let facts = self.describe(rows, scratch);
+        // The widened rows are taken out of the scratch, since hits are added to it meanwhile.
+        let mut widened = std::mem::take(&mut scratch.widened);
+        let lanes = T::widen(rows, self.dimensions, &mut widened);
+        for panel in &self.queries.panels {
+            self.search_panel(panel, (first, rows, lanes), &facts, scratch);
+        }
+        scratch.widened = widened;
     }
 
     /// Computes scale and shift of each row, and the facts about all rows.
     fn describe(&self, rows: &[T], scratch: &mut Scratch<T::Lane>) -> BlockFacts {
-        scratch.scales.clear();
-        scratch.shifts.clear();
+        let Scratch { scales, shifts, .. } = scratch;
+        shifts.clear();
+        scales.clear();
+        T::row_sums(self.plan.instructions, RowSum::Differences, rows, self.center, scales);
         let (mut most, mut least) = (0.0f32, f32::INFINITY);
-        for row in rows.chunks_exact(self.dimensions) {
-            let squares = T::squares(self.plan.instructions, row, self.center);
+        for (row, scale) in rows.chunks_exact(self.dimensions).zip(scales) {
+            let squares = *scale;
             // A square may underflow: then the row has a norm, and it is too short to be filtered.
             if squares > 0.0 || row.iter().any(|x| x.value() != 0.0) {
                 least = least.min(squares);
             }
             most = most.max(squares);
-            let (scale, shift) = match self.search.metric {
+            let shift;
+            (*scale, shift) = match self.search.metric {
                 Metric::L2 => (1.0, squares / 2.0),
                 Metric::Ip => (1.0, 0.0),
                 Metric::Cosine => (if squares > 0.0 { 1.0 / squares.sqrt() } else { 0.0 }, 0.0),
+                Metric::Hamming | Metric::Jaccard => unreachable!("{COUNTED}"),
             };
-            scratch.scales.push(scale);
-            scratch.shifts.push(shift);
+            shifts.push(shift);
         }
         // The margins cover the error of the sums, which the filter bounds by far less than 1e-3.
         let norm = f64::from(most).sqrt() * 1.001;
@@ -173,7 +235,7 @@ impl<T: Tiled> Pass<'_, T> {
                 let norm = norm + self.filter.center() * 1.001;
                 BlockFacts { norm, norm_min, shift: f64::from(most) / 2.0 }
             }
-            Metric::Ip | Metric::Cosine => BlockFacts { norm, norm_min, shift: 0.0 },
+            _ => BlockFacts { norm, norm_min, shift: 0.0 },
         }
     }
 
@@ -210,6 +272,45 @@ impl<T: Tiled> Pass<'_, T> {
             at = end;
         }
         self.measure(panel.first, (first, rows), &mut limits[..lanes], facts, scratch);
+    }
+
+    /// Compares some rows with one query after the other.
+    fn search_rows(&self, (first, rows): (u64, &[T]), scratch: &mut Scratch<T::Lane>) {
+        let (instructions, metric) = (self.plan.instructions, self.search.metric);
+        let (facts, sum) = match metric {
+            // The limit of a sum of differences does not depend on the block.
+            Metric::L2 => (BlockFacts { norm: 0.0, norm_min: 0.0, shift: 0.0 }, RowSum::Differences),
+            _ => (self.describe(rows, scratch), RowSum::Products),
+        };
+        for panel in &self.queries.panels {
+            let mut scores = std::mem::take(&mut scratch.shifts);
+            scores.clear();
+            T::row_sums(instructions, sum, rows, &panel.elements, &mut scores);
+            match metric {
+                Metric::L2 => scores.iter_mut().for_each(|score| *score = -*score),
+                Metric::Ip | Metric::Hamming | Metric::Jaccard => {}
+                Metric::Cosine => {
+                    scores.iter_mut().zip(&scratch.scales).for_each(|(score, scale)| *score *= scale);
+                }
+            }
+            let mut limits = [self.limit(panel.first, &facts)];
+            for (part, some) in scores.chunks(SCORES).enumerate() {
+                // One test without branches, which is false for nearly all parts.
+                if !some.iter().fold(false, |any, &score| any | reaches(score, limits[0])) {
+                    continue;
+                }
+                for (row, &score) in (part * SCORES..).zip(some) {
+                    if reaches(score, limits[0]) {
+                        scratch.hits.push(Hit { row: row as u32, lane: 0, score });
+                    }
+                }
+                if scratch.hits.len() >= HITS {
+                    self.measure(panel.first, (first, rows), &mut limits, &facts, scratch);
+                }
+            }
+            self.measure(panel.first, (first, rows), &mut limits, &facts, scratch);
+            scratch.shifts = scores;
+        }
     }
 
     fn limit(&self, query: usize, facts: &BlockFacts) -> f32 {

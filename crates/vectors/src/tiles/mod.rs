@@ -19,11 +19,13 @@
 //! dimensions.
 
 mod portable;
+mod rows;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use serde::Serialize;
 
+pub(crate) use self::rows::RowSum;
 use crate::metric::Measured;
 
 /// A pair whose score reaches the limit.
@@ -194,6 +196,16 @@ pub(crate) trait Tiled: Measured + Copy + Sync + 'static {
     /// Returns the sum of the squares of a row minus the center, which is 0 for integers.
     fn squares(instructions: Instructions, row: &[Self], center: &[f32]) -> f32;
 
+    /// Appends the sum of each row and `other`, whose length is the number of dimensions. The sum of integers is exact
+    /// and rounded once.
+    fn row_sums(
+        instructions: Instructions,
+        sum: RowSum,
+        rows: &[Self],
+        other: &[Self::Lane],
+        out: &mut Vec<f32>,
+    );
+
     /// Returns the place of lane `lane` of dimension `dimension` in a panel of `lanes` lanes.
     fn place(dimension: usize, lane: usize, lanes: usize) -> usize;
 
@@ -231,13 +243,25 @@ impl Tiled for f32 {
 
     fn squares(instructions: Instructions, row: &[f32], center: &[f32]) -> f32 {
         match instructions {
-            Instructions::Portable => portable::squares(row, center),
+            Instructions::Portable => rows::float_sum(row, center, |x, c| (x - c) * (x - c)),
             // SAFETY: instructions are selected only where the processor has them.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { x86::squares_avx2(row, center) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => unsafe { x86::squares_avx512(row, center) },
+        }
+    }
+
+    fn row_sums(instructions: Instructions, sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
+        match instructions {
+            Instructions::Portable => rows::float_sums(sum, rows, other, out),
+            // SAFETY: instructions are selected only where the processor has them.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => unsafe { x86::float_sums_avx2(sum, rows, other, out) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => unsafe { x86::float_sums_avx512(sum, rows, other, out) },
         }
     }
 
@@ -259,7 +283,7 @@ impl Tiled for f32 {
 
 /// Implements [`Tiled`] for bytes, which tiles hold as 16 bits, in pairs of dimensions.
 macro_rules! tiled_bytes {
-    ($element:ty, $rows:ident) => {
+    ($element:ty, $rows:ident, $avx2:ident, $avx512:ident) => {
         impl Tiled for $element {
             type Lane = i16;
             const IS_INTEGER: bool = true;
@@ -297,6 +321,24 @@ macro_rules! tiled_bytes {
                 row.iter().map(|&x| i32::from(x) * i32::from(x)).sum::<i32>() as f32
             }
 
+            fn row_sums(
+                instructions: Instructions,
+                sum: RowSum,
+                rows: &[$element],
+                other: &[i16],
+                out: &mut Vec<f32>,
+            ) {
+                match instructions {
+                    Instructions::Portable => rows::integer_sums(sum, rows, other, out),
+                    // SAFETY: instructions are selected only where the processor has them.
+                    #[cfg(target_arch = "x86_64")]
+                    Instructions::Avx2 => unsafe { x86::$avx2(sum, rows, other, out) },
+                    // SAFETY: as above.
+                    #[cfg(target_arch = "x86_64")]
+                    Instructions::Avx512 => unsafe { x86::$avx512(sum, rows, other, out) },
+                }
+            }
+
             fn place(dimension: usize, lane: usize, lanes: usize) -> usize {
                 (dimension / 2 * lanes + lane) * 2 + dimension % 2
             }
@@ -324,8 +366,8 @@ fn signed(bytes: &[u8]) -> &[i8] {
     zerocopy::FromBytes::ref_from_bytes(bytes).expect("bytes of one")
 }
 
-tiled_bytes!(u8, unsigned);
-tiled_bytes!(i8, signed);
+tiled_bytes!(u8, unsigned, unsigned_sums_avx2, unsigned_sums_avx512);
+tiled_bytes!(i8, signed, signed_sums_avx2, signed_sums_avx512);
 
 #[cfg(test)]
 mod tests;

@@ -43,21 +43,3 @@ pub(super) fn integer_hits(tile: &Tile<'_, i16>, hits: &mut Vec<Hit>) {
         compare(tile, row, &sums.map(|sum| sum as f32), hits);
     }
 }
-
-/// Returns the sum of the squares of `row - center`, in 16 lanes.
-#[inline(always)]
-pub(super) fn squares(row: &[f32], center: &[f32]) -> f32 {
-    const LANES: usize = 16;
-    let mut sums = [0.0f32; LANES];
-    let (rows, row_rest) = row.as_chunks::<LANES>();
-    let (centers, center_rest) = center.as_chunks::<LANES>();
-    for (xs, cs) in rows.iter().zip(centers) {
-        for (sum, (x, c)) in sums.iter_mut().zip(xs.iter().zip(cs)) {
-            *sum += (x - c) * (x - c);
-        }
-    }
-    for (sum, (x, c)) in sums.iter_mut().zip(row_rest.iter().zip(center_rest)) {
-        *sum += (x - c) * (x - c);
-    }
-    sums.iter().sum()
-}

@@ -125,6 +125,73 @@ fn squares_are_within_the_bound() {
     }
 }
 
+/// Returns the largest error of a sum over the dimensions, relative to the sum of the sizes of the terms.
+fn error_of(sum: RowSum, found: f32, row: &[f32], other: &[f32]) -> f64 {
+    let pairs = || row.iter().zip(other).map(|(&x, &y)| (f64::from(x), f64::from(y)));
+    let (exact, size): (f64, f64) = match sum {
+        RowSum::Differences => {
+            let exact = pairs().map(|(x, y)| (x - y).powi(2)).sum();
+            (exact, exact)
+        }
+        RowSum::Products => (pairs().map(|(x, y)| x * y).sum(), pairs().map(|(x, y)| (x * y).abs()).sum()),
+    };
+    (f64::from(found) - exact).abs() / size.max(f64::MIN_POSITIVE)
+}
+
+#[test]
+fn sums_of_float_rows_are_within_the_bound() {
+    let mut random = Random(795028841);
+    for dimensions in [1, 2, 15, 31, 32, 33, 63, 128, 100, 1000] {
+        let rows: Vec<f32> = (0..dimensions * 9).map(|_| 100.0 + random.float()).collect();
+        let other: Vec<f32> = (0..dimensions).map(|_| 100.0 + random.float()).collect();
+        for instructions in here() {
+            for sum in [RowSum::Differences, RowSum::Products] {
+                let mut found = vec![7.0];
+                f32::row_sums(instructions, sum, &rows, &other, &mut found);
+                assert_eq!((found.len(), found[0]), (10, 7.0), "sums are appended");
+                for (found, row) in found[1..].iter().zip(rows.chunks(dimensions)) {
+                    let error = error_of(sum, *found, row, &other);
+                    let bound = (dimensions / 16 + 24) as f64 / (1u64 << 24) as f64;
+                    assert!(error <= bound, "{instructions} {dimensions} {sum:?}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn sums_of_byte_rows_are_exact() {
+    fn check<T: Tiled<Lane = i16> + Into<i32>>(instructions: Instructions, rows: &[T], other: &[i16]) {
+        for sum in [RowSum::Differences, RowSum::Products] {
+            let mut found = Vec::new();
+            T::row_sums(instructions, sum, rows, other, &mut found);
+            assert_eq!(found.len(), rows.len() / other.len());
+            for (found, row) in found.iter().zip(rows.chunks(other.len())) {
+                let pairs = row.iter().zip(other).map(|(&x, &y)| (x.into(), i32::from(y)));
+                let exact: i32 =
+                    pairs.map(|(x, y)| if sum == RowSum::Products { x * y } else { (x - y) * (x - y) }).sum();
+                assert_eq!(*found, exact as f32, "{instructions} {} {sum:?}", other.len());
+            }
+        }
+    }
+    let mut random = Random(2654435769);
+    for dimensions in [1, 15, 16, 17, 31, 32, 33, 100, 128, 32_768] {
+        let mut bytes: Vec<u8> = (0..dimensions * 5).map(|_| random.next() as u8).collect();
+        // The largest sums.
+        bytes[..dimensions].fill(255);
+        let unsigned: Vec<i16> = (0..dimensions).map(|_| (random.next() % 256) as i16).collect();
+        let signed: Vec<i16> = unsigned.iter().map(|x| x - 128).collect();
+        let extremes: Vec<u8> = bytes.iter().map(|x| if *x < 128 { 128 } else { 127 }).collect();
+        for instructions in here() {
+            check(instructions, &bytes, &unsigned);
+            check(instructions, &bytes, &vec![0; dimensions]);
+            check(instructions, &bytes, &vec![255; dimensions]);
+            check::<i8>(instructions, super::signed(&extremes), &vec![-128; dimensions]);
+            check::<i8>(instructions, super::signed(&bytes), &signed);
+        }
+    }
+}
+
 #[test]
 fn only_scores_below_the_limit_are_left_out() {
     for instructions in here() {

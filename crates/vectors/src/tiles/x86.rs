@@ -6,17 +6,110 @@
 
 use std::arch::x86_64::*;
 
-use super::{Hit, Tile, portable};
+use super::{Hit, RowSum, Tile, rows};
 use crate::filter::CHUNK;
 
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn squares_avx2(row: &[f32], center: &[f32]) -> f32 {
-    portable::squares(row, center)
+    rows::float_sum(row, center, |x, c| (x - c) * (x - c))
 }
 
 #[target_feature(enable = "avx512f")]
 pub(super) fn squares_avx512(row: &[f32], center: &[f32]) -> f32 {
-    portable::squares(row, center)
+    rows::float_sum(row, center, |x, c| (x - c) * (x - c))
+}
+
+#[target_feature(enable = "avx2,fma")]
+pub(super) fn float_sums_avx2(sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
+    rows::float_sums(sum, rows, other, out);
+}
+
+#[target_feature(enable = "avx512f")]
+pub(super) fn float_sums_avx512(sum: RowSum, rows: &[f32], other: &[f32], out: &mut Vec<f32>) {
+    rows::float_sums(sum, rows, other, out);
+}
+
+/// Defines the sums of rows of bytes, which are widened to 16 bits in registers of `$width` elements.
+macro_rules! byte_sums {
+    (
+        $name:ident, $element:ty, $features:literal, $width:literal,
+        $load:ident, $widen:ident, $load_other:ident, $subtract:ident, $multiply:ident, $zero:ident, $reduce:ident
+    ) => {
+        #[target_feature(enable = $features)]
+        pub(super) fn $name(sum: RowSum, rows: &[$element], other: &[i16], out: &mut Vec<f32>) {
+            let whole = other.len() / $width * $width;
+            for row in rows.chunks_exact(other.len()) {
+                let mut sums = $zero();
+                for first in (0..whole).step_by($width) {
+                    // SAFETY: first + width <= whole <= the length of both.
+                    let (x, y) = unsafe {
+                        ($load(row.as_ptr().add(first).cast()), $load_other(other.as_ptr().add(first).cast()))
+                    };
+                    let x = $widen(x);
+                    sums = match sum {
+                        RowSum::Differences => {
+                            let difference = $subtract(x, y);
+                            $multiply(sums, difference, difference)
+                        }
+                        RowSum::Products => $multiply(sums, x, y),
+                    };
+                }
+                let rest = rows::integer_sum(sum, &row[whole..], &other[whole..]);
+                out.push(($reduce(sums) + rest) as f32);
+            }
+        }
+    };
+}
+
+macro_rules! byte_sums_avx2 {
+    ($name:ident, $element:ty, $widen:ident) => {
+        byte_sums!(
+            $name,
+            $element,
+            "avx2,fma",
+            16,
+            _mm_loadu_si128,
+            $widen,
+            _mm256_loadu_si256,
+            _mm256_sub_epi16,
+            multiply_avx2,
+            _mm256_setzero_si256,
+            reduce_avx2
+        );
+    };
+}
+
+byte_sums_avx2!(unsigned_sums_avx2, u8, _mm256_cvtepu8_epi16);
+byte_sums_avx2!(signed_sums_avx2, i8, _mm256_cvtepi8_epi16);
+
+macro_rules! byte_sums_avx512 {
+    ($name:ident, $element:ty, $widen:ident) => {
+        byte_sums!(
+            $name,
+            $element,
+            "avx512f,avx512bw,avx512vnni",
+            32,
+            _mm256_loadu_si256,
+            $widen,
+            _mm512_loadu_si512,
+            _mm512_sub_epi16,
+            _mm512_dpwssd_epi32,
+            _mm512_setzero_si512,
+            _mm512_reduce_add_epi32
+        );
+    };
+}
+
+byte_sums_avx512!(unsigned_sums_avx512, u8, _mm512_cvtepu8_epi16);
+byte_sums_avx512!(signed_sums_avx512, i8, _mm512_cvtepi8_epi16);
+
+/// Adds the eight sums of a register.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn reduce_avx2(sums: __m256i) -> i32 {
+    let four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256::<1>(sums));
+    let two = _mm_add_epi32(four, _mm_unpackhi_epi64(four, four));
+    _mm_cvtsi128_si32(two) + _mm_extract_epi32::<1>(two)
 }
 
 /// Adds the hits of a register of scores.

@@ -70,6 +70,19 @@ fn every_format_is_read() {
     let integers: Vec<u8> = [7i32, -9, 1 << 24].iter().flat_map(|x| x.to_le_bytes()).collect();
     let expected = (Element::F32, 1, 3, floats(&[7.0, -9.0, 16_777_216.0]), 0);
     assert_eq!(stored(&setup, "j.ivecs", &prefixed(&[&integers], &[3])), expected);
+    // 16-bit floats: 1, -2, 2^-24 (the smallest of binary16), 65504 (the largest).
+    let halves: Vec<u8> =
+        [0x3c00u16, 0xc000, 0x0001, 0x7bff].into_iter().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(
+        stored(&setup, "l.npy", &npy("<f2", "(2, 2)", &halves)),
+        (Element::F16, 2, 2, halves.clone(), 0)
+    );
+    assert_eq!(stored(&setup, "m.hbin", &counted(2, &halves)), (Element::F16, 2, 2, halves.clone(), 0));
+    let brains: Vec<u8> =
+        [0x3f80u16, 0xc000, 0x0001, 0x7f7f].into_iter().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(stored(&setup, "n.npy", &npy("<V2", "(2, 2)", &brains)), (Element::Bf16, 2, 2, brains, 0));
+    let bits = [1, 2, 255, 0];
+    assert_eq!(stored(&setup, "o.b1bin", &counted(16, &bits)), (Element::Bits, 2, 16, bits.to_vec(), 0));
     // An array of one dimension is one vector.
     let expected = (Element::F32, 1, 3, floats(&[7.0, -9.0, 16_777_216.0]), 0);
     assert_eq!(stored(&setup, "k.npy", &npy("<i4", "(3,)", &integers)), expected);
@@ -141,6 +154,16 @@ fn malformed_files_are_refused_by_name_with_the_place() {
     assert!(refused("o.npy", &npy("<f4", "(2, 2)", &two)).starts_with("its length"));
     assert!(refused("p.npy", &npy(">f4", "(1, 2)", &two)).starts_with("descr: found >f4"));
     assert!(refused("q.npy", b"PK\x03\x04....").starts_with("the magic"));
+    let halves = |bits: u16| npy("<f2", "(1, 2)", &[0x3c00, bits].map(u16::to_le_bytes).concat());
+    assert!(
+        refused("s.npy", &halves(0x7c00)).starts_with("vector 0, dimension 1: found inf, expected a finite")
+    );
+    assert!(refused("t.npy", &halves(0xfc00)).contains("found -inf"));
+    assert!(refused("u.npy", &halves(0x7c01)).contains("found NaN"));
+    let brains = npy("<V2", "(1, 2)", &[0x3f80u16, 0x7f80].map(u16::to_le_bytes).concat());
+    assert!(refused("v.npy", &brains).contains("dimension 1: found inf"));
+    assert_eq!(refused("w.b1bin", &counted(2, 12)), "the header: found 12 bits, expected a multiple of 8");
+    assert!(refused("x.b1bin", &counted(1, 262_152)).contains("expected 1 to 262144"));
     let huge = npy("<f4", "(18446744073709551615, 32768)", &two);
     assert!(refused("r.npy", &huge).starts_with("its length"));
     assert!(VectorFile::open(setup.folder.path()).is_err());

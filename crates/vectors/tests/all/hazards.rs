@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use inshore_store::{Budget, Cancel, Store};
-use inshore_vectors::{Element, Metric, Search, Vectors, import, search};
+use inshore_vectors::{Element, Kernel, Metric, Search, Vectors, import, search};
 
 use crate::support::{Made, Random, Setup, brute_force};
 
@@ -21,7 +21,12 @@ fn data_far_from_zero_do_not_cancel() {
             let options = Search { metric, ..Search::default() };
             let (rows, searched) = setup.search("v", &file, &options, (16 << 20, 2));
             assert_eq!(rows, brute_force(&vectors, &queries, &options), "mean {mean}, {metric:?}");
+            let by_rows = Search { kernel: Some(Kernel::Rows), ..options.clone() };
+            let (same, by_rows) = setup.search("v", &file, &by_rows, (16 << 20, 2));
+            assert_eq!(same, rows, "mean {mean}, {metric:?}");
             if metric == Metric::L2 {
+                // Differences do not cancel.
+                assert!(by_rows.measured < 2000 * 40 / 5, "mean {mean}: {} pairs measured", by_rows.measured);
                 let measured = searched.measured as f64 / (2000.0 * 40.0);
                 assert!(measured < share + 1e-9, "mean {mean}: {measured} of all pairs measured");
             }
@@ -41,8 +46,12 @@ fn numbers_of_any_size_are_compared_rightly() {
         let file = setup.file("q", &queries);
         for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
             let options = Search { k: 7, metric, ..Search::default() };
-            let (rows, _) = setup.search("v", &file, &options, (16 << 20, 2));
-            assert_eq!(rows, brute_force(&vectors, &queries, &options), "{scale} {metric:?}");
+            let expected = brute_force(&vectors, &queries, &options);
+            for kernel in [Kernel::Tiles, Kernel::Rows] {
+                let options = Search { kernel: Some(kernel), ..options.clone() };
+                let (rows, _) = setup.search("v", &file, &options, (16 << 20, 2));
+                assert_eq!(rows, expected, "{scale} {metric:?} {kernel:?}");
+            }
         }
     }
     // All sizes in one block, up to the largest float.
@@ -53,9 +62,11 @@ fn numbers_of_any_size_are_compared_rightly() {
     setup.import("v", &vectors);
     let file = setup.file("q", &vectors);
     for metric in [Metric::L2, Metric::Ip, Metric::Cosine] {
-        let options = Search { k: 7, metric, ..Search::default() };
-        let (rows, _) = setup.search("v", &file, &options, (16 << 20, 2));
-        assert_eq!(rows, brute_force(&vectors, &vectors, &options), "{metric:?}");
+        for kernel in [Kernel::Tiles, Kernel::Rows] {
+            let options = Search { k: 7, metric, kernel: Some(kernel), ..Search::default() };
+            let (rows, _) = setup.search("v", &file, &options, (16 << 20, 2));
+            assert_eq!(rows, brute_force(&vectors, &vectors, &options), "{metric:?} {kernel:?}");
+        }
     }
 }
 
@@ -69,7 +80,7 @@ fn one_dimension_and_many_are_searched_within_the_budget() {
                 Element::F32 => random.normal(),
                 // The largest products of bytes: sums must not overflow.
                 Element::U8 => [255.0, 0.0, 255.0][random.below(3) as usize],
-                Element::I8 => [-128.0, 127.0][random.below(2) as usize],
+                _ => [-128.0, 127.0][random.below(2) as usize],
             };
             let vectors = Made::new(element, dimensions, count, &mut any);
             let asked = Made::new(element, dimensions, queries, &mut any);

@@ -28,7 +28,7 @@ pub fn clustered(element: Element, dimensions: usize, count: usize, seed: u64) -
         match element {
             Element::F32 => value - 100.0,
             Element::U8 => value.clamp(0.0, 255.0).round(),
-            Element::I8 => (value - 100.0).clamp(-128.0, 127.0).round(),
+            _ => (value - 100.0).clamp(-128.0, 127.0).round(),
         }
     })
 }
@@ -103,7 +103,7 @@ fn an_index_whose_lists_are_all_probed_answers_as_the_exact_search() {
         let radius = match metric {
             Metric::L2 => 90.0,
             Metric::Ip => 10.0,
-            Metric::Cosine => 0.3,
+            _ => 0.3,
         };
         for radius in [None, Some(radius)] {
             let search = Search { k: 20, metric, radius, ..Search::default() };

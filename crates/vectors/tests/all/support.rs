@@ -45,6 +45,9 @@ impl Made {
             Element::F32 => f64::from(value as f32),
             Element::U8 => f64::from(value as u8),
             Element::I8 => f64::from(value as i8),
+            // Multiples of 1/16 up to 7: both types hold them.
+            Element::F16 | Element::Bf16 => (value.clamp(-7.0, 7.0) * 16.0).round() / 16.0,
+            Element::Bits => f64::from(value > 0.5),
         };
         Made { element, dimensions, values: (0..dimensions * count).map(|_| exact(value())).collect() }
     }
@@ -53,15 +56,31 @@ impl Made {
         self.values.chunks(self.dimensions).collect()
     }
 
-    /// Returns the bytes of a file of the format with a count.
+    /// Returns the bytes of a file: of the format with a count, or of NumPy for bfloat16.
     pub fn bytes(&self) -> Vec<u8> {
+        if self.element == Element::Bf16 {
+            let shape = format!("({}, {})", self.values.len() / self.dimensions, self.dimensions);
+            let text = format!("{{'descr': '<V2', 'fortran_order': False, 'shape': {shape}, }}\n");
+            let head =
+                [b"\x93NUMPY\x01\x00", &(text.len() as u16).to_le_bytes()[..], text.as_bytes()].concat();
+            let elements = self.values.iter().map(|&value| ((value as f32).to_bits() >> 16) as u16);
+            return head.into_iter().chain(elements.flat_map(u16::to_le_bytes)).collect();
+        }
         let count = self.values.len() / self.dimensions;
         let mut bytes = [(count as u32).to_le_bytes(), (self.dimensions as u32).to_le_bytes()].concat();
+        if self.element == Element::Bits {
+            for bits in self.values.chunks(8) {
+                bytes.push((0..8).fold(0, |byte, bit| byte | (bits[bit] as u8) << bit));
+            }
+            return bytes;
+        }
         for &value in &self.values {
             match self.element {
                 Element::F32 => bytes.extend((value as f32).to_le_bytes()),
                 Element::U8 => bytes.push(value as u8),
                 Element::I8 => bytes.push(value as i8 as u8),
+                Element::F16 => bytes.extend(half(value).to_le_bytes()),
+                Element::Bf16 | Element::Bits => unreachable!("written above"),
             }
         }
         bytes
@@ -72,8 +91,23 @@ impl Made {
             Element::F32 => "fbin",
             Element::U8 => "u8bin",
             Element::I8 => "i8bin",
+            Element::F16 => "hbin",
+            Element::Bf16 => "npy",
+            Element::Bits => "b1bin",
         }
     }
+}
+
+/// Returns the binary16 number of a value that it holds exactly: 0, or a normal number.
+pub fn half(value: f64) -> u16 {
+    let bits = (value as f32).to_bits();
+    let sign = (bits >> 16 & 0x8000) as u16;
+    if value == 0.0 {
+        return sign;
+    }
+    let exponent = (bits >> 23 & 255) + 15 - 127;
+    assert!((1..31).contains(&exponent) && bits & 0x1fff == 0, "{value} is no normal number of binary16");
+    sign | (exponent << 10) as u16 | (bits >> 13 & 0x3ff) as u16
 }
 
 /// Returns the answer of brute force: each pair in f64, in the order of the dimensions.
@@ -83,6 +117,8 @@ pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> 
     for (query, q) in queries.rows().into_iter().enumerate() {
         let mut found: Vec<(f64, u64, f64)> = Vec::new();
         for (id, x) in vectors.rows().into_iter().enumerate() {
+            let count =
+                |is: &dyn Fn(f64, f64) -> bool| q.iter().zip(x).filter(|(q, x)| is(**q, **x)).count() as f64;
             let product = q.iter().zip(x).fold(0.0, |sum, (q, x)| sum + q * x);
             let (key, distance) = match search.metric {
                 Metric::L2 => {
@@ -90,6 +126,15 @@ pub fn brute_force(vectors: &Made, queries: &Made, search: &Search) -> Vec<Row> 
                     (sum, sum.sqrt())
                 }
                 Metric::Ip => (-product, product),
+                Metric::Hamming => {
+                    let count = count(&|q, x| q != x);
+                    (count, count)
+                }
+                Metric::Jaccard => {
+                    let any = count(&|q, x| q + x > 0.0);
+                    let similarity = if any > 0.0 { count(&|q, x| q * x > 0.0) / any } else { 1.0 };
+                    (-similarity, 1.0 - similarity)
+                }
                 Metric::Cosine => {
                     let norms = square(q).sqrt() * square(x).sqrt();
                     let similarity = if norms > 0.0 { product / norms } else { 0.0 };

@@ -1,0 +1,162 @@
+//! Distances that are counts over the dimensions: Hamming and Jaccard.
+//!
+//! A count is exact, so nothing is filtered: each pair is counted and its key compared with the k-th best. A count of
+//! 8,192 bytes takes 128 loads, exclusive ors and population counts with AVX-512: it is limited by the caches. Rows
+//! that stay in the cache are counted for one query after the other.
+
+use crate::{Metric, tiles::Instructions};
+
+/// The thing that is counted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Count {
+    /// Bits that differ.
+    Bits,
+    /// Bytes that differ.
+    Bytes,
+    /// Bits that both have, among those that one has.
+    Shared,
+}
+
+impl Count {
+    /// Returns the count of a metric; none for a metric of numbers.
+    pub fn of(metric: Metric, is_bits: bool) -> Option<Count> {
+        match metric {
+            Metric::Hamming if is_bits => Some(Count::Bits),
+            Metric::Hamming => Some(Count::Bytes),
+            Metric::Jaccard => Some(Count::Shared),
+            Metric::L2 | Metric::Ip | Metric::Cosine => None,
+        }
+    }
+
+    /// Appends the key of the query and each of the rows, which have its length.
+    pub fn keys(self, instructions: Instructions, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
+        match instructions {
+            Instructions::Portable => keys(self, query, rows, out),
+            // SAFETY: instructions are selected only where the processor has them, and AVX2 implies POPCNT.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx2 => unsafe { keys_avx2(self, query, rows, out) },
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 if is_x86_feature_detected!("avx512vpopcntdq") => {
+                // SAFETY: the processor has AVX-512 (F, BW) and VPOPCNTDQ.
+                unsafe { keys_avx512(self, query, rows, out) }
+            }
+            // SAFETY: a processor with AVX-512 has AVX2.
+            #[cfg(target_arch = "x86_64")]
+            Instructions::Avx512 => unsafe { keys_avx2(self, query, rows, out) },
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,popcnt")]
+fn keys_avx2(count: Count, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
+    keys(count, query, rows, out);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vpopcntdq,popcnt")]
+fn keys_avx512(count: Count, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
+    keys(count, query, rows, out);
+}
+
+#[inline(always)]
+fn keys(count: Count, query: &[u8], rows: &[u8], out: &mut Vec<f64>) {
+    let rows = rows.chunks_exact(query.len());
+    match count {
+        Count::Bits => out.extend(rows.map(|row| bits(query, row, |q, x| q ^ x) as f64)),
+        Count::Bytes => out.extend(rows.map(|row| different_bytes(query, row) as f64)),
+        Count::Shared => {
+            out.extend(
+                rows.map(|row| jaccard_key(bits(query, row, |q, x| q & x), bits(query, row, |q, x| q | x))),
+            );
+        }
+    }
+}
+
+/// Returns the negated similarity; two empty sets are equal. Equal fractions have equal keys, and others do not: counts
+/// are below 2^24.
+#[inline(always)]
+fn jaccard_key(shared: u64, all: u64) -> f64 {
+    if all > 0 { -(shared as f64 / all as f64) + 0.0 } else { -1.0 }
+}
+
+/// Counts the bits of a combination of both.
+#[inline(always)]
+fn bits(query: &[u8], row: &[u8], combine: impl Fn(u64, u64) -> u64) -> u64 {
+    let (qs, q_rest) = query.as_chunks::<8>();
+    let (xs, x_rest) = row.as_chunks::<8>();
+    let word = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+    let whole: u64 = qs.iter().zip(xs).map(|(q, x)| u64::from(combine(word(q), word(x)).count_ones())).sum();
+    let rest = q_rest.iter().zip(x_rest).map(|(&q, &x)| u64::from(combine(q.into(), x.into()).count_ones()));
+    whole + rest.sum::<u64>()
+}
+
+/// Counts the bytes that differ.
+#[inline(always)]
+fn different_bytes(query: &[u8], row: &[u8]) -> u64 {
+    const LANES: usize = 64;
+    // A lane counts up to 255 bytes.
+    let mut all = 0;
+    for (query, row) in query.chunks(LANES * 255).zip(row.chunks(LANES * 255)) {
+        let (qs, q_rest) = query.as_chunks::<LANES>();
+        let (xs, x_rest) = row.as_chunks::<LANES>();
+        let mut counts = [0u8; LANES];
+        for (q, x) in qs.iter().zip(xs) {
+            for lane in 0..LANES {
+                counts[lane] += u8::from(q[lane] != x[lane]);
+            }
+        }
+        all += counts.iter().map(|&count| u64::from(count)).sum::<u64>();
+        all += q_rest.iter().zip(x_rest).map(|(q, x)| u64::from(q != x)).sum::<u64>();
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_all_instructions_equal_naive_ones() {
+        let mut state = 88_172_645_463_325_252u64;
+        let mut byte = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            // Equal bytes are frequent.
+            if state.is_multiple_of(3) { 7 } else { (state >> 32) as u8 }
+        };
+        for len in [1, 7, 8, 9, 63, 64, 65, 1000, 8192, 32_768] {
+            let query: Vec<u8> = (0..len).map(|_| byte()).collect();
+            let mut rows: Vec<u8> = (0..3 * len).map(|_| byte()).collect();
+            rows[..len].copy_from_slice(&query);
+            rows.extend(query.iter().map(|x| !x));
+            rows.extend(vec![0; len]);
+            let here = Instructions::ALL.iter().filter(|instructions| instructions.are_here());
+            for &instructions in here {
+                for count in [Count::Bits, Count::Bytes, Count::Shared] {
+                    let mut found = Vec::new();
+                    count.keys(instructions, &query, &rows, &mut found);
+                    let expected = rows.chunks(len).map(|row| {
+                        let bit = |bytes: &[u8], number: usize| bytes[number / 8] >> (number % 8) & 1;
+                        let each = || (0..8 * len).map(|number| (bit(&query, number), bit(row, number)));
+                        match count {
+                            Count::Bits => each().filter(|(q, x)| q != x).count() as f64,
+                            Count::Bytes => query.iter().zip(row).filter(|(q, x)| q != x).count() as f64,
+                            Count::Shared => {
+                                let both = each().filter(|&pair| pair == (1, 1)).count() as f64;
+                                let any = each().filter(|&pair| pair != (0, 0)).count() as f64;
+                                -both / any + 0.0
+                            }
+                        }
+                    });
+                    let expected: Vec<f64> = expected.collect();
+                    assert_eq!(found, expected, "{instructions} {count:?} {len}");
+                }
+            }
+        }
+        let mut empty = Vec::new();
+        Count::Shared.keys(Instructions::Portable, &[0, 0], &[0, 0, 1, 0], &mut empty);
+        assert_eq!(empty, [-1.0, 0.0]);
+    }
+}
