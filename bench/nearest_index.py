@@ -122,7 +122,7 @@ class Bench:
         hits, told = self.folder / "hits.csv", []
         for _ in range(self.options.repeat):
             told.append(self.inshore("query", self.name, str(queries), *words, "-o", str(hits)))
-        told.sort(key=lambda told: searching(told))
+        told.sort(key=searching)
         return told[len(told) // 2], hits
 
     def faiss(self, mode: str, probes: int = 0) -> dict[str, float] | None:

@@ -20,8 +20,11 @@ use crate::{
 
 /// The rows that all panels visit in turn stay in the second-level cache.
 const PART_BYTES: usize = 192 << 10;
-/// Hits before they are measured, beside those of one more tile. The nearest are measured first, and exclude others.
-const HITS: usize = 512;
+/// Hits before they are measured, beside those of one more tile.
+const HITS: usize = 64;
+/// How often the best hit of each lane is measured before the others. The first hits of a lane come without a bound, and most
+/// of them are excluded by the best one; many equal rows must not be looked at again and again.
+const BEST_FIRST: usize = 16;
 
 /// The metric, and what the filter needs to know of the data.
 #[derive(Clone, Debug)]
@@ -280,23 +283,45 @@ struct Measuring<'a, T: Clustered, H: Heaps> {
 impl<T: Clustered, H: Heaps> Measuring<'_, T, H> {
     /// Measures the hits that can be near, those of the best scores first, and takes them out. Returns their number.
     fn run(&mut self, hits: &mut Vec<Hit>, id_of: impl Fn(usize) -> u64) -> u64 {
-        // Limits rose since some hits were found. A lane without a query can be hit by a NaN.
-        hits.retain(|hit| (hit.lane as usize) < self.members.len() && self.is_near(hit));
-        hits.sort_unstable_by(|one, other| other.score.total_cmp(&one.score));
-        let (mut group, mut count, mut measured) = ([hits.first().copied(); AT_ONCE], 0, 0);
-        for (number, hit) in hits.iter().enumerate() {
-            if self.is_near(hit) {
-                group[count] = Some(*hit);
+        // A lane without a query can be hit by a NaN.
+        hits.retain(|hit| (hit.lane as usize) < self.members.len());
+        let mut measured = 0;
+        for _ in 0..BEST_FIRST {
+            // Limits rose since some hits were found.
+            hits.retain(|hit| self.is_near(hit));
+            if hits.is_empty() {
+                return measured;
+            }
+            let mut best = [usize::MAX; LANES_MAX];
+            for (place, hit) in hits.iter().enumerate() {
+                let best = &mut best[hit.lane as usize];
+                if *best == usize::MAX || hit.score.total_cmp(&hits[*best].score).is_gt() {
+                    *best = place;
+                }
+            }
+            // From the last place on, so that the places before stay.
+            best.sort_unstable_by(|one, other| other.cmp(one));
+            let (mut some, mut count) = ([hits[0]; LANES_MAX], 0);
+            for place in best.into_iter().filter(|place| *place != usize::MAX) {
+                some[count] = hits.swap_remove(place);
                 count += 1;
             }
-            if count == AT_ONCE || (count > 0 && number + 1 == hits.len()) {
-                measured += count as u64;
-                self.measure(&group.map(|hit| hit.expect("there are hits")), count, &id_of);
-                count = 0;
-            }
+            measured += self.measure_all(&some[..count], &id_of);
         }
+        hits.retain(|hit| self.is_near(hit));
+        measured += self.measure_all(hits, &id_of);
         hits.clear();
         measured
+    }
+
+    /// Measures hits, and returns their number.
+    fn measure_all(&mut self, hits: &[Hit], id_of: &impl Fn(usize) -> u64) -> u64 {
+        for hits in hits.chunks(AT_ONCE) {
+            // A group that is not full repeats its last pair.
+            let group = std::array::from_fn(|number| hits[number.min(hits.len() - 1)]);
+            self.measure(&group, hits.len(), id_of);
+        }
+        hits.len() as u64
     }
 
     fn is_near(&self, hit: &Hit) -> bool {

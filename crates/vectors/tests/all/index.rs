@@ -317,9 +317,12 @@ fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
     let dataset = setup.store.dataset("v.index").unwrap();
     let names: Vec<String> = dataset.file_names().map(str::to_string).collect();
     let (files, attributes) = (bytes_of(&setup.store, &job, "v"), dataset.attributes().to_vec());
-    let refused = |change: &dyn Fn(&mut Vec<Vec<u8>>, &mut Vec<u8>)| {
+    type Change = fn(&mut [Vec<u8>], &mut Vec<u8>, [usize; 3]);
+    let number = |name: &str| names.iter().position(|found| found == name).unwrap();
+    let places = [number("lists"), number("firsts"), number("spans")];
+    let refused = |change: Change| {
         let (mut files, mut attributes) = (files.clone(), attributes.clone());
-        change(&mut files, &mut attributes);
+        change(&mut files, &mut attributes, places);
         let mut builder = setup.store.replace_dataset(&job, "v.index", "vector-index").unwrap();
         for (name, bytes) in names.iter().zip(&files) {
             let mut writer = builder.file(name, 4096, 4096).unwrap();
@@ -336,24 +339,25 @@ fn an_index_that_does_not_describe_its_lists_is_refused_by_name() {
             search_index(&job, &vectors, &index, &queries, &Search::default(), &EVERYTHING, &mut |_| Ok(()));
         ask.map(|_| "an answer".to_string()).unwrap_or_else(|error| error.to_string())
     };
-    assert_eq!(refused(&|_, _| ()), "an answer");
-    let number = |name: &str| names.iter().position(|found| found == name).unwrap();
-    let (lists, firsts, spans) = (number("lists"), number("firsts"), number("spans"));
-    for (expected, change) in [
-        ("v.index: magic: found XNSHVIDX", &(|_, a| a[0] = b'X') as &dyn Fn(&mut Vec<Vec<u8>>, &mut Vec<u8>)),
-        ("v.index: version: found 9, expected 1: build the index again", &|_, a| a[8] = 9),
-        ("v.index: element", &|_, a| a[12] = 77),
-        ("v.index: metric: found 9", &|_, a| a[20] = 9),
-        ("v.index: lists: found 0", &|_, a| a[40..44].fill(0)),
-        ("v.index: groups", &|_, a| a[44..48].fill(255)),
-        ("v.index: points of recall", &|_, a| a[92] = 200),
-        ("v.index: header", &|_, a| a.truncate(50)),
-        ("v.index/firsts: length", &|files, _| files[firsts].truncate(16)),
-        ("v.index: directory", &|files, _| files[firsts][8..16].fill(255)),
-        ("v.index: directory", &|files, _| files[firsts][0] = 1),
-        ("v.index: groups: found", &|files, _| files[spans][0] = 1),
-        ("v.index: lists: found id", &|files, _| files[lists].iter_mut().for_each(|byte| *byte = 255)),
-    ] {
+    assert_eq!(refused(|_, _, _| ()), "an answer");
+    let cases: [(&str, Change); 13] = [
+        ("v.index: magic: found XNSHVIDX", |_, a, _| a[0] = b'X'),
+        ("v.index: version: found 9, expected 1: build the index again", |_, a, _| a[8] = 9),
+        ("v.index: element", |_, a, _| a[12] = 77),
+        ("v.index: metric: found 9", |_, a, _| a[20] = 9),
+        ("v.index: lists: found 0", |_, a, _| a[40..44].fill(0)),
+        ("v.index: groups", |_, a, _| a[44..48].fill(255)),
+        ("v.index: points of recall", |_, a, _| a[92] = 200),
+        ("v.index: header", |_, a, _| a.truncate(50)),
+        ("v.index/firsts: length", |files, _, [_, firsts, _]| files[firsts].truncate(16)),
+        ("v.index: directory", |files, _, [_, firsts, _]| files[firsts][8..16].fill(255)),
+        ("v.index: directory", |files, _, [_, firsts, _]| files[firsts][0] = 1),
+        ("v.index: groups: found", |files, _, [_, _, spans]| files[spans][0] = 1),
+        ("v.index: lists: found id", |files, _, [lists, _, _]| {
+            files[lists].iter_mut().for_each(|byte| *byte = 255)
+        }),
+    ];
+    for (expected, change) in cases {
         let error = refused(change);
         assert!(error.starts_with(expected), "{expected}: {error}");
     }
@@ -368,6 +372,9 @@ fn a_build_that_is_stopped_or_fails_leaves_the_former_index_or_none() {
     let stopped = |phase: &str| {
         let cancel = Cancel::default();
         let job = setup.store.job(Budget::new(64 << 20, 2), cancel.clone()).unwrap();
+        if phase.is_empty() {
+            cancel.cancel();
+        }
         let (watched, wanted) = (job.clone(), phase.to_string());
         let watcher = std::thread::spawn(move || {
             while watched.progress().state().phase != wanted && !watched.cancel().is_cancelled() {
