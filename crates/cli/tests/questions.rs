@@ -138,3 +138,19 @@ fn what_cannot_be_asked_is_refused_by_name() {
     let said = folder.run("sql --file deep.sql").exits(2);
     assert!(said.stderr.contains("nested too deep"), "{}", said.stderr);
 }
+
+/// The texts of a batch of 8,192 rows would take 160 MB.
+#[test]
+fn long_texts_are_sorted_and_written_in_the_least_memory() {
+    let folder = Folder::new();
+    let mut rows = String::from("k,t\n");
+    for row in 0..3_000u64 {
+        let key = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
+        rows += &format!("{row},{key:08}{}\n", "x".repeat(5_000 + (key % 30_000) as usize));
+    }
+    folder.write("long.csv", rows);
+    let least = "--memory 24MiB --threads 2 --quiet";
+    sql(&folder, "SELECT * FROM 'long.csv' ORDER BY t", &format!("{least} -o sorted.parquet")).ok();
+    let query = "SELECT count(*) AS n, count(DISTINCT k) AS keys FROM 'sorted.parquet'";
+    assert_eq!(sql(&folder, query, least).ok().stdout, "n,keys\n3000,3000\n");
+}

@@ -207,7 +207,7 @@ fn tables(rows: &[(Option<i64>, u8, i32)], others: &[(Option<i64>, u8)]) -> Vec<
     vec![("t", batches(left)), ("u", batches(right))]
 }
 
-const QUERIES: [&str; 49] = [
+const QUERIES: [&str; 51] = [
     "SELECT k, count(*), count(v), sum(v), min(s), max(s), avg(f), sum(m), avg(m), min(d) FROM t GROUP BY k",
     "SELECT k, sum(v), min(v), max(f) FROM t GROUP BY k",
     "SELECT k, avg(f), count(v) FROM t GROUP BY k",
@@ -248,6 +248,8 @@ const QUERIES: [&str; 49] = [
     "SELECT k, v FROM t WHERE k IN (SELECT k FROM u WHERE w IS NOT NULL)",
     "SELECT k, v FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND u.w > t.s)",
     "SELECT k, v FROM t WHERE k NOT IN (SELECT k FROM u WHERE k IS NOT NULL)",
+    "SELECT k, v FROM t WHERE k NOT IN (SELECT k FROM u)",
+    "SELECT k, v FROM t WHERE k NOT IN (SELECT k FROM u WHERE length(w) > 100)",
     "SELECT k, v FROM t WHERE v = 3 OR EXISTS (SELECT 1 FROM u WHERE u.k = t.k)",
     "SELECT u.k, count(*), sum(v) FROM t JOIN u ON t.k = u.k GROUP BY u.k ORDER BY u.k",
     "SELECT k, w FROM u WHERE (SELECT count(*) FROM t WHERE t.k = u.k) > 2",

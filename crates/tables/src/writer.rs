@@ -11,9 +11,9 @@ mod pages;
 #[cfg(test)]
 mod tests;
 
-use std::{path::Path, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
-use arrow_array::RecordBatch;
+use arrow_array::{Array, ArrayRef, RecordBatch, cast::AsArray};
 use arrow_csv::WriterBuilder;
 use arrow_ipc::writer::FileWriter;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
@@ -37,6 +37,9 @@ const WRITABLE: &str = ".parquet, .arrow or .csv, or - for CSV on standard outpu
 /// columns of 8 bytes then holds 1.5 MiB, 0.5 of them reserved, and zstd about 1 MiB more; 16 Ki rows cost 0.8 MiB more
 /// and made the file 0.3 % smaller.
 const BATCH_ROWS: usize = 8 << 10;
+/// Bytes of texts after which a batch ends with fewer rows. A page of Parquet has at most these bytes and 1 MiB more, so that
+/// readers with little memory can read the page.
+const BATCH_TEXT_BYTES: usize = 2 << 20;
 /// Rows of a Parquet row group. The writer keeps about 0.5 KB of metadata for each column of each, so a table of
 /// 10^10 rows costs 5 MB a column at the end, and readers keep as much.
 const ROW_GROUP_ROWS: usize = 1 << 20;
@@ -49,6 +52,9 @@ pub struct TableWriter {
     // The order matters on drop: a format may still write, and then the temporary file is removed.
     format: Format,
     batches: BatchCoalescer,
+    /// Rows and bytes of texts of the batch that is not complete.
+    open_rows: usize,
+    open_text_bytes: usize,
     target: NewFile,
     rows: u64,
     _memory: Option<Reservation>,
@@ -123,7 +129,15 @@ impl TableWriter {
             }
         };
         let batches = BatchCoalescer::new(schema, BATCH_ROWS);
-        Ok(TableWriter { format, batches, target, rows: 0, _memory: memory })
+        Ok(TableWriter {
+            format,
+            batches,
+            open_rows: 0,
+            open_text_bytes: 0,
+            target,
+            rows: 0,
+            _memory: memory,
+        })
     }
 
     /// Adds rows. They are copied, so the memory of `batch` is not kept.
@@ -135,12 +149,27 @@ impl TableWriter {
         let batch = RecordBatch::try_new(self.batches.schema(), batch.columns().to_vec())
             .map_err(|error| self.target.error(error))?;
         // The batch is copied piece by piece, since regrouping a large batch at once would copy all of it.
-        for start in (0..batch.num_rows()).step_by(BATCH_ROWS) {
-            let piece = batch.slice(start, BATCH_ROWS.min(batch.num_rows() - start));
+        let texts = TextLengths::of(&batch);
+        let mut start = 0;
+        while start < batch.num_rows() {
+            // A batch ends where a row group does.
+            let group_rows = ROW_GROUP_ROWS - (self.rows % ROW_GROUP_ROWS as u64) as usize;
+            let rows = (BATCH_ROWS - self.open_rows).min(group_rows).min(batch.num_rows() - start);
+            let (rows, text_bytes) =
+                texts.rows_within(start..start + rows, BATCH_TEXT_BYTES - self.open_text_bytes);
+            let piece = batch.slice(start, rows);
             self.batches.push_batch(piece).map_err(|error| self.target.error(error))?;
+            start += rows;
+            self.rows += rows as u64;
+            self.open_rows += rows;
+            self.open_text_bytes += text_bytes;
+            if self.open_rows == BATCH_ROWS || self.open_text_bytes >= BATCH_TEXT_BYTES || rows == group_rows
+            {
+                (self.open_rows, self.open_text_bytes) = (0, 0);
+                self.batches.finish_buffered_batch().map_err(|error| self.target.error(error))?;
+            }
             self.write_completed()?;
         }
-        self.rows += batch.num_rows() as u64;
         Ok(())
     }
 
@@ -187,6 +216,47 @@ impl TableWriter {
     pub fn check_path(path: &Path) -> Result<()> {
         kind_of(path)?;
         Ok(NewFile::check(path)?)
+    }
+}
+
+/// The lengths of the texts and byte strings of a batch.
+struct TextLengths<'a>(Vec<&'a ArrayRef>);
+
+impl TextLengths<'_> {
+    fn of(batch: &RecordBatch) -> TextLengths<'_> {
+        let is_text = |array: &&ArrayRef| {
+            let kind = array.data_type();
+            kind.is_string() || kind.is_binary() && !matches!(kind, DataType::FixedSizeBinary(_))
+        };
+        TextLengths(batch.columns().iter().filter(is_text).collect())
+    }
+
+    /// Returns the number of rows from the first of `rows` on up to that with which their texts reach `bytes_max`, and the
+    /// bytes of these rows.
+    fn rows_within(&self, rows: Range<usize>, bytes_max: usize) -> (usize, usize) {
+        let mut bytes = 0;
+        if self.0.is_empty() {
+            return (rows.len(), bytes);
+        }
+        for row in rows.clone() {
+            bytes += self.0.iter().map(|array| text_length(array, row)).sum::<usize>();
+            if bytes >= bytes_max {
+                return (row + 1 - rows.start, bytes);
+            }
+        }
+        (rows.len(), bytes)
+    }
+}
+
+fn text_length(array: &ArrayRef, row: usize) -> usize {
+    match array.data_type() {
+        DataType::Utf8 => array.as_string::<i32>().value_length(row) as usize,
+        DataType::LargeUtf8 => array.as_string::<i64>().value_length(row) as usize,
+        DataType::Binary => array.as_binary::<i32>().value_length(row) as usize,
+        DataType::LargeBinary => array.as_binary::<i64>().value_length(row) as usize,
+        DataType::Utf8View => array.as_string_view().views()[row] as u32 as usize,
+        DataType::BinaryView => array.as_binary_view().views()[row] as u32 as usize,
+        _ => 0,
     }
 }
 

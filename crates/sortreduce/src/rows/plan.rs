@@ -36,15 +36,15 @@ impl Default for RowConfig {
     }
 }
 
-/// Returns the smallest [`RowConfig::memory_bytes`] for this number of threads, with rows of up to 16 KiB.
+/// Returns the smallest [`RowConfig::memory_bytes`] for this number of threads, with rows of up to 64 KiB.
 pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
     (arenas(threads.max(1)) * ARENA_BYTES_MIN) as u64
 }
 
 /// Returns the smallest [`RowConfig::memory_bytes`] with which this number of threads sorts `input_bytes` bytes of
-/// rows without combining. Checksums of all runs are kept in memory, which limits the input under a small budget: to
-/// 250 times the budget or
-/// more.
+/// rows without combining in one phase of input. Checksums of all runs are kept in memory, which limits the input under a
+/// small budget to 250 times the budget or more. A sort of more rows goes on with one arena less, up to some thousand
+/// times the budget: its memory goes to checksums.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
     while MemoryShares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
@@ -65,6 +65,9 @@ const IO_BYTES_MAX: usize = 1 << 20;
 const BLOCK_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the checksum of a block.
 const SUM_BYTES: usize = 4;
+/// Bytes of memory for each block of the runs of the input: the checksum, and half of another one, since a merged run exists
+/// together with the runs that it replaces.
+const INDEX_BYTES_A_BLOCK: u64 = SUM_BYTES as u64 * 3 / 2;
 /// Smaller requests, of several parallel merges, would cost more than a second thread gains.
 const READ_BYTES_GOOD: usize = 128 << 10;
 
@@ -154,7 +157,7 @@ impl RowPlan {
             arena_bytes,
             rows_max: (arena_bytes / row).clamp(64, u32::MAX as usize / 2),
             write_bytes: shares.write_bytes,
-            row_bytes_max: (arena_bytes / 4).min(memory_bytes / 64),
+            row_bytes_max: (arena_bytes / 4).min(memory_bytes / 16),
         };
         let mut plan = of(arena_bytes / PAGE_BYTES * PAGE_BYTES);
         // Buffers are whole pages, large ones whole huge pages.
@@ -169,17 +172,26 @@ impl RowPlan {
         taken_bytes(self.arena_bytes) + taken_bytes(self.rows_max * 8) + taken_bytes((self.rows_max + 1) * 4)
     }
 
-    /// Returns the bytes for reading runs in a merge that writes one: the memory left by checksums and two buffers.
-    fn read_bytes(&self) -> usize {
+    /// Returns the bytes for reading runs in a merge that writes one: the memory left by the checksums of `blocks` check
+    /// blocks and two buffers.
+    fn read_bytes(&self, blocks: u64) -> usize {
+        let sums_bytes = self.shares.sums_bytes.max((blocks * INDEX_BYTES_A_BLOCK) as usize);
         self.memory_bytes
-            - self.shares.sums_bytes
+            - sums_bytes
             - taken_bytes(2 * self.write_bytes)
             - (2 << 20).min(self.memory_bytes / 4)
     }
 
-    /// Returns the largest number of check blocks of the runs that are written during the input.
+    /// Returns the largest number of check blocks of the runs that are written during the input, as long as all arenas are
+    /// in use.
     pub fn blocks_max(&self) -> u64 {
         self.shares.blocks_max()
+    }
+
+    /// Returns the largest number of check blocks after one arena was given up for checksums. One arena is filled then,
+    /// and the others are sorted.
+    pub fn blocks_max_with_fewer_arenas(&self) -> u64 {
+        (self.shares.sums_bytes + self.arena_taken_bytes()) as u64 / INDEX_BYTES_A_BLOCK
     }
 
     /// Returns the size of check blocks of the next run, after runs with this number of blocks.
@@ -194,18 +206,24 @@ impl RowPlan {
 
     /// Returns the number of runs that can be merged at once, with check blocks of up to `block_bytes` and a longest row of
     /// `row_bytes`: two buffers of one block each, and the row that lies across two of them.
-    pub fn fan_in(&self, block_bytes: usize, row_bytes: usize) -> usize {
-        (self.read_bytes() / (2 * block_bytes + row_bytes)).max(2)
+    pub fn fan_in(&self, blocks: u64, block_bytes: usize, row_bytes: usize) -> usize {
+        (self.read_bytes(blocks) / (2 * block_bytes + row_bytes)).max(2)
     }
 
     /// Returns the number of runs that could be merged together with buffers of a good size for a drive.
-    pub fn fan_in_large(&self, row_bytes: usize) -> usize {
-        self.read_bytes() / (2 * READ_BYTES_GOOD + row_bytes)
+    pub fn fan_in_large(&self, blocks: u64, row_bytes: usize) -> usize {
+        self.read_bytes(blocks) / (2 * READ_BYTES_GOOD + row_bytes)
     }
 
     /// Returns the size and number of the buffers of each of `runs` runs.
-    pub fn read_buffers(&self, runs: usize, block_bytes: usize, row_bytes: usize) -> (usize, usize) {
-        let each = (self.read_bytes() / runs.max(1)).saturating_sub(row_bytes);
+    pub fn read_buffers(
+        &self,
+        blocks: u64,
+        runs: usize,
+        block_bytes: usize,
+        row_bytes: usize,
+    ) -> (usize, usize) {
+        let each = (self.read_bytes(blocks) / runs.max(1)).saturating_sub(row_bytes);
         let count = if each >= 4 * IO_BYTES_MAX { 4 } else { 2 };
         let bytes = (each / count).min(IO_BYTES_MAX) / block_bytes * block_bytes;
         (bytes.max(block_bytes), count)
@@ -231,7 +249,10 @@ mod tests {
                         bytes += plan.arena_bytes as u64;
                         assert!(blocks <= plan.blocks_max(), "{threads} threads: {bytes} of {input_bytes}");
                     }
-                    assert!(plan.fan_in(BLOCK_BYTES_MAX, 16 << 10) >= 4, "{threads}: {plan:?}");
+                    assert!(
+                        plan.fan_in(plan.blocks_max(), BLOCK_BYTES_MAX, 16 << 10) >= 4,
+                        "{threads}: {plan:?}"
+                    );
                 }
             }
         }

@@ -303,21 +303,23 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         self.job.counters().add_level(0, stats.rows_in, in_runs);
         stats.bytes_spilled = runs.iter().map(|run| run.file.len()).sum();
         let row_bytes = runs.iter().map(|run| run.facts.row_bytes_max).max().unwrap_or(0);
-        let fan_in = self.plan.fan_in(block_bytes_max(&runs), row_bytes);
+        let blocks = runs.iter().map(RowRun::blocks).sum();
+        let fan_in = self.plan.fan_in(blocks, block_bytes_max(&runs), row_bytes);
         stats.fan_in = fan_in;
         while runs.len() > fan_in {
-            runs = self.merge_pass(runs, fan_in, row_bytes, &mut stats)?;
+            runs = self.merge_pass(runs, fan_in, (blocks, row_bytes), &mut stats)?;
         }
         let level = level_above(&runs);
         stats.merge_passes = level;
         let rows_in = runs.iter().map(|run| run.facts.rows).sum();
-        let parts = parts.min(self.plan.fan_in_large(row_bytes) / runs.len().max(1));
+        let parts = parts.min(self.plan.fan_in_large(blocks, row_bytes) / runs.len().max(1));
         let cut = match parts {
             0 | 1 => runs.iter().map(|run| vec![run.bytes()]).collect(),
             _ => cut_runs(&self.job, &runs, &self.key_order(), parts)?,
         };
         let parts = by_part(&cut);
-        let buffers = self.plan.read_buffers(runs.len() * parts.len(), block_bytes_max(&runs), row_bytes);
+        let block_bytes = block_bytes_max(&runs);
+        let buffers = self.plan.read_buffers(blocks, runs.len() * parts.len(), block_bytes, row_bytes);
         let merge = |ranges: Vec<Range<u64>>| {
             let bytes = ranges.iter().map(|range| range.end - range.start).sum();
             Ok((self.tree(&runs, &ranges, buffers)?, bytes))
@@ -351,12 +353,13 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         merges.enumerate().map(part).collect()
     }
 
-    /// Merges adjacent runs into longer ones, as few as needed to leave one merge.
+    /// Merges adjacent runs into longer ones, as few as needed to leave one merge. `limits` are the check blocks of all
+    /// runs and the bytes of the longest row.
     fn merge_pass(
         &self,
         runs: Vec<RowRun>,
         fan_in: usize,
-        row_bytes: usize,
+        limits: (u64, usize),
         stats: &mut RowStats,
     ) -> Result<Vec<RowRun>> {
         let mut merged = Vec::new();
@@ -364,7 +367,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         while merged.len() + runs.len() > fan_in && runs.len() > 1 {
             let group = fan_in.min(merged.len() + runs.len() - fan_in + 1);
             let group: Vec<RowRun> = runs.by_ref().take(group).collect();
-            let run = self.merge_group(group, row_bytes)?;
+            let run = self.merge_group(group, limits)?;
             stats.bytes_spilled += run.file.len();
             merged.push(run);
         }
@@ -372,7 +375,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         Ok(merged)
     }
 
-    fn merge_group(&self, runs: Vec<RowRun>, row_bytes: usize) -> Result<RowRun> {
+    fn merge_group(&self, runs: Vec<RowRun>, (blocks, row_bytes): (u64, usize)) -> Result<RowRun> {
         let _span = tracing::debug_span!("merge", runs = runs.len()).entered();
         let (level, common) = (level_above(&runs), common_of_runs(&runs));
         let rows_in: u64 = runs.iter().map(|run| run.facts.rows).sum();
@@ -382,7 +385,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         let whole: Vec<_> = runs.iter().map(RowRun::bytes).collect();
         // Blocks are as wide as those of the inputs, or the merged run would have more checksums than these together.
         let block = block_bytes_max(&runs);
-        let tree = self.tree(&runs, &whole, self.plan.read_buffers(runs.len(), block, row_bytes))?;
+        let tree = self.tree(&runs, &whole, self.plan.read_buffers(blocks, runs.len(), block, row_bytes))?;
         drop(runs);
         let (shape, operation) = (self.shape.clone(), self.operation.clone());
         let mut sorted = SortedRows::new(tree, &self.job, shape, operation, RowStats::default(), None);

@@ -323,6 +323,47 @@ fn runs_with_narrow_and_wide_blocks_are_merged_together() {
 }
 
 #[test]
+fn a_sort_whose_checksums_outgrow_their_share_goes_on_with_an_arena_less() {
+    const ROW_BYTES: usize = 8192;
+    let shape = FixedRows::new(ROW_BYTES, 0..8);
+    let config = RowConfig {
+        memory_bytes: smallest_row_memory_bytes(1),
+        threads: 1,
+        name: "test",
+        ..RowConfig::default()
+    };
+    let plan = super::plan::RowPlan::new(&config, &shape).unwrap();
+    let test = job(config.memory_bytes);
+    let mut sort = RowSort::new(&test.job, shape, KeepAll, &config).unwrap();
+    let mut random = Random(12);
+    let (mut row, mut rows, mut sum, mut blocks) = (vec![7; ROW_BYTES], 0u64, 0u64, 0u64);
+    // The blocks of whole arenas; each arena is a run.
+    while blocks <= plan.blocks_max() + 100 {
+        for _ in 0..plan.arena_bytes / ROW_BYTES {
+            let key = random.next();
+            row[..8].copy_from_slice(&key.to_be_bytes());
+            sort.write(&row).unwrap();
+            (rows, sum) = (rows + 1, sum.wrapping_add(key));
+        }
+        blocks += (plan.arena_bytes / plan.run_block_bytes(blocks)) as u64;
+    }
+    let mut sorted = sort.finish().unwrap();
+    let (mut found, mut found_sum, mut last, mut block) = (0, 0u64, 0, vec![0; 16 * ROW_BYTES]);
+    loop {
+        let filled = sorted.fill(&mut block).unwrap();
+        for row in block[..filled].chunks_exact(ROW_BYTES) {
+            let key = u64::from_be_bytes(row[..8].try_into().unwrap());
+            assert!(key >= last && row[8..].iter().all(|&byte| byte == 7));
+            (found, found_sum, last) = (found + 1, found_sum.wrapping_add(key), key);
+        }
+        if filled < block.len() {
+            break;
+        }
+    }
+    assert_eq!((found, found_sum), (rows, sum));
+}
+
+#[test]
 fn a_row_that_does_not_fit_and_bytes_that_are_no_row_are_errors() {
     let config = RowConfig { memory_bytes: smallest_row_memory_bytes(1), threads: 1, ..RowConfig::default() };
     let mut input = b"short\n".to_vec();

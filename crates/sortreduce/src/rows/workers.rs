@@ -42,6 +42,8 @@ pub(super) struct RowState {
     pub runs: Vec<(u64, RowRun)>,
     /// Check blocks of all runs.
     pub blocks: u64,
+    /// Tells whether the memory of one arena was given up for checksums.
+    pub is_arena_given_up: bool,
     pub error: Option<Error>,
 }
 
@@ -92,6 +94,14 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
     }
 
     fn give_back(&self, mut arena: Arena) {
+        {
+            let mut state = self.state();
+            if !state.is_arena_given_up && state.blocks > self.plan.blocks_max() && state.error.is_none() {
+                state.is_arena_given_up = true;
+                // The memory of the arena goes to checksums; the caller waits for another arena.
+                return;
+            }
+        }
         arena.filled = 0;
         // After the end no thread receives the arena.
         let _ = self.recycle.send(arena);
@@ -174,7 +184,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         state.is_spilling = true;
         state.blocks += run.blocks();
         state.runs.push((start, run));
-        if state.blocks > self.plan.blocks_max() {
+        if state.blocks > self.plan.blocks_max_with_fewer_arenas() {
             let spilled = state.runs.iter().map(|(_, run)| run.file.len()).sum();
             let memory = self.plan.memory_bytes as u64;
             return Err(Error::TooManyRuns { name: self.config.name, spilled, memory, enough: None });

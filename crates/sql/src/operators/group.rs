@@ -45,7 +45,7 @@ use inshore_tables::{NumberConfig, NumberGroups, RowCodec, SortedGroups};
 
 use super::{
     numbers::Numbers,
-    row_sort::{BLOCK_BYTES, FEW_ROWS, is_sortable},
+    row_sort::{BLOCK_BYTES, FEW_ROWS, is_sortable, pieces},
     shared::{Counters, Limits, Shared},
     stand_in::stands_for_original,
 };
@@ -485,8 +485,8 @@ impl PartitionGrouping {
             self.sort = Some(self.new_sort()?);
         }
         let sort = self.sort.as_mut().expect("set above");
-        for start in (0..states.num_rows()).step_by(BATCH_ROWS) {
-            sort.add(&self.plan, &states.slice(start, BATCH_ROWS.min(states.num_rows() - start)))?;
+        for piece in pieces(states) {
+            sort.add(&self.plan, &piece)?;
         }
         Ok(())
     }

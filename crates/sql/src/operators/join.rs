@@ -7,10 +7,20 @@
 //!            sorted ──┐
 //!   right ─► sorted ──┴──► merged
 //! ```
+//!
+//! For NOT IN, the sort of the right side also notes whether a key is null, before the first row is merged.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
-use arrow::{compute::SortOptions, datatypes::SchemaRef, record_batch::RecordBatch};
+use arrow::{
+    array::Array,
+    compute::{SortOptions, filter_record_batch, is_not_null},
+    datatypes::SchemaRef,
+    record_batch::RecordBatch,
+};
 use datafusion::{
     common::{
         JoinSide,
@@ -26,6 +36,7 @@ use datafusion::{
     physical_expr::{LexOrdering, PhysicalSortExpr, expressions::Column},
     physical_plan::{
         ExecutionPlan, PhysicalExpr,
+        coalesce_partitions::CoalescePartitionsExec,
         joins::{HashJoinExec, HashJoinExecBuilder, PartitionMode, SortMergeJoinExec, utils::JoinFilter},
         stream::RecordBatchStreamAdapter,
     },
@@ -78,13 +89,16 @@ impl Join {
     pub fn of(node: &Arc<dyn ExecutionPlan>, shared: &Shared) -> Result<Option<Join>> {
         let Some(join) = node.downcast_ref::<HashJoinExec>() else { return Ok(None) };
         let partitions = |side: &Arc<dyn ExecutionPlan>| side.properties().partitioning.partition_count();
+        // NOT IN needs the nulls of the whole right side.
+        let gathered = match join.null_aware && partitions(join.left()) == 1 && partitions(join.right()) > 1 {
+            true => Some(gather_right(join)?),
+            false => None,
+        };
+        let node = gathered.as_ref().unwrap_or(node);
+        let join = node.downcast_ref::<HashJoinExec>().expect("the same node, or one with another child");
         let (left, right) = (partitions(join.left()), partitions(join.right()));
-        // A left side that is shared by all partitions of the right side is small, and NOT IN needs the nulls of both
-        // whole sides.
-        if left != right
-            || (*join.partition_mode() != PartitionMode::Partitioned && left != 1)
-            || join.null_aware
-        {
+        // A left side that is shared by all partitions of the right side is small.
+        if left != right || (*join.partition_mode() != PartitionMode::Partitioned && left != 1) {
             return Ok(None);
         }
         let keys = |side: &Arc<dyn ExecutionPlan>,
@@ -179,7 +193,7 @@ impl LeftSide {
             let bytes = bytes + TABLE_BYTES_A_ROW * batch.num_rows() as u64;
             gathered.push(batch);
             if held.bytes() + bytes > most || !memory.hold(&mut held, bytes) {
-                return self.merge(gathered, held);
+                return self.merge(gathered, held).await;
             }
         }
         self.claim.drop_floor();
@@ -209,7 +223,7 @@ impl LeftSide {
     }
 
     /// Sorts both sides and merges them.
-    fn merge(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
+    async fn merge(self, gathered: Vec<RecordBatch>, held: Reservation) -> Result<SendableRecordBatchStream> {
         drop(held);
         let join = self.original.downcast_ref::<HashJoinExec>().expect("looked at when it was replaced");
         let part = self.claim.take("sorting both sides of a join").map_err(Error::from)?;
@@ -226,7 +240,21 @@ impl LeftSide {
         let left_schema = self.left.schema();
         let left = stream::iter(gathered.into_iter().map(Ok)).chain(self.left);
         let left = sort(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)), &self.orders.left);
-        let right = sort(self.right, &self.orders.right);
+        let nulls = Arc::new(NullCheck::default());
+        let right_side = match join.null_aware {
+            true => nulls.watch(self.right, join.on()[0].1.clone()),
+            false => self.right,
+        };
+        let right = sort(right_side, &self.orders.right);
+        // A sort returns its first batch when it has read all rows. The left side is sorted first, since its gathered rows
+        // are in memory.
+        let (left, right) = match join.null_aware {
+            true => (with_first_batch(left).await?, with_first_batch(right).await?),
+            false => (left, right),
+        };
+        if nulls.has_null.load(Ordering::Relaxed) {
+            return Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema, stream::empty())));
+        }
         let merged = SortMergeJoinExec::try_new(
             Once::plan(left),
             Once::plan(right),
@@ -237,6 +265,10 @@ impl LeftSide {
             join.null_equality(),
         )?;
         let merged = merged.execute(0, self.context.clone())?;
+        let merged = match join.null_aware && nulls.has_rows.load(Ordering::Relaxed) {
+            true => without_null_keys(merged, join.on()[0].0.clone()),
+            false => merged,
+        };
         let (schema, projection) = (self.schema.clone(), join.projection.clone());
         let project = move |batch: RecordBatch| {
             let columns = match &projection {
@@ -256,6 +288,64 @@ impl LeftSide {
         };
         Ok(limited(self.schema, merged, join.fetch()))
     }
+}
+
+/// Puts a join with NOT IN's treatment of nulls over the rows of all partitions of its right side.
+fn gather_right(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
+    let right = Arc::new(CoalescePartitionsExec::new(join.right().clone()));
+    let join = HashJoinExecBuilder::from(join).with_new_children(vec![join.left().clone(), right])?;
+    Ok(Arc::new(join.recompute_properties().build()?))
+}
+
+/// What NOT IN has to know about the right side: with a null there, no row is in the result; and without rows, all rows of the
+/// left side are, those with a null too.
+#[derive(Default)]
+struct NullCheck {
+    has_null: AtomicBool,
+    has_rows: AtomicBool,
+}
+
+impl NullCheck {
+    /// Passes the rows of the right side on, and notes whether there are some, and whether a key is null.
+    fn watch(
+        self: &Arc<Self>,
+        rows: SendableRecordBatchStream,
+        key: Arc<dyn PhysicalExpr>,
+    ) -> SendableRecordBatchStream {
+        let (schema, check) = (rows.schema(), self.clone());
+        let rows = rows.map(move |batch| {
+            let batch = batch?;
+            if batch.num_rows() > 0 {
+                let keys = key.evaluate(&batch)?.into_array(batch.num_rows())?;
+                check.has_rows.store(true, Ordering::Relaxed);
+                check.has_null.fetch_or(keys.logical_null_count() > 0, Ordering::Relaxed);
+            }
+            Ok(batch)
+        });
+        Box::pin(RecordBatchStreamAdapter::new(schema, rows))
+    }
+}
+
+/// Waits for the first batch, and returns all rows.
+async fn with_first_batch(mut rows: SendableRecordBatchStream) -> Result<SendableRecordBatchStream> {
+    let schema = rows.schema();
+    let first = rows.next().await.transpose()?;
+    let all = stream::iter(first.map(Ok)).chain(rows);
+    Ok(Box::pin(RecordBatchStreamAdapter::new(schema, all)))
+}
+
+/// Passes the rows on whose key is not null.
+fn without_null_keys(
+    rows: SendableRecordBatchStream,
+    key: Arc<dyn PhysicalExpr>,
+) -> SendableRecordBatchStream {
+    let schema = rows.schema();
+    let rows = rows.map(move |batch| {
+        let batch = batch?;
+        let keys = key.evaluate(&batch)?.into_array(batch.num_rows())?;
+        Ok(filter_record_batch(&batch, &is_not_null(&keys)?)?)
+    });
+    Box::pin(RecordBatchStreamAdapter::new(schema, rows))
 }
 
 /// Puts the columns of the left side before those of the right. DataFusion's merge join assumes that order

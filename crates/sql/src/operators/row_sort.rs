@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::{
+    array::{Array, ArrayRef, AsArray},
     compute::SortOptions,
     datatypes::{DataType, Field, Schema, SchemaRef},
     record_batch::RecordBatch,
@@ -26,6 +27,29 @@ use crate::{BATCH_ROWS, Error};
 pub(crate) const FEW_ROWS: usize = 20_000;
 /// The number of bytes of sorted rows that are decoded into columns at once.
 pub(crate) const BLOCK_BYTES: usize = 512 << 10;
+
+/// The number of bytes of rows that are encoded at once; the encoder holds them three times.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Cuts a batch into pieces that are encoded at once: of few rows where rows are long.
+pub(crate) fn pieces(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
+    let bytes: usize = batch.columns().iter().map(bytes_of).sum();
+    let rows = PIECE_BYTES / (bytes / batch.num_rows().max(1)).max(1);
+    let rows = rows.clamp(1, BATCH_ROWS);
+    (0..batch.num_rows())
+        .step_by(rows)
+        .map(move |start| batch.slice(start, rows.min(batch.num_rows() - start)))
+}
+
+/// Returns the bytes of the values of a column.
+fn bytes_of(column: &ArrayRef) -> usize {
+    let lengths = |views: &[u128]| views.iter().map(|&view| 16 + view as u32 as usize).sum();
+    match column.data_type() {
+        DataType::Utf8View => lengths(column.as_string_view().views()),
+        DataType::BinaryView => lengths(column.as_binary_view().views()),
+        _ => column.to_data().get_slice_memory_size().unwrap_or(0),
+    }
+}
 
 /// Returns whether rows of this schema can be encoded as bytes and back.
 pub(crate) fn is_sortable(schema: &Schema) -> bool {
@@ -192,8 +216,7 @@ impl PartitionSort {
         let (codec, sort) = self.sort.as_mut().expect("set above");
         let rows = self.keys.rows(batch)?;
         self.rows_in += rows.num_rows() as u64;
-        for start in (0..rows.num_rows()).step_by(BATCH_ROWS) {
-            let piece = rows.slice(start, BATCH_ROWS.min(rows.num_rows() - start));
+        for piece in pieces(&rows) {
             self.block.clear();
             codec.encode(&piece, &mut self.block).map_err(Error::from)?;
             sort.write(&self.block).map_err(Error::from)?;
