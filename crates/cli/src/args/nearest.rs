@@ -104,7 +104,6 @@ pub struct NearestRecall {
 Examples:
   inshore nearest query sift queries.fvecs -k 100 -o hits.parquet --memory 256MiB
   inshore nearest query sift queries.fvecs -k 10 --recall 0.95
-  inshore nearest query texts queries.npy -k 10 --metric cosine
   inshore nearest query fingerprints queries.npy -k 10 --metric jaccard
   inshore nearest query sift queries.fvecs -k 1000 --radius 250 -o near.csv")]
 pub struct NearestQuery {
