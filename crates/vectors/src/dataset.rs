@@ -166,7 +166,8 @@ impl Vectors {
     }
 }
 
-fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
+/// Returns a file of a dataset whose length must be `len` bytes.
+pub(crate) fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
     let bad = |what, found| Error::BadDataset {
         name: format!("{}/{name}", dataset.name()),
         what,

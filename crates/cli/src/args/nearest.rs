@@ -149,7 +149,7 @@ pub enum Metric {
     Ip,
     /// 1 - cosine of the angle
     Cosine,
-    /// Number of bits that differ; of vectors of bytes, of bytes
+    /// Number of bits that differ (vectors of bytes: number of bytes)
     Hamming,
     /// 1 - bits that both have / bits that one has
     Jaccard,

@@ -297,8 +297,8 @@ fn gather_right(join: &HashJoinExec) -> Result<Arc<dyn ExecutionPlan>> {
     Ok(Arc::new(join.recompute_properties().build()?))
 }
 
-/// What NOT IN has to know about the right side: with a null there, no row is in the result; and without rows, all rows of the
-/// left side are, those with a null too.
+/// The facts about the right side that NOT IN needs: if the right side has a null, the result has no row; if it has no rows, the
+/// result has all rows of the left side, also those with a null.
 #[derive(Default)]
 struct NullCheck {
     has_null: AtomicBool,

@@ -31,7 +31,7 @@ pub(crate) const BLOCK_BYTES: usize = 512 << 10;
 /// The number of bytes of rows that are encoded at once; the encoder holds them three times.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Cuts a batch into pieces that are encoded at once: of few rows where rows are long.
+/// Cuts a batch into pieces that are encoded at once. Pieces of long rows have fewer rows.
 pub(crate) fn pieces(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
     let bytes: usize = batch.columns().iter().map(bytes_of).sum();
     let rows = PIECE_BYTES / (bytes / batch.num_rows().max(1)).max(1);

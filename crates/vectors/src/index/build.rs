@@ -12,8 +12,8 @@
 //! the same lists for every budget and number of threads. All of it streams: memory holds the first sample, then the
 //! centroids, blocks of vectors and the buffers of a sort.
 //!
-//! A list has at most four times as many vectors as the average one. What would be larger is cut into lists of one
-//! centroid, which are probed together: so a million equal vectors are no read of a million vectors. A centroid that no
+//! A list has at most four times as many vectors as the average one. A larger cluster is cut into lists of one
+//! centroid, which are probed together, so that no read grows with the number of equal vectors. A centroid that no
 //! vector is nearest to has no list.
 //!
 //! # Cost
@@ -196,7 +196,7 @@ fn plan_elements<T: Clustered>(job: &Job, vectors: &VectorsInfo, options: &Index
     let average = (LIST_BYTES as u64 / entry_bytes).max(LIST_VECTORS_MIN as u64);
     let lists = options.lists.unwrap_or_else(|| count.div_ceil(average).min(1 << 31));
     let average = count.div_ceil(lists);
-    // A vector is compared with all groups, and with the lists of some: both are as many.
+    // A vector is compared with all groups, and with the lists of some groups: this number makes the two costs equal.
     let groups = (((lists * GROUPS_ASSIGNED) as f64).sqrt().ceil() as u64).min(lists.div_ceil(4)).max(1);
     let group_sample = (groups * GROUP_SAMPLE).min(GROUP_SAMPLE_BYTES / row_bytes).max(groups).min(count);
     let list_sample = (lists * LIST_SAMPLE).min(count);
@@ -260,7 +260,7 @@ impl Memory {
         let upper = plan.groups * (2 * row_bytes + 32);
         let pass = pass_bytes::<T>(job, dimensions);
         let batch = batch_rows::<T>(dimensions);
-        // What a batch holds: packed vectors, their groups, pairs, and the rows for the sort.
+        // A batch holds packed vectors, their groups, pairs, and the rows for the sort.
         let each = Packed::<T>::bytes_each(dimensions)
             + Nearest::bytes_each()
             + TopK::bytes(GROUPS_ASSIGNED)
@@ -776,7 +776,7 @@ struct Files {
     spans: FileWriter,
 }
 
-/// What was written.
+/// The sizes of the files that were written.
 #[derive(Default)]
 struct Written {
     lists: u64,

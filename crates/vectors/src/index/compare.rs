@@ -8,12 +8,13 @@
 //!
 //! This is the inner loop of a search over all vectors (`search/scan.rs`) for queries that change from block to block: a
 //! list is compared with the queries that probe it, and centroids with the vectors that look for their list. So a panel
-//! is assembled for each block, which costs one copy of a query's elements for each block that meets it.
+//! is assembled for each block, which copies the elements of each query of the block.
 
 use super::{Clustered, heaps::Heaps};
 use crate::{
     filter::{BlockFacts, Filter, QueryFacts},
     metric::{AT_ONCE, Metric},
+    search::compared_value,
     tiles::{Hit, Instructions, LANES_MAX, ROWS_MAX, Tile, reaches},
     topk::Entry,
 };
@@ -113,12 +114,7 @@ impl<T: Clustered> Packed<T> {
             let norm = T::norm(row);
             let (mut squares, mut at_center) = (0.0, 0.0);
             for (&q, &c) in row.iter().zip(&space.center) {
-                let wanted = match space.metric {
-                    Metric::L2 => q.value() - f64::from(c),
-                    Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => q.value() / norm,
-                    _ => q.value(),
-                };
-                let star = T::star(wanted);
+                let star = T::star(compared_value(q, c, norm, space.metric));
                 let used = T::lane_value(star);
                 squares += used * used;
                 at_center += used * f64::from(c);

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use inshore_store::{CheckedFile, Dataset, Job, Reservation, Store, format_bytes};
+use inshore_store::{CheckedFile, Job, Reservation, Store, format_bytes};
 use serde::Serialize;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
@@ -25,7 +25,7 @@ use super::{
     centroids::{Centroids, Lower, READ_ELEMENTS_BYTES, read_elements},
     table::{MeasuredOn, RecallPoint, RecallTable},
 };
-use crate::{Element, Error, Metric, Result, Vectors};
+use crate::{Element, Error, Metric, Result, Vectors, dataset::file_of};
 
 /// The dataset kind of an index.
 pub(crate) const KIND: &str = "vector-index";
@@ -493,19 +493,5 @@ impl Directory {
     /// Returns the largest number of bytes of a list.
     pub fn list_bytes_max(&self) -> u64 {
         self.firsts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0) * self.entry_bytes
-    }
-}
-
-fn file_of(dataset: &Dataset, name: &str, len: u64) -> Result<CheckedFile> {
-    let bad = |what, found| Error::BadDataset {
-        name: format!("{}/{name}", dataset.name()),
-        what,
-        found,
-        expected: format!("{len} bytes"),
-    };
-    let file = dataset.file(name).ok_or_else(|| bad("file", "no such file".to_string()))?;
-    match file.len() == len {
-        true => Ok(file),
-        false => Err(bad("length", format!("{} bytes", file.len()))),
     }
 }

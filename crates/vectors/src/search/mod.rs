@@ -16,6 +16,7 @@ use inshore_store::{Buffer, FileReader, Job};
 use serde::Serialize;
 
 pub use self::plan::{Estimates, Kernel, Plan};
+pub(crate) use self::queries::compared_value;
 use self::{
     queries::{Batch, Queries},
     scan::Pass,

@@ -25,6 +25,16 @@ pub(crate) struct Panel<L> {
     pub elements: Vec<L>,
 }
 
+/// Returns an element of a query as products compare it: relative to the center for L2, of a vector of length 1 for the
+/// cosine of fractions.
+pub(crate) fn compared_value<T: Tiled>(element: T, center: f32, norm: f64, metric: Metric) -> f64 {
+    match metric {
+        Metric::L2 => element.value() - f64::from(center),
+        Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => element.value() / norm,
+        _ => element.value(),
+    }
+}
+
 /// The queries of a search, and what they are packed for.
 pub(crate) struct Batch<'a> {
     pub file: &'a VectorFile,
@@ -128,12 +138,7 @@ impl<T: Tiled> Queries<T> {
                 let norm = T::norm(row);
                 let (mut squares, mut at_center) = (0.0, 0.0);
                 for (dimension, (&q, &c)) in row.iter().zip(center).enumerate() {
-                    let wanted = match metric {
-                        Metric::L2 => q.value() - f64::from(c),
-                        Metric::Cosine if !T::IS_INTEGER && norm > 0.0 => q.value() / norm,
-                        _ => q.value(),
-                    };
-                    let star = T::star(wanted);
+                    let star = T::star(compared_value(q, c, norm, metric));
                     let used = T::lane_value(star);
                     squares += used * used;
                     at_center += used * f64::from(c);

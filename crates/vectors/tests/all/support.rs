@@ -45,7 +45,7 @@ impl Made {
             Element::F32 => f64::from(value as f32),
             Element::U8 => f64::from(value as u8),
             Element::I8 => f64::from(value as i8),
-            // Multiples of 1/16 up to 7: both types hold them.
+            // Both types represent multiples of 1/16 up to 7 exactly.
             Element::F16 | Element::Bf16 => (value.clamp(-7.0, 7.0) * 16.0).round() / 16.0,
             Element::Bits => f64::from(value > 0.5),
         };
