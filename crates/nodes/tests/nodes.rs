@@ -637,6 +637,8 @@ fn a_node_that_repeats_what_is_over_is_lost() {
     cluster.put("b", &text, 1, 1 << 20);
     let catalog = cluster.nodes.catalog().unwrap();
     let wholes: Vec<_> = ["a", "b"].iter().flat_map(|name| catalog.named(name).unwrap()).collect();
+    // Without help: this machine would read the second dataset itself as soon as the node seems slow.
+    let options = RunOptions { help_from: None, ..RunOptions::default() };
     let find_first = || {
         let mut places = Vec::new();
         let found = run_on_nodes(
@@ -644,7 +646,7 @@ fn a_node_that_repeats_what_is_over_is_lost() {
             &job(),
             &find("needle"),
             &wholes,
-            &RunOptions::default(),
+            &options,
             |event: Event<'_, Find>| {
                 places.extend(event.part.transpose()?.unwrap_or_default().first().copied());
                 Ok(Next::SkipSource)

@@ -485,7 +485,9 @@ impl Gather {
                     return Ok(None);
                 }
                 ShardState::Queued => {
-                    self.wait_for_puller(number)?;
+                    if !self.receive_skipped(number)? {
+                        self.wait_for_puller(number)?;
+                    }
                     continue;
                 }
                 ShardState::Out(attempt) => attempt,
@@ -494,21 +496,49 @@ impl Gather {
                 self.receive(attempt)?;
                 continue;
             };
-            let next = self.run.state().scheduler.next_of(attempt);
-            if next.is_none_or(|next| row.number != next as u64) {
-                let is_over = row.number < number as u64;
-                let why = if is_over {
-                    "protocol error: an answer for a shard that was answered already"
-                } else {
-                    "protocol error: an answer out of order"
-                };
-                self.lose(attempt, why.to_string(), true)?;
-            } else if row.number != number as u64 {
-                self.pass_over(attempt, &row)?;
-            } else if let Some(taken) = self.take_row(attempt, number, row)? {
+            if let Some(taken) = self.handle_row(attempt, number, row)? {
                 return Ok(Some(taken));
             }
         }
+    }
+
+    /// Handles one received row while the consumer waits for a shard, and returns the row if it belongs to the shard.
+    fn handle_row(&mut self, attempt: usize, number: usize, row: PartRow) -> Result<Option<TakenRow>> {
+        let next = self.run.state().scheduler.next_of(attempt);
+        if next.is_none_or(|next| row.number != next as u64) {
+            let is_over = row.number < number as u64;
+            let why = if is_over {
+                "protocol error: an answer for a shard that was answered already"
+            } else {
+                "protocol error: an answer out of order"
+            };
+            self.lose(attempt, why.to_string(), true)?;
+            return Ok(None);
+        }
+        if row.number != number as u64 {
+            self.pass_over(attempt, &row)?;
+            return Ok(None);
+        }
+        self.take_row(attempt, number, row)
+    }
+
+    /// Receives rows of skipped shards while the next shard is in the queue, and returns false if no attempt still
+    /// answers a skipped shard: a node pulls its next shard only after the client received the rows before it.
+    fn receive_skipped(&mut self, number: usize) -> Result<bool> {
+        let attempts: Vec<usize> = {
+            let mut state = self.run.state();
+            self.run.tell_to(&mut state, Happened::Starved { shard: number });
+            let scheduler = &state.scheduler;
+            let answers_skipped = |&attempt: &usize| scheduler.next_of(attempt).is_some_and(|next| next < number);
+            (0..scheduler.attempts()).filter(answers_skipped).collect()
+        };
+        for &attempt in &attempts {
+            match self.rows.entry(attempt).or_default().pop_front() {
+                Some(row) => drop(self.handle_row(attempt, number, row)?),
+                None => self.receive(attempt)?,
+            }
+        }
+        Ok(!attempts.is_empty())
     }
 
     /// Waits for a short time for a message of an attempt.
