@@ -23,7 +23,7 @@ use inshore::{
     child_process,
     kernel::{Failure, Reply, Task, TaskHandler},
     ops::{
-        self, Beside, Request, Rows, Target,
+        self, Attachments, Request, RowReceiver, Target,
         verbs::{NamedTable, Sql},
     },
     queries::reply_in_parts,
@@ -102,7 +102,7 @@ impl TaskHandler for QueryHandler {
 /// Sends rows to the parent process.
 struct RowSender<'a>(&'a mut dyn Reply);
 
-impl Rows for RowSender<'_> {
+impl RowReceiver for RowSender<'_> {
     fn begin(&mut self, schema: &SchemaRef, _job: &Execution) -> ops::Result<()> {
         self.0.begun(schema).map_err(ops::Error::Rows)
     }
@@ -126,7 +126,7 @@ fn answer(job: &Execution, asked: QueryRequest, reply: &mut dyn Reply) -> ops::R
         Some(connection) => Target::Nodes(connection.open()?),
     };
     let mut rows = RowSender(reply);
-    let beside = Beside { rows: Some(&mut rows), ..Beside::default() };
+    let beside = Attachments { rows: Some(&mut rows), ..Attachments::default() };
     let done = request.plan(&target)?.run(job, beside)?;
     Ok(json!(done))
 }

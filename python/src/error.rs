@@ -204,7 +204,7 @@ impl ToException for sql::Error {
             sql::Error::Table(error) => return error.told(),
             sql::Error::Query(_) | sql::Error::NoColumn(_) => Kind::Input,
             sql::Error::Memory(_) => Kind::Budget,
-            sql::Error::Elsewhere(_) => Kind::Node,
+            sql::Error::Nodes(_) => Kind::Node,
             _ => Kind::Inshore,
         };
         (kind, None)

@@ -9,7 +9,7 @@ use std::{
 use arrow_array::{RecordBatch, StringArray, UInt64Array};
 use arrow_schema::{DataType, Field, Schema};
 use inshore::{graph, store::Execution, tables};
-use inshore_ops::{self as ops, Beside, Names, Target, named};
+use inshore_ops::{self as ops, Attachments, Names, Target, named};
 use pyo3::{exceptions::PyValueError, prelude::*};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use crate::{
     error::{PendingException, to_python},
     graph::Graph,
     job::Job,
-    run::{RowReceiver, Run, RunFacts, file, start},
+    run::{RowQueue, Run, RunFacts, file, start},
 };
 
 /// The longest wait for compression to stop after a signal: zstd works on a block of 32 MiB for ten seconds
@@ -91,7 +91,7 @@ fn work(
     target: &Target,
     graph: Option<&graph::Graph>,
     job: &Execution,
-    out: &mut RowReceiver,
+    out: &mut RowQueue,
     skip: bool,
 ) -> Result<Value, PendingException> {
     let first = Mutex::new(None);
@@ -107,7 +107,7 @@ fn work(
             job.cancel().cancel();
         }
     };
-    let beside = Beside { failed: Some(&failed), rows: Some(out), graph, ..Beside::default() };
+    let beside = Attachments { failed: Some(&failed), rows: Some(out), graph, ..Attachments::default() };
     let answer = entry.run_named(request, names, target, job, beside);
     match first.into_inner().expect("no panic under this lock") {
         Some(raised) => Err(raised),
@@ -116,7 +116,7 @@ fn work(
 }
 
 /// Sends the most frequent words of the answer, pairs of word and count, as rows.
-fn give_best(best: &Value, job: &Execution, out: &mut RowReceiver) -> tables::Result<()> {
+fn give_best(best: &Value, job: &Execution, out: &mut RowQueue) -> tables::Result<()> {
     let pairs = best.as_array().into_iter().flatten();
     let (words, counts): (Vec<&str>, Vec<u64>) =
         pairs.filter_map(|pair| Some((pair[0].as_str()?, pair[1].as_u64()?))).unzip();

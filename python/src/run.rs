@@ -1,7 +1,7 @@
 //! Runs: a working thread whose rows Python takes one batch after the other.
 //!
 //! ```text
-//!   work ─► RowReceiver ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
+//!   work ─► RowQueue ── bounded queue ──► Run::next ──► Python        a queue that is full stops the work
 //!             └──► a file
 //! ```
 
@@ -97,7 +97,7 @@ pub(crate) enum Piece {
 }
 
 /// The receiver of a run's rows, for Python or for a file.
-pub(crate) struct RowReceiver {
+pub(crate) struct RowQueue {
     cancel: Cancel,
     sender: SyncSender<Message>,
     path: Option<PathBuf>,
@@ -110,7 +110,7 @@ fn send(sender: &SyncSender<Message>, message: Message) -> Result<(), store::Err
     sender.send(message).map_err(|_| store::Error::Cancelled)
 }
 
-impl RowReceiver {
+impl RowQueue {
     /// Receives the columns.
     pub(crate) fn begin(&mut self, schema: &SchemaRef, budget: &Budget) -> tables::Result<()> {
         match &self.path {
@@ -147,17 +147,17 @@ impl RowReceiver {
     }
 }
 
-impl ops::Rows for RowReceiver {
+impl ops::RowReceiver for RowQueue {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
-        Ok(RowReceiver::begin(self, schema, job.budget())?)
+        Ok(RowQueue::begin(self, schema, job.budget())?)
     }
 
     fn batch(&mut self, batch: RecordBatch) -> ops::Result<()> {
-        Ok(RowReceiver::batch(self, batch)?)
+        Ok(RowQueue::batch(self, batch)?)
     }
 
     fn end(&mut self) -> ops::Result<()> {
-        Ok(RowReceiver::end(self)?)
+        Ok(RowQueue::end(self)?)
     }
 
     fn written(&mut self, path: &Path) {
@@ -165,13 +165,13 @@ impl ops::Rows for RowReceiver {
     }
 }
 
-/// Starts a job on a separate thread. `output` is the file for the rows that `work` passes to [`RowReceiver`]. A job
+/// Starts a job on a separate thread. `output` is the file for the rows that `work` passes to [`RowQueue`]. A job
 /// that has not stopped within `patience` after a signal is left to end by itself.
 pub(crate) fn start(
     job: Execution,
     output: Option<PathBuf>,
     patience: Duration,
-    work: impl FnOnce(&Execution, &mut RowReceiver) -> Result<RunFacts, PendingException> + Send + 'static,
+    work: impl FnOnce(&Execution, &mut RowQueue) -> Result<RunFacts, PendingException> + Send + 'static,
 ) -> PyResult<Run> {
     let path = output.map(file);
     if let Some(path) = &path {
@@ -182,11 +182,11 @@ pub(crate) fn start(
     let own = job.clone();
     let worker = thread::Builder::new().name("inshore-job".into()).spawn(move || {
         let cancel = own.cancel().clone();
-        let mut out = RowReceiver { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
+        let mut out = RowQueue { cancel, sender, path, writer: None, rows: 0, written: Vec::new() };
         let worked = work(&own, &mut out);
         // The job's scratch space is removed with its last owner.
         drop(own);
-        let RowReceiver { sender, writer, rows, written, .. } = out;
+        let RowQueue { sender, writer, rows, written, .. } = out;
         drop(writer);
         // The receiver is gone once the run is closed.
         let _ = sender.send(Message::End(worked.map(|facts| (facts, rows, written))));

@@ -19,7 +19,7 @@ use crate::{
     error::{PendingException, to_python},
     job::Job,
     nodes::{Name, Nodes},
-    run::{RowReceiver, Run, RunFacts, file, start},
+    run::{RowQueue, Run, RunFacts, file, start},
 };
 
 /// The counters of a job that come from the query's process.
@@ -35,7 +35,7 @@ const OF_PROCESS: [&str; 7] = [
 
 /// Passes rows on. The process waits until the rows are taken.
 struct RowForwarder<'a> {
-    out: &'a mut RowReceiver,
+    out: &'a mut RowQueue,
     budget: &'a Budget,
 }
 
@@ -88,7 +88,7 @@ fn ask(
     job: &store::Job,
     helper: &Helper,
     asked: QueryRequest,
-    out: &mut RowReceiver,
+    out: &mut RowQueue,
 ) -> Result<RunFacts, PendingException> {
     let limits = limits(job.budget());
     let mut passing = RowForwarder { out, budget: job.budget() };

@@ -4,7 +4,6 @@
 //! is lost in any event.
 
 mod answers;
-mod apart;
 mod calls;
 mod deadlines;
 mod drives;
@@ -26,6 +25,7 @@ mod packaging;
 mod packing;
 mod pages;
 mod power;
+mod query_processes;
 mod questions;
 mod refusals;
 mod resuming;

@@ -17,7 +17,7 @@ use inshore_store::{Budget, Job};
 use inshore_tables::{Input, TableReader, column_names};
 use serde::{Deserialize, Serialize};
 
-pub use crate::plain::InMemoryGraph;
+pub use crate::in_memory::InMemoryGraph;
 use crate::{
     BetweennessOptions, CommunitiesOptions, Error, Graph, PageRankOptions, Result,
     algorithms::{betweenness, bfs, clustering, communities, components, pagerank, sssp},

@@ -32,7 +32,7 @@ mod graph;
 mod idfile;
 mod ids;
 mod import;
-mod plain;
+mod in_memory;
 pub mod program;
 mod sequencer;
 #[cfg(test)]

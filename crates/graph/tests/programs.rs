@@ -357,16 +357,16 @@ fn a_program_without_an_end_or_without_its_weights_is_refused() {
 }
 
 /// The columns of a search.
-type Columns = Vec<Column<(u64, Option<VertexId>)>>;
+type DestinationBlocks = Vec<Column<(u64, Option<VertexId>)>>;
 
 /// The level of each vertex, with one of several faults.
 struct Levels {
     source: VertexId,
     fault: Fault,
-    columns: fn() -> Columns,
+    columns: fn() -> DestinationBlocks,
 }
 
-fn level_columns() -> Columns {
+fn level_columns() -> DestinationBlocks {
     vec![
         Column::vertex("from", |(_, from)| from),
         Column::unsigned("level", |(level, from): (u64, Option<VertexId>)| from.map(|_| level)),
@@ -460,7 +460,7 @@ fn a_search_that_is_wrong_is_an_error() {
             ("reached", Some(id(200)), "returned a value for which the vertex still counts as unvisited")
         );
     }
-    let columns = |columns: fn() -> Columns| {
+    let columns = |columns: fn() -> DestinationBlocks| {
         let program = Levels { columns, ..Levels::new(source, SOUND) };
         program_error(search(&graph, &world.job(16 * MIB, 2), program, &ProgramOptions::default())).3
     };

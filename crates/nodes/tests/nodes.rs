@@ -2,24 +2,24 @@
 
 #[path = "nodes/admission.rs"]
 mod admission;
+#[path = "nodes/compression.rs"]
+mod compression;
+#[path = "nodes/connections.rs"]
+mod connections;
 #[path = "nodes/deadlines.rs"]
 mod deadlines;
-#[path = "nodes/door.rs"]
-mod door;
 #[path = "nodes/generations.rs"]
 mod generations;
 #[path = "nodes/helping.rs"]
 mod helping;
-#[path = "nodes/liars.rs"]
-mod liars;
 #[path = "nodes/loads.rs"]
 mod loads;
 #[path = "nodes/merging.rs"]
 mod merging;
+#[path = "nodes/misbehaving.rs"]
+mod misbehaving;
 #[path = "nodes/pages.rs"]
 mod pages;
-#[path = "nodes/squeezing.rs"]
-mod squeezing;
 #[path = "nodes/stalls.rs"]
 mod stalls;
 

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use crate::place::Place;
+use crate::target_kind::TargetKind;
 
 /// The result of an operation.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -43,7 +43,7 @@ pub enum Error {
         /// The operation.
         operation: &'static str,
         /// The kind of target.
-        place: Place,
+        place: TargetKind,
     },
     /// An operation runs at a target, but not with this option.
     #[error("operation `{operation}`: {option} does not work with {place}: {why}")]
@@ -53,7 +53,7 @@ pub enum Error {
         /// The field of the request.
         option: &'static str,
         /// The kind of target.
-        place: Place,
+        place: TargetKind,
         /// The reason, or what to do.
         why: &'static str,
     },

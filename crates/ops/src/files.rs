@@ -85,7 +85,7 @@ impl From<Error> for inshore_sql::Error {
         match error {
             Error::Table(error) => error.into(),
             Error::Nodes(NodesError::Store(error)) => error.into(),
-            Error::Nodes(error) => inshore_sql::Error::Elsewhere(error.to_string()),
+            Error::Nodes(error) => inshore_sql::Error::Nodes(error.to_string()),
             unfit @ Error::Unfit { .. } => inshore_sql::Error::Query(unfit.to_string()),
         }
     }

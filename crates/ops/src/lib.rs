@@ -7,7 +7,7 @@
 //!   operations, and [`OPERATIONS`] lists them.
 //! - [`Request`]: an operation with the names of its inputs and its output, in JSON with a version.
 //! - [`Target`]: the local machine, or nodes that hold the data.
-//! - [`Done`]: the typed answer, which holds counts and names, and the work of nodes. Rows go to the output.
+//! - [`Response`]: the typed answer, which holds counts and names, and the work of nodes. Rows go to the output.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,7 +53,6 @@ mod matches;
 #[cfg(feature = "nodes")]
 mod on_nodes;
 mod operation;
-mod place;
 #[cfg(all(feature = "nodes", feature = "sql"))]
 pub mod queries;
 #[cfg(feature = "sql")]
@@ -64,6 +63,7 @@ pub mod sorting;
 #[cfg(feature = "nodes")]
 pub mod split_points;
 mod target;
+mod target_kind;
 #[cfg(all(test, feature = "nodes"))]
 mod testing;
 pub mod verbs;
@@ -74,14 +74,14 @@ pub use error::{Error, Result};
 #[cfg(feature = "nodes")]
 pub use files::Error as FileError;
 pub use operation::{
-    Asked, Beside, DatasetOperation, NormalForm, Operation, Plan, Planned, Request, Rows, Sources, StoreUse,
-    handed_over,
+    Attachments, DatasetOperation, NormalForm, Operation, Plan, Planned, Request, RequestContext,
+    ResolvedInputs, RowReceiver, StoreUse, handed_over,
 };
-pub use place::Place;
 pub use registry::{Entry, Names, OPERATIONS, named};
-pub use target::{Done, Target};
 #[cfg(feature = "nodes")]
-pub use target::{NodesDone, OnNodes, wholes, with_nodes};
+pub use target::{NodesWork, OnNodes, wholes, with_nodes};
+pub use target::{Response, Target};
+pub use target_kind::TargetKind;
 
 /// Lists the kinds of work of a node in this build, which combine the kernels with the runtime of nodes. Some
 /// of them start the current program again, which therefore has to begin with [`child_main_if_asked`].

@@ -33,8 +33,8 @@ use serde_json::{Map, Value, json};
 use crate::target::{OnNodes, wholes};
 use crate::{
     error::{Error, Result},
-    place::Place,
-    target::{Done, Target},
+    target::{Response, Target},
+    target_kind::TargetKind,
 };
 
 /// The form in which answers to the same request from different targets are compared.
@@ -74,10 +74,10 @@ pub enum StoreUse {
 
 impl StoreUse {
     /// Returns true if a job at such a target always needs a store.
-    pub fn is_needed(self, place: Place) -> bool {
+    pub fn is_needed(self, place: TargetKind) -> bool {
         match self {
             StoreUse::Never | StoreUse::Datasets => false,
-            StoreUse::Spills | StoreUse::Here => place == Place::Local,
+            StoreUse::Spills | StoreUse::Here => place == TargetKind::Local,
             StoreUse::Always => true,
         }
     }
@@ -90,7 +90,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     /// The version of the request, raised by each change of a request's meaning.
     const VERSION: u32 = 1;
     /// The kinds of targets that can run the operation.
-    const PLACES: &'static [Place];
+    const PLACES: &'static [TargetKind];
     /// The use of a local store.
     const STORE: StoreUse;
     /// The form in which answers are compared.
@@ -104,13 +104,13 @@ pub trait Operation: Serialize + DeserializeOwned {
     ///
     /// # Errors
     /// The refused option, with the reason.
-    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         Ok(())
     }
 
     /// Returns true if a job at such a target needs a store.
-    fn needs_store(&self, inputs: &[PathBuf], place: Place) -> bool {
-        let reads_datasets = Self::STORE == StoreUse::Datasets && place == Place::Local;
+    fn needs_store(&self, inputs: &[PathBuf], place: TargetKind) -> bool {
+        let reads_datasets = Self::STORE == StoreUse::Datasets && place == TargetKind::Local;
         Self::STORE.is_needed(place) || reads_datasets && inputs.iter().any(|path| is_dataset(path))
     }
 
@@ -118,7 +118,7 @@ pub trait Operation: Serialize + DeserializeOwned {
     ///
     /// # Errors
     /// An error if a name cannot be found.
-    fn plan(&self, asked: &Asked<'_>) -> Result<Self::Plan>;
+    fn plan(&self, context: &RequestContext<'_>) -> Result<Self::Plan>;
 
     /// Runs the operation.
     ///
@@ -127,10 +127,10 @@ pub trait Operation: Serialize + DeserializeOwned {
     fn run(
         &self,
         plan: Self::Plan,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<Self::Answer>>;
+        attachments: Attachments<'_>,
+    ) -> Result<Response<Self::Answer>>;
 }
 
 /// The results of look-ups. [`Planned::run`] passes the description to the job's progress, from which `--explain` prints
@@ -150,7 +150,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     /// The name of the operation.
     const VERB: &'static str;
     /// The kinds of targets that can run the operation.
-    const PLACES: &'static [Place] = &[Place::Local];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     /// The form in which answers are compared.
     const FORM: NormalForm;
     /// The answer: counts and names, never a whole table.
@@ -160,7 +160,7 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     ///
     /// # Errors
     /// The refused option, with the reason.
-    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         Ok(())
     }
 
@@ -168,33 +168,38 @@ pub trait DatasetOperation: Serialize + DeserializeOwned {
     ///
     /// # Errors
     /// The errors of the libraries that do the work.
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<Self::Answer>>;
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<Self::Answer>>;
 }
 
 impl<O: DatasetOperation> Operation for O {
     const NAME: &'static str = O::VERB;
-    const PLACES: &'static [Place] = <O as DatasetOperation>::PLACES;
+    const PLACES: &'static [TargetKind] = <O as DatasetOperation>::PLACES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = <O as DatasetOperation>::FORM;
     type Plan = ();
     type Answer = <O as DatasetOperation>::Answer;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
         DatasetOperation::check(self, inputs, output, place)
     }
 
-    fn plan(&self, _asked: &Asked<'_>) -> Result<()> {
+    fn plan(&self, _asked: &RequestContext<'_>) -> Result<()> {
         Ok(())
     }
 
     fn run(
         &self,
         (): (),
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<<O as DatasetOperation>::Answer>> {
-        DatasetOperation::run(self, asked, job, beside)
+        attachments: Attachments<'_>,
+    ) -> Result<Response<<O as DatasetOperation>::Answer>> {
+        DatasetOperation::run(self, context, job, attachments)
     }
 }
 
@@ -269,7 +274,7 @@ impl<O: Operation> Request<O> {
     ///
     /// # Errors
     /// [`Error::Unsupported`]; the errors of [`Operation::check`].
-    pub fn check(&self, place: Place) -> Result<()> {
+    pub fn check(&self, place: TargetKind) -> Result<()> {
         if !O::PLACES.contains(&place) {
             return Err(Error::Unsupported { operation: O::NAME, place });
         }
@@ -282,10 +287,14 @@ impl<O: Operation> Request<O> {
     /// The errors of [`Request::check`] and [`Operation::plan`].
     pub fn plan<'a>(&'a self, target: &'a Target) -> Result<Planned<'a, O>> {
         self.check(target.place())?;
-        let asked =
-            Asked { operation: O::NAME, inputs: &self.inputs, output: self.output.as_deref(), target };
-        let plan = self.operation.plan(&asked)?;
-        Ok(Planned { operation: &self.operation, asked, plan })
+        let context = RequestContext {
+            operation: O::NAME,
+            inputs: &self.inputs,
+            output: self.output.as_deref(),
+            target,
+        };
+        let plan = self.operation.plan(&context)?;
+        Ok(Planned { operation: &self.operation, context, plan })
     }
 }
 
@@ -307,7 +316,7 @@ fn take<T: DeserializeOwned>(
 #[derive(Debug)]
 pub struct Planned<'a, O: Operation> {
     operation: &'a O,
-    asked: Asked<'a>,
+    context: RequestContext<'a>,
     plan: O::Plan,
 }
 
@@ -317,21 +326,21 @@ impl<O: Operation> Planned<'_, O> {
     ///
     /// # Errors
     /// The errors of [`Operation::run`].
-    pub fn run(self, job: &Execution, beside: Beside<'_>) -> Result<Done<O::Answer>> {
-        let needs_store = self.operation.needs_store(self.asked.inputs, self.asked.target.place());
+    pub fn run(self, job: &Execution, attachments: Attachments<'_>) -> Result<Response<O::Answer>> {
+        let needs_store = self.operation.needs_store(self.context.inputs, self.context.target.place());
         if needs_store && job.job().is_none() {
             return Err(Error::NeedsStore { operation: O::NAME });
         }
         if let Some(plan) = self.plan.explain() {
             job.progress().tell(|| plan);
         }
-        self.operation.run(self.plan, &self.asked, job, beside)
+        self.operation.run(self.plan, &self.context, job, attachments)
     }
 }
 
 /// The names of a request, and the target.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RequestContext<'a> {
     /// The name of the operation.
     pub operation: &'static str,
     /// The inputs.
@@ -342,7 +351,7 @@ pub struct Asked<'a> {
     pub target: &'a Target,
 }
 
-impl Asked<'_> {
+impl RequestContext<'_> {
     /// Returns the output, for an operation that requires one.
     ///
     /// # Errors
@@ -363,18 +372,18 @@ impl Asked<'_> {
     ///
     /// # Errors
     /// The errors of [`wholes`].
-    pub fn sources(&self) -> Result<Sources> {
+    pub fn sources(&self) -> Result<ResolvedInputs> {
         match self.target {
-            Target::Local => Ok(Sources::Here),
+            Target::Local => Ok(ResolvedInputs::Here),
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => Ok(Sources::Nodes(on.clone(), wholes(&on.nodes, self.inputs)?)),
+            Target::Nodes(on) => Ok(ResolvedInputs::Nodes(on.clone(), wholes(&on.nodes, self.inputs)?)),
         }
     }
 }
 
 /// The places of a request's inputs.
 #[derive(Debug)]
-pub enum Sources {
+pub enum ResolvedInputs {
     /// Local files and datasets, under their names.
     Here,
     /// These files on nodes.
@@ -382,12 +391,12 @@ pub enum Sources {
     Nodes(OnNodes, Vec<DistributedFile>),
 }
 
-impl Plan for Sources {
+impl Plan for ResolvedInputs {
     fn explain(&self) -> Option<String> {
         match self {
-            Sources::Here => None,
+            ResolvedInputs::Here => None,
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => explain_files(on, wholes),
+            ResolvedInputs::Nodes(on, wholes) => explain_files(on, wholes),
         }
     }
 }
@@ -416,9 +425,9 @@ pub(crate) fn explain_files(on: &OnNodes, files: &[DistributedFile]) -> Option<S
 
 /// Refuses to resume an interrupted run on nodes.
 #[cfg(feature = "records")]
-pub(crate) fn check_resume(operation: &'static str, resume: bool, place: Place) -> Result<()> {
+pub(crate) fn check_resume(operation: &'static str, resume: bool, place: TargetKind) -> Result<()> {
     match place {
-        Place::Nodes if resume => {
+        TargetKind::Nodes if resume => {
             let why = "nodes do not keep runs of interrupted jobs";
             Err(Error::UnsupportedOption { operation, option: "resume", place, why })
         }
@@ -434,12 +443,12 @@ pub(crate) fn helping_on(on: &OnNodes, job: &Execution) -> RunOptions {
 
 /// Callbacks and receivers that are passed beside a request.
 #[derive(Default)]
-pub struct Beside<'a> {
+pub struct Attachments<'a> {
     /// A callback for inputs that cannot be read; the operation goes on with the other inputs, and the answer
     /// counts the failures. A caller that does not accept failures cancels the job: then no output appears.
     pub failed: Option<&'a (dyn Fn(&Error) + Sync)>,
     /// The receiver of the answer's rows if no output is named. The rows of an algorithm on a graph go to both.
-    pub rows: Option<&'a mut dyn Rows>,
+    pub rows: Option<&'a mut dyn RowReceiver>,
     /// The receiver of the answer's bytes if no output is named.
     pub bytes: Option<&'a mut (dyn Write + Send)>,
     /// The open graph, in place of the graph of the request: a later change of the store does not affect an open
@@ -451,7 +460,7 @@ pub struct Beside<'a> {
     pub matches: Option<&'a mut dyn crate::matches::Matches>,
 }
 
-impl Beside<'_> {
+impl Attachments<'_> {
     /// Reports an input that cannot be read.
     pub fn fail(&self, error: &Error) {
         if let Some(failed) = self.failed {
@@ -460,7 +469,7 @@ impl Beside<'_> {
     }
 }
 
-impl Beside<'_> {
+impl Attachments<'_> {
     /// Reports the name of a written file.
     #[cfg(feature = "text")]
     pub(crate) fn written(&mut self, path: &Path) {
@@ -490,7 +499,7 @@ pub(crate) fn table_input(job: &Job, path: &Path) -> Input {
 #[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
 pub(crate) struct RowOutput<'a> {
     writer: Option<TableWriter>,
-    receiver: Option<&'a mut dyn Rows>,
+    receiver: Option<&'a mut dyn RowReceiver>,
 }
 
 #[cfg(any(feature = "graph", feature = "sql", feature = "text", feature = "vectors"))]
@@ -498,7 +507,7 @@ impl<'a> RowOutput<'a> {
     /// Creates the file and announces the columns to the receiver.
     pub(crate) fn begin(
         output: Option<&Path>,
-        receiver: Option<&'a mut dyn Rows>,
+        receiver: Option<&'a mut dyn RowReceiver>,
         schema: &SchemaRef,
         job: &Execution,
     ) -> Result<RowOutput<'a>> {
@@ -526,7 +535,7 @@ impl<'a> RowOutput<'a> {
 }
 
 /// A receiver of an answer's rows.
-pub trait Rows: Send {
+pub trait RowReceiver: Send {
     /// Receives the columns. A second call restarts and discards all earlier rows.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
 //! SQL on nodes: a client plans a query, and the part of the plan that works on the rows of one table runs on
-//! the nodes that hold the table ([`inshore_sql::Elsewhere`]).
+//! the nodes that hold the table ([`inshore_sql::RemoteExecutor`]).
 //!
 //! A task carries the metadata that a node needs beside its pieces: see `files.rs`.
 //!
@@ -24,7 +24,7 @@ use inshore_nodes::{
     batch_bytes, compact, stream_with_help,
 };
 use inshore_sql::{
-    Elsewhere, Error, Feed, Fragment, FragmentRows, Needed, Result, TableMetadata, run_fragment,
+    Error, Feed, Fragment, FragmentRows, FragmentScan, RemoteExecutor, Result, TableMetadata, run_fragment,
 };
 use inshore_store::Job;
 use inshore_tables::{Error as TableError, Header};
@@ -93,7 +93,7 @@ fn answer(
     job: &Job,
     fragment: &Fragment,
     feed: Feed,
-    needed: impl FnOnce(Needed) + Send,
+    needed: impl FnOnce(FragmentScan) + Send,
     reply: &mut dyn Reply,
 ) -> std::result::Result<Value, Failure> {
     let mut failed = None;
@@ -127,7 +127,7 @@ const GAP_BYTES: u64 = 64 << 10;
 
 /// Returns the bytes of a part of a file that a fragment needs, as few ranges. If the footer cannot be
 /// parsed, the result is the whole part, and reading the file reports the reason.
-fn ranges(files: &Files, needed: &Needed, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
+fn ranges(files: &Files, needed: &FragmentScan, whole: u64, part: &Range<u64>) -> Vec<Range<u64>> {
     let all = || vec![part.clone()];
     let Ok(text) = text_of(&files.texts, whole) else { return all() };
     let Ok(along) = text.along() else { return all() };
@@ -159,7 +159,7 @@ fn answer_here(
     let (out, inputs) = mpsc::sync_channel(0);
     let end = pieces.end();
     // The needed columns are known after planning.
-    let (tell, told) = mpsc::sync_channel::<Needed>(1);
+    let (tell, told) = mpsc::sync_channel::<FragmentScan>(1);
     let of_files = files.clone();
     thread::scope(|scope| {
         scope.spawn(move || {
@@ -235,7 +235,7 @@ fn failed(error: NodesError) -> Error {
     crate::files::Error::from(error).into()
 }
 
-impl Elsewhere for NodeTables {
+impl RemoteExecutor for NodeTables {
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> Result<Option<TableMetadata>> {
         let Some(dataset) = name.strip_prefix("store:") else { return Ok(None) };
         {

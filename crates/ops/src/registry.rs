@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::{
     error::{Error, Result},
-    operation::{Beside, NormalForm, Operation, Request, StoreUse},
-    place::Place,
+    operation::{Attachments, NormalForm, Operation, Request, StoreUse},
     target::Target,
+    target_kind::TargetKind,
     verbs,
 };
 
@@ -24,13 +24,13 @@ pub struct Entry {
     /// The version of the request.
     pub version: u32,
     /// The kinds of targets that can run the operation.
-    pub places: &'static [Place],
+    pub places: &'static [TargetKind],
     /// The use of a local store.
     pub store: StoreUse,
     /// The form in which answers are compared.
     pub form: NormalForm,
     read: fn(&Value) -> Result<Value>,
-    run: fn(&Value, Names, &Target, &Execution, Beside<'_>) -> Result<Value>,
+    run: fn(&Value, Names, &Target, &Execution, Attachments<'_>) -> Result<Value>,
 }
 
 /// Names with arbitrary bytes, which JSON cannot carry; they are passed beside a request.
@@ -51,11 +51,11 @@ impl Entry {
             store: O::STORE,
             form: O::FORM,
             read: |request| Request::<O>::from_json(request)?.to_json(),
-            run: |request, names, target, job, beside| {
+            run: |request, names, target, job, attachments| {
                 let mut request = Request::<O>::from_json(request)?;
                 request.inputs.extend(names.inputs);
                 request.output = names.output.or(request.output);
-                let done = request.plan(target)?.run(job, beside)?;
+                let done = request.plan(target)?.run(job, attachments)?;
                 serde_json::to_value(&done)
                     .map_err(|error| Error::Request { operation: O::NAME, what: error.to_string() })
             },
@@ -79,9 +79,9 @@ impl Entry {
         request: &Value,
         target: &Target,
         job: &Execution,
-        beside: Beside<'_>,
+        attachments: Attachments<'_>,
     ) -> Result<Value> {
-        self.run_named(request, Names::default(), target, job, beside)
+        self.run_named(request, Names::default(), target, job, attachments)
     }
 
     /// Runs a request with additional names.
@@ -94,9 +94,9 @@ impl Entry {
         names: Names,
         target: &Target,
         job: &Execution,
-        beside: Beside<'_>,
+        attachments: Attachments<'_>,
     ) -> Result<Value> {
-        (self.run)(request, names, target, job, beside)
+        (self.run)(request, names, target, job, attachments)
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 #[cfg(feature = "nodes")]
 use crate::error::{Error, Result};
-use crate::place::Place;
+use crate::target_kind::TargetKind;
 
 /// The machines on which an operation runs.
 #[derive(Clone, Debug)]
@@ -25,11 +25,11 @@ pub enum Target {
 
 impl Target {
     /// The kind of this target.
-    pub fn place(&self) -> Place {
+    pub fn place(&self) -> TargetKind {
         match self {
-            Target::Local => Place::Local,
+            Target::Local => TargetKind::Local,
             #[cfg(feature = "nodes")]
-            Target::Nodes(_) => Place::Nodes,
+            Target::Nodes(_) => TargetKind::Nodes,
         }
     }
 }
@@ -62,28 +62,28 @@ pub fn wholes(nodes: &Nodes, paths: &[PathBuf]) -> Result<Vec<DistributedFile>> 
 
 /// An answer, with the work of nodes.
 #[derive(Debug)]
-pub struct Done<A> {
+pub struct Response<A> {
     /// The typed answer: counts and names. Rows go to the output.
     pub answer: A,
     /// The work of nodes; `None` if the target is local.
     #[cfg(feature = "nodes")]
-    pub nodes: Option<NodesDone>,
+    pub nodes: Option<NodesWork>,
 }
 
 /// The work of nodes for one answer.
 #[cfg(feature = "nodes")]
 #[derive(Debug)]
-pub struct NodesDone {
+pub struct NodesWork {
     /// The work of each node, and the parts that were not read.
     pub gathered: GatherReport,
     /// The bytes between nodes and the client.
     pub bytes_moved: u64,
 }
 
-impl<A> Done<A> {
+impl<A> Response<A> {
     /// Returns the same result with another answer.
-    pub fn map<B>(self, answer: impl FnOnce(A) -> B) -> Done<B> {
-        Done {
+    pub fn map<B>(self, answer: impl FnOnce(A) -> B) -> Response<B> {
+        Response {
             answer: answer(self.answer),
             #[cfg(feature = "nodes")]
             nodes: self.nodes,
@@ -91,8 +91,8 @@ impl<A> Done<A> {
     }
 
     /// Returns an answer of the local machine.
-    pub(crate) fn here(answer: A) -> Done<A> {
-        Done {
+    pub(crate) fn local(answer: A) -> Response<A> {
+        Response {
             answer,
             #[cfg(feature = "nodes")]
             nodes: None,
@@ -101,18 +101,18 @@ impl<A> Done<A> {
 
     /// Returns an answer of nodes.
     #[cfg(feature = "nodes")]
-    pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: GatherReport) -> Done<A> {
+    pub(crate) fn on_nodes(answer: A, on: &OnNodes, gathered: GatherReport) -> Response<A> {
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
-        Done { answer, nodes: Some(NodesDone { gathered, bytes_moved }) }
+        Response { answer, nodes: Some(NodesWork { gathered, bytes_moved }) }
     }
 }
 
 /// Writes the answer as JSON; the fields `nodes`, `missing`, `here` and `bytes_moved` are added if the target
 /// was nodes.
-impl<A: Serialize> Serialize for Done<A> {
+impl<A: Serialize> Serialize for Response<A> {
     fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
         #[cfg(feature = "nodes")]
-        if let Some(NodesDone { gathered, bytes_moved }) = &self.nodes {
+        if let Some(NodesWork { gathered, bytes_moved }) = &self.nodes {
             let answer = serde_json::to_value(&self.answer).map_err(serde::ser::Error::custom)?;
             return with_nodes(answer, gathered, *bytes_moved).serialize(serializer);
         }

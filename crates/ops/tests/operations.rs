@@ -18,7 +18,8 @@ use inshore_kernels::{
 };
 use inshore_nodes::{Agent, AgentConfig, ClientConfig, LoadOptions, Nodes, RunOptions, RunningAgent};
 use inshore_ops::{
-    Beside, Entry, Error, NormalForm, OPERATIONS, OnNodes, Place, Rows, StoreUse, Target, named, queries,
+    Attachments, Entry, Error, NormalForm, OPERATIONS, OnNodes, RowReceiver, StoreUse, Target, TargetKind,
+    named, queries,
     split_points::{record_lines, row_group_offsets, separator},
     verbs::{Matches, Text},
     works_here,
@@ -346,13 +347,13 @@ impl Setup {
     fn import_graph(&self, name: &str) {
         let edges = json!({ "operation": "graph import", "inputs": [self.path("edges.txt")], "name": name,
                             "options": { "weighted": true } });
-        self.run_one(Place::Local, edges, None);
+        self.run_one(TargetKind::Local, edges, None);
     }
 
     /// Writes the components of a graph to a file.
     fn write_components(&self, name: &str) -> Vec<u8> {
         let request = json!({ "operation": "graph components", "inputs": ["links"] });
-        self.run_one(Place::Local, request, Some(name)).1
+        self.run_one(TargetKind::Local, request, Some(name)).1
     }
 
     fn job(&self) -> Job {
@@ -413,28 +414,28 @@ impl Setup {
         fs::write(self.path("points.u8bin"), bytes).unwrap();
         let points = self.path("points.u8bin");
         let request = json!({ "operation": "nearest import", "inputs": [points], "name": "points" });
-        self.run_one(Place::Local, request, None);
+        self.run_one(TargetKind::Local, request, None);
     }
 
-    fn target(&self, place: Place) -> Target {
+    fn target(&self, place: TargetKind) -> Target {
         match place {
-            Place::Local => Target::Local,
-            Place::Nodes => Target::Nodes(self.nodes.clone()),
+            TargetKind::Local => Target::Local,
+            TargetKind::Nodes => Target::Nodes(self.nodes.clone()),
         }
     }
 
     /// Returns a request with its inputs at a target. If names of texts appear in the output, texts are read
     /// from the local store, so that the names equal those on nodes.
-    fn request(&self, row: &Row, place: Place, output: &Path) -> Value {
+    fn request(&self, row: &Row, place: TargetKind, output: &Path) -> Value {
         let by_name = ["checksum", "language identify", "search", "store get"];
         let operation = row.request["operation"].as_str().unwrap();
         let has_graph =
             operation.starts_with("graph ") && !["graph import", "graph check"].contains(&operation);
         let by_name = has_graph || by_name.contains(&operation);
         let prefix = match place {
-            Place::Local if !by_name => format!("{}/", self.folder.path().display()),
+            TargetKind::Local if !by_name => format!("{}/", self.folder.path().display()),
             // The input is a local file, also with nodes as the target.
-            Place::Nodes if operation == "store put" => {
+            TargetKind::Nodes if operation == "store put" => {
                 format!("{}/", self.folder.path().display())
             }
             _ => "store:".to_string(),
@@ -448,20 +449,20 @@ impl Setup {
     }
 
     /// Runs a request of version 1, and returns the answer and the bytes of the output file.
-    fn run_one(&self, place: Place, mut request: Value, output: Option<&str>) -> (Value, Vec<u8>) {
+    fn run_one(&self, place: TargetKind, mut request: Value, output: Option<&str>) -> (Value, Vec<u8>) {
         request["version"] = json!(1);
         if let Some(output) = output {
             request["output"] = json!(self.path(output));
         }
         let job = Execution::Stored(self.job());
         let failed = |error: &Error| panic!("{error}");
-        let beside = Beside { failed: Some(&failed), ..Beside::default() };
-        let answer = named(&request).unwrap().run(&request, &self.target(place), &job, beside).unwrap();
+        let attachments = Attachments { failed: Some(&failed), ..Attachments::default() };
+        let answer = named(&request).unwrap().run(&request, &self.target(place), &job, attachments).unwrap();
         (answer, output.map(|name| fs::read(self.path(name)).unwrap()).unwrap_or_default())
     }
 
     /// Writes a small file to a target.
-    fn put_at(&self, place: Place, name: &str) {
+    fn put_at(&self, place: TargetKind, name: &str) {
         fs::write(self.path("small"), "small\n").unwrap();
         self.run_one(
             place,
@@ -486,7 +487,7 @@ impl Setup {
     }
 
     /// Runs a row at a target, and returns the bytes of the output and the answer.
-    fn run(&self, entry: &Entry, row: &Row, place: Place) -> (Vec<u8>, Value) {
+    fn run(&self, entry: &Entry, row: &Row, place: TargetKind) -> (Vec<u8>, Value) {
         let output = self.path(&format!("{place}.{}", row.output.unwrap_or("none")));
         let request = self.request(row, place, &output);
         let job = match entry.store.is_needed(place) || entry.store == StoreUse::Datasets {
@@ -500,7 +501,7 @@ impl Setup {
             "graph check" => drop(self.write_components("parts.csv")),
             _ => {}
         }
-        let done = entry.run(&request, &self.target(place), &job, Beside::default());
+        let done = entry.run(&request, &self.target(place), &job, Attachments::default());
         let answer = done.unwrap_or_else(|error| panic!("{request} on {place}: {error}"));
         assert_eq!(job.budget().reserved_bytes(), 0, "{request} on {place} kept memory");
         if entry.name == "store put" {
@@ -588,8 +589,8 @@ fn normal(form: NormalForm, written: Vec<u8>, answer: Value) -> Normal {
             // What nodes did stands beside the answer.
             let mut answer = answer;
             let fields = answer.as_object_mut().unwrap();
-            let beside = ["nodes", "missing", "here", "bytes_moved", "seconds"];
-            beside.iter().for_each(|field| _ = fields.remove(*field));
+            let attachments = ["nodes", "missing", "here", "bytes_moved", "seconds"];
+            attachments.iter().for_each(|field| _ = fields.remove(*field));
             // The time of a measurement of recall.
             fields.remove("measured_seconds");
             fields.get_mut("recall").map(|recall| recall.as_object_mut().unwrap().remove("measured_seconds"));
@@ -642,12 +643,12 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             let (written, answer) = setup.run(entry, &row, entry.places[0]);
             normal(entry.form, written, answer)
         });
-        for place in Place::ALL {
+        for place in TargetKind::ALL {
             let title = format!("{} on {place}", row.request);
             if entry.places.contains(&place) {
                 let Some(expected) = &expected else { continue };
                 let (written, answer) = setup.run(entry, &row, place);
-                let tells_of_nodes = place == Place::Nodes && entry.form != NormalForm::Common;
+                let tells_of_nodes = place == TargetKind::Nodes && entry.form != NormalForm::Common;
                 assert_eq!(answer["nodes"].is_array(), tells_of_nodes, "{title}: {answer}");
                 if tells_of_nodes {
                     assert_eq!(answer["nodes"].as_array().unwrap().len(), 3, "{title}: {answer}");
@@ -657,7 +658,7 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
             }
             let request = setup.request(&row, place, &setup.path("none"));
             let job = Execution::Plain(context());
-            let error = entry.run(&request, &setup.target(place), &job, Beside::default()).unwrap_err();
+            let error = entry.run(&request, &setup.target(place), &job, Attachments::default()).unwrap_err();
             assert!(
                 matches!(error, Error::Unsupported { operation, place: at } if (operation, at) == (entry.name, place)),
                 "{title}: {error}"
@@ -667,9 +668,9 @@ fn every_operation_gives_the_same_answer_at_every_target_or_is_refused() {
     }
     let all: BTreeSet<&str> = OPERATIONS.iter().map(|entry| entry.name).collect();
     assert_eq!(seen, all, "every operation has a row");
-    let on_nodes = ["node run", "node traverse"].map(|name| (name, Place::Local.to_string()));
+    let on_nodes = ["node run", "node traverse"].map(|name| (name, TargetKind::Local.to_string()));
     let here_only = |name: &&&str| name.starts_with("graph ") || name.starts_with("nearest ");
-    let here_only = all.iter().filter(here_only).map(|name| (*name, Place::Nodes.to_string()));
+    let here_only = all.iter().filter(here_only).map(|name| (*name, TargetKind::Nodes.to_string()));
     assert_eq!(refused, here_only.chain(on_nodes).collect());
 }
 
@@ -680,7 +681,7 @@ struct Counted {
     ended: bool,
 }
 
-impl Rows for Counted {
+impl RowReceiver for Counted {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> inshore_ops::Result<()> {
         assert!(job.job().is_some() && schema.field(0).name() == "vertex");
         Ok(())
@@ -701,16 +702,16 @@ impl Rows for Counted {
 fn an_algorithm_gives_its_rows_to_a_file_and_to_a_receiver_from_the_graph_that_is_open() {
     let setup = Setup::new();
     let graph = inshore_graph::Graph::open(&setup.store, "links").unwrap();
-    setup.run_one(Place::Local, json!({ "operation": "store rm", "inputs": ["links"] }), None);
+    setup.run_one(TargetKind::Local, json!({ "operation": "store rm", "inputs": ["links"] }), None);
     let run = |output: Option<&str>, rows: Option<&mut Counted>, graph: Option<&inshore_graph::Graph>| {
         let mut request = json!({ "operation": "graph components", "version": 1, "inputs": ["store:links"] });
         if let Some(output) = output {
             request["output"] = json!(setup.path(output));
         }
         let job = Execution::Stored(setup.job());
-        let rows = rows.map(|rows| rows as &mut dyn Rows);
-        let beside = Beside { rows, graph, ..Beside::default() };
-        named(&request).unwrap().run(&request, &Target::Local, &job, beside)
+        let rows = rows.map(|rows| rows as &mut dyn RowReceiver);
+        let attachments = Attachments { rows, graph, ..Attachments::default() };
+        named(&request).unwrap().run(&request, &Target::Local, &job, attachments)
     };
     let mut counted = Counted::default();
     let answer = run(Some("parts.csv"), Some(&mut counted), Some(&graph)).unwrap();
@@ -726,7 +727,7 @@ fn an_algorithm_gives_its_rows_to_a_file_and_to_a_receiver_from_the_graph_that_i
 #[test]
 fn graphs_are_listed_checked_and_removed_and_other_datasets_are_not() {
     let setup = Setup::new();
-    let run = |request: Value| setup.run_one(Place::Local, request, None).0;
+    let run = |request: Value| setup.run_one(TargetKind::Local, request, None).0;
     let listed = run(json!({ "operation": "graph ls" }));
     let info = run(json!({ "operation": "graph info", "inputs": ["store:links"] }));
     assert_eq!(listed, json!({ "graphs": [info] }));
@@ -744,9 +745,9 @@ fn graphs_are_listed_checked_and_removed_and_other_datasets_are_not() {
     let told = AtomicUsize::new(0);
     let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
     let request = json!({ "operation": "graph rm", "version": 1, "inputs": ["lines.txt", "none", "links"] });
-    let (job, beside) =
-        (Execution::Stored(setup.job()), Beside { failed: Some(&failed), ..Beside::default() });
-    let answer = named(&request).unwrap().run(&request, &Target::Local, &job, beside).unwrap();
+    let (job, attachments) =
+        (Execution::Stored(setup.job()), Attachments { failed: Some(&failed), ..Attachments::default() });
+    let answer = named(&request).unwrap().run(&request, &Target::Local, &job, attachments).unwrap();
     assert_eq!((answer, told.into_inner()), (json!({ "removed": ["links"] }), 2));
     assert!(setup.store.dataset("lines.txt").is_ok() && setup.store.dataset("links").is_err());
 }
@@ -754,7 +755,7 @@ fn graphs_are_listed_checked_and_removed_and_other_datasets_are_not() {
 #[test]
 fn the_plan_names_the_files_on_nodes_before_the_job_describes_its_decisions() {
     let setup = Setup::new();
-    let plans = |place: Place, request: Value, output: Option<&str>| {
+    let plans = |place: TargetKind, request: Value, output: Option<&str>| {
         let mut request = request;
         request["version"] = json!(1);
         if let Some(output) = output {
@@ -762,23 +763,23 @@ fn the_plan_names_the_files_on_nodes_before_the_job_describes_its_decisions() {
         }
         let job = Execution::Stored(setup.job());
         job.progress().listen();
-        named(&request).unwrap().run(&request, &setup.target(place), &job, Beside::default()).unwrap();
+        named(&request).unwrap().run(&request, &setup.target(place), &job, Attachments::default()).unwrap();
         job.progress().take_told()
     };
     let get = json!({ "operation": "store get", "inputs": ["lines.txt"] });
-    let found = plans(Place::Nodes, get.clone(), Some("got"));
+    let found = plans(TargetKind::Nodes, get.clone(), Some("got"));
     let pieces = setup.nodes.nodes.catalog().unwrap().named("lines.txt").unwrap()[0].pieces.len();
     assert!(
         found[0].starts_with("store:lines.txt: ")
             && found[0].contains(&format!("pieces {pieces}, copies 1, nodes 3")),
         "{found:?}"
     );
-    assert_eq!(plans(Place::Local, get, Some("got")), [""; 0]);
+    assert_eq!(plans(TargetKind::Local, get, Some("got")), [""; 0]);
     let words = json!({ "operation": "count words", "inputs": ["store:lines.txt", "store:texts.txt"] });
-    assert_eq!(plans(Place::Nodes, words, None)[0].lines().count(), 2);
+    assert_eq!(plans(TargetKind::Nodes, words, None)[0].lines().count(), 2);
     let query =
         json!({ "operation": "nearest query", "inputs": [setup.path("points.u8bin")], "dataset": "points" });
-    let found = plans(Place::Local, query, None);
+    let found = plans(TargetKind::Local, query, None);
     assert!(found[0].starts_with("1 pass over "), "{found:?}");
 }
 
@@ -791,13 +792,13 @@ fn a_job_without_a_store_is_refused_where_one_is_needed() {
             // The module is checked first.
             continue;
         }
-        for place in Place::ALL
+        for place in TargetKind::ALL
             .into_iter()
             .filter(|&place| entry.store.is_needed(place) && entry.places.contains(&place))
         {
             let request = setup.request(&row, place, &setup.path("none.csv"));
             let job = Execution::Plain(context());
-            let error = entry.run(&request, &setup.target(place), &job, Beside::default()).unwrap_err();
+            let error = entry.run(&request, &setup.target(place), &job, Attachments::default()).unwrap_err();
             assert!(
                 matches!(error, Error::NeedsStore { operation } if operation == entry.name),
                 "{request} on {place}: {error}"
@@ -833,9 +834,10 @@ fn options_that_a_target_does_not_have_are_refused_by_name() {
     ] {
         let entry = named(&request).unwrap();
         let job = Execution::Stored(setup.job());
-        let error = entry.run(&request, &setup.target(Place::Nodes), &job, Beside::default()).unwrap_err();
+        let error =
+            entry.run(&request, &setup.target(TargetKind::Nodes), &job, Attachments::default()).unwrap_err();
         assert!(
-            matches!(error, Error::UnsupportedOption { operation, option, place: Place::Nodes, .. }
+            matches!(error, Error::UnsupportedOption { operation, option, place: TargetKind::Nodes, .. }
                 if (operation, option) == (entry.name, expected)),
             "{request}: {error}"
         );
@@ -849,12 +851,12 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
         let mut request = json!({ "version": 1, "inputs": [setup.path("lines.txt")] });
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let job = Execution::Stored(setup.job());
-        named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err()
+        named(&request).unwrap().run(&request, &Target::Local, &job, Attachments::default()).unwrap_err()
     };
     for (field, value) in [("piece_bytes", 70_000), ("record_bytes", 10), ("copies", 3)] {
         let error = run(json!({ "operation": "store put", "name": "more", (field): value }));
         assert!(
-            matches!(error, Error::UnsupportedOption { option, place: Place::Local, .. } if option == field),
+            matches!(error, Error::UnsupportedOption { option, place: TargetKind::Local, .. } if option == field),
             "{error}"
         );
     }
@@ -876,13 +878,13 @@ fn what_is_put_into_the_store_here_has_no_pieces_and_what_is_not_there_is_named(
     assert!(!output.exists());
 
     // The error of a dataset is reported, and the other datasets are removed.
-    setup.put_at(Place::Local, "gone");
+    setup.put_at(TargetKind::Local, "gone");
     let request = json!({ "operation": "store rm", "version": 1, "inputs": ["none", "gone"] });
     let told = AtomicUsize::new(0);
     let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
     let job = Execution::Stored(setup.job());
-    let beside = Beside { failed: Some(&failed), ..Beside::default() };
-    let answer = named(&request).unwrap().run(&request, &Target::Local, &job, beside).unwrap();
+    let attachments = Attachments { failed: Some(&failed), ..Attachments::default() };
+    let answer = named(&request).unwrap().run(&request, &Target::Local, &job, attachments).unwrap();
     assert_eq!((answer, told.into_inner()), (json!({ "removed": ["gone"] }), 1));
 }
 
@@ -935,20 +937,21 @@ impl Matches for Taken {
 fn a_search_gives_its_blocks_to_who_takes_them_and_tells_what_it_cannot_read() {
     let setup = Setup::new();
     let folder = |name: &str| setup.path(name).display().to_string();
-    let search = |inputs: Vec<String>, place: Place, more: Value| {
+    let search = |inputs: Vec<String>, place: TargetKind, more: Value| {
         let mut request =
             json!({ "operation": "search", "version": 1, "inputs": inputs, "patterns": ["row 7"] });
         request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let (mut taken, told) = (Taken::default(), AtomicUsize::new(0));
         let failed = |_: &Error| _ = told.fetch_add(1, Ordering::Relaxed);
-        let beside = Beside { failed: Some(&failed), matches: Some(&mut taken), ..Beside::default() };
+        let attachments =
+            Attachments { failed: Some(&failed), matches: Some(&mut taken), ..Attachments::default() };
         let job = Execution::Stored(setup.job());
-        let answer = named(&request).unwrap().run(&request, &setup.target(place), &job, beside).unwrap();
+        let answer = named(&request).unwrap().run(&request, &setup.target(place), &job, attachments).unwrap();
         (taken, answer, told.into_inner())
     };
     let everywhere = Vec::from(["lines.txt", "texts.txt"]);
     let here = everywhere.iter().map(|name| folder(name)).chain([folder("none")]).collect();
-    let (taken, answer, told) = search(here, Place::Local, json!({}));
+    let (taken, answer, told) = search(here, TargetKind::Local, json!({}));
     let lines = taken.lines.iter().map(|(_, lines)| lines).sum::<u64>();
     assert_eq!((lines, told, taken.ended.len()), (86, 1, 2), "{:?}", taken.lines);
     assert_eq!(
@@ -957,28 +960,30 @@ fn a_search_gives_its_blocks_to_who_takes_them_and_tells_what_it_cannot_read() {
     );
 
     let there: Vec<String> = everywhere.iter().map(|name| format!("store:{name}")).collect();
-    let (on_nodes, answer, told) = search(there.clone(), Place::Nodes, json!({}));
+    let (on_nodes, answer, told) = search(there.clone(), TargetKind::Nodes, json!({}));
     assert_eq!((&answer["lines"], told), (&json!(86), 0));
-    let (stored, ..) = search(there.clone(), Place::Local, json!({}));
+    let (stored, ..) = search(there.clone(), TargetKind::Local, json!({}));
     let sum = |taken: &Taken| taken.lines.iter().map(|(_, lines)| lines).sum::<u64>();
     assert_eq!((on_nodes.ended.clone(), sum(&on_nodes)), (stored.ended.clone(), sum(&stored)));
 
     let across = json!({ "multiline": true, "patterns": ["7\n[0-9]"] });
-    let (taken, answer, _) = search(there, Place::Local, across.clone());
+    let (taken, answer, _) = search(there, TargetKind::Local, across.clone());
     assert_eq!((taken.texts, &answer["files"]), (2, &json!(2)));
     let mut request = json!({ "operation": "search", "version": 1, "inputs": [folder("lines.txt")] });
     request.as_object_mut().unwrap().extend(across.as_object().unwrap().clone());
     let job = Execution::Plain(context());
-    let error = named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err();
+    let error =
+        named(&request).unwrap().run(&request, &Target::Local, &job, Attachments::default()).unwrap_err();
     assert!(error.to_string().contains("multiline: "), "{error}");
     request["inputs"] = json!(["store:lines.txt"]);
     request["multiline"] = json!(false);
     request["patterns"] = json!(["7"]);
-    let error = named(&request).unwrap().run(&request, &Target::Local, &job, Beside::default()).unwrap_err();
+    let error =
+        named(&request).unwrap().run(&request, &Target::Local, &job, Attachments::default()).unwrap_err();
     assert!(matches!(error, Error::NeedsStore { operation: "search" }), "{error}");
     request["inputs"] = json!([]);
-    let nodes = setup.target(Place::Nodes);
-    let error = named(&request).unwrap().run(&request, &nodes, &job, Beside::default()).unwrap_err();
+    let nodes = setup.target(TargetKind::Nodes);
+    let error = named(&request).unwrap().run(&request, &nodes, &job, Attachments::default()).unwrap_err();
     assert!(matches!(error, Error::NoInput { operation: "search" }), "{error}");
 }
 

@@ -38,9 +38,9 @@
 #![warn(missing_docs)]
 
 mod allocator;
-mod apart;
 mod cgroup;
 mod channel;
+mod child;
 mod command;
 mod error;
 mod folder;
@@ -58,7 +58,7 @@ mod worker;
 mod worker_end;
 
 pub use allocator::LimitedAllocator;
-pub use apart::{ChildFailure, ChildLimits, ChildMemory, ChildProcess, apart_main, apart_main_if_asked};
+pub use child::{ChildFailure, ChildLimits, ChildMemory, ChildProcess, apart_main, apart_main_if_asked};
 pub use command::{Command, Response};
 pub use error::{Error, Result};
 pub use folder::{Folder, open_left};

@@ -28,7 +28,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::{
     ChildLimits, WorkerEnd, allocator,
-    apart::{ProcessSize, watch},
+    child::{ProcessSize, watch},
     sys::{self, ForkResult, SignalMask},
     worker_end::{self, LimitReport, end_too_large},
 };
@@ -64,7 +64,7 @@ impl StopRequests {
     }
 }
 
-/// Forks a worker within these limits; the parent is to [wait](WorkerHandle::wait) for the worker's end. `doing` names the
+/// Forks a worker within these limits; the parent is to [wait](WorkerHandle::wait) for the worker's end. `current_operator` names the
 /// worker's current work: it is called when the worker exceeds the limit, from any thread and maybe with no memory
 /// left to allocate.
 ///

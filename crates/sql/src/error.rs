@@ -29,7 +29,7 @@ pub enum Error {
     Interrupted(String),
     /// Nodes cannot answer the query.
     #[error("{0}")]
-    Elsewhere(String),
+    Nodes(String),
     /// DataFusion failed in a way that is not the query's fault.
     #[error("the query failed: {0}")]
     Internal(String),
@@ -188,7 +188,7 @@ fn from_shared(error: &DataFusionError) -> Error {
             error => Error::Memory(error.to_string()),
         },
         Some(Error::Interrupted(what)) => Error::Interrupted(what.clone()),
-        Some(Error::Elsewhere(what)) => Error::Elsewhere(what.clone()),
+        Some(Error::Nodes(what)) => Error::Nodes(what.clone()),
         Some(Error::Table(inshore_tables::Error::Contradiction { place, expected, found })) => {
             let (place, expected, found) = (place.clone(), expected.clone(), found.clone());
             Error::Table(inshore_tables::Error::Contradiction { place, expected, found })

@@ -5,8 +5,8 @@
 //!
 //! - [`Tables`]: the meaning of names in a query: files by their paths, and names that were given.
 //! - [`Query`]: a running query; an iterator of record batches.
-//! - [`Elsewhere`]: tables on other machines, where [fragments](Fragment) of a query run ([`run_fragment`]).
-//! - [`Ran`]: the counters of an operator: how rows were grouped, sorted or joined, and how much was written to flash.
+//! - [`RemoteExecutor`]: tables on other machines, where [fragments](Fragment) of a query run ([`run_fragment`]).
+//! - [`OperatorStats`]: the counters of an operator: how rows were grouped, sorted or joined, and how much was written to flash.
 //!
 //! ```text
 //!   GROUP BY, DISTINCT   a table in memory; full, its states go to a sort of rows and meet again there   (group.rs)
@@ -21,7 +21,7 @@
 //! that functions of DataFusion take during a call is not counted, and a cancellation is not noticed within a call. A
 //! program that runs queries of others, or needs a hard limit, therefore runs the whole query in a child process with
 //! its own limit, as the command, Python and nodes do (docs/decisions/0031, 0033, 0034).
-//! [`doing()`] tells such a process which operator ran when the limit was reached.
+//! [`current_operator()`] tells such a process which operator ran when the limit was reached.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +46,7 @@
 //! ```
 #![warn(missing_docs)]
 
-mod doing;
+mod current_operator;
 mod error;
 mod memory;
 mod operators;
@@ -59,13 +59,13 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use doing::doing;
+pub use current_operator::current_operator;
 pub use error::{Error, Result};
 pub use inshore_tables::TableMetadata;
-pub use operators::Ran;
+pub use operators::OperatorStats;
 pub use query::{Query, Report, run_fragment, smallest_memory_bytes, stack_bytes, table_names};
-pub use remote::{Elsewhere, Fragment, FragmentRows};
-pub use scan::{Feed, Needed};
+pub use remote::{Fragment, FragmentRows, RemoteExecutor};
+pub use scan::{Feed, FragmentScan};
 pub use tables::Tables;
 
 /// The number of rows of a batch that is read, made or handed on.

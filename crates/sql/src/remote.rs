@@ -97,7 +97,7 @@ pub struct Fragment {
 }
 
 /// Tables on other machines, and a way to run fragments there.
-pub trait Elsewhere: Debug + Send + Sync {
+pub trait RemoteExecutor: Debug + Send + Sync {
     /// Describes the table that a query calls `name`, with the columns in `as_text` as text; `None` for a name that is
     /// no remote table. The calling thread may block.
     ///
@@ -137,7 +137,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
     pub job: Job,
-    pub elsewhere: Arc<dyn Elsewhere>,
+    pub elsewhere: Arc<dyn RemoteExecutor>,
     pub sql: String,
     pub planning: Planning,
     /// All tables of the query, set once they are known.
@@ -536,7 +536,7 @@ impl Fragment {
         Some(RemoteTable::new(name, known.clone(), self.planning.partitions))
     }
 
-    /// Returns the path that [`Elsewhere::describe`] gave the fragment's table.
+    /// Returns the path that [`RemoteExecutor::describe`] gave the fragment's table.
     pub fn path(&self) -> &str {
         self.tables.get(&self.table).map_or("", |known| &known.path)
     }

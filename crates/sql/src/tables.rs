@@ -17,7 +17,7 @@ use inshore_store::Job;
 use inshore_tables::{Header, Input, TableMetadata, exact_columns};
 
 use crate::{
-    Elsewhere, Error, Result,
+    Error, RemoteExecutor, Result,
     remote::{Planning, RemoteTable},
     scan::Files,
 };
@@ -31,7 +31,7 @@ pub struct Tables {
     named: HashMap<String, TableSource>,
     as_text: Vec<String>,
     header: Header,
-    elsewhere: Option<Arc<dyn Elsewhere>>,
+    elsewhere: Option<Arc<dyn RemoteExecutor>>,
     /// True if types of CSV and JSON lines are inferred from all rows, false if from the first rows.
     is_exact: bool,
     /// True if the columns of a table were inferred from its first rows.
@@ -87,13 +87,13 @@ impl Tables {
     }
 
     /// Adds tables on other machines; a name is looked up among these tables first.
-    pub fn with_elsewhere(mut self, elsewhere: Arc<dyn Elsewhere>) -> Tables {
+    pub fn with_elsewhere(mut self, elsewhere: Arc<dyn RemoteExecutor>) -> Tables {
         self.elsewhere = Some(elsewhere);
         self
     }
 
     /// Returns the tables on other machines.
-    pub(crate) fn elsewhere(&self) -> Option<&Arc<dyn Elsewhere>> {
+    pub(crate) fn elsewhere(&self) -> Option<&Arc<dyn RemoteExecutor>> {
         self.elsewhere.as_ref()
     }
 

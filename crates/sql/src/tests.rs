@@ -32,8 +32,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use crate::{
-    Elsewhere, Error, Feed, Fragment, FragmentRows, Needed, Query, Ran, TableMetadata, Tables,
-    operators::Limits, run_fragment, scan::Files, smallest_memory_bytes,
+    Error, Feed, Fragment, FragmentRows, FragmentScan, OperatorStats, Query, RemoteExecutor, TableMetadata,
+    Tables, operators::Limits, run_fragment, scan::Files, smallest_memory_bytes,
 };
 
 mod names;
@@ -95,7 +95,7 @@ fn found(
     tables: &[Table],
     threads: usize,
     limits: Limits,
-) -> Result<(Vec<String>, Vec<Ran>), Error> {
+) -> Result<(Vec<String>, Vec<OperatorStats>), Error> {
     found_within(64 << 20, text, tables, threads, limits)
 }
 
@@ -105,7 +105,7 @@ fn found_within(
     tables: &[Table],
     threads: usize,
     limits: Limits,
-) -> Result<(Vec<String>, Vec<Ran>), Error> {
+) -> Result<(Vec<String>, Vec<OperatorStats>), Error> {
     let (_folder, job) = job_within(memory_bytes, threads);
     let mut all = Tables::default();
     for (name, batches) in tables {
@@ -816,7 +816,7 @@ impl Pretended {
     }
 }
 
-impl Elsewhere for Pretended {
+impl RemoteExecutor for Pretended {
     fn describe(&self, job: &Job, name: &str, as_text: &[String]) -> crate::Result<Option<TableMetadata>> {
         let Some(machines) = self.machines(name) else { return Ok(None) };
         let files = Files::open(job, machines.concat(), as_text)?;
@@ -867,7 +867,7 @@ fn feed(inputs: &[Input]) -> Feed {
 }
 
 /// Makes inputs that have only the footer and the needed ranges of Parquet files.
-fn needed_of(inputs: &[Input], told: mpsc::Receiver<Needed>, all: &Arc<AtomicUsize>) -> Feed {
+fn needed_of(inputs: &[Input], told: mpsc::Receiver<FragmentScan>, all: &Arc<AtomicUsize>) -> Feed {
     let (inputs, all, mut needed) = (inputs.to_vec(), all.clone(), None);
     let inputs = inputs.into_iter().map(move |input| {
         let needed = needed.get_or_insert_with(|| told.recv().unwrap());

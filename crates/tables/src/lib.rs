@@ -50,7 +50,6 @@ mod floats;
 mod input;
 #[cfg(feature = "records")]
 mod kmers;
-mod known;
 mod lines;
 mod names;
 #[cfg(feature = "records")]
@@ -69,6 +68,7 @@ mod sequences;
 #[cfg(feature = "records")]
 mod sort;
 mod stored;
+mod table_metadata;
 mod unpack;
 #[cfg(feature = "records")]
 mod words;
@@ -83,7 +83,6 @@ pub use kmers::{
     KMER_BLOCK_ROWS, KMER_MAX, KmerAnswer, KmerCode, KmerList, KmerOptions, KmerPiece, KmerPieces,
     KmerSummary, KmerWriter, count_kmer_pieces, count_kmers, kmer_codes,
 };
-pub use known::TableMetadata;
 pub use lines::{LineBlock, LineBlocks, cut_line};
 pub use names::unique_names;
 pub use reader::{
@@ -106,5 +105,6 @@ pub use sort::{
     sort_records, sort_table, sorted_lines, sorted_records, sorted_table,
 };
 pub use stored::{FilePart, PartBytes};
+pub use table_metadata::TableMetadata;
 pub use unpack::{Compression, GzipMembers, Lz4Frames};
 pub use writer::TableWriter;

@@ -24,7 +24,6 @@ mod parquet_codecs;
 mod parquet_needs;
 mod parquet_pages;
 mod parquet_windows;
-mod seen;
 mod slices;
 mod source;
 #[cfg(test)]
@@ -32,6 +31,7 @@ mod tests;
 mod thrift;
 mod typed;
 mod types;
+mod value_classes;
 
 use std::{ops::Range, sync::Arc};
 

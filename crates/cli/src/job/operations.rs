@@ -17,7 +17,9 @@ use inshore::store::{Execution, Report};
 use inshore_ops::OnNodes;
 #[cfg(feature = "text")]
 use inshore_ops::verbs::Matches;
-use inshore_ops::{Beside, Done, Error, Operation, Place, Request, Rows, StoreUse, Target};
+use inshore_ops::{
+    Attachments, Error, Operation, Request, Response, RowReceiver, StoreUse, Target, TargetKind,
+};
 use serde::Serialize;
 
 #[cfg(feature = "nodes")]
@@ -33,7 +35,7 @@ use crate::{
 
 /// An operation that has run.
 pub struct FinishedOperation<A> {
-    pub done: Done<A>,
+    pub done: Response<A>,
     pub options: GlobalOptions,
     pub report: Report,
     /// Descriptions of the work of nodes, for `--explain`.
@@ -44,7 +46,7 @@ pub struct FinishedOperation<A> {
 
 impl<A> FinishedOperation<A> {
     /// Prints the outcome with the work of nodes; returns an error if an input could not be read.
-    pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Done<A>) -> Outcome<S>) -> Result<()> {
+    pub fn tell<S: Serialize>(self, outcome: impl FnOnce(Report, Response<A>) -> Outcome<S>) -> Result<()> {
         let checked = self.check();
         let mut outcome = outcome(self.report, self.done);
         outcome.how.extend(self.costs);
@@ -73,13 +75,13 @@ pub enum StoreAccess {
 }
 
 /// Returns the kind of target that options select.
-pub fn place(options: &GlobalOptions) -> Place {
-    if options.node.is_empty() { Place::Local } else { Place::Nodes }
+pub fn place(options: &GlobalOptions) -> TargetKind {
+    if options.node.is_empty() { TargetKind::Local } else { TargetKind::Nodes }
 }
 
 fn target(options: &GlobalOptions) -> Result<Target> {
     #[cfg(feature = "nodes")]
-    if place(options) == Place::Nodes {
+    if place(options) == TargetKind::Nodes {
         let nodes = node::connect(options)?;
         return Ok(Target::Nodes(OnNodes { nodes, options: node::run_options(options) }));
     }
@@ -92,15 +94,15 @@ pub fn run<O: Operation>(
     options: GlobalOptions,
     request: &Request<O>,
 ) -> Result<FinishedOperation<O::Answer>> {
-    run_on(options, StoreAccess::OrMakes, request, Beside::default())
+    run_on(options, StoreAccess::OrMakes, request, Attachments::default())
 }
 
-/// Runs an operation on a store that is opened as `opens` says; `beside` has the callbacks of the request.
+/// Runs an operation on a store that is opened as `opens` says; `attachments` has the callbacks of the request.
 pub fn run_on<O: Operation>(
     options: GlobalOptions,
     opens: StoreAccess,
     request: &Request<O>,
-    beside: Beside<'_>,
+    attachments: Attachments<'_>,
 ) -> Result<FinishedOperation<O::Answer>> {
     let place = place(&options);
     request.check(place).map_err(advised)?;
@@ -114,16 +116,16 @@ pub fn run_on<O: Operation>(
         has_failed.store(true, Ordering::Relaxed);
         say(&format!("inshore: {}", in_options(error).unwrap_or_else(|| error.to_string())));
     };
-    let beside = Beside {
+    let attachments = Attachments {
         failed: Some(&failed),
-        rows: beside.rows.map(|rows| rows as &mut dyn Rows),
-        bytes: beside.bytes.map(|bytes| bytes as &mut (dyn Write + Send)),
+        rows: attachments.rows.map(|rows| rows as &mut dyn RowReceiver),
+        bytes: attachments.bytes.map(|bytes| bytes as &mut (dyn Write + Send)),
         #[cfg(feature = "graph")]
-        graph: beside.graph,
+        graph: attachments.graph,
         #[cfg(feature = "text")]
-        matches: beside.matches.map(|matches| matches as &mut dyn Matches),
+        matches: attachments.matches.map(|matches| matches as &mut dyn Matches),
     };
-    let done = planned.run(&job.run.job, beside);
+    let done = planned.run(&job.run.job, attachments);
     let done = done.inspect_err(|_| job.tell_kept()).map_err(advised)?;
     let report = job.run.finish();
     let options = job.options;
@@ -171,8 +173,8 @@ impl Jobs {
     }
 
     /// Starts the job; a missing store is created only if all inputs exist.
-    fn start(self, inputs: &[PathBuf], place: Place) -> Result<StartedOperation> {
-        let inputs = if place == Place::Local { inputs } else { &[] };
+    fn start(self, inputs: &[PathBuf], place: TargetKind) -> Result<StartedOperation> {
+        let inputs = if place == TargetKind::Local { inputs } else { &[] };
         Ok(match self {
             Jobs::OnStore(session) => {
                 let run = session.start_operation(inputs)?;
@@ -216,7 +218,7 @@ pub fn advised(error: Error) -> anyhow::Error {
 
 fn in_options(error: &Error) -> Option<String> {
     Some(match error {
-        Error::Unsupported { place: Place::Local, .. } => {
+        Error::Unsupported { place: TargetKind::Local, .. } => {
             "no nodes are given: use --node HOST,HOST:PORT,...".to_string()
         }
         Error::UnsupportedOption { option, place, why, .. } => {
@@ -229,8 +231,8 @@ fn in_options(error: &Error) -> Option<String> {
                 option => option,
             };
             match place {
-                Place::Nodes => format!("--{option} does not work with --node: {why}"),
-                Place::Local => format!("--{option} needs --node: {why}"),
+                TargetKind::Nodes => format!("--{option} does not work with --node: {why}"),
+                TargetKind::Local => format!("--{option} needs --node: {why}"),
             }
         }
         Error::SeveralFiles { name, files } => {

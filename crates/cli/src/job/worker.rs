@@ -34,7 +34,7 @@ pub fn wait_if_contained(cli: &Cli) -> Result<Option<ExitCode>> {
     }
     let budget = budget(&cli.everywhere);
     // Between operators the rows are written, or shown.
-    let doing = || sql::doing().unwrap_or_else(|| "writing the rows".to_string());
+    let doing = || sql::current_operator().unwrap_or_else(|| "writing the rows".to_string());
     let waiting =
         match split(query_process::limits(&budget), doing).context("cannot start a process for the query")? {
             WorkerFork::Worker(stops) => {

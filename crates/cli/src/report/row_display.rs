@@ -10,7 +10,7 @@ use arrow_array::{RecordBatch, cast::AsArray};
 use arrow_cast::pretty::pretty_format_batches;
 use arrow_schema::SchemaRef;
 use inshore::{store::Execution, tables::TableWriter};
-use inshore_ops::{self as ops, Rows};
+use inshore_ops::{self as ops, RowReceiver};
 
 use crate::{args::GlobalOptions, report::terminal};
 
@@ -29,7 +29,7 @@ pub enum RowDisplay {
     Plans(String),
 }
 
-impl Rows for RowDisplay {
+impl RowReceiver for RowDisplay {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         if schema.fields().iter().map(|field| field.name().as_str()).eq(["plan_type", "plan"]) {
             *self = RowDisplay::Plans(String::new());

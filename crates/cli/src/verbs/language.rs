@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use inshore::{
     kernels::LanguagePlace,
     ops::{
-        Beside, Request,
+        Attachments, Request,
         verbs::{IdentifyLanguage, LanguageAnswer, TrainAnswer, TrainLanguage},
     },
 };
@@ -57,11 +57,16 @@ pub fn identify(options: GlobalOptions, words: &Identify) -> Result<()> {
         LanguagePlace::Whole => "texts",
     };
     let request = Request::new(operation, &words.inputs).to(&words.output);
-    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
-        let LanguageAnswer { summary, languages, .. } = done.answer;
-        let (texts, unknown) = (summary.texts, summary.unknown);
-        let sentence =
-            format!("{texts} {what} identified among {languages} languages, {unknown} without a match");
-        Outcome { sentence_aside: true, ..Outcome::new("language identify", report, json!(done), sentence) }
-    })
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let LanguageAnswer { summary, languages, .. } = done.answer;
+            let (texts, unknown) = (summary.texts, summary.unknown);
+            let sentence =
+                format!("{texts} {what} identified among {languages} languages, {unknown} without a match");
+            Outcome {
+                sentence_aside: true,
+                ..Outcome::new("language identify", report, json!(done), sentence)
+            }
+        },
+    )
 }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use inshore::{
     ops::{
-        Beside, Request,
+        Attachments, Request,
         verbs::{Found, ImportVectors, IndexVectors, MeasureRecall, SearchVectors},
     },
     vectors::{ApproximateSearched, MeasuredOn, RecallTable, Searched},
@@ -48,23 +48,27 @@ fn index(options: GlobalOptions, arguments: &NearestIndex) -> Result<()> {
     let operation =
         IndexVectors { dataset: dataset.clone(), metric: (*metric).into(), lists: *lists, seed: *seed };
     let request = Request { operation, inputs: Vec::new(), output: None };
-    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
-        let built = &done.answer;
-        let sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
-        let how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
-        Outcome { how, ..Outcome::new("nearest index", report, done, sentence) }
-    })
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let built = &done.answer;
+            let sentence = format!("{}; {}", built.info, recall_of(&built.info.recall));
+            let how = vec![("plan", built.plan.to_string()), ("recall", points(&built.info.recall))];
+            Outcome { how, ..Outcome::new("nearest index", report, done, sentence) }
+        },
+    )
 }
 
 fn recall(options: GlobalOptions, arguments: &NearestRecall) -> Result<()> {
     let NearestRecall { dataset, queries, sample, k } = arguments;
     let operation = MeasureRecall { dataset: dataset.clone(), k: *k, sample: *sample };
     let request = Request { operation, inputs: vec![queries.clone()], output: None };
-    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
-        let sentence = recall_of(&done.answer);
-        let how = vec![("recall", points(&done.answer))];
-        Outcome { how, ..Outcome::new("nearest recall", report, done, sentence) }
-    })
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let sentence = recall_of(&done.answer);
+            let how = vec![("recall", points(&done.answer))];
+            Outcome { how, ..Outcome::new("nearest recall", report, done, sentence) }
+        },
+    )
 }
 
 /// Describes a table of recall by the probes that reach usual values.
@@ -104,8 +108,8 @@ fn query(options: GlobalOptions, arguments: &NearestQuery) -> Result<()> {
     let request =
         Request { operation, inputs: vec![arguments.queries.clone()], output: arguments.output.clone() };
     let mut rows = RowDisplay::new(&options);
-    let beside = Beside { rows: Some(&mut rows), ..Beside::default() };
-    let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
+    let attachments = Attachments { rows: Some(&mut rows), ..Attachments::default() };
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
     rows.print(ran.done.answer.rows())?;
     ran.tell(|report, done| {
         let place = arguments.output.as_deref().map_or(String::new(), written);

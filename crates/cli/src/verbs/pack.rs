@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, bail};
 use inshore::{
     ops::{
-        Operation, Place, Request,
+        Operation, Request, TargetKind,
         verbs::{self, FileChecksum, PackAnswer},
     },
     store::format_bytes,
@@ -28,7 +28,7 @@ use crate::{
 
 pub fn compress(options: GlobalOptions, arguments: &Compress) -> Result<()> {
     let Packed { force, remove, .. } = arguments.packed;
-    let is_here = place(&options) == Place::Local;
+    let is_here = place(&options) == TargetKind::Local;
     if is_here && output(&arguments.packed) == Some(Path::new("-")) && io::stdout().is_terminal() {
         bail!("compressed bytes are not written to a terminal: give -o FILE");
     }
@@ -57,8 +57,8 @@ fn pack<O: Operation<Answer = PackAnswer>>(
 ) -> Result<()> {
     output(arguments).map_or(Ok(()), |output| check_stdout_is_free(&options, output))?;
     let sentence_aside = match place(&options) {
-        Place::Local => output(arguments).is_some(),
-        Place::Nodes => output(arguments) == Some(Path::new("-")),
+        TargetKind::Local => output(arguments).is_some(),
+        TargetKind::Nodes => output(arguments) == Some(Path::new("-")),
     };
     let request = Request { output: arguments.output.clone(), ..Request::new(operation, &arguments.inputs) };
     operations::run(options, &request)?.tell(|report, done| {

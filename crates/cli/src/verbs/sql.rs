@@ -4,7 +4,7 @@ use std::io::{self, Read};
 
 use anyhow::{Context as _, Result};
 use inshore::ops::{
-    Beside, Request,
+    Attachments, Request,
     verbs::{self, NamedTable},
 };
 use serde_json::json;
@@ -42,7 +42,7 @@ pub fn sql(options: GlobalOptions, words: &Sql) -> Result<()> {
         options,
         StoreAccess::OrMakes,
         &request,
-        Beside { rows: Some(&mut rows), ..Beside::default() },
+        Attachments { rows: Some(&mut rows), ..Attachments::default() },
     )?;
     rows.print(ran.done.answer.rows)?;
     ran.tell(|report, done| {

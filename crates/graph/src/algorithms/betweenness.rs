@@ -38,7 +38,7 @@ use crate::{
     },
     generate::random_u64,
     graph::check_budget,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of betweenness centrality.

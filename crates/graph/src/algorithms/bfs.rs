@@ -21,7 +21,7 @@ use crate::{
     engine::{Engine, Frontier, FrontierCollection, Pull, Setup, StepProgram, Superstep},
     graph::check_budget,
     ids::Translation,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of a breadth-first search.

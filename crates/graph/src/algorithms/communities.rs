@@ -33,7 +33,7 @@ use crate::{
     engine::{Engine, Frontier, Sender, StateStream, VertexArray, memory_bytes},
     graph::check_budget,
     ids::Translation,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of the communities job.

@@ -28,7 +28,7 @@ use crate::{
     checkpoint::{Checkpoints, seconds},
     engine::{Engine, Frontier, FrontierCollection, Setup, StepProgram, Superstep},
     graph::check_budget,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of the search for shortest paths.

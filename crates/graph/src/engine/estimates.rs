@@ -135,12 +135,12 @@ pub(crate) struct Layout {
     /// Tells whether there is a bit for each active vertex, so that other vertices can pull.
     pub has_active_bits: bool,
     /// Plan by which edges are first cut into blocks, if they are.
-    pub blocks: Option<ColumnPlan>,
+    pub blocks: Option<BlockingPlan>,
 }
 
 /// The way in which columns are cut, and the place of each array.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct ColumnPlan {
+pub(crate) struct BlockingPlan {
     pub workers: usize,
     /// Vertices per column.
     pub width: u64,

@@ -4,10 +4,9 @@ use inshore_sortreduce::smallest_memory_bytes;
 use inshore_store::{format_bytes, taken_bytes};
 
 use super::{
-    chunks,
-    columns::plan,
-    direct,
-    estimates::{ColumnPlan, Estimates, Layout, Pull},
+    blocking::plan,
+    chunks, direct,
+    estimates::{BlockingPlan, Estimates, Layout, Pull},
     frontier::{self, frontier_keys},
 };
 use crate::{Regime, Result, csr};
@@ -102,7 +101,7 @@ impl Estimates {
     }
 
     /// Returns the layout with edges cut into blocks. Supersteps of some vertices go through sort-reduce.
-    pub fn in_blocks(&self, plan: ColumnPlan) -> Layout {
+    pub fn in_blocks(&self, plan: BlockingPlan) -> Layout {
         let (layout, fixed) = self.bare();
         let windows = chunks::memory_bytes(layout.workers, layout.window_bytes, false);
         let fixed = if plan.has_sparse { fixed } else { fixed - windows };

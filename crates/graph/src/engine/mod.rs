@@ -25,10 +25,10 @@
 //! and 4 V of index read; with state on flash 2 x state read and 1 x written; with sort-reduce about a third of 12 E written and
 //! read again (Kronecker graphs at 64 MiB, PageRank).
 
+mod blocking;
 mod cached;
 mod choose;
 mod chunks;
-mod columns;
 mod direct;
 mod estimates;
 mod finalize;
@@ -46,10 +46,10 @@ mod superstep;
 use inshore_sortreduce::{Operation, Strategy};
 use inshore_store::Job;
 
+use blocking::DestinationBlocks;
 use cached::CachedRows;
 use choose::{Choice, choose};
 pub(crate) use chunks::Sender;
-use columns::Columns;
 use direct::Accumulators;
 pub(crate) use estimates::{Dense, Pull};
 use estimates::{Estimates, Layout, StepNeeds};
@@ -96,7 +96,7 @@ pub(crate) struct Engine<S: State> {
     rows: Vec<Csr>,
     accumulators: Option<Accumulators>,
     pools: pools::Pools,
-    columns: Option<Columns>,
+    columns: Option<DestinationBlocks>,
     active_bits: Option<ActiveBits>,
     /// Rows in which a pull found no active vertex, in memory.
     cached: Option<CachedRows>,
@@ -169,7 +169,7 @@ impl<S: State> Engine<S> {
         job.progress().tell(|| choice.layout.plan(vertices));
         let mut columns = None;
         if let Some(plan) = choice.layout.blocks {
-            columns = Columns::new(job, plan, &rows[0], tuning.column_vertices.is_some())?;
+            columns = DestinationBlocks::new(job, plan, &rows[0], tuning.column_vertices.is_some())?;
             facts.free_bytes = job.budget().free_bytes();
             if columns.is_some() {
                 choice.layout = facts.in_blocks(plan);

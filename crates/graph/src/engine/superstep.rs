@@ -5,9 +5,9 @@ use inshore_store::format_bytes;
 
 use super::{
     Engine, Frontier, KeyLog, Pull, ReduceOperation, State, Step, StepProgram, SuperstepOutcome,
+    blocking::DestinationBlocks,
     cached::CachedRows,
     choose::{Choice, choose},
-    columns::Columns,
     estimates::Estimates,
     pull_first::edges_of,
     sorted::Sorting,
@@ -107,7 +107,7 @@ impl<S: State> Engine<S> {
         &mut self,
         program: &mut P,
         rows: &[Csr],
-        columns: Option<&Columns>,
+        columns: Option<&DestinationBlocks>,
         asked: Superstep,
         choice: &Choice,
         active_edges: Option<u64>,

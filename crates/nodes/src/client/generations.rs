@@ -347,7 +347,7 @@ impl Nodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::marks::mark_name;
+    use crate::server::tombstones::mark_name;
 
     fn known(id: u128, number: u64, holders: &[usize], is_marked: bool) -> GenerationStatus {
         let generation = Generation { id: SpreadId(id), number, put_ms: 1_780_000_000_000 };

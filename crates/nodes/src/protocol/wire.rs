@@ -1,6 +1,6 @@
 //! Record batches as messages of Arrow Flight.
 //!
-//! A batch may be compressed by zstd, as specified by Arrow: `squeeze.rs` decides on the compression, and
+//! A batch may be compressed by zstd, as specified by Arrow: `compression.rs` decides on the compression, and
 //! `lengths.rs` checks received batches.
 
 use std::{sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use serde::Serialize;
 use tonic::Status as Refusal;
 
-use super::{lengths::BATCH_BYTES_MAX, messages::TaskDone, squeeze::LEVELS};
+use super::{compression::LEVELS, lengths::BATCH_BYTES_MAX, messages::TaskDone};
 
 /// The maximum bytes of an answer, both received and decompressed: a batch.
 pub(crate) const MESSAGE_BYTES_MAX: usize = BATCH_BYTES_MAX as usize;

@@ -20,11 +20,11 @@
 //! connection's buffers, about 1 MiB).
 
 mod admission;
-mod handed;
 mod latest;
 mod loads;
 mod receiving;
 mod requests;
+mod shard_queue;
 mod visits;
 
 use std::{
@@ -61,18 +61,18 @@ use tracing::{info, warn};
 
 use self::{
     admission::Admission,
-    handed::{ClientChannel, PulledShards, ShardQueue},
     latest::Latest,
     loads::RunningLoads,
     requests::{AccountedMemory, LogRateLimit, Requests, short},
+    shard_queue::{ClientChannel, PulledShards, ShardQueue},
     visits::{TraversalHandler, Traversals},
 };
 use super::{
-    alive::{self, Heartbeat},
     connection::{ConnectionLimiter, ConnectionLimits},
-    marks,
+    heartbeat::{self, Heartbeat},
     pieces::open_pieces,
     queue::{Permit, Queue, QueueLoad},
+    tombstones,
 };
 use crate::{
     Error, NodeCredentials, Result, Right,
@@ -81,7 +81,7 @@ use crate::{
         CredentialExpiry, DatasetKey, DatasetReplica, Generation, MAP, MAP_BYTES_MAX, MAPS_MAX, NodeDevice,
         READ_BESIDE_BYTES, READS_BESIDE, REMOVED, RemoveRequest, RunningTask, SPREAD, ShardGrant, Status,
         TRAVERSE, TaskDone, TaskKey, TaskRequest, VERSION,
-        squeeze::CompressionSelector,
+        compression::CompressionSelector,
         wire::{Encoder, batch_bytes, json, message_bytes},
     },
 };
@@ -525,7 +525,8 @@ impl Agent {
         begun: AdmittedTask,
         out: &mpsc::Sender<AnswerResult>,
     ) -> Vec<AnswerResult> {
-        let AdmittedTask { request, job, queued, place, deadline_is_over, number, handed, squeeze } = begun;
+        let AdmittedTask { request, job, queued, place, deadline_is_over, number, handed, compression } =
+            begun;
         let began = Instant::now();
         let cpu = job.report().cpu_seconds;
         let client = ClientChannel {
@@ -538,7 +539,7 @@ impl Agent {
         };
         let mut reply = Sender {
             encoder: Encoder::new(),
-            squeeze: RegisteredSender::begin(squeeze),
+            compression: RegisteredSender::begin(compression),
             client: client.clone(),
             every: request.alive_ms.map(Duration::from_millis),
             told: None,
@@ -617,7 +618,7 @@ impl Agent {
         let mut all = Vec::new();
         for dataset in self.0.store.datasets()? {
             if dataset.kind() == REMOVED {
-                let mark = marks::read_mark(&self.0.store, &dataset)?;
+                let mark = tombstones::read_mark(&self.0.store, &dataset)?;
                 all.push(DatasetReplica {
                     name: mark.name.clone(),
                     id: 0,
@@ -684,7 +685,7 @@ impl Agent {
     /// Removes a dataset for a client, or writes or ends a removal mark.
     fn remove(&self, who: &str, asked: &RemoveRequest) -> Result<()> {
         let began = Instant::now();
-        let removed = marks::remove(&self.0.store, asked);
+        let removed = tombstones::remove(&self.0.store, asked);
         let failed = removed.as_ref().err().map(ToString::to_string);
         self.audit(&Audit {
             action: "rm",
@@ -814,13 +815,13 @@ struct AdmittedTask {
     deadline_is_over: Arc<AtomicBool>,
     number: u64,
     handed: Arc<ShardQueue>,
-    squeeze: Arc<Mutex<CompressionSelector>>,
+    compression: Arc<Mutex<CompressionSelector>>,
 }
 
 /// The sender of a task's answers to its client.
 struct Sender {
     encoder: Encoder,
-    squeeze: RegisteredSender,
+    compression: RegisteredSender,
     client: ClientChannel,
     /// The interval of progress messages to the client, and the time of the last progress message between answers.
     every: Option<Duration>,
@@ -831,13 +832,13 @@ impl Reply for Sender {
     fn batch(&mut self, batch: RecordBatch) -> std::result::Result<(), Failure> {
         self.tell()?;
         let mut waited = Duration::ZERO;
-        let level = self.squeeze.squeeze().level();
+        let level = self.compression.compression().level();
         for message in self.encoder.batch(&batch, level)? {
             let counts = &self.client.agent.0.counts;
             counts.bytes_answered.fetch_add(message_bytes(&message), Ordering::Relaxed);
             waited += self.client.send(message)?;
         }
-        self.squeeze.squeeze().sent(batch_bytes(&batch), waited, Instant::now());
+        self.compression.compression().sent(batch_bytes(&batch), waited, Instant::now());
         Ok(())
     }
 }
@@ -846,20 +847,20 @@ impl Reply for Sender {
 struct RegisteredSender(Arc<Mutex<CompressionSelector>>);
 
 impl RegisteredSender {
-    fn begin(squeeze: Arc<Mutex<CompressionSelector>>) -> RegisteredSender {
-        let sends = RegisteredSender(squeeze);
-        sends.squeeze().begins(Instant::now());
+    fn begin(compression: Arc<Mutex<CompressionSelector>>) -> RegisteredSender {
+        let sends = RegisteredSender(compression);
+        sends.compression().begins(Instant::now());
         sends
     }
 
-    fn squeeze(&self) -> MutexGuard<'_, CompressionSelector> {
+    fn compression(&self) -> MutexGuard<'_, CompressionSelector> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for RegisteredSender {
     fn drop(&mut self) {
-        self.squeeze().ends(Instant::now());
+        self.compression().ends(Instant::now());
     }
 }
 
@@ -872,7 +873,7 @@ impl Sender {
         }
         self.told = Some(Instant::now());
         let ClientChannel { agent, number, .. } = &self.client;
-        self.client.send(alive::message(agent.task_progress(*number), None)).map(drop)
+        self.client.send(heartbeat::message(agent.task_progress(*number), None)).map(drop)
     }
 }
 
@@ -998,7 +999,7 @@ impl FlightService for Agent {
                 }
             };
             let number = agent.0.numbers.fetch_add(1, Ordering::Relaxed);
-            let squeeze =
+            let compression =
                 held_beside.unwrap_or_else(|| Arc::new(Mutex::new(CompressionSelector::new(Instant::now()))));
             let (who, client, kind) = (caller.who(), caller.name, asked.kind.clone());
             let mut datasets: Vec<String> = asked.pieces.iter().map(|piece| piece.dataset.clone()).collect();
@@ -1036,7 +1037,7 @@ impl FlightService for Agent {
                 deadline_is_over,
                 number,
                 handed,
-                squeeze,
+                compression,
             };
             let last_out = out.clone();
             let worked = tokio::task::spawn_blocking(move || agent.work(&*work, begun, &out)).await;

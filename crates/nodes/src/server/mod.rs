@@ -1,11 +1,11 @@
 //! The server on a node: an agent that accepts connections, queues tasks and runs them.
 
 mod agent;
-mod alive;
 pub(crate) mod connection;
-pub(crate) mod marks;
+mod heartbeat;
 mod pieces;
 mod queue;
+pub(crate) mod tombstones;
 
 pub use agent::{Agent, AgentConfig, RunningAgent};
 pub use pieces::open_pieces;

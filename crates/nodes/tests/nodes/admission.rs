@@ -17,7 +17,7 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig},
 };
 
-use super::{door::closed, pages::within, *};
+use super::{connections::closed, pages::within, *};
 
 /// Sends a request to a method, with these parts of a body that never ends.
 async fn ask(mut channel: Channel, method: &str, token: Option<&str>, parts: Vec<Bytes>) -> Status {

@@ -17,7 +17,7 @@ use arrow_schema::SchemaRef;
 use inshore_kernel::{Failure, Reply, Sources, Task, TaskHandler};
 use inshore_nodes::{compact, open_pieces, protocol::PieceRequest};
 use inshore_sandbox::ChildMemory;
-use inshore_sql::doing;
+use inshore_sql::current_operator;
 use inshore_store::{Budget, Cancel, Job, Store, format_bytes};
 use serde::Deserialize;
 use serde_json::Value;
@@ -36,7 +36,7 @@ const ROOM_BYTES: usize = 1 << 20;
 
 /// Names the current operators of queries; empty without a query.
 pub(crate) fn at_work() -> String {
-    doing().unwrap_or_default()
+    current_operator().unwrap_or_default()
 }
 
 /// Runs the work for which a helper started this program: fragments of queries for a node, or one of `works`.

@@ -13,9 +13,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{graphs::open, stores::only};
 use crate::{
     error::Result,
-    operation::{Asked, Beside, DatasetOperation, NormalForm, RowOutput},
-    place::Place,
-    target::Done,
+    operation::{Attachments, DatasetOperation, NormalForm, RequestContext, RowOutput},
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// An algorithm on a graph of the local store. The implementors are the options of the algorithms.
@@ -82,22 +82,22 @@ impl<A: Algorithm> DatasetOperation for A {
     const FORM: NormalForm = NormalForm::Rows;
     type Answer = AlgorithmAnswer;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(<A as Algorithm>::VERB, inputs)?;
         Ok(output.map_or(Ok(()), TableWriter::check_path)?)
     }
 
     fn run(
         &self,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        mut beside: Beside<'_>,
-    ) -> Result<Done<AlgorithmAnswer>> {
-        let graph = open(asked, asked.stored(job)?, &beside)?;
-        let Answer { summary, mut rows } = A::RUN(&graph, asked.stored(job)?, self)?;
-        let receiver = beside.rows.take();
-        if asked.output.is_some() || receiver.is_some() {
-            let mut output = RowOutput::begin(asked.output, receiver, rows.schema(), job)?;
+        mut attachments: Attachments<'_>,
+    ) -> Result<Response<AlgorithmAnswer>> {
+        let graph = open(context, context.stored(job)?, &attachments)?;
+        let Answer { summary, mut rows } = A::RUN(&graph, context.stored(job)?, self)?;
+        let receiver = attachments.rows.take();
+        if context.output.is_some() || receiver.is_some() {
+            let mut output = RowOutput::begin(context.output, receiver, rows.schema(), job)?;
             while let Some(batch) = rows.next_batch()? {
                 output.batch(batch)?;
             }
@@ -105,6 +105,6 @@ impl<A: Algorithm> DatasetOperation for A {
         }
         // The checkpoints of the job are removed last.
         rows.finish()?;
-        Ok(Done::here(AlgorithmAnswer { summary, vertices: graph.vertices() }))
+        Ok(Response::local(AlgorithmAnswer { summary, vertices: graph.vertices() }))
     }
 }

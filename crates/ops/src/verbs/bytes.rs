@@ -7,7 +7,7 @@ use inshore_tables::NewFile;
 
 use crate::{
     error::{Error, Result},
-    operation::Asked,
+    operation::RequestContext,
 };
 
 /// Writes bytes to the output file, which appears complete or not at all, or to the receiver of bytes.
@@ -15,12 +15,12 @@ use crate::{
 /// # Errors
 /// The errors of `write`; [`Error::NoOutput`].
 pub(super) fn write_bytes<T>(
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     bytes: Option<&mut (dyn Write + Send)>,
     write: impl FnOnce(&mut (dyn Write + Send)) -> Result<T>,
 ) -> Result<T> {
-    let Some(output) = asked.output else {
-        let out = bytes.ok_or(Error::NoOutput { operation: asked.operation })?;
+    let Some(output) = context.output else {
+        let out = bytes.ok_or(Error::NoOutput { operation: context.operation })?;
         let done = write(out)?;
         out.flush().map_err(|error| StoreError::io("write", "the output", error))?;
         return Ok(done);

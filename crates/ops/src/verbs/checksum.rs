@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// Computes checksums of files, or checks files against lists of checksums; see [`checksum_files`]. The bytes
@@ -96,23 +96,23 @@ impl Plan for ChecksumFiles {}
 
 impl Operation for Checksum {
     const NAME: &'static str = "checksum";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = ChecksumFiles;
     type Answer = ChecksumAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         match place {
-            Place::Nodes if inputs.is_empty() => Err(Error::NoInput { operation: Self::NAME }),
+            TargetKind::Nodes if inputs.is_empty() => Err(Error::NoInput { operation: Self::NAME }),
             _ => Ok(()),
         }
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<ChecksumFiles> {
-        let wanted = self.wanted(asked.inputs)?;
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ChecksumFiles> {
+        let wanted = self.wanted(context.inputs)?;
         #[cfg(feature = "nodes")]
-        if let crate::Target::Nodes(on) = asked.target {
+        if let crate::Target::Nodes(on) = context.target {
             return Ok(ChecksumFiles::Nodes(self.on_nodes(on, wanted)?));
         }
         Ok(ChecksumFiles::Here(wanted))
@@ -121,14 +121,14 @@ impl Operation for Checksum {
     fn run(
         &self,
         files: ChecksumFiles,
-        _asked: &Asked<'_>,
+        _asked: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<ChecksumAnswer>> {
+        attachments: Attachments<'_>,
+    ) -> Result<Response<ChecksumAnswer>> {
         let done = match files {
-            ChecksumFiles::Here(wanted) => Done::here(self.here(wanted, job, &beside)?),
+            ChecksumFiles::Here(wanted) => Response::local(self.here(wanted, job, &attachments)?),
             #[cfg(feature = "nodes")]
-            ChecksumFiles::Nodes(found) => self.each_whole(found, job, &beside)?,
+            ChecksumFiles::Nodes(found) => self.each_whole(found, job, &attachments)?,
         };
         Ok(done)
     }
@@ -139,9 +139,9 @@ fn found(
     name: String,
     expected: Option<String>,
     checksum: Result<String>,
-    beside: &Beside<'_>,
+    attachments: &Attachments<'_>,
 ) -> FileChecksum {
-    let checksum = checksum.map_err(|error| beside.fail(&error)).ok();
+    let checksum = checksum.map_err(|error| attachments.fail(&error)).ok();
     let is_right = expected.map(|expected| checksum.as_ref() == Some(&expected));
     FileChecksum { name, checksum, is_right }
 }
@@ -151,7 +151,7 @@ impl Checksum {
         &self,
         wanted: Vec<Wanted<PathBuf>>,
         job: &Execution,
-        beside: &Beside<'_>,
+        attachments: &Attachments<'_>,
     ) -> Result<ChecksumAnswer> {
         let (mut inputs, mut expected) = (Vec::new(), Vec::new());
         for (path, sum) in wanted {
@@ -171,7 +171,7 @@ impl Checksum {
         let sums = sums.into_iter().map(|sum| sum.map_err(Error::from));
         let files = names.zip(expected).zip(sums);
         Ok(ChecksumAnswer {
-            files: files.map(|((name, expected), sum)| found(name, expected, sum, beside)).collect(),
+            files: files.map(|((name, expected), sum)| found(name, expected, sum, attachments)).collect(),
         })
     }
 }

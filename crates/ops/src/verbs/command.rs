@@ -14,13 +14,13 @@ use super::bytes::write_bytes;
 use crate::{
     commands::{COMMAND, CommandArguments, CommandResponse, command_output},
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// Runs a command on each node that has some of the inputs, which become the standard input; without inputs,
-/// on each node. Standard output goes to the output or to [`Beside::bytes`], node by node; without either,
+/// on each node. Standard output goes to the output or to [`Attachments::bytes`], node by node; without either,
 /// the answer holds the bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,25 +53,25 @@ pub struct NodeResponse {
 
 impl Operation for RunCommand {
     const NAME: &'static str = "node run";
-    const PLACES: &'static [Place] = &[Place::Nodes];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Nodes];
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = CommandAnswer;
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<CommandAnswer>> {
-        let Sources::Nodes(on, wholes) = sources else {
-            return Err(Error::Unsupported { operation: Self::NAME, place: Place::Local });
+        attachments: Attachments<'_>,
+    ) -> Result<Response<CommandAnswer>> {
+        let ResolvedInputs::Nodes(on, wholes) = sources else {
+            return Err(Error::Unsupported { operation: Self::NAME, place: TargetKind::Local });
         };
         let arguments = CommandArguments { program: self.program.clone(), args: self.args.clone() };
         let arguments = serde_json::to_value(arguments).expect("plain data");
@@ -80,11 +80,11 @@ impl Operation for RunCommand {
             false => stream_from_nodes(&on.nodes, job, (COMMAND, false), arguments, &wholes, &on.options)?,
         };
         let mut outputs: Vec<Output> = (0..streams.len()).map(|_| Output::default()).collect();
-        match asked.output.is_none() && beside.bytes.is_none() {
+        match context.output.is_none() && attachments.bytes.is_none() {
             true => take_outputs(&mut streams, &mut outputs, None)?,
-            false => {
-                write_bytes(asked, beside.bytes, |out| take_outputs(&mut streams, &mut outputs, Some(out)))?
-            }
+            false => write_bytes(context, attachments.bytes, |out| {
+                take_outputs(&mut streams, &mut outputs, Some(out))
+            })?,
         }
         let mut answer = CommandAnswer::default();
         for (stream, output) in outputs.into_iter().enumerate() {
@@ -98,7 +98,7 @@ impl Operation for RunCommand {
             let output = String::from_utf8_lossy(&output.kept).into_owned();
             answer.responses.push(NodeResponse { node, response, output });
         }
-        Ok(Done::on_nodes(answer, &on, streams.finish()))
+        Ok(Response::on_nodes(answer, &on, streams.finish()))
     }
 }
 

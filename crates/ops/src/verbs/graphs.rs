@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::stores::{RemoveAnswer, dataset_of, only, remove_dataset, remove_each};
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, DatasetOperation, NormalForm},
-    place::Place,
-    target::Done,
+    operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// Imports edges as a graph of the local store; see [`graph::import()`].
@@ -31,10 +31,15 @@ impl DatasetOperation for ImportGraph {
     const FORM: NormalForm = NormalForm::Dataset;
     type Answer = GraphInfo;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<GraphInfo>> {
-        let job = asked.stored(job)?;
-        let inputs: Vec<Input> = asked.inputs.iter().map(Input::new).collect();
-        Ok(Done::here(graph::import(&job.store(), job, &self.name, &inputs, &self.options)?))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<GraphInfo>> {
+        let job = context.stored(job)?;
+        let inputs: Vec<Input> = context.inputs.iter().map(Input::new).collect();
+        Ok(Response::local(graph::import(&job.store(), job, &self.name, &inputs, &self.options)?))
     }
 }
 
@@ -56,9 +61,14 @@ impl DatasetOperation for GenerateGraph {
     const FORM: NormalForm = NormalForm::Dataset;
     type Answer = GraphInfo;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<GraphInfo>> {
-        let job = asked.stored(job)?;
-        Ok(Done::here(graph::generate(&job.store(), job, &self.name, &self.kronecker, self.reverse)?))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<GraphInfo>> {
+        let job = context.stored(job)?;
+        Ok(Response::local(graph::generate(&job.store(), job, &self.name, &self.kronecker, self.reverse)?))
     }
 }
 
@@ -79,15 +89,20 @@ impl DatasetOperation for ExportGraph {
     const FORM: NormalForm = NormalForm::Bytes;
     type Answer = ExportAnswer;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::VERB, inputs)?;
         output.map(drop).ok_or(Error::NoOutput { operation: Self::VERB })
     }
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<ExportAnswer>> {
-        let (job, output) = (asked.stored(job)?, asked.output()?);
-        let edges = graph::export(&open(asked, job, &beside)?, job, output)?;
-        Ok(Done::here(ExportAnswer { edges }))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<ExportAnswer>> {
+        let (job, output) = (context.stored(job)?, context.output()?);
+        let edges = graph::export(&open(context, job, &attachments)?, job, output)?;
+        Ok(Response::local(ExportAnswer { edges }))
     }
 }
 
@@ -108,8 +123,13 @@ impl DatasetOperation for ListGraphs {
     const FORM: NormalForm = NormalForm::Answer;
     type Answer = GraphsAnswer;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<GraphsAnswer>> {
-        Ok(Done::here(GraphsAnswer { graphs: graph::list(&asked.stored(job)?.store())? }))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<GraphsAnswer>> {
+        Ok(Response::local(GraphsAnswer { graphs: graph::list(&context.stored(job)?.store())? }))
     }
 }
 
@@ -123,12 +143,17 @@ impl DatasetOperation for DescribeGraph {
     const FORM: NormalForm = NormalForm::Answer;
     type Answer = GraphInfo;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::VERB, inputs).map(drop)
     }
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<GraphInfo>> {
-        Ok(Done::here(open(asked, asked.stored(job)?, &beside)?.info().clone()))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<GraphInfo>> {
+        Ok(Response::local(open(context, context.stored(job)?, &attachments)?.info().clone()))
     }
 }
 
@@ -143,11 +168,16 @@ impl DatasetOperation for RemoveGraphs {
     const FORM: NormalForm = NormalForm::Answer;
     type Answer = RemoveAnswer;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<RemoveAnswer>> {
-        let store = asked.stored(job)?.store();
-        remove_each(asked, &beside, |name| match Graph::open(&store, name) {
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<RemoveAnswer>> {
+        let store = context.stored(job)?.store();
+        remove_each(context, &attachments, |name| match Graph::open(&store, name) {
             Err(error @ graph::Error::BadGraph { what: "kind", .. }) => Err(error.into()),
-            _ => remove_dataset(asked, job, name),
+            _ => remove_dataset(context, job, name),
         })
     }
 }
@@ -178,23 +208,32 @@ impl DatasetOperation for CheckGraph {
     const FORM: NormalForm = NormalForm::Answer;
     type Answer = CheckAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::VERB, inputs).map(drop)
     }
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<CheckAnswer>> {
-        let job = asked.stored(job)?;
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<CheckAnswer>> {
+        let job = context.stored(job)?;
         let graph = Graph::open(&job.store(), &self.graph)?;
-        let answer = Input::new(only(Self::VERB, asked.inputs)?);
+        let answer = Input::new(only(Self::VERB, context.inputs)?);
         let checked = graph::check::check(&graph, job, &answer, &self.options)?;
-        Ok(Done::here(CheckAnswer { good: checked.good, facts: checked.facts }))
+        Ok(Response::local(CheckAnswer { good: checked.good, facts: checked.facts }))
     }
 }
 
 /// Returns the graph that the caller has open, or opens the graph of the request.
-pub(super) fn open(asked: &Asked<'_>, job: &inshore_store::Job, beside: &Beside<'_>) -> Result<Graph> {
-    match beside.graph {
+pub(super) fn open(
+    context: &RequestContext<'_>,
+    job: &inshore_store::Job,
+    attachments: &Attachments<'_>,
+) -> Result<Graph> {
+    match attachments.graph {
         Some(graph) => Ok(graph.clone()),
-        None => Ok(Graph::open(&job.store(), dataset_of(only(asked.operation, asked.inputs)?)?)?),
+        None => Ok(Graph::open(&job.store(), dataset_of(only(context.operation, context.inputs)?)?)?),
     }
 }

@@ -24,10 +24,11 @@ use super::{
 use crate::{
     error::{Error, Result},
     operation::{
-        Asked, Beside, DatasetOperation, NormalForm, Operation, Plan, Sources, StoreUse, is_dataset,
+        Attachments, DatasetOperation, NormalForm, Operation, Plan, RequestContext, ResolvedInputs, StoreUse,
+        is_dataset,
     },
-    place::Place,
-    target::{Done, Target},
+    target::{Response, Target},
+    target_kind::TargetKind,
     wasm::{ENDING, MODULE_BYTES_MAX, Module, WasmKernel, WasmSummary, dataset_of, run_wasm},
 };
 #[cfg(feature = "nodes")]
@@ -37,10 +38,10 @@ use crate::{
 };
 
 /// The targets of all operations on kernels.
-const PLACES: &[Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
+const PLACES: &[TargetKind] = if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
 
 /// Runs a WebAssembly module over inputs; see [`run_wasm`]. The result goes to the output, or to
-/// [`Beside::bytes`].
+/// [`Attachments::bytes`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunKernel {
@@ -106,46 +107,48 @@ impl RunKernel {
 
 impl Operation for RunKernel {
     const NAME: &'static str = "kernel run";
-    const PLACES: &'static [Place] = PLACES;
+    const PLACES: &'static [TargetKind] = PLACES;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = KernelAnswer;
 
-    fn needs_store(&self, inputs: &[PathBuf], place: Place) -> bool {
-        place == Place::Local && (!self.is_file() || inputs.iter().any(|path| is_dataset(path)))
+    fn needs_store(&self, inputs: &[PathBuf], place: TargetKind) -> bool {
+        place == TargetKind::Local && (!self.is_file() || inputs.iter().any(|path| is_dataset(path)))
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<KernelAnswer>> {
-        let module = match (self.is_file(), asked.target) {
+        attachments: Attachments<'_>,
+    ) -> Result<Response<KernelAnswer>> {
+        let module = match (self.is_file(), context.target) {
             (true, _) => read_module(Path::new(&self.kernel))?,
-            (false, Target::Local) => Module::stored(asked.stored(job)?, &self.kernel)?,
+            (false, Target::Local) => Module::stored(context.stored(job)?, &self.kernel)?,
             #[cfg(feature = "nodes")]
             (false, Target::Nodes(on)) => self.on_nodes(on, job)?,
         };
         let kernel = WasmKernel::new(module, &self.args);
         let answer = |module: WasmSummary| KernelAnswer { kernel: self.kernel.clone(), module };
-        write_bytes(asked, beside.bytes, |out| match sources {
-            Sources::Here => {
-                let sources = text_sources(job.job(), asked.inputs)?.into_iter();
-                Ok(Done::here(answer(run_wasm(job, &kernel, sources, &mut |bytes| out.write_all(bytes))?)))
+        write_bytes(context, attachments.bytes, |out| match sources {
+            ResolvedInputs::Here => {
+                let sources = text_sources(job.job(), context.inputs)?.into_iter();
+                Ok(Response::local(answer(run_wasm(job, &kernel, sources, &mut |bytes| {
+                    out.write_all(bytes)
+                })?)))
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 let write = &mut |bytes: &[u8]| out.write_all(bytes);
                 let ran = run_wasm_on_nodes(&on.nodes, job, &kernel, &wholes, &on.options, write);
                 let (summary, gathered) = ran?;
-                Ok(Done::on_nodes(answer(summary), &on, gathered))
+                Ok(Response::on_nodes(answer(summary), &on, gathered))
             }
         })
     }
@@ -188,18 +191,18 @@ impl Plan for CheckedModule {}
 
 impl Operation for PushKernel {
     const NAME: &'static str = "kernel push";
-    const PLACES: &'static [Place] = PLACES;
+    const PLACES: &'static [TargetKind] = PLACES;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = CheckedModule;
     type Answer = PushAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<CheckedModule> {
-        let mut module = read_module(only(Self::NAME, asked.inputs)?)?;
+    fn plan(&self, context: &RequestContext<'_>) -> Result<CheckedModule> {
+        let mut module = read_module(only(Self::NAME, context.inputs)?)?;
         if let Some(name) = &self.name {
             module.name.clone_from(name);
         }
@@ -210,14 +213,14 @@ impl Operation for PushKernel {
     fn run(
         &self,
         CheckedModule { module, result }: CheckedModule,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<PushAnswer>> {
+        _beside: Attachments<'_>,
+    ) -> Result<Response<PushAnswer>> {
         let (bytes, sha256) = (module.bytes.len() as u64, module.sha256());
-        let nodes = match asked.target {
+        let nodes = match context.target {
             Target::Local => {
-                let job = asked.stored(job)?;
+                let job = context.stored(job)?;
                 module.put(&job.store(), job)?;
                 0
             }
@@ -225,13 +228,13 @@ impl Operation for PushKernel {
             Target::Nodes(on) => {
                 let copies = on.nodes.addresses().count();
                 let load = LoadOptions { copies, piece_bytes: Some(bytes + 2), ..LoadOptions::default() };
-                let called = only(Self::NAME, asked.inputs)?.display().to_string();
+                let called = only(Self::NAME, context.inputs)?.display().to_string();
                 let dataset = dataset_of(&module.name);
                 on.nodes.put(job, &dataset, (&called, Some(bytes)), &module.bytes[..], &load)?;
                 copies
             }
         };
-        Ok(Done::here(PushAnswer { name: module.name, bytes, sha256, result, nodes }))
+        Ok(Response::local(PushAnswer { name: module.name, bytes, sha256, result, nodes }))
     }
 }
 
@@ -264,16 +267,21 @@ pub struct ListedKernel {
 
 impl DatasetOperation for ListKernels {
     const VERB: &'static str = "kernel ls";
-    const PLACES: &'static [Place] = PLACES;
+    const PLACES: &'static [TargetKind] = PLACES;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = KernelsAnswer;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<KernelsAnswer>> {
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<KernelsAnswer>> {
         let kernel = |listed: Listed| {
             let name = listed.dataset.strip_suffix(ENDING)?.to_string();
             Some(ListedKernel { name, bytes: listed.bytes, nodes: listed.spread.map(|spread| spread.nodes) })
         };
-        let listed = DatasetOperation::run(&ListDatasets {}, asked, job, beside)?;
+        let listed = DatasetOperation::run(&ListDatasets {}, context, job, attachments)?;
         Ok(listed.map(|all| KernelsAnswer {
             kernels: all.datasets.into_iter().filter_map(kernel).collect(),
             notes: all.notes,
@@ -288,11 +296,16 @@ pub struct RemoveKernels {}
 
 impl DatasetOperation for RemoveKernels {
     const VERB: &'static str = "kernel rm";
-    const PLACES: &'static [Place] = PLACES;
+    const PLACES: &'static [TargetKind] = PLACES;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = RemoveAnswer;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<RemoveAnswer>> {
-        remove_each(asked, &beside, |name| remove_dataset(asked, job, &dataset_of(name)))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<RemoveAnswer>> {
+        remove_each(context, &attachments, |name| remove_dataset(context, job, &dataset_of(name)))
     }
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::Result,
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, check_resume},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, StoreUse, check_resume},
+    target::Response,
+    target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
 use crate::{kmers::count_kmers_on_nodes, operation::helping_on};
@@ -48,41 +48,41 @@ impl CountKmers {
 
 impl Operation for CountKmers {
     const NAME: &'static str = "count kmers";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Spills;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = KmerSummary;
 
-    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         check_resume(Self::NAME, self.resume, place)?;
         Ok(self.options().check()?)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        TableWriter::check_path(asked.output()?)?;
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        TableWriter::check_path(context.output()?)?;
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<KmerSummary>> {
-        let (output, options) = (asked.output()?, self.options());
+        _beside: Attachments<'_>,
+    ) -> Result<Response<KmerSummary>> {
+        let (output, options) = (context.output()?, self.options());
         match sources {
-            Sources::Here => {
-                let inputs: Vec<Input> = asked.inputs.iter().map(Input::new).collect();
-                Ok(Done::here(count_kmers(asked.stored(job)?, &inputs, output, &options)?))
+            ResolvedInputs::Here => {
+                let inputs: Vec<Input> = context.inputs.iter().map(Input::new).collect();
+                Ok(Response::local(count_kmers(context.stored(job)?, &inputs, output, &options)?))
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 let how = helping_on(&on, job);
                 let counted = count_kmers_on_nodes(&on.nodes, job, &wholes, output, &options, &how);
                 let (summary, gathered) = counted?;
-                Ok(Done::on_nodes(summary, &on, gathered))
+                Ok(Response::on_nodes(summary, &on, gathered))
             }
         }
     }

@@ -19,9 +19,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, handed_over, table_input},
-    place::Place,
-    target::Done,
+    operation::{
+        Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, StoreUse, handed_over,
+        table_input,
+    },
+    target::Response,
+    target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
 use crate::{
@@ -92,13 +95,13 @@ impl IdentifyLanguage {
 
 impl Operation for TrainLanguage {
     const NAME: &'static str = "language train";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Dataset;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = TrainAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         if inputs.len() != self.labels.len() {
             let (labels, inputs) = (self.labels.len(), inputs.len());
             let what = format!("labels: expected one for each of the {inputs} inputs, got {labels}");
@@ -108,46 +111,46 @@ impl Operation for TrainLanguage {
     }
 
     /// Looks up all names once; the names of each label are looked up again in `run`.
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<TrainAnswer>> {
-        let stored = asked.stored(job)?;
+        _beside: Attachments<'_>,
+    ) -> Result<Response<TrainAnswer>> {
+        let stored = context.stored(job)?;
         let store = stored.store();
         if store.list()?.iter().any(|known| known.name == self.name) {
             // The error is returned before the work.
             store.create_dataset(stored, &self.name, "language")?;
         }
-        let labelled = self.labels.iter().zip(asked.inputs);
+        let labelled = self.labels.iter().zip(context.inputs);
         let answer = |profiles: Profiles| -> Result<TrainAnswer> {
             profiles.save(&store, stored, &self.name)?;
             let grams = |label: &str| (label.to_string(), profiles.grams(label).unwrap_or_default());
             Ok(TrainAnswer { name: self.name.clone(), grams: profiles.labels().map(grams).collect() })
         };
         match sources {
-            Sources::Here => {
+            ResolvedInputs::Here => {
                 let mut samples = Vec::new();
                 for (label, path) in labelled {
                     samples.push((label.clone(), text_sources(Some(stored), slice::from_ref(path))?));
                 }
-                Ok(Done::here(answer(Profiles::train(stored, samples, self.grams)?)?))
+                Ok(Response::local(answer(Profiles::train(stored, samples, self.grams)?)?))
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, _) => {
+            ResolvedInputs::Nodes(on, _) => {
                 let mut samples = Vec::new();
                 for (label, path) in labelled {
                     samples.push((label.clone(), wholes(&on.nodes, slice::from_ref(path))?));
                 }
                 let trained = train_on_nodes(&on.nodes, stored, samples, self.grams, &on.options)?;
                 let (profiles, gathered) = trained;
-                Ok(Done::on_nodes(answer(profiles)?, &on, gathered))
+                Ok(Response::on_nodes(answer(profiles)?, &on, gathered))
             }
         }
     }
@@ -163,49 +166,49 @@ fn tables(job: &Job, inputs: &[PathBuf]) -> Result<Vec<Input>> {
 
 impl Operation for IdentifyLanguage {
     const NAME: &'static str = "language identify";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = LanguageAnswer;
 
-    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         if self.column.is_some() && self.lines {
             let (option, why) = ("column", "with lines, each line is a text");
             return Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
         }
-        if self.column.is_some() && place == Place::Nodes {
+        if self.column.is_some() && place == TargetKind::Nodes {
             let why = "nodes identify the language of whole texts or, with --lines, of lines";
             return Err(Error::UnsupportedOption { operation: Self::NAME, option: "column", place, why });
         }
         Ok(())
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        let sources = asked.sources()?;
-        TableWriter::check_path(asked.output()?)?;
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        let sources = context.sources()?;
+        TableWriter::check_path(context.output()?)?;
         Ok(sources)
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<LanguageAnswer>> {
-        let (job, output) = (asked.stored(job)?, asked.output()?);
+        attachments: Attachments<'_>,
+    ) -> Result<Response<LanguageAnswer>> {
+        let (job, output) = (context.stored(job)?, context.output()?);
         let profiles = &Profiles::load(&job.store(), job, &self.profiles)?;
         let _filters = job.budget().reserve(Classifier::BYTES, "filters of languages")?;
         let classifier = &Classifier::new(profiles);
-        let bytes: Option<u64> = asked.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
+        let bytes: Option<u64> = context.inputs.iter().map(|path| Input::new(path).compressed_bytes()).sum();
         job.start_phase("reading", "bytes", bytes.unwrap_or(0));
         let mut table = LanguageTable::create(job, output, classifier, self.place())?;
         let unit = if self.lines { TextUnit::Line } else { TextUnit::Source };
         let failures = AtomicU64::new(0);
         let failed = |error: kernels::Error| {
             failures.fetch_add(1, Ordering::Relaxed);
-            if let Some(told) = beside.failed {
+            if let Some(told) = attachments.failed {
                 told(&error.into());
             }
             Ok(())
@@ -215,32 +218,32 @@ impl Operation for IdentifyLanguage {
             LanguageAnswer { summary, failed, languages }
         };
         match sources {
-            Sources::Here => {
+            ResolvedInputs::Here => {
                 match &self.column {
                     Some(column) => {
-                        for input in tables(job, asked.inputs)? {
+                        for input in tables(job, context.inputs)? {
                             identify_column(job, classifier, &input, column, |row, verdict| {
                                 table.add(input.name(), Some(row), verdict)
                             })?;
                         }
                     }
                     None => {
-                        let sources = text_sources(Some(job), asked.inputs)?.into_iter();
+                        let sources = text_sources(Some(job), context.inputs)?.into_iter();
                         let write = |found: LanguageResult<'_>| table.add_found(&found);
                         identify(job, classifier, sources, unit, write, failed)?;
                     }
                 }
                 job.check_cancelled()?;
-                Ok(Done::here(answer(table.finish()?)))
+                Ok(Response::local(answer(table.finish()?)))
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 let kernel = LanguageOfText::new(profiles, unit);
                 let write = |found: LanguageResult<'_>| table.add_found(&found);
                 let told = identify_on_nodes(&on.nodes, job, &kernel, &wholes, &on.options, write, failed);
                 let gathered = told?;
                 job.check_cancelled()?;
-                Ok(Done::on_nodes(answer(table.finish()?), &on, gathered))
+                Ok(Response::on_nodes(answer(table.finish()?), &on, gathered))
             }
         }
     }

@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Plan, RowOutput, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, RowOutput, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// Imports a file of vectors as a dataset; see [`vectors::import()`].
@@ -146,26 +146,26 @@ impl Plan for VectorFile {}
 
 impl Operation for ImportVectors {
     const NAME: &'static str = "nearest import";
-    const PLACES: &'static [Place] = &[Place::Local];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Dataset;
     type Plan = VectorFile;
     type Answer = Imported;
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<VectorFile> {
-        let file = only_file(Self::NAME, asked.inputs)?;
+    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
+        let file = only_file(Self::NAME, context.inputs)?;
         if self.bits { Ok(file.as_bits()?) } else { Ok(file) }
     }
 
     fn run(
         &self,
         file: VectorFile,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<Imported>> {
-        let job = asked.stored(job)?;
-        Ok(Done::here(vectors::import(&job.store(), job, &self.name, &file)?))
+        _beside: Attachments<'_>,
+    ) -> Result<Response<Imported>> {
+        let job = context.stored(job)?;
+        Ok(Response::local(vectors::import(&job.store(), job, &self.name, &file)?))
     }
 }
 
@@ -181,64 +181,70 @@ fn no_inputs(operation: &'static str, inputs: &[PathBuf]) -> Result<()> {
 
 impl Operation for IndexVectors {
     const NAME: &'static str = "nearest index";
-    const PLACES: &'static [Place] = &[Place::Local];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = ();
     type Answer = Built;
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<()> {
-        no_inputs(Self::NAME, asked.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<()> {
+        no_inputs(Self::NAME, context.inputs)
     }
 
-    fn run(&self, (): (), asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<Built>> {
-        let job = asked.stored(job)?;
+    fn run(
+        &self,
+        (): (),
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<Built>> {
+        let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
         let IndexVectors { metric, lists, seed, .. } = *self;
-        Ok(Done::here(vectors::build_index(&store, job, &vectors, &Index { metric, lists, seed })?))
+        Ok(Response::local(vectors::build_index(&store, job, &vectors, &Index { metric, lists, seed })?))
     }
 }
 
 impl Operation for MeasureRecall {
     const NAME: &'static str = "nearest recall";
-    const PLACES: &'static [Place] = &[Place::Local];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = VectorFile;
     type Answer = RecallTable;
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<VectorFile> {
-        only_file(Self::NAME, asked.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
+        only_file(Self::NAME, context.inputs)
     }
 
     fn run(
         &self,
         queries: VectorFile,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<RecallTable>> {
-        let job = asked.stored(job)?;
+        _beside: Attachments<'_>,
+    ) -> Result<Response<RecallTable>> {
+        let job = context.stored(job)?;
         let store = job.store();
         let vectors = Vectors::open(&store, &self.dataset)?;
         let Some(mut index) = VectorIndex::open(&store, &vectors)? else {
             return Err(vectors::Error::NoIndex { name: self.dataset.clone() }.into());
         };
         let (sample, k) = (self.sample, self.k);
-        Ok(Done::here(vectors::measure_recall(&store, job, &vectors, &mut index, &queries, sample, k)?))
+        Ok(Response::local(vectors::measure_recall(&store, job, &vectors, &mut index, &queries, sample, k)?))
     }
 }
 
 impl Operation for SearchVectors {
     const NAME: &'static str = "nearest query";
-    const PLACES: &'static [Place] = &[Place::Local];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Local];
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = VectorFile;
     type Answer = Found;
 
-    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
         self.options().check()?;
         match (self.approximate(), self.strategy) {
             (Some(approximate), _) => approximate.check()?,
@@ -252,18 +258,18 @@ impl Operation for SearchVectors {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<VectorFile> {
-        only_file(Self::NAME, asked.inputs)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<VectorFile> {
+        only_file(Self::NAME, context.inputs)
     }
 
     fn run(
         &self,
         mut queries: VectorFile,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         execution: &Execution,
-        mut beside: Beside<'_>,
-    ) -> Result<Done<Found>> {
-        let job = asked.stored(execution)?;
+        mut attachments: Attachments<'_>,
+    ) -> Result<Response<Found>> {
+        let job = context.stored(execution)?;
         let (vectors, options) = (Vectors::open(&job.store(), &self.dataset)?, self.options());
         // Among bits, bytes are eight bits each: nothing else could be meant.
         if (vectors.info().element, queries.element()) == (Element::Bits, Element::U8) {
@@ -289,8 +295,8 @@ impl Operation for SearchVectors {
                 job.progress().tell(|| plan.to_string());
             }
         }
-        let receiver = beside.rows.take().filter(|_| asked.output.is_none());
-        let mut rows = RowOutput::begin(asked.output, receiver, &vectors::schema(), execution)?;
+        let receiver = attachments.rows.take().filter(|_| context.output.is_none());
+        let mut rows = RowOutput::begin(context.output, receiver, &vectors::schema(), execution)?;
         let mut each = |batch| rows.batch(batch).map_err(|error| vectors::Error::Rows(error.into()));
         let found = match &index {
             Some((index, approximate)) => {
@@ -308,6 +314,6 @@ impl Operation for SearchVectors {
             error => error.into(),
         })?;
         rows.finish()?;
-        Ok(Done::here(answer))
+        Ok(Response::local(answer))
     }
 }

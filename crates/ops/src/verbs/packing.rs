@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// Compresses files, each into a new file beside its input with the ending of the format, or into the output;
@@ -81,75 +81,79 @@ fn check_one(output: Option<&Path>, inputs: usize) -> Result<()> {
 /// Processes one file after the other, each with all cores. The error of a file is reported, and the other
 /// files follow.
 fn each_file(
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     job: &Execution,
-    mut beside: Beside<'_>,
+    mut attachments: Attachments<'_>,
     (force, remove): (bool, bool),
     work: impl Fn(&Input, &FileOptions) -> kernels::Result<(PathBuf, PackSummary)>,
-) -> Result<Done<PackAnswer>> {
-    let sizes = asked.inputs.iter().filter_map(|path| Input::new(path).compressed_bytes()).sum();
-    job.start_phase(asked.operation, "bytes", sizes);
+) -> Result<Response<PackAnswer>> {
+    let sizes = context.inputs.iter().filter_map(|path| Input::new(path).compressed_bytes()).sum();
+    job.start_phase(context.operation, "bytes", sizes);
     // The result of standard input goes to standard output.
-    let has_stdin = asked.inputs.iter().any(|path| path == Path::new("-"));
-    let output = asked.output.map(Path::to_path_buf).or_else(|| has_stdin.then(|| PathBuf::from("-")));
-    check_one(output.as_deref(), asked.inputs.len())?;
+    let has_stdin = context.inputs.iter().any(|path| path == Path::new("-"));
+    let output = context.output.map(Path::to_path_buf).or_else(|| has_stdin.then(|| PathBuf::from("-")));
+    check_one(output.as_deref(), context.inputs.len())?;
     let to = FileOptions { output, force, remove };
     let mut answer = PackAnswer::default();
-    for path in asked.inputs {
+    for path in context.inputs {
         job.check_cancelled()?;
         match work(&Input::new(path), &to).map_err(Error::from) {
             Ok((path, done)) => {
                 answer.add(done);
-                beside.written(&path);
+                attachments.written(&path);
             }
-            Err(error) if asked.inputs.len() == 1 || job.cancel().is_cancelled() => return Err(error),
+            Err(error) if context.inputs.len() == 1 || job.cancel().is_cancelled() => return Err(error),
             Err(error) => {
                 answer.failed += 1;
-                beside.fail(&error);
+                attachments.fail(&error);
             }
         }
     }
-    Ok(Done::here(answer))
+    Ok(Response::local(answer))
 }
 
 impl Operation for Compress {
     const NAME: &'static str = "compress";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Unpacked;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = PackAnswer;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
         check_remove(Self::NAME, self.remove, place)?;
         check_one(output, inputs.len())
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<PackAnswer>> {
+        attachments: Attachments<'_>,
+    ) -> Result<Response<PackAnswer>> {
         match sources {
-            Sources::Here => each_file(asked, job, beside, (self.force, self.remove), |input, to| {
-                compress_file(job, input, self.format, self.level, to)
-            }),
+            ResolvedInputs::Here => {
+                each_file(context, job, attachments, (self.force, self.remove), |input, to| {
+                    compress_file(job, input, self.format, self.level, to)
+                })
+            }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => nodes::compress(self, asked, (&on, &wholes), job, beside),
+            ResolvedInputs::Nodes(on, wholes) => {
+                nodes::compress(self, context, (&on, &wholes), job, attachments)
+            }
         }
     }
 }
 
 /// Refuses to remove inputs on nodes.
-fn check_remove(operation: &'static str, remove: bool, place: Place) -> Result<()> {
+fn check_remove(operation: &'static str, remove: bool, place: TargetKind) -> Result<()> {
     match place {
-        Place::Nodes if remove => {
+        TargetKind::Nodes if remove => {
             let (option, why) = ("remove", "use store rm to remove datasets of nodes");
             Err(Error::UnsupportedOption { operation, option, place, why })
         }
@@ -159,34 +163,38 @@ fn check_remove(operation: &'static str, remove: bool, place: Place) -> Result<(
 
 impl Operation for Decompress {
     const NAME: &'static str = "decompress";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = PackAnswer;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
         check_remove(Self::NAME, self.remove, place)?;
         check_one(output, inputs.len())
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<PackAnswer>> {
+        attachments: Attachments<'_>,
+    ) -> Result<Response<PackAnswer>> {
         match sources {
-            Sources::Here => each_file(asked, job, beside, (self.force, self.remove), |input, to| {
-                decompress_file(job, input, to)
-            }),
+            ResolvedInputs::Here => {
+                each_file(context, job, attachments, (self.force, self.remove), |input, to| {
+                    decompress_file(job, input, to)
+                })
+            }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => nodes::decompress(self, asked, (&on, &wholes), job, beside),
+            ResolvedInputs::Nodes(on, wholes) => {
+                nodes::decompress(self, context, (&on, &wholes), job, attachments)
+            }
         }
     }
 }

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use crate::verbs::sql;
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse, table_input},
-    place::Place,
-    target::{Done, Target},
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse, table_input},
+    target::{Response, Target},
+    target_kind::TargetKind,
 };
 
 /// Groups the rows of tables by columns, and computes aggregates of each group; see [`tables::reduce`].
@@ -119,7 +119,7 @@ pub enum ReduceAnswer {
         /// The number of written groups.
         groups: u64,
         /// The local operators.
-        operators: Vec<inshore_sql::Ran>,
+        operators: Vec<inshore_sql::OperatorStats>,
     },
 }
 
@@ -145,23 +145,24 @@ pub enum ReducePlan {
 }
 
 /// The targets; nodes group by queries, which need a feature.
-const PLACES: &[Place] =
-    if cfg!(all(feature = "nodes", feature = "sql")) { &Place::ALL } else { &[Place::Local] };
+const PLACES: &[TargetKind] =
+    if cfg!(all(feature = "nodes", feature = "sql")) { &TargetKind::ALL } else { &[TargetKind::Local] };
 
 impl Plan for ReducePlan {}
 
 impl Reduce {
-    fn check_at(&self, operation: &'static str, inputs: &[PathBuf], place: Place) -> Result<()> {
+    fn check_at(&self, operation: &'static str, inputs: &[PathBuf], place: TargetKind) -> Result<()> {
         if self.by.is_empty() && self.aggregates.is_empty() {
             return Err(Error::NothingAsked);
         }
         self.aggregates.iter().try_for_each(|aggregate| aggregate.known().map(drop))?;
-        if place == Place::Local {
+        if place == TargetKind::Local {
             return Ok(());
         }
         let has = |function| self.aggregates.iter().any(|aggregate| aggregate.function == function);
-        let asked = [("resume", self.resume), ("first", has(Function::First)), ("last", has(Function::Last))];
-        if let Some((option, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
+        let context =
+            [("resume", self.resume), ("first", has(Function::First)), ("last", has(Function::Last))];
+        if let Some((option, _)) = context.into_iter().find(|(_, is_asked)| *is_asked) {
             let why = "nodes answer in no order";
             return Err(Error::UnsupportedOption { operation, option, place, why });
         }
@@ -171,24 +172,31 @@ impl Reduce {
         }
     }
 
-    fn look_up(&self, asked: &Asked<'_>) -> Result<ReducePlan> {
-        TableWriter::check_path(asked.output()?)?;
-        match asked.target {
+    fn look_up(&self, context: &RequestContext<'_>) -> Result<ReducePlan> {
+        TableWriter::check_path(context.output()?)?;
+        match context.target {
             #[cfg(all(feature = "nodes", feature = "sql"))]
             Target::Nodes(on) => Ok(ReducePlan::Nodes(sql::NodesOfQuery::new(on, self.header)?)),
             #[cfg(all(feature = "nodes", not(feature = "sql")))]
-            Target::Nodes(_) => Err(Error::Unsupported { operation: asked.operation, place: Place::Nodes }),
+            Target::Nodes(_) => {
+                Err(Error::Unsupported { operation: context.operation, place: TargetKind::Nodes })
+            }
             Target::Local => Ok(ReducePlan::Here),
         }
     }
 
-    fn group(&self, plan: ReducePlan, asked: &Asked<'_>, job: &Execution) -> Result<Done<ReduceAnswer>> {
-        let (job, output) = (asked.stored(job)?, asked.output()?);
+    fn group(
+        &self,
+        plan: ReducePlan,
+        context: &RequestContext<'_>,
+        job: &Execution,
+    ) -> Result<Response<ReduceAnswer>> {
+        let (job, output) = (context.stored(job)?, context.output()?);
         match plan {
             ReducePlan::Here => {
                 let header = Header::from(self.header);
                 let inputs: Vec<Input> =
-                    asked.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect();
+                    context.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect();
                 let options = ReduceOptions {
                     by: self.by.clone(),
                     aggregates: self.aggregates.iter().map(Aggregate::known).collect::<Result<_>>()?,
@@ -196,12 +204,12 @@ impl Reduce {
                     general: false,
                     resume: self.resume,
                 };
-                Ok(Done::here(ReduceAnswer::Here(tables::reduce(job, &inputs, output, &options)?)))
+                Ok(Response::local(ReduceAnswer::Here(tables::reduce(job, &inputs, output, &options)?)))
             }
             #[cfg(all(feature = "nodes", feature = "sql"))]
             ReducePlan::Nodes(nodes) => {
                 let tables = inshore_sql::Tables::default().with_text(&self.text);
-                let tables = tables.with_files("rows", asked.inputs);
+                let tables = tables.with_files("rows", context.inputs);
                 let ran = sql::run(job, &self.query(), nodes.add_to(tables), Some(output), None)?;
                 let answer = ReduceAnswer::Nodes { groups: ran.rows, operators: ran.operators };
                 Ok(nodes.done(answer))
@@ -226,28 +234,28 @@ impl Reduce {
 
 impl Operation for Reduce {
     const NAME: &'static str = "reduce";
-    const PLACES: &'static [Place] = PLACES;
+    const PLACES: &'static [TargetKind] = PLACES;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Rows;
     type Plan = ReducePlan;
     type Answer = ReduceAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         self.check_at(Self::NAME, inputs, place)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<ReducePlan> {
-        self.look_up(asked)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ReducePlan> {
+        self.look_up(context)
     }
 
     fn run(
         &self,
         plan: ReducePlan,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<ReduceAnswer>> {
-        self.group(plan, asked, job)
+        _beside: Attachments<'_>,
+    ) -> Result<Response<ReduceAnswer>> {
+        self.group(plan, context, job)
     }
 }
 
@@ -260,27 +268,27 @@ impl CountValues {
 
 impl Operation for CountValues {
     const NAME: &'static str = "count values";
-    const PLACES: &'static [Place] = PLACES;
+    const PLACES: &'static [TargetKind] = PLACES;
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::Rows;
     type Plan = ReducePlan;
     type Answer = ReduceAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         self.reduce().check_at(Self::NAME, inputs, place)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<ReducePlan> {
-        self.reduce().look_up(asked)
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ReducePlan> {
+        self.reduce().look_up(context)
     }
 
     fn run(
         &self,
         plan: ReducePlan,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<ReduceAnswer>> {
-        self.reduce().group(plan, asked, job)
+        _beside: Attachments<'_>,
+    ) -> Result<Response<ReduceAnswer>> {
+        self.reduce().group(plan, context, job)
     }
 }

@@ -26,14 +26,16 @@ use crate::on_nodes::{search_on_nodes, search_table_on_nodes};
 use crate::{
     error::{Error, Result},
     matches::{Matches, Text},
-    operation::{Asked, Beside, NormalForm, Operation, RowOutput, Rows, Sources, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{
+        Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, RowOutput, RowReceiver, StoreUse,
+    },
+    target::Response,
+    target_kind::TargetKind,
 };
 
 /// Searches files, and files below folders, for lines that match a pattern; see [`Kernel`] and [`walk`].
-/// Without inputs, the current folder is searched. The lines go to the output or to [`Beside::rows`] as rows,
-/// or to [`Beside::matches`]; without any of these, the lines are counted.
+/// Without inputs, the current folder is searched. The lines go to the output or to [`Attachments::rows`] as rows,
+/// or to [`Attachments::matches`]; without any of these, the lines are counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Search {
@@ -51,7 +53,7 @@ pub struct Search {
     /// Decompresses gzip, bzip2, zstd and lz4.
     #[serde(default)]
     pub unpack: bool,
-    /// Allows matches that span lines, for [`Beside::matches`].
+    /// Allows matches that span lines, for [`Attachments::matches`].
     #[serde(default)]
     pub multiline: bool,
     /// Lets a dot match line feeds, with `multiline`.
@@ -103,14 +105,14 @@ impl Search {
     fn files<W: Iterator<Item = Walked> + Send>(
         &self,
         walked: W,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
     ) -> Result<impl Iterator<Item = (WalkedFile, Source)> + Send + use<W>> {
         let options = self.text_options();
         let mut stored = Vec::new();
-        for named in asked.inputs.iter().filter_map(|path| dataset_name(path)) {
+        for named in context.inputs.iter().filter_map(|path| dataset_name(path)) {
             let whole = |(path, source)| (WalkedFile { path, is_named: true }, source);
-            stored.extend(stored_sources(asked.stored(job)?, named, options)?.into_iter().map(whole));
+            stored.extend(stored_sources(context.stored(job)?, named, options)?.into_iter().map(whole));
         }
         let source = move |found: Walked| match found {
             Ok(candidate) => {
@@ -128,15 +130,15 @@ impl Search {
     /// Returns the same files as texts that are read as a whole.
     fn texts<'a>(
         &self,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
         failed: Failed<'a>,
     ) -> Result<impl Iterator<Item = Text> + use<'a>> {
         let options = self.text_options();
         let named: Vec<PathBuf> =
-            asked.inputs.iter().filter(|path| dataset_name(path).is_some()).cloned().collect();
+            context.inputs.iter().filter(|path| dataset_name(path).is_some()).cloned().collect();
         let stored =
-            if named.is_empty() { Vec::new() } else { table_inputs(Some(asked.stored(job)?), &named)? };
+            if named.is_empty() { Vec::new() } else { table_inputs(Some(context.stored(job)?), &named)? };
         // The encoding of a dataset's bytes is not detected; compressed bytes may be decompressed.
         let of_dataset = move |input: Input| Text {
             file: WalkedFile { path: PathBuf::from(input.name()), is_named: true },
@@ -148,7 +150,7 @@ impl Search {
             options: candidate.options(options),
             file: titled(candidate),
         };
-        let files = self.candidates(asked.inputs, failed)?.map(of_file);
+        let files = self.candidates(context.inputs, failed)?.map(of_file);
         Ok(files.chain(stored.into_iter().map(of_dataset)))
     }
 
@@ -164,20 +166,20 @@ impl Search {
     /// Searches, and passes blocks to the receiver of matches.
     fn give_matches(
         &self,
-        sources: &Sources,
-        asked: &Asked<'_>,
+        sources: &ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
         matches: &mut dyn Matches,
         failed: Failed<'_>,
-    ) -> Result<Done<SearchSummary>> {
+    ) -> Result<Response<SearchSummary>> {
         if let Some(matching) = self.matching(job)? {
-            let mut texts = self.texts(asked, job, failed)?;
+            let mut texts = self.texts(context, job, failed)?;
             let summary = matches.across(job, &matching, &mut texts, &|error| {
                 if let Some(failed) = failed {
                     failed(error);
                 }
             })?;
-            return Ok(Done::here(summary));
+            return Ok(Response::local(summary));
         }
         let (wanted, detect_binary) = (matches.wanted(), !self.rows.text);
         let kernel = Kernel::new(&self.patterns, &self.matching, wanted, detect_binary, job.budget())?;
@@ -187,7 +189,7 @@ impl Search {
         };
         if self.rows.max_count == 0 {
             // As in ripgrep, no file is read.
-            return Ok(Done::here(SearchSummary::default()));
+            return Ok(Response::local(SearchSummary::default()));
         }
         let (mut summary, mut has_match) = (SearchSummary::default(), false);
         let mut take = |matches: &mut dyn Matches, file: &WalkedFile, event: Event<'_, Kernel>| {
@@ -216,19 +218,19 @@ impl Search {
             next.map_err(kernels::Error::Write)
         };
         match sources {
-            Sources::Here => {
-                let files = self.files(self.candidates(asked.inputs, failed)?.map(Ok), asked, job)?;
+            ResolvedInputs::Here => {
+                let files = self.files(self.candidates(context.inputs, failed)?.map(Ok), context, job)?;
                 kernel.run(job, files, |file, event| take(matches, file, event))?;
-                Ok(Done::here(summary))
+                Ok(Response::local(summary))
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 let is_of_several =
                     wholes.first().map(|whole| &whole.dataset) != wholes.last().map(|whole| &whole.dataset);
                 matches.begin_on_nodes(is_of_several);
                 let each = |file: &WalkedFile, event: Event<'_, Kernel>| take(matches, file, event);
                 let gathered = search_on_nodes(&kernel, &on.nodes, job, wholes, &on.options, each)?;
-                Ok(Done::on_nodes(summary, on, gathered))
+                Ok(Response::on_nodes(summary, on, gathered))
             }
         }
     }
@@ -236,19 +238,19 @@ impl Search {
     /// Searches, and turns lines into rows.
     fn give_rows(
         &self,
-        sources: &Sources,
-        asked: &Asked<'_>,
+        sources: &ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        rows: Option<&mut dyn Rows>,
+        rows: Option<&mut dyn RowReceiver>,
         failed: Failed<'_>,
-    ) -> Result<Done<SearchSummary>> {
+    ) -> Result<Response<SearchSummary>> {
         if self.multiline && self.matching(job)?.is_some() {
             let what = "multiline: matches across the ends of lines are printed, and don't become rows";
             return Err(Error::Request { operation: Self::NAME, what: what.to_string() });
         }
         let table = SearchTable::new(&self.patterns, &self.matching, self.rows, job.budget())?;
-        let receiver = rows.filter(|_| asked.output.is_none());
-        let mut rows = RowOutput::begin(asked.output, receiver, table.schema(), job)?;
+        let receiver = rows.filter(|_| context.output.is_none());
+        let mut rows = RowOutput::begin(context.output, receiver, table.schema(), job)?;
         let mut refused = None;
         let each = |item: SearchItem| {
             let taken = match item {
@@ -265,14 +267,14 @@ impl Search {
         };
         let searched = match sources {
             // The rows of the files before a failing path come first.
-            Sources::Here => {
-                let files = self.files(self.walked(asked.inputs)?, asked, job)?;
-                table.run(job, files, each).map(Done::here)
+            ResolvedInputs::Here => {
+                let files = self.files(self.walked(context.inputs)?, context, job)?;
+                table.run(job, files, each).map(Response::local)
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 search_table_on_nodes(&table, &on.nodes, job, wholes, &on.options, each)
-                    .map(|(summary, gathered)| Done::on_nodes(summary, on, gathered))
+                    .map(|(summary, gathered)| Response::on_nodes(summary, on, gathered))
             }
         };
         let done = searched.map_err(|error| refused.unwrap_or_else(|| error.into()))?;
@@ -291,14 +293,14 @@ fn titled(candidate: WalkedFile) -> WalkedFile {
 
 impl Operation for Search {
     const NAME: &'static str = "search";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Datasets;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = SearchSummary;
 
-    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: Place) -> Result<()> {
-        if place == Place::Nodes {
+    fn check(&self, inputs: &[PathBuf], output: Option<&Path>, place: TargetKind) -> Result<()> {
+        if place == TargetKind::Nodes {
             let refuse =
                 |option, why| Err(Error::UnsupportedOption { operation: Self::NAME, option, place, why });
             let WalkOptions { globs, types, types_not, max_depth, .. } = &self.walk;
@@ -314,26 +316,28 @@ impl Operation for Search {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<SearchSummary>> {
-        let Beside { failed, rows, matches, .. } = beside;
-        if asked.target.place() == Place::Nodes && self.matching(job)?.is_some() {
-            let (operation, place) = (Self::NAME, Place::Nodes);
+        attachments: Attachments<'_>,
+    ) -> Result<Response<SearchSummary>> {
+        let Attachments { failed, rows, matches, .. } = attachments;
+        if context.target.place() == TargetKind::Nodes && self.matching(job)?.is_some() {
+            let (operation, place) = (Self::NAME, TargetKind::Nodes);
             let why = "matches across lines are not searched in pieces of files";
             return Err(Error::UnsupportedOption { operation, option: "multiline", place, why });
         }
         match matches {
-            Some(matches) => self.give_matches(&sources, asked, job, matches, failed),
-            None => self.give_rows(&sources, asked, job, rows.map(|rows| rows as &mut dyn Rows), failed),
+            Some(matches) => self.give_matches(&sources, context, job, matches, failed),
+            None => {
+                self.give_rows(&sources, context, job, rows.map(|rows| rows as &mut dyn RowReceiver), failed)
+            }
         }
     }
 }

@@ -14,9 +14,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse, check_resume, table_input},
-    place::Place,
-    target::Done,
+    operation::{
+        Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, StoreUse, check_resume,
+        table_input,
+    },
+    target::Response,
+    target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
 use crate::{operation::helping_on, sorting};
@@ -104,13 +107,13 @@ impl Sort {
 
 impl Operation for Sort {
     const NAME: &'static str = "sort";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Spills;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = SortSummary;
 
-    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         check_resume(Self::NAME, self.resume, place)?;
         match self.by {
             By::Records { bytes, key } => record(bytes, key).map(drop),
@@ -118,12 +121,12 @@ impl Operation for Sort {
         }
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        let (output, sources) = (asked.output()?, asked.sources()?);
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        let (output, sources) = (context.output()?, context.sources()?);
         let is_by_line = self.by == By::Lines;
         match &sources {
-            Sources::Here => {
-                let inputs: Vec<Input> = asked.inputs.iter().map(Input::new).collect();
+            ResolvedInputs::Here => {
+                let inputs: Vec<Input> = context.inputs.iter().map(Input::new).collect();
                 if is_by_line {
                     let is_table = |input: &Input| matches!(&*input.extension(), "parquet" | "arrow");
                     check_lines(inputs.iter().map(|input| (input.name(), is_table(input))))?;
@@ -131,29 +134,29 @@ impl Operation for Sort {
                 NewFile::check(output)?;
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(_, wholes) if is_by_line => {
+            ResolvedInputs::Nodes(_, wholes) if is_by_line => {
                 check_lines(wholes.iter().map(|whole| (&*whole.title, sorting::is_binary_table(whole))))?;
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(..) => {}
+            ResolvedInputs::Nodes(..) => {}
         }
         Ok(sources)
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<SortSummary>> {
-        let (output, options) = (asked.output()?, self.options());
+        _beside: Attachments<'_>,
+    ) -> Result<Response<SortSummary>> {
+        let (output, options) = (context.output()?, self.options());
         match sources {
-            Sources::Here => {
-                let job = asked.stored(job)?;
+            ResolvedInputs::Here => {
+                let job = context.stored(job)?;
                 let inputs = |header: Option<bool>| -> Vec<Input> {
                     let header = Header::from(header);
-                    asked.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect()
+                    context.inputs.iter().map(|path| table_input(job, path).with_header(header)).collect()
                 };
                 let sorted = match &self.by {
                     By::Lines => sort_lines(job, &inputs(None), output, options),
@@ -165,10 +168,10 @@ impl Operation for Sort {
                         sort_table(job, &inputs(*header), output, keys, text, options)
                     }
                 };
-                Ok(Done::here(sorted?))
+                Ok(Response::local(sorted?))
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 let by = match &self.by {
                     By::Lines => sorting::SortBy::Lines,
                     By::Records { bytes, key } => {
@@ -184,7 +187,7 @@ impl Operation for Sort {
                 let how = helping_on(&on, job);
                 let sorted = sorting::sort_on_nodes(&on.nodes, job, wholes, &by, options, output, &how);
                 let (summary, gathered) = sorted?;
-                Ok(Done::on_nodes(summary, &on, gathered))
+                Ok(Response::on_nodes(summary, &on, gathered))
             }
         }
     }

@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Plan, RowOutput, Rows, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, RowOutput, RowReceiver, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Runs a query over files and datasets; see [`Query`]. The rows go to the output, or else to
-/// [`Beside::rows`]; without both, the rows are counted.
+/// [`Attachments::rows`]; without both, the rows are counted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sql {
@@ -77,8 +77,8 @@ impl NodesOfQuery {
     }
 
     /// Returns the answer to a completed query, with the work of nodes.
-    pub(crate) fn done<A>(&self, answer: A) -> Done<A> {
-        Done::on_nodes(answer, &self.on, self.tables.gathered())
+    pub(crate) fn done<A>(&self, answer: A) -> Response<A> {
+        Response::on_nodes(answer, &self.on, self.tables.gathered())
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn run(
     text: &str,
     tables: Tables,
     output: Option<&Path>,
-    rows: Option<&mut (dyn Rows + '_)>,
+    rows: Option<&mut (dyn RowReceiver + '_)>,
 ) -> Result<Report> {
     let mut query = Query::start(job, text, tables)?;
     let mut receiver = rows.filter(|_| output.is_none());
@@ -98,7 +98,7 @@ pub(crate) fn run(
         None => receiver.as_ref().is_some_and(|rows| rows.can_begin_anew()),
     };
     exactly(&mut query, can_begin_anew, |query| {
-        let receiver = receiver.as_mut().map(|rows| &mut **rows as &mut dyn Rows);
+        let receiver = receiver.as_mut().map(|rows| &mut **rows as &mut dyn RowReceiver);
         let job = Execution::Stored(job.clone());
         let mut rows = RowOutput::begin(output, receiver, query.schema(), &job)?;
         while let Some(batch) = query.next_batch()? {
@@ -138,17 +138,18 @@ impl Plan for QueryPlan {}
 
 impl Operation for Sql {
     const NAME: &'static str = "sql";
-    const PLACES: &'static [Place] = if cfg!(feature = "nodes") { &Place::ALL } else { &[Place::Local] };
+    const PLACES: &'static [TargetKind] =
+        if cfg!(feature = "nodes") { &TargetKind::ALL } else { &[TargetKind::Local] };
     const STORE: StoreUse = StoreUse::Always;
     const FORM: NormalForm = NormalForm::SortedRows;
     type Plan = QueryPlan;
     type Answer = Report;
 
-    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<QueryPlan> {
+    fn plan(&self, context: &RequestContext<'_>) -> Result<QueryPlan> {
         let mut tables = Tables::default().with_text(&self.text).with_header(Header::from(self.header));
         for folder in &self.folders {
             tables = tables.with_folder(folder)?;
@@ -161,9 +162,9 @@ impl Operation for Sql {
             tables = tables.with_files(name, &paths);
         }
         #[cfg(not(feature = "nodes"))]
-        let _ = asked;
+        let _ = context;
         #[cfg(feature = "nodes")]
-        if let Target::Nodes(on) = asked.target {
+        if let Target::Nodes(on) = context.target {
             let nodes = NodesOfQuery::new(on, self.header)?;
             return Ok(QueryPlan { tables: nodes.add_to(tables), nodes: Some(nodes) });
         }
@@ -177,15 +178,15 @@ impl Operation for Sql {
     fn run(
         &self,
         plan: QueryPlan,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        beside: Beside<'_>,
-    ) -> Result<Done<Report>> {
-        let answer = run(asked.stored(job)?, &self.query, plan.tables, asked.output, beside.rows)?;
+        attachments: Attachments<'_>,
+    ) -> Result<Response<Report>> {
+        let answer = run(context.stored(job)?, &self.query, plan.tables, context.output, attachments.rows)?;
         #[cfg(feature = "nodes")]
         if let Some(nodes) = plan.nodes {
             return Ok(nodes.done(answer));
         }
-        Ok(Done::here(answer))
+        Ok(Response::local(answer))
     }
 }

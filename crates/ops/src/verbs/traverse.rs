@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 use super::stores::{only, only_file_on_nodes};
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse, explain_files},
-    place::Place,
-    target::{Done, OnNodes, Target},
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse, explain_files},
+    target::{OnNodes, Response, Target},
+    target_kind::TargetKind,
 };
 
 /// Follows pointers from page to page through a file on nodes; see [`inshore_nodes::Nodes::traverse`].
@@ -77,21 +77,21 @@ impl Plan for TraversePlan {
 
 impl Operation for Traverse {
     const NAME: &'static str = "node traverse";
-    const PLACES: &'static [Place] = &[Place::Nodes];
+    const PLACES: &'static [TargetKind] = &[TargetKind::Nodes];
     const STORE: StoreUse = StoreUse::Never;
     const FORM: NormalForm = NormalForm::Answer;
     type Plan = TraversePlan;
     type Answer = TraverseAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<TraversePlan> {
-        let Target::Nodes(on) = asked.target else {
-            return Err(Error::Unsupported { operation: Self::NAME, place: asked.target.place() });
+    fn plan(&self, context: &RequestContext<'_>) -> Result<TraversePlan> {
+        let Target::Nodes(on) = context.target else {
+            return Err(Error::Unsupported { operation: Self::NAME, place: context.target.place() });
         };
-        match only_file_on_nodes(on, only(Self::NAME, asked.inputs)?) {
+        match only_file_on_nodes(on, only(Self::NAME, context.inputs)?) {
             Ok(whole) => Ok(TraversePlan { on: on.clone(), whole }),
             Err(Error::SeveralFiles { name, files }) => {
                 let what =
@@ -105,10 +105,10 @@ impl Operation for Traverse {
     fn run(
         &self,
         TraversePlan { on, whole }: TraversePlan,
-        _asked: &Asked<'_>,
+        _asked: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<TraverseAnswer>> {
+        _beside: Attachments<'_>,
+    ) -> Result<Response<TraverseAnswer>> {
         let options = TraverseOptions {
             pointers: Pointers { page_bytes: self.page_bytes, at: self.at },
             steps: self.steps,
@@ -119,6 +119,6 @@ impl Operation for Traverse {
         let traversed = on.nodes.traverse(job, &whole, &self.starts, &options)?;
         let steps = traversed.chains.iter().map(|chain| chain.walked.steps).sum();
         let bytes_moved = on.nodes.bytes_in() + on.nodes.bytes_out();
-        Ok(Done::here(TraverseAnswer { traversed, name: whole.title, by: self.by, steps, bytes_moved }))
+        Ok(Response::local(TraverseAnswer { traversed, name: whole.title, by: self.by, steps, bytes_moved }))
     }
 }

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     error::Result,
-    operation::{Asked, Beside, NormalForm, Operation, Sources, StoreUse},
-    place::Place,
-    target::Done,
+    operation::{Attachments, NormalForm, Operation, RequestContext, ResolvedInputs, StoreUse},
+    target::Response,
+    target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
 use crate::{on_nodes::count_words_on_nodes, operation::helping_on};
@@ -41,51 +41,51 @@ impl Default for CountWords {
 
 impl Operation for CountWords {
     const NAME: &'static str = "count words";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Spills;
     const FORM: NormalForm = NormalForm::Bytes;
-    type Plan = Sources;
+    type Plan = ResolvedInputs;
     type Answer = WordSummary;
 
-    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, _inputs: &[PathBuf], output: Option<&Path>, _place: TargetKind) -> Result<()> {
         output.map_or(Ok(()), |output| Ok(TableWriter::check_path(output)?))
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<Sources> {
-        asked.sources()
+    fn plan(&self, context: &RequestContext<'_>) -> Result<ResolvedInputs> {
+        context.sources()
     }
 
     fn run(
         &self,
-        sources: Sources,
-        asked: &Asked<'_>,
+        sources: ResolvedInputs,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<WordSummary>> {
+        _beside: Attachments<'_>,
+    ) -> Result<Response<WordSummary>> {
         let CountWords { split, ignore_case, min_count, top } = *self;
         let options = WordOptions { split, ignore_case, min_count, top, table_bytes: None };
         match &sources {
-            Sources::Here => {
-                let sizes = asked.inputs.iter().map(|path| Input::new(path).compressed_bytes());
+            ResolvedInputs::Here => {
+                let sizes = context.inputs.iter().map(|path| Input::new(path).compressed_bytes());
                 job.start_phase("counting", "bytes", sizes.sum::<Option<u64>>().unwrap_or(0));
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(..) => job.start_phase("counting", "words", 0),
+            ResolvedInputs::Nodes(..) => job.start_phase("counting", "words", 0),
         }
         let create = |path| TableWriter::create(path, word_schema(), job.budget());
-        let mut writer = asked.output.map(create).transpose()?;
+        let mut writer = context.output.map(create).transpose()?;
         let write = |writer: &mut Option<TableWriter>, batch: RecordBatch| -> kernels::Result<()> {
             writer.as_mut().map_or(Ok(()), |writer| writer.write(&batch).map_err(Into::into))
         };
         let done = match sources {
-            Sources::Here => {
-                let stored = asked.stored(job)?;
-                let inputs = text_sources(Some(stored), asked.inputs)?;
+            ResolvedInputs::Here => {
+                let stored = context.stored(job)?;
+                let inputs = text_sources(Some(stored), context.inputs)?;
                 let each = |batch| write(&mut writer, batch);
-                Done::here(count_words(stored, inputs.into_iter(), &options, each)?)
+                Response::local(count_words(stored, inputs.into_iter(), &options, each)?)
             }
             #[cfg(feature = "nodes")]
-            Sources::Nodes(on, wholes) => {
+            ResolvedInputs::Nodes(on, wholes) => {
                 let how = helping_on(&on, job);
                 let each = |batch: RecordBatch| {
                     job.progress().add(batch.num_rows() as u64);
@@ -93,7 +93,7 @@ impl Operation for CountWords {
                 };
                 let counted = count_words_on_nodes(&on.nodes, job, &wholes, &options, &how, each);
                 let (summary, gathered) = counted?;
-                Done::on_nodes(summary, &on, gathered)
+                Response::on_nodes(summary, &on, gathered)
             }
         };
         if let Some(writer) = writer {

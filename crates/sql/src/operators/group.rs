@@ -44,10 +44,10 @@ use inshore_store::{Budget, Job};
 use inshore_tables::{NumberConfig, NumberGroups, RowCodec, SortedGroups};
 
 use super::{
+    delegate::delegate_to_original,
     numbers::Numbers,
     row_sort::{BLOCK_BYTES, FEW_ROWS, is_sortable, pieces},
     shared::{Counters, Limits, Shared},
-    stand_in::stands_for_original,
 };
 use crate::{BATCH_ROWS, Error, memory::Claim};
 
@@ -68,7 +68,7 @@ pub(crate) struct Group {
     plan: Arc<GroupPlan>,
 }
 
-stands_for_original!(Group, "SortReduceGroup");
+delegate_to_original!(Group, "SortReduceGroup");
 
 /// The parts of an aggregate that are the same for all partitions.
 #[derive(Debug)]

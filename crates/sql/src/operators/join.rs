@@ -45,10 +45,10 @@ use futures::{StreamExt, TryStreamExt, stream};
 use inshore_store::Reservation;
 
 use super::{
-    once::Once,
+    delegate::delegate_to_original,
     row_sort::{SortKeys, sorted},
     shared::{Counters, Shared},
-    stand_in::stands_for_original,
+    stream_exec::StreamExec,
 };
 use crate::{Error, memory::Claim};
 
@@ -65,7 +65,7 @@ pub(crate) struct Join {
     orders: Arc<SortOrders>,
 }
 
-stands_for_original!(Join, "SortReduceJoin");
+delegate_to_original!(Join, "SortReduceJoin");
 
 /// The sort keys of both sides, and the order that the result must have.
 #[derive(Debug)]
@@ -206,10 +206,10 @@ impl LeftSide {
         let left_schema = self.left.schema();
         drop(self.left);
         let left = stream::iter(gathered.into_iter().map(Ok));
-        let left = Once::plan(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)));
+        let left = StreamExec::plan(Box::pin(RecordBatchStreamAdapter::new(left_schema, left)));
         let join = self.original.downcast_ref::<HashJoinExec>().expect("looked at when it was replaced");
         let join = HashJoinExecBuilder::from(join)
-            .with_new_children(vec![left, Once::plan(self.right)])?
+            .with_new_children(vec![left, StreamExec::plan(self.right)])?
             .with_partition_mode(PartitionMode::Partitioned)
             .reset_state()
             .recompute_properties()
@@ -256,8 +256,8 @@ impl LeftSide {
             return Ok(Box::pin(RecordBatchStreamAdapter::new(self.schema, stream::empty())));
         }
         let merged = SortMergeJoinExec::try_new(
-            Once::plan(left),
-            Once::plan(right),
+            StreamExec::plan(left),
+            StreamExec::plan(right),
             join.on().to_vec(),
             join.filter().map(left_first).transpose()?,
             *join.join_type(),

@@ -3,18 +3,18 @@
 //! - [`ReplaceOperators`]: the optimizer rule that exchanges operators of DataFusion for ours.
 //! - [`Group`], [`Order`], [`Join`]: GROUP BY, ORDER BY and equi-joins in any memory. Each replaces an operator of
 //!   DataFusion, and keeps that operator as `original`.
-//! - [`Shared`]: the job, the memory and the limits that all operators of a query share; [`Ran`]: the counters of one
+//! - [`Shared`]: the job, the memory and the limits that all operators of a query share; [`OperatorStats`]: the counters of one
 //!   operator.
 
+mod delegate;
 mod group;
 mod join;
 mod number_order;
 mod numbers;
-mod once;
 mod order;
 mod row_sort;
 mod shared;
-mod stand_in;
+mod stream_exec;
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use datafusion::{
 };
 
 use self::{group::Group, join::Join, order::Order};
-pub use shared::Ran;
+pub use shared::OperatorStats;
 pub(crate) use shared::{Limits, Shared};
 
 /// The optimizer rule that replaces operators of DataFusion which would fail when memory ends.

@@ -13,11 +13,11 @@ use datafusion::{
 };
 
 use super::{
+    delegate::delegate_to_original,
     number_order::{NumberOrdering, are_many},
     numbers::NumberRows,
     row_sort::{FEW_ROWS, SortKeys, is_sortable, sorted},
     shared::{Counters, Shared},
-    stand_in::stands_for_original,
 };
 use crate::memory::Claim;
 
@@ -34,7 +34,7 @@ pub(crate) struct Order {
     fetch: Option<usize>,
 }
 
-stands_for_original!(Order, "SortReduceOrder");
+delegate_to_original!(Order, "SortReduceOrder");
 
 impl Order {
     /// Creates the node that replaces a sort or a merge of sorts; `None` if DataFusion's node is kept.

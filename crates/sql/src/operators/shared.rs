@@ -13,7 +13,7 @@ use crate::{memory::Memory, remote::RemoteTables, spills::Spills};
 
 /// The counters of one operator of a query, summed over all partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Ran {
+pub struct OperatorStats {
     /// The operator: "GROUP BY town", "ORDER BY town", "JOIN a = b".
     pub operator: String,
     /// The ways in which partitions ran, each once: "in memory", "sort-reduce", "sort-reduce of numbers", "hash join",
@@ -29,7 +29,7 @@ pub struct Ran {
     pub bytes_spilled: u64,
 }
 
-impl Display for Ran {
+impl Display for OperatorStats {
     fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
         let ways = if self.ways.is_empty() { "not run".to_string() } else { self.ways.join(" and ") };
         write!(text, "{ways}, {} rows", self.rows_in)?;
@@ -42,7 +42,7 @@ impl Display for Ran {
 
 /// Counters of an operator, which its partitions add to.
 #[derive(Debug)]
-pub(crate) struct Counters(Mutex<Ran>);
+pub(crate) struct Counters(Mutex<OperatorStats>);
 
 impl Counters {
     pub fn add_way(&self, way: &'static str, rows_in: u64) {
@@ -68,7 +68,7 @@ impl Counters {
         ran.bytes_spilled += bytes_spilled;
     }
 
-    pub fn ran(&self) -> Ran {
+    pub fn ran(&self) -> OperatorStats {
         self.0.lock().expect("no panic under this lock").clone()
     }
 }
@@ -101,7 +101,7 @@ impl Shared {
     }
 
     pub fn counters(&self, operator: String) -> Arc<Counters> {
-        let counters = Arc::new(Counters(Mutex::new(Ran { operator, ..Ran::default() })));
+        let counters = Arc::new(Counters(Mutex::new(OperatorStats { operator, ..OperatorStats::default() })));
         self.all.lock().expect("no panic under this lock").push(counters.clone());
         counters
     }
@@ -112,7 +112,7 @@ impl Shared {
     }
 
     /// Returns the counters of every planned operator, in plan order from the scans upwards.
-    pub fn ran(&self) -> Vec<Ran> {
+    pub fn ran(&self) -> Vec<OperatorStats> {
         let all = self.all.lock().expect("no panic under this lock");
         all.iter().map(|counters| counters.ran()).collect()
     }

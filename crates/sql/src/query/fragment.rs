@@ -17,9 +17,9 @@ use super::{
 };
 use crate::{
     Feed, Fragment, Result,
-    doing::traced,
+    current_operator::traced,
     operators::{Limits, ReplaceOperators, Shared},
-    scan::{Needed, Scan},
+    scan::{FragmentScan, Scan},
 };
 
 /// Runs a [`Fragment`] of a client's query over files of this machine.
@@ -35,7 +35,7 @@ pub fn run_fragment(
     job: &Job,
     fragment: &Fragment,
     feed: Feed,
-    needed: impl FnOnce(Needed) + Send,
+    needed: impl FnOnce(FragmentScan) + Send,
     each: impl FnMut(RecordBatch) -> Result<()> + Send,
 ) -> Result<Report> {
     check_budget(job.budget())?;
@@ -47,7 +47,7 @@ fn run_fragment_here(
     job: &Job,
     fragment: &Fragment,
     feed: Feed,
-    needed: impl FnOnce(Needed),
+    needed: impl FnOnce(FragmentScan),
     mut each: impl FnMut(RecordBatch) -> Result<()>,
 ) -> Result<Report> {
     let leave = feed.leave();

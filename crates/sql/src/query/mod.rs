@@ -30,7 +30,7 @@ use self::{
 };
 use crate::{
     Error, Result, Tables,
-    operators::{Limits, Ran},
+    operators::{Limits, OperatorStats},
 };
 
 pub use fragment::run_fragment;
@@ -52,7 +52,7 @@ pub struct Report {
     /// The number of rows that were returned.
     pub rows: u64,
     /// The counters of each operator of this crate, in plan order from the scans upwards.
-    pub operators: Vec<Ran>,
+    pub operators: Vec<OperatorStats>,
 }
 
 /// A running query: an iterator of record batches, which ends after the first error.

@@ -22,7 +22,7 @@ use inshore_store::{Job, release_code};
 
 use crate::{
     BATCH_ROWS, Error, Result, Tables,
-    doing::traced,
+    current_operator::traced,
     operators::{ReplaceOperators, Shared},
     remote::{Planning, PushDownFragments, RemoteTables},
     rules::{

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use super::planning::{PlanMode, plan};
 use crate::{
     Error, Result, Tables,
-    doing::StageGuard,
+    current_operator::StageGuard,
     memory::Memory,
     operators::{Limits, Shared},
     rules::column_names::result_schema,

@@ -24,7 +24,7 @@ use datafusion::{
 
 pub use feed::Feed;
 pub(crate) use files::Files;
-pub use node::Needed;
+pub use node::FragmentScan;
 pub(crate) use node::Scan;
 pub(crate) use provider::{check_readable, predicate};
 pub(crate) use statistics::row_statistics;

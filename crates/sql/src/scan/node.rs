@@ -72,12 +72,12 @@ impl Selection {
 
 /// The part of a table's files that a fragment reads.
 #[derive(Clone, Debug)]
-pub struct Needed {
+pub struct FragmentScan {
     files: Arc<Files>,
     selection: Arc<Selection>,
 }
 
-impl Needed {
+impl FragmentScan {
     /// Returns the byte ranges within `part` that will be read, in order: columns and row groups of Parquet, all bytes
     /// of other files. `input` needs at least the footer of the file.
     ///
@@ -161,12 +161,12 @@ impl Scan {
     }
 
     /// Describes the byte ranges that the scan will read.
-    pub fn needed(&self) -> Needed {
+    pub fn needed(&self) -> FragmentScan {
         // The copy has no feed: the source of the files may hold the copy, and would otherwise not notice the end of
         // the scan.
         let mut files = self.files.again();
         files.feed = None;
-        Needed { files: Arc::new(files), selection: self.selection.clone() }
+        FragmentScan { files: Arc::new(files), selection: self.selection.clone() }
     }
 }
 

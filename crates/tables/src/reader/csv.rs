@@ -1,7 +1,7 @@
 //! A CSV file as a source of batches. Values are parsed straight into columns of the wanted types.
 //!
 //! The first record has the names of columns, unless [`Header`] says otherwise. Column types can be inferred from the
-//! first rows ([`super::seen`]), which are kept and returned first.
+//! first rows ([`super::value_classes`]), which are kept and returned first.
 
 use arrow_array::{Array, RecordBatch, StringArray, builder::StringBuilder};
 use arrow_schema::{Field, SchemaRef};
@@ -9,8 +9,8 @@ use inshore_store::Budget;
 
 use super::{
     csv_records::Records,
-    seen::{ValueClasses, fraction, is_time},
     typed::{Column, TypeOrigin},
+    value_classes::{ValueClasses, fraction, is_time},
 };
 use crate::{Error, Header, Input, Result, allowance::piece_limit, unique_names};
 

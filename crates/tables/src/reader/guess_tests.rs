@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 use inshore_store::{Budget, Cancel, Job, Store};
 use tempfile::TempDir;
 
-use super::{TableReader, exact_columns, seen::WIDE};
+use super::{TableReader, exact_columns, value_classes::WIDE};
 use crate::{Error, Header, Input, Result};
 
 struct TestFolder {

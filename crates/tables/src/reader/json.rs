@@ -24,8 +24,8 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::{
-    seen::ValueClasses,
     typed::{Column, TypeOrigin},
+    value_classes::ValueClasses,
 };
 use crate::{Error, Input, LineBlock, LineBlocks, Result, allowance::piece_limit};
 

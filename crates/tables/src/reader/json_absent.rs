@@ -5,7 +5,7 @@ use arrow_array::RecordBatch;
 use arrow_schema::{Schema, SchemaRef};
 use inshore_store::Budget;
 
-use super::seen::ValueClasses;
+use super::value_classes::ValueClasses;
 use crate::{Error, Input, Result};
 
 pub(super) enum JsonSource {}

@@ -7,8 +7,8 @@ use inshore_store::{Budget, Context};
 
 use super::{
     parquet::ParquetSource,
-    seen::ValueClasses,
     source::{Source, without_panic},
+    value_classes::ValueClasses,
 };
 use crate::{Error, Input, Result};
 

@@ -11,7 +11,7 @@ use arrow_array::{
 use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field};
 
-use super::seen::{WIDE, exact_fraction, fraction, wide};
+use super::value_classes::{WIDE, exact_fraction, fraction, wide};
 
 /// The origin of a column's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use inshore::{
     store::Execution,
 };
 use inshore_ops::{
-    self as ops, Beside, Request, Rows,
+    self as ops, Attachments, Request, RowReceiver,
     verbs::{Algorithm, AlgorithmAnswer},
 };
 
@@ -143,8 +143,9 @@ fn answer<A: Algorithm>(
     }
     let request = Request { output: asked.output.clone(), ..Request::new(algorithm, [&asked.graph]) };
     let mut top = asked.top.map(|limit| TopRows::new(limit as usize, shown));
-    let beside = Beside { rows: top.as_mut().map(|top| top as &mut dyn Rows), ..Beside::default() };
-    let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
+    let attachments =
+        Attachments { rows: top.as_mut().map(|top| top as &mut dyn RowReceiver), ..Attachments::default() };
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
     ran.tell(|report, done| {
         let AlgorithmAnswer { summary, vertices } = &done.answer;
         let mut sentence = sentence(*vertices, summary);
@@ -183,7 +184,7 @@ impl TopRows {
     }
 }
 
-impl Rows for TopRows {
+impl RowReceiver for TopRows {
     fn begin(&mut self, schema: &SchemaRef, job: &Execution) -> ops::Result<()> {
         self.columns = schema.fields().iter().map(|field| field.name().clone()).collect();
         self.counted = Some(match self.shown {

@@ -11,7 +11,7 @@ use inshore::{
     store::format_bytes,
 };
 use inshore_ops::{
-    Beside, Operation, Request,
+    Attachments, Operation, Request,
     verbs::{CheckGraph, DescribeGraph, ExportGraph, GenerateGraph, ImportGraph, ListGraphs},
 };
 use serde_json::json;
@@ -76,7 +76,7 @@ fn kind(info: &GraphInfo) -> String {
 
 /// Runs a request on an existing store, without a summary of the job's cost.
 fn asked<O: Operation>(options: GlobalOptions, request: &Request<O>) -> Result<FinishedOperation<O::Answer>> {
-    operations::run_on(options, StoreAccess::Existing, request, Beside::default())
+    operations::run_on(options, StoreAccess::Existing, request, Attachments::default())
 }
 
 pub fn ls(options: GlobalOptions) -> Result<()> {

@@ -9,7 +9,7 @@ use std::{io::BufWriter, iter};
 use anyhow::{Result, bail};
 use inshore::{
     ops::{
-        Beside, Request,
+        Attachments, Request,
         verbs::{self, KernelsAnswer, ListKernels, ListedKernel, PushAnswer, PushKernel},
     },
     sandbox::WasmResult,
@@ -52,7 +52,7 @@ pub fn push(options: GlobalOptions, words: &Push) -> Result<()> {
 pub fn ls(options: GlobalOptions) -> Result<()> {
     let request = Request::new(ListKernels {}, [""; 0]);
     let FinishedOperation { done, options, .. } =
-        operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
+        operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?;
     let KernelsAnswer { kernels, notes } = done.answer;
     let on =
         |kernel: &ListedKernel| kernel.nodes.as_ref().map_or("here".to_string(), |nodes| nodes.join(" "));
@@ -78,8 +78,8 @@ pub fn run(options: GlobalOptions, words: &RunKernel) -> Result<()> {
     let operation = verbs::RunKernel { kernel: words.kernel.clone(), args: words.args.clone() };
     let request = Request { output: words.output.clone(), ..Request::new(operation, &words.paths) };
     let mut out = BufWriter::with_capacity(1 << 16, terminal::stdout());
-    let beside = Beside { bytes: Some(&mut out), ..Beside::default() };
-    let mut ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
+    let attachments = Attachments { bytes: Some(&mut out), ..Attachments::default() };
+    let mut ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
     if let Some(path) = &words.counters {
         let counters = json!({ "command": "kernel run", "report": ran.report, "summary": ran.done });
         NewFile::write_whole(path, format!("{counters}\n").as_bytes())?;

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Result, bail};
 use inshore::{
     ops::{
-        Beside, Request,
+        Attachments, Request,
         verbs::{self, NodeResponse},
     },
     store::format_bytes,
@@ -31,8 +31,8 @@ pub fn run(options: GlobalOptions, words: &RunCommand) -> Result<bool> {
     let mut out = terminal::stdout();
     // JSON has what commands write.
     let bytes: Option<&mut (dyn Write + Send)> = if options.json { None } else { Some(&mut out) };
-    let beside = Beside { bytes, ..Beside::default() };
-    let ran = operations::run_on(options, StoreAccess::Existing, &request, beside)?;
+    let attachments = Attachments { bytes, ..Attachments::default() };
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, attachments)?;
     let responses = &ran.done.answer.responses;
     let is_good = |told: &NodeResponse| told.response.code == Some(0) && told.response.ended.is_none();
     let all_good = responses.iter().all(is_good);

@@ -25,7 +25,7 @@ use inshore::{
         SearchTableOptions, WalkOptions, WalkedFile, file_types,
     },
     ops::{
-        self, Beside, Place, Request,
+        self, Attachments, Request, TargetKind,
         verbs::{self, Matches, Text},
     },
     store::{Budget, Context},
@@ -48,7 +48,7 @@ use crate::{
 
 /// Searches, and returns whether there was a match.
 pub fn search(options: GlobalOptions, words: &Search) -> Result<bool> {
-    let is_local = operations::place(&options) == Place::Local;
+    let is_local = operations::place(&options) == TargetKind::Local;
     if !is_local && (words.files || words.type_list) {
         bail!("--files and --type-list do not work with --node: datasets are searched by name");
     }
@@ -68,8 +68,8 @@ pub fn search(options: GlobalOptions, words: &Search) -> Result<bool> {
     let file = words.output.as_deref().map(NewFile::create).transpose()?;
     let mut view = MatchPrinter::new(&options, words, &request.inputs, file.as_ref())?;
     let (is_quiet, explain) = (is_quiet(&options, words), options.explain);
-    let beside = Beside { matches: Some(&mut view), ..Beside::default() };
-    let searched = operations::run_on(options, StoreAccess::Existing, &request, beside);
+    let attachments = Attachments { matches: Some(&mut view), ..Attachments::default() };
+    let searched = operations::run_on(options, StoreAccess::Existing, &request, attachments);
     let finished = view.finish();
     drop(view);
     let ran = searched?;

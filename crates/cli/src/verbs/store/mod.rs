@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use inshore::store::{CheckedFile, Error, JobUsage, Redundancy, ResumableWork, Store, format_bytes};
 use inshore_ops::{
-    Beside, Operation, Place, Request,
+    Attachments, Operation, Request, TargetKind,
     verbs::{
         GetAnswer, GetDataset, ListAnswer, ListDatasets, Listed, ListedHere, ListedSpread, PutAnswer,
         PutDataset, RemoveAnswer, check_is_outside, dataset_file, dataset_range,
@@ -59,9 +59,9 @@ pub fn init(words: &Init, json: bool, quiet: bool) -> Result<()> {
 pub fn ls(options: GlobalOptions) -> Result<()> {
     let request = Request::new(ListDatasets {}, std::iter::empty::<PathBuf>());
     let FinishedOperation { done, options, .. } =
-        operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
+        operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?;
     let ListAnswer { datasets, notes } = done.answer;
-    let is_local = operations::place(&options) == Place::Local;
+    let is_local = operations::place(&options) == TargetKind::Local;
     if options.json {
         print_json(&datasets)?;
     } else if !datasets.is_empty() {
@@ -185,11 +185,13 @@ pub fn get(options: GlobalOptions, words: &Get) -> Result<()> {
     let operation = GetDataset { offset: words.offset, length: words.length };
     let named = words.file.as_ref().map_or(words.name.clone(), |file| format!("{}/{file}", words.name));
     let request = Request::new(operation, [named]).to(&words.output);
-    operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?.tell(|report, done| {
-        let done = done.map(|answer| GetAnswer { name: words.name.clone(), ..answer });
-        let sentence = format!("{} of {}", format_bytes(done.answer.bytes), words.name);
-        Outcome { sentence_aside: true, ..Outcome::new("store get", report, json!(done), sentence) }
-    })
+    operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?.tell(
+        |report, done| {
+            let done = done.map(|answer| GetAnswer { name: words.name.clone(), ..answer });
+            let sentence = format!("{} of {}", format_bytes(done.answer.bytes), words.name);
+            Outcome { sentence_aside: true, ..Outcome::new("store get", report, json!(done), sentence) }
+        },
+    )
 }
 
 /// Removes datasets, graphs or kernels, and prints the result for each.
@@ -198,17 +200,17 @@ where
     O: Operation<Answer = RemoveAnswer>,
 {
     let request = Request::new(operation, names);
-    let ran = operations::run_on(options, StoreAccess::Existing, &request, Beside::default())?;
+    let ran = operations::run_on(options, StoreAccess::Existing, &request, Attachments::default())?;
     let RemoveAnswer { removed, holders } = &ran.done.answer;
     if ran.options.json {
         print_json(&json!({ "command": O::NAME, "summary": { "removed": removed } }))?;
     } else if !ran.options.quiet {
         match operations::place(&ran.options) {
-            Place::Local if ran.has_failed() && !removed.is_empty() => {
+            TargetKind::Local if ran.has_failed() && !removed.is_empty() => {
                 say(&format!("removed: {}", removed.join(", ")));
             }
-            Place::Local => {}
-            Place::Nodes => removed.iter().zip(holders).for_each(|(name, from)| {
+            TargetKind::Local => {}
+            TargetKind::Nodes => removed.iter().zip(holders).for_each(|(name, from)| {
                 say(&format!("{name}: removed from {}", counted(*from as u64, "node")));
             }),
         }

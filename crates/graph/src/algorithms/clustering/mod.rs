@@ -31,7 +31,7 @@ use crate::{
     engine::{StateCursor, StateStream, VertexArray, flash_memory_bytes, memory_bytes},
     graph::check_budget,
     ids::SingleValue,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of the clustering job.

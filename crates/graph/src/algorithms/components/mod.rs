@@ -30,7 +30,7 @@ use crate::{
     checkpoint::{Checkpoints, seconds},
     graph::check_budget,
     ids::Translation,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of the components job.

@@ -26,7 +26,7 @@ use crate::{
         Dense, Engine, Frontier, FrontierCollection, Setup, State, StateStream, StepProgram, Superstep,
     },
     graph::check_budget,
-    plain::InMemoryGraph,
+    in_memory::InMemoryGraph,
 };
 
 /// Sets the options of PageRank.

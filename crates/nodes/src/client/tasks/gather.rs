@@ -36,8 +36,8 @@ use inshore_store::{Context, Reservation, release_code};
 use serde_json::Value;
 
 use super::{
-    gathered::{ANSWER_BYTES, GatherReport, RunOptions, told},
-    here::{LocalThreads, PANICKED},
+    gather_report::{ANSWER_BYTES, GatherReport, RunOptions, told},
+    local::{LocalThreads, PANICKED},
     run::{Answers, Run, State},
     scheduler::{AnswerOrder, Event as Happened, ShardState},
 };
@@ -529,7 +529,8 @@ impl Gather {
             let mut state = self.run.state();
             self.run.tell_to(&mut state, Happened::Starved { shard: number });
             let scheduler = &state.scheduler;
-            let answers_skipped = |&attempt: &usize| scheduler.next_of(attempt).is_some_and(|next| next < number);
+            let answers_skipped =
+                |&attempt: &usize| scheduler.next_of(attempt).is_some_and(|next| next < number);
             (0..scheduler.attempts()).filter(answers_skipped).collect()
         };
         for &attempt in &attempts {

@@ -2,9 +2,9 @@
 
 mod fetch;
 mod gather;
-mod gathered;
+mod gather_report;
 mod help;
-mod here;
+mod local;
 mod merged;
 mod run;
 mod scheduler;
@@ -12,6 +12,6 @@ mod scheduler;
 pub use gather::{
     Streams, read_from_nodes, run_on_nodes, stream_from_each, stream_from_nodes, stream_with_help,
 };
-pub use gathered::{GatherReport, HereCost, MissingPart, NodeCost, RunOptions};
-pub use here::{Help, HelpEnd, HelpOptions, HelpPiece, HelpPieces};
+pub use gather_report::{GatherReport, HereCost, MissingPart, NodeCost, RunOptions};
+pub use local::{Help, HelpEnd, HelpOptions, HelpPiece, HelpPieces};
 pub use merged::{Merged, OrderedRow};

@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
-    gathered::{MissingPart, NodeCost, RunOptions},
+    gather_report::{MissingPart, NodeCost, RunOptions},
     help::{MeasuredRates, Rates},
     scheduler::{Action, AnswerOrder, Event, Puller, Scheduler, ShardState},
 };

@@ -20,7 +20,7 @@ use crate::{
         DATA_BYTES, LoadAnswer, LoadStep, MAP, MAP_BYTES_MAX, PIECE, SPREAD, SpreadId, VERSION, piece_name,
         wire::json,
     },
-    server::marks,
+    server::tombstones,
 };
 
 /// The size of a write buffer, in bytes.
@@ -177,7 +177,7 @@ impl<'a> LoadReceiver<'a> {
             let job = store.job(Budget::new(RECEIVE_MEMORY_BYTES, 1), self.stop.clone());
             let job = job.map_err(failed)?;
             let builder = store.create_dataset(&job, &name, SPREAD).map_err(failed)?;
-            let generation = marks::marked(store, &name).map_err(failed)?;
+            let generation = tombstones::marked(store, &name).map_err(failed)?;
             let (writer, block_bytes, next_piece) = (None, block_bytes as usize, 0);
             self.begun = Some(OpenLoad { writer, builder, _job: job, id, block_bytes, next_piece });
             return tell(LoadAnswer::Begun { generation });

@@ -8,8 +8,8 @@ use inshore_store::Execution;
 use super::{Checksum, ChecksumAnswer, Wanted, found};
 use crate::{
     error::{Error, Result},
-    operation::{Beside, Operation},
-    target::{Done, OnNodes, wholes},
+    operation::{Attachments, Operation},
+    target::{OnNodes, Response, wholes},
     verbs::sequential_read::read_sequentially,
 };
 
@@ -42,8 +42,8 @@ impl Checksum {
         &self,
         FoundFiles { on, wanted }: FoundFiles,
         job: &Execution,
-        beside: &Beside<'_>,
-    ) -> Result<Done<ChecksumAnswer>> {
+        attachments: &Attachments<'_>,
+    ) -> Result<Response<ChecksumAnswer>> {
         let sizes = wanted.iter().filter_map(|(file, _)| Some(file.as_ref().ok()?.bytes())).sum();
         job.start_phase(Self::NAME, "bytes", sizes);
         let (mut answer, mut all) = (ChecksumAnswer::default(), GatherReport::default());
@@ -62,8 +62,8 @@ impl Checksum {
                 }
                 Err((path, error)) => (path.display().to_string(), Err(error)),
             };
-            answer.files.push(found(name, expected, sum, beside));
+            answer.files.push(found(name, expected, sum, attachments));
         }
-        Ok(Done::on_nodes(answer, &on, all))
+        Ok(Response::on_nodes(answer, &on, all))
     }
 }

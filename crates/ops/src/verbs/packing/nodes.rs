@@ -14,23 +14,23 @@ use super::{Compress, Decompress, PackAnswer, check_one};
 use crate::{
     error::Result,
     on_nodes::compress_on_nodes,
-    operation::{Asked, Beside},
-    target::{Done, OnNodes},
+    operation::{Attachments, RequestContext},
+    target::{OnNodes, Response},
     verbs::sequential_read::read_sequentially,
 };
 
 /// Compresses files on nodes.
 pub fn compress(
     options: &Compress,
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     (on, wholes): (&OnNodes, &[DistributedFile]),
     job: &Execution,
-    beside: Beside<'_>,
-) -> Result<Done<PackAnswer>> {
-    let format = options.format.or_else(|| Format::of_path(asked.output?)).unwrap_or(Format::Zstd);
+    attachments: Attachments<'_>,
+) -> Result<Response<PackAnswer>> {
+    let format = options.format.or_else(|| Format::of_path(context.output?)).unwrap_or(Format::Zstd);
     let pack = Pack::new(format, options.level)?;
     let called = |name: &str| Ok(PathBuf::from(format!("{name}.{}", format.ending())));
-    each_whole(asked, on, (wholes, options.force), (job, beside), called, |whole, out| {
+    each_whole(context, on, (wholes, options.force), (job, attachments), called, |whole, out| {
         Ok(compress_on_nodes(&on.nodes, job, whole, pack, &on.options, out)?)
     })
 }
@@ -38,16 +38,16 @@ pub fn compress(
 /// Fetches files from nodes and decompresses them.
 pub fn decompress(
     options: &Decompress,
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     (on, wholes): (&OnNodes, &[DistributedFile]),
     job: &Execution,
-    beside: Beside<'_>,
-) -> Result<Done<PackAnswer>> {
+    attachments: Attachments<'_>,
+) -> Result<Response<PackAnswer>> {
     let called = |name: &str| match Format::of_path(Path::new(name)) {
         Some(_) => Ok(PathBuf::from(name).with_extension("")),
         None => Err(KernelError::UnknownEnding { path: name.into() }.into()),
     };
-    each_whole(asked, on, (wholes, options.force), (job, beside), called, |whole, out| {
+    each_whole(context, on, (wholes, options.force), (job, attachments), called, |whole, out| {
         read_sequentially(on, job, whole, 0..whole.bytes(), |bytes| {
             Ok(inshore_kernels::decompress(job, &whole.title, bytes, out)?)
         })
@@ -57,15 +57,15 @@ pub fn decompress(
 /// Processes files on nodes, and writes each result to the output, or to a local file that `called` names
 /// after the file.
 fn each_whole(
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     on: &OnNodes,
     (wholes, force): (&[DistributedFile], bool),
-    (job, mut beside): (&Execution, Beside<'_>),
+    (job, mut attachments): (&Execution, Attachments<'_>),
     called: impl Fn(&str) -> Result<PathBuf>,
     work: impl Fn(&DistributedFile, &mut dyn Write) -> Result<(PackSummary, GatherReport)>,
-) -> Result<Done<PackAnswer>> {
-    check_one(asked.output, wholes.len())?;
-    job.start_phase(asked.operation, "bytes", wholes.iter().map(DistributedFile::bytes).sum());
+) -> Result<Response<PackAnswer>> {
+    check_one(context.output, wholes.len())?;
+    job.start_phase(context.operation, "bytes", wholes.iter().map(DistributedFile::bytes).sum());
     let (mut answer, mut all) = (PackAnswer::default(), GatherReport::default());
     for whole in wholes {
         let mut write = |out: &mut dyn Write| -> Result<()> {
@@ -74,12 +74,12 @@ fn each_whole(
             all.add(gathered);
             Ok(())
         };
-        if asked.output == Some(Path::new("-")) {
+        if context.output == Some(Path::new("-")) {
             write(&mut io::stdout().lock())?;
             continue;
         }
         let own = || called(whole.file.as_deref().unwrap_or(&whole.dataset));
-        let path = asked.output.map_or_else(own, |output| Ok(output.to_path_buf()))?;
+        let path = context.output.map_or_else(own, |output| Ok(output.to_path_buf()))?;
         if path.exists() && !force && !NewFile::is_in_place(&path) {
             return Err(KernelError::Exists { path }.into());
         }
@@ -88,7 +88,7 @@ fn each_whole(
         write(&mut writer)?;
         drop(writer);
         file.publish()?;
-        beside.written(&path);
+        attachments.written(&path);
     }
-    Ok(Done::on_nodes(answer, on, all))
+    Ok(Response::on_nodes(answer, on, all))
 }

@@ -21,9 +21,9 @@ use super::{BUFFER_BYTES, check_is_outside, dataset_file, dataset_of, dataset_ra
 use crate::{error::Error, operation::explain_files, target::OnNodes};
 use crate::{
     error::Result,
-    operation::{Asked, Beside, NormalForm, Operation, Plan, StoreUse},
-    place::Place,
-    target::{Done, Target},
+    operation::{Attachments, NormalForm, Operation, Plan, RequestContext, StoreUse},
+    target::{Response, Target},
+    target_kind::TargetKind,
 };
 
 /// Writes the bytes of a dataset's file to the output.
@@ -67,20 +67,20 @@ impl Plan for GetPlan {
 
 impl Operation for GetDataset {
     const NAME: &'static str = "store get";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const STORE: StoreUse = StoreUse::Here;
     const FORM: NormalForm = NormalForm::Bytes;
     type Plan = GetPlan;
     type Answer = GetAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, _place: TargetKind) -> Result<()> {
         only(Self::NAME, inputs).map(drop)
     }
 
-    fn plan(&self, asked: &Asked<'_>) -> Result<GetPlan> {
-        asked.output()?;
-        let path = only(Self::NAME, asked.inputs)?;
-        match asked.target {
+    fn plan(&self, context: &RequestContext<'_>) -> Result<GetPlan> {
+        context.output()?;
+        let path = only(Self::NAME, context.inputs)?;
+        match context.target {
             Target::Local => {
                 let named = dataset_of(path)?;
                 let (name, file) =
@@ -95,15 +95,15 @@ impl Operation for GetDataset {
     fn run(
         &self,
         plan: GetPlan,
-        asked: &Asked<'_>,
+        context: &RequestContext<'_>,
         job: &Execution,
-        _beside: Beside<'_>,
-    ) -> Result<Done<GetAnswer>> {
-        let output = asked.output()?;
-        let name = dataset_of(only(Self::NAME, asked.inputs)?)?.to_string();
+        _beside: Attachments<'_>,
+    ) -> Result<Response<GetAnswer>> {
+        let output = context.output()?;
+        let name = dataset_of(only(Self::NAME, context.inputs)?)?.to_string();
         match plan {
             GetPlan::Here(dataset, file) => {
-                let job = asked.stored(job)?;
+                let job = context.stored(job)?;
                 check_is_outside(&job.store(), output)?;
                 let dataset = job.store().dataset(&dataset)?;
                 let file = dataset_file(&dataset, file.as_deref())?;
@@ -111,7 +111,7 @@ impl Operation for GetDataset {
                 let bytes = range.end - range.start;
                 job.start_phase("reading", "bytes", bytes);
                 write_to(output, |out| copy_out(job, &file, range, out))?;
-                Ok(Done::here(GetAnswer { name, bytes }))
+                Ok(Response::local(GetAnswer { name, bytes }))
             }
             #[cfg(feature = "nodes")]
             GetPlan::Nodes(on, whole) => {
@@ -123,7 +123,7 @@ impl Operation for GetDataset {
                         read_sequentially(&on, job, &whole, range, |input| copy_all(job, input, out))?;
                     Ok(gathered)
                 })?;
-                Ok(Done::on_nodes(GetAnswer { name, bytes }, &on, gathered))
+                Ok(Response::on_nodes(GetAnswer { name, bytes }, &on, gathered))
             }
         }
     }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::dataset_of;
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, DatasetOperation, NormalForm},
-    place::Place,
-    target::{Done, Target},
+    operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
+    target::{Response, Target},
+    target_kind::TargetKind,
 };
 
 /// Lists the datasets of the local store, or the files of nodes.
@@ -83,15 +83,20 @@ impl From<DatasetSummary> for Listed {
 
 impl DatasetOperation for ListDatasets {
     const VERB: &'static str = "store ls";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = ListAnswer;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<ListAnswer>> {
-        match asked.target {
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<ListAnswer>> {
+        match context.target {
             Target::Local => {
-                let datasets = asked.stored(job)?.store().list()?.into_iter().map(Listed::from).collect();
-                Ok(Done::here(ListAnswer { datasets, notes: Vec::new() }))
+                let datasets = context.stored(job)?.store().list()?.into_iter().map(Listed::from).collect();
+                Ok(Response::local(ListAnswer { datasets, notes: Vec::new() }))
             }
             #[cfg(feature = "nodes")]
             Target::Nodes(on) => {
@@ -113,7 +118,7 @@ impl DatasetOperation for ListDatasets {
                     }),
                     dataset: whole.dataset.clone(),
                 };
-                Ok(Done::here(ListAnswer { datasets: wholes.iter().map(listed).collect(), notes }))
+                Ok(Response::local(ListAnswer { datasets: wholes.iter().map(listed).collect(), notes }))
             }
         }
     }
@@ -137,43 +142,48 @@ pub struct RemoveAnswer {
 
 impl DatasetOperation for RemoveDatasets {
     const VERB: &'static str = "store rm";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = RemoveAnswer;
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, beside: Beside<'_>) -> Result<Done<RemoveAnswer>> {
-        remove_each(asked, &beside, |name| remove_dataset(asked, job, name))
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        attachments: Attachments<'_>,
+    ) -> Result<Response<RemoveAnswer>> {
+        remove_each(context, &attachments, |name| remove_dataset(context, job, name))
     }
 }
 
 /// Removes each input by its name. The error of an input is reported, and the others are removed.
 pub(in crate::verbs) fn remove_each(
-    asked: &Asked<'_>,
-    beside: &Beside<'_>,
+    context: &RequestContext<'_>,
+    attachments: &Attachments<'_>,
     remove: impl Fn(&str) -> Result<Option<usize>>,
-) -> Result<Done<RemoveAnswer>> {
+) -> Result<Response<RemoveAnswer>> {
     let mut answer = RemoveAnswer::default();
-    for path in asked.inputs {
+    for path in context.inputs {
         let name = dataset_of(path)?;
         match remove(name) {
             Ok(holders) => {
                 answer.removed.push(name.to_string());
                 answer.holders.extend(holders);
             }
-            Err(error) => beside.fail(&error),
+            Err(error) => attachments.fail(&error),
         }
     }
-    Ok(Done::here(answer))
+    Ok(Response::local(answer))
 }
 
 /// Removes a dataset of the target; returns the number of nodes that held it, if the target is nodes.
 pub(in crate::verbs) fn remove_dataset(
-    asked: &Asked<'_>,
+    context: &RequestContext<'_>,
     job: &Execution,
     name: &str,
 ) -> Result<Option<usize>> {
-    match asked.target {
-        Target::Local => asked.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
+    match context.target {
+        Target::Local => context.stored(job)?.store().remove(name).map(|()| None).map_err(Error::from),
         #[cfg(feature = "nodes")]
         Target::Nodes(on) => on.nodes.remove(name).map(Some).map_err(Error::from),
     }

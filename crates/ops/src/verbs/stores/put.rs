@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 use super::{BUFFER_BYTES, only};
 use crate::{
     error::{Error, Result},
-    operation::{Asked, Beside, DatasetOperation, NormalForm},
-    place::Place,
-    target::{Done, Target},
+    operation::{Attachments, DatasetOperation, NormalForm, RequestContext},
+    target::{Response, Target},
+    target_kind::TargetKind,
 };
 #[cfg(feature = "nodes")]
 use crate::{
@@ -80,26 +80,26 @@ pub struct PutAnswer {
 
 impl DatasetOperation for PutDataset {
     const VERB: &'static str = "store put";
-    const PLACES: &'static [Place] = &Place::ALL;
+    const PLACES: &'static [TargetKind] = &TargetKind::ALL;
     const FORM: NormalForm = NormalForm::Common;
     type Answer = PutAnswer;
 
-    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: Place) -> Result<()> {
+    fn check(&self, inputs: &[PathBuf], _output: Option<&Path>, place: TargetKind) -> Result<()> {
         only(Self::VERB, inputs)?;
         let refused = match place {
-            Place::Local if self.piece_bytes.is_some() => {
+            TargetKind::Local if self.piece_bytes.is_some() => {
                 Some(("piece_bytes", "datasets of a local store have no pieces"))
             }
-            Place::Local if self.record_bytes.is_some() => {
+            TargetKind::Local if self.record_bytes.is_some() => {
                 Some(("record_bytes", "datasets of a local store have no pieces"))
             }
-            Place::Local if self.copies.is_some_and(|copies| !(1..=2).contains(&copies)) => {
+            TargetKind::Local if self.copies.is_some_and(|copies| !(1..=2).contains(&copies)) => {
                 Some(("copies", "expected 1 or 2 on the devices of one store; more copies need nodes"))
             }
-            Place::Nodes if self.append => {
+            TargetKind::Nodes if self.append => {
                 Some(("append", "a dataset on nodes is written once, and kept in copies"))
             }
-            Place::Nodes if self.parity.is_some() => {
+            TargetKind::Nodes if self.parity.is_some() => {
                 Some(("parity", "a dataset on nodes is written once, and kept in copies"))
             }
             _ => None,
@@ -112,12 +112,17 @@ impl DatasetOperation for PutDataset {
         }
     }
 
-    fn run(&self, asked: &Asked<'_>, job: &Execution, _beside: Beside<'_>) -> Result<Done<PutAnswer>> {
-        let file = only(Self::VERB, asked.inputs)?;
-        match asked.target {
-            Target::Local => Ok(Done::here(self.put_here(asked.stored(job)?, file)?)),
+    fn run(
+        &self,
+        context: &RequestContext<'_>,
+        job: &Execution,
+        _beside: Attachments<'_>,
+    ) -> Result<Response<PutAnswer>> {
+        let file = only(Self::VERB, context.inputs)?;
+        match context.target {
+            Target::Local => Ok(Response::local(self.put_here(context.stored(job)?, file)?)),
             #[cfg(feature = "nodes")]
-            Target::Nodes(on) => Ok(Done::here(self.put_on_nodes(on, job, file)?)),
+            Target::Nodes(on) => Ok(Response::local(self.put_on_nodes(on, job, file)?)),
         }
     }
 }

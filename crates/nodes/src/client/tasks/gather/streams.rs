@@ -10,7 +10,7 @@ use super::{Gather, GatherReport, LOOK, Message, RunOptions, check_lines};
 use crate::{
     DistributedFile, Error, Nodes, Result,
     client::tasks::{
-        here::{Help, HelpOptions, HelpState},
+        local::{Help, HelpOptions, HelpState},
         scheduler::{AnswerOrder, Event as Happened, Puller},
     },
     protocol::TaskDone,

@@ -51,7 +51,7 @@ thread_local! {
 ///
 /// The name is that of EXPLAIN, or "planning". The function never waits: a slot that is locked counts as empty, and
 /// without a name the answer is `None`.
-pub fn doing() -> Option<String> {
+pub fn current_operator() -> Option<String> {
     let of = |slot: &Slot| slot.try_lock().ok()?.as_deref().map(str::to_string);
     let mine = OWN_SLOT.try_with(|mine| mine.try_borrow().ok()?.as_deref().and_then(of));
     let any = || SLOTS.try_lock().ok()?.iter().find_map(|slot| of(&*slot.upgrade()?));
@@ -260,16 +260,16 @@ mod tests {
         let outer = StageGuard::begin("outer".into());
         thread::scope(|scope| {
             scope.spawn(|| {
-                assert!(doing().is_some(), "what another thread does");
+                assert!(current_operator().is_some(), "what another thread does");
                 let inner = StageGuard::begin("elsewhere".into());
-                assert_eq!(doing().as_deref(), Some("elsewhere"));
+                assert_eq!(current_operator().as_deref(), Some("elsewhere"));
                 drop(inner);
             });
         });
         let inner = StageGuard::begin("inner".into());
-        assert_eq!(doing().as_deref(), Some("inner"));
+        assert_eq!(current_operator().as_deref(), Some("inner"));
         drop(inner);
-        assert_eq!(doing().as_deref(), Some("outer"));
+        assert_eq!(current_operator().as_deref(), Some("outer"));
         drop(outer);
     }
 }

@@ -4,23 +4,23 @@ use std::fmt::{self, Display, Formatter};
 
 /// The kind of a [`Target`](crate::Target).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TargetKind {
     /// [`Target::Local`](crate::Target::Local).
     Local,
     /// `Target::Nodes`.
     Nodes,
 }
 
-impl Place {
+impl TargetKind {
     /// All kinds of targets.
-    pub const ALL: [Place; 2] = [Place::Local, Place::Nodes];
+    pub const ALL: [TargetKind; 2] = [TargetKind::Local, TargetKind::Nodes];
 }
 
-impl Display for Place {
+impl Display for TargetKind {
     fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
         text.write_str(match self {
-            Place::Local => "this machine",
-            Place::Nodes => "nodes",
+            TargetKind::Local => "this machine",
+            TargetKind::Nodes => "nodes",
         })
     }
 }

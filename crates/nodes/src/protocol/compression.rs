@@ -98,12 +98,16 @@ mod tests {
         fn run(&self) -> (f64, Vec<usize>) {
             let began = Instant::now();
             let (mut time, mut ways) = (0.0, Vec::new());
-            let mut squeeze = CompressionSelector::new(began);
+            let mut compression = CompressionSelector::new(began);
             while time < 60.0 {
-                let way = squeeze.level().map_or(0, |level| level + 1);
+                let way = compression.level().map_or(0, |level| level + 1);
                 let (seconds, waited) = self.batch(way);
                 time += seconds;
-                squeeze.sent(BATCH, Duration::from_secs_f64(waited), began + Duration::from_secs_f64(time));
+                compression.sent(
+                    BATCH,
+                    Duration::from_secs_f64(waited),
+                    began + Duration::from_secs_f64(time),
+                );
                 ways.push(way);
             }
             let best = (0..self.ways.len()).map(|way| self.batch(way).0).fold(f64::INFINITY, f64::min);
@@ -140,43 +144,43 @@ mod tests {
     #[test]
     fn what_is_no_longer_worth_it_is_left() {
         let began = Instant::now();
-        let mut squeeze = CompressionSelector::new(began);
+        let mut compression = CompressionSelector::new(began);
         let mut now = began;
-        let mut run = |squeeze: &mut CompressionSelector, seconds: u64, rate: [u64; 3], waits: f64| {
+        let mut run = |compression: &mut CompressionSelector, seconds: u64, rate: [u64; 3], waits: f64| {
             let until = now + Duration::from_secs(seconds);
             while now < until {
-                let way = squeeze.level().map_or(0, |level| level + 1);
+                let way = compression.level().map_or(0, |level| level + 1);
                 let took = Duration::from_secs_f64(BATCH as f64 / (rate[way] as f64 * 1e6));
                 now += took;
-                squeeze.sent(BATCH, took.mul_f64(waits), now);
+                compression.sent(BATCH, took.mul_f64(waits), now);
             }
         };
-        run(&mut squeeze, 60, [12, 40, 48], 0.9);
-        assert_eq!(squeeze.level(), Some(1));
+        run(&mut compression, 60, [12, 40, 48], 0.9);
+        assert_eq!(compression.level(), Some(1));
         // No answer waits, and less compression makes no difference: the level falls to none.
-        run(&mut squeeze, 200, [50, 50, 50], 0.0);
-        assert_eq!(squeeze.level(), None);
+        run(&mut compression, 200, [50, 50, 50], 0.0);
+        assert_eq!(compression.level(), None);
     }
 
     #[test]
     fn reads_that_come_after_one_another_are_as_one() {
         let began = Instant::now();
-        let mut squeeze = CompressionSelector::new(began);
+        let mut compression = CompressionSelector::new(began);
         let mut now = began;
         let mut levels = Vec::new();
         // Each read takes a second, with a pause of some seconds in between, over a link on which the first
         // level is three times as fast.
         for _ in 0..30 {
-            squeeze.begins(now);
+            compression.begins(now);
             let until = now + Duration::from_secs(1);
             while now < until {
-                let rate = [40e6, 120e6, 80e6][squeeze.level().map_or(0, |level| level + 1)];
+                let rate = [40e6, 120e6, 80e6][compression.level().map_or(0, |level| level + 1)];
                 let took = Duration::from_secs_f64(BATCH as f64 / rate);
                 now += took;
-                levels.push(squeeze.level());
-                squeeze.sent(BATCH, took.mul_f64(0.9), now);
+                levels.push(compression.level());
+                compression.sent(BATCH, took.mul_f64(0.9), now);
             }
-            squeeze.ends(now);
+            compression.ends(now);
             now += Duration::from_secs(4);
         }
         let fast = levels.iter().filter(|&&level| level == Some(0)).count();

@@ -9,11 +9,11 @@ use std::{ops::Range, sync::Mutex};
 use inshore_sortreduce::FRAME_RECORDS;
 use inshore_store::{Buffer, CheckedFile, FileWriter, Job, Reservation, taken_bytes};
 
-use super::{Columns, Packing, senders::Senders};
+use super::{DestinationBlocks, Packing, senders::Senders};
 use crate::{
     Result,
     csr::{self, Csr, IndexCursor, RANGE_UNIT, RowReader},
-    engine::estimates::ColumnPlan,
+    engine::estimates::BlockingPlan,
 };
 
 const FRAME_BYTES: usize = FRAME_RECORDS * 8;
@@ -35,7 +35,7 @@ pub(super) enum ChunkLocation {
 }
 
 /// Returns the memory for cutting edges into `columns`, without the chunks that stay in memory.
-pub(super) fn memory_bytes(plan: &ColumnPlan, columns: usize) -> u64 {
+pub(super) fn memory_bytes(plan: &BlockingPlan, columns: usize) -> u64 {
     let reading = (csr::CURSOR_BYTES + csr::UNPACKER_BYTES) as usize;
     let rows = reading + taken_bytes(plan.windows * csr::WINDOW_BYTES);
     let gathered = taken_bytes(columns * plan.chunk_bytes) + taken_bytes(columns * FRAME_BYTES);
@@ -44,12 +44,12 @@ pub(super) fn memory_bytes(plan: &ColumnPlan, columns: usize) -> u64 {
     (plan.workers * (rows + gathered + written) + held) as u64
 }
 
-fn write_bytes(plan: &ColumnPlan) -> usize {
+fn write_bytes(plan: &BlockingPlan) -> usize {
     plan.windows * plan.chunk_bytes
 }
 
 /// Cuts the edges of all rows.
-pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> Result<Columns> {
+pub(super) fn cut(job: &Job, plan: BlockingPlan, rows: Csr, senders: Senders) -> Result<DestinationBlocks> {
     job.start_phase("partitioning edges by destination", "edges", rows.entries);
     let vertices = rows.vertices;
     let columns = vertices.div_ceil(plan.width) as usize;
@@ -81,7 +81,7 @@ pub(super) fn cut(job: &Job, plan: ColumnPlan, rows: Csr, senders: Senders) -> R
             threads.into_iter().map(|thread| thread.join().expect("a cutter does not panic")).collect();
         ends.into_iter().collect::<Result<Vec<_>>>()
     })?;
-    Ok(Columns { plan, rows, senders, bits, cuts })
+    Ok(DestinationBlocks { plan, rows, senders, bits, cuts })
 }
 
 /// Divides all vertices into a part for each worker, with about equal numbers of edges.
@@ -143,17 +143,17 @@ pub(super) struct PartitionOutput {
 
 /// Returns the memory of the location of a chunk, and of its buffer or checksum, in lists whose capacity may be twice
 /// their length.
-pub(super) fn listed_bytes(plan: &ColumnPlan) -> u64 {
+pub(super) fn listed_bytes(plan: &BlockingPlan) -> u64 {
     let other = if plan.state_in_memory { size_of::<Buffer>() } else { size_of::<u32>() };
     2 * (size_of::<PackedChunk>() + other) as u64
 }
 
 fn open_bytes(columns: usize) -> u64 {
-    (columns * (size_of::<OpenColumn>() + size_of::<Vec<PackedChunk>>())) as u64
+    (columns * (size_of::<OpenBlock>() + size_of::<Vec<PackedChunk>>())) as u64
 }
 
 /// The buffer of a column.
-struct OpenColumn {
+struct OpenBlock {
     /// Keys of an incomplete frame.
     keys: usize,
     chunk: Buffer,
@@ -164,12 +164,12 @@ struct OpenColumn {
 
 struct Partitioner<'a> {
     job: &'a Job,
-    plan: ColumnPlan,
+    plan: BlockingPlan,
     bits: u32,
     packing: Packing,
     /// Keys of a frame for each column.
     keys: Buffer,
-    open: Vec<OpenColumn>,
+    open: Vec<OpenBlock>,
     room: &'a Mutex<ChunkSpace>,
     held: Vec<Buffer>,
     file: Option<FileWriter>,
@@ -183,7 +183,7 @@ struct Partitioner<'a> {
 impl<'a> Partitioner<'a> {
     fn new(
         job: &'a Job,
-        plan: ColumnPlan,
+        plan: BlockingPlan,
         columns: usize,
         bits: u32,
         room: &'a Mutex<ChunkSpace>,
@@ -191,7 +191,7 @@ impl<'a> Partitioner<'a> {
         let keys = Buffer::zeroed(job.budget(), columns * FRAME_BYTES, "partitioned edges")?;
         let chunks =
             Buffer::zeroed(job.budget(), columns * plan.chunk_bytes, "buffers of the edge partition")?;
-        let open = |chunk| OpenColumn { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
+        let open = |chunk| OpenBlock { keys: 0, chunk, filled: 0, edges: 0, chunks: Vec::new() };
         Ok(Partitioner {
             job,
             plan,

@@ -23,7 +23,7 @@ use tokio::{runtime::Handle, sync::mpsc};
 use super::{Agent, AnswerResult, SLOW_CLIENT};
 use crate::{
     protocol::{PieceRequest, PullRequest, ShardGrant},
-    server::{alive, pieces::open_pieces},
+    server::{heartbeat, pieces::open_pieces},
 };
 
 /// The interval at which a waiting task checks for cancellation.
@@ -159,7 +159,7 @@ impl PulledShards {
         if ahead <= 1 {
             let ClientChannel { agent, number, .. } = &self.client;
             let pulls = PullRequest { task: *number, finished, reading };
-            self.client.send(alive::message(agent.task_progress(*number), Some(pulls)))?;
+            self.client.send(heartbeat::message(agent.task_progress(*number), Some(pulls)))?;
         }
         let began = Instant::now();
         let mut state = self.handed.state();

@@ -8,7 +8,7 @@ use crate::{
     Regime, csr,
     engine::{
         chunks,
-        estimates::{ColumnPlan, Dense, DriveRates, Estimates},
+        estimates::{BlockingPlan, Dense, DriveRates, Estimates},
         frontier::{self, frontier_keys},
         state,
     },
@@ -49,7 +49,7 @@ impl Dense {
 }
 
 /// Chooses a plan; `None` if other ways are faster, or no plan fits.
-pub(crate) fn choose(estimates: &Estimates) -> Option<ColumnPlan> {
+pub(crate) fn choose(estimates: &Estimates) -> Option<BlockingPlan> {
     let dense = estimates.dense?;
     let is_forced = estimates.tuning.column_vertices.is_some();
     // Few supersteps save less time than cutting takes, and accumulators that fit in caches are fast without columns.
@@ -65,7 +65,7 @@ pub(crate) fn choose(estimates: &Estimates) -> Option<ColumnPlan> {
         return Some(first);
     }
     let costs = Costs::new(estimates, &dense);
-    let timed = |plan: ColumnPlan| (costs.of_columns(&plan, estimates.vertices), plan);
+    let timed = |plan: BlockingPlan| (costs.of_columns(&plan, estimates.vertices), plan);
     let (seconds, plan) = plans.into_iter().map(timed).min_by(|(one, _), (other, _)| one.total_cmp(other))?;
     let supersteps = f64::from(dense.supersteps);
     tracing::debug!(seconds, sorted = costs.of_sorting(), cutting = costs.of_cutting(), "columns");
@@ -73,11 +73,11 @@ pub(crate) fn choose(estimates: &Estimates) -> Option<ColumnPlan> {
 }
 
 /// Lists all plans that fit, those that keep more in memory first.
-pub(crate) fn possible(estimates: &Estimates) -> Vec<ColumnPlan> {
+pub(crate) fn possible(estimates: &Estimates) -> Vec<BlockingPlan> {
     all(estimates).unwrap_or_default()
 }
 
-fn all(estimates: &Estimates) -> Option<Vec<ColumnPlan>> {
+fn all(estimates: &Estimates) -> Option<Vec<BlockingPlan>> {
     let Estimates { tuning, needs, vertices, edges, threads, .. } = *estimates;
     let dense = estimates.dense.filter(|_| tuning.strategy.is_none() && !needs.weighted)?;
     let message_bytes = needs.message_bytes;
@@ -97,7 +97,7 @@ fn all(estimates: &Estimates) -> Option<Vec<ColumnPlan>> {
     let (windows, chunk_bytes) =
         if free < LARGE_BYTES { (2, CHUNK_BYTES_MAX / 2) } else { (4, CHUNK_BYTES_MAX) };
     let in_cache = (CACHE_BYTES / message_bytes).next_multiple_of(WIDTH_UNIT);
-    let plan = ColumnPlan {
+    let plan = BlockingPlan {
         workers: threads,
         width: tuning.column_vertices.unwrap_or(in_cache).clamp(1, WIDTH_MAX),
         chunk_bytes: if is_forced { CHUNK_BYTES_MIN } else { chunk_bytes },
@@ -110,24 +110,24 @@ fn all(estimates: &Estimates) -> Option<Vec<ColumnPlan>> {
         has_sparse: dense.has_sparse,
     };
     let messages = taken_bytes(plan.all_message_bytes as usize) as u64;
-    let fits = |plan: ColumnPlan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
+    let fits = |plan: BlockingPlan, fixed: u64| plan.fits(free, fixed, (vertices, edges), message_bytes);
     let mut plans = Vec::new();
     if tuning.regime != Some(Regime::External)
         && let Some(plan) = fits(plan, needs.state_bytes + messages)
     {
         let held_bytes = if tuning.regime == Some(Regime::SemiExternal) { 0 } else { plan.held_bytes };
-        plans.push(ColumnPlan { held_bytes, ..plan });
+        plans.push(BlockingPlan { held_bytes, ..plan });
     }
     if tuning.regime.is_some_and(|regime| regime != Regime::External) {
         return Some(plans);
     }
-    let plan = ColumnPlan { state_in_memory: false, ..plan };
+    let plan = BlockingPlan { state_in_memory: false, ..plan };
     if tuning.regime.is_none() {
         plans.extend(fits(plan, needs.flash_bytes + messages));
     }
-    let plan = ColumnPlan { messages_in_memory: false, ..plan };
+    let plan = BlockingPlan { messages_in_memory: false, ..plan };
     if is_forced {
-        plans.extend(fits(ColumnPlan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
+        plans.extend(fits(BlockingPlan { is_shared: threads > 1, ..plan }, needs.flash_bytes));
         return Some(plans);
     }
     // Messages are read once per column, so columns are as few as possible.
@@ -137,20 +137,20 @@ fn all(estimates: &Estimates) -> Option<Vec<ColumnPlan>> {
     };
     // Columns are as wide as possible, or such that each thread has equally many.
     let widest = |(is_shared, is_even): (bool, bool)| {
-        let plan = ColumnPlan { is_shared, ..plan };
+        let plan = BlockingPlan { is_shared, ..plan };
         let accumulators =
             whole_bytes(room / plan.accumulator_arrays()) / message_bytes / WIDTH_UNIT * WIDTH_UNIT;
         let columns = vertices.div_ceil(accumulators.max(WIDTH_UNIT));
         let columns = if is_even { columns.next_multiple_of(threads as u64) } else { columns };
         let width = vertices.div_ceil(columns).next_multiple_of(WIDTH_UNIT).min(WIDTH_MAX);
-        fits(ColumnPlan { width, ..plan }, needs.flash_bytes)
+        fits(BlockingPlan { width, ..plan }, needs.flash_bytes)
     };
     let ways = [(false, false), (false, true), (true, false)];
     plans.extend(ways.into_iter().filter(|&(is_shared, _)| !is_shared || threads > 1).filter_map(widest));
     Some(plans)
 }
 
-impl ColumnPlan {
+impl BlockingPlan {
     /// Describes the plan for `--explain`, before any work.
     pub fn describe(&self, vertices: u64) -> String {
         let place = |is_in_memory| if is_in_memory { "in memory" } else { "on flash" };
@@ -188,7 +188,7 @@ impl ColumnPlan {
         fixed: u64,
         (vertices, entries): (u64, u64),
         message_bytes: u64,
-    ) -> Option<ColumnPlan> {
+    ) -> Option<BlockingPlan> {
         let columns = vertices.div_ceil(self.width) as usize;
         let accumulators =
             taken_bytes(self.width as usize * message_bytes as usize) as u64 * self.accumulator_arrays();
@@ -250,7 +250,7 @@ impl Costs {
 
     /// Estimates a superstep by columns: packed edges are read, and messages once per column. (Measured at 64 MiB, scale 25, two
     /// cores: 9 and 12 ns of a core per edge.)
-    fn of_columns(&self, plan: &ColumnPlan, vertices: u64) -> f64 {
+    fn of_columns(&self, plan: &BlockingPlan, vertices: u64) -> f64 {
         let columns = vertices.div_ceil(plan.width) as f64;
         // Threads wait for the last columns if the number of columns is not a multiple of the threads.
         let busiest = (columns / self.threads).ceil() * self.threads / columns;

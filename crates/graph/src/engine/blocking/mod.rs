@@ -43,7 +43,7 @@ use self::{
     senders::Senders,
 };
 use super::{
-    Engine, Message, State, StepProgram, SuperstepOutcome, estimates::ColumnPlan, finalize::Finalizer,
+    Engine, Message, State, StepProgram, SuperstepOutcome, estimates::BlockingPlan, finalize::Finalizer,
     state::StatePeek,
 };
 use crate::{
@@ -55,8 +55,8 @@ use crate::{
 type Packing = inshore_sortreduce::Packing<u64, ()>;
 
 /// Edges by columns.
-pub(crate) struct Columns {
-    plan: ColumnPlan,
+pub(crate) struct DestinationBlocks {
+    plan: BlockingPlan,
     rows: Csr,
     senders: Senders,
     /// Bits of a destination within its column; the sender is above these.
@@ -65,9 +65,14 @@ pub(crate) struct Columns {
     cuts: Vec<PartitionOutput>,
 }
 
-impl Columns {
+impl DestinationBlocks {
     /// Cuts edges as planned. `None` if the store has no room, unless the columns are forced.
-    pub fn new(job: &Job, plan: ColumnPlan, rows: &Csr, is_forced: bool) -> Result<Option<Columns>> {
+    pub fn new(
+        job: &Job,
+        plan: BlockingPlan,
+        rows: &Csr,
+        is_forced: bool,
+    ) -> Result<Option<DestinationBlocks>> {
         tracing::debug!(?plan, "columns");
         let rows = rows.unweighted();
         let senders = Senders::new(job, &rows, plan.workers)?;
@@ -113,7 +118,7 @@ impl<S: State> Engine<S> {
     pub(super) fn column_step<P: StepProgram<State = S>>(
         &mut self,
         program: &mut P,
-        columns: &Columns,
+        columns: &DestinationBlocks,
         collect: bool,
     ) -> Result<SuperstepOutcome> {
         let entries = columns.entries();
@@ -135,7 +140,7 @@ impl<S: State> Engine<S> {
     fn add_side_by_side<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        columns: &Columns,
+        columns: &DestinationBlocks,
         messages: &Messages,
         collect: bool,
     ) -> Result<SuperstepOutcome> {
@@ -185,7 +190,7 @@ impl<S: State> Engine<S> {
     fn add_together<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        columns: &Columns,
+        columns: &DestinationBlocks,
         messages: &Messages,
         collect: bool,
     ) -> Result<SuperstepOutcome> {
@@ -214,7 +219,7 @@ impl<S: State> Engine<S> {
     fn write_messages<P: StepProgram<State = S>>(
         &mut self,
         program: &P,
-        columns: &Columns,
+        columns: &DestinationBlocks,
     ) -> Result<(Messages, MessageSums)> {
         let job = self.job.clone();
         let (vertices, workers) = (columns.vertices(), columns.plan.workers);

@@ -282,7 +282,7 @@ fn why(status: ExitStatus, words: &str, memory_bytes: u64) -> Option<ChildFailur
 }
 
 /// Becomes a worker if this program was started as one, and never returns then. Call this in `main` before anything
-/// that takes time or memory. `doing` names the current work for the message of a worker that exceeds the limit: it
+/// that takes time or memory. `current_operator` names the current work for the message of a worker that exceeds the limit: it
 /// is called when that happens, from any thread and maybe with no memory left to allocate. An empty name is left out
 /// of the message.
 pub fn apart_main_if_asked(doing: fn() -> String, work: impl FnOnce(UnixStream, ChildMemory)) {

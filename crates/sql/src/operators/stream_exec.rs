@@ -15,31 +15,31 @@ use datafusion::{
 use crate::scan::properties;
 
 /// A plan node with one partition, which can run once.
-pub(crate) struct Once {
+pub(crate) struct StreamExec {
     stream: Mutex<Option<SendableRecordBatchStream>>,
     properties: Arc<PlanProperties>,
 }
 
-impl Once {
+impl StreamExec {
     pub fn plan(stream: SendableRecordBatchStream) -> Arc<dyn ExecutionPlan> {
         let properties = properties(stream.schema(), 1);
-        Arc::new(Once { stream: Mutex::new(Some(stream)), properties })
+        Arc::new(StreamExec { stream: Mutex::new(Some(stream)), properties })
     }
 }
 
-impl Debug for Once {
+impl Debug for StreamExec {
     fn fmt(&self, text: &mut Formatter<'_>) -> fmt::Result {
         text.write_str("Once")
     }
 }
 
-impl DisplayAs for Once {
+impl DisplayAs for StreamExec {
     fn fmt_as(&self, _: DisplayFormatType, text: &mut Formatter<'_>) -> fmt::Result {
         text.write_str("Once")
     }
 }
 
-impl ExecutionPlan for Once {
+impl ExecutionPlan for StreamExec {
     fn name(&self) -> &str {
         "Once"
     }

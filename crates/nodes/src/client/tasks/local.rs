@@ -39,7 +39,7 @@ use tokio::sync::mpsc;
 
 use super::{
     fetch::Fetch,
-    gathered::{ANSWER_BYTES, GatherReport, HereCost, NodeCost},
+    gather_report::{ANSWER_BYTES, GatherReport, HereCost, NodeCost},
     help::{Decision, decide, unneeded},
     run::Run,
 };

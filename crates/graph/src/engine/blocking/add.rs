@@ -6,7 +6,7 @@ use inshore_sortreduce::{BadFrame, FRAME_RECORDS, prefetch};
 use inshore_store::Job;
 
 use super::{
-    Columns, Packing,
+    DestinationBlocks, Packing,
     messages::{MessageReader, Messages},
     read::ChunkReader,
 };
@@ -82,7 +82,7 @@ impl<P: StepProgram> AccumulatorArray for SharedAccumulators<'_, P> {
 /// Reads the edges of some workers' parts, one column after the other.
 pub(super) struct Adder<'a, M> {
     job: Job,
-    columns: &'a Columns,
+    columns: &'a DestinationBlocks,
     cuts: Range<usize>,
     messages: MessageReader<'a, M>,
     chunks: ChunkReader<'a>,
@@ -95,7 +95,7 @@ impl<'a, M: Message> Adder<'a, M> {
     /// Creates a reader for these cuts of all columns.
     pub fn new(
         job: &'a Job,
-        columns: &'a Columns,
+        columns: &'a DestinationBlocks,
         messages: &'a Messages,
         cuts: Range<usize>,
     ) -> Result<Adder<'a, M>> {

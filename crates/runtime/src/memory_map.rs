@@ -240,7 +240,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         if std::env::var_os(IS_CHILD).is_none() {
             let me = std::env::current_exe().unwrap();
-            let name = "window::tests::a_lost_page_outside_of_all_windows_ends_the_process";
+            let name = "memory_map::tests::a_lost_page_outside_of_all_windows_ends_the_process";
             let ended = Command::new(me).args(["--exact", name]).env(IS_CHILD, "1").output().unwrap().status;
             assert_eq!(ended.signal(), Some(libc::SIGBUS), "{ended}");
             return;

@@ -1,7 +1,7 @@
 //! The part of an [`ExecutionPlan`](datafusion::physical_plan::ExecutionPlan) that our operators have in common.
 
 /// Implements a plan node that replaces a node of DataFusion: every method except `execute` is passed on to that node.
-macro_rules! stands_for_original {
+macro_rules! delegate_to_original {
     ($node:ident, $name:literal) => {
         impl datafusion::physical_plan::DisplayAs for $node {
             fn fmt_as(
@@ -79,4 +79,4 @@ macro_rules! stands_for_original {
         }
     };
 }
-pub(crate) use stands_for_original;
+pub(crate) use delegate_to_original;
