@@ -100,7 +100,7 @@ fn parse_deadline(text: &str) -> Result<Deadline, String> {
 
 /// Global options.
 #[derive(Args, Clone)]
-#[command(next_help_heading = "Everywhere")]
+#[command(next_help_heading = "Global options")]
 pub struct GlobalOptions {
     /// Memory that the job may use, such as 64MiB [default: a quarter of the machine's or cgroup's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = parse_bytes)]
