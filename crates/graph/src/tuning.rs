@@ -22,7 +22,7 @@ pub struct Tuning {
     /// The step of each superstep that allows this step.
     #[serde(skip)]
     pub step: Option<Step>,
-    /// Seed to draw the layout, and each superstep's choice, from all possible ones.
+    /// Seed with which each superstep draws its memory layout and its step at random from all possible ones.
     #[serde(skip)]
     pub draw: Option<u64>,
 }

@@ -146,7 +146,8 @@ const ALGORITHMS: [(&str, Algorithm); 8] = [
     }),
 ];
 
-/// Each algorithm with the budget's default, with runs that spill, and some with columns on flash.
+/// Returns each algorithm with the default tuning and with runs that spill, and some algorithms also with columns on
+/// flash.
 fn algorithms_in_all_ways() -> impl Iterator<Item = ((&'static str, Algorithm), Tuning)> {
     let spill = Tuning { strategy: Some(Strategy::Merge), chunk_bytes: Some(64 << 10), ..Tuning::default() };
     let columns = Tuning { column_vertices: Some(3000), regime: Some(Regime::External), ..Tuning::default() };

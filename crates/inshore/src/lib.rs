@@ -5,7 +5,8 @@
 //! - [`sortreduce`]: sorts and combines streams of records larger than memory.
 //! - [`store`]: bytes on flash, memory budgets and jobs, the base of all other libraries.
 //! - [`vectors`]: nearest neighbours on flash.
-//! - [`ops`]: the verbs, on this machine and on the machines that have the data; [`works`] lists the abilities of nodes.
+//! - [`ops`]: the operations of the command line, on this machine or on the nodes that have the data; [`works`] lists
+//!   the kinds of tasks that a node can run.
 //!
 //! Features select parts of the build: `graph`, `records`, `text`, `sql`, `wasm`, `nodes` and `vectors`; `full`, the default, selects all.
 //! [`FEATURES`] lists those of this build. The store, sort-reduce and tables are in every build.

@@ -1,8 +1,9 @@
-//! Each feature has a cost: the packages that a build without the others compiles.
+//! Tests the cost of each feature: the packages that a build with this feature alone compiles.
 
 use std::{collections::BTreeSet, process::Command};
 
-/// Lists the packages that `package`, included, needs with these features alone; development and build dependencies do not count.
+/// Lists `package` and the packages that it needs with these features alone, without development and build
+/// dependencies.
 fn packages(package: &str, features: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
         .args(["tree", "--offline", "--edges", "normal", "--prefix", "none", "--format", "{p}"])

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 /// The largest batch: half of the parts that may wait for their turn.
 const BLOCKS_MAX: u64 = 32;
-/// The target time of a batch. One call costs some 20 us. On a busy machine, the scheduler takes about this much of a
-/// time slice away now and then.
+/// The target time of a batch. One call costs some 20 us. On a busy machine, the scheduler now and then suspends a
+/// worker for about this long.
 const TIME: Duration = Duration::from_millis(10);
 
 /// The batch size of a worker, adapted to the time of the last batches.

@@ -101,7 +101,7 @@ pub struct FileBlocks<'a> {
     pub stride: u64,
     /// The number of blocks.
     pub count: u64,
-    /// The number of bytes of the whole before this file, if the file is a part of a whole.
+    /// The offset of this file in the larger file of which it is a part; 0 if it is no such part.
     pub base: u64,
 }
 

@@ -29,8 +29,8 @@ use inshore_tables::Input;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A request, in which `@NAME` stands for the input of that name at any target, and the ending of the output
-/// if the operation writes one.
+/// A request, and the file extension of its output if the operation writes one. In the request, `@NAME` stands for the
+/// input of that name, for which each target puts its own path.
 struct Row {
     request: Value,
     output: Option<&'static str>,

@@ -5,8 +5,8 @@ use std::fs;
 use rustix::mm::{Advice, madvise};
 
 /// Releases the memory of this program's code, or of the library that contains this function. Code that runs on comes
-/// back from the page cache, 64 KiB at a time, and the rest leaves the resident size. The call pays after a step that
-/// ran through much code once, such as planning a query (60 MiB) or connecting to nodes (40 MiB in a development
+/// back from the page cache, 64 KiB at a time, and the rest leaves the resident size. The call is worth its cost after
+/// a step that ran much code once, such as planning a query (60 MiB) or connecting to nodes (40 MiB in a development
 /// build). It costs a millisecond, and does nothing if /proc/self/smaps cannot be read.
 pub fn release_code() {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();

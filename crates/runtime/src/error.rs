@@ -49,7 +49,7 @@ pub enum Error {
         what: String,
         /// The budget that was named, in bytes.
         given: u64,
-        /// The smallest that works, in bytes.
+        /// The smallest budget that works, in bytes.
         smallest: u64,
     },
     /// A text is not a size.

@@ -36,7 +36,8 @@ pub struct FileSink {
     edges: Option<FileEdges>,
 }
 
-/// `FileEdges` holds the ends of a part of a file. They share a page with the neighbouring part and are written last.
+/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill whole pages. These bytes
+/// share a page with the neighbouring part and are written last.
 #[derive(Debug, Default)]
 pub struct FileEdges {
     /// Ranges of bytes with their offsets in the file.

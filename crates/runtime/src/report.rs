@@ -36,9 +36,9 @@ pub struct Report {
     pub levels: Vec<LevelReport>,
 }
 
-/// `DriveFloor` is the time that the drives need to move the bytes of a job at the best measured rates. The sum of both
-/// times holds for a drive that does one thing at a time. Many drives read and write at once; for those the larger time
-/// holds.
+/// `DriveFloor` is the time that the drives need to move the bytes of a job at the best measured rates. On a drive that
+/// does one thing at a time, a job takes at least the sum of both times. Many drives read and write at once: there a
+/// job takes at least the larger of both times.
 #[derive(Clone, Debug, Serialize)]
 pub struct DriveFloor {
     /// Seconds for the bytes read.

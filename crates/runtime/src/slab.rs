@@ -125,7 +125,7 @@ mod tests {
 
     fn filled(place: &Place, byte: u8) -> bool {
         let len = place.units as usize * UNIT_BYTES;
-        // SAFETY: these are the place's own bytes.
+        // SAFETY: the bytes belong to this `Place` alone.
         unsafe { std::slice::from_raw_parts(place.address.as_ptr(), len) }.iter().all(|&each| each == byte)
     }
 

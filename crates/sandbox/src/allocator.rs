@@ -23,8 +23,8 @@ static LARGE_MAX: AtomicU64 = AtomicU64::new(u64::MAX);
 static REFUSED: OnceLock<fn() -> !> = OnceLock::new();
 
 /// Wraps the system's allocator, with a limit on the sum of large allocations (256 KiB and more) in a process that
-/// [`crate::split`] made, and without a limit elsewhere. As the `#[global_allocator]` of a program it makes that
-/// limit exact for large allocations.
+/// [`crate::split`] made, and without a limit elsewhere. A program that makes `LimitedAllocator` its
+/// `#[global_allocator]` never exceeds the limit by large allocations.
 #[derive(Debug)]
 pub struct LimitedAllocator;
 

@@ -26,7 +26,7 @@ use crate::{Protection, Protections, Termination};
 
 /// Limits the bytes of a message. A command line of Linux has at most 2 MiB, and JSON may write a byte as four.
 const MESSAGE_BYTES_MAX: u32 = 16 << 20;
-/// Limits the number of files beside a message.
+/// Limits the number of open files that are passed with a message.
 const FILES_MAX: usize = 2;
 
 /// The task of a helper, and its protections. An order is the first message to a helper; files are passed beside the

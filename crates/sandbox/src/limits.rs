@@ -15,10 +15,10 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CommandLimits {
     /// Limits the memory of all processes of the command together, including the page cache that they cause. At the
-    /// limit the kernel first drops that page cache, then kills ([`Termination::Memory`]). Where no cgroup can be made (see
-    /// [`crate::Protection::Memory`]) this limits the address space of each process, so that an allocation beyond the
-    /// limit fails in the command, and the sum over all processes, measured ten times a second: a command whose sum
-    /// exceeds the limit is ended. Default: 256 MiB.
+    /// limit the kernel first drops that page cache, then kills ([`Termination::Memory`]). Where no cgroup can be made
+    /// (see [`crate::Protection::Memory`]), two checks replace it. The address space of each process is limited, so
+    /// that an allocation beyond the limit fails in the command. The memory of all processes is summed ten times a
+    /// second, and a command whose sum exceeds the limit is ended. Default: 256 MiB.
     pub memory_bytes: u64,
     /// Limits the processor time of each process; a process that exceeds the limit is killed ([`Termination::Cpu`] for the
     /// first process). All processes together are bounded by `wall` times the cores. Default: 60 s.

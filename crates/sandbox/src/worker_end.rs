@@ -16,8 +16,7 @@ use std::{
 
 use crate::sys;
 
-/// Exit statuses say that a process exceeded the memory limit, and that the system stopped telling the process's
-/// size.
+/// The exit statuses of a process that exceeded the memory limit, and of one whose size the system no longer reported.
 pub(crate) const TOO_LARGE: i32 = 77;
 pub(crate) const UNKNOWN_SIZE: i32 = 78;
 /// Separates the name of the last work from earlier bytes in the pipe.

@@ -23,8 +23,8 @@ const READ_BYTES_MAX: usize = 512 << 10;
 /// Slabs of a chunk; measured: 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 / 6.0 ns each, and forming runs of (u32, u64)
 /// in 128 MiB takes 31 / 21 / 21 ns per record, since there are fewer buckets to scatter over.
 const SLAB_RECORDS_MAX: usize = 16 << 10;
-/// Slabs of keys alone, which take half the memory to sort: whole buckets of a budget of 1 GiB are slabs, and need no second
-/// scatter (3 of 18 ns per key).
+/// Slabs of keys without values are larger, since these take half the memory to sort. With a budget of 1 GiB a whole
+/// bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.
 const SLAB_KEYS_MAX: usize = 64 << 10;
 /// Slabs of a merge are larger, since each takes a piece of every run.
 const MERGE_SLAB_RECORDS_MAX: usize = 32 << 10;

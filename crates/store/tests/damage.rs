@@ -1,9 +1,9 @@
 //! These tests flip bits on flash. Without redundancy a read is an error that names the place; with two copies or
 //! parity the right bytes come back, and `verify` repairs the damage. No read returns wrong bytes, and nothing panics.
 //!
-//! In the structures (superblocks, log, headers of extents, lists of references) every byte is flipped one at a time,
-//! and of zeros up to the end of a page some. In the data itself random bits are flipped: `INSHORE_FLIPS` is their
-//! number, `INSHORE_SEED` the first seed.
+//! In the structures (superblocks, log, headers of extents, lists of references) every byte is flipped, one at a time;
+//! of the zeros that fill the rest of a page, only some are flipped. In the data itself random bits are flipped:
+//! `INSHORE_FLIPS` is their number, `INSHORE_SEED` the first seed.
 
 use std::{io, ops::Range, sync::Arc};
 

@@ -506,7 +506,7 @@ fn a_store_with_any_trace_of_being_one_is_never_made_anew() {
     type Put<'a> = &'a dyn Fn(&Bench) -> Result<()>;
     let puts: [Put<'_>; 2] = [&whole, &large];
     for put in puts {
-        // The lost ranges cover the first extent to the one after the last.
+        // Each lost range is a pair: its first extent, and the extent after its last one.
         for lost in [&[(2, 4)][..], &[(2, 3)], &[(2, 4), (0, 2)], &[(2, 4), (4, 12)]] {
             let bench = Bench::with(&["e0"]);
             put(&bench).unwrap();

@@ -45,7 +45,7 @@ pub enum Header {
     Detected,
     /// The line has names, of any form.
     Present,
-    /// The line is a row. Columns are called `column_1`, `column_2` and so on.
+    /// The first line is a row of data. Columns are called `column_1`, `column_2` and so on.
     Absent,
 }
 

@@ -177,7 +177,7 @@ pub enum KmerAnswer<'a> {
 /// are those across the borders. The summary lacks the numbers that only the written table determines: the distinct k-mers, and
 /// the histogram.
 ///
-/// The memory is the budget, with [`KMER_BLOCK_ROWS`] codes and counts beyond it.
+/// The memory is that of the budget, and room for [`KMER_BLOCK_ROWS`] codes and counts in addition.
 ///
 /// # Errors
 /// The errors are those of [`count_kmers`], and of `each`.

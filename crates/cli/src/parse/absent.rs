@@ -1,4 +1,4 @@
-//! Verbs that a build without their feature lacks: the command knows their names, so that an error can name the feature.
+//! Verbs whose feature this build lacks. The command still knows their names, so that its error can name the feature.
 
 use anyhow::anyhow;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};

@@ -52,7 +52,7 @@ pub(crate) struct Estimates {
     /// Edges of active and of waiting vertices, if they were counted.
     pub active_edges: Option<u64>,
     pub waiting_edges: Option<u64>,
-    /// Tells whether the next frontier is to be listed once few edges carry a message.
+    /// True if the next frontiers are to be kept as lists of vertices once few edges carry messages.
     pub lists_when_few: bool,
 }
 

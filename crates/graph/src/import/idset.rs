@@ -161,7 +161,7 @@ impl IdInserter<'_> {
         true
     }
 
-    /// Ends this thread's input; returns `true` if all its ids were low.
+    /// Ends this thread's input; returns `true` if all its ids were low enough for the bitmap.
     pub fn finish(self) -> Result<bool> {
         self.high.finish()?;
         Ok(self.all_low)

@@ -26,7 +26,7 @@ const SORTING_BUDGET_BYTES: u64 = 32 << 20;
 /// Memory left for small allocations that are not reserved.
 const SLACK_BYTES: u64 = 512 << 10;
 
-/// A thread's input of the sort of edges, its log, and its view of the set of ids.
+/// The state of one thread of the import: its sink of the sort of edges, its log, and its inserter of ids.
 pub(super) struct Lane<'a, E: EdgeOperation> {
     ids: IdInserter<'a>,
     /// Input of the sort; `None` where all edges are logged.

@@ -412,7 +412,8 @@ fn two_ids(lines: &[u8]) -> Option<(u64, u64, usize)> {
     }
 }
 
-/// Reads a number of 1 to 15 digits at a place; returns the number and the place after it. `None` also near the end.
+/// Reads a number of 1 to 15 digits at a place; returns the number and the place after it. Returns `None` if there is
+/// no such number, or if fewer than 16 bytes are left.
 ///
 /// The number of digits cannot be predicted (graphs of 16 million vertices have ids of seven and of eight), so no branch depends
 /// on it: 16 characters are read, and digits are shifted to the end.

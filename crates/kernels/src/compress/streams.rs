@@ -76,7 +76,7 @@ impl Plan {
         rooms + (self.parts() * self.blocks * BLOCK_BYTES) as u64
     }
 
-    /// Returns the memory with the buffers for decompressed parts.
+    /// Returns the sum of [`Self::in_bytes`] and the buffers for decompressed parts.
     fn bytes(self) -> u64 {
         let out = if self.threads == 0 { 0 } else { (self.threads + 1) * taken_bytes(self.out_bytes()) };
         self.in_bytes() + out as u64

@@ -124,7 +124,7 @@ impl PatternSize {
         self.bytes * TEXT_BYTE_BYTES + self.patterns * TEXT_BYTES
     }
 
-    /// Tells whether the patterns, and perhaps further patterns, may fit a budget.
+    /// Returns false if the patterns so far certainly exceed a budget; if it returns true, [`Self::check`] decides.
     pub fn may_fit(&self, budget: &Budget) -> bool {
         self.least_bytes() <= UNCOUNTED_BYTES + budget.free_bytes()
     }

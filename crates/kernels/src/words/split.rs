@@ -75,7 +75,7 @@ impl Group {
     }
 }
 
-/// Calls `each` with the ends of runs of bytes that `in_word` marks.
+/// Calls `each` with the start and the end of each run of bytes that `in_word` marks.
 #[inline(always)]
 fn runs(text: &[u8], in_word: impl Fn(&[u8; 64]) -> u64, mut each: impl FnMut(usize, usize)) {
     let (mut start, mut inside) = (0, 0u64);
@@ -164,8 +164,8 @@ mod tests {
         found(text, |text, each| words(text, each))
     }
 
-    /// A combining mark after a space forms a piece with the space, and a word if the mark is a letter; the space is
-    /// left out.
+    /// Returns the words that Unicode defines, without leading ASCII spaces and punctuation: a combining mark joins the
+    /// space before it, and both are one word if the mark is a letter.
     fn naive(text: &str) -> Vec<String> {
         let is_aside = |letter: char| letter.is_ascii() && !letter.is_ascii_alphanumeric() && letter != '_';
         text.unicode_words().map(|word| word.trim_start_matches(is_aside).to_string()).collect()

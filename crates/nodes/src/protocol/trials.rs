@@ -33,7 +33,7 @@ pub(crate) struct TrialOptions {
     pub pause: Duration,
 }
 
-/// The state that selects the next way from the measured throughput.
+/// The state that chooses the next way to send from the measured throughput.
 #[derive(Debug)]
 pub(crate) struct Trials {
     how: TrialOptions,

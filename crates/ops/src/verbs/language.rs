@@ -125,7 +125,7 @@ impl Operation for TrainLanguage {
         let stored = context.stored(job)?;
         let store = stored.store();
         if store.list()?.iter().any(|known| known.name == self.name) {
-            // The error is returned before the work.
+            // The name is taken: this call fails, before any work is done.
             store.create_dataset(stored, &self.name, "language")?;
         }
         let labelled = self.labels.iter().zip(context.inputs);

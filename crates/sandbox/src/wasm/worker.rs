@@ -61,7 +61,8 @@ fn not_shared(error: io::Error) -> StopReason {
 }
 
 fn failed(what: &str) -> impl FnOnce(wasmtime::Error) -> StopReason {
-    // The root cause is the reason; the errors around the root name a place in the module's code, which has no names.
+    // Only the root cause is reported. The errors around it give a place in the module's code, which says little, since
+    // modules have no names of functions.
     move |error| StopReason::Failed(format!("{what}: {}", error.root_cause()))
 }
 

@@ -81,8 +81,8 @@ pub(crate) struct BucketBlocks<'a, K, V> {
     pub block_records: usize,
 }
 
-/// Puts records at the cursors of their buckets, until a block is full or all are done. Returns the number of records put; if a
-/// block is full, it is that of the last record.
+/// Puts records at the cursors of their buckets, until a block is full or all are done. Returns the number of records
+/// put; if a block became full, the last of these records filled it.
 #[inline(always)]
 pub(crate) fn scatter<K: Key, V: Value>(
     bucket: impl Fn(K::Word) -> usize,

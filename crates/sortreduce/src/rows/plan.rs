@@ -172,8 +172,8 @@ impl RowPlan {
         taken_bytes(self.arena_bytes) + taken_bytes(self.rows_max * 8) + taken_bytes((self.rows_max + 1) * 4)
     }
 
-    /// Returns the bytes for reading runs in a merge that writes one: the memory left by the checksums of `blocks` check
-    /// blocks and two buffers.
+    /// Returns the memory of the read buffers in a merge that writes one run: all but the checksums of `blocks` check
+    /// blocks, two write buffers, and a reserve of up to 2 MiB.
     fn read_bytes(&self, blocks: u64) -> usize {
         let sums_bytes = self.shares.sums_bytes.max((blocks * INDEX_BYTES_A_BLOCK) as usize);
         self.memory_bytes

@@ -383,7 +383,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
         let whole: Vec<_> = runs.iter().map(RowRun::bytes).collect();
-        // Blocks are as wide as those of the inputs, or the merged run would have more checksums than these together.
+        // Blocks are as wide as the widest of the inputs: with narrower ones the merged run would have more checksums
+        // than all inputs together.
         let block = block_bytes_max(&runs);
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(blocks, runs.len(), block, row_bytes))?;
         drop(runs);

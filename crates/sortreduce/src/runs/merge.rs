@@ -170,8 +170,8 @@ impl<O: Operation> Merge<O> {
         Ok((count > 0).then_some(Block { keys, values }))
     }
 
-    /// Returns records of a single source, which is sorted and reduced already. Contiguous records may be few, so they are
-    /// collected.
+    /// Returns records of a single source, which is sorted and reduced already. The source may return few contiguous
+    /// records at a time, so they are copied into a larger block.
     fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         let count = self.sources[0].take(self.sorter.inputs())?;
         let (keys, values) = self.sorter.first_inputs(count);

@@ -34,7 +34,8 @@ const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
 const LINE_BYTES: f64 = 64.0;
 /// First touch of a byte of memory.
 const TOUCH_NS: f64 = 0.35;
-/// Partition: bins and packed blocks; unpacking and tables; 21 ns together with that of the range, if all records stay in memory.
+/// Partition: pushing fills bins and packs blocks, and reading unpacks blocks and fills tables. With `PARTITION_KEY_NS`
+/// both take 21 ns if all records stay in memory.
 const PARTITION_PUSH_NS: f64 = 12.0;
 const PARTITION_READ_NS: f64 = 8.0;
 /// Partition: a key of the range, for bitmap and table.
@@ -340,7 +341,7 @@ impl<'a> Model<'a> {
             return None;
         }
         let slots = slots as f64;
-        // A slot returns its key if no other key came in between.
+        // A record finds its key in its slot if no other key took the slot in the meantime.
         let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
         let is_uneven = self.keys < self.even_keys / 2.0;
         let hits = if is_uneven && hits < front::HITS_MIN { POPULAR_SHARE } else { hits };

@@ -103,10 +103,10 @@ impl Instructions {
 /// Returns the smallest and the largest of at least one word.
 pub(crate) fn min_max(words: &[u64]) -> (u64, u64) {
     match Instructions::best() {
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512 => unsafe { min_max_avx512(words) },
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { min_max_avx2(words) },
         _ => min_max_with(words),
@@ -144,13 +144,13 @@ pub(crate) fn sort_parts(instructions: Instructions, words: &mut [u64], ends: &[
     assert!(instructions.are_here(), "this processor has no {instructions:?}");
     match instructions {
         Instructions::Portable => parts(words, ends).for_each(<[u64]>::sort_unstable),
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { sort_parts_avx2(words, ends) },
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512 => unsafe { sort_parts_avx512(words, ends) },
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "aarch64")]
         Instructions::Neon => unsafe { sort_parts_neon(words, ends) },
     }

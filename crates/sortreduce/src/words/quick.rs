@@ -133,7 +133,7 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
 /// The processor has the instructions of `V`; the words are the caller's.
 #[inline(always)]
 unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word) -> usize {
-    // Groups take half of the registers. SAFETY: promised by the caller.
+    // The two groups that are loaded at a time take half of the registers. SAFETY: promised by the caller.
     unsafe {
         if V::LANES >= 8 {
             partition_groups::<V, 8>(start, count, pivot)

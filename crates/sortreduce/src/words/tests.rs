@@ -216,7 +216,7 @@ unsafe fn check_vector<V: Vector<Word = u64>, const LANES: usize>() {
 #[test]
 fn vectors_do_what_their_twins_do() {
     for instructions in here() {
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         unsafe {
             match instructions {
                 Instructions::Portable => {}

@@ -15,13 +15,13 @@ pub(crate) fn unique(instructions: Instructions, words: &[u64], out: &mut [u64])
     assert!(instructions.are_here(), "this processor has no {instructions:?}");
     match instructions {
         Instructions::Portable => rest(words, out, 0, 0),
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { unique_avx2(words, out) },
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512 => unsafe { unique_avx512(words, out) },
-        // SAFETY: the instructions are here.
+        // SAFETY: this processor has the instructions.
         #[cfg(target_arch = "aarch64")]
         Instructions::Neon => unsafe { unique_neon(words, out) },
     }

@@ -363,7 +363,8 @@ impl Drop for WorkingSet {
     }
 }
 
-/// Changes every page, so that no drive can deduplicate it. This is much cheaper than new random bytes.
+/// Changes every page, so that no drive can deduplicate it. Changing a few bytes of each page is much cheaper than
+/// filling it with new random bytes.
 fn stamp(buffer: &mut Buffer, random: &mut Random) {
     let stamp = random.next();
     for (page, bytes) in buffer.chunks_exact_mut(PAGE_BYTES).enumerate() {

@@ -386,7 +386,8 @@ impl Log {
         Ok((crc32fast::hash(&body) == header.body_sum).then_some((header, body)))
     }
 
-    /// Returns the number of a record of this generation after the next one, if any copy has one.
+    /// Looks in all copies for a record of this generation that is numbered higher than the next record to read;
+    /// returns its number.
     fn later_record(&self, devices: &Devices) -> Result<Option<u64>> {
         let mut extent = metadata_buffer(EXTENT_BYTES)?;
         for copy in &self.superblock.log {

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 use super::{discovery::note_places, space::first_gap, *};
 use crate::log::{LogExtents, Placement, capacity, io_error};
 
-/// A `EditFunction` reads the catalog and returns the edits that change it.
+/// An `EditFunction` reads the catalog and returns the edits that change it.
 type EditFunction = Box<dyn FnOnce(&Catalog) -> Result<Vec<Edit>> + Send>;
 
 type Committed = std::result::Result<(), CommitError>;

@@ -67,7 +67,8 @@ impl Shared {
         next.branch(&change.devices);
         change.devices.insert(number, device);
         note_places(&mut next, &change.devices);
-        // The first write makes the device known. Two more writes put it into both slots of all superblocks.
+        // The first write makes the device known. Two more writes put the device, which is no longer leaving, into both
+        // slots of every superblock.
         for is_leaving in [true, false, false] {
             let entries = next.devices.iter_mut().filter(|entry| entry.number == number);
             entries.for_each(|entry| entry.is_leaving &= is_leaving);

@@ -1,8 +1,8 @@
 //! Computes the budget for a Parquet file whose pages did not fit. The error names this budget, so that the next try
 //! succeeds.
 //!
-//! A refused reader has read only some pages. The headers of all pages of the chosen columns are read only for the
-//! error, some KiB for each page.
+//! A reader that failed for lack of memory has read only some pages. The headers of all pages of the chosen columns are
+//! read only for the error, some KiB for each page.
 //!
 //! The pages held at a time have to fit the memory that other parts of the job leave. Jobs take shares of the budget,
 //! not sums: the memory that was free for this reader is assumed to grow in proportion to the budget. Some shares are

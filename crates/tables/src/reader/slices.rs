@@ -36,7 +36,7 @@ pub(super) struct BatchSlices {
     name: String,
     schema: SchemaRef,
     batch_rows: usize,
-    /// The most bytes of strings in one piece of more than one row.
+    /// The most bytes of strings in one piece; a piece of a single row may have more.
     text_bytes_max: u64,
     batch: Option<RecordBatch>,
     next: usize,

@@ -52,7 +52,8 @@ pub struct RecallTable {
 }
 
 impl RecallTable {
-    /// Returns the fewest probes that reach a recall: all `lists` if no point does.
+    /// Returns the fewest probes that reached a recall when it was measured, and `lists` if no measured number of
+    /// probes reached it.
     pub fn probes_for(&self, recall: f64, lists: u64) -> u64 {
         // Points are f32: 0.95 is reached by the f32 nearest to it.
         let reached = self.points.iter().find(|point| point.recall >= recall as f32);

@@ -19,7 +19,8 @@ const BLOCK_BYTES_MIN: usize = 64 << 10;
 pub(crate) const BUFFERS: usize = 2;
 /// The rows that all panels of queries visit in turn stay in the second-level cache.
 const SUBBLOCK_BYTES: usize = 192 << 10;
-/// Hits of a thread before they are measured, beside those of one more tile.
+/// The number of hits that a thread collects before it computes their exact distances; its buffer has room for those of
+/// one more tile.
 pub(crate) const HITS: usize = 64;
 /// The most queries that are compared with the rows one by one: a tile has a register of lanes for them.
 const FEW: u64 = 4;
@@ -72,7 +73,7 @@ pub struct Plan {
     pub block_rows: usize,
     /// Bytes of a read buffer.
     pub block_bytes: usize,
-    /// Vectors of a part of a block that stays in the cache.
+    /// The number of vectors in a subblock, the part of a block that fits the cache.
     pub subblock_rows: usize,
     /// Worker threads.
     pub threads: usize,

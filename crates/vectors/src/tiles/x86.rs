@@ -208,7 +208,8 @@ macro_rules! float_tile {
     };
 }
 
-/// Defines the product of some rows of integers with V registers of lanes, a pair of dimensions at once.
+/// Defines a function that computes the inner products of some rows of integers with the queries in V registers, two
+/// dimensions in each step.
 macro_rules! integer_tile {
     (
         $name:ident, $features:literal, $width:literal, $count:literal, [$($row:literal)*],

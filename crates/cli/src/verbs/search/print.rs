@@ -141,7 +141,8 @@ impl<'a> Printer<'a> {
                     self.state.is_left = true;
                     return Ok(Next::SkipSource);
                 }
-                // With a limit, lines contain their matches already.
+                // With `--max-count`, the search returns lines with the number of their matches; they are counted here,
+                // up to the limit.
                 for line in &found.lines {
                     if self.state.lines < self.style.max_count {
                         self.state.lines += 1;

@@ -28,7 +28,7 @@ const BUFFER_BYTES_MIN: usize = 4 << 10;
 const BUFFER_BYTES_MAX: usize = 64 << 10;
 /// Readers, the writer of parents, and small allocations that are not reserved.
 const BESIDE_BYTES: u64 = 2 * pairs::READER_BYTES + 2 * PARENTS_BYTES as u64 + (256 << 10);
-/// Largest number of ranges of a forced width: each has files of its own.
+/// Largest number of ranges if the tuning forces their width: each range has files of its own.
 const FORCED_RANGES_MAX: u64 = 64;
 
 /// Divides members into ranges.

@@ -203,7 +203,7 @@ mod tests {
     fn messages_of_any_senders_are_read_across_files() {
         let (_folder, job) = test_job(16 << 20);
         let window = (WINDOW_BYTES / 8) as u64;
-        // Empty files, one that ends with a window, and one that ends within a block.
+        // The counts give empty files, a file that ends at the end of a window, and one that ends within a block.
         let counts = [0, 5, 2 * window, 0, 3 * window + 77, 1, 0];
         let (mut parts, mut senders) = (Vec::new(), 0);
         for count in counts {

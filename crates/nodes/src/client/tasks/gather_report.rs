@@ -25,7 +25,7 @@ pub struct RunOptions {
     /// pulls only if the kernel allows it and is measured to be faster. `None`: this machine never pulls.
     pub help_from: Option<Duration>,
     /// The store on this machine for shards whose work may have to spill to flash (sorting, counting words and k-mers).
-    /// `None`: this machine leaves such shards to the nodes.
+    /// `None`: this machine leaves shards whose work may spill to the nodes.
     pub help_on: Option<Store>,
 }
 

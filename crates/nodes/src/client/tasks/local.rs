@@ -75,7 +75,7 @@ pub(crate) const PANICKED: &str = "the task panicked on this machine: this is a 
 pub struct HelpOptions {
     /// True if each thread reads a separate piece; false if one thread reads and all threads work on the data.
     pub by_threads: bool,
-    /// True if the job needs its memory for no other purpose.
+    /// True if the work may take all free memory of the job; otherwise it takes half.
     pub takes_all_memory: bool,
 }
 
