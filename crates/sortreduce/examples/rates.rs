@@ -1,9 +1,9 @@
-//! Prints millions of records a second of the parts of sort-reduce, on one core:
+//! Prints the throughput of each part of sort-reduce on one core, in millions of records per second:
 //! `cargo run --release -p inshore-sortreduce --example rates [FOLDER [MILLIONS [CASE]]]`.
 //!
-//! Runs go to a store in FOLDER (default: the system's temporary folder). Each figure is the best of three;
-//! "cpu" is by the process's CPU time, I/O threads included, and says more than "wall" on a busy machine.
-//! A third argument picks the cases whose name contains it.
+//! Runs go to a store in FOLDER (default: the system's temporary folder). Each figure is the best of three. "wall"
+//! figures are by the clock. "cpu" figures are by the process's CPU time with its I/O threads, and are more reliable on
+//! a busy machine. A third argument picks the cases whose name contains it.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
@@ -75,7 +75,7 @@ fn run<O: Operation>(
     let started = Timestamp::now();
     let sort = SortReduce::new(&job, operation.clone(), config)?;
     let mut sink = sort.sink()?;
-    // The neighbours of a vertex arrive some dozens at a time.
+    // An application that walks a graph pushes the neighbours of a vertex together, some dozens at a time.
     for part in keys.chunks(100) {
         sink.push_all(part, value)?;
     }
@@ -137,7 +137,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// Draws the end of a Kronecker edge (a quarter of the bits set), renumbered at random.
+    /// Draws an endpoint of a Kronecker edge (a quarter of the bits set) and renumbers the endpoint at random.
     fn kronecker(&mut self) -> u64 {
         let vertex = self.next() & self.next() & (VERTICES - 1);
         vertex.wrapping_mul(0x9e37_79b1) & (VERTICES - 1)
@@ -190,7 +190,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
         let what = format!("merge (u64, ()) 64-bit {memory_mib} MiB");
         report(&folder, &what, &Distinct, &merge(memory_mib, None, None), &wide, ())?;
     }
-    // 200 runs, with enough memory for large read buffers.
+    // The chunk size makes 200 runs, and the memory suffices for large read buffers.
     let chunk = |bytes: usize| Some(count * bytes / 200);
     report(&folder, "200 runs (u64, u64)", &sum, &merge(512, chunk(16), None), &wide, 1)?;
     report(&folder, "200 runs (u64, ())", &Distinct, &merge(512, chunk(8), None), &wide, ())?;

@@ -1,15 +1,17 @@
-//! Each strategy on a grid of keys, records and budgets, forced and chosen, with two threads:
+//! Times each strategy on a grid of keys, records and budgets, forced and chosen, with two threads:
 //! `cargo run --release -p inshore-sortreduce --example strategies [FOLDER [MILLIONS [CASE]]]`.
 //!
-//! Scratch goes to a store in FOLDER (default: the system's temporary folder). MILLIONS of records are pushed (default 32; 4 for
-//! a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million: spread evenly, by Zipf's law, or over
-//! 65,536 of them. Records are (u32, u32) and (u64, u64). Each figure is the better of two runs, from the first push to the last
-//! record read in two parts: by the clock, and of CPU time, which a busy machine changes less. "!" marks a choice that is more
-//! than 25 % slower than the best.
+//! Scratch files go to a store in FOLDER (default: the system's temporary folder). The example pushes MILLIONS million
+//! records (default 32; 4 for a quick look). CASE picks the cases whose name contains it. Keys lie below 100 million;
+//! they are spread evenly, follow Zipf's law, or take only 65,536 values. Records are (u32, u32) and (u64, u64). Each
+//! run is timed from the first push to the last record read, with the result read in two parts. Each figure is the
+//! better of two runs: once by the clock, and once in CPU time, which a busy machine changes less. "!" marks a choice
+//! that is more than 25 % slower than the best strategy.
 //!
 //! docs/benchmarks.md ("Does sort-reduce choose the right strategy?") has a run in which every choice is within 25 % of the best.
-//! Known blind spot: estimates know the number of keys and not their popularity, so on a slow drive merging was chosen for Zipf's
-//! law with 16 bytes in 1 GiB, where partitioning writes less than estimated.
+//! Known blind spot: the estimates use the number of keys but not how often each key occurs. On a slow drive the
+//! example therefore chose merging for Zipf's law with 16-byte records in 1 GiB, where partitioning writes less than
+//! estimated.
 
 use std::{marker::PhantomData, path::Path, time::Instant};
 
@@ -60,7 +62,7 @@ impl<K: Key, V: Summed> Operation for Sum<K, V> {
     }
 }
 
-/// The numbers of SplitMix64.
+/// A generator of random numbers (SplitMix64).
 struct Random(u64);
 
 impl Random {
@@ -73,7 +75,7 @@ impl Random {
     }
 }
 
-/// Spreads small numbers over the range, one to one.
+/// Maps numbers below the range one-to-one to numbers that are spread over the range.
 fn spread(number: u64) -> u64 {
     number * 61_803_399 % RANGE
 }
@@ -83,7 +85,7 @@ type KeyDistribution = fn(u64) -> u64;
 
 const KEYS: [(&str, KeyDistribution); 3] = [
     ("uniform", |random| random % RANGE),
-    // Zipf's law of exponent 1 is even on a logarithmic scale.
+    // Under Zipf's law of exponent 1 the logarithm of the key is evenly distributed.
     ("zipf", |random| {
         let part = (random >> 11) as f64 / (1u64 << 53) as f64;
         spread(((RANGE as f64).powf(part) as u64 - 1).min(RANGE - 1))
@@ -91,7 +93,7 @@ const KEYS: [(&str, KeyDistribution); 3] = [
     ("64 K distinct", |random| spread(random % DISTINCT)),
 ];
 
-/// Sums the values of a part.
+/// Returns the sum of the values of a part.
 fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
     let mut sum = 0;
     while let Some(block) = part.next_block()? {
@@ -100,7 +102,7 @@ fn read<K: Key, V: Summed>(mut part: Sorted<Sum<K, V>>) -> Result<u64> {
     Ok(sum)
 }
 
-/// Costs of one run.
+/// The costs of one run.
 struct RunCosts {
     seconds: f64,
     cpu_seconds: f64,

@@ -9,7 +9,7 @@ use inshore_store::{Budget, Buffer, Result};
 pub(crate) use inshore_store::{largest_buffer, taken_bytes};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A zeroed array of fixed length; works for zero-sized elements too. Untouched pages cost no memory.
+/// A zeroed array of fixed length; the elements may be zero-sized. Pages that were never touched cost no memory.
 #[derive(Debug)]
 pub(crate) struct Array<T> {
     buffer: Buffer,
@@ -24,12 +24,12 @@ impl<T: FromBytes + IntoBytes + Immutable + KnownLayout> Array<T> {
     }
 }
 
-/// Returns the first `len` elements in `bytes`, also of zero size.
+/// Interprets `bytes` as at least `len` elements, which may be zero-sized, and returns the first `len`.
 pub(crate) fn typed<T: FromBytes + Immutable + KnownLayout>(bytes: &[u8], len: usize) -> &[T] {
     <[T]>::ref_from_bytes_with_elems(&bytes[..len * size_of::<T>()], len).expect("aligned and long enough")
 }
 
-/// Returns the same as [`typed`], mutable.
+/// Does what [`typed`] does, for mutable bytes.
 pub(crate) fn typed_mut<T>(bytes: &mut [u8], len: usize) -> &mut [T]
 where
     T: FromBytes + IntoBytes + Immutable + KnownLayout,

@@ -1,14 +1,14 @@
 //! Hints to the processor's cache.
 
-/// A line of the cache.
+/// The number of bytes in a cache line.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Prefetches the cache line in which `place` begins; has no effect on targets without such an instruction in stable
-/// Rust.
+/// Prefetches the cache line in which `place` begins; has no effect on targets for which stable Rust has no prefetch
+/// instruction.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching an address that a reference points to has no effect but on the cache.
+    // SAFETY: prefetching an address that a reference points to affects only the cache.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
             std::ptr::from_ref(place).cast(),
@@ -18,11 +18,11 @@ pub fn prefetch<T>(place: &T) {
     let _ = place;
 }
 
-/// Prefetches the cache line of the element at `place`, which may be out of bounds.
+/// Prefetches the cache line of the element with index `place`, which may be out of bounds.
 #[inline(always)]
 pub(crate) fn prefetch_place<T>(items: &[T], place: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: prefetching any address has no effect but on the cache.
+    // SAFETY: prefetching any address affects only the cache.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(
             items.as_ptr().wrapping_add(place).cast(),

@@ -7,38 +7,41 @@ use crate::Strategy;
 /// Sets the resources and hints of a sort-reduce.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Keys are below this number (`None`: any key). Dense and partition need the range, and merging is a little faster with it.
-    /// A larger key is an error in a dense or partitioning sort-reduce and costs only speed in a merging one.
+    /// The exclusive upper bound of keys (`None`: any key). The dense and partition strategies need the bound, and
+    /// merging is a little faster with it. A larger key is an error in a dense or partitioning sort-reduce and costs
+    /// only speed in a merging one.
     pub key_range: Option<u64>,
-    /// Bytes of the job's budget for all phases, including the blocks handed out. With more memory there are fewer runs and more
-    /// equal keys are combined before they are written. Too little is an error that names the smallest; see
-    /// [`smallest_memory_bytes`].
+    /// The bytes of the job's budget for all phases, including the blocks of records that the caller reads. With more
+    /// memory there are fewer runs, and more equal keys are combined before they are written. A budget that is too
+    /// small causes an error that names the smallest sufficient budget; see [`smallest_memory_bytes`].
     pub memory_bytes: u64,
     /// The number of sinks that push at the same time (1 or more); sinks share the memory.
     pub sinks: usize,
     /// Forces a strategy; `None` takes the one that [`crate::Choice`] estimates as the fastest.
     pub strategy: Option<Strategy>,
-    /// Approximate number of records that will be pushed, for the choice of the strategy; `None` assumes eight times as many
-    /// bytes as memory. A wrong number costs only speed.
+    /// The approximate number of records that will be pushed, used to choose the strategy; `None` assumes eight times
+    /// as many bytes of records as memory. A wrong number costs only speed.
     pub expected_records: Option<u64>,
-    /// Upper bound on the number of records; `None`: any number. Partition is not chosen if this number of records
-    /// could fill more blocks than the memory can index; more records may return [`crate::Error::TooManyRuns`].
+    /// The upper bound on the number of records (`None`: no bound). Partition is not chosen if this number of records
+    /// could fill more blocks than the memory can index; a larger number of records may return
+    /// [`crate::Error::TooManyRuns`].
     pub records_max: Option<u64>,
-    /// Approximate number of distinct keys, for the choice of the strategy; `None` assumes keys spread evenly over the range, or
-    /// all different without a range.
+    /// The approximate number of distinct keys, used to choose the strategy. `None` assumes that keys are spread evenly
+    /// over the range, or that all keys are different if there is no range.
     pub expected_keys: Option<u64>,
-    /// Forces the size of a sink's chunk in bytes of records, so that tests write runs; `None` takes as much as the memory
-    /// allows. Blocks of the runs shrink with the chunk.
+    /// Forces the size of a sink's chunk, in bytes of records, so that tests write runs; `None` takes as much as the
+    /// memory allows. The blocks of runs are smaller if the chunk is smaller.
     pub chunk_bytes: Option<usize>,
-    /// Keeps runs so that an interrupted sort-reduce can resume, and resumes with runs that were kept: then the strategy is merge
-    /// (or dense, which keeps nothing). Each sink must tell the unit of its records ([`crate::Sink::begin_unit`]).
+    /// Keeps runs so that an interrupted sort-reduce can resume, and resumes with runs that were kept. The strategy is
+    /// then merge (or dense, which keeps nothing). Each sink must report which unit of the input its records belong to
+    /// ([`crate::Sink::begin_unit`]).
     pub keep: Option<Keep>,
-    /// Name in scratch files and errors; a valid part of a file name.
+    /// The name in scratch files and errors; it must be a valid part of a file name.
     pub name: &'static str,
 }
 
 impl Default for Config {
-    /// Returns settings for any key, one sink and 256 MiB: then runs of (u32, u64) records have 19 million records.
+    /// Returns settings for any key, one sink and 256 MiB. A run of (u32, u64) records then has 19 million records.
     fn default() -> Self {
         Config {
             key_range: None,

@@ -5,14 +5,14 @@ use crate::Strategy;
 /// The result of a sort-reduce operation.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Reports the failure of a sort-reduce. A message says what failed, where, what was found and what was expected.
+/// A failure of a sort-reduce. A message says what failed, where, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The store failed: I/O, damage, budget, cancellation.
+    /// The store failed: I/O, damaged data, exhausted budget, or cancellation.
     #[error(transparent)]
     Store(#[from] inshore_store::Error),
-    /// The dense or the partition strategy was forced without a range of keys.
+    /// The dense or partition strategy was forced without a range of keys.
     #[error("{name}: the {strategy} strategy needs a range of keys, and none was given")]
     NoKeyRange {
         /// The strategy that was forced.
@@ -25,13 +25,14 @@ pub enum Error {
     KeyOutOfRange {
         /// Name of the sort-reduce.
         name: &'static str,
-        /// The largest such key of a batch; `u64::MAX` represents all larger keys.
+        /// The largest key of a batch that was out of range; `u64::MAX` represents all larger keys.
         key: u64,
-        /// Upper limit of keys.
+        /// The exclusive upper bound of keys.
         range: u64,
     },
-    /// More runs were written than a budget of this size can index (checksums and first keys): 512 times the budget
-    /// with keys of 4 bytes, 341 times with 8, 205 times with 16, counted after reduction.
+    /// The runs have more blocks than the budget can index: each block's checksum and first key stay in memory. The
+    /// limit on the size of all reduced runs is 512 times the budget with keys of 4 bytes, 341 times with 8, and 205
+    /// times with 16.
     #[error(
         "{name}: a budget of {} cannot index {} of sorted runs: {}",
         inshore_store::format_bytes(*memory),
@@ -43,20 +44,20 @@ pub enum Error {
     TooManyRuns {
         /// Name of the sort-reduce.
         name: &'static str,
-        /// Bytes of the runs of one sink, or of the bins of all.
+        /// The bytes of the runs of one sink, or of the bins of all sinks.
         spilled: u64,
         /// The budget in bytes.
         memory: u64,
-        /// A budget that suffices for all of the input, if its size is known.
+        /// A budget that suffices for all of the input, if the input's size is known.
         enough: Option<u64>,
     },
-    /// A block of a run is malformed, though its checksum is right: another program wrote the block.
+    /// A block of a run is malformed, though its checksum is right; another program must have written the block.
     #[error("{file}: damaged: a block of records is malformed")]
     DamagedRun {
         /// The scratch file, or the dataset of a kept run.
         file: String,
     },
-    /// A row does not fit the memory.
+    /// A row does not fit in the memory.
     #[error(
         "{name}: a row{} is longer than the {} that this budget allows: give it more memory",
         bytes.map(|bytes| format!(" of {}", inshore_store::format_bytes(bytes))).unwrap_or_default(),
@@ -65,9 +66,9 @@ pub enum Error {
     RowTooLong {
         /// Name of the sort.
         name: &'static str,
-        /// Bytes of the row, if its end was seen.
+        /// The bytes of the row, if the end of the row was reached.
         bytes: Option<u64>,
-        /// Bytes of the longest row that fits.
+        /// The bytes of the longest row that fits.
         limit: u64,
     },
 }

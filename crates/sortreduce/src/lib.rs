@@ -2,13 +2,14 @@
 //!
 //! Nouns of the crate:
 //!
-//! - a record: a [`Key`] of 32, 64 or 128 bits and a [`Value`]; an [`Operation`] combines two values of one key.
-//! - [`SortReduce`]: takes records in any order and returns each key once, in ascending order, with all its values combined. So
-//!   random updates of data larger than memory become one sequential pass (thesis of 2018, section 9.3).
-//! - [`Sink`]: the input of one thread. [`Sorted`]: the result, block by block.
-//! - [`rows`]: the same for byte strings of any length, sorted by the bytes of their keys.
-//! - [`Packing`]: sorted records in as few bits as they need.
-//! - a run: a sorted, reduced sequence of records in the job's scratch folder, packed where that saves bytes.
+//! - A record consists of a [`Key`] of 32, 64 or 128 bits and a [`Value`]; an [`Operation`] combines two values of one
+//!   key.
+//! - [`SortReduce`] takes records in any order and returns each key once, in ascending order, with all its values
+//!   combined. Random updates of data larger than memory thus become one sequential pass (thesis of 2018, section 9.3).
+//! - A [`Sink`] is the input of one thread. [`Sorted`] is the result, read block by block.
+//! - The module [`rows`] does the same for byte strings of any length, sorted by the bytes of their keys.
+//! - [`Packing`] stores sorted records in as few bits as they need.
+//! - A run is a sorted, reduced sequence of records in the job's scratch folder, packed if packing saves bytes.
 //!
 //! ```
 //! use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -50,24 +51,30 @@
 //!   hash-first  push -> table in the cache -> what leaves it goes on as for merge
 //! ```
 //!
-//! A [`Choice`] estimates the seconds of each strategy that the key range and the memory allow, from the expected records and the
-//! store's drive profile, and takes the least. Dense moves no byte to flash. Partition moves each update once to flash and back.
-//! Merging reduces at every step: a chunk is written only if sorting and reducing it in place leaves it more than half full, so
-//! few distinct keys never reach the drive; the fan-in is as wide as read buffers of one check block allow (hundreds, where the
-//! paper's hardware had 16), so that one merge pass is the rule. Hash-first saves most of the sorting where few keys are popular,
-//! and steps aside otherwise.
+//! A [`Choice`] estimates the seconds of each strategy that the key range and the memory allow, from the expected
+//! records and the store's drive profile, and takes the fastest.
 //!
-//! With any strategy [`Sorted::split`] divides the result into parts, each for a thread of its own.
+//! - Dense writes nothing to flash.
+//! - Partition writes each update to flash once and reads it once.
+//! - Merging reduces at every step: a chunk is written only if sorting and reducing it in place leaves it more than
+//!   half full. A small number of distinct keys therefore never reaches the drive. The fan-in is limited only by read
+//!   buffers of one check block for each run (hundreds of runs, where the paper's hardware had 16), so that usually one
+//!   merge pass suffices.
+//! - Hash-first saves most of the sorting if a few keys occur often, and otherwise switches itself off.
+//!
+//! With any strategy [`Sorted::split`] divides the result into parts, one for each thread.
 //!
 //! # Cost
 //!
-//! Sketch, for n records of b bytes (packed, on the drive) of which d n are left after reduction in chunks: dense moves nothing
-//! to the drive. Merging writes and reads d n b bytes for each pass, one pass up to `fan_in * chunk` bytes. In cycles: one
-//! scattered write of a record (2 to 4 ns), one sort of 64-bit words in slabs that fit the second-level cache (6 ns), one gather
-//! (2 ns), packing and unpacking (6 ns), some copies (1 ns each), and sort and gather once more in the merge.
+//! This estimate is for n records of b bytes (packed, on the drive), of which d n are left after reduction in chunks.
+//! Dense writes nothing to the drive. Merging writes and reads d n b bytes for each pass, with one pass for up to
+//! `fan_in * chunk` bytes. The CPU time of a record is one scattered write (2 to 4 ns), one sort of 64-bit words in
+//! slabs that fit the second-level cache (6 ns), one gather (2 ns), packing and unpacking (6 ns), and some copies (1 ns
+//! each). The merge sorts and gathers once more.
 //!
-//! Measured with `examples/rates.rs`, one core of Zen 5 class, 64 million records, nanoseconds of CPU time per record, I/O
-//! threads and page zeroing included, **while the machine was busy with other work** (two to three times its quiet figures):
+//! The table shows nanoseconds of CPU time per record, measured with `examples/rates.rs` on one core of Zen 5 class
+//! with 64 million records. The times include I/O threads and page zeroing. The machine was **busy with other work**:
+//! its figures without that work are two to three times lower.
 //!
 //! | | (u32, u64), 2^25 keys, even | the same, skewed | (u64, u64), 64-bit keys | (u64, ()), 64-bit keys |
 //! |---|---|---|---|---|
@@ -77,11 +84,11 @@
 //! | merging under 50 runs | 10 | 9 | 16 | 10 |
 //! | merging 200 runs | 22 | | 29 | 19 |
 //!
-//! The dense figure is a property of memory: one random update of 256 MiB took 14 ns in the same hour.
+//! The dense figure depends on the memory's speed: one random update of 256 MiB took 14 ns in the same hour.
 //!
 //! # Same answer
 //!
-//! Keys and integer results do not depend on strategy, memory or threads. See [`Operation`] for floats.
+//! Keys and integer results do not depend on strategy, memory or threads. See [`Operation`] for floating-point values.
 #![warn(missing_docs)]
 
 mod array;

@@ -1,4 +1,4 @@
-//! Parts of a result: ascending ranges of keys, each of which one thread can stream.
+//! Divides a result into parts: ascending ranges of keys, each of which one thread can stream.
 //!
 //! ```text
 //!   runs     0 [ block | block | block | block ]       the first key of each block is in memory, so a range of keys
@@ -6,8 +6,8 @@
 //!   parts       ── part 0 ──┼── part 1 ──              halving on keys until the blocks below it are half of all
 //! ```
 //!
-//! A part describes its input, and reads nothing before its first block is requested: so a finished result can still
-//! be divided, and unread parts take no memory. Parts share their input and divide the memory.
+//! A part describes its input, and reads nothing until its first block is requested. A finished result can therefore
+//! still be divided, and unread parts take no memory. Parts share their input and divide the memory.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::{
     strategies::dense::{DensePart, Scan},
 };
 
-/// Smallest slab of parts in memory.
+/// The smallest slab, in records, of parts in memory.
 const SLAB_RECORDS_MIN: usize = 256;
 /// The number of blocks that are read once per block that is read twice, if the caller does not fix the number of
 /// parts.
@@ -43,7 +43,7 @@ pub(crate) enum Part<O: Operation> {
 }
 
 impl<O: Operation> Part<O> {
-    /// Returns the number of parts, up to `readers`, that can be read at the same time in the memory.
+    /// Returns the number of parts, up to `readers`, that can be read at the same time with the memory.
     pub fn readers(&self, readers: usize) -> usize {
         let fits = |&readers: &usize| match self {
             Part::Dense(dense) => dense.scan_records(readers) > 0,
@@ -54,7 +54,7 @@ impl<O: Operation> Part<O> {
         (2..=readers).rev().find(fits).unwrap_or(1)
     }
 
-    /// Cuts the input into `parts`, of which `readers` are read at the same time and divide the memory.
+    /// Divides the input into `parts`, of which `readers` are read at the same time and divide the memory.
     pub fn split(self, parts: usize, readers: usize) -> Vec<Part<O>> {
         match self {
             Part::Dense(dense) => dense.split(parts, readers).into_iter().map(Part::Dense).collect(),
@@ -64,7 +64,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Returns the largest number of parts for which few blocks are read twice.
+    /// Returns the largest number of parts for which only few blocks are read twice.
     pub fn parts_max(&self) -> usize {
         match self {
             Part::Runs(runs) => runs.parts_max(),
@@ -72,7 +72,7 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Returns an upper bound on the memory of reading.
+    /// Returns an upper bound on the memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         match self {
             Part::Dense(dense) => dense.reading_bytes(),
@@ -82,10 +82,10 @@ impl<O: Operation> Part<O> {
         }
     }
 
-    /// Reserves the memory of reading and starts to read.
+    /// Reserves the memory for reading and starts to read.
     ///
     /// # Errors
-    /// Errors of reading runs; no memory.
+    /// Errors of reading runs; an error if the budget has too little memory.
     pub fn begin(self, job: &Job) -> Result<Records<O>> {
         match self {
             Part::Dense(dense) => dense.begin(job.budget()).map(Records::Dense),
@@ -126,7 +126,7 @@ pub(crate) struct ChunksPart<O: Operation> {
     operation: O,
     chunks: Vec<Arc<SortedChunk<O::Key, O::Value>>>,
     range: KeyRange<O::Key>,
-    /// Memory of the slab: that of the sinks' own sorters.
+    /// The bytes of memory for the slab, taken from the sinks' own sorters.
     sorter_bytes: usize,
     slab_records_max: usize,
 }
@@ -176,12 +176,12 @@ pub(crate) struct RunsPart<O: Operation> {
     plan: MergePlan,
     runs: Vec<Run<O::Key>>,
     range: KeyRange<O::Key>,
-    /// Parts that are read at the same time and divide the memory.
+    /// The number of parts that are read at the same time and divide the memory.
     readers: usize,
 }
 
 impl<O: Operation> RunsPart<O> {
-    /// Creates a part of all records of `runs`, with the memory of one of `readers`.
+    /// Creates a part of all records of `runs`, with the memory share of one of `readers` readers.
     pub fn new(operation: O, plan: MergePlan, runs: Vec<Run<O::Key>>, readers: usize) -> Self {
         RunsPart { operation, plan, runs, range: KeyRange::ALL, readers }
     }
@@ -190,7 +190,7 @@ impl<O: Operation> RunsPart<O> {
         self.plan.merge::<O::Key, O::Value>(self.readers * readers).fan_in >= self.runs.len()
     }
 
-    /// A part reads two blocks of each run that other parts read too.
+    /// Up to two blocks of each run in a part are also read for neighbouring parts.
     fn parts_max(&self) -> usize {
         (self.blocks() / (2 * self.runs.len().max(1) as u64) / WHOLE_PER_CUT).max(1) as usize
     }

@@ -1,4 +1,4 @@
-//! Divides the memory: computes sizes from the configuration alone, and allocates nothing.
+//! Divides the memory: computes sizes from the configuration alone, without allocating.
 
 use inshore_store::Error;
 
@@ -14,28 +14,30 @@ use crate::{
 };
 
 const PAGE_BYTES: usize = inshore_store::PAGE_BYTES;
-/// Largest check block of run files: large enough that checksums are negligible (4 bytes each), small enough that hundreds of
-/// runs can be read at once.
+/// The largest check block of run files. Blocks of this size are large enough that checksums (4 bytes each) are
+/// negligible, and small enough that hundreds of runs can be read at once.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Larger requests have no effect: measured, 512 KiB and more read at full speed.
+/// The largest write request, followed by the largest read request. Larger requests have no effect: in measurements,
+/// 512 KiB and more ran at full speed.
 const WRITE_BYTES_MAX: usize = 1 << 20;
 const READ_BYTES_MAX: usize = 512 << 10;
-/// Slabs of a chunk; measured: 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 / 6.0 ns each, and forming runs of (u32, u64)
-/// in 128 MiB takes 31 / 21 / 21 ns per record, since there are fewer buckets to scatter over.
+/// The largest number of records in a slab of a chunk. Slabs of 8 Ki / 16 Ki / 32 Ki words are sorted in 5.2 / 5.1 /
+/// 6.0 ns per word, and forming runs of (u32, u64) in 128 MiB takes 31 / 21 / 21 ns per record, since larger slabs need
+/// fewer buckets.
 const SLAB_RECORDS_MAX: usize = 16 << 10;
-/// Slabs of keys without values are larger, since these take half the memory to sort. With a budget of 1 GiB a whole
-/// bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.
+/// The largest number of keys in a slab without values; sorting these takes half the memory. With a budget of 1 GiB a
+/// whole bucket then fits in a slab and needs no second scatter, which saves 3 of 18 ns per key.
 const SLAB_KEYS_MAX: usize = 64 << 10;
-/// Slabs of a merge are larger, since each takes a piece of every run.
+/// The largest number of records in a slab of a merge. Slabs of a merge are larger, since each takes a piece of every
+/// run.
 const MERGE_SLAB_RECORDS_MAX: usize = 32 << 10;
 
 /// Returns a [`Config::memory_bytes`] with which a merging sort-reduce accepts `sink_records` records with different
-/// keys from each of `sinks` sinks. Checksums and first keys of all runs are kept in memory, which limits the records
-/// under a small
-/// budget.
+/// keys from each of `sinks` sinks. Checksums and first keys of all runs are kept in memory, so that a small budget
+/// limits the number of records.
 pub fn merge_memory_bytes_for<K: Key, V: Value>(sinks: usize, sink_records: u64) -> u64 {
     let record = record_bytes::<K, V>();
-    // Incompressible keys and values are packed to their own size, and an eighth more is for the headers of packing.
+    // Incompressible keys and values are packed to their own size; an additional eighth is for the headers of packing.
     let bytes = sink_records
         .saturating_mul(record as u64)
         .saturating_add(sink_records.saturating_mul(record as u64) / 8);
@@ -58,10 +60,11 @@ pub(crate) struct MergePlan {
     pub slab_records: usize,
     pub block_bytes: usize,
     pub write_bytes: usize,
-    /// Bytes for the checksums and first keys of the blocks of all runs.
+    /// The bytes for the checksums and first keys of the blocks of all runs.
     index_bytes: usize,
-    /// Bytes of runs that one sink may write: their checksums and keys take half of the index, and those of merged runs the other
-    /// half. That suffices unless incompressible records make packed runs several times as large.
+    /// The bytes of runs that one sink may write. The checksums and keys of these runs take half of the index, and
+    /// those of merged runs take the other half. This limit suffices unless incompressible records make packed runs
+    /// several times as large.
     pub spilled_bytes_max: u64,
 }
 
@@ -71,16 +74,16 @@ pub(crate) struct MergeSizes {
     pub slab_records: usize,
     /// The number of runs that can be merged together.
     pub fan_in: usize,
-    /// Bytes of buffers and windows of all runs.
+    /// The bytes for the read buffers of all runs and for the memory that unpacks their records.
     read_bytes: usize,
     block_bytes: usize,
-    /// Bytes of reading a run beside its two buffers.
+    /// The bytes for reading a run, in addition to its two buffers.
     reader_bytes: usize,
 }
 
 impl MergePlan {
-    /// Divides the memory: each sink has a share for its chunk, its sorter and two write buffers; the index of the blocks of runs
-    /// has an eighth of all.
+    /// Divides the memory. Each sink has a share for its chunk, its sorter and two write buffers; the index of the
+    /// blocks of runs has an eighth of the total.
     ///
     /// # Errors
     /// [`Error::BudgetTooSmall`].
@@ -112,7 +115,7 @@ impl MergePlan {
         let chunk_for = |slab: usize| ChunkSizes::within::<K, V>(rest(slab), records, slab);
         let mut chunk = chunk_for(slab_records);
         if chunk.blocks < 3 * chunk.reserve_blocks {
-            // A chunk with too few blocks to sort large buckets in place becomes a single slab.
+            // A chunk with too few blocks to sort large buckets in place becomes one slab.
             slab_records = chunk.blocks * chunk.block_records;
             chunk = chunk_for(slab_records);
         }
@@ -130,8 +133,8 @@ impl MergePlan {
         })
     }
 
-    /// Returns the sizes of each of `count` parallel merges, with write buffers: the memory left by the index is divided among
-    /// them.
+    /// Returns the sizes of each of `count` parallel merges, with write buffers: the memory that the index leaves is
+    /// divided among the merges.
     pub fn merge<K: Key, V: Value>(&self, count: usize) -> MergeSizes {
         let share = (self.memory_bytes - self.index_bytes) / count;
         let slab_records = slab_records_in::<K, V>(share / 8).min(MERGE_SLAB_RECORDS_MAX);
@@ -142,22 +145,22 @@ impl MergePlan {
         let block_bytes = self.block_bytes;
         let read_bytes = share.saturating_sub(taken);
         let mut sizes = MergeSizes { slab_records, fan_in: 0, read_bytes, block_bytes, reader_bytes };
-        // A run needs two buffers of one block, and at least a few records in a slab.
+        // A run needs two buffers of one block, and room for at least a few records in a slab.
         let most = read_bytes / (2 * block_bytes + reader_bytes);
         sizes.fan_in = (sizes.buffer_bytes(most) / (2 * block_bytes)).min(most).min(slab_records / 4);
         sizes
     }
 
-    /// Returns the fan-in of one merge with all the memory.
+    /// Returns the fan-in of one merge that uses all of the memory.
     pub fn fan_in<K: Key, V: Value>(&self) -> usize {
         self.merge::<K, V>(1).fan_in.max(2)
     }
 }
 
 impl MergeSizes {
-    /// Returns the bytes of one of the two buffers of each of `runs` runs with `bytes` together: as large as pays, and a small
-    /// part of a run, since memory must be zeroed before its first use. The number of blocks is odd, since buffers at a
-    /// power-of-two stride would share few lines of the cache.
+    /// Returns the bytes of one of the two buffers of each of `runs` runs with `bytes` together. A buffer is at most as
+    /// large as requests gain from, and a small part of a run, since memory is zeroed before its first use. The number
+    /// of blocks in a buffer is odd, since buffers at a power-of-two stride would compete for a few lines of the cache.
     pub fn unit_bytes(&self, runs: usize, bytes: u64) -> usize {
         let pays = READ_BYTES_MAX.min((bytes / (8 * runs as u64)) as usize);
         let blocks = (self.buffer_bytes(runs) / (2 * runs)).min(pays) / self.block_bytes;
@@ -179,40 +182,41 @@ fn slab_records_max<V>() -> usize {
     if size_of::<V>() == 0 { SLAB_KEYS_MAX } else { SLAB_RECORDS_MAX }
 }
 
-/// Returns the check block of run files: a 32nd of a sink's share, and at least three records.
+/// Returns the bytes of a check block of run files: a 32nd of a sink's share, and at least three records.
 fn block_bytes(record_bytes: usize, share: usize, chunk_bytes: Option<usize>) -> usize {
     let small = (share / 32).min(chunk_bytes.unwrap_or(usize::MAX)).max(PAGE_BYTES);
     let rounded = (1 << small.ilog2()).clamp(PAGE_BYTES, BLOCK_BYTES_MAX);
     rounded.max((4 * record_bytes).next_power_of_two())
 }
 
-/// Bytes of values in a shard of the dense array; measured: half a megabyte stays in the second-level cache while a bin is
-/// applied.
+/// The bytes of values in a shard of the dense array. In measurements, half a megabyte stays in the second-level cache
+/// while a bin is applied.
 const SHARD_VALUES_BYTES: usize = 512 << 10;
 const BIN_RECORDS_MIN: usize = 64;
 const BIN_RECORDS_MAX: usize = 8 << 10;
-/// Records in a block that a dense scan hands out.
+/// The number of records in a block that a dense scan returns.
 const SCAN_RECORDS: usize = 16 << 10;
 
 /// Sizes of all buffers of the dense strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DensePlan {
     pub key_range: u64,
-    /// Keys in a shard, a power of two.
+    /// The number of keys in a shard, a power of two.
     pub shard_keys: usize,
     pub shards: usize,
-    /// Records in a bin, a power of two.
+    /// The number of records in a bin, a power of two.
     pub bin_records: usize,
     pub scan_records: usize,
     sinks: usize,
 }
 
 impl DensePlan {
-    /// Computes the sizes for keys and values of these lengths; `None` without a range or if the array does not fit.
+    /// Computes the sizes for keys and values of these lengths; returns `None` if there is no key range or the array
+    /// does not fit.
     pub fn new(config: &Config, key_bytes: usize, value_bytes: usize) -> Option<DensePlan> {
         let key_range = config.key_range?.max(1);
         let memory = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX / 2);
-        // A range that needs more bits than there is memory is refused before a product can overflow.
+        // A range whose bitmap alone exceeds the memory is refused, so that no product below can overflow.
         if key_range / 8 > memory as u64 {
             return None;
         }
@@ -228,7 +232,7 @@ impl DensePlan {
             taken_bytes(shards * records * key_bytes) + taken_bytes(shards * records * value_bytes)
         };
         let mut bin_records = BIN_RECORDS_MAX;
-        // Cursors are 32 bits wide.
+        // A cursor has 32 bits, which limits the records in all bins.
         while bins(bin_records) > left || shards * bin_records > 1 << 31 {
             bin_records /= 2;
             if bin_records < BIN_RECORDS_MIN {
@@ -238,14 +242,14 @@ impl DensePlan {
         Some(DensePlan { bin_records, ..plan })
     }
 
-    /// Returns the bytes of the records that scans hand out: one scan per sink, since as many threads will read.
+    /// Returns the bytes of the records that scans return. There is one scan per sink, since as many threads will read.
     pub fn scan_bytes(&self, key_bytes: usize, value_bytes: usize) -> usize {
         self.sinks
             * (taken_bytes(self.scan_records * key_bytes) + taken_bytes(self.scan_records * value_bytes))
     }
 }
 
-/// Returns the keys per shard: a power of two whose bitmap has whole words.
+/// Returns the number of keys per shard: a power of two whose bitmap has whole words.
 fn shard_keys(key_range: u64, value_bytes: usize) -> usize {
     // Without values a shard is only a bitmap.
     let by_cache = SHARD_VALUES_BYTES.checked_div(value_bytes).unwrap_or(SHARD_VALUES_BYTES * 8);

@@ -9,17 +9,16 @@
 //!   free: 5, 6, 8, ...
 //! ```
 //!
-//! A pushed record goes directly to the open block of its bucket, so the first pass of a radix sort costs no pass and
-//! no second copy of the chunk. When the blocks are used up, the chunk is sorted in place, bucket by bucket: a bucket
-//! is copied to the
-//! [`Sorter`] (which frees its blocks), sorted, reduced, and written back to fewer blocks. A bucket larger than a slab is first
-//! scattered over smaller buckets through the free blocks, so that any distribution of keys is sorted in the memory of the chunk.
-//! If that made the chunk half empty, pushing continues; otherwise the owner writes the chunk as a run. So few
-//! distinct keys never
-//! leave memory.
+//! A pushed record goes directly to the open block of its bucket. The first pass of a radix sort therefore costs
+//! neither a separate pass nor a second copy of the chunk. When the blocks are used up, the chunk is sorted in place,
+//! bucket by bucket: the chunk copies a bucket to the [`Sorter`] (which frees the bucket's blocks), sorts and reduces
+//! the records, and writes them back to fewer blocks. A bucket larger than a slab is first scattered over smaller
+//! buckets through the free blocks, so the memory of the chunk suffices to sort any distribution of keys. If sorting
+//! made the chunk half empty, pushing continues; otherwise the owner writes the chunk as a run. A small number of
+//! distinct keys thus never leaves memory.
 //!
-//! The obvious alternative, two arrays and a radix pass between them, halves the chunk: twice the runs, and fewer equal keys meet
-//! before they are written.
+//! The obvious alternative, two arrays with a radix pass between them, halves the chunk. There would be twice as many
+//! runs, and fewer equal keys would be combined before they are written.
 
 use inshore_store::{Budget, Job, Reservation, Result};
 
@@ -43,7 +42,7 @@ struct BlockList {
 
 const EMPTY: BlockList = BlockList { head: NONE, last: NONE, records: 0 };
 
-/// The records of one key range: full blocks, and an open one at the cursor.
+/// The records of one key range: full blocks, and an open block at the bucket's cursor.
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     closed: BlockList,
@@ -62,7 +61,7 @@ pub(crate) struct Chunk<K: Key, V> {
     map: BucketMap<K::Word>,
     buckets: Vec<Bucket>,
     cursors: Vec<u32>,
-    /// A block's records during a move to another bucket.
+    /// The records of a block while they move to another bucket.
     moving: (Vec<K>, Vec<V>),
     _extra: Reservation,
 }
@@ -103,7 +102,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.open();
     }
 
-    /// Returns the present buckets.
+    /// Returns the current map of keys to buckets.
     pub fn map(&self) -> BucketMap<K::Word> {
         self.map
     }
@@ -124,8 +123,8 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Takes records until the chunk is full; returns the number taken, and whether the chunk is full: then it must be sorted
-    /// before the next push, even if all were taken.
+    /// Takes records until the chunk is full. Returns the number taken, and whether the chunk is full. A full chunk
+    /// must be sorted before the next push, even if all records were taken.
     #[inline]
     pub fn push(&mut self, keys: &[K], value_at: impl Fn(usize) -> V) -> (usize, bool) {
         let map = self.map;
@@ -157,7 +156,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         cursor == self.start(open) + self.sizes.block_records as u32
     }
 
-    /// Closes a bucket's full block and opens another, if there is one outside the reserve.
+    /// Closes a bucket's full block and opens another, if a free block exists outside the reserve.
     fn open_next(&mut self, bucket: usize) -> bool {
         self.close(bucket);
         if self.free.len() <= self.sizes.reserve_blocks {
@@ -173,7 +172,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.cursors[bucket] = self.start(block);
     }
 
-    /// Adds a bucket's open block to its full ones; frees an empty one.
+    /// Adds a bucket's open block to the bucket's full blocks; an empty open block is freed.
     fn close(&mut self, number: usize) {
         let block = std::mem::replace(&mut self.buckets[number].open, NONE);
         if block == NONE {
@@ -294,7 +293,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Adds sorted records to a chain whose blocks are full but for the last.
+    /// Adds sorted records to a chain in which all blocks except the last are full.
     fn append(&mut self, chain: &mut BlockList, (keys, values): (&[K], &[V])) {
         let mut done = 0;
         while done < keys.len() {
@@ -315,8 +314,8 @@ impl<K: Key, V: Value> Chunk<K, V> {
         }
     }
 
-    /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. The free blocks suffice:
-    /// for every block that is taken one was freed before, except for one open block in each new chain.
+    /// Scatters a chain that is larger than a slab over chains of smaller ranges, in ascending order. The free blocks
+    /// suffice, since scattering frees a block before it takes another, except for one open block in each new chain.
     fn scatter_chain(
         &mut self,
         chain: BlockList,
@@ -362,7 +361,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
         self.moving = (keys, values);
     }
 
-    /// Tells whether enough blocks are free to go on without writing a run.
+    /// Tells whether enough blocks are free to continue pushing without writing a run.
     pub fn is_roomy(&self) -> bool {
         self.free.len() >= self.sizes.blocks / 2
     }
@@ -394,7 +393,7 @@ impl<K: Key, V: Value> Chunk<K, V> {
     }
 }
 
-/// The target buckets of a scattered chain, while the chunk's own buckets wait.
+/// The target buckets while a chain is scattered; the chunk's own buckets are set aside until then.
 struct ScatterTargets<W> {
     map: BucketMap<W>,
     buckets: Vec<Bucket>,
@@ -409,7 +408,7 @@ impl<W> ScatterTargets<W> {
     }
 }
 
-/// Appends a block with `fill` records to a chain.
+/// Appends block `block`, which has `fill` records, to a chain.
 fn link(chain: &mut BlockList, block: u32, fill: u32, next: &mut [u32]) {
     next[block as usize] = NONE;
     if chain.last == NONE {
@@ -445,7 +444,7 @@ mod tests {
         sizes
     }
 
-    /// Fills a chunk with keys, sorts it, and compares it with the model.
+    /// Fills a chunk with keys, sorts it, and compares the result with the naive model.
     fn check(name: &str, mut key: impl FnMut(u64) -> u64) {
         let folder = tempfile::tempdir().unwrap();
         let job = Store::open(folder.path()).unwrap();
@@ -472,7 +471,7 @@ mod tests {
         assert_eq!(chunk.sorted_records(), expected.len() as u64, "{name}");
         let records = chunk.sorted_blocks().flat_map(|(keys, values)| keys.iter().zip(values));
         assert!(records.eq(&expected), "{name}");
-        // No memory is lost either.
+        // The chunk also has all its memory again.
         chunk.clear(map);
         assert_eq!(chunk.free.len() + map.buckets(), sizes.blocks, "{name}");
     }

@@ -1,4 +1,4 @@
-//! Forming runs: the part of merging that belongs to one pushing thread.
+//! Forms runs: the part of merging that belongs to one pushing thread.
 
 use inshore_store::{Job, Keep};
 
@@ -14,11 +14,11 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// Keys in the sample from which the distribution is estimated if no range is known.
+/// The number of keys in the sample from which the distribution is estimated if no range is known.
 const SAMPLE_KEYS: usize = 256;
 
-/// A chunk, its sorter, and the file of its runs. A formation outlives the sink that uses it, so that many successive sinks share
-/// one.
+/// A chunk, its sorter, and the file of its runs. A formation outlives the sink that uses it, so that successive sinks
+/// can share one formation.
 pub(crate) struct Formation<O: Operation> {
     job: Job,
     name: &'static str,
@@ -28,17 +28,17 @@ pub(crate) struct Formation<O: Operation> {
     sorter: Sorter<O>,
     writer: RunWriter<O::Key, O::Value>,
     state: ChunkState,
-    /// Tells whether the buckets suit the keys that came so far.
+    /// Tells whether the buckets suit the distribution of the keys pushed so far.
     map_suits: bool,
-    /// Units of the input in the chunk, if runs are kept.
+    /// The units of the input whose records are in the chunk, if runs are kept.
     units: Option<Units>,
-    /// The results since the last call that took results.
+    /// The results since results were last taken.
     pub done: FormationResult<O::Key>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChunkState {
-    /// Nothing was pushed since the chunk was created or written: its buckets may change.
+    /// Nothing was pushed since the chunk was created or written, so its buckets may change.
     Empty,
     Filling,
     Sorted,
@@ -96,7 +96,7 @@ impl<O: Operation> Formation<O> {
         })
     }
 
-    /// Takes records; sorts a full chunk, and writes a run if that frees too little space.
+    /// Takes records; sorts a full chunk, and writes a run if sorting frees too little space.
     ///
     /// # Errors
     /// Errors of writing a run; [`inshore_store::Error::Cancelled`].
@@ -143,14 +143,14 @@ impl<O: Operation> Formation<O> {
         self.write_run()
     }
 
-    /// Starts a unit: records pushed from here on are those of `unit` from number `from` on.
+    /// Starts a unit: records pushed after this call belong to `unit`, numbered from `from` on.
     pub fn begin_unit(&mut self, unit: u64, from: u64) {
         if let Some(units) = &mut self.units {
             units.begin(unit, from);
         }
     }
 
-    /// Ends a unit: it has no more records.
+    /// Ends the current unit: the unit has no more records.
     pub fn end_unit(&mut self) {
         if let Some(units) = &mut self.units {
             units.end();
@@ -199,18 +199,19 @@ impl<O: Operation> Formation<O> {
         Ok(())
     }
 
-    /// Creates an error: checksums and first keys of all blocks stay in memory, which limits the number of blocks.
+    /// Creates the error for too many runs: checksums and first keys of all blocks stay in memory, which limits the
+    /// number of blocks.
     fn too_many_runs(&self) -> Error {
         let (spilled, memory) = (self.writer.bytes, self.plan.memory_bytes as u64);
         Error::TooManyRuns { name: self.name, spilled, memory, enough: None }
     }
 
-    /// Counts records of a sorted chunk that never left memory.
+    /// Counts the records of a sorted chunk that never left memory.
     pub fn records_in_chunk(&self) -> u64 {
         self.chunk.sorted_records()
     }
 
-    /// Writes the rest of the sorted chunk and returns the runs that were not taken before; releases the memory.
+    /// Writes the rest of the sorted chunk and returns the runs that the caller has not taken; releases the memory.
     ///
     /// # Errors
     /// Errors of writing a run.
@@ -227,7 +228,7 @@ impl<O: Operation> Formation<O> {
         self.chunk
     }
 
-    /// Chooses buckets by the first keys. A bad guess costs only speed.
+    /// Chooses buckets by a sample of the first keys. A bad guess costs only speed.
     fn sampled_map(&self, keys: &[O::Key]) -> BucketMap<WordOf<O>> {
         let mut sample: Vec<_> = keys.iter().take(SAMPLE_KEYS).map(|key| key.to_word()).collect();
         sample.sort_unstable();
@@ -235,7 +236,7 @@ impl<O: Operation> Formation<O> {
         self.spread(sample[eighth], sample[sample.len() - 1 - eighth], 2)
     }
 
-    /// Chooses buckets by the keys in the sorted chunk, without the outer 64ths.
+    /// Chooses buckets by the keys in the sorted chunk, ignoring the first and the last 64th of the blocks.
     fn learned_map(&self) -> BucketMap<WordOf<O>> {
         let blocks = self.chunk.sorted_block_numbers();
         let first_key = |number: usize| self.chunk.numbered_block(blocks[number]).0[0].to_word();
@@ -243,7 +244,8 @@ impl<O: Operation> Formation<O> {
         self.spread(first_key(outer), first_key(blocks.len() - 1 - outer), 4)
     }
 
-    /// Returns buckets for keys that mostly lie in `low..=high`, with a margin of a `2^margin_bits`th on both sides.
+    /// Returns buckets for keys that mostly lie in `low..=high`, with a margin of the range divided by `2^margin_bits`
+    /// on both sides.
     fn spread(&self, low: WordOf<O>, high: WordOf<O>, margin_bits: u32) -> BucketMap<WordOf<O>> {
         let margin = (high - low) >> margin_bits;
         let high = high.saturating_add(margin).min(key_max::<O::Key>());

@@ -2,14 +2,14 @@
 //!
 //! All higher levels (chunks, merges) cut their work into slabs. A slab is sorted in one of three ways:
 //!
-//! - **accumulate**: where the slab's keys span few numbers, each value is combined into a table that is indexed by key, and a
-//!   bitmap marks the keys that occurred. This way needs no sorting: about 2 ns per record.
-//! - **keys alone**, where values have no bytes: the keys are sorted as they are; 64-bit keys are words already.
-//! - **packed**: the key's distance from the smallest and the record's number go into one 64-bit word, the words are sorted, and
-//!   the records are gathered and combined in that order. Keys that need too many bits lose their lowest ones, and equal words
-//!   are sorted again by the whole key.
+//! - **accumulate**: if the slab's keys span a small range, each value is combined into a table that is indexed by key,
+//!   and a bitmap marks the keys that occurred. This way needs no sorting and takes about 2 ns per record.
+//! - **keys alone**: if values have no bytes, the keys are sorted as they are, since 64-bit keys are words already.
+//! - **packed**: the difference of the key from the smallest key and the record's number go into one 64-bit word. The
+//!   words are sorted, and the records are gathered and combined in that order. Keys that need too many bits lose their
+//!   lowest bits, and records with equal remaining bits are sorted again by the whole key.
 //!
-//! Sorting of words: [`crate::words`].
+//! [`crate::words`] sorts the words.
 
 use inshore_store::{Budget, Result};
 use zerocopy::IntoBytes;
@@ -23,10 +23,11 @@ use crate::{
     words::{self, Instructions, ranges, sort_spread, unique},
 };
 
-/// Keys of a table per record: reading its bitmap costs about one record for 64 keys.
+/// The number of keys in a table for each record of a slab. Reading the table's bitmap costs about as much for 64 keys
+/// as one record.
 const TABLE_KEYS_PER_RECORD: u64 = 16;
 
-/// The words of an operation's keys.
+/// The word type of an operation's keys.
 pub(crate) type WordOf<O> = <<O as Operation>::Key as Key>::Word;
 
 /// The memory for slabs of one thread.
@@ -43,17 +44,18 @@ pub(crate) struct Sorter<O: Operation> {
     out_values: Array<O::Value>,
 }
 
-/// Returns the keys of the table of a sorter for slabs of `slab_records`.
+/// Returns the number of keys in the table of a sorter for slabs of `slab_records`.
 fn table_keys(slab_records: usize) -> usize {
     (4 * slab_records).next_multiple_of(64)
 }
 
-/// Returns the words that a sorter for slabs of `slab_records` makes of keys: none if keys are words and have no values.
+/// Returns the number of words for keys that a sorter for slabs of `slab_records` holds: 0 if the keys are words and
+/// have no values.
 fn words_of(slab_records: usize, key_bytes: usize, value_bytes: usize) -> usize {
     if are_words(key_bytes) && value_bytes == 0 { 0 } else { slab_records }
 }
 
-/// Tells whether keys of so many bytes are words without conversion.
+/// Tells whether keys of this many bytes are words without conversion.
 fn are_words(key_bytes: usize) -> bool {
     key_bytes == size_of::<u64>()
 }
@@ -96,7 +98,7 @@ impl<O: Operation> Sorter<O> {
         })
     }
 
-    /// Returns the records per slab.
+    /// Returns the number of records per slab.
     pub fn slab_records(&self) -> usize {
         self.keys.len()
     }
@@ -194,13 +196,13 @@ impl<O: Operation> Sorter<O> {
     }
 }
 
-/// Returns the key at a place of a table that begins with `min`.
+/// Returns the key at index `place` of a table that begins with `min`.
 #[inline(always)]
 pub(crate) fn key_at<O: Operation>(min: WordOf<O>, place: usize) -> O::Key {
     O::Key::from_word(min + (place as u64).into())
 }
 
-/// Returns the records of a slab whose sorter takes at most `bytes`.
+/// Returns the number of records in a slab whose sorter takes at most `bytes`.
 pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     let each = 5 * record_bytes::<K, V>() + 4 * size_of::<V>() + 17;
     let mut records = (bytes / each).max(1);
@@ -210,7 +212,7 @@ pub(crate) fn slab_records_in<K, V>(bytes: usize) -> usize {
     records
 }
 
-/// Returns the smallest and largest of at least one key.
+/// Returns the smallest and the largest key; there must be at least one key.
 pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     if are_words(size_of::<K>()) {
         let (min, max) = words::min_max(typed(keys.as_bytes(), keys.len()));
@@ -221,7 +223,7 @@ pub(crate) fn min_max<K: Key>(keys: &[K]) -> (K::Word, K::Word) {
     (min.to_word(), max.to_word())
 }
 
-/// Sorts groups of equal packed bits by the whole key, and equal keys by number.
+/// Sorts each group of words with equal key bits by the whole key, and equal keys by record number.
 fn sort_groups<K: Key>(words: &mut [u64], index_bits: u32, keys: &[K]) {
     let mask = (1 << index_bits) - 1;
     for group in words.chunk_by_mut(|a, b| a >> index_bits == b >> index_bits) {
@@ -244,9 +246,9 @@ fn gather_keys<K: Key>(min: K::Word, sorted: &[u64], out: &mut [K]) -> usize {
     last + 1
 }
 
-/// Gathers records in the order of the packed words and combines equal keys; returns the number of outputs. The compiler needs no
-/// branch on equality, which is unpredictable, where `combine` is cheap. (Combining first and choosing afterwards would be wrong:
-/// a sum of two keys' values may overflow.)
+/// Gathers records in the order of the packed words and combines equal keys; returns the number of outputs. If
+/// `combine` is cheap, the compiler needs no branch on equality, which would be unpredictable. (Always combining and
+/// then choosing would be wrong: the sum of two different keys' values may overflow.)
 fn gather<K: Key, V: Value>(
     sorted: &[u64],
     mask: u64,
@@ -280,7 +282,7 @@ mod tests {
     #[derive(Clone)]
     struct First;
 
-    /// An operation that is not commutative shows the order in which values are combined.
+    /// This operation is not commutative, so the result shows the order in which values are combined.
     impl Operation for First {
         type Key = u64;
         type Value = u64;
@@ -329,7 +331,8 @@ mod tests {
     fn keys_whose_packed_bits_are_equal_are_sorted_by_the_rest() {
         let budget = Budget::new(1 << 20, 1);
         let mut sorter = Sorter::new(First, 300, &budget).unwrap();
-        // The range needs 64 bits, so nine low bits do not fit beside a number below 300.
+        // The range needs 64 bits, so a word does not have room for the nine low bits of the key and a record number
+        // below 300.
         let low = (0..148).map(|i| (i * 37) % 300);
         let high = low.clone().map(|key| u64::MAX - key);
         let equal = [5, u64::MAX - 5, 5, u64::MAX - 5];

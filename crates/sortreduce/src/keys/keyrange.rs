@@ -2,7 +2,7 @@
 
 use crate::{Key, keys::word::Word};
 
-/// The keys from `from` on and below `below`; `None`: no bound.
+/// The keys that are at least `from` and less than `below`; `None` means no bound.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyRange<K> {
     pub from: Option<K>,
@@ -10,10 +10,11 @@ pub(crate) struct KeyRange<K> {
 }
 
 impl<K: Key> KeyRange<K> {
-    /// Contains every key.
+    /// The range that contains every key.
     pub const ALL: KeyRange<K> = KeyRange { from: None, below: None };
 
-    /// Returns the blocks that may hold keys of the range, of `count` sorted blocks whose first keys `first_key` returns.
+    /// Returns the blocks that may hold keys of the range, given `count` sorted blocks whose first keys `first_key`
+    /// returns.
     pub fn blocks(&self, count: usize, first_key: impl Fn(usize) -> K) -> std::ops::Range<usize> {
         let start = self.from.map_or(0, |from| partition_point(count, |block| first_key(block) <= from));
         let start = start.saturating_sub(1);
@@ -21,12 +22,12 @@ impl<K: Key> KeyRange<K> {
         start..end.max(start)
     }
 
-    /// Counts the sorted keys below the range.
+    /// Counts the keys below the range; `keys` must be sorted.
     pub fn skipped(&self, keys: &[K]) -> usize {
         self.from.map_or(0, |from| keys.partition_point(|&key| key < from))
     }
 
-    /// Counts the sorted keys that do not lie above the range.
+    /// Counts the keys that do not lie above the range; `keys` must be sorted.
     pub fn kept(&self, keys: &[K]) -> usize {
         match (self.below, keys.last()) {
             (Some(below), Some(&last)) if last >= below => keys.partition_point(|&key| key < below),
@@ -34,8 +35,8 @@ impl<K: Key> KeyRange<K> {
         }
     }
 
-    /// Cuts the range into `parts` ranges with about equal amounts; `below` returns the amount below a key. Bisecting the numbers
-    /// of keys needs no memory. With few keys some ranges are empty.
+    /// Splits the range into `parts` ranges with about equal amounts; `below(key)` returns the amount below a key. The
+    /// bisection works on numeric values of keys and needs no memory. If there are few keys, some ranges are empty.
     pub fn split(&self, parts: usize, below: impl Fn(K) -> u64) -> Vec<KeyRange<K>> {
         let lowest = self.from.map_or(K::Word::from(0), K::to_word);
         let highest = self.below.map_or(K::from_word(K::Word::MAX), |below| below).to_word();
@@ -90,10 +91,10 @@ mod tests {
                 let end = range.kept(keys);
                 let len = end - place;
                 assert!(len.abs_diff(keys.len() / parts) <= 2, "{len} of {} in {parts} parts", keys.len());
-                // The blocks of the range, of three keys each, hold all its keys.
+                // The blocks of the range (three keys in each) contain all its keys.
                 let blocks = range.blocks(keys.len().div_ceil(3), |block| keys[block * 3]);
                 assert!(len == 0 || (blocks.start * 3 <= place && end <= blocks.end * 3));
-                // Cutting the range again keeps the same keys.
+                // Splitting the range again loses no key.
                 let again = range.split(2, below);
                 assert_eq!(again[1].kept(keys), end);
                 assert!((place..=end).contains(&again[0].kept(keys)));

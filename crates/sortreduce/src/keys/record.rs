@@ -8,15 +8,15 @@ use crate::keys::word::Word;
 pub trait Key:
     Copy + Ord + Default + Send + Sync + 'static + FromBytes + IntoBytes + Immutable + KnownLayout
 {
-    /// The type of differences of keys.
+    /// The type that holds the difference of two keys.
     type Word: Word;
-    /// Bits in a key.
+    /// The number of bits in a key.
     const BITS: u32;
-    /// Returns the key as a number, in the same order.
+    /// Returns the key as a number; numbers have the same order as keys.
     fn to_word(self) -> Self::Word;
-    /// Returns the key of which [`Key::to_word`] made `number`; drops higher bits.
+    /// Returns the key from which [`Key::to_word`] made `number`; drops higher bits.
     fn from_word(number: Self::Word) -> Self;
-    /// Returns the key as a number, in the same order; `u64::MAX` for all larger ones.
+    /// Returns the key as a number in the same order, or `u64::MAX` for all larger keys.
     fn to_u64(self) -> u64;
     /// Returns the key of a number; drops higher bits.
     fn from_u64(number: u64) -> Self;
@@ -74,53 +74,55 @@ impl<T> Value for T where
 /// maxima and bit operations give the same result for any order. A sum of n floating-point numbers may differ by a relative `n *
 /// f64::EPSILON` of the sum of their magnitudes.
 pub trait Operation: Clone + Send + Sync + 'static {
-    /// The key by which records are sorted.
+    /// The type of the key by which records are sorted.
     type Key: Key;
-    /// The value that is combined.
+    /// The type of the value that is combined.
     type Value: Value;
     /// Combines two values of one key.
     fn combine(&self, a: Self::Value, b: Self::Value) -> Self::Value;
-    /// Combines two values of this key; sort-reduce calls this function. Override it if errors of the operation name the key.
+    /// Combines two values of the key `_key`; sort-reduce calls this function. Override this function if errors of the
+    /// operation name the key.
     #[inline(always)]
     fn combine_at(&self, _key: Self::Key, a: Self::Value, b: Self::Value) -> Self::Value {
         self.combine(a, b)
     }
-    /// Tells whether all went well so far, for example whether no sum overflowed. If not, no more runs are kept for a resumed
-    /// sort-reduce.
+    /// Tells whether the operation has succeeded so far, for example whether no sum overflowed. After a failure, no
+    /// more runs are kept for a resumed sort-reduce.
     fn is_sound(&self) -> bool {
         true
     }
-    /// Returns a neutral value: combined with any value, on the left, it leaves that value unchanged. Tables that begin with
-    /// neutral values need no test whether a value is present.
+    /// Returns a neutral value, if there is one: `combine(neutral, value)` is `value`. A table that is filled with
+    /// neutral values needs no test whether a value is present.
     fn neutral(&self) -> Option<Self::Value> {
         None
     }
-    /// Returns the number of bits that suffice for each pushed value, if few do; combined values may need more. If these bits and
-    /// the bits of a key within its bin are at most 32, the partition strategy keeps both as one word until values are combined,
-    /// a fraction of the bytes of wide values.
+    /// Returns a number of bits that suffices for each pushed value, if the number is small; combined values may need
+    /// more bits. If these bits and the bits of a key within its bin are at most 32, the partition strategy keeps both
+    /// as one 32-bit word until values are combined. Such a word takes a fraction of the bytes of a wide value.
     fn short_bits(&self) -> Option<u32> {
         None
     }
-    /// Returns a pushed value in that number of bits; called only if [`Operation::short_bits`] returns one.
+    /// Returns a pushed value in the number of bits that [`Operation::short_bits`] returns; called only if there is
+    /// such a number.
     fn shorten(&self, _value: Self::Value) -> u32 {
         0
     }
-    /// Returns the value of which [`Operation::shorten`] made `short`.
+    /// Returns the value from which [`Operation::shorten`] made `short`.
     fn lengthen(&self, _short: u32) -> Self::Value {
         Self::Value::default()
     }
 }
 
-/// Contains records in order: `keys[i]` belongs to `values[i]`. Keys ascend strictly, also from block to block.
+/// Records in key order: `keys[i]` belongs to `values[i]`. Keys ascend strictly within a block and from block to block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block<'a, K, V> {
     /// Keys of the records.
     pub keys: &'a [K],
-    /// Values, as many as keys.
+    /// Values of the records, as many as keys.
     pub values: &'a [V],
 }
 
-/// Returns the bytes of a record on flash and in a chunk.
+/// Returns the number of bytes of a record on flash and in a chunk.
 pub(crate) const fn record_bytes<K, V>() -> usize {
     size_of::<K>() + size_of::<V>()
 }
@@ -131,6 +133,6 @@ pub(crate) struct RecordLayout {
     pub key_bytes: usize,
     pub value_bytes: usize,
     pub value_align: usize,
-    /// See [`crate::Operation::short_bits`].
+    /// The number of bits that suffices for a pushed value; see [`crate::Operation::short_bits`].
     pub short_bits: Option<u32>,
 }

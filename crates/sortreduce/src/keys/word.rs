@@ -1,12 +1,12 @@
-//! Words: differences of keys, as wide as the key needs.
+//! Defines words, the differences of keys; a word is as wide as the key needs.
 
 use std::{
     fmt::Debug,
     ops::{Add, Shr, Sub},
 };
 
-/// An unsigned number that holds every difference of two keys: `u64`, and `u128` for wider keys. Narrow keys
-/// therefore have no overhead for wide keys.
+/// An unsigned number that holds every difference of two keys: `u128` for keys of 128 bits, `u64` for narrower keys.
+/// Narrow keys therefore pay nothing for the support of wide keys.
 pub trait Word:
     Copy
     + Ord
@@ -19,19 +19,19 @@ pub trait Word:
     + Shr<u32, Output = Self>
     + 'static
 {
-    /// Bits in a word.
+    /// The number of bits in a word.
     const BITS: u32;
     /// The largest word.
     const MAX: Self;
     /// Returns the lowest 64 bits.
     fn low(self) -> u64;
-    /// Folds all bits to 64: equal for equal numbers.
+    /// Folds all bits to 64 bits; equal numbers have equal results.
     fn fold(self) -> u64;
     /// Returns the number of significant bits.
     fn bits(self) -> u32;
-    /// Returns the sum, at most [`Word::MAX`].
+    /// Returns the sum, or [`Word::MAX`] on overflow.
     fn saturating_add(self, other: Self) -> Self;
-    /// Returns the difference, at least 0.
+    /// Returns the difference, or 0 if `other` is greater.
     fn saturating_sub(self, other: Self) -> Self;
 }
 
