@@ -1,4 +1,4 @@
-//! State shared by a sort-reduce and its sinks: strategies, idle memory, and the change from input to result.
+//! The state shared by a sort-reduce and its sinks: strategies, idle memory, and the transition from input to result.
 
 use std::sync::{
     Arc, Mutex,
@@ -32,7 +32,7 @@ pub(crate) struct SharedState<O: Operation> {
     pub config: Config,
     pub choice: Choice,
     pub sinks_open: AtomicUsize,
-    /// Parts of the input in kept runs.
+    /// The records of each unit of the input that are in kept runs.
     covered: UnitCoverage,
     pub records_kept: u64,
     pub method: Method<O>,
@@ -46,11 +46,11 @@ pub(crate) enum Method<O: Operation> {
     },
     Partition {
         plan: PartitionPlan,
-        /// Blocks that all sinks wrote.
+        /// The number of blocks that all sinks wrote.
         written: Arc<AtomicUsize>,
         idle: Mutex<Vec<Partitioner<O>>>,
     },
-    /// Merging, with the number of slots in the hash table in front of each sink, if there is one.
+    /// Merging; `slots` is the number of slots in the hash table in front of each sink, if there is one.
     Merge {
         plan: MergePlan,
         slots: Option<usize>,
@@ -60,7 +60,7 @@ pub(crate) enum Method<O: Operation> {
 
 /// Progress of the sinks of a merging sort-reduce.
 pub(crate) struct FormationProgress<O: Operation> {
-    /// Formations without a sink. Their chunks are sorted.
+    /// Formations that no sink uses. Their chunks are sorted.
     pub idle: Vec<Formation<O>>,
     formed: FormationResult<O::Key>,
 }
@@ -97,7 +97,7 @@ impl<O: Operation> Method<O> {
         Ok(Method::Merge { plan, slots, state })
     }
 
-    /// Takes over the runs of an interrupted sort-reduce, and returns the number of their records, and their units.
+    /// Opens the runs of an interrupted sort-reduce; returns the number of their records, and their units.
     fn find_kept(&mut self, job: &Job, config: &Config) -> Result<(u64, UnitCoverage)> {
         let (Some(keep), Method::Merge { plan, state, .. }) = (&config.keep, self) else {
             return Ok((0, UnitCoverage::default()));
@@ -111,7 +111,7 @@ impl<O: Operation> Method<O> {
         Ok((found.pushed, found.covered))
     }
 
-    /// Fronts take their memory from that of merging.
+    /// Plans hash-first: the hash tables in front of the sinks take a part of the memory for merging.
     fn hash_first(operation: &O, config: &Config) -> Result<Self> {
         let fits = |bytes| front::plan(&Config { memory_bytes: bytes, ..config.clone() }, layout(operation));
         let Some((slots, fronts)) = fits(config.memory_bytes) else {
@@ -126,7 +126,8 @@ impl<O: Operation> Method<O> {
     }
 }
 
-/// Creates the error of a forced strategy that is not possible: there is no range of keys, or it needs more memory, and how much.
+/// Creates the error for a forced strategy that is not possible: there is no range of keys, or the strategy needs more
+/// memory. The error then names the memory that suffices.
 fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&Config) -> bool) -> Error {
     let Some(key_range) = config.key_range else { return Error::NoKeyRange { name: config.name, strategy } };
     let fits = |&bytes: &u64| fits(&Config { memory_bytes: bytes, ..config.clone() });
@@ -140,7 +141,7 @@ fn does_not_fit(strategy: Strategy, what: &str, config: &Config, fits: impl Fn(&
 }
 
 impl<O: Operation> SharedState<O> {
-    /// Chooses the strategy and takes over runs of an interrupted sort-reduce.
+    /// Chooses the strategy and opens the runs of an interrupted sort-reduce.
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         let profile = job.store().drive_profile();
         let mut choice = Choice::new(config, layout(&operation), profile.as_ref());
@@ -176,7 +177,7 @@ impl<O: Operation> SharedState<O> {
         }
     }
 
-    /// Returns the number of a unit's records in kept runs, and whether these are all.
+    /// Returns the number of a unit's records in kept runs, and whether these are all records of the unit.
     pub fn covered(&self, unit: u64) -> (u64, bool) {
         (self.covered.records(unit), self.covered.is_whole(unit))
     }
@@ -188,12 +189,12 @@ impl<O: Operation> SharedState<O> {
         }
     }
 
-    /// Counts a finished sink.
+    /// Counts one more finished sink.
     pub fn sink_finished(&self) {
         self.sinks_open.fetch_sub(1, Ordering::Release);
     }
 
-    /// Keeps a sink's bins for the next sink or the end.
+    /// Stores a finished sink's bins for the next sink or the end of the input.
     pub fn take_partitioner(&self, partitioner: Partitioner<O>) {
         let Method::Partition { idle, .. } = &self.method else {
             unreachable!("a sink with a partitioner belongs to a partitioning sort-reduce")
@@ -201,7 +202,7 @@ impl<O: Operation> SharedState<O> {
         idle.lock().expect("no panic under this lock").push(partitioner);
     }
 
-    /// Keeps a sink's formation for the next sink or the end.
+    /// Stores a finished sink's formation for the next sink or the end of the input.
     pub fn take_back(&self, mut formation: Formation<O>) {
         let Method::Merge { state, .. } = &self.method else {
             unreachable!("a sink with a chunk belongs to a merging sort-reduce")
@@ -239,7 +240,7 @@ impl<O: Operation> SharedState<O> {
     }
 }
 
-/// Returns a result that reads bins from flash and in memory.
+/// Returns a result that reads bins from flash and from memory.
 fn finish_bins<O: Operation>(
     job: Job,
     operation: O,
@@ -256,7 +257,7 @@ fn finish_bins<O: Operation>(
     Ok(Sorted::new(job, stats, Level::Merge(1), Part::Bins(BinsPart::new(operation, plan, sinks))))
 }
 
-/// Returns a result that merges the sinks' chunks in memory: no run was written.
+/// Returns a result that merges the sinks' chunks in memory, if no run was written.
 fn finish_in_memory<O: Operation>(
     job: Job,
     operation: O,

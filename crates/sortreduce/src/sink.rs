@@ -11,25 +11,25 @@ use crate::{
     strategies::partition::Partitioner,
 };
 
-/// Records that a sink buffers before it scatters them: [`Sink::push`] costs two stores.
+/// The number of records that a sink buffers before it scatters them, so that [`Sink::push`] costs only two stores.
 const STAGED_RECORDS: usize = 256;
-/// Smallest number of keys that [`Sink::push_all`] scatters at once; fewer are staged.
+/// The smallest number of keys that [`Sink::push_all`] scatters directly; fewer keys are buffered.
 const SCATTERED_KEYS: usize = 64;
 
 /// Takes the records of one thread.
 pub struct Sink<O: Operation> {
     shared: Arc<SharedState<O>>,
-    /// The table that combines first, with the hash-first strategy.
+    /// The table that combines records first, with the hash-first strategy.
     front: Option<Box<Front<O>>>,
     target: Target<O>,
-    /// Records of the unit that are in kept runs: they are skipped.
+    /// The number of records of the current unit that are in kept runs and not yet skipped.
     passed_over: u64,
     staged: usize,
     keys: Box<[O::Key; STAGED_RECORDS]>,
     values: Box<[O::Value]>,
 }
 
-/// The destination of the records.
+/// The destination of the records, by strategy.
 enum Target<O: Operation> {
     Dense(Bins<O::Key, O::Value>),
     Merge(Box<Formation<O>>),
@@ -77,7 +77,7 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Target<O> {
-    /// Pushes the records that the front, if there is one, does not combine.
+    /// Pushes the records to the target, after the front (if there is one) combined some of them.
     #[inline(always)]
     fn push_behind(
         &mut self,
@@ -94,7 +94,7 @@ impl<O: Operation> Target<O> {
 }
 
 impl<O: Operation> Sink<O> {
-    /// Opens a sink, one of at most [`crate::Config::sinks`].
+    /// Opens a sink. At most [`crate::Config::sinks`] may exist at the same time.
     pub(crate) fn open(shared: Arc<SharedState<O>>) -> Result<Self> {
         let open = shared.sinks_open.fetch_add(1, Ordering::Relaxed);
         assert!(open < shared.config.sinks.max(1), "more than {} sinks", shared.config.sinks);
@@ -117,9 +117,9 @@ impl<O: Operation> Sink<O> {
         })
     }
 
-    /// Starts a unit of the input: all records pushed from here on belong to the unit, in an order that is the same at every
-    /// attempt; each unit is pushed by one sink. Only [`crate::Config::keep`] needs units. Returns `false` if all records of the
-    /// unit are in kept runs and need not be pushed.
+    /// Starts a unit of the input: all records pushed until the next call belong to the unit. Their order must be the
+    /// same at every attempt, and one sink must push all of a unit. Only [`crate::Config::keep`] needs units. Returns
+    /// `false` if all records of the unit are in kept runs and need not be pushed.
     ///
     /// # Errors
     /// Errors of [`Sink::push`].
@@ -136,7 +136,8 @@ impl<O: Operation> Sink<O> {
         Ok(!is_whole)
     }
 
-    /// Takes a record. Usually it is only staged; now and then bins are applied or written, or a run is written.
+    /// Takes a record. Usually the record is only buffered; now and then bins are applied or written, or a run is
+    /// written.
     ///
     /// # Errors
     /// Errors of writing a run; [`crate::Error::KeyOutOfRange`]; [`inshore_store::Error::Cancelled`]. After an error the sink can
@@ -178,7 +179,7 @@ impl<O: Operation> Sink<O> {
         self.push_to_target(keys, |_| value)
     }
 
-    /// Takes many records, faster than one by one; `value_at` returns the value of the key at a place.
+    /// Takes many records, faster than one by one; `value_at` returns the value for the key with a given index.
     ///
     /// # Errors
     /// Errors of [`Sink::push`].
@@ -204,14 +205,14 @@ impl<O: Operation> Sink<O> {
         target.push_behind(front, keys, |i| values[i], shared)
     }
 
-    /// Returns how many of the next records are in kept runs.
+    /// Skips those of the next `records` records that are in kept runs, and returns their number.
     fn pass_over(&mut self, records: usize) -> usize {
         let passed_over = self.passed_over.min(records as u64);
         self.passed_over -= passed_over;
         passed_over as usize
     }
 
-    /// Ends this thread's input. The records left in memory are sorted here, so that threads sort in parallel.
+    /// Ends this thread's input. The records left in memory are sorted here, so that all threads sort in parallel.
     ///
     /// # Errors
     /// Errors of [`Sink::push`].

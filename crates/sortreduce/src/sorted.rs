@@ -8,9 +8,10 @@ use crate::{
     part::{Part, Records},
 };
 
-/// Streams the result: sorted, unique records, block by block. Dropping it removes the runs and releases the memory.
+/// Streams the result: sorted, unique records, block by block. Dropping the stream removes the runs and releases the
+/// memory.
 ///
-/// No input is read before the first block is requested; until then the result can be cut into parts.
+/// No input is read before the first block is requested; until then the result can be split into parts.
 pub struct Sorted<O: Operation> {
     job: Job,
     stats: Stats,
@@ -21,11 +22,11 @@ pub struct Sorted<O: Operation> {
 /// The level of the job's counters to which the result is added at the end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
-    /// No level: no merge was needed.
+    /// The result is added to no level, since no merge was needed.
     None,
-    /// The number of records that entered level 0, which has an array and no runs.
+    /// The result is added to level 0, which has an array and no runs; this number of records entered level 0.
     Pushed(u64),
-    /// The records of the merge of this level.
+    /// The result is added to the counters of merges of this level.
     Merge(u32),
 }
 
@@ -34,7 +35,7 @@ const BEGUN: &str = "a result is cut before its first block is read";
 enum ReadState<O: Operation> {
     Waiting(Part<O>),
     Begun(Records<O>),
-    /// The start failed.
+    /// Starting to read failed.
     Failed,
 }
 
@@ -43,19 +44,20 @@ impl<O: Operation> Sorted<O> {
         Sorted { job, stats, level, state: ReadState::Waiting(part) }
     }
 
-    /// Cuts the result into parts of ascending keys with about equally many records to read, each for one thread; the
-    /// parts in order are the whole stream. There are at most `parts` parts, and fewer if their memory, which is
-    /// divided among them, does not suffice for the read buffers; a part may be empty. The memory suffices for as
-    /// many parts as there were sinks, unless hundreds of runs remain.
+    /// Splits the result into parts of ascending keys with about equally many records to read, one for each thread. The
+    /// parts in order are the complete stream; a part may be empty. There are at most `parts` parts. The memory is
+    /// divided among the parts, so there are fewer if it does not suffice for their read buffers. The memory suffices
+    /// for as many parts as there were sinks, unless hundreds of runs remain.
     ///
-    /// Cost: some reads of memory. If runs are merged, each part reads at most two blocks of each run beside its own records.
-    /// Each part counts its own [`Stats::records_out`]; the other counters are those of the whole.
+    /// Splitting costs some reads of memory. If runs are merged, each part reads at most two blocks of each run in
+    /// addition to its own records. Each part counts its own [`Stats::records_out`]; the other counters are those of
+    /// the complete result.
     ///
     /// # Errors
     /// None so far.
     ///
     /// # Panics
-    /// If a block was taken already.
+    /// If a block was already returned.
     ///
     /// ```
     /// # use inshore_sortreduce::{Config, Operation, SortReduce};
@@ -99,25 +101,26 @@ impl<O: Operation> Sorted<O> {
         Ok(self.cut(readers, readers))
     }
 
-    /// Cuts the result into about `parts` parts, as [`Sorted::split`] does, of which at most `readers` are read at the same time
-    /// and divide the memory. Threads take one part after the other and pass their records on in order. Fewer parts are made
-    /// where more than an eighth of the runs would be read twice. Returns the parts and the allowed number of readers.
+    /// Splits the result into about `parts` parts, as [`Sorted::split`] does. At most `readers` parts are read at the
+    /// same time and divide the memory. Threads take one part after the other and pass on their records in order. There
+    /// are fewer parts if more than an eighth of the runs would be read twice. Returns the parts and the allowed number
+    /// of readers.
     ///
     /// # Errors
     /// None so far.
     ///
     /// # Panics
-    /// If a block was taken already.
+    /// If a block was already returned.
     pub fn split_in_turns(self, parts: usize, readers: usize) -> Result<(Vec<Sorted<O>>, usize)> {
         let readers = self.part().readers(readers.max(1));
         let parts = parts.min(self.part().parts_max()).max(1);
         Ok((self.cut(parts, readers), readers))
     }
 
-    /// Returns an upper bound on the memory that reading takes beside the current memory of the result.
+    /// Returns an upper bound on the memory that reading takes, in addition to the current memory of the result.
     ///
     /// # Panics
-    /// If a block was taken already.
+    /// If a block was already returned.
     pub fn reading_bytes(&self) -> u64 {
         self.part().reading_bytes() as u64
     }
@@ -142,7 +145,7 @@ impl<O: Operation> Sorted<O> {
         parts.collect()
     }
 
-    /// Returns the next records: one or more, up to some ten thousand; `None` at the end.
+    /// Returns the next records (one or more, up to some ten thousand), or `None` at the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -185,20 +188,20 @@ fn count(job: &Job, level: Level, records_in: u64, records_out: u64) {
 /// Counts the work of a sort-reduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Stats {
-    /// The strategy.
+    /// The strategy of the sort-reduce.
     pub strategy: Strategy,
-    /// Records pushed.
+    /// The number of records pushed.
     pub records_in: u64,
-    /// Distinct keys returned so far: all of them after the end.
+    /// The number of distinct keys returned so far; after the end, the number of all distinct keys.
     pub records_out: u64,
-    /// Runs written during the input; 0 if all records fitted in memory, and for dense and partition.
+    /// The number of runs written during the input; 0 if all records fitted in memory, and with dense or partition.
     pub runs: u64,
-    /// The number of runs that can be merged together; 0 for dense and partition.
+    /// The number of runs that can be merged together; 0 with dense or partition.
     pub fan_in: usize,
-    /// Largest number of merges that a record goes through, including the last, streaming one; 0 without runs, 1 with bins on
-    /// flash.
+    /// The largest number of merges that a record goes through, including the last merge, which streams the result. The
+    /// number is 0 without runs, and 1 with bins on flash.
     pub merge_passes: u32,
-    /// Bytes of runs or bins written in all passes.
+    /// The number of bytes of runs or bins written in all passes.
     pub bytes_spilled: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The interface of a sort-reduce: create sinks, end the input, take the result.
+//! The interface of a sort-reduce: the caller creates sinks, ends the input, and takes the result.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -10,16 +10,17 @@ use crate::{
 
 /// Sorts records by key and combines the values of equal keys, in memory of a given size.
 ///
-/// One [`Sink`] for each producing thread takes the records in; [`SortReduce::finish`] returns them sorted and unique.
+/// Each producing thread pushes its records into its own [`Sink`]; [`SortReduce::finish`] returns the records sorted
+/// and unique.
 pub struct SortReduce<O: Operation>(Arc<SharedState<O>>);
 
 impl<O: Operation> SortReduce<O> {
-    /// Begins a sort-reduce. The dense array is mapped here (not touched); chunks belong to the sinks.
+    /// Begins a sort-reduce. The dense array is allocated here but not touched; chunks belong to the sinks.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] where `config.memory_bytes` is below
-    /// [`crate::smallest_memory_bytes`], or below what a forced dense strategy needs;
-    /// [`inshore_store::Error::OverBudget`] where the job's budget has less; [`crate::Error::NoKeyRange`].
+    /// [`inshore_store::Error::BudgetTooSmall`] if `config.memory_bytes` is below [`crate::smallest_memory_bytes`], or
+    /// below what a forced strategy needs; [`inshore_store::Error::OverBudget`] if the job's budget has less memory
+    /// than that; [`crate::Error::NoKeyRange`].
     pub fn new(job: &Job, operation: O, config: &Config) -> Result<Self> {
         Ok(SortReduce(Arc::new(SharedState::new(job, operation, config)?)))
     }
@@ -29,36 +30,38 @@ impl<O: Operation> SortReduce<O> {
         self.0.strategy()
     }
 
-    /// Returns the number of records that an interrupted sort-reduce kept in runs: these are skipped when they are pushed.
+    /// Returns the number of records that an interrupted sort-reduce kept in runs. These records are skipped when they
+    /// are pushed.
     pub fn records_kept(&self) -> u64 {
         self.0.records_kept
     }
 
-    /// Returns the reason for the strategy: the estimated cost of each one.
+    /// Returns the reason for the strategy: the estimated cost of each strategy.
     pub fn choice(&self) -> &Choice {
         &self.0.choice
     }
 
-    /// Creates a sink for one thread. Any number of sinks may follow each other; at most [`Config::sinks`] may exist at the same
-    /// time.
+    /// Creates a sink for one thread. Any number of sinks may follow each other; at most [`Config::sinks`] may exist at
+    /// the same time.
     ///
     /// # Errors
-    /// [`inshore_store::Error::OverBudget`] where the job's budget has no memory for it.
+    /// [`inshore_store::Error::OverBudget`] if the job's budget has no memory for the sink.
     ///
     /// # Panics
-    /// With more sinks at the same time than were configured.
+    /// If more sinks exist at the same time than were configured.
     pub fn sink(&self) -> Result<Sink<O>> {
         Sink::open(self.0.clone())
     }
 
-    /// Ends the input and returns the result. Runs are merged here, with all the memory and as many threads as there were sinks,
-    /// until one merge is left; that one streams while the result is read, whole or in parts ([`Sorted::split`]).
+    /// Ends the input and returns the result. Runs are merged here, with all the memory and as many threads as there
+    /// were sinks, until one merge is left. The last merge runs while the result is read, as one stream or in parts
+    /// ([`Sorted::split`]).
     ///
     /// # Errors
     /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
     ///
     /// # Panics
-    /// If a sink was not finished: its records would be missing.
+    /// If a sink was not finished, since its records would be missing.
     pub fn finish(self) -> Result<Sorted<O>> {
         let open = self.0.sinks_open.load(Ordering::Acquire);
         assert!(open == 0, "{open} sinks were not finished");
@@ -66,7 +69,7 @@ impl<O: Operation> SortReduce<O> {
         loop {
             match Arc::try_unwrap(shared) {
                 Ok(shared) => return shared.finish(),
-                // A finished sink is about to drop its reference in another thread.
+                // Another thread has finished its sink and is about to drop its reference.
                 Err(again) => shared = again,
             }
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! An arena: memory in which rows arrive, and are sorted without being moved.
+//! An arena: the memory into which the input's rows are read, and where they are sorted without being moved.
 
 use inshore_store::{Budget, Buffer, FileWriter};
 
@@ -18,37 +18,37 @@ use crate::{
 pub(crate) struct RunFacts {
     pub rows: u64,
     pub row_bytes_max: usize,
-    /// Length of the common prefix of all keys of the run, up to the stored length.
+    /// The length of the common prefix of all keys of the run, at most [`RunFacts::FIRST_KEY_BYTES`].
     pub common: usize,
     pub first_key: Vec<u8>,
-    /// Merges that the rows went through.
+    /// The number of merges that the rows went through.
     pub level: u32,
 }
 
 impl RunFacts {
-    /// Bytes of a run's first key that are stored.
+    /// The number of bytes of a run's first key that are stored.
     pub const FIRST_KEY_BYTES: usize = 64;
 }
 
-/// Bytes of whole rows, and room to sort them.
+/// The bytes of complete rows, and the memory to sort them.
 pub(crate) struct Arena {
     pub bytes: Buffer,
-    /// Bytes of rows.
+    /// The number of bytes of rows.
     pub filled: usize,
     words: Array<u64>,
     starts: Array<u32>,
 }
 
-/// Rows of an arena in order.
+/// A sorted part of an arena's rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ArenaPart {
     pub rows: usize,
-    /// End of these rows in the arena, and start of the next.
+    /// The end of the part's rows in the arena, where the next part starts.
     pub end: usize,
     pub row_bytes_max: usize,
 }
 
-/// Distance, in rows, of the prefetch.
+/// The prefetch loads the row that comes this number of rows later.
 const AHEAD: usize = 12;
 
 impl Arena {
@@ -62,7 +62,7 @@ impl Arena {
         })
     }
 
-    /// Sorts the rows from byte `start` on, as many as there are words for.
+    /// Sorts the rows from byte `start` on, at most as many as the arena has words.
     pub fn sort<S: RowShape>(&mut self, shape: &S, descending: bool, start: usize) -> ArenaPart {
         let part = self.find_rows(shape, start);
         let rows = RowsInMemory {
@@ -89,20 +89,20 @@ impl Arena {
         part
     }
 
-    /// Returns the row at a place of the order.
+    /// Returns the row at index `place` of the sorted order.
     #[inline]
     pub fn row(&self, place: usize) -> &[u8] {
         let number = self.words[place] as usize;
         &self.bytes[self.starts[number] as usize..self.starts[number + 1] as usize]
     }
 
-    /// Prefetches a row.
+    /// Prefetches the row at index `place` of the sorted order.
     #[inline]
     pub fn prefetch(&self, place: usize) {
         if let Some(&number) = self.words.get(place) {
             let start = self.starts[number as usize] as usize;
             prefetch_place(&self.bytes, start);
-            // A row of up to two lines begins in the middle of one.
+            // A row rarely starts at the start of a cache line, so a row of up to two lines extends into the next line.
             prefetch_place(&self.bytes, start + LINE_BYTES);
         }
     }

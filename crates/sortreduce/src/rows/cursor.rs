@@ -1,4 +1,4 @@
-//! Cursors over sorted rows: of a run on flash, or of an arena.
+//! Cursors over sorted rows: those of a run on flash, or those of an arena.
 
 use std::{ops::Range, sync::Arc};
 
@@ -36,7 +36,7 @@ pub(crate) enum Cursor<S> {
 }
 
 impl<S: RowShape> Cursor<S> {
-    /// Returns the present row.
+    /// Returns the current row.
     #[inline]
     pub fn row(&self) -> &[u8] {
         match self {
@@ -62,31 +62,31 @@ impl<S: RowShape> Cursor<S> {
 /// Rows of an arena that never left memory.
 pub(crate) struct ArenaCursor {
     arena: Arc<Arena>,
-    /// The place after the last row.
+    /// The index after the last row.
     rows: usize,
     place: usize,
 }
 
 impl ArenaCursor {
-    /// Creates a cursor over the rows at some places of the order, at least one.
+    /// Creates a cursor over the rows at the indexes `places` of the sorted order; the range must not be empty.
     pub fn new(arena: Arc<Arena>, places: Range<usize>) -> Self {
         ArenaCursor { arena, rows: places.end, place: places.start }
     }
 }
 
-/// Rows of a run.
+/// Reads the rows of a run.
 pub(crate) struct RowRunCursor<S> {
     shape: S,
     reader: FileReader,
-    /// Start of the row in the reader's piece, or its end there if the row is in `carry`.
+    /// The start of the row in the reader's current piece, or the end of the row there if the row is in `carry`.
     position: usize,
     row_len: usize,
-    /// A row that lies across two pieces.
+    /// A copy of a row that lies across two pieces; otherwise empty.
     carry: Vec<u8>,
 }
 
 impl<S: RowShape> RowRunCursor<S> {
-    /// Creates a cursor at the first row of a range of a run; the range has whole rows, at least one.
+    /// Creates a cursor at the first row of a byte range of a run; the range consists of one or more complete rows.
     pub fn new(
         job: &Job,
         run: &RowRun,
@@ -125,7 +125,7 @@ impl<S: RowShape> RowRunCursor<S> {
         }
     }
 
-    /// Reads the next piece, since the row does not end in this one.
+    /// Reads the next piece, since the row does not end in the current piece.
     #[cold]
     fn next_piece(&mut self) -> Result<bool> {
         loop {

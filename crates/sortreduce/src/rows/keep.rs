@@ -1,7 +1,8 @@
-//! Runs of rows that outlive an interrupted sort.
+//! Runs of rows that remain after an interrupted sort.
 //!
-//! A kept run records the bytes of the input that its rows were. The runs whose spans are contiguous from the start of the input
-//! need not be sorted again. If several threads write runs, one may be lost before another: runs after a gap are discarded.
+//! A kept run records which bytes of the input its rows were. The runs whose spans are contiguous from the start of the
+//! input need not be sorted again. If several threads write runs, the interruption may lose an earlier run and not a
+//! later one; runs after such a gap are discarded.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -13,21 +14,22 @@ use crate::{
     runs::keep::{decode, encode},
 };
 
-/// Bytes of the input.
+/// A range of bytes of the input.
 pub(crate) type Span = Range<u64>;
 
 /// Runs of an interrupted sort.
 #[derive(Default)]
 pub(crate) struct ResumedRowRuns {
-    /// Runs, by the start of their span in the input.
+    /// The runs, each with the start of its span in the input, in ascending order.
     pub runs: Vec<(u64, RowRun)>,
-    /// Bytes of the input in the runs.
+    /// The number of input bytes in the runs.
     pub bytes: u64,
-    /// Rows in those bytes.
+    /// The number of rows in these input bytes.
     pub rows_in: u64,
 }
 
-/// Encodes a run's description: `rows_in` rows of `span`, before any were combined.
+/// Encodes a run's description: its span of the input, and `rows_in`, the number of rows before equal keys were
+/// combined.
 pub(crate) fn state(facts: &RunFacts, span: Span, rows_in: u64) -> Vec<u8> {
     let RunFacts { rows, row_bytes_max, common, ref first_key, level } = *facts;
     let words = [span.start, span.end, rows_in, rows, row_bytes_max as u64, common as u64, level as u64];

@@ -1,7 +1,7 @@
-//! Merges sorted rows by a loser tree.
+//! Merges sorted rows with a loser tree.
 //!
-//! Each leaf keeps eight bytes of its row's key, taken after the common prefix of all keys, so that most matches are decided
-//! without a look at the rows. Equal keys are ordered by the number of their leaf: the order of the input.
+//! Each leaf keeps eight bytes of its row's key, taken after the common prefix of all keys, so that most comparisons
+//! need not read the rows. Equal keys are ordered by the number of their leaf, which is the order of the input.
 
 use inshore_store::Job;
 use serde::Serialize;
@@ -16,46 +16,47 @@ use crate::Result;
 /// Counts the work of a sort of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowStats {
-    /// Rows of the input.
+    /// The number of rows in the input.
     pub rows_in: u64,
-    /// Rows returned so far.
+    /// The number of rows returned so far.
     pub rows_out: u64,
-    /// Bytes of the input.
+    /// The number of bytes in the input.
     pub bytes_in: u64,
-    /// Rows of the input that were in runs of an interrupted sort.
+    /// The number of input rows that were in runs of an interrupted sort.
     pub rows_kept: u64,
-    /// Runs written during the input; 0 if all rows fitted in memory.
+    /// The number of runs written during the input; 0 if all rows fitted in memory.
     pub runs: u64,
-    /// Bytes of runs written in all passes.
+    /// The number of bytes of runs written in all passes.
     pub bytes_spilled: u64,
-    /// Runs that can be merged at once.
+    /// The number of runs that can be merged at once.
     pub fan_in: usize,
-    /// Largest number of merges that a row goes through, including the last one; 0 without runs.
+    /// The largest number of merges that a row goes through, including the last merge; 0 without runs.
     pub merge_passes: u32,
 }
 
-/// Streams the result: rows in order. Dropping it removes the runs and releases the memory.
+/// Streams the result: rows in order. Dropping the stream removes the runs and releases the memory.
 pub struct SortedRows<S: RowShape, O: RowOperation> {
     tree: Tree<S>,
     job: Job,
     shape: S,
     operation: O,
     stats: RowStats,
-    /// The level in the job's counters, if rows are merged, and the number of rows that enter there.
+    /// The merge level in the job's counters, and the number of rows that enter this level; `None` if no runs are
+    /// merged.
     level: Option<(u32, u64)>,
-    /// The present output row, if rows are combined.
+    /// The current output row, if rows are combined.
     current: Vec<u8>,
     has_current: bool,
-    /// Bytes of the row that were returned already.
+    /// The number of bytes of the row that were already returned.
     given: usize,
     ended: bool,
 }
 
 /// Streams a part of the result: see [`super::RowSort::finish_in_parts`].
 pub struct SortedPart<S: RowShape, O: RowOperation> {
-    /// Bytes of the result before the part.
+    /// The number of bytes of the result before the part.
     pub start: u64,
-    /// Rows of the part.
+    /// The rows of the part.
     pub rows: SortedRows<S, O>,
 }
 
@@ -73,9 +74,8 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         SortedRows { tree, job, shape, operation, stats, level, current, has_current, given, ended }
     }
 
-    /// Fills `out` with the bytes of the next rows, the last of which may be cut: the next call continues there.
-    /// Fewer bytes than
-    /// the length of `out` mean the end.
+    /// Fills `out` with the bytes of the next rows. The last row may be incomplete; the next call continues there. If
+    /// fewer bytes are returned than `out` has, the result has ended.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -95,7 +95,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(filled)
     }
 
-    /// Appends whole rows to `out` until it has at least `bytes` bytes; appends nothing at the end. Do not mix with
+    /// Appends complete rows to `out` until it has at least `bytes` bytes; appends nothing at the end. Do not mix with
     /// [`SortedRows::fill`].
     ///
     /// # Errors
@@ -109,7 +109,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         Ok(())
     }
 
-    /// Returns the counters, with the rows returned so far.
+    /// Returns the counters, which include the number of rows returned so far.
     pub fn stats(&self) -> RowStats {
         self.stats
     }
@@ -146,7 +146,7 @@ impl<S: RowShape, O: RowOperation> SortedRows<S, O> {
         }
     }
 
-    /// Takes the next row and combines all following equal rows into it.
+    /// Takes the next row, and combines all following rows with the same key into this row.
     fn combine(&mut self) -> Result<()> {
         if self.tree.is_empty() {
             return Ok(());
@@ -168,12 +168,12 @@ pub(crate) struct Tree<S> {
     shape: S,
     descending: bool,
     cursors: Vec<Cursor<S>>,
-    /// Eight bytes of each leaf's key; the largest word if the leaf has ended.
+    /// The eight bytes of each leaf's key; the largest word if the leaf has ended.
     words: Vec<u64>,
     ended: Vec<bool>,
-    /// Length of the common prefix of all keys.
+    /// The length of the common prefix of all keys.
     common: usize,
-    /// The winner, then the losing leaf at each inner node.
+    /// The number of the winning leaf, followed by the number of the losing leaf at each inner node.
     losers: Vec<u32>,
     left: usize,
 }
@@ -187,7 +187,7 @@ pub(crate) fn common_of_runs(runs: &[RowRun]) -> usize {
 }
 
 impl<S: RowShape> Tree<S> {
-    /// Creates a tree over cursors that stand on a row each, in the order of the input.
+    /// Creates a tree over cursors, in the order of the input; each cursor must be at a row.
     pub fn new(cursors: Vec<Cursor<S>>, shape: S, descending: bool, common: usize) -> Self {
         let count = cursors.len();
         let mut tree = Tree {
@@ -222,7 +222,7 @@ impl<S: RowShape> Tree<S> {
         self.left == 0
     }
 
-    /// Returns the first of all rows; there must be one.
+    /// Returns the first of all remaining rows; there must be one.
     #[inline]
     pub fn row(&self) -> &[u8] {
         self.cursors[self.losers[0] as usize].row()
@@ -235,7 +235,7 @@ impl<S: RowShape> Tree<S> {
         self.words[leaf] = if self.descending { !word } else { word };
     }
 
-    /// Moves past the first row.
+    /// Moves past the first row to the next one.
     #[inline]
     pub fn advance(&mut self) -> Result<()> {
         let leaf = self.losers[0] as usize;

@@ -4,9 +4,10 @@
 //!   word    [ some bytes of the key, big endian | number of the row ]
 //! ```
 //!
-//! With numbers of up to 24 bits, five bytes of the key fit beside them. Rows whose bytes are equal so far make a group, whose
-//! words get the next five bytes, and so on: the most significant digits first, five bytes at a time. A group of few rows is
-//! sorted by comparison. All steps run in place on the words. Numbers ascend in the input's order, so equal keys keep it.
+//! If row numbers have at most 24 bits, a word has room for five bytes of the key. Rows that are equal in the bytes
+//! compared so far form a group, whose words get the next five bytes, and so on: a radix sort from the most significant
+//! digit, five bytes at a time. A group of few rows is sorted by comparison. All steps run in place on the words. Row
+//! numbers ascend in the order of the input, so rows with equal keys keep that order.
 
 use super::shape::RowShape;
 use crate::words;
@@ -14,7 +15,7 @@ use crate::words;
 /// Groups of up to this number of rows are sorted by comparing rows.
 const GROUP_ROWS_SMALL: usize = 12;
 
-/// Rows in memory: bytes, the start of each row, and the end of the last.
+/// Rows in memory: their bytes, the start of each row, and the end of the last row.
 pub(crate) struct RowsInMemory<'a, S> {
     pub shape: &'a S,
     pub bytes: &'a [u8],
@@ -49,7 +50,7 @@ impl<'a, S: RowShape> RowsInMemory<'a, S> {
     }
 }
 
-/// Returns eight bytes of a key from `depth` on as a number, filled up with zeros.
+/// Returns eight bytes of a key from `depth` on as a number; missing bytes are zeros.
 #[inline(always)]
 pub(crate) fn word_at(key: &[u8], depth: usize) -> u64 {
     match key.get(depth..) {
@@ -91,7 +92,7 @@ pub(crate) fn sort_rows<S: RowShape>(rows: &RowsInMemory<'_, S>, words: &mut [u6
             break;
         }
         let key = rows.key(number);
-        // Usually rows have the whole prefix so far in common, or no byte of it.
+        // In most cases a row either shares all of the previous common prefix or none of it.
         if key.len() < common || key[..common] != first[..common] {
             common = common_len(key, &first[..common]);
         }
@@ -116,11 +117,11 @@ struct Order<'a, 'b, S> {
     rows: &'b RowsInMemory<'a, S>,
     index_bits: u32,
     mask: u64,
-    /// Bytes of the key in a word.
+    /// The number of key bytes in a word.
     key_bytes: usize,
 }
 
-/// Rows with equal first `depth` bytes of their keys.
+/// Rows whose keys have equal first `depth` bytes.
 struct Group {
     start: usize,
     end: usize,
@@ -142,7 +143,7 @@ impl<S: RowShape> Order<'_, '_, S> {
             }
             let next_depth = depth + self.key_bytes;
             if self.load(group, depth) {
-                // If all rows are equal so far, sorting continues after the common bytes.
+                // If all rows of the group are equal so far, sorting continues after their common bytes.
                 if let Some(rest) = self.set_ended_apart(group, next_depth) {
                     left.push(Group { start: start + rest.start, end: start + rest.end, depth: next_depth });
                 }
@@ -153,7 +154,7 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Loads the key's bytes at `depth` into the words; returns whether they are the same in all.
+    /// Loads the key bytes at `depth` into the words; returns whether all rows have the same bytes there.
     fn load(&self, group: &mut [u64], depth: usize) -> bool {
         const AHEAD: usize = 12;
         let flip = if self.rows.descending { u64::MAX } else { 0 };
@@ -164,7 +165,7 @@ impl<S: RowShape> Order<'_, '_, S> {
             }
             let number = self.number(group[place]);
             let key = (word_at(self.rows.key(number), depth) ^ flip) >> self.index_bits;
-            // The word has whole bytes of the key.
+            // The word holds complete bytes of the key.
             let key = key >> (u64::BITS - self.index_bits - 8 * self.key_bytes as u32);
             all &= key;
             any |= key;
@@ -173,7 +174,7 @@ impl<S: RowShape> Order<'_, '_, S> {
         all == any
     }
 
-    /// Finds the groups of a sorted range whose bytes are equal up to `depth`.
+    /// Finds the groups of rows with equal keys up to `depth` in a sorted range, and pushes them onto `left`.
     fn push_groups(&self, words: &mut [u64], start: usize, depth: usize, left: &mut Vec<Group>) {
         let mut first = 0;
         while first < words.len() {
@@ -190,13 +191,14 @@ impl<S: RowShape> Order<'_, '_, S> {
         }
     }
 
-    /// Moves those rows to the front, sorted, that end before `depth`, the shorter one first; all rows are equal up to `depth`,
-    /// with missing bytes taken as zeros. Returns the range of the other rows.
+    /// Separates the rows whose keys end before `depth`, sorted by length, from the others. These rows move to the
+    /// front, or to the back in a descending sort. All rows of the group must be equal up to `depth`, with missing
+    /// bytes taken as zeros. Returns the range of the other rows.
     fn set_ended_apart(&self, group: &mut [u64], depth: usize) -> Option<std::ops::Range<usize>> {
         let len = |word: u64| self.rows.key(self.number(word)).len().min(depth + 1);
         let first = len(group[0]);
         if group.iter().all(|&word| len(word) == first) {
-            // The numbers ascend already.
+            // All rows have the same length, and their numbers are already in ascending order.
             return (first > depth).then_some(0..group.len());
         }
         let descending = self.rows.descending;

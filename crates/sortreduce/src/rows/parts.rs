@@ -1,19 +1,20 @@
-//! Cuts a merge into parts that several threads merge at the same time.
+//! Splits a merge into parts that several threads merge at the same time.
 //!
 //! ```text
 //!   runs   [ ..a | a..m | m.. ]  [ .a | a....m | m... ]  [ ...a | a.m | m. ]
 //!   parts        all up to a          all up to m            the rest            each a merge of its own
 //! ```
 //!
-//! A part has the rows between two keys, of every run: rows with equal keys stay together and in order. No row is added or lost,
-//! so the start of a part in the result is the sum of the bytes before it in all runs. Keys to cut at come from a few sampled
-//! rows of each run, and the place of each key in a run from a bisection, a block at a time; no index is stored, so that runs of
-//! an interrupted sort are cut like others.
+//! A part has the rows between two keys, of every run. Rows with equal keys stay together and in order. No row is added
+//! or lost, so the start of a part in the result is the sum of the bytes before it in all runs. The split keys are
+//! taken from a few sampled rows of each run. A bisection over the blocks of each run finds the offset of each split
+//! key. No index is stored, so runs of an interrupted sort are split like others.
 //!
-//! The obvious alternative, blocks of a result that any thread merges in turn, reads a piece of every run for each block: in
-//! small memory these pieces become smaller than a drive reads efficiently.
+//! The obvious alternative, blocks of a result that any thread merges in turn, reads a piece of every run for each
+//! block. With little memory these pieces would be smaller than a drive reads efficiently.
 //!
-//! Cost: about `log2(blocks)` times two reads of a block for each run and cut, 0.1 to 0.2 s with 90 runs of 56 MiB.
+//! Finding a split key in a run costs about `log2(blocks)` times two reads of a block; for 90 runs of 56 MiB, splitting
+//! takes 0.1 to 0.2 s.
 
 use std::{cmp::Ordering, ops::Range, sync::Arc};
 
@@ -26,10 +27,10 @@ use super::{
 };
 use crate::Result;
 
-/// Rows sampled of a run, or of an arena, for keys to cut at.
+/// The number of rows sampled from a run or an arena as candidates for split keys.
 const SAMPLES: u64 = 7;
 
-/// The order of keys.
+/// Compares keys in the order of the sort.
 #[derive(Clone)]
 pub(super) struct KeyOrder<S> {
     pub shape: S,
@@ -45,8 +46,8 @@ impl<S: RowShape> KeyOrder<S> {
         self.compare(self.shape.key(row), key).is_lt()
     }
 
-    /// Returns the keys that cut the samples into `parts` about equal parts; each sample has a key and the number of bytes that
-    /// it stands for.
+    /// Returns the keys that split the samples into `parts` about equal parts. Each sample has a key and the number of
+    /// bytes that the sample represents.
     fn cuts(&self, mut sampled: Vec<(Vec<u8>, u64)>, parts: usize) -> Vec<Vec<u8>> {
         sampled.sort_by(|(a, _), (b, _)| self.compare(a, b));
         let all: u64 = sampled.iter().map(|(_, bytes)| bytes).sum();
@@ -61,15 +62,15 @@ impl<S: RowShape> KeyOrder<S> {
     }
 }
 
-/// Returns the ranges between cuts.
+/// Returns the ranges between consecutive cuts.
 fn ranges<T: Copy>(start: T, cuts: Vec<T>, end: T) -> Vec<Range<T>> {
     let starts = std::iter::once(start).chain(cuts.iter().copied());
     let ends = cuts.iter().copied().chain([end]);
     starts.zip(ends).map(|(start, end)| start..end).collect()
 }
 
-/// Cuts runs into at most `parts` parts: for each run, the byte range of each part. One part if rows cannot be found in the
-/// middle of a run.
+/// Splits runs into at most `parts` parts and returns, for each run, the byte range of each part. There is only one
+/// part if the start of a row cannot be found in the middle of a run.
 pub(super) fn cut_runs<S: RowShape>(
     job: &Job,
     runs: &[RowRun],
@@ -82,7 +83,8 @@ pub(super) fn cut_runs<S: RowShape>(
         let mut probe = Probe::new(job, run, order)?;
         let blocks = probe.run.blocks();
         for sample in 1..=SAMPLES {
-            // The first block is no sample, since its rows can always be found: a run without samples is not cut.
+            // The first block is never a sample: its start is always the start of a row, so a shape that cannot find
+            // rows elsewhere would yield a sample. A run without samples is not split.
             let block = (blocks * sample / (SAMPLES + 1)).max(1);
             if let Some((_, key)) = probe.first_row_from(block)? {
                 sampled.push((key, run.file.len() / SAMPLES));
@@ -98,8 +100,8 @@ pub(super) fn cut_runs<S: RowShape>(
     probes.into_iter().map(cut).collect()
 }
 
-/// Cuts sorted arenas into at most `parts` parts: for each arena, the places of its order that belong to each part, and the bytes
-/// of their rows.
+/// Splits sorted arenas into at most `parts` parts and returns, for each arena, the indexes in its sorted order that
+/// belong to each part, and the bytes of their rows.
 pub(super) fn cut_arenas<S: RowShape>(
     arenas: &[(Arc<Arena>, ArenaPart)],
     order: &KeyOrder<S>,
@@ -124,7 +126,7 @@ pub(super) fn cut_arenas<S: RowShape>(
     arenas.iter().map(cut).collect()
 }
 
-/// Returns the first place of an arena's order whose row is not before `key`.
+/// Returns the first index in an arena's sorted order whose row is not before `key`.
 fn first_not_before<S: RowShape>(arena: &Arena, rows: usize, order: &KeyOrder<S>, key: &[u8]) -> usize {
     let (mut low, mut high) = (0, rows);
     while low < high {
@@ -143,7 +145,7 @@ struct Probe<'a, S> {
     job: &'a Job,
     run: &'a RowRun,
     order: &'a KeyOrder<S>,
-    /// The buffer; `None` during a read.
+    /// The buffer for a block; `None` during a read.
     block: Option<Buffer>,
 }
 
@@ -153,7 +155,7 @@ impl<'a, S: RowShape> Probe<'a, S> {
         Ok(Probe { job, run, order, block: Some(block) })
     }
 
-    /// Returns the start of the first row that begins in block `number` or later, and its key.
+    /// Returns the start and the key of the first row that begins in block `number` or later.
     fn first_row_from(&mut self, number: u64) -> Result<Option<(u64, Vec<u8>)>> {
         let Some(start) = self.start_from(number)? else { return Ok(None) };
         let row = self.cursor(start)?;
@@ -189,9 +191,9 @@ impl<'a, S: RowShape> Probe<'a, S> {
         )
     }
 
-    /// Returns the start of the first row that is not before `key`; the run's end if there is none.
+    /// Returns the start of the first row that is not before `key`, or the run's end if there is none.
     fn first_not_before(&mut self, key: &[u8]) -> Result<u64> {
-        // Bisection finds the last block from which the first row is before the key.
+        // The bisection finds the last block whose first row is before the key.
         let (mut low, mut high) = (0, self.run.blocks());
         let mut start = 0;
         while low < high {

@@ -1,4 +1,4 @@
-//! Divides the memory among arenas, and later among the readers of runs.
+//! Divides the memory among arenas during the input, and among the readers of runs during a merge.
 
 use inshore_store::{Error, Keep, PAGE_BYTES};
 
@@ -8,22 +8,22 @@ use crate::{Result, array::taken_bytes};
 /// Sets the resources of a sort of rows.
 #[derive(Clone, Debug)]
 pub struct RowConfig {
-    /// Bytes of the job's budget for all phases. With more memory there are fewer and longer runs.
+    /// The bytes of the job's budget for all phases. With more memory there are fewer and longer runs.
     pub memory_bytes: u64,
-    /// Threads that sort (1 or more).
+    /// The number of threads that sort (1 or more).
     pub threads: usize,
-    /// Tells whether the greatest key comes first; equal keys keep the order of the input either way.
+    /// Tells whether the greatest key comes first; equal keys keep the order of the input in both directions.
     pub descending: bool,
     /// Forces the bytes of rows in an arena, so that tests write runs; `None` takes as much as the memory allows.
     pub arena_bytes: Option<usize>,
     /// Keeps runs so that an interrupted sort can resume, and resumes with runs that were kept ([`super::RowSort::bytes_kept`]).
     pub keep: Option<Keep>,
-    /// Name in scratch files and errors; a valid part of a file name.
+    /// The name in scratch files and errors; it must be a valid part of a file name.
     pub name: &'static str,
 }
 
 impl Default for RowConfig {
-    /// Returns settings of 256 MiB, two threads, ascending order.
+    /// Returns settings for 256 MiB, two threads and ascending order.
     fn default() -> Self {
         RowConfig {
             memory_bytes: 256 << 20,
@@ -42,9 +42,9 @@ pub fn smallest_row_memory_bytes(threads: usize) -> u64 {
 }
 
 /// Returns the smallest [`RowConfig::memory_bytes`] with which this number of threads sorts `input_bytes` bytes of
-/// rows without combining in one phase of input. Checksums of all runs are kept in memory, which limits the input under a
-/// small budget to 250 times the budget or more. A sort of more rows goes on with one arena less, up to some thousand
-/// times the budget: its memory goes to checksums.
+/// rows, as long as all arenas stay in use. Checksums of all runs are kept in memory, so that a small budget limits the
+/// input to about 250 times the budget or more. A sort with more input continues with one arena less, whose memory is
+/// then used for checksums. Its limit is some thousand times the budget.
 pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
     let mut memory_bytes = smallest_row_memory_bytes(threads);
     while MemoryShares::new(memory_bytes as usize, threads).run_bytes_max() < input_bytes {
@@ -54,21 +54,22 @@ pub fn smallest_row_memory_bytes_for(threads: usize, input_bytes: u64) -> u64 {
 }
 
 const ARENA_BYTES_MIN: usize = 384 << 10;
-/// Larger arenas have no effect: 64 MB per thread cost about as much as 160 MB.
+/// The largest bytes of an arena. Larger arenas have no effect: 64 MB per thread cost about as much as 160 MB.
 const ARENA_BYTES_MAX: usize = 256 << 20;
-/// Bytes of the word and of the start of a row.
+/// The bytes of a row's word and of its start offset.
 const INDEX_BYTES: usize = 12;
-/// Larger requests have no effect.
+/// The largest read or write request. Larger requests have no effect.
 const IO_BYTES_MAX: usize = 1 << 20;
-/// Largest check block of runs: the first runs have small blocks, so that many runs can be merged together, and later
+/// The largest check block of runs. The first runs have small blocks, so that many runs can be merged together. Later
 /// runs have blocks of this size, once half of the memory for checksums is used.
 const BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Bytes of the checksum of a block.
+/// The bytes of a block's checksum.
 const SUM_BYTES: usize = 4;
-/// Bytes of memory for each block of the runs of the input: the checksum, and half of another one, since a merged run exists
-/// together with the runs that it replaces.
+/// The bytes of memory for each block of the runs of the input: its checksum, and half of another checksum for merged
+/// runs, since a merged run exists together with the runs that it replaces.
 const INDEX_BYTES_A_BLOCK: u64 = SUM_BYTES as u64 * 3 / 2;
-/// Smaller requests, of several parallel merges, would cost more than a second thread gains.
+/// The smallest read request that a drive serves well. With several parallel merges and smaller requests, the requests
+/// would cost more time than a second thread saves.
 const READ_BYTES_GOOD: usize = 128 << 10;
 
 /// Returns the number of arenas: one is filled, one is waiting, and each thread sorts one.
@@ -76,16 +77,16 @@ fn arenas(threads: usize) -> usize {
     threads + 2
 }
 
-/// The division of memory, for any rows: a sixteenth for checksums of runs, the rest in equal shares for arenas with their words
-/// and, for each thread, two write buffers.
+/// The division of memory, for any row shape. A sixteenth is for checksums of runs. The rest is divided into equal
+/// shares, each for an arena with its words and, for each thread, two write buffers.
 #[derive(Clone, Copy, Debug)]
 struct MemoryShares {
-    /// Bytes for the checksums of all runs.
+    /// The bytes for the checksums of all runs.
     sums_bytes: usize,
-    /// Bytes of the check blocks of the first runs.
+    /// The bytes of a check block in the first runs.
     block_bytes: usize,
     write_bytes: usize,
-    /// Bytes of an arena with its words.
+    /// The bytes of an arena with its words.
     arena_taken_bytes: usize,
 }
 
@@ -100,15 +101,14 @@ impl MemoryShares {
         MemoryShares { sums_bytes, block_bytes, write_bytes, arena_taken_bytes }
     }
 
-    /// Returns the largest number of check blocks of the runs that are written during the input. The other half of the room for
-    /// checksums is for merged runs, which exist together with their inputs.
+    /// Returns the largest number of check blocks in the runs that are written during the input. The other half of the
+    /// memory for checksums is for merged runs, which exist together with their inputs.
     fn blocks_max(&self) -> u64 {
         (self.sums_bytes / SUM_BYTES / 2) as u64
     }
 
-    /// Returns the bytes of runs for which the memory suffices, with any rows: the last block of a run may have one
-    /// row only, and rows
-    /// of eight bytes leave the least of an arena to rows.
+    /// Returns the bytes of runs for which the memory suffices in the worst case: the last block of each run has only
+    /// one row, and rows of eight bytes leave the smallest share of an arena to rows.
     fn run_bytes_max(&self) -> u64 {
         let arena_bytes = (self.arena_taken_bytes.min(ARENA_BYTES_MAX) * 8 / (8 + INDEX_BYTES)) as u64;
         let bytes = u128::from(self.blocks_max() / 2) * (self.block_bytes + BLOCK_BYTES_MAX) as u128;
@@ -123,12 +123,12 @@ pub(crate) struct RowPlan {
     pub memory_bytes: usize,
     shares: MemoryShares,
     pub arenas: usize,
-    /// Bytes of rows in an arena.
+    /// The bytes of rows in an arena.
     pub arena_bytes: usize,
-    /// Rows that are sorted at once.
+    /// The number of rows that are sorted at once.
     pub rows_max: usize,
     pub write_bytes: usize,
-    /// The longest row that fits.
+    /// The bytes of the longest row that fits.
     pub row_bytes_max: usize,
 }
 
@@ -160,7 +160,7 @@ impl RowPlan {
             row_bytes_max: (arena_bytes / 4).min(memory_bytes / 16),
         };
         let mut plan = of(arena_bytes / PAGE_BYTES * PAGE_BYTES);
-        // Buffers are whole pages, large ones whole huge pages.
+        // Buffers are rounded up to pages, and large buffers to huge pages.
         while plan.arena_taken_bytes() > all {
             plan = of((plan.arena_bytes - plan.arena_bytes / 64 - 1) / PAGE_BYTES * PAGE_BYTES);
         }
@@ -172,8 +172,8 @@ impl RowPlan {
         taken_bytes(self.arena_bytes) + taken_bytes(self.rows_max * 8) + taken_bytes((self.rows_max + 1) * 4)
     }
 
-    /// Returns the memory of the read buffers in a merge that writes one run: all but the checksums of `blocks` check
-    /// blocks, two write buffers, and a reserve of up to 2 MiB.
+    /// Returns the memory of the read buffers in a merge that writes one run: all memory except the checksums of
+    /// `blocks` check blocks, two write buffers, and a reserve of up to 2 MiB.
     fn read_bytes(&self, blocks: u64) -> usize {
         let sums_bytes = self.shares.sums_bytes.max((blocks * INDEX_BYTES_A_BLOCK) as usize);
         self.memory_bytes
@@ -188,29 +188,30 @@ impl RowPlan {
         self.shares.blocks_max()
     }
 
-    /// Returns the largest number of check blocks after one arena was given up for checksums. One arena is filled then,
-    /// and the others are sorted.
+    /// Returns the largest number of check blocks after the memory of one arena was given to checksums. One arena is
+    /// then filled while the others are sorted.
     pub fn blocks_max_with_fewer_arenas(&self) -> u64 {
         (self.shares.sums_bytes + self.arena_taken_bytes()) as u64 / INDEX_BYTES_A_BLOCK
     }
 
-    /// Returns the size of check blocks of the next run, after runs with this number of blocks.
+    /// Returns the size of check blocks in the next run, when the runs so far have `blocks` check blocks.
     pub fn run_block_bytes(&self, blocks: u64) -> usize {
         if blocks < self.blocks_max() / 2 { self.shares.block_bytes } else { BLOCK_BYTES_MAX }
     }
 
-    /// Tells whether a run with such check blocks can be merged.
+    /// Tells whether a run with check blocks of `block_bytes` can be merged.
     pub fn can_read(&self, block_bytes: usize) -> bool {
         block_bytes <= BLOCK_BYTES_MAX
     }
 
-    /// Returns the number of runs that can be merged at once, with check blocks of up to `block_bytes` and a longest row of
-    /// `row_bytes`: two buffers of one block each, and the row that lies across two of them.
+    /// Returns the number of runs that can be merged at once, with check blocks of up to `block_bytes` and a longest
+    /// row of `row_bytes`. A run takes two buffers of one block each, and a copy of a row that lies across both.
     pub fn fan_in(&self, blocks: u64, block_bytes: usize, row_bytes: usize) -> usize {
         (self.read_bytes(blocks) / (2 * block_bytes + row_bytes)).max(2)
     }
 
-    /// Returns the number of runs that could be merged together with buffers of a good size for a drive.
+    /// Returns the number of runs that could be merged together with read buffers of a size that a drive reads
+    /// efficiently.
     pub fn fan_in_large(&self, blocks: u64, row_bytes: usize) -> usize {
         self.read_bytes(blocks) / (2 * READ_BYTES_GOOD + row_bytes)
     }

@@ -4,25 +4,26 @@ use memchr::{memchr, memrchr};
 
 /// Finds rows and keys in bytes.
 pub trait RowShape: Clone + Send + Sync + 'static {
-    /// Returns the length of the row that begins with `bytes`, including its line end or header; `None` if `bytes` do not contain
-    /// its end.
+    /// Returns the length of the row that begins with `bytes`, including its line end or header; `None` if the row does
+    /// not end within `bytes`.
     fn row_len(&self, bytes: &[u8]) -> Option<usize>;
 
-    /// Returns the length of the longest prefix of `bytes` that consists of whole rows.
+    /// Returns the length of the longest prefix of `bytes` that consists of complete rows.
     fn whole_rows_len(&self, bytes: &[u8]) -> usize;
 
-    /// Returns how many of the bytes of `more` belong to the row that begins with `start` and does not end there; `None` if the
-    /// row does not end in `more` either.
+    /// Returns the number of bytes at the start of `more` that complete the row which begins with `start`; `start`
+    /// alone does not contain the row's end. Returns `None` if the row does not end in `more` either.
     fn missing_len(&self, start: &[u8], more: &[u8]) -> Option<usize>;
 
-    /// Returns the key of a whole row, compared as unsigned bytes; a key sorts before longer keys that it is a prefix of.
+    /// Returns the key of a complete row. Keys are compared as unsigned bytes; a key sorts before longer keys that
+    /// begin with it.
     fn key<'a>(&self, row: &'a [u8]) -> &'a [u8];
 
-    /// Returns the place in `bytes` of the first row whose start can be recognized; `bytes` stand at `offset` of a sequence of
-    /// rows and not at its start. `None` if no start can be recognized.
+    /// Returns the offset in `bytes` of the first row whose start can be recognized, or `None`. `bytes` are the bytes
+    /// of a sequence of rows from `offset` on; `offset` is not 0.
     fn row_start(&self, offset: u64, bytes: &[u8]) -> Option<usize>;
 
-    /// Returns the bytes of a row, for the division of memory; a guess where rows differ.
+    /// Returns the bytes of a row, which are used to divide memory; an estimate if rows differ in length.
     fn row_bytes_hint(&self) -> usize;
 }
 
@@ -44,7 +45,7 @@ impl RowShape for Lines {
         self.row_len(more)
     }
 
-    /// A row is only known to begin after a line's end: the first byte may belong to the line before.
+    /// A row starts after a line end. The first byte may belong to the previous line, so its row is not recognized.
     fn row_start(&self, _: u64, bytes: &[u8]) -> Option<usize> {
         self.row_len(bytes).filter(|&start| start < bytes.len())
     }
@@ -68,7 +69,7 @@ pub struct FixedRows {
 }
 
 impl FixedRows {
-    /// Creates a shape of records of `row_bytes` bytes that are sorted by the bytes `key`.
+    /// Creates a shape for records of `row_bytes` bytes that are sorted by the bytes in the range `key`.
     ///
     /// # Panics
     /// If the key is not inside the record, or the record has no bytes.
@@ -107,24 +108,25 @@ impl RowShape for FixedRows {
     }
 }
 
-/// Splits bytes into rows that begin with their length and that of the key; [`frame`] makes such rows.
+/// Splits bytes into rows that begin with the length of the row and the length of the key; [`frame`] makes rows of this
+/// form.
 ///
 /// ```text
 ///   [ row bytes u32 | key bytes u32 | key | rest ]      little endian; row bytes counts all of it
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FramedRows {
-    /// Approximate length of a row.
+    /// The approximate length of a row.
     pub row_bytes_hint: usize,
 }
 
-/// Bytes before the key of a framed row.
+/// The number of bytes before the key of a framed row.
 pub(crate) const FRAME_BYTES: usize = 8;
 
 /// Appends a framed row to `out`.
 ///
 /// # Panics
-/// With 4 GiB or more in a row.
+/// If the row would have 4 GiB or more.
 pub fn frame(key: &[u8], rest: &[u8], out: &mut Vec<u8>) {
     let len = u32::try_from(FRAME_BYTES + key.len() + rest.len()).expect("a row below 4 GiB");
     out.extend_from_slice(&len.to_le_bytes());
@@ -140,7 +142,7 @@ impl FramedRows {
         &row[FRAME_BYTES + number(&row[4..])..]
     }
 
-    /// Returns the bytes after the key, mutable.
+    /// Returns the bytes after the key for modification.
     pub fn rest_mut<'a>(&self, row: &'a mut [u8]) -> &'a mut [u8] {
         let start = FRAME_BYTES + number(&row[4..]);
         &mut row[start..]
@@ -177,7 +179,7 @@ impl RowShape for FramedRows {
         Some(number(&len) - start.len()).filter(|&len| len <= more.len())
     }
 
-    /// Any bytes look like a length, so no start can be recognized.
+    /// Any bytes can be a length, so the start of a row cannot be recognized.
     fn row_start(&self, _: u64, _: &[u8]) -> Option<usize> {
         None
     }
@@ -192,22 +194,22 @@ impl RowShape for FramedRows {
     }
 }
 
-/// Handles rows with equal keys. The operation must be associative; rows come in the order of the input.
+/// Handles rows with equal keys. The operation must be associative; rows are combined in the order of the input.
 pub trait RowOperation: Clone + Send + Sync + 'static {
-    /// Tells whether rows are combined at all.
+    /// Tells whether the operation combines rows at all.
     const COMBINES: bool;
 
-    /// Combines the row `next` into the row `first`, which comes before it and has the same key.
+    /// Combines the row `next` into the row `first`, which has the same key and comes earlier in the input.
     fn combine(&self, first: &mut Vec<u8>, next: &[u8]);
 
-    /// Tells whether all went well so far, for example whether no sum overflowed. If not, no more runs are kept for a resumed
-    /// sort.
+    /// Tells whether the operation has succeeded so far, for example whether no sum overflowed. After a failure, no
+    /// more runs are kept for a resumed sort.
     fn is_sound(&self) -> bool {
         true
     }
 }
 
-/// Keeps every row: a plain sort.
+/// Keeps every row: a sort that combines nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepAll;
 

@@ -1,4 +1,4 @@
-//! The sort of rows: sinks fill arenas, workers sort these, runs are merged.
+//! The sort of rows: sinks fill arenas, workers sort the arenas, and runs are merged.
 
 use std::{
     ops::Range,
@@ -25,8 +25,8 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// Sorts rows in memory of a given size. Bytes come in through [`RowSort::write`] or one [`RowSink`]; [`RowSort::finish`] returns
-/// the rows in order, rows with equal keys in the order of the input.
+/// Sorts rows in memory of a given size. The input is passed to [`RowSort::write`] or to one [`RowSink`].
+/// [`RowSort::finish`] returns the rows in order; rows with equal keys keep the order of the input.
 pub struct RowSort<S: RowShape, O: RowOperation> {
     shared: Arc<RowShared<S, O>>,
     free: Receiver<Arena>,
@@ -35,13 +35,13 @@ pub struct RowSort<S: RowShape, O: RowOperation> {
     filling: PendingInput,
 }
 
-/// Input that was not passed to the workers yet.
+/// The input that was not yet passed to the workers.
 #[derive(Default)]
 struct PendingInput {
-    /// Start of the next arena in the input.
+    /// The offset in the input where the next arena starts.
     place: u64,
     arena: Option<Arena>,
-    /// The beginning of a row without its end, to be copied into the next arena.
+    /// The beginning of an incomplete row, which will be copied into the next arena.
     carry: Vec<u8>,
     bytes: u64,
 }
@@ -50,8 +50,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
     /// Begins a sort: reserves the memory of the arenas and starts the workers.
     ///
     /// # Errors
-    /// [`inshore_store::Error::BudgetTooSmall`] where `config.memory_bytes` is below
-    /// [`super::smallest_row_memory_bytes`]; [`inshore_store::Error::OverBudget`] where the job's budget has less.
+    /// [`inshore_store::Error::BudgetTooSmall`] if `config.memory_bytes` is below [`super::smallest_row_memory_bytes`];
+    /// [`inshore_store::Error::OverBudget`] if the job's budget has less memory than that.
     pub fn new(job: &Job, shape: S, operation: O, config: &RowConfig) -> Result<Self> {
         let plan = RowPlan::new(config, &shape)?;
         let (recycle, free) = unbounded();
@@ -84,18 +84,19 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(RowSort { shared, free, tasks: Some(tasks), workers, filling })
     }
 
-    /// Returns how many bytes from the start of the input an interrupted sort kept in runs: the sink skips them.
+    /// Returns the number of bytes from the start of the input that an interrupted sort kept in runs. The sink skips
+    /// these bytes.
     pub fn bytes_kept(&self) -> u64 {
         self.shared.bytes_kept
     }
 
-    /// Opens the sink for all of the input from the start. Only one sink may be open: the order of its bytes is the order of the
-    /// rows.
+    /// Opens the sink for all of the input from the start. Only one sink may be open, since the order of its bytes is
+    /// the order of the rows.
     pub fn sink(&mut self) -> RowSink<'_, S, O> {
         RowSink { sort: self }
     }
 
-    /// Returns the buffer for the next bytes of the input; never empty.
+    /// Returns the buffer for the next bytes of the input; the buffer is never empty.
     fn space(&mut self) -> Result<&mut [u8]> {
         if self.filling.arena.is_none() {
             let mut arena = self.arena()?;
@@ -109,7 +110,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(&mut arena.bytes[arena.filled..])
     }
 
-    /// Takes the first `len` bytes of [`RowSort::space`].
+    /// Takes the first `len` bytes that the caller wrote to [`RowSort::space`].
     fn advance(&mut self, len: usize) -> Result<()> {
         self.filling.bytes += len as u64;
         let arena = self.filling.arena.as_mut().expect("filled by the caller");
@@ -117,7 +118,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         if arena.filled == arena.bytes.len() { self.send_arena() } else { Ok(()) }
     }
 
-    /// Takes the next bytes of the input, which may begin and end inside a row; bytes in runs of an interrupted sort are skipped.
+    /// Takes the next bytes of the input, which may begin and end inside a row. Bytes that an interrupted sort kept in
+    /// runs are skipped.
     ///
     /// # Errors
     /// [`Error::RowTooLong`] for a row that does not fit; the error of a worker; [`inshore_store::Error::Cancelled`].
@@ -156,7 +158,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(())
     }
 
-    /// Passes the last arena to the workers, and returns the bytes of a last row without its end.
+    /// Passes the last arena to the workers, and returns the bytes of an incomplete last row.
     fn flush(&mut self) -> Result<Vec<u8>> {
         if let Some(arena) = &self.filling.arena {
             let whole = self.shared.shape.whole_rows_len(&arena.bytes[..arena.filled]);
@@ -170,14 +172,14 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(std::mem::take(&mut self.filling.carry))
     }
 
-    /// Returns an arena to be filled; if all are in use, sorted arenas held in memory are written.
+    /// Returns an arena to be filled. If all arenas are in use, the sorted arenas held in memory are written as runs.
     fn arena(&self) -> Result<Arena> {
         self.check()?;
         if let Ok(arena) = self.free.try_recv() {
             return Ok(arena);
         }
         self.spill();
-        // A worker that fails returns its arena, so the wait ends.
+        // A worker that fails still returns its arena, so the wait ends.
         let arena = self.free.recv().expect("the sender lives in `shared`");
         self.check()?;
         Ok(arena)
@@ -191,7 +193,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// Lets arenas be written as runs from here on.
+    /// From this call on, arenas may be written as runs.
     fn spill(&self) {
         let held = {
             let mut state = self.shared.state();
@@ -215,7 +217,8 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         }
     }
 
-    /// Ends the input and returns the result. Runs are merged here until one merge is left, which runs while the result is read.
+    /// Ends the input and returns the result. Runs are merged until one merge is left, which runs while the result is
+    /// read.
     ///
     /// # Errors
     /// Errors of writing and reading runs; [`inshore_store::Error::Cancelled`].
@@ -224,9 +227,9 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
         Ok(parts.pop().expect("one part").rows)
     }
 
-    /// Ends the input and returns the result in up to `parts` parts, which are in order and may be read at the same time. There
-    /// is a single part if rows are combined, if rows cannot be found in the middle of a run ([`super::FramedRows`]), or if
-    /// memory is short.
+    /// Ends the input and returns the result in up to `parts` parts, which are in order and may be read at the same
+    /// time. There is only one part if rows are combined, if rows cannot be found in the middle of a run
+    /// ([`super::FramedRows`]), or if there is too little memory.
     ///
     /// # Errors
     /// The errors are those of [`RowSort::finish`].
@@ -238,7 +241,7 @@ impl<S: RowShape, O: RowOperation> RowSort<S, O> {
             self.spill();
         }
         self.join();
-        // A worker may have failed during the last check.
+        // A worker may have failed after the last check.
         self.check()?;
         let shared = self.shared.clone();
         while self.free.try_recv().is_ok() {}
@@ -332,7 +335,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         KeyOrder { shape: self.shape.clone(), descending: self.config.descending }
     }
 
-    /// Returns merges, with the bytes of each, as parts of the result. The first part reports the counters of the input.
+    /// Makes parts of the result from merges and the bytes of each merge. The first part reports the counters of the
+    /// input.
     fn in_order(
         &self,
         merges: impl Iterator<Item = (Tree<S>, u64)>,
@@ -353,8 +357,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         merges.enumerate().map(part).collect()
     }
 
-    /// Merges adjacent runs into longer ones, as few as needed to leave one merge. `limits` are the check blocks of all
-    /// runs and the bytes of the longest row.
+    /// Merges adjacent runs into longer runs, as few as needed to leave one merge. `limits` are the number of check
+    /// blocks in all runs and the bytes of the longest row.
     fn merge_pass(
         &self,
         runs: Vec<RowRun>,
@@ -383,8 +387,8 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         let first = runs.iter().map(first_key);
         let first_key = if self.config.descending { first.max() } else { first.min() };
         let whole: Vec<_> = runs.iter().map(RowRun::bytes).collect();
-        // Blocks are as wide as the widest of the inputs: with narrower ones the merged run would have more checksums
-        // than all inputs together.
+        // The blocks of the merged run are as large as the largest of the inputs. With smaller blocks the merged run
+        // would have more checksums than all inputs together.
         let block = block_bytes_max(&runs);
         let tree = self.tree(&runs, &whole, self.plan.read_buffers(blocks, runs.len(), block, row_bytes))?;
         drop(runs);
@@ -406,7 +410,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         Ok(RowRun { file: writer.finish()?, facts })
     }
 
-    /// Opens a merge of a range of each run.
+    /// Opens a merge of one range of each run.
     fn tree(&self, runs: &[RowRun], ranges: &[Range<u64>], buffers: (usize, usize)) -> Result<Tree<S>> {
         let some = runs.iter().zip(ranges).filter(|(_, range)| !range.is_empty());
         let cursor = |(run, range): (&RowRun, &Range<u64>)| {
@@ -417,13 +421,13 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
     }
 }
 
-/// Transposes cuts: from the parts of each source (run or arena) to the sources of each part.
+/// Transposes the parts of each source (run or arena) into the sources of each part.
 fn by_part<T: Clone>(cut: &[Vec<T>]) -> Vec<Vec<T>> {
     let parts = cut.first().map_or(1, Vec::len);
     (0..parts).map(|part| cut.iter().map(|of_source| of_source[part].clone()).collect()).collect()
 }
 
-/// Returns the widest check block of some runs; read buffers are a multiple of it.
+/// Returns the largest check block of `runs`; read buffers are a multiple of this size.
 fn block_bytes_max(runs: &[RowRun]) -> usize {
     runs.iter().map(|run| run.file.block_bytes()).max().unwrap_or(PAGE_BYTES)
 }
@@ -438,7 +442,7 @@ impl<S: RowShape, O: RowOperation> Drop for RowSort<S, O> {
     }
 }
 
-/// Takes the bytes of rows.
+/// Takes the bytes of rows in the order of the input.
 pub struct RowSink<'a, S: RowShape, O: RowOperation> {
     sort: &'a mut RowSort<S, O>,
 }
@@ -452,12 +456,13 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         self.sort.write(bytes)
     }
 
-    /// Returns how many of the next bytes are in runs of an interrupted sort already: they are skipped.
+    /// Returns the number of next bytes of the input that an interrupted sort already kept in runs; the caller may skip
+    /// them.
     pub fn to_pass_over(&self) -> u64 {
         self.sort.to_pass_over()
     }
 
-    /// Skips bytes of the input, at most [`RowSink::to_pass_over`], which the caller need not even read.
+    /// Skips bytes of the input, at most [`RowSink::to_pass_over`]; the caller need not read these bytes.
     pub fn pass_over(&mut self, bytes: u64) {
         assert!(bytes <= self.to_pass_over());
         self.sort.filling.bytes += bytes;
@@ -468,7 +473,7 @@ impl<S: RowShape, O: RowOperation> RowSink<'_, S, O> {
         self.sort.filling.bytes
     }
 
-    /// Ends the input: returns the bytes of a last row without its end, of which there are none if all is well.
+    /// Ends the input and returns the bytes of an incomplete last row; the result is empty if all rows are complete.
     ///
     /// # Errors
     /// Errors of [`RowSink::write`].

@@ -1,4 +1,4 @@
-//! Compares sorts of rows with the standard library's, with plenty of memory and with very little.
+//! Compares sorts of rows with the standard library's sort, with plenty of memory and with very little.
 
 use inshore_store::{Budget, Cancel, Job, Store};
 use proptest::prelude::*;
@@ -31,7 +31,8 @@ fn sorted<S: RowShape, O: RowOperation>(
     Ok((out, stats))
 }
 
-/// Sorts, and reads the result in up to `parts_max` parts, the last one first; returns the number of parts too.
+/// Sorts, and reads the result in up to `parts_max` parts, the last one first. Returns the result and the number of
+/// parts.
 fn sorted_in_parts<S: RowShape, O: RowOperation>(
     input: &[u8],
     piece_bytes: usize,
@@ -103,7 +104,7 @@ fn configs() -> Vec<RowConfig> {
     all
 }
 
-/// Returns the rows of `input` in order, by the standard library.
+/// Returns the rows of `input` in the order of the standard library's sort.
 fn model<S: RowShape>(input: &[u8], shape: &S, descending: bool) -> Vec<Vec<u8>> {
     let mut rows = Vec::new();
     let mut rest = input;
@@ -179,7 +180,7 @@ fn check_parts<S: RowShape>(input: &[u8], shape: &S, parts_min: usize) {
 #[test]
 fn a_merge_is_cut_into_parts_between_any_keys() {
     let mut random = Random(8);
-    // Distinct keys, few keys, one key, ascending keys.
+    // The inputs have distinct keys, few keys, one key, and ascending keys.
     let records = |mut word: Box<dyn FnMut(u64) -> u64>| -> Vec<u8> {
         (0..250_000u64).flat_map(|i| [word(i).to_be_bytes(), i.to_be_bytes()].concat()).collect()
     };
@@ -226,7 +227,7 @@ fn lines_of_many_lengths_with_common_beginnings_are_sorted() {
         input.push(b'\n');
     }
     check(&input, &Lines, 1 << 20);
-    // Only empty lines, and one line many times.
+    // The inputs are only empty lines, and one line many times.
     check(&b"\n".repeat(100_000), &Lines, 999);
     check(&b"the same line\n".repeat(20_000), &Lines, 999);
     check(b"", &Lines, 1);
@@ -337,7 +338,7 @@ fn a_sort_whose_checksums_outgrow_their_share_goes_on_with_an_arena_less() {
     let mut sort = RowSort::new(&test.job, shape, KeepAll, &config).unwrap();
     let mut random = Random(12);
     let (mut row, mut rows, mut sum, mut blocks) = (vec![7; ROW_BYTES], 0u64, 0u64, 0u64);
-    // The blocks of whole arenas; each arena is a run.
+    // The loop adds the blocks of full arenas; each arena is a run.
     while blocks <= plan.blocks_max() + 100 {
         for _ in 0..plan.arena_bytes / ROW_BYTES {
             let key = random.next();

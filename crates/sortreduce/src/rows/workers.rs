@@ -1,4 +1,4 @@
-//! Workers of a sort of rows: they sort arenas, and write these as runs once memory is short.
+//! The workers of a sort of rows: they sort arenas, and write them as runs when memory is short.
 
 use std::sync::{
     Mutex, MutexGuard,
@@ -27,27 +27,27 @@ pub(super) struct RowShared<S, O> {
     pub recycle: Sender<Arena>,
     pub state: Mutex<RowState>,
     pub rows_in: AtomicU64,
-    /// Bytes of the input in runs of an interrupted sort, and rows in them.
+    /// The number of input bytes in runs of an interrupted sort, and the number of rows in these runs.
     pub bytes_kept: u64,
     pub rows_kept: u64,
 }
 
 #[derive(Default)]
 pub(super) struct RowState {
-    /// Sorted arenas whose memory was not needed yet, by their start in the input.
+    /// Sorted arenas that stay in memory until their memory is needed, each with its start in the input.
     pub held: Vec<(u64, Arena, ArenaPart)>,
     /// Tells whether arenas are written as runs.
     pub is_spilling: bool,
-    /// Runs, by the start of their rows in the input.
+    /// The runs, each with the start of its rows in the input.
     pub runs: Vec<(u64, RowRun)>,
-    /// Check blocks of all runs.
+    /// The number of check blocks in all runs.
     pub blocks: u64,
-    /// Tells whether the memory of one arena was given up for checksums.
+    /// Tells whether the memory of one arena was given to checksums.
     pub is_arena_given_up: bool,
     pub error: Option<Error>,
 }
 
-/// Work for a thread, with the start of the arena in the input.
+/// A task for a worker thread, with the start of the arena in the input.
 pub(super) enum RowTask {
     Sort(u64, Arena),
     Write(u64, Arena, ArenaPart),
@@ -62,7 +62,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         for task in tasks {
             if let Err(error) = self.serve(task) {
                 self.state().error.get_or_insert(error);
-                // A waiting thread first checks for an error: any arena wakes the thread.
+                // The error is seen by a waiting thread, which any arena wakes and which checks for errors first.
             }
         }
     }
@@ -87,7 +87,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         }
     }
 
-    /// Records an error, and returns the arena to wake a waiting thread.
+    /// Records an error, and returns the arena so that a waiting thread wakes.
     fn fail(&self, error: Error, arena: Arena) {
         self.state().error.get_or_insert(error);
         self.give_back(arena);
@@ -98,16 +98,17 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
             let mut state = self.state();
             if !state.is_arena_given_up && state.blocks > self.plan.blocks_max() && state.error.is_none() {
                 state.is_arena_given_up = true;
-                // The memory of the arena goes to checksums; the caller waits for another arena.
+                // The memory of the arena is given to checksums; a waiting thread gets another arena.
                 return;
             }
         }
         arena.filled = 0;
-        // After the end no thread receives the arena.
+        // After the end of the sort no thread receives the arena.
         let _ = self.recycle.send(arena);
     }
 
-    /// Sorts an arena. If its rows are too short to be sorted at once, writes them in parts; otherwise returns the only part.
+    /// Sorts an arena. If its rows are too short to be sorted at once, the arena is written in several parts; otherwise
+    /// the only part is returned.
     fn sort(&self, place: u64, arena: &mut Arena) -> Result<Option<ArenaPart>> {
         let mut start = 0;
         loop {
@@ -156,7 +157,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
         Ok(())
     }
 
-    /// Writes the rows of `span` of the input as a run.
+    /// Writes the rows in `span` of the input as a run.
     pub fn write(&self, span: Span, arena: &Arena, part: ArenaPart) -> Result<()> {
         let _span = tracing::debug_span!("run", rows = part.rows).entered();
         let (start, write) = (span.start, self.plan.write_bytes);
@@ -173,7 +174,7 @@ impl<S: RowShape, O: RowOperation> RowShared<S, O> {
                 let mut writer = piece.file("rows", block, write)?;
                 let facts = write_to(&mut writer)?;
                 let run = RowRun { file: piece.add_and_open(writer)?, facts };
-                // A failed operation is reported at the end, and a resumed sort must not use this run.
+                // A failure of the operation is reported at the end; a resumed sort must not use this run.
                 if self.operation.is_sound() {
                     keep.commit(piece, &keep::state(&run.facts, span, part.rows as u64))?;
                 }

@@ -1,4 +1,4 @@
-//! Blocks of runs: records as they are, or packed.
+//! Blocks of runs, which hold records unpacked (plain) or packed.
 //!
 //! ```text
 //!   block    [ records u32 | 1 if packed u32 | 0 u64 | body ]           all of one size
@@ -7,10 +7,9 @@
 //!   packed   [ frame | frame | ... | zeros ]            frames of 256 records, see [`super::pack`]
 //! ```
 //!
-//! Packing and unpacking a record of three words takes about 6 nanoseconds, as long as a drive of 1 GB/s needs to
-//! write and read three bytes. So packing must make a block hold many more records than a plain one; if it does not,
-//! the next blocks are
-//! plain, and packing is tried again now and then.
+//! Packing and unpacking a record of three words takes about 6 nanoseconds, as long as a drive of 1 GB/s needs to write
+//! and read three bytes. Packing must therefore make a block hold many more records than a plain block. If packing does
+//! not, the next blocks are plain, and packing is tried again after [`PLAIN_BLOCKS`] blocks.
 
 use std::{marker::PhantomData, ops::Range};
 
@@ -24,14 +23,14 @@ use crate::{
 };
 
 const HEADER_BYTES: usize = 16;
-/// Plain blocks after one that packing did not shrink.
+/// The number of plain blocks after a block that packing did not shrink.
 const PLAIN_BLOCKS: u32 = 32;
 
 /// The layout of a block.
 #[derive(Clone, Copy, Debug)]
 struct BlockLayout<K, V> {
     block_bytes: usize,
-    /// Records of a plain block.
+    /// The number of records in a plain block.
     block_records: usize,
     values_offset: usize,
     packing: Option<Packing<K, V>>,
@@ -56,7 +55,7 @@ impl<K: Key, V: Value> BlockLayout<K, V> {
         }
     }
 
-    /// Returns the records of a packed block whose frames have no columns.
+    /// Returns the largest number of records in a packed block, whose frames then have no columns.
     fn packed_records_max(&self) -> usize {
         (self.block_bytes - HEADER_BYTES) / Packing::<K, V>::HEADER_BYTES * FRAME_RECORDS
     }
@@ -70,12 +69,12 @@ impl<K: Key, V: Value> BlockLayout<K, V> {
     }
 }
 
-/// Returns the packing of blocks of this size, if any frame fits a block.
+/// Returns the packing for blocks of this size, if a block has room for any frame.
 fn packing<K: Key, V: Value>(block_bytes: usize) -> Option<Packing<K, V>> {
     Packing::new().filter(|_| HEADER_BYTES + Packing::<K, V>::FRAME_BYTES_MAX <= block_bytes)
 }
 
-/// Returns the bytes of `records` unpacked records, if blocks may be packed.
+/// Returns the bytes of `records` unpacked records; 0 if blocks are never packed.
 fn unpacked_bytes<K: Key, V: Value>(block_bytes: usize, records: usize) -> usize {
     packing::<K, V>(block_bytes).map_or(0, |_| records * record_bytes::<K, V>())
 }
@@ -85,7 +84,7 @@ pub(crate) fn writer_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
     taken_bytes(block_bytes) + unpacked_bytes::<K, V>(block_bytes, FRAME_RECORDS)
 }
 
-/// Returns the bytes of memory of a [`BlockReader`] beside its blocks.
+/// Returns the bytes of memory of a [`BlockReader`] without its blocks.
 pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
     unpacked_bytes::<K, V>(block_bytes, WINDOW_RECORDS)
 }
@@ -95,19 +94,19 @@ pub(crate) fn reader_bytes<K: Key, V: Value>(block_bytes: usize) -> usize {
 pub(crate) struct BlockWriter<K, V> {
     layout: BlockLayout<K, V>,
     block: Buffer,
-    /// Records in the block, and the end of its frames.
+    /// The number of records in the block, and the end of its frames.
     records: usize,
     end: usize,
     first_key: K,
-    /// Number of blocks from this one on that are plain.
+    /// The number of blocks, including the current block, that will be plain.
     plain: u32,
-    /// Records of an incomplete frame.
+    /// The records of an incomplete frame.
     keys: Vec<K>,
     values: Vec<V>,
     _memory: Reservation,
 }
 
-/// Takes a finished block: its first key, its bytes, and its number of records.
+/// A function that takes a finished block: its first key, its bytes, and its number of records.
 type TakeBlock<'a, K> = dyn FnMut(K, &[u8], usize) -> Result<()> + 'a;
 
 impl<K: Key, V: Value> BlockWriter<K, V> {
@@ -132,7 +131,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         self.layout.block_bytes
     }
 
-    /// Appends records; `take` gets the full blocks.
+    /// Appends records, and passes full blocks to `take`.
     ///
     /// # Errors
     /// Errors of `take`.
@@ -157,7 +156,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         Ok(())
     }
 
-    /// Passes on the last block.
+    /// Passes the last block to `take`.
     ///
     /// # Errors
     /// Errors of `take`.
@@ -175,7 +174,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         put
     }
 
-    /// Writes at most a frame of records, packed if the block is.
+    /// Writes at most one frame of records; the frame is packed if the block is packed.
     fn put_frame(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<()> {
         if let Some(packing) = self.layout.packing.filter(|_| self.plain == 0) {
             if self.pack(packing, keys, values) {
@@ -208,7 +207,7 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
         true
     }
 
-    /// Writes as many records as fit into a plain block; returns their number.
+    /// Writes as many records as fit into a plain block, and returns their number.
     fn append_plain(&mut self, keys: &[K], values: &[V], take: &mut TakeBlock<'_, K>) -> Result<usize> {
         let part = keys.len().min(self.layout.block_records - self.records);
         let range = self.records..self.records + part;
@@ -240,30 +239,31 @@ impl<K: Key, V: Value> BlockWriter<K, V> {
     }
 }
 
-/// The error of a block that no [`BlockWriter`] makes.
+/// The error for a block that [`BlockWriter`] never makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadBlock;
 
-/// Shows the records of one block after another.
+/// Returns the records of one block after another.
 ///
-/// Records of plain blocks that are never packed are returned in place, the whole block together. Others are unpacked
-/// into a window, which is
-/// refilled before it is empty, also from the next block, so that a merge never sees just the last few records of a frame.
+/// If blocks are never packed, all records of a block are returned in place at once. Otherwise records are unpacked
+/// into a window. The window is refilled before it is empty, also from the next block, so that a merge never gets just
+/// the last few records of a frame.
 #[derive(Debug)]
 pub(crate) struct BlockReader<K, V> {
     layout: BlockLayout<K, V>,
     keys: Box<[K]>,
     values: Box<[V]>,
-    /// The range that is shown, of the window or of the block.
+    /// The range of records, in the window or in the block, that the caller gets next.
     shown: Range<usize>,
     is_packed: bool,
-    /// Records of the block that are not in the window yet, and their start: in bytes for packed ones.
+    /// The number of records in the block that are not yet in the window, and where the first of them starts (in bytes
+    /// if the block is packed).
     left: usize,
     next: usize,
     _memory: Reservation,
 }
 
-/// Records of a window.
+/// The number of records in a window.
 const WINDOW_RECORDS: usize = 3 * FRAME_RECORDS;
 
 impl<K: Key, V: Value> BlockReader<K, V> {
@@ -283,7 +283,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         })
     }
 
-    /// Moves to the start of `block`; the block before must have been shown to its end.
+    /// Moves to the start of `block`; the caller must have taken all records of the previous block.
     ///
     /// # Errors
     /// [`BadBlock`].
@@ -303,18 +303,18 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         Ok(())
     }
 
-    /// Tells whether so few records are shown that the window should be refilled, or the next block begun.
+    /// Tells whether so few records are left that the window should be refilled, or the next block begun.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.shown.len() < if self.layout.packing.is_some() { FRAME_RECORDS } else { 1 }
     }
 
-    /// Tells whether the block has records that were not shown.
+    /// Tells whether the block has records that are not yet in the window.
     pub fn has_more(&self) -> bool {
         self.left > 0
     }
 
-    /// Refills the window from the block that was begun.
+    /// Refills the window from the block given to [`BlockReader::begin`].
     ///
     /// # Errors
     /// [`BadBlock`].
@@ -342,7 +342,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         Ok(())
     }
 
-    /// Shows only the first `count` of the present records.
+    /// Drops all but the first `count` of the current records.
     pub fn cut(&mut self, count: usize) {
         self.shown.end = self.shown.start + count;
     }
@@ -364,7 +364,7 @@ impl<K: Key, V: Value> BlockReader<K, V> {
         &values[self.shown.clone()]
     }
 
-    /// Takes `count` of the records that are shown.
+    /// Takes the first `count` of the current records.
     #[inline]
     pub fn take(&mut self, count: usize) {
         self.shown.start += count;
@@ -379,7 +379,7 @@ mod tests {
 
     type DecodedBlock<K> = Vec<(K, Vec<u8>, usize)>;
 
-    /// Writes records in pieces of the given size; returns the blocks.
+    /// Writes records in pieces of `step` records; returns the blocks.
     fn write<K: Key, V: Value>(
         block_bytes: usize,
         keys: &[K],
@@ -401,14 +401,14 @@ mod tests {
         taken
     }
 
-    /// Reads all records, `step` at a time.
+    /// Reads all records, up to `step` at a time.
     fn read<K: Key, V: Value>(block_bytes: usize, blocks: &DecodedBlock<K>, step: usize) -> (Vec<K>, Vec<V>) {
         let budget = Budget::new(4 << 20, 1);
         let mut reader = BlockReader::<K, V>::new(block_bytes, &budget).unwrap();
         assert_eq!(budget.reserved_bytes(), reader_bytes::<K, V>(block_bytes) as u64);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         let mut rest = blocks.iter();
-        // The block is aligned as buffers are.
+        // The block must be aligned as buffers are.
         let mut block = Buffer::zeroed(&budget, block_bytes, "a block").unwrap();
         loop {
             while reader.is_low() {
@@ -459,7 +459,8 @@ mod tests {
         let large: Vec<u64> = (0..50_000).map(mix).collect();
         let plain = 50_000usize.div_ceil((8192 - HEADER_BYTES) / 12);
         assert!(check(8192, &keys, &small).len() * 5 < plain);
-        // Twelve bytes become nine; random values cannot be compressed, and cost no more than a block now and then.
+        // Records of twelve bytes become nine bytes. Random values cannot be compressed, and trying costs no more than
+        // a block now and then.
         assert!(check(65536, &keys, &large).len() < 50_000usize.div_ceil((65536 - HEADER_BYTES) / 12) - 1);
         let wide: Vec<[u64; 4]> = (0..50_000).map(|i| [mix(i), mix(!i), mix(i ^ 99), mix(i ^ 999)]).collect();
         let plain = 50_000usize.div_ceil((16384 - HEADER_BYTES) / 36);
@@ -482,7 +483,7 @@ mod tests {
         assert!(blocks.iter().any(|(first, block, _)| first / 30_000 == 2 && block[4] == 1));
     }
 
-    /// Values whose alignment does not match the header.
+    /// The alignment of these values does not match the header.
     #[derive(
         Clone,
         Copy,
@@ -534,7 +535,7 @@ mod tests {
             &|block: &mut [u8]| block[4] = 2,
             &|block: &mut [u8]| block[..4].fill(0),
             &|block: &mut [u8]| block[..4].fill(0xff),
-            // A frame of 65 bits; a plain block of more records than fit.
+            // The first change makes a frame of 65 bits; the second makes a plain block with more records than fit.
             &|block: &mut [u8]| block[HEADER_BYTES + 16] = 65,
             &|block: &mut [u8]| block[4] = 0,
         ] as [&dyn Fn(&mut [u8]); 5]

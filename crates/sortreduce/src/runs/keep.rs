@@ -1,8 +1,9 @@
-//! Runs of records that outlive an interrupted sort-reduce.
+//! Runs of records that remain after an interrupted sort-reduce.
 //!
-//! The input is divided into units, each pushed by one sink: a share of a file, a block of sequences. A run holds the records
-//! that its sink pushed since the run before, and lists them by unit. A sink ends its runs one after the other, so the runs hold
-//! the records of each unit up to some number, and these are skipped when the unit is pushed again.
+//! The input is divided into units, each pushed by one sink; a unit is, for example, a share of a file or a block of
+//! sequences. A run holds the records that its sink pushed since its previous run, and lists them by unit. A sink ends
+//! its runs one after the other, so the runs hold the records of each unit up to some number. When the unit is pushed
+//! again, these records are skipped.
 //!
 //! ```text
 //!   state   [ format | blocks | records | unit, from, to, whether the unit ends there | unit, ... ]      u64 each
@@ -14,7 +15,7 @@ use inshore_store::{Job, Keep, ResumablePiece};
 
 use crate::{Key, Result, runs::Run};
 
-/// Records `from..to` of a unit, and whether the unit ends with them.
+/// The records `from..to` of a unit, and whether the unit ends with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnitSpan {
     pub unit: u64,
@@ -45,7 +46,7 @@ impl Units {
         self.current.as_mut().expect("with Config::keep, Sink::begin_unit comes first").to += records;
     }
 
-    /// Takes all spans since the last call.
+    /// Returns all spans since the last call.
     pub fn take(&mut self) -> Vec<UnitSpan> {
         let mut spans = std::mem::take(&mut self.done);
         if let Some(span) = &mut self.current {
@@ -56,7 +57,7 @@ impl Units {
     }
 }
 
-/// Format of the blocks of runs: runs of another format are discarded.
+/// The format of the blocks of runs. Runs of another format are discarded.
 const FORMAT: u64 = u64::from_le_bytes(*b"blocks 2");
 
 /// Encodes a run's description.
@@ -84,7 +85,7 @@ fn parse(state: &[u8]) -> Option<(u64, u64, Vec<UnitSpan>)> {
 #[derive(Debug)]
 pub(crate) struct ResumedRuns<K> {
     pub runs: Vec<Run<K>>,
-    /// Pushed records that are in the runs.
+    /// The number of pushed records that are in the runs.
     pub pushed: u64,
     pub covered: UnitCoverage,
 }
@@ -95,7 +96,7 @@ impl<K> Default for ResumedRuns<K> {
     }
 }
 
-/// For each unit, the number of records from its start that are in runs, and whether these are all.
+/// For each unit, the number of records from its start that are in runs, and whether these are all records of the unit.
 #[derive(Debug, Default)]
 pub(crate) struct UnitCoverage(BTreeMap<u64, (u64, bool)>);
 
@@ -108,7 +109,7 @@ impl UnitCoverage {
         self.0.get(&unit).is_some_and(|&(_, is_whole)| is_whole)
     }
 
-    /// Joins spans that are contiguous from the start of every unit; `None` if a span is missing.
+    /// Joins spans that are contiguous from the start of each unit; returns `None` if a span is missing.
     fn of(mut spans: Vec<UnitSpan>) -> Option<UnitCoverage> {
         let mut covered: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
         spans.sort_unstable_by_key(|span| (span.unit, span.from, span.to));
@@ -123,10 +124,10 @@ impl UnitCoverage {
     }
 }
 
-/// Opens all runs; discards all if one between others is missing (because it was removed).
+/// Opens all kept runs. If a run between others is missing (because it was removed), all runs are discarded.
 ///
 /// # Errors
-/// I/O and damage; no memory for the first keys of their blocks.
+/// Errors of I/O and damaged runs; an error if the budget has too little memory for the first keys of the blocks.
 pub(crate) fn find<K: Key>(job: &Job, keep: &Keep, block_bytes: usize) -> Result<ResumedRuns<K>> {
     let pieces = keep.pieces()?;
     match open::<K>(job, &pieces, block_bytes)? {
@@ -157,7 +158,7 @@ fn open<K: Key>(job: &Job, pieces: &[ResumablePiece], block_bytes: usize) -> Res
     Ok(Some(found))
 }
 
-/// Encodes words of 64 bits and the bytes after them: the description of a run.
+/// Encodes a run's description: words of 64 bits, and the bytes after them.
 pub(crate) fn encode(words: &[u64], rest: &[u8]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).chain(rest.iter().copied()).collect()
 }
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(first, [span(7, 0, 5, true), span(9, 3, 5, false)]);
         let said = state(4, 100, &first);
         assert_eq!(parse(&said), Some((4, 100, first)));
-        // A version with another format of blocks.
+        // The state of another version has another format of blocks.
         assert_eq!(parse(&said[8..]), None);
         units.add(1);
         units.end();

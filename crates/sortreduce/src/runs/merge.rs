@@ -1,13 +1,14 @@
 //! Merges sorted sources and combines equal keys, a slab at a time.
 //!
-//! A round looks ahead into every source by a window, takes the smallest of the keys at the windows' ends as its limit, and
-//! copies all records up to that limit from all sources to the slab. Rounds repeat until the slab is full; then it is sorted and
-//! reduced like any slab (see [`crate::forming::sort`]). So the cost per record hardly grows with the number of sources, where a
-//! loser tree's grows with its logarithm and its cache misses: hundreds of runs are merged in one pass. Dense keys are not even
-//! sorted but accumulated.
+//! A round looks at the next records of every source, up to the source's window (a number of records). The smallest of
+//! the last keys of all windows is the round's limit. The round copies all records up to the limit from all sources to
+//! the slab. Rounds repeat until the slab is full; then the slab is sorted and reduced like any other (see
+//! [`crate::forming::sort`]). The cost per record hardly grows with the number of sources, so hundreds of runs are
+//! merged in one pass. The cost of a loser tree, in contrast, grows with the logarithm of that number and with its
+//! cache misses. Dense keys are accumulated without sorting.
 //!
-//! A window doubles if its end is the limit, and shrinks if little of it is taken, so that runs of disjoint or very different
-//! keys need few rounds too.
+//! A window doubles if its last key was the limit, and shrinks if few of its records are taken. Runs of disjoint or
+//! very different keys therefore also need few rounds.
 
 use std::{ops::Range, sync::Arc};
 
@@ -30,7 +31,7 @@ pub(crate) enum Source<K: Key, V> {
     Chunk(ChunkReader<K, V>),
 }
 
-/// A sorted chunk that several readers share, and its blocks in order.
+/// A sorted chunk that several readers share, with its blocks in order.
 pub(crate) struct SortedChunk<K: Key, V> {
     chunk: Chunk<K, V>,
     order: Vec<u32>,
@@ -45,7 +46,7 @@ impl<K: Key, V: Value> SortedChunk<K, V> {
         self.chunk.numbered_block(self.order[number])
     }
 
-    /// Estimates the half blocks below a key: of the last block that begins below the key, one half counts.
+    /// Estimates the number of half blocks below a key: the last block that begins below the key counts as one half.
     pub fn halves_below(&self, key: K) -> u64 {
         let blocks = partition_point(self.order.len(), |number| self.block(number).0[0] < key) as u64;
         (2 * blocks).saturating_sub(1)
@@ -87,7 +88,7 @@ impl<K: Key, V: Value> ChunkReader<K, V> {
 }
 
 impl<K: Key, V: Value> Source<K, V> {
-    /// Moves as many records as fit; returns their number.
+    /// Moves as many records as fit, and returns their number.
     fn take(&mut self, (keys, values): (&mut [K], &mut [V])) -> Result<usize> {
         let mut taken = 0;
         loop {
@@ -103,7 +104,7 @@ impl<K: Key, V: Value> Source<K, V> {
         }
     }
 
-    /// Returns the next contiguous records; none only at the end.
+    /// Returns the next contiguous records; they are empty only at the end.
     #[inline]
     fn records(&self) -> (&[K], &[V]) {
         match self {
@@ -135,7 +136,7 @@ impl<K: Key, V: Value> Source<K, V> {
 pub(crate) struct Merge<O: Operation> {
     job: Job,
     sources: Vec<Source<O::Key, O::Value>>,
-    /// Windows of all sources, in records.
+    /// The number of records in each source's window.
     windows: Vec<usize>,
     windows_sum: usize,
     window_min: usize,
@@ -144,7 +145,7 @@ pub(crate) struct Merge<O: Operation> {
 }
 
 impl<O: Operation> Merge<O> {
-    /// Merges `sources`, at most as many as a slab of `sorter` has records.
+    /// Merges `sources`, of which there are at most as many as a slab of `sorter` has records.
     pub fn new(job: &Job, mut sources: Vec<Source<O::Key, O::Value>>, sorter: Sorter<O>) -> Self {
         sources.retain(|source| !source.keys().is_empty());
         let window_min = (sorter.slab_records() / (4 * sources.len().max(1))).max(1);
@@ -154,7 +155,7 @@ impl<O: Operation> Merge<O> {
         Merge { job: job.clone(), sources, windows, windows_sum, window_min, sorter, records_in: 0 }
     }
 
-    /// Returns the next records; none at the end.
+    /// Returns the next records, or `None` at the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -170,7 +171,7 @@ impl<O: Operation> Merge<O> {
         Ok((count > 0).then_some(Block { keys, values }))
     }
 
-    /// Returns records of a single source, which is sorted and reduced already. The source may return few contiguous
+    /// Returns records of a single source, which are sorted and reduced already. The source may return few contiguous
     /// records at a time, so they are copied into a larger block.
     fn next_of_one(&mut self) -> Result<Option<Block<'_, O::Key, O::Value>>> {
         let count = self.sources[0].take(self.sorter.inputs())?;
@@ -190,7 +191,7 @@ impl<O: Operation> Merge<O> {
         Ok(filled)
     }
 
-    /// Copies all records up to the limit to the slab, after the `filled` records there.
+    /// Copies all records up to the round's limit to the slab, after the `filled` records that the slab already has.
     fn round(&mut self, mut filled: usize) -> Result<usize> {
         let (limiting, limit) = limit(&self.sources, &self.windows);
         let (slab_keys, slab_values) = self.sorter.inputs();
@@ -234,7 +235,7 @@ impl<O: Operation> Merge<O> {
     }
 }
 
-/// Returns the smallest of the keys at the windows' ends, and its source.
+/// Returns the smallest of the last keys of all windows, and the number of its source.
 fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usize, K) {
     let ends = sources.iter().zip(windows).enumerate().map(|(number, (source, &window))| {
         let keys = source.keys();
@@ -244,7 +245,7 @@ fn limit<K: Key, V: Value>(sources: &[Source<K, V>], windows: &[usize]) -> (usiz
     (number, key)
 }
 
-/// Counts the sorted keys that are not above `limit`.
+/// Counts the keys that are not above `limit`; `keys` must be sorted.
 fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
     match keys.last() {
         Some(&last) if last <= limit => keys.len(),
@@ -252,7 +253,8 @@ fn count_up_to<K: Key>(keys: &[K], limit: K) -> usize {
     }
 }
 
-/// Allocates two equal buffers for each of `count` readers, cut from one region so that they lie on huge pages.
+/// Allocates two equal buffers for each of `count` readers. All buffers are parts of one region, so that they lie on
+/// huge pages.
 pub(crate) fn read_buffers(job: &Job, count: usize, unit_bytes: usize) -> Result<Vec<[Buffer; 2]>> {
     let all = Buffer::zeroed(job.budget(), 2 * count * unit_bytes, "the read buffers of a merge")?;
     let mut parts = all.split(unit_bytes).into_iter();

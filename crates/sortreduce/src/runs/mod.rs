@@ -5,12 +5,12 @@
 //!   run        [ block | block | ... | block ]      all blocks of one size, see [`block`]
 //! ```
 //!
-//! Numbers are little endian (the machine's order: no other machine reads scratch). A block is also the unit of checksums (see
-//! `CheckedFile` of the store), so that no record straddles two units. The start and the number of records of each run are kept
-//! in memory. Several runs share a file because a file takes whole extents of 2 MiB and two write buffers, and a budget of 64 MiB
-//! makes thousands of runs of a terabyte. The first key of each block is kept in memory too, beside the block's checksum, so that
-//! a run can be read from any key on. A run that is kept for a resumed job has its own file, with its first keys
-//! after the blocks.
+//! Numbers have the machine's byte order, little endian, since no other machine reads scratch files. A block is also
+//! the unit of checksums (see `CheckedFile` of the store), so that no record straddles two checksums. The start of each
+//! run and its number of records are kept in memory. Several runs share a file, because a file takes complete extents
+//! of 2 MiB and two write buffers, and a budget of 64 MiB turns a terabyte into thousands of runs. The first key and
+//! the checksum of each block are also kept in memory, so that a run can be read from any key on. A run that is kept
+//! for a resumed job has its own file, with its first keys after the blocks.
 
 pub(crate) mod block;
 pub(crate) mod keep;
@@ -32,13 +32,14 @@ use crate::{
     runs::block::{BadBlock, BlockReader, BlockWriter},
 };
 
-/// Runs per file: more would hold back scratch space while runs are merged in several passes.
+/// The number of runs per file. With more runs, a file would occupy scratch space for longer while its runs are merged
+/// in several passes.
 const RUNS_PER_FILE: usize = 256;
 
-/// Bytes of first keys per reservation.
+/// The bytes of memory for first keys that are reserved at once.
 const KEYS_STEP_BYTES: usize = 4096;
 
-/// Returns the bytes of memory per block of a run on flash: a checksum and its first key.
+/// Returns the bytes of memory for each block of a run on flash: a checksum and the block's first key.
 pub(crate) const fn block_index_bytes<K>() -> usize {
     4 + size_of::<K>()
 }
@@ -48,10 +49,10 @@ pub(crate) const fn block_index_bytes<K>() -> usize {
 pub(crate) struct Run<K> {
     file: CheckedFile,
     first_keys: Arc<FirstKeys<K>>,
-    /// Blocks of the run in the file.
+    /// The blocks of the run in the file.
     blocks: Range<u64>,
     pub records: u64,
-    /// Number of merges that the run went through.
+    /// The number of merges that the run went through.
     pub level: u32,
 }
 
@@ -71,7 +72,7 @@ impl<K: Key> FirstKeys<K> {
         Ok(())
     }
 
-    /// Releases the spare memory, since no key will be added.
+    /// Releases the unused memory, since no key will be added.
     fn end(&mut self) -> Result<()> {
         self.keys.shrink_to_fit();
         Ok(self.reservation.resize((self.keys.len() * size_of::<K>()) as u64)?)
@@ -79,10 +80,11 @@ impl<K: Key> FirstKeys<K> {
 }
 
 impl<K: Key> Run<K> {
-    /// Opens a kept run with these numbers of blocks and records in `file`. `None` if the file is not such a run.
+    /// Opens a kept run with these numbers of blocks and records in `file`; returns `None` if the file is not such a
+    /// run.
     ///
     /// # Errors
-    /// I/O and damage; no memory for the first keys of its blocks.
+    /// Errors of I/O and damaged data; an error if the budget has too little memory for the first keys of the blocks.
     pub fn open_kept(
         job: &Job,
         file: CheckedFile,
@@ -113,7 +115,7 @@ impl<K: Key> Run<K> {
         Ok(Some(Run { file, first_keys, blocks: 0..blocks, records, level: 0 }))
     }
 
-    /// Returns the bytes on flash.
+    /// Returns the bytes of the run on flash.
     pub fn bytes(&self) -> u64 {
         (self.blocks.end - self.blocks.start) * self.file.block_bytes() as u64
     }
@@ -123,15 +125,15 @@ impl<K: Key> Run<K> {
         &self.first_keys.keys[self.blocks.start as usize..self.blocks.end as usize]
     }
 
-    /// Estimates the amount below a key, in 256ths of blocks: the keys of a block are assumed to be spread evenly up to the next
-    /// block, and half of the last one to lie below.
+    /// Estimates the amount below a key, in 256ths of blocks. The keys of a block are assumed to be spread evenly up to
+    /// the next block's first key. Of the last block, half of the keys are assumed to lie below the key.
     pub fn below(&self, key: K) -> u64 {
         let firsts = self.first_keys();
         let begun = firsts.partition_point(|&first| first < key);
         let Some(&first) = begun.checked_sub(1).map(|last| &firsts[last]) else { return 0 };
         let part = firsts.get(begun).map_or(128, |next| {
             let (from, to) = (first.to_word(), next.to_word());
-            // The product must not overflow.
+            // Dropping low bits keeps the product from overflowing.
             let lost = (to - from).bits().saturating_sub(48);
             256 * ((key.to_word() - from) >> lost).low() / ((to - from) >> lost).low().max(1)
         });
@@ -144,7 +146,7 @@ impl<K: Key> Run<K> {
         (blocks.end - blocks.start) as u64
     }
 
-    /// Returns the blocks that may hold keys of a range, counted from the run's first.
+    /// Returns the blocks that may hold keys of a range, numbered from the run's first block.
     fn part(&self, range: &KeyRange<K>) -> Range<usize> {
         let keys = self.first_keys();
         range.blocks(keys.len(), |block| keys[block])
@@ -160,17 +162,17 @@ pub(crate) struct RunWriter<K, V> {
     write_bytes: usize,
     block: BlockWriter<K, V>,
     current: Option<OpenFile<K>>,
-    /// Bytes of all runs so far.
+    /// The bytes of all runs written so far.
     pub bytes: u64,
 }
 
 #[derive(Debug)]
 struct OpenFile<K> {
     writer: FileWriter,
-    /// The dataset that a kept run becomes.
+    /// The dataset that the current run becomes if it is kept.
     piece: Option<DatasetBuilder>,
     first_keys: FirstKeys<K>,
-    /// First block, blocks, records and level of each run in the file.
+    /// The first block, the number of blocks, the number of records and the level of each run in the file.
     runs: Vec<(u64, u64, u64, u32)>,
 }
 
@@ -187,7 +189,8 @@ impl<K: Key> OpenFile<K> {
 }
 
 impl<K: Key, V: Value> RunWriter<K, V> {
-    /// Creates a writer, and no file before the first run. With `keep`, each run is ended by [`RunWriter::end_kept`].
+    /// Creates a writer; its file is created at the first run. With `keep`, each run is ended by
+    /// [`RunWriter::end_kept`].
     pub fn new(
         job: &Job,
         name: &'static str,
@@ -209,7 +212,8 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Begins a run.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] where the file cannot be created; no memory for its buffers.
+    /// [`inshore_store::Error::Io`] if the file cannot be created; an error if the budget has too little memory for its
+    /// buffers.
     pub fn begin(&mut self, level: u32) -> Result<()> {
         let file = match &mut self.current {
             Some(file) => file,
@@ -247,7 +251,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         block.end(&mut |key, block: &[u8], records| file.take(key, block, records, bytes))
     }
 
-    /// Ends the run; returns the file's runs if the file is full.
+    /// Ends the run; if the file is full, ends the file and returns its runs.
     pub fn end(&mut self) -> Result<Vec<Run<K>>> {
         self.end_block()?;
         match &self.current {
@@ -256,7 +260,8 @@ impl<K: Key, V: Value> RunWriter<K, V> {
         }
     }
 
-    /// Ends the run, and keeps it with the `state` computed from its blocks and records; `None` does not keep it.
+    /// Ends the run, and keeps it with the description that `state` computes from its numbers of blocks and records. If
+    /// `state` returns `None`, the run is not kept.
     ///
     /// # Errors
     /// Errors of [`FileWriter::write`] and [`Keep::commit`].
@@ -278,7 +283,7 @@ impl<K: Key, V: Value> RunWriter<K, V> {
     /// Ends the file and returns its runs.
     ///
     /// # Errors
-    /// [`inshore_store::Error::Io`] of a write that was still in flight.
+    /// [`inshore_store::Error::Io`] if a write that was still in flight failed.
     pub fn finish(&mut self) -> Result<Vec<Run<K>>> {
         match self.current.take() {
             Some(OpenFile { writer, first_keys, runs, .. }) => {
@@ -312,12 +317,12 @@ pub(crate) struct RunReader<K, V> {
     blocks: RunBlocks<K>,
     range: KeyRange<K>,
     records: BlockReader<K, V>,
-    /// Tells whether the shown records are the last.
+    /// Tells whether no records follow the current ones.
     is_last: bool,
 }
 
 impl<K: Key, V: Value> RunReader<K, V> {
-    /// Starts to read. Both buffers have one size, a multiple of the run's block.
+    /// Starts to read. Both buffers have the same size, a multiple of the run's block size.
     pub fn new(job: &Job, run: Run<K>, range: KeyRange<K>, buffers: [Buffer; 2]) -> Result<Self> {
         let records = BlockReader::new(run.file.block_bytes(), job.budget())?;
         let blocks = RunBlocks::new(job, run, &range, buffers)?;
@@ -333,7 +338,7 @@ impl<K: Key, V: Value> RunReader<K, V> {
         }
     }
 
-    /// Shows more, from the block or the next ones, until enough is shown.
+    /// Makes more records available, from the current block or the next ones, until there are enough.
     fn fill(&mut self) -> Result<()> {
         while self.records.is_low() && !self.is_last {
             let filled = if self.records.has_more() {
@@ -354,19 +359,19 @@ impl<K: Key, V: Value> RunReader<K, V> {
         Ok(())
     }
 
-    /// Returns the keys of contiguous records that were not taken yet; none only at the end of the run.
+    /// Returns the keys of contiguous records that were not taken yet; they are empty only at the end of the run.
     #[inline]
     pub fn keys(&self) -> &[K] {
         self.records.keys(self.blocks.current())
     }
 
-    /// Returns the values of [`RunReader::keys`].
+    /// Returns the values of the records of [`RunReader::keys`].
     #[inline]
     pub fn values(&self) -> &[V] {
         self.records.values(self.blocks.current())
     }
 
-    /// Takes `count` records of those that [`RunReader::keys`] shows.
+    /// Takes `count` of the records that [`RunReader::keys`] returns.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`] and [`inshore_store::Error::Damaged`] of the next block; [`Error::DamagedRun`].
@@ -377,16 +382,16 @@ impl<K: Key, V: Value> RunReader<K, V> {
     }
 }
 
-/// The blocks of a run that may hold keys of a range, through two buffers: one is used while the other is being filled.
+/// Reads the blocks of a run that may hold keys of a range, with two buffers: one is used while the other is filled.
 #[derive(Debug)]
 struct RunBlocks<K> {
     job: Job,
     run: Run<K>,
-    /// Bytes of the file that were not requested yet.
+    /// The bytes of the file that were not requested yet.
     unread: Range<u64>,
     ahead: Option<PendingRead>,
     buffer: Buffer,
-    /// The current block in `buffer`, and the rest after it.
+    /// The current block and all later blocks, as a range in `buffer`.
     left: Range<usize>,
 }
 

@@ -6,12 +6,13 @@
 //!              key words: the distance to the key four places before; value words: the distance to the least
 //! ```
 //!
-//! Four lanes are one register of AVX2: a row of all lanes is packed and unpacked at once, with the same shift, and adding up
-//! distances is one addition per row. The layout is that of Lemire and Boytsov, "Decoding billions of integers per second through
-//! vectorization" (2015), with words of 64 bits. A frame with fewer records repeats the last one.
+//! Four lanes are one register of AVX2. A row of all lanes is packed and unpacked at once, with the same shift, and
+//! summing differences takes one addition per row. The layout is that of Lemire and Boytsov, "Decoding billions of
+//! integers per second through vectorization" (2015), with words of 64 bits. A frame with fewer records is filled with
+//! copies of the last record.
 //!
-//! Sketch: 64 rows per column, some 8 instructions each, so half a nanosecond per word and direction, and as much for splitting
-//! values into words and joining them.
+//! A column has 64 rows with about 8 instructions each. Packing or unpacking therefore takes about half a nanosecond
+//! per word, and splitting values into words or joining them takes as long.
 
 use std::marker::PhantomData;
 
@@ -23,27 +24,27 @@ use crate::{
     words::Instructions,
 };
 
-/// Records in a frame.
+/// The number of records in a frame.
 pub const FRAME_RECORDS: usize = 256;
 const LANES: usize = 4;
-/// Values of more words than this are not worth packing.
+/// The largest number of words in a value that is packed; packing larger values does not pay.
 const VALUE_WORDS_MAX: usize = 8;
 
 type Words = [u64; FRAME_RECORDS];
 
-/// Packs and unpacks frames of a type of records.
+/// Packs and unpacks frames of records with keys `K` and values `V`.
 #[derive(Clone, Copy, Debug)]
 pub struct Packing<K, V> {
     instructions: Instructions,
     of: PhantomData<(K, V)>,
 }
 
-/// Reports a frame that [`Packing::pack`] does not make.
+/// The error for a frame that [`Packing::pack`] never makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadFrame;
 
 impl<K: Key, V: Value> Packing<K, V> {
-    /// Bytes of the words of a value; 0 if values do not consist of words.
+    /// The bytes of each word of a value; 0 if values do not consist of words.
     const WORD_BYTES: usize = match size_of::<V>() {
         bytes if bytes.is_multiple_of(8) && align_of::<V>().is_multiple_of(8) => 8,
         0 => 8,
@@ -54,25 +55,26 @@ impl<K: Key, V: Value> Packing<K, V> {
         0 => 0,
         bytes => size_of::<V>() / bytes,
     };
-    /// Bytes before the columns.
+    /// The number of bytes before the columns.
     pub const HEADER_BYTES: usize = 8 + 8 * Self::VALUE_WORDS + (1 + Self::VALUE_WORDS).next_multiple_of(8);
-    /// Bytes of the largest frame.
+    /// The number of bytes in the largest frame.
     pub const FRAME_BYTES_MAX: usize = Self::HEADER_BYTES + FRAME_RECORDS * (size_of::<K>() + size_of::<V>());
 
-    /// Creates the packing; `None` if such records stay as they are: keys wider than a word, values that do not consist of words.
+    /// Creates the packing. Returns `None` if records cannot be packed: keys are wider than 64 bits, or values do not
+    /// consist of words.
     pub fn new() -> Option<Self> {
         let can = size_of::<K>() <= 8 && Self::WORD_BYTES > 0 && Self::VALUE_WORDS <= VALUE_WORDS_MAX;
         can.then(|| Packing { instructions: Instructions::best(), of: PhantomData })
     }
 
-    /// Packs 1 to 256 records whose keys ascend into the start of `out`, and returns their bytes; `None` if they do not fit, with
-    /// undefined contents of `out`.
+    /// Packs 1 to 256 records, whose keys ascend, into the start of `out`, and returns the bytes of the frame. If the
+    /// frame does not fit, returns `None` and leaves undefined contents in `out`.
     ///
     /// # Panics
     /// If `out` is not aligned to words.
     pub fn pack(&self, keys: &[K], values: &[V], out: &mut [u8]) -> Option<usize> {
         match self.instructions {
-            // SAFETY: a processor with these instructions has AVX2.
+            // SAFETY: a processor with either of these instruction sets has AVX2.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 | Instructions::Avx512 => unsafe { self.pack_avx2(keys, values, out) },
             _ => self.pack_with(keys, values, out),
@@ -136,14 +138,14 @@ impl<K: Key, V: Value> Packing<K, V> {
         }
     }
 
-    /// Unpacks the frame at the start of `bytes` to the first of `keys` and `values`, of which there are 256 each, and returns
-    /// the bytes of the frame.
+    /// Unpacks the frame at the start of `bytes` into the first elements of `keys` and `values`, which have 256
+    /// elements each. Returns the bytes of the frame.
     ///
     /// # Errors
     /// [`BadFrame`] if the frame does not fit `bytes`.
     pub fn unpack(&self, bytes: &[u8], keys: &mut [K], values: &mut [V]) -> Result<usize, BadFrame> {
         match self.instructions {
-            // SAFETY: a processor with these instructions has AVX2.
+            // SAFETY: a processor with either of these instruction sets has AVX2.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 | Instructions::Avx512 => unsafe { self.unpack_avx2(bytes, keys, values) },
             _ => self.unpack_with(bytes, keys, values),
@@ -210,7 +212,8 @@ fn repeat_last(words: &mut Words, count: usize) {
     words[count..].fill(last);
 }
 
-/// Replaces each word by its distance to the one four places before; the first four by theirs to `base`.
+/// Replaces each word by its difference from the word four places before; the first four words by their differences
+/// from `base`.
 #[inline(always)]
 fn differences(words: &mut Words, base: u64) {
     for at in (LANES..FRAME_RECORDS).rev() {
@@ -219,7 +222,8 @@ fn differences(words: &mut Words, base: u64) {
     words[..LANES].iter_mut().for_each(|word| *word = word.wrapping_sub(base));
 }
 
-/// Replaces each word by its distance to the least, as signed numbers; the same for unsigned words that are not huge.
+/// Replaces each word by its difference from the least word. Words are compared as signed numbers; for unsigned words
+/// below 2^63 the result is the same.
 #[inline(always)]
 fn subtract_least(words: &mut Words) -> u64 {
     let least = words.iter().fold(i64::MAX, |least, &word| least.min(word as i64)) as u64;
@@ -237,14 +241,14 @@ fn pack_rows(words: &Words, bits: u32, out: &mut [[u64; LANES]]) {
         for (out, word) in out[place].iter_mut().zip(row) {
             *out |= word << shift;
         }
-        // The high bits that did not fit: no bits for the last row.
+        // The high bits that did not fit go to the next row of words; the last row leaves no such bits.
         for (out, word) in out[(place + 1).min(last)].iter_mut().zip(row) {
             *out |= (word >> 1) >> (u64::BITS - 1 - shift);
         }
     }
 }
 
-/// Returns the word of a lane, and the bit, in which a row begins.
+/// Returns the word of a lane in which a row begins, and the bit within that word.
 #[inline(always)]
 fn place_of(row: usize, bits: u32) -> (usize, u32) {
     let start = row as u32 * bits;
@@ -340,11 +344,12 @@ pub(crate) mod tests {
 
     #[test]
     fn evenly_spaced_records_take_few_bits() {
-        // Keys 26 apart on average, a count of one, sums below a thousand: 20 bytes become less than 3.
+        // The keys are 26 apart on average; the values are a count of one and sums below a thousand. 20 bytes become
+        // less than 3.
         let keys: Vec<u32> = (0..256).map(|i| 1_000_000 + i * 26 + (mix(i.into()) % 26) as u32).collect();
         let values: Vec<[u64; 2]> = (0..256).map(|i| [1, mix(i) % 1000]).collect();
         assert!(there_and_back(&keys, &values) < 256 * 3);
-        // Signed values around zero.
+        // The values are signed numbers around zero.
         let values: Vec<u64> = (0..256).map(|i| (mix(i) % 16).wrapping_sub(8)).collect();
         assert!(there_and_back(&keys, &values) < 256 * 2);
         assert_eq!(there_and_back(&keys[..1], &values[..1]), 8 + 8 + 8);

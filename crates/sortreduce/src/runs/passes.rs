@@ -1,4 +1,4 @@
-//! Merges runs that are too many for one merge: groups of runs in parallel, with one thread for each.
+//! Merges runs that are too many for one merge: groups of runs are merged in parallel, with one thread for each group.
 
 use std::{
     collections::VecDeque,
@@ -14,25 +14,26 @@ use crate::{
     runs::{Run, RunWriter},
 };
 
-/// Smallest fan-in of parallel groups, or the runs would go through too many merges.
+/// The smallest fan-in of groups that are merged in parallel. With a smaller fan-in the runs would go through too many
+/// merges.
 const FAN_IN_MIN: usize = 16;
 
 /// Runs that are few enough for one merge.
 pub(crate) struct MergeableRuns<K> {
     pub runs: Vec<Run<K>>,
-    /// Largest number of merges that a record went through.
+    /// The largest number of merges that a record went through.
     pub level: u32,
-    /// Bytes of runs that were written.
+    /// The bytes of runs that were written.
     pub bytes_written: u64,
 }
 
-/// Inputs of all merges of a round.
+/// The inputs of all merges of a round.
 struct Round<'a, O> {
     job: &'a Job,
     name: &'static str,
     operation: &'a O,
     plan: &'a MergePlan,
-    /// Number of parallel merges.
+    /// The number of parallel merges.
     threads: usize,
     /// Tells whether a merge failed, so that the others stop.
     has_failed: AtomicBool,
@@ -69,14 +70,14 @@ pub(crate) fn merge_runs<O: Operation>(
     Ok(MergeableRuns { runs: runs.into(), level, bytes_written })
 }
 
-/// Returns the number of parallel merges whose fan-in is large enough.
+/// Returns the largest number of parallel merges with which each merge has a sufficient fan-in.
 fn threads_for<O: Operation>(plan: &MergePlan, most: usize) -> usize {
     let is_wide = |&threads: &usize| plan.merge::<O::Key, O::Value>(threads).fan_in >= FAN_IN_MIN;
     (2..=most).rev().find(is_wide).unwrap_or(1)
 }
 
-/// Returns the runs per group: as few as needed, so that the last merge is as wide as possible and the fewest records are written
-/// again.
+/// Returns the number of runs per group: as few as needed, so that the last merge is as wide as possible and the fewest
+/// records are written again.
 fn group_len<O: Operation>(plan: &MergePlan, threads: usize, excess: usize) -> usize {
     let fan_in = plan.merge::<O::Key, O::Value>(threads).fan_in.max(2);
     fan_in.min(excess.div_ceil(threads) + 1)
@@ -101,7 +102,7 @@ impl<O: Operation> Round<'_, O> {
         })
     }
 
-    /// Merges runs into one; returns none if another group failed.
+    /// Merges runs into one; returns `None` if another group failed.
     fn merge_group(&self, runs: Vec<Run<O::Key>>) -> Result<Option<Run<O::Key>>> {
         let result = self.try_merge_group(runs);
         if result.is_err() {

@@ -12,13 +12,13 @@ use crate::{
     strategies::table::{accumulate_places, accumulate_words, scan},
 };
 
-/// Bins to be streamed in order.
+/// Bins to be streamed in ascending order of keys.
 pub(crate) struct BinsPart<O: Operation> {
     operation: O,
     plan: PartitionPlan,
     sinks: Arc<Vec<BinnedRecords<O::Value>>>,
     bins: Range<usize>,
-    /// Largest number of parallel readers.
+    /// The largest number of parallel readers.
     pub readers_max: usize,
 }
 
@@ -32,7 +32,7 @@ impl<O: Operation> BinsPart<O> {
         self.sinks.iter().map(|sink| sink.records(bin)).sum()
     }
 
-    /// Cuts the bins into parts with about equally many records.
+    /// Splits the bins into parts with about equally many records.
     pub fn split(self, parts: usize, readers: usize) -> Vec<BinsPart<O>> {
         let all: u64 = self.bins.clone().map(|bin| self.records(bin)).sum();
         let (mut start, mut done) = (self.bins.start, 0);
@@ -56,7 +56,8 @@ impl<O: Operation> BinsPart<O> {
         (0..parts).map(part).collect()
     }
 
-    /// Combines records of a bin into its table: low bits and values, or words of both and no values.
+    /// Combines records of a bin into its table. The records are given either as the keys' low bits and the values, or
+    /// as words of both and no values.
     #[inline]
     fn accumulate(
         &self,
@@ -129,22 +130,22 @@ pub(crate) struct BinReader<O: Operation> {
     part: BinsPart<O>,
     table: Array<O::Value>,
     present: Array<u64>,
-    /// The value in places of the table without a record, if there is a neutral value.
+    /// The neutral value, which fills the table's unused slots; `None` if the operation has no neutral value.
     neutral: Option<O::Value>,
     lows: Array<u32>,
     keys: Array<O::Key>,
     values: Array<O::Value>,
-    /// Blocks in flight, in the order in which they are used.
+    /// The blocks in flight, in the order in which they are used.
     ahead: VecDeque<PendingRead>,
     wanted: NextBlock,
     bin: usize,
-    /// The next word of the bitmap to be scanned; none if the bin is not accumulated yet.
+    /// The index of the bitmap's next word to be scanned; `None` if the bin is not accumulated yet.
     word: Option<usize>,
     pub records_in: u64,
 }
 
 impl<O: Operation> BinReader<O> {
-    /// Returns the next records; none at the end.
+    /// Returns the next records, or `None` at the end.
     ///
     /// # Errors
     /// [`inshore_store::Error::Io`], [`inshore_store::Error::Damaged`], [`inshore_store::Error::Cancelled`].
@@ -207,7 +208,7 @@ impl<O: Operation> BinReader<O> {
         Ok(())
     }
 
-    /// Accumulates the block that was requested first.
+    /// Waits for the oldest requested block and accumulates its records.
     fn accumulate_block(&mut self) -> Result<()> {
         let (buffer, wanted) = self.ahead.pop_front().expect("asked for in the order of use").wait()?;
         let plan = self.part.plan;

@@ -7,9 +7,10 @@
 //!                                 ─►  Estimate of each possible strategy ─► the least seconds
 //! ```
 //!
-//! Keys are assumed to be spread evenly over the distinct ones; skewed keys are combined more often, which helps the strategies
-//! that combine before they write. A strategy has two phases, pushing and reading; in each of these, drive and cores work at the
-//! same time, so the slower one counts. Costs of the cores are constants, each with its measurement.
+//! Keys are assumed to be spread evenly over the distinct keys. Skewed keys are combined more often, which helps the
+//! strategies that combine before they write. A strategy has two phases, pushing and reading. In each phase drive and
+//! cores work at the same time, so the phase takes the time of the slower. Costs of the cores are constants, each with
+//! its measurement.
 
 use std::fmt;
 
@@ -21,54 +22,59 @@ use crate::{
     strategies::partplan::PartitionPlan,
 };
 
-// Nanoseconds of one core per record: CPU time of `examples/strategies.rs` with 64 million records and two threads (its table),
-// zeroing of memory and I/O threads included. Ratios matter, not sizes.
-/// Dense: bins, shards, and the scan of the result, for a value of 4 bytes and for each byte more: 17 and 19 ns with 65,536 keys
-/// over an array of 400 and 800 MB, without first touches.
+// The following constants are nanoseconds of one core per record: the CPU time of `examples/strategies.rs` with 64
+// million records and two threads (see its table), including the zeroing of memory and I/O threads. The ratios of the
+// constants matter more than their absolute values.
+/// Dense: bins, shards, and the scan of the result, for a value of 4 bytes and for each additional byte. Measured: 17
+/// and 19 ns with 65,536 keys over an array of 400 and 800 MB, without first touches of memory.
 const DENSE_NS: f64 = 12.0;
 const DENSE_BYTE_NS: f64 = 0.6;
-/// Dense: the additional time beyond the last-level cache (the 14 ns of one random update of 256 MiB): 32 and 38 ns with keys all
-/// over these arrays.
+/// Dense: the additional time for an array larger than the last-level cache, close to the 14 ns of one random update in
+/// 256 MiB. Measured: 32 and 38 ns in total with keys all over arrays of 400 and 800 MB.
 const DENSE_FAR_NS: f64 = 20.0;
 const DENSE_FAR_BYTES: f64 = (32 << 20) as f64;
 const LINE_BYTES: f64 = 64.0;
-/// First touch of a byte of memory.
+/// The first touch of a byte of memory.
 const TOUCH_NS: f64 = 0.35;
-/// Partition: pushing fills bins and packs blocks, and reading unpacks blocks and fills tables. With `PARTITION_KEY_NS`
-/// both take 21 ns if all records stay in memory.
+/// Partition: pushing fills bins and packs blocks, and reading unpacks blocks and fills tables. Including
+/// `PARTITION_KEY_NS`, pushing and reading together take 21 ns if all records stay in memory.
 const PARTITION_PUSH_NS: f64 = 12.0;
 const PARTITION_READ_NS: f64 = 8.0;
-/// Partition: a key of the range, for bitmap and table.
+/// Partition: the time for each key of the range, for bitmap and table.
 const PARTITION_KEY_NS: f64 = 0.5;
-/// Merge: buckets and one sort of a chunk, for a record of 8 bytes and for each byte more. With 65,536 keys, where no runs are
-/// merged: 21 and 24 ns with 8 and 16 bytes.
+/// Merge: scattering to buckets and one sort of a chunk, for a record of 8 bytes and for each additional byte. Measured
+/// with 65,536 keys, where no runs are merged: 21 and 24 ns with 8 and 16 bytes.
 const FORM_NS: f64 = 21.0;
 const FORM_BYTE_NS: f64 = 0.4;
-/// Merge: a record of a run that is packed, unpacked and merged. With even keys: 36 and 42 ns together with forming.
+/// Merge: packing, unpacking and merging a record of a run. Measured with evenly spread keys: 36 and 42 ns including
+/// the forming of runs.
 const MERGE_NS: f64 = 16.0;
 const MERGE_BYTE_NS: f64 = 0.25;
-/// Hash-first: a probe, for a record of 8 bytes and for each byte more, beside forming runs: with 65,536 keys, of which 63 and 47
-/// % hit, 8.6 and 13 ns including the records passed on, where forming took 10.3 and 10.8.
+/// Hash-first: a probe of the table, in addition to forming runs, for a record of 8 bytes and for each additional byte.
+/// Measured with 65,536 keys, of which 63 and 47 % hit: 8.6 and 13 ns including the records passed on, where forming
+/// runs took 10.3 and 10.8 ns.
 const FRONT_NS: f64 = 10.0;
 const FRONT_BYTE_NS: f64 = 0.4;
-/// Assumed share of records with popular keys, if there are far fewer keys than even ones would be, and too many for the table
-/// (by Zipf's law over 100 million keys 60 % of the records have one of the first 65,000).
+/// The assumed share of records with popular keys. The share is used if there are far fewer distinct keys than evenly
+/// spread keys would give, and too many for the table. (By Zipf's law over 100 million keys, 60 % of the records have
+/// one of the first 65,000 keys.)
 const POPULAR_SHARE: f64 = 0.6;
 
-/// Assumed drive without a profile: bytes per second while the cores work (of a virtual drive: bins of 599 MB are written and
-/// read in 2.0 s), and random reads of blocks per second.
+/// The rates of a drive without a profile: bytes per second while the cores work (measured on a virtual drive that
+/// wrote and read bins of 599 MB in 2.0 s), and random block reads per second.
 const DRIVE_BYTES_PER_SECOND: f64 = 0.6e9;
 const DRIVE_READS_PER_SECOND: f64 = 40e3;
-/// Approximate size of the reads of a merge.
+/// The approximate size of a read in a merge.
 const MERGE_READ_BYTES: u64 = 256 << 10;
 const WRITE_BYTES: u64 = 1 << 20;
-/// Bytes of records without a hint, as a multiple of memory.
+/// The assumed bytes of records without a hint, as a multiple of the memory.
 const MEMORY_TIMES: u64 = 8;
 
-/// Share of a value's bits that a packed run keeps, a guess: counts and sums are small, hashes and fractions are not.
+/// The share of a value's bits that a packed run keeps. The share is a guess: counts and sums are small, but hashes and
+/// floating-point values are not.
 const VALUE_KEPT: f64 = 0.5;
-/// Factor on the estimate of partition: keys are never as even as estimates assume, and all other strategies gain by that, since
-/// they combine before they write.
+/// The factor by which partition's estimate is raised. Real keys are less even than the estimates assume, and all other
+/// strategies gain from uneven keys, since they combine before they write.
 const PARTITION_HANDICAP: f64 = 1.1;
 
 /// Estimates the cost of one strategy.
@@ -80,34 +86,34 @@ pub struct Estimate {
     pub bytes_written: u64,
     /// Bytes of runs or bins read back.
     pub bytes_read: u64,
-    /// Seconds of the drive for these bytes, one after the other.
+    /// The seconds that the drive needs for writing and reading these bytes.
     pub drive_seconds: f64,
-    /// Seconds of one core.
+    /// The CPU seconds of all cores together.
     pub cpu_seconds: f64,
-    /// Estimated seconds: in each phase the larger of the drive's time and the cores'; for partition a tenth more, since it gains
-    /// nothing from uneven keys.
+    /// The estimated seconds: in each phase the larger of the drive's time and the cores' time. The estimate of
+    /// partition is a tenth higher, since partition gains nothing from uneven keys.
     pub seconds: f64,
 }
 
-/// Names the chosen strategy and the reason: printed by `--explain`.
+/// The chosen strategy and the reasons for it, which `--explain` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     /// The strategy that was chosen.
     pub strategy: Strategy,
-    /// Tells whether the strategy was forced, and not the least estimate.
+    /// Tells whether the strategy was forced; otherwise it has the lowest estimate.
     pub is_forced: bool,
-    /// Expected records: [`Config::expected_records`], or a guess.
+    /// The expected number of records: [`Config::expected_records`], or a guess.
     pub records: u64,
-    /// Expected distinct keys: [`Config::expected_keys`], or a guess.
+    /// The expected number of distinct keys: [`Config::expected_keys`], or a guess.
     pub keys: u64,
-    /// Tells whether the drive was measured; otherwise its rates are guesses.
+    /// Tells whether the drive's rates were measured; otherwise the rates are guesses.
     pub is_drive_measured: bool,
-    /// Estimates of the strategies that the key range and the memory allow, the least first.
+    /// The estimates of the strategies that the key range and the memory allow, in ascending order of seconds.
     pub estimates: Vec<Estimate>,
 }
 
 impl Choice {
-    /// Estimates all strategies and takes the forced one or the least.
+    /// Estimates all strategies, and chooses the forced strategy or otherwise the fastest.
     pub(crate) fn new(config: &Config, layout: RecordLayout, profile: Option<&DriveProfile>) -> Choice {
         let model = Model::new(config, layout, profile);
         let mut estimates: Vec<Estimate> =
@@ -125,10 +131,10 @@ impl Choice {
     }
 }
 
-/// Returns the strategy for values of `value_bytes` bytes on a drive that was not measured: the one that [`Choice`] estimates as
-/// the fastest, or the forced one.
+/// Returns the strategy for values of `value_bytes` bytes on a drive that was not measured: the forced strategy, or the
+/// one that [`Choice`] estimates as the fastest.
 pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
-    // Keys of 8 bytes are the larger of the two usual cases.
+    // Keys have 4 or 8 bytes in most cases; this code assumes the larger.
     let layout = RecordLayout {
         key_bytes: 8,
         value_bytes,
@@ -139,7 +145,7 @@ pub fn choose(config: &Config, value_bytes: usize) -> Strategy {
 }
 
 impl fmt::Display for Choice {
-    /// Writes a few lines of text.
+    /// Writes the choice and the estimates as a few lines of text.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let why = if self.is_forced { "forced" } else { "least estimate" };
         writeln!(
@@ -166,7 +172,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// Inputs of the estimates.
+/// The inputs of the estimates.
 struct Model<'a> {
     config: &'a Config,
     layout: RecordLayout,
@@ -174,11 +180,11 @@ struct Model<'a> {
     threads: f64,
     records: f64,
     keys: f64,
-    /// Number of keys if all were equally likely.
+    /// The expected number of distinct keys if keys were spread evenly over the range.
     even_keys: f64,
 }
 
-/// A phase: bytes written and read, and nanoseconds of one core.
+/// A phase: the bytes written and read, and the nanoseconds of one core.
 #[derive(Clone, Copy, Default)]
 struct Phase {
     written: f64,
@@ -187,7 +193,7 @@ struct Phase {
     cpu_ns: f64,
 }
 
-/// Returns the expected number of distinct keys of `records` records, of `keys` that are equally likely.
+/// Returns the expected number of distinct keys among `records` records, if each of `keys` keys is equally likely.
 fn distinct(records: f64, keys: f64) -> f64 {
     keys * -(-records / keys).exp_m1()
 }
@@ -252,7 +258,8 @@ impl<'a> Model<'a> {
         (self.layout.key_bytes + self.layout.value_bytes) as f64
     }
 
-    /// Returns the bytes of a record in a packed run of `records`: the distance to the key before it, and part of the value.
+    /// Returns the bytes of a record in a packed run of `records` records: the difference from the previous key, and a
+    /// part of the value.
     fn packed_bytes(&self, records: f64) -> f64 {
         let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
         if key_bytes > 8 || value_bytes % 4 != 0 {
@@ -266,9 +273,10 @@ impl<'a> Model<'a> {
 
     fn dense(&self) -> Option<[Phase; 2]> {
         let RecordLayout { key_bytes, value_bytes, .. } = self.layout;
-        // Keys are as wide as `choose` assumes, so that both agree.
+        // Keys are assumed to be as wide as `choose` assumes, so that both functions agree.
         DensePlan::new(self.config, key_bytes.max(8), value_bytes)?;
-        // Memory comes in large pages: few keys of a wide range touch as many pages as there are keys.
+        // The system provides memory in large pages, so a few keys over a wide range touch as many pages as there are
+        // keys.
         let pages = self.config.key_range? as f64 * value_bytes as f64 / (2 << 20) as f64;
         let touched = distinct(self.keys, pages.max(1.0)) * (2 << 20) as f64;
         let cached = self.keys * LINE_BYTES.max(value_bytes as f64);
@@ -281,7 +289,7 @@ impl<'a> Model<'a> {
     fn partition(&self) -> Option<[Phase; 2]> {
         let plan = PartitionPlan::new(self.config, self.layout)?;
         let in_memory = plan.bins as f64 * plan.block_records as f64 * self.threads;
-        // At the end half a block of each bin is in memory.
+        // At the end, half a block of each bin is in memory on average.
         let spilled =
             if self.records <= in_memory / 2.0 { 0.0 } else { (self.records - in_memory / 2.0).max(0.0) };
         let blocks = spilled / plan.block_records as f64;
@@ -294,7 +302,7 @@ impl<'a> Model<'a> {
         Some([push, Phase { read: bytes, read_bytes: plan.block_bytes as u64, cpu_ns, ..Phase::default() }])
     }
 
-    /// Estimates merging of `records` records with the memory given.
+    /// Estimates merging of `records` records with `memory_bytes` of memory.
     fn merge(&self, records: f64, memory_bytes: u64) -> Option<[Phase; 2]> {
         let smallest = smallest_memory_bytes(self.config.sinks, self.record_bytes() as usize);
         if memory_bytes < smallest {
@@ -303,7 +311,7 @@ impl<'a> Model<'a> {
         let share = memory_bytes as f64 * 0.8 / self.threads;
         let chunk = share.min(self.config.chunk_bytes.map_or(f64::INFINITY, |bytes| bytes as f64));
         let chunk = (chunk / self.record_bytes()).max(1.0);
-        // A chunk is filled again until sorting leaves more than half of it.
+        // A chunk is filled again and again, until sorting leaves it more than half full.
         let fills = if self.keys <= chunk / 2.0 {
             f64::INFINITY
         } else {
@@ -321,7 +329,7 @@ impl<'a> Model<'a> {
         let push = Phase { written: bytes, cpu_ns, ..Phase::default() };
         let read =
             Phase { read: bytes, read_bytes: MERGE_READ_BYTES, cpu_ns: left * merge_ns, ..Phase::default() };
-        // Runs beyond the fan-in are written and read again.
+        // If there are more runs than the fan-in, some are written and read again.
         let runs = each / pushed * self.threads;
         let fan_in = (memory_bytes as f64 * 0.7 / (2.0 * 64.0 * 1024.0)).max(16.0);
         let again = if runs > fan_in { ((runs - fan_in) / runs).min(1.0) } else { 0.0 };
@@ -336,12 +344,12 @@ impl<'a> Model<'a> {
 
     fn hash_first(&self) -> Option<[Phase; 2]> {
         let (slots, fronts) = front::plan(self.config, self.layout)?;
-        // An array of all keys then fits the cache too, without hashing.
+        // If the key range is this small, an array of all keys also fits in the cache, and needs no hashing.
         if self.config.key_range.is_some_and(|range| range <= slots as u64) && self.dense().is_some() {
             return None;
         }
         let slots = slots as f64;
-        // A record finds its key in its slot if no other key took the slot in the meantime.
+        // A record finds its key in its slot unless another key has taken the slot in the meantime.
         let hits = (slots / self.keys * -(-self.keys / slots).exp_m1()).min(1.0);
         let is_uneven = self.keys < self.even_keys / 2.0;
         let hits = if is_uneven && hits < front::HITS_MIN { POPULAR_SHARE } else { hits };

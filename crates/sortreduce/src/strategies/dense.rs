@@ -1,4 +1,4 @@
-//! The dense strategy: a place in memory for every possible key.
+//! The dense strategy: an array in memory has an element for every possible key.
 //!
 //! ```text
 //!   array    [ shard 0 | shard 1 | ... ]            each under its own lock
@@ -6,11 +6,10 @@
 //!   sink     bins: [ shard 0's updates | shard 1's updates | ... ]
 //! ```
 //!
-//! A sink puts each update into the bin of the key's shard. A full bin is applied under the shard's lock: all its updates hit the
-//! same half megabyte. Applying each update immediately would miss the cache (and, with several sinks, need an atomic
-//! operation,
-//! which structs and floats do not have). Array and bins are mapped but not touched before they are used, so few updates of a
-//! wide range touch few pages.
+//! A sink puts each update into the bin of the key's shard. A full bin is applied under the shard's lock, so that all
+//! its updates go to the same half megabyte. Applying each update immediately would miss the cache. With several sinks
+//! an immediate update would also need an atomic operation, which structs and floating-point values do not have. Memory
+//! of the array and bins is not touched before it is used, so a few updates over a wide range touch few pages.
 
 use std::{
     marker::PhantomData,
@@ -31,7 +30,7 @@ use crate::{
     strategies::table::{accumulate, scan},
 };
 
-/// The shared array.
+/// The array that all sinks share.
 pub(crate) struct Dense<O> {
     name: &'static str,
     operation: O,
@@ -102,7 +101,8 @@ impl<K: Key, V: Value> Bins<K, V> {
     pub fn new(plan: &DensePlan, budget: &Budget) -> Result<Self> {
         let records = plan.shards * plan.bin_records;
         let what = "the bins of the dense strategy";
-        // Each shard has one bucket, since shards are powers of two; keys out of range go to the last.
+        // Each shard has exactly one bucket, since the number of keys in a shard is a power of two. Keys out of range
+        // go to the last bucket.
         let max = ((plan.shards * plan.shard_keys) as u64 - 1).into();
         let map = ShiftMap::new(plan.shard_keys.ilog2(), max);
         debug_assert_eq!(map.buckets(), plan.shards);
@@ -115,7 +115,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         })
     }
 
-    /// Puts records into bins and applies full ones.
+    /// Puts records into bins and applies the bins that become full.
     ///
     /// # Errors
     /// [`Error::KeyOutOfRange`].
@@ -158,7 +158,7 @@ impl<K: Key, V: Value> Bins<K, V> {
         dense.apply(bin, &self.keys[range.clone()], &self.values[range])
     }
 
-    /// Applies all bins.
+    /// Applies all bins, full or not.
     ///
     /// # Errors
     /// [`Error::KeyOutOfRange`].
@@ -170,13 +170,13 @@ impl<K: Key, V: Value> Bins<K, V> {
     }
 }
 
-/// Shards of the array to be streamed in order.
+/// A range of shards of the array to be streamed in order.
 pub(crate) struct DensePart<O: Operation> {
     shards: Vec<Shard>,
     /// The number of the first shard.
     first: usize,
     plan: DensePlan,
-    /// Memory of the records that are handed out.
+    /// The bytes of memory for the records that are returned.
     scan_bytes: usize,
     of: PhantomData<O>,
 }
@@ -189,7 +189,7 @@ impl<O: Operation> DensePart<O> {
         DensePart { shards: shards.collect(), first: 0, plan: dense.plan, scan_bytes, of: PhantomData }
     }
 
-    /// Returns the number of records that each of `readers` readers returns per call; 0 if the memory does not
+    /// Returns the number of records in each block that one of `readers` readers returns, or 0 if the memory does not
     /// suffice for this number of readers.
     pub fn scan_records(&self, readers: usize) -> usize {
         let (key_bytes, value_bytes) = (size_of::<O::Key>(), size_of::<O::Value>());
@@ -200,7 +200,7 @@ impl<O: Operation> DensePart<O> {
         halved.take_while(|&records| records >= 64).find(fits).unwrap_or(0)
     }
 
-    /// Cuts the shards into parts with about equally many records.
+    /// Splits the shards into parts with about equally many records.
     pub fn split(self, parts: usize, readers: usize) -> Vec<DensePart<O>> {
         let (plan, scan_bytes) = (self.plan, self.scan_bytes / readers);
         let counts: Vec<u64> = self.shards.iter().map(|shard| shard.records::<O::Value>(&plan)).collect();
@@ -223,7 +223,7 @@ impl<O: Operation> DensePart<O> {
         (0..parts).map(part).collect()
     }
 
-    /// Returns the memory that reading takes.
+    /// Returns the bytes of memory that reading takes.
     pub fn reading_bytes(&self) -> usize {
         let records = self.scan_records(1);
         taken_bytes(records * size_of::<O::Key>()) + taken_bytes(records * size_of::<O::Value>())
@@ -247,7 +247,7 @@ impl<O: Operation> DensePart<O> {
 }
 
 impl Shard {
-    /// Counts the keys.
+    /// Counts the keys in the part's shards.
     fn records<V: Value>(&self, plan: &DensePlan) -> u64 {
         if !self.used {
             return 0;
@@ -267,7 +267,7 @@ pub(crate) struct Scan<O: Operation> {
 }
 
 impl<O: Operation> Scan<O> {
-    /// Returns the next records; none at the end.
+    /// Returns the next records, or `None` at the end.
     pub fn next_block(&mut self) -> Option<Block<'_, O::Key, O::Value>> {
         let shard_keys = self.part.plan.shard_keys;
         let mut count = 0;

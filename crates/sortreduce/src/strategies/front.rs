@@ -5,9 +5,10 @@
 //!                             └─ another one: it goes on to the chunk, and the new one takes the slot
 //! ```
 //!
-//! One probe, no chain, no growth: popular keys come back before they are evicted and stay, and other keys cost a store. Peers'
-//! tables of this kind do 180 to 560 M records per second and core; this one was measured at 16 ns per probe on a busy machine,
-//! about half the cost of forming runs. So the front counts hits, and steps aside for a while if they are few.
+//! A record costs one probe; there are no chains, and the table does not grow. A popular key occurs again before it is
+//! evicted and so stays in the table, and any other key costs one store. Tables of this kind in other systems handle
+//! 180 to 560 M records per second and core. This table was measured at 16 ns per probe on a busy machine, about half
+//! the cost of forming runs. The front therefore counts hits, and is bypassed for a while if hits are few.
 
 use inshore_store::{Budget, Result as StoreResult};
 
@@ -19,19 +20,19 @@ use crate::{
     smallest_memory_bytes,
 };
 
-/// Size of the table, which stays in the second-level cache.
+/// The bytes of the table, which stays in the second-level cache.
 const TABLE_BYTES: usize = 1 << 20;
-/// Records between two checks of the hits.
+/// The number of records between two checks of the share of hits.
 const SAMPLE_RECORDS: u64 = 128 << 10;
-/// Records that bypass the front before it is tried again.
+/// The number of records that bypass the front before it is tried again.
 const ASIDE_RECORDS: u64 = 32 << 20;
-/// Smallest share of hits that pays.
+/// The smallest share of hits with which the front saves time.
 pub(crate) const HITS_MIN: f64 = 0.25;
-/// Records that are taken together, and the most that leave together.
+/// The number of records that are taken at once, which is also the largest number that leave at once.
 const GROUP_RECORDS: usize = 256;
 const LEAVING_RECORDS: usize = 4 * GROUP_RECORDS;
 
-/// Returns the slots of a front if a sink has `share_bytes`: a power of two.
+/// Returns the number of slots of a front if a sink has `share_bytes`: a power of two.
 fn slots(record_bytes: usize, share_bytes: u64) -> usize {
     let bytes = TABLE_BYTES.min(share_bytes as usize / 8);
     1 << (bytes / (record_bytes + 1)).max(64).ilog2()
@@ -46,7 +47,8 @@ pub(crate) fn front_bytes(slots: usize, layout: RecordLayout) -> usize {
         + taken_bytes(LEAVING_RECORDS * layout.value_bytes)
 }
 
-/// Returns the slots of each sink's front and the bytes of all fronts; none if too little memory would be left for merging.
+/// Returns the number of slots in each sink's front and the bytes of all fronts, or `None` if too little memory would
+/// be left for merging.
 pub(crate) fn plan(config: &Config, layout: RecordLayout) -> Option<(usize, u64)> {
     let sinks = config.sinks.max(1);
     let record_bytes = layout.key_bytes + layout.value_bytes;
@@ -66,12 +68,12 @@ pub(crate) struct Front<O: Operation> {
     leaving_keys: Array<O::Key>,
     leaving_values: Array<O::Value>,
     leaving: usize,
-    /// Records and hits since the last check.
+    /// The number of records since the last check, and the number of hits among them.
     seen: u64,
     hits: u64,
-    /// Records that still bypass the front.
+    /// The number of next records that still bypass the front.
     aside: u64,
-    /// Records that were combined in the table, and so passed on no further.
+    /// The number of records that were combined in the table and therefore not passed on.
     pub combined: u64,
 }
 
@@ -94,7 +96,7 @@ impl<O: Operation> Front<O> {
         })
     }
 
-    /// Takes records; `pass` gets the records that leave.
+    /// Takes records, and passes those that leave the table to `pass`.
     ///
     /// # Errors
     /// Errors of `pass`.
@@ -120,7 +122,7 @@ impl<O: Operation> Front<O> {
         Ok(())
     }
 
-    /// Passes records on unchanged.
+    /// Passes records on without looking them up in the table.
     fn pass_by(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let range = self.leaving..self.leaving + keys.len();
         self.leaving_keys[range.clone()].copy_from_slice(keys);
@@ -129,8 +131,8 @@ impl<O: Operation> Front<O> {
         self.aside = self.aside.saturating_sub(keys.len() as u64);
     }
 
-    /// Combines records. A hit is unpredictable, so there is no branch on it where `combine` is cheap: the old content of a slot
-    /// is always written to the leaving records, and counted only if it leaves.
+    /// Combines records. A hit is unpredictable, so there is no branch on it if `combine` is cheap. The old content of
+    /// a slot is always written to the end of the leaving records, and counted only if it leaves.
     #[inline(always)]
     fn combine(&mut self, keys: &[O::Key], value_at: impl Fn(usize) -> O::Value) {
         let mut hits = 0;
@@ -154,7 +156,7 @@ impl<O: Operation> Front<O> {
         self.seen += keys.len() as u64;
     }
 
-    /// Checks now and then whether the hits pay.
+    /// Checks after every [`SAMPLE_RECORDS`] records whether hits are frequent enough.
     fn look(&mut self, pass: &mut impl FnMut(&[O::Key], &[O::Value]) -> Result<()>) -> Result<()> {
         if self.seen < SAMPLE_RECORDS {
             return Ok(());
@@ -173,7 +175,7 @@ impl<O: Operation> Front<O> {
         if count > 0 { pass(&self.leaving_keys[..count], &self.leaving_values[..count]) } else { Ok(()) }
     }
 
-    /// Passes all records on.
+    /// Passes on all records of the table.
     ///
     /// # Errors
     /// Errors of `pass`.
@@ -206,7 +208,7 @@ mod tests {
         }
     }
 
-    /// Pushes keys in groups of all sizes; returns how many records were passed on, and whether the front stepped aside.
+    /// Pushes keys in groups of all sizes. Returns how many records were passed on, and whether the front was bypassed.
     fn check(keys: &[u64]) -> (usize, bool) {
         let budget = Budget::new(4 << 20, 1);
         let slots = slots(16, 1 << 20);
@@ -248,7 +250,7 @@ mod tests {
         assert!(went_on < 200_000 && !is_aside, "{went_on}");
         let distinct: Vec<u64> = (0..500_000).map(mix).collect();
         assert_eq!(check(&distinct), (500_000, true));
-        // A frequent key among keys that occur once.
+        // Half of the records have one frequent key, and all other keys occur once.
         let half: Vec<u64> = (0..500_000).map(|n| if n % 2 == 0 { 7 } else { mix(n) }).collect();
         let (went_on, is_aside) = check(&half);
         assert!(went_on < 260_000 && !is_aside, "{went_on}");

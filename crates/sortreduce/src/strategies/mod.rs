@@ -10,17 +10,17 @@ pub(crate) mod table;
 
 use serde::{Deserialize, Serialize};
 
-/// Selects how equal keys are brought together.
+/// The ways in which a sort-reduce brings equal keys together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// An array with a place for every possible key, in memory.
+    /// An array in memory, with an element for every possible key.
     Dense,
-    /// Bins of key ranges on flash, each accumulated in memory.
+    /// Bins of key ranges on flash, each of which is accumulated in memory.
     Partition,
-    /// Sorted runs on flash, merged.
+    /// Sorted runs on flash, which are merged.
     Merge,
-    /// Merging behind a table in the cache that combines popular keys.
+    /// Merging, after a table in the cache has combined popular keys.
     #[serde(rename = "hash-first")]
     HashFirst,
 }

@@ -1,4 +1,5 @@
-//! The partition strategy: dense keys whose array does not fit the memory are combined range by range.
+//! The partition strategy: if keys are dense but their array does not fit in the memory, keys are combined range by
+//! range.
 //!
 //! ```text
 //!   push     key ─► bin = key >> bits ─► [ low bits * n ] [ value * n ]     a block for each bin, in memory
@@ -6,19 +7,20 @@
 //!   read     bin by bin: its blocks from flash, then what is left in memory ─► table + presence bitmap ─► scan
 //! ```
 //!
-//! Each update is written once and read once, and updates left in memory at the end are not written at all. Writes are
-//! sequential, since blocks of all bins go to one file; reads are random whole blocks, many in flight at once. A bin's table
-//! stays in the second-level cache, so that no update of it waits for memory. Bins are ascending: the result streams in order and
-//! is cut between bins.
+//! Each update is written once and read once, and updates that are in memory at the end are not written at all. Writes
+//! are sequential, since the blocks of all bins go to one file. Reads are random, in full blocks, with many in flight
+//! at once. A bin's table stays in the second-level cache, so that its updates do not wait for memory. Bins have
+//! ascending key ranges, so the result streams in order and is split between bins.
 //!
-//! If few bits suffice for a value, these stand above the low bits in the same word of 32 bits, and there are no values
-//! ([`Operation::short_bits`]).
+//! If a value needs few bits, these bits are stored above the key's low bits in the same word of 32 bits, and there are
+//! no separate values ([`Operation::short_bits`]).
 //!
-//! Against merging (no sort, one pass, fewer bytes of key), this strategy loses where many updates share few keys: sorting a
-//! chunk combines updates before they are written, and here every one is written.
+//! Compared with merging, this strategy needs no sort, takes one pass, and writes fewer bytes of each key. It loses if
+//! many updates share few keys: sorting a chunk combines updates before they are written, whereas this strategy writes
+//! each of them.
 //!
-//! Sketch: one scattered write (2 to 4 ns) and one packed copy (1 ns) per record on input, an unpacking (1 ns) and a place in a
-//! table (2 to 4 ns) on output, and a 64th of a word of bitmap for each key of the range.
+//! A record costs one scattered write (2 to 4 ns) and one packed copy (1 ns) on input, and an unpacking (1 ns) and an
+//! access to the table (2 to 4 ns) on output. In addition each key of the range costs a 64th of a bitmap word.
 
 use std::{
     ops::Range,
@@ -38,22 +40,23 @@ use crate::{
     strategies::partplan::{BLOCK_NUMBER_BYTES, PartitionPlan},
 };
 
-/// The number of blocks per reservation of memory for block numbers.
+/// The number of blocks for which memory for block numbers is reserved at once.
 const STEP_BLOCKS: usize = 512;
 
-/// The bins of one sink. A partitioner outlives the sink that uses it, so that many successive sinks share one.
+/// The bins of one sink. A partitioner outlives the sink that uses it, so that successive sinks can share one
+/// partitioner.
 pub(crate) struct Partitioner<O: Operation> {
     job: Job,
     operation: O,
     name: &'static str,
     plan: PartitionPlan,
-    /// Blocks that all sinks wrote.
+    /// The number of blocks that all sinks wrote.
     written: Arc<AtomicUsize>,
-    /// Low bits of keys, with short values above them if there are some.
+    /// The low bits of keys; if values are short, each word also holds the value above these bits.
     lows: Array<u32>,
-    /// Empty if values are short.
+    /// The values of the records; empty if values are short.
     values: Array<O::Value>,
-    /// For each bin, the place of the next record and the end of its block.
+    /// For each bin, the index of its next record and the end of its block.
     cursors: Vec<[u32; 2]>,
     packed: Buffer,
     file: Option<FileWriter>,
@@ -91,7 +94,7 @@ impl<O: Operation> Partitioner<O> {
         })
     }
 
-    /// Puts records into bins and writes full blocks.
+    /// Puts records into bins, and writes the blocks that become full.
     ///
     /// # Errors
     /// [`Error::KeyOutOfRange`]; errors of writing.
@@ -160,7 +163,7 @@ impl<O: Operation> Partitioner<O> {
         Ok(())
     }
 
-    /// Counts a block: numbers of blocks stay in memory, which limits the number of blocks.
+    /// Counts a block against the limit on the number of blocks; the limit exists because block numbers stay in memory.
     fn take_of_allowance(&mut self) -> Result<()> {
         let of_all = self.written.fetch_add(1, Ordering::Relaxed) + 1;
         if of_all > self.plan.blocks_max {
@@ -206,15 +209,16 @@ pub(crate) struct BinnedRecords<V> {
     values: Array<V>,
     cursors: Vec<[u32; 2]>,
     file: Option<CheckedFile>,
-    /// The start of each bin's blocks in `order`, and the end.
+    /// The start of each bin's blocks in `order`; the last element is the end of the last bin.
     starts: Vec<u32>,
-    /// The numbers of blocks in the file, by bin.
+    /// The numbers of the blocks in the file, ordered by bin.
     order: Vec<u32>,
     _reservation: Reservation,
 }
 
 impl<V: Value> BinnedRecords<V> {
-    /// Returns the records of a bin in memory: low bits and values, or words of both and no values.
+    /// Returns the records of a bin in memory: either the keys' low bits and the values, or words of both and no
+    /// values.
     pub fn in_memory(&self, bin: usize) -> (&[u32], &[V]) {
         let range = bin * self.plan.block_records..self.cursors[bin][0] as usize;
         let values = if self.plan.is_short { &[] } else { &self.values[range.clone()] };
@@ -237,7 +241,7 @@ impl<V: Value> BinnedRecords<V> {
         self.order.len()
     }
 
-    /// Returns the file, and the place of a block in it.
+    /// Returns the file of a block, and the block's byte range in the file.
     pub fn place(&self, block: u32) -> (&CheckedFile, Range<u64>) {
         let start = u64::from(block) * self.plan.block_bytes as u64;
         let file = self.file.as_ref().expect("a block was written");
@@ -245,12 +249,12 @@ impl<V: Value> BinnedRecords<V> {
     }
 }
 
-/// Returns the values of a block in its flash layout.
+/// Returns the values of a block in the layout that blocks have on flash.
 pub(crate) fn block_values<'a, V: Value>(plan: &PartitionPlan, block: &'a [u8]) -> &'a [V] {
     typed(&block[plan.values_offset..], plan.block_records)
 }
 
-/// Sorts the numbers of blocks by their bins: returns the start of each bin, and the numbers.
+/// Sorts the numbers of blocks by bin. Returns the start of each bin in the sorted numbers, and the sorted numbers.
 fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     let mut starts = vec![0u32; bins + 1];
     bin_of.iter().for_each(|&bin| starts[bin as usize + 1] += 1);
@@ -264,8 +268,8 @@ fn order_by_bin(bins: usize, bin_of: &[u16]) -> (Vec<u32>, Vec<u32>) {
     (starts, order)
 }
 
-/// Puts records into the blocks of their bins until one is full; each record has its place, the low bits of its key and its
-/// number. Returns how many were put.
+/// Puts records into the blocks of their bins until a block is full. For each record, `put` gets an index, the low bits
+/// of the key and the record's number. Returns the number of records that were put.
 #[inline(always)]
 fn scatter<K: Key>(
     bits: u32,

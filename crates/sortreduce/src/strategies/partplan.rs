@@ -1,26 +1,28 @@
-//! Divides the memory of the partition strategy, and allocates nothing.
+//! Divides the memory of the partition strategy, without allocating.
 
 use crate::{Config, array::taken_bytes, keys::record::RecordLayout};
 
-/// Bytes of values in a bin's table, which stay in the second-level cache, as for the shards of the dense strategy.
+/// The bytes of values in a bin's table. The table stays in the second-level cache, as a shard of the dense strategy
+/// does.
 const TABLE_VALUES_BYTES: usize = 512 << 10;
-/// More bins than this would push the lines that are being written out of the cache.
+/// The largest number of bins. With more bins, the cache lines that are being written would not fit in the cache.
 const BINS_MAX: u64 = 2048;
-/// Preferred size of blocks, which are read at random; measured, 64 KiB at random read at a third of the full rate, 16 KiB at a
-/// tenth.
+/// The preferred size of blocks, which are read at random. In measurements, random reads of 64 KiB reached a third of
+/// the full rate, and reads of 16 KiB a tenth.
 const BLOCK_BYTES_WISHED: usize = 32 << 10;
-/// Sizes of a block that are tried; the unit of checksums is the largest power of two that divides the size.
+/// The sizes of a block that are tried. The unit of checksums is the largest power of two that divides the size.
 const BLOCK_KIB: [usize; 17] = [1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4];
 const CHECK_BYTES_MAX: usize = 64 << 10;
 const WRITE_BYTES_MAX: usize = 1 << 20;
-/// Bytes in flight to one reader.
+/// The number of bytes that one reader has in flight.
 const READ_AHEAD_BYTES: usize = 2 << 20;
-/// Records in a block that is returned.
+/// The number of records in a block that is returned.
 const SCAN_RECORDS: usize = 16 << 10;
 /// The number of records per unpacking step.
 pub(crate) const UNPACKED_RECORDS: usize = 4 << 10;
 
-/// Bytes of memory per block of a bin, beside its checksums: the number of its bin, and its own in order.
+/// The bytes of memory for each block of a bin, in addition to its checksums: the number of its bin, and the block's
+/// own number in the order of bins.
 pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 
 /// Sizes of all buffers of partitioning.
@@ -28,46 +30,46 @@ pub(crate) const BLOCK_NUMBER_BYTES: usize = 8;
 pub(crate) struct PartitionPlan {
     pub memory_bytes: u64,
     pub key_range: u64,
-    /// Low bits of a key: a bin has `2^bin_bits` keys.
+    /// The number of low bits of a key: a bin has `2^bin_bits` keys.
     pub bin_bits: u32,
     pub bins: usize,
-    /// Bytes of a key on flash, with the short value beside it if there is one.
+    /// The bytes of a key on flash, including the short value if there is one.
     pub low_bytes: usize,
-    /// Tells whether low bits and a short value are one word, and there are no values.
+    /// Tells whether one word holds both the low bits and a short value, so that there are no separate values.
     pub is_short: bool,
     pub block_bytes: usize,
     pub block_records: usize,
-    /// Start of the values in a block.
+    /// The offset of the values in a block.
     pub values_offset: usize,
     /// The unit of checksums.
     pub check_bytes: usize,
     pub write_bytes: usize,
-    /// Blocks that all sinks together may write: their numbers stay in memory.
+    /// The number of blocks that all sinks together may write, limited because block numbers stay in memory.
     pub blocks_max: usize,
-    /// Block reads in flight to one reader.
+    /// The number of block reads that one reader has in flight.
     pub reads_ahead: usize,
     pub scan_records: usize,
-    /// Bytes of a reader.
+    /// The bytes of memory of a reader.
     pub reader_bytes: usize,
-    /// Largest number of parallel readers.
+    /// The largest number of parallel readers.
     pub readers_max: usize,
 }
 
 impl PartitionPlan {
-    /// Returns the key at the first place of a bin.
+    /// Returns the first key of a bin.
     #[inline(always)]
     pub fn first_key(&self, bin: usize) -> u64 {
         (bin as u64) << self.bin_bits
     }
 
-    /// Computes the sizes; `None` without a range of keys, or if the range is too wide for the memory.
+    /// Computes the sizes. Returns `None` without a range of keys, or if the range is too wide for the memory.
     pub fn new(config: &Config, layout: RecordLayout) -> Option<PartitionPlan> {
         let value_bytes = layout.value_bytes;
         let range = config.key_range?.max(1);
         let bits_of_range = u64::BITS - (range - 1).leading_zeros();
         let by_cache =
             TABLE_VALUES_BYTES.checked_div(value_bytes).unwrap_or(TABLE_VALUES_BYTES * 8).max(64).ilog2();
-        // Tests that force small chunks need several bins too.
+        // Tests that force small chunks also need several bins.
         let first = if config.chunk_bytes.is_some() {
             by_cache.min(bits_of_range.saturating_sub(4))
         } else {
@@ -86,7 +88,7 @@ impl PartitionPlan {
     }
 }
 
-/// Inputs of a plan.
+/// The inputs of a plan.
 #[derive(Clone, Copy)]
 struct PlanInputs<'a> {
     config: &'a Config,
@@ -96,7 +98,7 @@ struct PlanInputs<'a> {
 }
 
 impl PlanInputs<'_> {
-    /// Returns the plan with blocks of a size, if the memory suffices.
+    /// Returns the plan with blocks of `block_bytes`, if the memory suffices.
     fn plan(self, block_bytes: usize) -> Option<PartitionPlan> {
         let PlanInputs {
             config,
@@ -136,7 +138,7 @@ impl PlanInputs<'_> {
             return None;
         }
         let block_index_bytes = 4 * block_bytes / check_bytes + BLOCK_NUMBER_BYTES;
-        // Both kinds of numbers are reserved in steps of a page.
+        // Memory for both kinds of numbers is reserved in steps of a page.
         let blocks_max = (index_bytes / sinks).saturating_sub(2 << 12) / block_index_bytes * sinks;
         if config.records_max.is_some_and(|records| records / block_records as u64 > blocks_max as u64) {
             return None;

@@ -1,17 +1,17 @@
-//! Tables: a place for every key of a range, and a bitmap of the places that hold a value.
+//! Tables: a slot for every key of a range, and a bitmap of the slots that hold a value.
 //!
-//! The bitmap lets any operation do without a neutral element, and leaves all values free. Both loops are used for slabs of few
-//! distinct keys and for the shards of the dense strategy.
+//! Thanks to the bitmap an operation needs no neutral element, and no value is reserved for empty slots. Tables serve
+//! slabs of few distinct keys and the shards of the dense strategy.
 
 use std::hint::select_unpredictable;
 
 use crate::{Key, Value, keys::word::Word};
 
-/// Records that are accumulated together.
+/// The number of records that are accumulated together.
 const GROUP_RECORDS: usize = 256;
 
-/// Combines each value into `table[key - min]`; `present` has a bit for each place that holds a value. `combine` gets the place
-/// too.
+/// Combines each value into `table[key - min]`; `present` has a bit for each slot that holds a value. `combine` also
+/// gets the slot's index.
 ///
 /// If keys are spread, the branch on an occupied slot is unpredictable, and a misprediction costs more than all other
 /// work. A group of records therefore goes through two loops without that branch: the first loop fills empty slots
@@ -31,7 +31,7 @@ pub(crate) fn accumulate<K: Key, V: Value>(
     }
 }
 
-/// Combines values into a table whose empty places hold a neutral value: one loop, without tests.
+/// Combines values into a table whose empty slots hold a neutral value, in one loop without tests.
 #[inline(always)]
 fn accumulate_onto<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -45,7 +45,7 @@ fn accumulate_onto<V: Value>(
     }
 }
 
-/// Combines as [`accumulate`] does, or onto neutral values.
+/// Combines as [`accumulate`] does, or directly if empty slots hold the neutral value.
 pub(crate) fn accumulate_places<V: Value>(
     places: &[u32],
     values: &[V],
@@ -62,7 +62,7 @@ pub(crate) fn accumulate_places<V: Value>(
     }
 }
 
-/// Combines words whose `bits` lowest bits are a place, and whose other bits encode a value.
+/// Combines words whose `bits` lowest bits are a slot's index, and whose other bits encode a value.
 pub(crate) fn accumulate_words<V: Value>(
     bits: u32,
     words: &[u32],
@@ -75,7 +75,7 @@ pub(crate) fn accumulate_words<V: Value>(
     let mask = ((1u64 << bits) - 1) as u32;
     let value = |word: u32| lengthen((u64::from(word) >> bits) as u32);
     if onto_neutral {
-        // The table is long enough for every place, so no bounds are checked.
+        // The table is long enough for every index below `2^bits`, so that no bounds are checked.
         let (table, present) = (&mut table[..=mask as usize], &mut present[..=mask as usize / 64]);
         let records = words.iter().map(|&word| ((word & mask) as usize, value(word)));
         return accumulate_onto(records, table, present, &combine);
@@ -86,7 +86,7 @@ pub(crate) fn accumulate_words<V: Value>(
     }
 }
 
-/// Combines a group of records: places and values.
+/// Combines a group of records, given as indexes of slots and values.
 #[inline(always)]
 fn accumulate_group<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -103,7 +103,7 @@ fn accumulate_group<V: Value>(
     }
 }
 
-/// Writes values into empty places; lists place and number of the other records and returns their number.
+/// Writes values into empty slots. Lists the slot and the number of each other record, and returns how many there are.
 #[inline(always)]
 fn fill_empty<V: Value>(
     records: impl Iterator<Item = (usize, V)>,
@@ -125,8 +125,8 @@ fn fill_empty<V: Value>(
     count
 }
 
-/// Writes the records of a table in order until fewer than a word's keys fit; returns how many words it scanned and how many
-/// records it wrote.
+/// Writes the records of a table in order, until `keys` has no room for the keys of a bitmap word. Returns how many
+/// words of the bitmap were scanned and how many records were written.
 pub(crate) fn scan<K: Key, V: Value>(
     min: K::Word,
     present: &[u64],

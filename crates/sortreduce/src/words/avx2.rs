@@ -4,11 +4,12 @@ use std::arch::x86_64::*;
 
 use super::vector::Vector;
 
-/// Four `u64`. Comparisons flip the highest bit, since AVX2 only compares signed numbers.
+/// A vector of four `u64`. Comparisons flip the highest bit, since AVX2 only compares signed numbers.
 #[derive(Clone, Copy)]
 pub(super) struct Avx2U64(__m256i);
 
-/// For each set of four bits, the halves of lanes with a clear bit, then of those with a set one.
+/// For each set of four bits, the indexes of the 32-bit halves that move the lanes with a clear bit to the front,
+/// followed by those with a set bit.
 static SPLIT_U64: [[u32; 8]; 16] = {
     let mut table = [[0; 8]; 16];
     let mut bits = 0;
@@ -31,7 +32,7 @@ static SPLIT_U64: [[u32; 8]; 16] = {
     table
 };
 
-// SAFETY, for all blocks on values: a value exists only where the processor has AVX2 (see `Vector`).
+// SAFETY, for all blocks on values: a value exists only if the processor has AVX2 (see `Vector`).
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for Avx2U64 {
     type Word = u64;

@@ -4,11 +4,11 @@ use std::arch::x86_64::*;
 
 use super::vector::{SPLIT_8, Vector};
 
-/// Eight `u64`.
+/// A vector of eight `u64`.
 #[derive(Clone, Copy)]
 pub(super) struct Avx512U64(__m512i);
 
-// SAFETY, for all blocks on values: a value exists only where the processor has AVX-512 F (see `Vector`).
+// SAFETY, for all blocks on values: a value exists only if the processor has AVX-512 F (see `Vector`).
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for Avx512U64 {
     type Word = u64;
@@ -53,9 +53,9 @@ impl Vector for Avx512U64 {
         unsafe { _mm512_cmpgt_epu64_mask(self.0, limit.0).into() }
     }
 
-    // Splitting does not use `vpcompressq`, which would take two, one for each end, and is slow to memory on Zen 4. A lane's
-    // number is shifted to its place, where the permutation looks at three bits only, since Intel's processors widen bytes on the
-    // one port that permutes.
+    // Splitting does not use `vpcompressq`: two would be needed, one for each end, and the instruction is slow with
+    // memory operands on Zen 4. The number of a lane is shifted to the lowest bits of its lane, since the permutation
+    // reads only three bits. Intel's processors would widen bytes on the one port that also permutes.
     #[inline(always)]
     fn split(self, bits: usize) -> Self {
         Avx512U64(unsafe {

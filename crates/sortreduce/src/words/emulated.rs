@@ -1,8 +1,8 @@
-//! Vectors without instructions: the scalar twin of all others, for tests.
+//! Vectors without special instructions: the scalar twin of all other vectors, for tests.
 
 use super::vector::{Vector, Word};
 
-/// `LANES` words.
+/// A vector of `LANES` words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Emulated<W, const LANES: usize>(pub [W; LANES]);
 

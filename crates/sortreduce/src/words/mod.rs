@@ -1,19 +1,19 @@
-//! Sorts words in place: most of the time of run formation and merging.
+//! Sorts words in place, which takes most of the time of run formation and merging.
 //!
-//! - a word: a `u64`, such as a packed key and number.
-//! - a vector: a register of words, see [`vector::Vector`]. Each instruction set has one; the processor's is selected at run
-//!   time.
+//! - A word is a `u64`, such as a packed key and record number.
+//! - A vector is a register of words, see [`vector::Vector`]. Each instruction set has a vector type; the best of the
+//!   processor is selected at run time.
 //!
-//! [`quick`] splits words at pivots, whole vectors at a time, until 64 (AVX2) or 128 (AVX-512) are left, and [`network`] sorts
-//! those in registers. After bad pivots the standard library's sort takes over, which bounds the time to O(n log n);
-//! frequent words are removed in one step, so that few distinct words are sorted in few steps. The methods are those
-//! of Bramas, "A Novel Hybrid
-//! Quicksort Algorithm Vectorized using AVX-512" (2017), and of Blacher et al., "Vectorized and performance-portable Quicksort"
-//! (2022).
+//! [`quick`] splits words at pivots, one vector at a time, until 64 (AVX2) or 128 (AVX-512) words are left, and
+//! [`network`] sorts these in registers. After bad pivots the standard library's sort takes over, which bounds the time
+//! to O(n log n). Words that occur often are removed in one step, so that few distinct words are sorted in few steps.
+//! The methods are those of Bramas, "A Novel Hybrid Quicksort Algorithm Vectorized using AVX-512" (2017), and of
+//! Blacher et al., "Vectorized and performance-portable Quicksort" (2022).
 //!
-//! Sketch for n words: log2(n / 40) steps of 1 cycle per word, and a network of 3 to 5 cycles per word.
+//! Sorting n words costs log2(n / 40) steps of 1 cycle per word, and a network of 3 to 5 cycles per word.
 //!
-//! Measured on one busy core of Zen 3 (AVX2), random words, nanoseconds of CPU time per word, medians of alternating runs:
+//! The table shows nanoseconds of CPU time per word for random words on one busy core of Zen 3 (AVX2), as medians of
+//! alternating runs:
 //!
 //! | words | this | vqsort (Highway, 2026-08) | standard library |
 //! |---|---|---|---|
@@ -22,11 +22,11 @@
 //! | 1 Mi | 12.5 | 13.4 | 17.7 |
 //! | 16 Mi | 18.5 | 18.4 | 25.6 |
 //!
-//! AVX-512, on another machine: 9.0 ns at 64 Ki, where AVX2 takes 16.5 there and vqsort (by AVX-512) 7.9; 18.0, 27.6 and 14.4 at
-//! 16 Mi. All tests check NEON under QEMU; it was not timed, for lack of such a machine.
+//! On another machine AVX-512 takes 9.0 ns at 64 Ki, where AVX2 takes 16.5 and vqsort (with AVX-512) 7.9. At 16 Mi the
+//! times are 18.0, 27.6 and 14.4 ns. All tests check NEON under QEMU; NEON was not timed, for lack of such a machine.
 //!
-//! Quicksort, and not radix sort, needs no second array and does not depend on the distribution of keys. For slabs of evenly
-//! spread keys one scatter comes first: see [`spread`].
+//! Unlike radix sort, quicksort needs no second array and does not depend on the distribution of keys. For slabs of
+//! evenly spread keys a scatter precedes the sort: see [`spread`].
 
 mod network;
 mod quick;
@@ -48,10 +48,10 @@ mod tests;
 pub(crate) use spread::{ranges, sort_spread};
 pub(crate) use unique::unique;
 
-/// The instruction set for sorting.
+/// An instruction set for sorting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Instructions {
-    /// Instructions of every processor: the standard library's sort.
+    /// The instructions that every processor has: the standard library's sort.
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -62,7 +62,7 @@ pub(crate) enum Instructions {
 }
 
 impl Instructions {
-    /// All instruction sets for this architecture, the best last.
+    /// All instruction sets for this architecture, the best one last.
     const ALL: &[Instructions] = &[
         Instructions::Portable,
         #[cfg(target_arch = "x86_64")]
@@ -73,7 +73,7 @@ impl Instructions {
         Instructions::Neon,
     ];
 
-    /// Tells whether this processor has the instructions; a few loads after the first call.
+    /// Tells whether this processor has the instruction set. After the first call this takes only a few loads.
     #[inline]
     fn are_here(self) -> bool {
         match self {
@@ -100,13 +100,13 @@ impl Instructions {
     }
 }
 
-/// Returns the smallest and the largest of at least one word.
+/// Returns the smallest and the largest word; there must be at least one word.
 pub(crate) fn min_max(words: &[u64]) -> (u64, u64) {
     match Instructions::best() {
-        // SAFETY: this processor has the instructions.
+        // SAFETY: this processor has AVX-512.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512 => unsafe { min_max_avx512(words) },
-        // SAFETY: this processor has the instructions.
+        // SAFETY: this processor has AVX2.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { min_max_avx2(words) },
         _ => min_max_with(words),
@@ -130,33 +130,33 @@ fn min_max_avx512(words: &[u64]) -> (u64, u64) {
     min_max_with(words)
 }
 
-/// Sorts in ascending order, in O(n log n).
+/// Sorts in ascending order, in O(n log n) time.
 pub(crate) fn sort(words: &mut [u64]) {
     let end = u32::try_from(words.len()).expect("slabs have far fewer words");
     sort_parts(Instructions::best(), words, &[end]);
 }
 
-/// Sorts each part of `words`; `ends` are the places after the parts, in ascending order.
+/// Sorts each part of `words`; `ends` are the ends of the parts, in ascending order.
 ///
 /// # Panics
-/// If the processor does not have the instructions.
+/// If the processor does not have the instruction set.
 pub(crate) fn sort_parts(instructions: Instructions, words: &mut [u64], ends: &[u32]) {
     assert!(instructions.are_here(), "this processor has no {instructions:?}");
     match instructions {
         Instructions::Portable => parts(words, ends).for_each(<[u64]>::sort_unstable),
-        // SAFETY: this processor has the instructions.
+        // SAFETY: this processor has AVX2.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx2 => unsafe { sort_parts_avx2(words, ends) },
-        // SAFETY: this processor has the instructions.
+        // SAFETY: this processor has AVX-512.
         #[cfg(target_arch = "x86_64")]
         Instructions::Avx512 => unsafe { sort_parts_avx512(words, ends) },
-        // SAFETY: this processor has the instructions.
+        // SAFETY: this processor has NEON.
         #[cfg(target_arch = "aarch64")]
         Instructions::Neon => unsafe { sort_parts_neon(words, ends) },
     }
 }
 
-/// Iterates over the parts of `words` between `ends`.
+/// Iterates over the parts of `words`, which end at `ends`.
 #[inline(always)]
 fn parts<'a>(mut words: &'a mut [u64], ends: &'a [u32]) -> impl Iterator<Item = &'a mut [u64]> {
     let mut start = 0;
@@ -171,7 +171,7 @@ fn parts<'a>(mut words: &'a mut [u64], ends: &'a [u32]) -> impl Iterator<Item = 
 #[target_feature(enable = "avx2,bmi1,bmi2,popcnt")]
 fn sort_parts_avx2(words: &mut [u64], ends: &[u32]) {
     for part in parts(words, ends) {
-        // SAFETY: this function has the instructions.
+        // SAFETY: `target_feature` guarantees AVX2.
         unsafe { quick::sort::<avx2::Avx2U64>(part) }
     }
 }
@@ -180,7 +180,7 @@ fn sort_parts_avx2(words: &mut [u64], ends: &[u32]) {
 #[target_feature(enable = "avx512f,avx2,bmi1,bmi2,popcnt")]
 fn sort_parts_avx512(words: &mut [u64], ends: &[u32]) {
     for part in parts(words, ends) {
-        // SAFETY: this function has the instructions.
+        // SAFETY: `target_feature` guarantees AVX-512.
         unsafe { quick::sort::<avx512::Avx512U64>(part) }
     }
 }
@@ -189,7 +189,7 @@ fn sort_parts_avx512(words: &mut [u64], ends: &[u32]) {
 #[target_feature(enable = "neon")]
 fn sort_parts_neon(words: &mut [u64], ends: &[u32]) {
     for part in parts(words, ends) {
-        // SAFETY: this function has the instructions.
+        // SAFETY: `target_feature` guarantees NEON.
         unsafe { quick::sort::<neon::NeonU64>(part) }
     }
 }

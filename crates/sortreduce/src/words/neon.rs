@@ -4,18 +4,19 @@ use std::arch::aarch64::*;
 
 use super::vector::Vector;
 
-/// Two `u64`.
+/// A vector of two `u64`.
 #[derive(Clone, Copy)]
 pub(super) struct NeonU64(uint64x2_t);
 
-/// For each set of two bits, the bytes of lanes with a clear bit, then of those with a set one.
+/// For each set of two bits, the indexes of the bytes that move the lanes with a clear bit to the front, followed by
+/// those with a set bit.
 static SPLIT_2: [[u8; 16]; 4] = {
     let same = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
     let swapped = [8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7];
     [same, swapped, same, same]
 };
 
-// SAFETY, for all blocks on values: a value exists only where the processor has NEON (see `Vector`).
+// SAFETY, for all blocks on values: a value exists only if the processor has NEON (see `Vector`).
 #[allow(clippy::undocumented_unsafe_blocks)]
 impl Vector for NeonU64 {
     type Word = u64;

@@ -9,22 +9,22 @@
 //!                                  3. rows become columns, and the order is that of memory
 //! ```
 //!
-//! Sixteen rows fill 16 registers; intermediate values go through the first-level cache.
+//! Sixteen rows fill 16 registers; intermediate values are kept in the first-level cache.
 
 use super::vector::{LANES_MAX, Vector, Word};
 
-/// Rows of the largest network.
+/// The number of rows in the largest network.
 pub(super) const ROWS: usize = 16;
 
-/// Sorts rows `$a` and `$b` of each pair.
+/// Compares rows `$a` and `$b` of each pair, and swaps their words where needed.
 macro_rules! network {
     ($rows:ident, $(($a:literal, $b:literal))*) => {{
         $(sort_rows($rows, $a, $b);)*
     }};
 }
 
-/// Sorts columns with the fewest comparisons known for 4, 8 and 16 rows (Knuth, The Art of Computer Programming 3, 5.3.4; the
-/// last is Green's, in the order of Dobbelaere's list, which is ten steps deep).
+/// Sorts columns with the fewest comparisons known for 4, 8 and 16 rows (Knuth, The Art of Computer Programming 3,
+/// 5.3.4). The network for 16 rows is Green's, in the order of Dobbelaere's list, which is ten steps deep.
 #[inline(always)]
 pub(super) fn sort_columns<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     match ROWS {
@@ -58,10 +58,11 @@ fn sort_rows<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS], a: usize, b: us
     (rows[a], rows[b]) = rows[a].min_max(rows[b]);
 }
 
-/// Merges sorted sequences of `GROUP / 2` columns to sequences of `GROUP`, each of which is read column by column.
+/// Merges sorted sequences of `GROUP / 2` columns into sorted sequences of `GROUP` columns. Each sequence is read
+/// column by column.
 #[inline(always)]
 fn merge_columns<V: Vector, const ROWS: usize, const GROUP: usize, const HALF: usize>(rows: &mut [V; ROWS]) {
-    // Comparing the first half of each sequence with the second one in reverse leaves two bitonic sequences.
+    // Comparing the first half of each sequence with the reversed second half leaves two bitonic sequences.
     for row in 0..ROWS / 2 {
         let last = ROWS - 1 - row;
         let (low, high) = rows[row].min_max(rows[last].reverse::<GROUP>());
@@ -89,7 +90,7 @@ fn merge_columns<V: Vector, const ROWS: usize, const GROUP: usize, const HALF: u
     clean_rows::<V, ROWS, 1>(rows);
 }
 
-/// Does a step of a bitonic merge between lanes; two rows at a time, so that no half of a register is idle.
+/// Does a step of a bitonic merge between lanes. Two rows are handled at a time, so that no half of a register is idle.
 #[inline(always)]
 fn clean_lanes<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V; ROWS]) {
     for row in 0..ROWS / 2 {
@@ -108,7 +109,8 @@ fn clean_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut [V
     }
 }
 
-/// Transposes each square of rows: afterwards row `s * LANES + l` has the words that were in lane `l` of the rows of square `s`.
+/// Transposes each square of `LANES` rows: afterwards row `s * LANES + l` has the words that were in lane `l` of the
+/// rows of square `s`.
 #[inline(always)]
 fn transpose<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     if V::LANES >= 16 {
@@ -131,7 +133,7 @@ fn exchange_rows<V: Vector, const ROWS: usize, const DISTANCE: usize>(rows: &mut
     }
 }
 
-/// Sorts all words of some rows, column by column.
+/// Sorts all words of the rows; the order is column by column.
 #[inline(always)]
 fn sort_all<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     sort_columns(rows);
@@ -147,21 +149,21 @@ fn sort_all<V: Vector, const ROWS: usize>(rows: &mut [V; ROWS]) {
     }
 }
 
-/// Sorts `count` words, at least `LANES` and at most `ROWS * LANES`, `ROWS` being at least `LANES`.
+/// Sorts `count` words, at least `LANES` and at most `ROWS * LANES`; `ROWS` must be at least `LANES`.
 ///
 /// # Safety
-/// The processor has the instructions of `V`; `words` are `count` words with no other reference to them.
+/// The processor has the instructions of `V`; `words` points to `count` words with no other reference to them.
 #[inline(always)]
 pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Word, count: usize) {
     debug_assert!((V::LANES..=ROWS * V::LANES).contains(&count));
-    // SAFETY: every row is loaded from `count - LANES` or from before. The edge has 2 LANES_MAX words, and is
-    // read from 0 to LANES words before its middle on.
+    // SAFETY: every row is loaded from `count - LANES` or an earlier word. The edge has 2 LANES_MAX words, and is read
+    // from at most LANES words before its middle.
     let mut rows = unsafe {
         let mut rows = [V::load(words); ROWS];
         for (number, row) in rows.iter_mut().enumerate() {
             let wanted = number * V::LANES;
             let start = wanted.min(count - V::LANES);
-            // Lanes that overlap another row are filled with the largest word.
+            // Lanes that overlap with another row are filled with the largest word.
             let filled = (wanted - start).min(V::LANES);
             let fill = V::load(V::Word::EDGE.as_ptr().add(LANES_MAX - filled));
             *row = V::load(words.add(start)).or(fill).flip();
@@ -184,7 +186,7 @@ pub(super) unsafe fn sort_words<V: Vector, const ROWS: usize>(words: *mut V::Wor
     }
 }
 
-/// Sorts a sample of `ROWS * LANES` words.
+/// Sorts `ROWS * LANES` words of a sample.
 ///
 /// # Safety
 /// The processor has the instructions of `V`.
@@ -199,7 +201,7 @@ pub(super) unsafe fn sort_rows_into<V: Vector, const ROWS: usize>(
     }
     sort_all(&mut rows);
     for (number, row) in rows.into_iter().enumerate() {
-        // SAFETY: the sample is as long as all rows.
+        // SAFETY: the sample has room for the words of all rows.
         unsafe { row.flip().store(sample.as_mut_ptr().add(number * V::LANES)) };
     }
 }

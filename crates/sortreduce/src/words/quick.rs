@@ -1,8 +1,9 @@
 //! Quicksort over vectors, in place.
 //!
-//! A partition step reads groups of vectors from the end with less free space before it, splits each vector into the words up to
-//! the pivot and those above, and writes the whole vector to both ends: the words that belong to the other end fall on words that
-//! were read already. There is no branch on a comparison, and all writes are whole vectors.
+//! A partition step reads groups of vectors from the end of the words that has less free space. The step splits each
+//! vector into the words up to the pivot and the words above it, and writes the complete vector to both ends. The words
+//! that belong to the other end overwrite only words that were already read. There is no branch on a comparison, and
+//! all writes are complete vectors.
 
 use std::{hint::select_unpredictable, mem::MaybeUninit};
 
@@ -11,9 +12,9 @@ use super::{
     vector::{LANES_MAX, Vector, Word},
 };
 
-/// Vectors in a group, at most.
+/// The largest number of vectors in a group.
 const GROUP_MAX: usize = 8;
-/// Rows of a sample.
+/// The number of rows in a sample.
 const SAMPLE_ROWS: usize = 8;
 
 /// Sorts in place, in O(n log n) for any input.
@@ -27,13 +28,14 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
         return unsafe { sort_small::<V>(words.as_mut_ptr(), words.len()) };
     }
     let mut random = 0x9e37_79b9_7f4a_7c15 ^ words.len() as u64;
-    // Pending parts: the smaller side is sorted first, so that each part is at most half as long as the next.
+    // Pending parts. The smaller side is sorted first, so each step at least halves the length, and the array has room
+    // for all pending parts.
     let mut left = [(std::ptr::null_mut(), 0, 0); usize::BITS as usize];
     let mut lefts = 0;
     let (mut start, mut count) = (words.as_mut_ptr(), words.len());
     let mut depth = 2 * count.ilog2();
     loop {
-        // SAFETY: `start` and `count` are always a part of `words`, and parts do not overlap.
+        // SAFETY: `start` and `count` always describe a part of `words`, and parts do not overlap.
         unsafe {
             while count > ROWS * V::LANES {
                 if depth == 0 {
@@ -47,7 +49,7 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
                 let high = (start.add(low), count - low);
                 count = low;
                 if is_frequent || high.1 == 0 {
-                    // Words equal to the pivot are in their place.
+                    // The words equal to the pivot are already in their final position.
                     count = pivot.below().map_or(0, |below| partition::<V>(start, low, below));
                 }
                 left[lefts] = (high.0, high.1, depth);
@@ -70,7 +72,7 @@ pub(super) unsafe fn sort<V: Vector>(words: &mut [V::Word]) {
 /// Sorts at most `ROWS * LANES` words.
 ///
 /// # Safety
-/// The processor has the instructions of `V`; the words are the caller's.
+/// The processor has the instructions of `V`; the caller has exclusive access to the words.
 #[inline(always)]
 unsafe fn sort_small<V: Vector>(start: *mut V::Word, count: usize) {
     // SAFETY: promised by the caller.
@@ -87,7 +89,7 @@ unsafe fn sort_small<V: Vector>(start: *mut V::Word, count: usize) {
     }
 }
 
-/// Sorts by insertion.
+/// Sorts a few words by insertion.
 fn sort_few<W: Word>(words: &mut [W]) {
     for end in 1..words.len() {
         let word = words[end];
@@ -100,13 +102,13 @@ fn sort_few<W: Word>(words: &mut [W]) {
     }
 }
 
-/// Returns the median of a sample, and whether it is a large part of the sample.
+/// Returns the median of a sample, and whether this word makes up a large part of the sample.
 ///
 /// # Safety
 /// The processor has the instructions of `V`; there are at least `LANES` words.
 #[inline(always)]
 unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64) -> (V::Word, bool) {
-    // SAFETY: places are below `count - LANES`.
+    // SAFETY: the indexes are at most `count - LANES`.
     let rows = unsafe {
         let mut rows = [V::load(start); SAMPLE_ROWS];
         for row in &mut rows {
@@ -119,7 +121,7 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
     let mut sample = [V::Word::default(); SAMPLE_ROWS * LANES_MAX];
     // SAFETY: promised by the caller.
     unsafe { sort_rows_into(rows, &mut sample) };
-    // The order is column by column.
+    // The sample is sorted column by column.
     let quarter = |number: usize| {
         let at = number * SAMPLE_ROWS * V::LANES / 4;
         sample[at % SAMPLE_ROWS * V::LANES + at / SAMPLE_ROWS]
@@ -127,13 +129,13 @@ unsafe fn pivot<V: Vector>(start: *const V::Word, count: usize, random: &mut u64
     (quarter(2), quarter(1) == quarter(2) || quarter(2) == quarter(3))
 }
 
-/// Moves words that are not above `pivot` to the front; returns their number.
+/// Moves the words that are not above `pivot` to the front, and returns their number.
 ///
 /// # Safety
-/// The processor has the instructions of `V`; the words are the caller's.
+/// The processor has the instructions of `V`; the caller has exclusive access to the words.
 #[inline(always)]
 unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word) -> usize {
-    // The two groups that are loaded at a time take half of the registers. SAFETY: promised by the caller.
+    // Two groups are loaded at a time, which take half of the registers. SAFETY: promised by the caller.
     unsafe {
         if V::LANES >= 8 {
             partition_groups::<V, 8>(start, count, pivot)
@@ -143,10 +145,10 @@ unsafe fn partition<V: Vector>(start: *mut V::Word, count: usize, pivot: V::Word
     }
 }
 
-/// Partitions as [`partition`] does, by groups of `GROUP` vectors.
+/// Partitions as [`partition`] does, in groups of `GROUP` vectors.
 ///
 /// # Safety
-/// As for [`partition`].
+/// The caller must ensure the same as for [`partition`].
 #[inline(always)]
 unsafe fn partition_groups<V: Vector, const GROUP: usize>(
     start: *mut V::Word,
@@ -158,9 +160,10 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
         // SAFETY: promised by the caller.
         return partition_few(unsafe { std::slice::from_raw_parts_mut(start, count) }, pivot);
     }
-    // SAFETY: all reads are of the `count` words. `unread` words between `from_low` and `from_high` are still to
-    // be read; before and after them is room for as many words as are in `held` and `group` together, at least
-    // `group` on each side whenever a group is written: the next group is read from the side with less room.
+    // SAFETY: all reads are of the `count` words. The `unread` words between `from_low` and `from_high` are still to be
+    // read. The free space before and after them has room for exactly the words in `held` and in the current group.
+    // Whenever a group is written, each side has room for at least one group, since the next group is read from the
+    // side with less room.
     unsafe {
         let limit = V::splat(pivot).flip();
         let held_count = count % group + group;
@@ -199,7 +202,7 @@ unsafe fn partition_groups<V: Vector, const GROUP: usize>(
     }
 }
 
-/// The destination of a partition: `between` words from `low` on are free.
+/// The destination of a partition: the `between` words from `low` on are free.
 struct PartitionTarget<W> {
     low: *mut W,
     between: usize,
@@ -207,7 +210,7 @@ struct PartitionTarget<W> {
 
 impl<W: Word> PartitionTarget<W> {
     /// # Safety
-    /// `2 * LANES` words can be written.
+    /// There is room to write `2 * LANES` words.
     #[inline(always)]
     unsafe fn put<V: Vector<Word = W>>(&mut self, vector: V, limit: V) {
         let above = vector.flip().above(limit);
@@ -222,7 +225,7 @@ impl<W: Word> PartitionTarget<W> {
     }
 
     /// # Safety
-    /// A word can be written.
+    /// There is room to write a word.
     #[inline(always)]
     unsafe fn put_word(&mut self, word: W, pivot: W) {
         // SAFETY: promised by the caller.
@@ -247,7 +250,7 @@ unsafe fn load_group<V: Vector, const GROUP: usize>(from: *const V::Word) -> [V;
     }
 }
 
-/// Partitions as [`partition`] does, a word at a time.
+/// Partitions as [`partition`] does, one word at a time.
 fn partition_few<W: Word>(words: &mut [W], pivot: W) -> usize {
     let mut low = 0;
     for number in 0..words.len() {

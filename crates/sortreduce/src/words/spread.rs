@@ -1,9 +1,11 @@
-//! Sorts words that are spread over their range.
+//! Sorts words that are spread about evenly over their range.
 //!
-//! One scatter over ranges replaces, in two passes, seven steps of quicksort over a slab, and leaves each range to a network.
+//! One scatter over ranges takes two passes, and replaces seven steps of quicksort over a slab. Afterwards a network
+//! sorts each range.
 //!
-//! Measured on one busy core of Zen 3 (AVX2), nanoseconds of CPU time per word, medians of seven runs: words of 30 random bits
-//! and a number / Zipf keys and a number. The alternative is a scatter to a bin for each word and an insertion sort.
+//! The table shows nanoseconds of CPU time per word on one busy core of Zen 3 (AVX2), as medians of seven runs. The
+//! first figure is for words of 30 random bits and a record number, the second for Zipf keys and a record number. The
+//! alternative "scatter and insertion" scatters to one bin for each word and then sorts by insertion.
 //!
 //! | words | scatter and insertion | quicksort | this |
 //! |---|---|---|---|
@@ -14,19 +16,20 @@
 
 use super::{Instructions, sort_parts};
 
-/// Words per range on average, so that few ranges need the next larger network. (16, 32 and 64 were slower in a version that cut
-/// ranges at the highest bits only.)
+/// The average number of words per range, chosen so that few ranges need the next larger network. (Averages of 16, 32
+/// and 64 were slower in a version that divided ranges at the highest bits only.)
 const RANGE_WORDS: usize = 24;
-/// If one range has more than one in this number of words, words are not spread, and the scatter would be slower.
+/// If one range has more than one in this number of words, the words are not spread evenly, and a scatter would be
+/// slower than quicksort.
 const CROWDED_PART: usize = 8;
 
-/// Returns the number of counters that [`sort_spread`] uses for this number of words.
+/// Returns the number of ranges, each with a counter, that [`sort_spread`] uses for this number of words.
 pub(crate) const fn ranges(words: usize) -> usize {
     words.div_ceil(RANGE_WORDS)
 }
 
-/// Sorts `words` into `sorted`, a slice of the same length; all words must lie between `min` and `max`. `ends` are
-/// [`ranges`] counters.
+/// Sorts `words` into `sorted`, a slice of the same length; all words must lie between `min` and `max`. `ends` has one
+/// counter for each of the [`ranges`].
 pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], min: u64, max: u64) {
     let ends = &mut ends[..ranges(words.len())];
     let map = WordRanges::over(min, max, ends.len());
@@ -45,12 +48,12 @@ pub(crate) fn sort_spread(words: &[u64], sorted: &mut [u64], ends: &mut [u32], m
     sort_parts(Instructions::best(), sorted, ends);
 }
 
-/// Equal ranges of words in ascending order.
+/// Ranges of equal width, in ascending order, to which words are scattered.
 #[derive(Clone, Copy)]
 struct WordRanges {
     min: u64,
     shift: u32,
-    /// Ranges per step of `1 << shift`, as a fixed-point number with 32 binary places.
+    /// The number of ranges per step of `1 << shift`, as a fixed-point number with 32 binary places.
     scale: u64,
 }
 

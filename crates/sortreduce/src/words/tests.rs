@@ -1,4 +1,5 @@
-//! Runs one table of inputs with every instruction set and with the scalar twins; the model is the standard library's sort.
+//! Runs one table of inputs with every instruction set and with the scalar twins. The standard library's sort gives the
+//! expected result.
 
 use proptest::prelude::*;
 
@@ -13,7 +14,7 @@ use super::{
 /// A way to sort.
 type Sort = (String, Box<dyn Fn(&mut [u64])>);
 
-/// Lists every instruction set of this processor.
+/// Lists every instruction set that this processor has.
 fn here() -> impl Iterator<Item = Instructions> {
     Instructions::ALL.iter().copied().filter(|instructions| instructions.are_here())
 }
@@ -32,7 +33,7 @@ fn sorts() -> Vec<Sort> {
             sort_spread(&unsorted, words, &mut vec![7; ranges(words.len())], min.min(max), max);
         }),
     ));
-    // SAFETY: these need no instructions.
+    // SAFETY: emulated vectors need no special instructions.
     unsafe {
         sorts.push(("emulated 2".into(), Box::new(|words| quick::sort::<Emulated<u64, 2>>(words))));
         sorts.push(("emulated 4".into(), Box::new(|words| quick::sort::<Emulated<u64, 4>>(words))));
@@ -45,7 +46,7 @@ fn check(words: &[u64], what: &str) {
     let mut expected = words.to_vec();
     expected.sort_unstable();
     for (name, sort) in sorts() {
-        // Words around the sorted ones must not change.
+        // The words before and after the sorted ones must not change.
         let mut got = [&[3][..], words, &[2, 1]].concat();
         let end = 1 + words.len();
         sort(&mut got[1..end]);
@@ -66,7 +67,7 @@ fn check_unique(sorted: &[u64], what: &str) {
         let count = match instructions {
             _ if sorted.is_empty() => 0,
             Some(instructions) => unique(instructions, sorted, &mut out),
-            // SAFETY: emulated vectors need no instructions.
+            // SAFETY: emulated vectors need no special instructions.
             None => unsafe { unique_with::<Emulated<u64, 4>>(sorted, &mut out) },
         };
         assert_eq!(&out[..count], expected, "{what}, {} words, by {name}", sorted.len());
@@ -78,7 +79,7 @@ fn mix(number: u64) -> u64 {
     (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb) ^ mixed >> 31
 }
 
-/// Returns word `i` of `count`.
+/// A distribution: its name, and a function that returns word `i` of `count`.
 type Distribution = (&'static str, fn(u64, u64) -> u64);
 
 const DISTRIBUTIONS: &[Distribution] = &[
@@ -118,8 +119,9 @@ fn large_sizes_are_sorted() {
     }
 }
 
-/// A network that sorts all zeros and ones sorts everything (Knuth 5.3.4, theorem Z). Columns are tested with all inputs of zeros
-/// and ones; whole registers, which have too many, with every number of ones at random places.
+/// A network that sorts all sequences of zeros and ones sorts everything (Knuth 5.3.4, theorem Z). Columns are tested
+/// with all such sequences. Complete sets of rows have too many sequences, so they are tested with every number of ones
+/// at random positions.
 #[test]
 fn networks_sort_zeros_and_ones() {
     fn check_rows<const LANES: usize, const ROWS: usize>() {
@@ -128,7 +130,7 @@ fn networks_sort_zeros_and_ones() {
             let mut words: Vec<u64> = (0..(LANES * ROWS) as u64)
                 .map(|i| u64::from(mix(seed << 8 | i) % ((LANES * ROWS) as u64) < ones))
                 .collect();
-            // SAFETY: emulated vectors need no instructions, and there are as many words as it says.
+            // SAFETY: emulated vectors need no special instructions, and `words` has `words.len()` words.
             unsafe { network::sort_words::<Emulated<u64, LANES>, ROWS>(words.as_mut_ptr(), words.len()) };
             assert!(words.is_sorted(), "{ROWS} rows of {LANES}, seed {seed}: {words:?}");
         }
@@ -159,7 +161,7 @@ fn columns_of_all_zeros_and_ones_are_sorted() {
     check_columns::<16>();
 }
 
-/// Compares every operation of `V` with its twin.
+/// Compares every operation of `V` with its scalar twin.
 ///
 /// # Safety
 /// The processor has the instructions of `V`.
@@ -178,7 +180,7 @@ unsafe fn check_vector<V: Vector<Word = u64>, const LANES: usize>() {
             Emulated::<u64, LANES>(std::array::from_fn(word)),
             Emulated(std::array::from_fn(|i| word(i + 50))),
         );
-        // SAFETY: promised by the caller; the arrays have as many lanes.
+        // SAFETY: promised by the caller; the arrays have as many elements as `V` has lanes.
         unsafe {
             let (x, y, limit) = (V::load(a.0.as_ptr()), V::load(b.0.as_ptr()), V::splat(b.0[0]));
             assert_eq!((unload(x), unload(y)), (a, b));
@@ -216,7 +218,7 @@ unsafe fn check_vector<V: Vector<Word = u64>, const LANES: usize>() {
 #[test]
 fn vectors_do_what_their_twins_do() {
     for instructions in here() {
-        // SAFETY: this processor has the instructions.
+        // SAFETY: this processor has the instruction set.
         unsafe {
             match instructions {
                 Instructions::Portable => {}
@@ -240,7 +242,7 @@ proptest! {
         bits in 0u32..64,
         base in any::<u64>(),
     ) {
-        // From all equal to all different.
+        // The inputs range from all words equal to all words different.
         check(&seeds.iter().map(|seed| (seed >> bits).wrapping_add(base)).collect::<Vec<_>>(), "any");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-/// The most lanes that a [`Vector`] has.
+/// The largest number of lanes of any [`Vector`].
 pub(super) const LANES_MAX: usize = 16;
 
 macro_rules! edge {
@@ -17,8 +17,9 @@ macro_rules! edge {
     }};
 }
 
-/// For each set of eight bits, the numbers of lanes with a clear bit in ascending order, then of those with a set one: a byte
-/// each, the lowest first. A cache holds the 2 KiB of this table, but not one of whole vectors.
+/// For each set of eight bits, a permutation of the lanes: the numbers of the lanes with a clear bit in ascending
+/// order, followed by those with a set bit. Each number is a byte, the first in the lowest byte. A cache holds the 2
+/// KiB of this table, but would not hold a table of complete vectors.
 pub(super) static SPLIT_8: [u64; 256] = {
     let mut table = [0; 256];
     let mut bits = 0;
@@ -40,11 +41,12 @@ pub(super) static SPLIT_8: [u64; 256] = {
     table
 };
 
-/// A number that is sorted: `u32` or `u64`.
+/// A number that can be sorted: `u32` or `u64`.
 pub(crate) trait Word: Copy + Ord + Default + BitOr<Output = Self> + 'static {
-    /// Words of all ones (the largest), then of all zeros: a load that starts `n` words before the zeros has `n` lanes to fill.
+    /// Words of all ones (the largest word), followed by words of zeros. A load that starts `n` words before the first
+    /// zero has `n` lanes of all ones.
     const EDGE: [Self; 2 * LANES_MAX];
-    /// Returns the number below; `None` below zero.
+    /// Returns the next smaller number, or `None` for zero.
     fn below(self) -> Option<Self>;
 }
 
@@ -62,72 +64,74 @@ impl Word for u64 {
     }
 }
 
-/// [`Vector::LANES`] words in a register.
+/// A register that holds [`Vector::LANES`] words.
 ///
-/// A value proves that the processor has the instructions of its type: the caller of [`Vector::load`] or [`Vector::splat`]
-/// vouches for that, so all operations on values are safe.
+/// A value proves that the processor has the instructions of its type. The caller of [`Vector::load`] or
+/// [`Vector::splat`] guarantees this, so all operations on values are safe.
 ///
-/// If the processor only compares signed numbers, words are compared in another form: [`Vector::flip`] converts to this form and
-/// back.
+/// If the processor only compares signed numbers, words are converted before they are compared: [`Vector::flip`]
+/// converts them and converts them back.
 pub(crate) trait Vector: Copy {
     type Word: Word;
-    /// Words in a register: a power of two of 2 or more.
+    /// The number of words in a register: a power of two, at least 2.
     const LANES: usize;
 
-    /// Loads the words from `from` on.
+    /// Loads the `LANES` words that start at `from`.
     ///
     /// # Safety
-    /// The processor has the instructions, and `LANES` words can be read, aligned as words are.
+    /// The processor has the instructions of `Self`. `LANES` words can be read from `from`, which is aligned for words.
     unsafe fn load(from: *const Self::Word) -> Self;
 
-    /// Returns the same word in every lane.
+    /// Returns a vector with the same word in every lane.
     ///
     /// # Safety
-    /// The processor has the instructions.
+    /// The processor has the instructions of `Self`.
     unsafe fn splat(word: Self::Word) -> Self;
 
     /// Writes all words.
     ///
     /// # Safety
-    /// `LANES` words can be written, aligned as words are.
+    /// `LANES` words can be written to `to`, which is aligned for words.
     unsafe fn store(self, to: *mut Self::Word);
 
     /// Writes the first `count` words.
     ///
     /// # Safety
-    /// `count` words, at most `LANES`, can be written, aligned as words are.
+    /// `count` is at most `LANES`, and `count` words can be written to `to`, which is aligned for words.
     #[inline(always)]
     unsafe fn store_first(self, to: *mut Self::Word, count: usize) {
         let mut words = [Self::Word::default(); LANES_MAX];
-        // SAFETY: no vector has more lanes than the array words, and `count` of them can be written.
+        // SAFETY: the array has at least as many words as any vector has lanes, and `count` words can be written.
         unsafe {
             self.store(words.as_mut_ptr());
             to.copy_from_nonoverlapping(words.as_ptr(), count);
         }
     }
 
-    /// Combines the bits of both.
+    /// Returns the bitwise or of both vectors.
     fn or(self, other: Self) -> Self;
 
-    /// Converts words to the form in which they are compared, and back.
+    /// Converts words to the form in which they are compared, or back.
     fn flip(self) -> Self;
 
-    /// Returns the smaller and the larger word of each lane, all in the form for comparing.
+    /// Returns the smaller and the larger word of each lane; all words are in the form for comparing.
     fn min_max(self, other: Self) -> (Self, Self);
 
-    /// Returns a bit for each lane that is greater than the one of `limit`, both in the form for comparing.
+    /// Returns a mask with a bit for each lane whose word is greater than the word of `limit` there; both vectors are
+    /// in the form for comparing.
     fn above(self, limit: Self) -> usize;
 
-    /// Returns the lanes whose bit is clear, then those whose bit is set, in order.
+    /// Returns the lanes whose bit in `bits` is clear, followed by the lanes whose bit is set; both groups keep their
+    /// order.
     fn split(self, bits: usize) -> Self;
 
-    /// Swaps the lanes of `self` that have the bit `DISTANCE` in their number with the lanes of `other` that are `DISTANCE`
-    /// lower. A second call undoes the first.
+    /// Swaps each lane of `self` whose number has the bit `DISTANCE` with the lane of `other` whose number is lower by
+    /// `DISTANCE`. A second call undoes the first.
     fn exchange<const DISTANCE: usize>(self, other: Self) -> (Self, Self);
 
-    /// Reverses each group of `GROUP` lanes.
+    /// Reverses the lanes in each group of `GROUP` lanes.
     fn reverse<const GROUP: usize>(self) -> Self;
 
-    /// Returns the lanes of `other` where the bit `DISTANCE` is in the lane's number, those of `self` elsewhere.
+    /// Returns the lane of `other` where the lane's number has the bit `DISTANCE`, and the lane of `self` elsewhere.
     fn choose<const DISTANCE: usize>(self, other: Self) -> Self;
 }

@@ -1,4 +1,5 @@
-//! Drives that fail, fill up or lie, and jobs that are stopped, in every phase: an error, never a wrong answer.
+//! Drives fail, fill up or return wrong data, and jobs are stopped, in every phase. The result must be an error, never
+//! a wrong answer.
 
 use crate::common::{Random, TestJob, assert_same, by, job, model, push_all};
 use inshore_sortreduce::{
@@ -9,7 +10,7 @@ use inshore_store::Fault;
 
 const MEMORY_BYTES: u64 = 1 << 20;
 
-/// Strategies that write.
+/// The strategies that write to the drive.
 const STRATEGIES: [Strategy; 3] = [Strategy::Merge, Strategy::Partition, Strategy::HashFirst];
 
 fn config(sinks: usize, strategy: Strategy) -> Config {
@@ -29,19 +30,19 @@ fn records(count: u64) -> Vec<(u64, u64)> {
     (0..count).map(|n| (random.below(count * 4), n)).collect()
 }
 
-/// Sorts as `common::sort_reduce` does, without its checks of scratch.
+/// Sorts as `common::sort_reduce` does, without its checks that no scratch file is left.
 fn sort(job: &TestJob, strategy: Strategy, records: &[(u64, u64)]) -> Result<Vec<(u64, u64)>> {
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1, strategy))?;
     push_all(&sort, 1, records)?;
     let mut out = Vec::new();
-    // Parts are read one after the other, so that a numbered fault hits the same place each time.
+    // The parts are read one after the other, so that a numbered fault always hits the same request.
     for part in sort.finish()?.split(2)? {
         out.extend(crate::common::read(part)?.0);
     }
     Ok(out)
 }
 
-/// Ends the job, so that its last reads and writes have ended, and checks that no scratch is left.
+/// Ends the job, so that its last reads and writes have ended, and checks that no scratch file is left.
 fn check_nothing_left(job: TestJob, what: &str) {
     check_left(job, MEMORY_BYTES, what);
 }
@@ -71,7 +72,7 @@ fn every_fault_is_an_error(strategy: Strategy) {
     println!("{reads} reads, {writes} writes");
     assert!(reads > 100 && writes > 20, "{reads} reads, {writes} writes");
 
-    // First, last and some in between; a prime step meets every phase.
+    // The numbers of the faults are the first, the last and some in between; a prime step reaches every phase.
     let step = if strategy == Strategy::Merge { 7 } else { 29 };
     let numbers = |count: u64| (0..count).step_by(step).chain([count - 1]);
     let read_faults = numbers(reads).flat_map(|n| [Fault::FailRead(n), Fault::FlipRead(n)]);
@@ -85,7 +86,8 @@ fn every_fault_is_an_error(strategy: Strategy) {
         match sort(&job, strategy, &records) {
             Err(Error::Store(error)) => println!("{what}: {error}"),
             Err(error) => panic!("{what}: {error}"),
-            // A torn write whose second half is padding is harmless, and superblock and log have two copies.
+            // A torn write is harmless if its second half is padding. The superblock and the log are also safe, since
+            // each has two copies.
             Ok(out) => {
                 assert_same(&out, &expected, &what);
                 harmless += 1;
@@ -116,7 +118,7 @@ fn one_failing_sink_fails_the_whole(strategy: Strategy) {
     let config = Config { memory_bytes, ..config(2, strategy) };
     let sort = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config).unwrap();
     let failed = push_all(&sort, 2, &records(100_000)).err();
-    // The write may have been the last of its sink, so that only the end reports its failure.
+    // The failed write may have been the last of its sink, so that only the end of the sink reports the failure.
     let failed = match failed {
         Some(error) => {
             drop(sort);
@@ -136,7 +138,7 @@ fn a_stopped_job_stops_in_every_phase() {
 fn a_stopped_job_stops(strategy: Strategy) {
     let records = records(100_000);
     let is_cancelled = |error: Error| matches!(error, Error::Store(inshore_store::Error::Cancelled));
-    // Cancellation while records are pushed.
+    // The job is cancelled while records are pushed.
     let first = job(MEMORY_BYTES, &[]);
     let sorting = SortReduce::new(&first.job, by(|a: u64, b| a + b), &config(1, strategy)).unwrap();
     let mut sink = sorting.sink().unwrap();
@@ -146,7 +148,7 @@ fn a_stopped_job_stops(strategy: Strategy) {
     assert!(stopped.is_some_and(|place| place < 10_000), "{stopped:?}");
     drop((sink, sorting));
     check_nothing_left(first, "pushing");
-    // Cancellation while a sink ends; while runs are merged; while the result is read.
+    // The job is cancelled while a sink ends, while runs are merged, and while the result is read.
     for phase in ["sink", "passes", "reading"] {
         let job = job(MEMORY_BYTES, &[]);
         let sorting = SortReduce::new(&job.job, by(|a: u64, b| a + b), &config(1, strategy)).unwrap();

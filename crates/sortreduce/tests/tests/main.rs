@@ -1,4 +1,5 @@
-//! Compares sort-reduce with simple code in memory. The tests are one program, since each would compile the same loops again.
+//! Compares sort-reduce with simple code in memory. All tests are one program, since each program would compile the
+//! same loops again.
 
 mod common;
 mod faults;

@@ -1,4 +1,4 @@
-//! Sort-reduce against a `BTreeMap`: every strategy, budget and key shape gives the same answer.
+//! Compares sort-reduce with a `BTreeMap`: every strategy, budget and key type must give the same answer.
 
 use crate::common::{Random, TestJob, assert_same, by, job, model, sort_reduce, sort_reduce_in};
 use inshore_sortreduce::{
@@ -13,7 +13,7 @@ fn config(memory_bytes: u64, sinks: usize) -> Config {
     Config { memory_bytes, sinks, name: "test", ..Config::default() }
 }
 
-/// Lists every way to sort `records`, whose keys are below `range` if that is given.
+/// Lists every configuration for sorting `records`, whose keys are below `range` if a range is given.
 fn configs(range: Option<u64>, record_bytes: usize) -> Vec<Config> {
     let mut all = Vec::new();
     for sinks in [1, 3] {
@@ -76,7 +76,7 @@ fn join(a: Extent, b: Extent) -> Extent {
     Extent { low: a.low.min(b.low), high: a.high.max(b.high), count: a.count + b.count }
 }
 
-/// Ways in which keys are spread, as functions of position and a random number.
+/// Distributions of keys, as functions of the record's position and a random number.
 type Shape = fn(u64, u64, u64) -> u64;
 
 const SHAPES: [(&str, Shape); 8] = [
@@ -128,7 +128,8 @@ fn large_inputs_of_all_shapes_agree_with_the_model() {
     }
 }
 
-/// Keys that differ in their highest bits, their lowest, in both, and in the middle.
+/// Functions from a number to a key of 128 bits. The keys differ in their highest bits, in their lowest, in both, or in
+/// the middle.
 const WIDENINGS: [fn(u64) -> u128; 4] = [
     |key| u128::from(key) << 64,
     u128::from,
@@ -203,7 +204,7 @@ fn many_records_at_once_are_the_same_as_one_after_the_other() {
             let keys: Vec<u32> = (0..degree).map(|_| random.below(50_000) as u32).collect();
             sink.push_all(&keys, vertex).unwrap();
             records.extend(keys.iter().map(|&key| (key, vertex)));
-            // Many records at once, between staged ones.
+            // Pushes many records at once, between records that are buffered one by one.
             sink.push_many(&keys, |at| at as u64).unwrap();
             records.extend(keys.into_iter().zip(0..));
             sink.push(7, 1).unwrap();
@@ -253,7 +254,7 @@ fn more_runs_than_the_fan_in_are_merged_in_several_passes() {
 #[test]
 fn the_parts_of_a_result_hold_about_equally_many_records() {
     let operation = by(|a: u64, b| a + b);
-    // Two thirds of the keys are in the lowest fifth.
+    // Two thirds of the keys are in the lowest fifth of the range.
     let key = |n: u64| if n < 800_000 { n } else { 800_000 + (n - 800_000) * 8 };
     let records: Vec<(u64, u64)> = (0..1_200_000).map(|n| (key(n * 7919 % 1_200_000), n)).collect();
     let expected = model(&operation, &records);
@@ -286,7 +287,8 @@ fn the_parts_of_a_result_hold_about_equally_many_records() {
     }
 }
 
-/// Parts that are read in turns are the same stream, within the reported memory, and little is read twice.
+/// Parts that are read one after the other give the same stream within the reported memory, and few bytes are read
+/// twice.
 #[test]
 fn parts_in_turns_are_the_whole_within_the_reported_memory() {
     let operation = by(|a: u64, b| a + b);
@@ -309,7 +311,7 @@ fn parts_in_turns_are_the_whole_within_the_reported_memory() {
             for (mut part, told) in sorted.into_iter().zip(told) {
                 let held = job.job.budget().reserved_bytes();
                 while let Some(block) = part.next_block().unwrap() {
-                    // Parts that were read to their end may have released memory.
+                    // Parts that were read to their end may already have released memory.
                     let read = job.job.budget().reserved_bytes().saturating_sub(held);
                     assert!(read <= told, "{read} bytes where {told} were told, {config:?}");
                     got.extend(block.keys.iter().copied().zip(block.values.iter().copied()));
@@ -382,7 +384,8 @@ fn partitioning_writes_and_reads_each_update_once() {
     let job = job(config.memory_bytes, &[]);
     let (got, stats) = sort_reduce_in(2, &job, &operation, &config, &records).unwrap();
     assert_same(&got, &model(&operation, &records), "partition");
-    // Keys of 20 bits less those of the bin take 2 bytes, and records left in memory are not written.
+    // Keys have 20 bits; without the bits of the bin they take 2 bytes. Records that are in memory at the end are not
+    // written.
     let counters = job.job.counters();
     assert_eq!(counters.bytes_read(), stats.bytes_spilled);
     assert!((2_400_000..3_700_000).contains(&stats.bytes_spilled), "{stats:?}");
@@ -392,7 +395,7 @@ fn partitioning_writes_and_reads_each_update_once() {
     assert_eq!((levels[1].records_in, levels[1].records_out), (600_000, got.len() as u64));
 }
 
-/// Sums of numbers that are below `2^bits` when they are pushed.
+/// An operation that sums numbers which are below `2^bits` when they are pushed.
 #[derive(Clone)]
 struct ShortSums {
     bits: u32,
@@ -443,7 +446,7 @@ fn values_of_few_bits_agree_with_the_model_and_take_the_room_of_few() {
             };
             let job = job(config.memory_bytes, &[]);
             let (_, stats) = sort_reduce(&job, &operation, &config, &records).unwrap();
-            // A bin has at most 2^16 keys here.
+            // In this test a bin has at most 2^16 keys.
             let most = if bits <= 16 { 4 } else { 20 } * count;
             assert!(stats.bytes_spilled <= most, "{bits} {range} {stats:?}");
         }
@@ -453,7 +456,7 @@ fn values_of_few_bits_agree_with_the_model_and_take_the_room_of_few() {
 #[test]
 fn the_answer_does_not_depend_on_strategy_budget_threads_or_parts() {
     let mut random = Random(8);
-    // Some keys are popular.
+    // Some keys occur often.
     let records: Vec<(u32, u64)> = (0..250_000u64)
         .map(|n| (random.below(400_000) as u32 >> (random.below(4) * 5), n.wrapping_mul(n) << 20))
         .collect();
@@ -506,14 +509,15 @@ fn the_choice_follows_the_expected_records() {
         ..config(64 * MIB, 2)
     };
     let range = Some(100_000_000);
-    // Bins that stay in memory; bins that do not, which take more bytes of the drive than packed runs.
+    // In the first case bins stay in memory. In the second they do not, and bins take more bytes of the drive than
+    // packed runs.
     let large = Config { memory_bytes: 1 << 30, ..with(range, 64_000_000, 48_000_000) };
     assert_eq!(choose(&large, 4), Strategy::Partition);
-    // The records could fill more blocks than bins can number.
+    // The number of records could fill more blocks than bins can index.
     let endless = Config { records_max: Some(1 << 50), ..large };
     assert_ne!(choose(&endless, 4), Strategy::Partition);
     assert_eq!(choose(&with(range, 1_000_000_000, 100_000_000), 4), Strategy::Merge);
-    // Half of a few keys' updates meet in the cache, and the rest in a chunk.
+    // There are few keys. Half of the updates are combined in the cache, and the rest in a chunk.
     assert_eq!(choose(&with(None, 1_000_000_000, 1 << 14), 8), Strategy::HashFirst);
     assert_eq!(choose(&with(None, 1_000_000_000, 500_000_000), 8), Strategy::Merge);
     let forced = Config { strategy: Some(Strategy::Merge), ..with(range, 1_000_000_000, 100_000_000) };
@@ -529,7 +533,7 @@ fn a_choice_lists_its_estimates() {
     let choice = sort.choice();
     assert_eq!((choice.strategy, sort.strategy()), (Strategy::Merge, Strategy::Merge));
     assert_eq!((choice.is_forced, choice.is_drive_measured, choice.records), (false, false, 200_000_000));
-    // Not dense: the array needs 400 MB.
+    // Dense has no estimate, since its array needs 400 MB.
     assert_eq!(choice.estimates.len(), 3);
     assert!(choice.estimates.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
     for estimate in &choice.estimates {

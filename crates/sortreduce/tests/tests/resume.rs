@@ -1,4 +1,4 @@
-//! Interrupted sorts that resume with the runs that they kept give the answer of an undisturbed one.
+//! Interrupted sorts resume with the runs that they kept, and give the answer of an uninterrupted sort.
 
 use crate::common::{Random, Records, assert_same, by, model, read};
 use inshore_sortreduce::{
@@ -13,7 +13,7 @@ use std::sync::{
 
 const MEMORY_BYTES: u64 = 4 << 20;
 
-/// A store that outlives the jobs on it.
+/// A store that outlives the jobs that use it.
 struct TestStore {
     device: Faulty,
     folder: tempfile::TempDir,
@@ -37,7 +37,8 @@ impl TestStore {
         self.store().job(Budget::new(MEMORY_BYTES, 2), Cancel::default()).unwrap()
     }
 
-    /// Calls `attempt` with faults, one after the other, until it succeeds; returns its result and the number of attempts.
+    /// Calls `attempt` repeatedly, each time with a different fault, until it succeeds; returns its result and the
+    /// number of attempts.
     fn until_it_succeeds<T>(
         &self,
         mut fault: impl FnMut(usize) -> Option<Fault>,
@@ -89,7 +90,7 @@ fn sort<S: RowShape, O: RowOperation>(
     let mut sort = RowSort::new(job, shape, operation, &config)?;
     let kept = sort.bytes_kept();
     let mut sink = sort.sink();
-    // Some of the kept bytes are skipped unread, the rest is passed and skipped by the sink.
+    // Some of the kept bytes are skipped without being read. The rest is passed to the sink, which skips it.
     let unread = sink.to_pass_over() / 2;
     sink.pass_over(unread);
     input[unread as usize..].chunks(5000).try_for_each(|piece| sink.write(piece))?;
@@ -128,7 +129,7 @@ fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
     }
     assert!(most > 3 && most < 200, "each attempt goes on where the one before ended: {most}");
     assert!(furthest > input.len() as u64 / 2, "{furthest}");
-    // A failing read belongs to the merge: all runs exist by then.
+    // The failing read happens in the merge, when all runs exist already.
     let ((found, kept), attempts) = place.until_it_succeeds(
         |number| (number < 3).then_some(Fault::FailRead(10 + 70 * number as u64)),
         |job, keep| sort(job, keep, (Lines, KeepAll), &input),
@@ -138,7 +139,7 @@ fn a_sort_of_rows_resumes_after_any_failed_write_or_read() {
 
 #[test]
 fn equal_rows_keep_their_order_over_an_interruption() {
-    // The key is the first half of a framed row; the first of equal rows is kept.
+    // The key is the first half of a framed row; of rows with equal keys, the first is kept.
     let mut random = Random(3);
     let mut input = Vec::new();
     for n in 0..150_000u32 {
@@ -155,7 +156,7 @@ fn equal_rows_keep_their_order_over_an_interruption() {
     assert!(kept > 0, "{kept} bytes kept over {attempts} attempts");
 }
 
-/// A sum that may fail.
+/// A sum that fails on request.
 #[derive(Clone)]
 struct FallibleSum(Arc<AtomicBool>);
 
@@ -172,7 +173,8 @@ impl Operation for FallibleSum {
 
 const UNIT_RECORDS: usize = 700;
 
-/// Two threads share the units of the input, some pushing one by one and some in groups of one value.
+/// Two threads share the units of the input. Some units are pushed one record at a time, and some in groups of one
+/// value.
 fn sort_reduce<O: Operation>(
     job: &Job,
     keep: &Keep,
@@ -182,7 +184,7 @@ fn sort_reduce<O: Operation>(
     let config = Config {
         memory_bytes: 2 << 20,
         sinks: 2,
-        // Hash-first cannot list the records of a run, so the sort-reduce merges instead.
+        // Hash-first cannot list the records of a run, so the sort-reduce merges without the table.
         strategy: Some(Strategy::HashFirst),
         chunk_bytes: Some(32 << 10),
         keep: Some(keep.clone()),
@@ -227,7 +229,7 @@ fn sort_reduce<O: Operation>(
     Ok((read(sorted)?.0, skipped.into_inner()))
 }
 
-/// Bytes of a value, to compare.
+/// Returns the bytes of a value, so that values can be compared.
 trait AsBytes {
     fn as_bytes_of(&self) -> Vec<u8>;
 }
@@ -299,6 +301,6 @@ fn a_run_that_somebody_removed_costs_all_of_them_and_not_the_answer() {
         assert_same(&found, &expected, &format!("{removed} was removed"));
         gaps += usize::from(skipped == 0);
     }
-    // A run that begins and ends with units can be missed: its units are pushed again.
+    // If a run that begins and ends with complete units is missing, there is no gap, and its units are pushed again.
     assert!(gaps > 0, "no run that was removed left a gap");
 }
