@@ -1,9 +1,9 @@
 //! A budget is the memory and the threads that a job may use.
 //!
-//! Memory is a number that is passed in, reserved before use and handed back: [`Budget::reserve`] precedes every large
-//! allocation of a job, and the allocation lives no longer than the [`Reservation`]. Memory that is not counted (code,
-//! thread stacks, small vectors, the Parquet and zstd libraries' own state) is covered by the fixed 64 MiB that
-//! contract 1 of the memory promise adds to the budget.
+//! Memory is a number of bytes that is passed in, reserved before use and returned: [`Budget::reserve`] precedes every
+//! large allocation of a job, and the allocation lives no longer than the [`Reservation`]. Some memory is not counted:
+//! code, thread stacks, small vectors, and the internal state of the Parquet and zstd libraries. This memory is covered
+//! by a fixed 64 MiB, which contract 1 of the memory promise adds to the budget.
 
 use std::sync::{
     Arc,
@@ -22,7 +22,7 @@ struct Account {
     threads: usize,
     reserved_bytes: AtomicU64,
     reserved_bytes_max: AtomicU64,
-    /// The reservation that this budget holds in the budget of which it is a part.
+    /// The reservation that this budget holds in the budget that it is a part of; `None` if this budget is not a part.
     whole: Option<Reservation>,
 }
 
@@ -42,8 +42,8 @@ impl Budget {
         }))
     }
 
-    /// Cuts a budget out of this one. Its bytes are reserved here until all its users are gone, so work in a part
-    /// always finds the memory that it was promised.
+    /// Creates a budget that is a part of this one. The part's bytes are reserved in this budget until all users of the
+    /// part are gone, so work in a part always finds the memory that was promised to it.
     ///
     /// # Errors
     /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
@@ -57,8 +57,8 @@ impl Budget {
         self.0.memory_bytes
     }
 
-    /// Returns true if the budget was cut out of another one. The user set the whole budget, and does not know of
-    /// this part.
+    /// Returns true if the budget is a part of another one. The user set the size of the complete budget, and does not
+    /// know of this part.
     pub fn is_part(&self) -> bool {
         self.0.whole.is_some()
     }
@@ -73,7 +73,7 @@ impl Budget {
         self.0.memory_bytes - self.0.reserved_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of reserved bytes: 0 once a job has handed everything back.
+    /// Returns the number of reserved bytes, which is 0 once a job has returned all of them.
     pub fn reserved_bytes(&self) -> u64 {
         self.0.reserved_bytes.load(Ordering::Relaxed)
     }
@@ -83,7 +83,7 @@ impl Budget {
         self.0.reserved_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` out of the budget until the reservation is dropped.
+    /// Reserves `bytes` of the budget until the reservation is dropped.
     ///
     /// # Errors
     /// [`Error::OverBudget`] if fewer bytes are free; `what` names the purpose in the message.
@@ -110,12 +110,12 @@ impl Budget {
         }
     }
 
-    /// Checks that `bytes` are free, before any work is done.
+    /// Checks that `bytes` are free, before a job starts to work.
     ///
     /// # Errors
-    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names the budget that would be enough, and `what`
-    /// names the job that cannot work. If something is reserved already, the estimate leaves an eighth of the added
-    /// bytes to those reservations.
+    /// [`Error::BudgetTooSmall`] if fewer bytes are free. The error names a budget that would be enough, and `what`
+    /// names the job that cannot work. If other reservations exist, the named budget leaves them an eighth of the added
+    /// bytes.
     pub fn need(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<()> {
         let (given, free) = (self.memory_bytes(), self.free_bytes());
         if free >= bytes {
@@ -131,7 +131,7 @@ impl Budget {
     }
 }
 
-/// A reservation is a part of a [`Budget`] that is in use, and is handed back on drop.
+/// A reservation is a part of a [`Budget`] that is in use; its bytes are returned on drop.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Budget,
@@ -145,7 +145,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Resizes the reservation to `bytes`, taking the difference from the budget or handing it back.
+    /// Resizes the reservation to `bytes`: takes the difference from the budget, or returns it.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; the reservation then keeps its size.
@@ -166,8 +166,8 @@ impl Drop for Reservation {
     }
 }
 
-/// Returns the size of a budget that has `missing` bytes more free than one of `total` bytes, if other reservations
-/// take at most half of the added bytes. The size is a whole number of MiB.
+/// Returns the size of a budget, in complete MiB, that has at least `missing` more bytes free than a budget of `total`
+/// bytes, if other reservations take at most half of the added bytes.
 fn enough_for(total: u64, missing: u64) -> u64 {
     total.saturating_add(missing.saturating_mul(2)).checked_next_multiple_of(1 << 20).unwrap_or(u64::MAX)
 }
@@ -229,7 +229,7 @@ const UNITS: [(&str, u64); 13] = [
     ("b", 1),
 ];
 
-/// Reads a size such as `64MiB`, `1.5GiB`, `200MB`, `64M` (binary, as in `ulimit` and GNU tools) or `4096`.
+/// Parses a size such as `64MiB`, `1.5GiB`, `200MB`, `4096`, or `64M` (binary, as in `ulimit` and GNU tools).
 ///
 /// # Errors
 /// [`Error::BadSize`] for any other text, and for sizes of 2^63 bytes and more.
@@ -288,7 +288,7 @@ mod tests {
         let held = part.reserve(60, "all of it").unwrap();
         assert!(budget.part(41, 1, "second part").is_err());
         assert!(part.is_part() && !budget.is_part());
-        // A user who set the whole budget does not know of its parts.
+        // A user who set the complete budget does not know of its parts, so the error names no larger budget.
         let error = part.reserve(1, "more").unwrap_err().to_string();
         assert!(error.ends_with("of the budget of 60 bytes free)"), "{error}");
         drop(part);

@@ -1,9 +1,10 @@
 //! Buffers are memory for I/O and sorting: aligned, on huge pages from 2 MiB on, and counted in a budget.
 //!
-//! O_DIRECT requires addresses that are multiples of the drive's block. Beyond that, huge pages make direct reads fast
+//! O_DIRECT requires addresses that are multiples of the drive's block. In addition, huge pages make direct reads fast
 //! on virtual drives: a request over ordinary pages has a segment for each 4 KiB, and a drive may take only 254
-//! segments (measured: 1.1 to 1.5 GB/s, against 3 to 4.1 GB/s from 2 MiB pages). The buffers of a job are therefore cut from
-//! one large region where possible ([`Buffer::split`]), and small ones share huge pages ([`slab`](crate::slab)).
+//! segments (measured: 1.1 to 1.5 GB/s with ordinary pages, and 3 to 4.1 GB/s with pages of 2 MiB). The buffers of a
+//! job are therefore parts of one large region where possible ([`Buffer::split`]), and small buffers share huge pages
+//! ([`slab`](crate::slab)).
 
 use std::{
     ops::{Deref, DerefMut},
@@ -20,8 +21,8 @@ use crate::{
     slab::Place,
 };
 
-/// Returns the number of bytes that a [`Buffer`] of `len` bytes takes from a budget: whole pages of 4 KiB, at least
-/// one; from 2 MiB on, whole pages of 2 MiB.
+/// Returns the number of bytes that a [`Buffer`] of `len` bytes takes from a budget. The length is rounded up to pages
+/// of 4 KiB (at least one), or, from 2 MiB on, to pages of 2 MiB.
 pub const fn taken_bytes(len: usize) -> usize {
     let page = if len < HUGE_BYTES { PAGE_BYTES } else { HUGE_BYTES };
     if len == 0 { PAGE_BYTES } else { len.next_multiple_of(page) }
@@ -33,7 +34,7 @@ pub const fn largest_buffer(bytes: usize) -> usize {
     bytes / page * page
 }
 
-/// A region is the mapped memory that buffers are cut from.
+/// A region is mapped memory of which buffers are parts.
 #[derive(Debug)]
 enum Region {
     /// The region is a separate anonymous mapping.
@@ -44,7 +45,7 @@ enum Region {
 
 // SAFETY: a Region is plain memory; access to it goes through Buffers, whose ranges never overlap.
 unsafe impl Send for Region {}
-// SAFETY: as above; the Region itself offers no access to its bytes.
+// SAFETY: as for `Send`; the Region itself offers no access to its bytes.
 unsafe impl Sync for Region {}
 
 impl Drop for Region {
@@ -57,8 +58,8 @@ impl Drop for Region {
     }
 }
 
-/// A buffer holds bytes at an address aligned to 4 KiB (from 2 MiB on: aligned to 2 MiB, on huge pages), zeroed at
-/// first.
+/// A buffer holds bytes that are zero at first. Its address is aligned to 4 KiB; from 2 MiB on, the address is aligned
+/// to 2 MiB and the buffer lies on huge pages.
 ///
 /// Pages that were never touched take no physical memory, but count in full against the budget.
 #[derive(Debug)]
@@ -74,8 +75,8 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates a zeroed buffer of `len` bytes. The reservation is `len` rounded up to 4 KiB, or to 2 MiB from 2 MiB
-    /// on.
+    /// Allocates a zeroed buffer of `len` bytes. The reservation is `len` rounded up to 4 KiB, or to 2 MiB if `len` is
+    /// 2 MiB or more.
     ///
     /// # Errors
     /// [`crate::Error::OverBudget`], which names the purpose `what`; [`crate::Error::Io`] if the system has no memory.
@@ -93,8 +94,8 @@ impl Buffer {
         Ok(Buffer { region: Arc::new(region), start: address, len })
     }
 
-    /// Cuts the buffer into parts of `part_len` bytes, which share the region (and its huge pages). The region is
-    /// unmapped when the last part is dropped; until then the remainder is unused.
+    /// Splits the buffer into parts of `part_len` bytes, which share the region (and its huge pages). The region is
+    /// unmapped when the last part is dropped; a remainder shorter than `part_len` is unused.
     ///
     /// # Panics
     /// Panics if `part_len` is 0 or not a multiple of 4096.
@@ -110,13 +111,13 @@ impl Buffer {
             .collect()
     }
 
-    /// Returns the bytes as a slice of `T`, without a remainder that is shorter than `T`.
+    /// Returns the bytes as a slice of `T`. A remainder that is shorter than `T` is left out.
     pub fn typed<T: FromBytes + Immutable + KnownLayout>(&self) -> &[T] {
         let whole = self.len - self.len % size_of::<T>();
         <[T]>::ref_from_bytes(&self[..whole]).expect("4 KiB alignment and whole elements")
     }
 
-    /// Returns the bytes as a mutable slice of `T`, without a remainder that is shorter than `T`.
+    /// Returns the bytes as a mutable slice of `T`. A remainder that is shorter than `T` is left out.
     pub fn typed_mut<T: FromBytes + IntoBytes + KnownLayout>(&mut self) -> &mut [T] {
         let whole = self.len - self.len % size_of::<T>();
         <[T]>::mut_from_bytes(&mut self[..whole]).expect("4 KiB alignment and whole elements")

@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::Deadline;
 
-/// `Cancel` is a flag that asks a job to stop; clones share the flag. A job that finds it set ends with
+/// `Cancel` is a flag that asks a job to stop; clones share the flag. A job that finds the flag set ends with
 /// [`Error::Cancelled`](crate::Error::Cancelled).
 #[derive(Clone, Debug, Default)]
 pub struct Cancel {

@@ -4,20 +4,20 @@ use std::fs;
 
 use rustix::mm::{Advice, madvise};
 
-/// Releases the memory of this program's code, or of the library that contains this function. Code that runs on comes
-/// back from the page cache, 64 KiB at a time, and the rest leaves the resident size. The call is worth its cost after
+/// Releases the memory of this program's code, or of the library that contains this function. The pages leave the
+/// resident size. Code that runs later returns from the page cache, 64 KiB at a time. The call is worth its cost after
 /// a step that ran much code once, such as planning a query (60 MiB) or connecting to nodes (40 MiB in a development
 /// build). It costs a millisecond, and does nothing if /proc/self/smaps cannot be read.
 pub fn release_code() {
     let maps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     let Some((start, end)) = code_at(&maps, release_code as fn() as usize) else { return };
-    // SAFETY: the range is one mapping of a file, without write access and without a page that differs from the file's.
-    // The same bytes come back at the next access, also for threads that run this code now.
+    // SAFETY: the range is one mapping of a file, without write access and without a page that differs from the file.
+    // The kernel loads the same bytes again at the next access, also for threads that run this code now.
     let _ = unsafe { madvise(start as *mut _, end - start, Advice::LinuxDontNeed) };
 }
 
-/// Finds the mapping around an address in the text of /proc/self/smaps. Returns `None` unless the mapping is code of a
-/// file and has no changed page. (A debugger puts pages of its own in place of the file's.)
+/// Finds the mapping around an address in the text of /proc/self/smaps. Returns `None` unless the mapping is a file's
+/// code and has no changed page. (A debugger replaces pages of the file with its own.)
 fn code_at(maps: &str, address: usize) -> Option<(usize, usize)> {
     let mut lines = maps.lines();
     let around = |line: &str| code_range(line).filter(|&(start, end)| (start..end).contains(&address));
@@ -31,7 +31,7 @@ fn code_at(maps: &str, address: usize) -> Option<(usize, usize)> {
     (is_none("Private_Dirty:") && is_none("Anonymous:")).then_some(range)
 }
 
-/// Parses the first line of a mapping, and returns its addresses if the mapping is code of a file.
+/// Parses the first line of a mapping, and returns its addresses if the mapping is a file's code.
 fn code_range(line: &str) -> Option<(usize, usize)> {
     let mut fields = line.split_whitespace();
     let (range, access) = (fields.next()?, fields.next()?);

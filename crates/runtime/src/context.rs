@@ -1,4 +1,4 @@
-//! A context is one run of one command, as far as the run needs no store.
+//! A context is one run of one command, without the parts of the run that need a store.
 
 use std::{sync::Arc, time::Instant};
 
@@ -12,11 +12,11 @@ use crate::{
 /// `Context` holds the budget, I/O, counters, progress and stop flag of one run of one command. Clones share them.
 ///
 /// A context knows no store. A function that only reads and writes plain files takes a context, so the compiler ensures
-/// that the function asks nothing of a store. A job on a store contains a context.
+/// that the function uses no store. A job on a store contains a context.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
-    /// The budget of the job, or the part that was given to some of its work.
+    /// The budget of the run, or a part of it if this context was made by [`Context::within`].
     budget: Budget,
 }
 
@@ -50,7 +50,7 @@ impl Context {
         Context { inner: Arc::new(inner), budget }
     }
 
-    /// Returns the same run for work that may use only `budget`, a [`Budget::part`] of the run's.
+    /// Returns a context of the same run whose work may use only `budget`, a [`Budget::part`] of the run's budget.
     pub fn within(&self, budget: Budget) -> Context {
         Context { inner: self.inner.clone(), budget }
     }
@@ -65,8 +65,8 @@ impl Context {
         &self.inner.counters
     }
 
-    /// Returns the counts of this process so far, for a parent process that [adds](Counters::add_of_process) them to a
-    /// run of its own.
+    /// Returns the counts of this process so far, for a parent process that [adds](Counters::add_of_process) them to
+    /// its own run.
     pub fn counts(&self) -> ProcessCounts {
         let counters = self.counters();
         ProcessCounts {

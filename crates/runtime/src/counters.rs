@@ -50,8 +50,8 @@ impl Counters {
         self.repairs.load(Ordering::Relaxed)
     }
 
-    /// Adds the counts of a job that ran on behalf of this one. Its phases are not added, since they ran beside the
-    /// phases of this job.
+    /// Adds the counts of a job that ran on behalf of this one. The other job's phases are not added, since they ran at
+    /// the same time as the phases of this job.
     pub fn add(&self, other: &Counters) {
         self.add_of_process(ProcessCounts {
             bytes_read: other.bytes_read(),
@@ -132,7 +132,7 @@ pub(crate) fn resident_bytes_max() -> u64 {
 /// Returns the user and system time of this process: fields 14 and 15 of /proc/self/stat, in ticks.
 pub(crate) fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The second field is the program's name in parentheses and may hold anything.
+    // The second field is the program's name in parentheses, which may contain any characters.
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
     let ticks: u64 = fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum();
     ticks as f64 / rustix::param::clock_ticks_per_second() as f64

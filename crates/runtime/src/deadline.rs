@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// `Deadline` is the moment by which a command must be over. A command makes one value when it starts, and every phase
-/// gets a copy: each wait, each request and the [stop flag](crate::Cancel) of the job.
+/// `Deadline` is the moment by which a command must end. A command creates one value when it starts, and every phase
+/// gets a copy of it, as does each wait, each request and the [stop flag](crate::Cancel) of the job.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadline {
     at: Instant,
@@ -11,12 +11,12 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Creates the deadline that lies `given` from now on; `None` if the clock does not reach that far.
+    /// Creates a deadline at `given` from now; returns `None` if the clock cannot represent that moment.
     pub fn after(given: Duration) -> Option<Deadline> {
         Some(Deadline { at: Instant::now().checked_add(given)?, given })
     }
 
-    /// Returns the time that was given.
+    /// Returns the duration for which the deadline was created.
     pub fn given(&self) -> Duration {
         self.given
     }

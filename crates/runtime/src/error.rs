@@ -1,4 +1,4 @@
-//! The errors concern memory, files and jobs.
+//! This module defines the errors of memory, files and jobs.
 
 use std::{io, path::PathBuf};
 
@@ -10,13 +10,14 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// `Error` lists the errors of memory, files and jobs. A message says what failed, where, what was found and what was
 /// expected.
 ///
-/// The list is exhaustive: an error of a crate above converts each variant, and the compiler reports a new one.
+/// The list is exhaustive: errors of dependent crates convert each variant, so the compiler reports a new variant
+/// there.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation on a file or folder (no permission, disk full, I/O error).
     #[error("{}: cannot {what}: {source}{}", path.display(), url_hint(&path.to_string_lossy(), source))]
     Io {
-        /// The attempt, as a verb phrase ("write 1048576 bytes at 0").
+        /// The operation, as a verb phrase ("write 1048576 bytes at 0").
         what: String,
         /// The file or folder.
         path: PathBuf,
@@ -33,19 +34,19 @@ pub enum Error {
     OverBudget {
         /// The purpose of the memory.
         what: &'static str,
-        /// Bytes asked for.
+        /// The number of bytes of the reservation.
         wanted: u64,
-        /// Bytes of the budget not reserved at that moment.
+        /// The number of bytes of the budget that were not reserved at that moment.
         free: u64,
-        /// The whole budget.
+        /// The size of the complete budget in bytes.
         total: u64,
-        /// A budget in which the reservation would fit; `None` if this budget is a part of a larger one.
+        /// The size of a budget in which the reservation would fit; `None` if this budget is a part of a larger one.
         enough: Option<u64>,
     },
-    /// The budget is below the smallest with which the job can work at all.
+    /// The budget is smaller than the job needs to work at all.
     #[error("{what} cannot work in {}: the smallest budget that works is {}", format_bytes(*given), format_bytes_up(*smallest))]
     BudgetTooSmall {
-        /// The job.
+        /// A description of the job.
         what: String,
         /// The budget that was named, in bytes.
         given: u64,
@@ -55,7 +56,7 @@ pub enum Error {
     /// A text is not a size.
     #[error("bad size {text:?}: expected a number of bytes such as 64MiB, 1.5GiB or 200MB")]
     BadSize {
-        /// The text.
+        /// The text that was found.
         text: String,
     },
     /// The job was asked to stop.
@@ -75,7 +76,7 @@ impl Error {
     }
 }
 
-/// Returns the hint that an error about a path adds if nothing is there and the path is a URL.
+/// Returns the hint that an error about a path adds if there is no file at the path and the path is a URL.
 pub fn url_hint(path: &str, source: &io::Error) -> &'static str {
     let is_scheme = |text: &str| {
         text.len() > 1

@@ -1,8 +1,8 @@
-//! Writes a plain file of the file system past the page cache, for results that are as large as the input.
+//! Writes a plain file of the file system without the page cache, for results that are as large as the input.
 //!
 //! Ten gigabytes of results that are written through the cache push everything else out of memory, and a process in a
-//! memory cgroup waits for its own dirty pages. Here a few buffers on huge pages are in flight to the drive while the
-//! next one is filled.
+//! memory cgroup waits for its own dirty pages. A file sink therefore has a few buffers on huge pages in flight to the
+//! drive while it fills the next one.
 
 use std::{
     collections::VecDeque,
@@ -32,12 +32,13 @@ pub struct FileSink {
     spare: Vec<Buffer>,
     in_flight: VecDeque<(Pending, u64, usize)>,
     offset: u64,
-    /// The bytes at the ends of a part, which are written later; `None` if the sink writes a whole file.
+    /// The bytes at the start and the end of a part, which are written later; `None` if the sink writes a complete
+    /// file.
     edges: Option<FileEdges>,
 }
 
-/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill whole pages. These bytes
-/// share a page with the neighbouring part and are written last.
+/// `FileEdges` holds the bytes at the start and the end of a part of a file that do not fill a page. These bytes share
+/// a page with the neighbouring part, so they are written after all parts.
 #[derive(Debug, Default)]
 pub struct FileEdges {
     /// Ranges of bytes with their offsets in the file.
@@ -45,8 +46,8 @@ pub struct FileEdges {
 }
 
 impl FileSink {
-    /// Begins to write `file`, which is empty and open for writing; errors call it `name`. `bytes_hint` is the expected
-    /// length, with which the file system can lay out the file at once. The sink takes four buffers of 1 MiB.
+    /// Begins to write `file`, which must be empty and open for writing; errors call the file `name`. `bytes_hint` is
+    /// the expected length, which lets the file system allocate the file at once. The sink takes four buffers of 1 MiB.
     ///
     /// # Errors
     /// [`Error::OverBudget`]; [`Error::Io`] if a file of the expected length does not fit.
@@ -55,9 +56,9 @@ impl FileSink {
         Self::with(context, Arc::new(output), BUFFER_BYTES)
     }
 
-    /// Begins to write `file` in parts, which may be written at the same time. Each part reaches from one of `starts`,
-    /// which ascend from 0, to the next one, and the last part to `bytes`. All parts share four buffers of 1 MiB. The
-    /// caller passes the results of [`FileSink::finish_part`] to [`FileEdges::write`].
+    /// Begins to write `file` in parts, which may be written at the same time. `starts` are the offsets of the parts
+    /// and ascend from 0. Each part reaches to the start of the next one, and the last part to `bytes`. All parts share
+    /// four buffers of 1 MiB. The caller passes the results of [`FileSink::finish_part`] to [`FileEdges::write`].
     ///
     /// # Errors
     /// The errors of [`FileSink::new`].
@@ -73,7 +74,7 @@ impl FileSink {
         let buffer_bytes = (BUFFER_BYTES / starts.len().next_power_of_two()).max(PAGE_BYTES);
         let part = |&start: &u64| {
             let mut sink = Self::with(context, output.clone(), buffer_bytes)?;
-            // Buffers are aligned to the start of the file, not of the part.
+            // Offsets of buffers are multiples of the buffer size from the start of the file, not of the part.
             sink.skipped = (start % buffer_bytes as u64) as usize;
             (sink.filled, sink.offset) = (sink.skipped, start - sink.skipped as u64);
             sink.edges = Some(FileEdges::default());
@@ -117,7 +118,7 @@ impl FileSink {
         self.len() == 0
     }
 
-    /// Returns the free space of the current buffer, which is never empty. The caller may fill it and then calls
+    /// Returns the free space of the current buffer, which is never empty. The caller fills some of it and then calls
     /// [`FileSink::advance`].
     pub fn space(&mut self) -> &mut [u8] {
         &mut self.filling[self.filled..]
@@ -192,8 +193,8 @@ impl FileSink {
         Ok(buffer)
     }
 
-    /// Writes the remaining bytes and returns the length of the file. The file is not synced; the caller syncs it
-    /// before the rename.
+    /// Writes the remaining bytes and returns the length of the file. The file is not synced; the caller syncs the file
+    /// before renaming it.
     ///
     /// # Errors
     /// The errors of [`FileSink::advance`].
@@ -227,8 +228,8 @@ impl FileSink {
 }
 
 impl FileEdges {
-    /// Keeps the bytes of `range` outside of whole pages as edges, and returns the range of the whole pages. The first
-    /// byte of `buffer` has this `offset` in the file.
+    /// Stores those bytes of `range` that do not fill a page as edges, and returns the range of the complete pages.
+    /// `offset` is the offset in the file of the first byte of `buffer`.
     fn cut(&mut self, offset: u64, buffer: &[u8], range: Range<usize>) -> Range<usize> {
         let pages = range.start.next_multiple_of(PAGE_BYTES)..range.end / PAGE_BYTES * PAGE_BYTES;
         let (before, behind) = match pages.start > pages.end {
@@ -258,7 +259,7 @@ impl FileEdges {
     }
 }
 
-/// `Output` is the file, pipe or terminal that is written.
+/// `Output` is the file, pipe or terminal to which a sink writes.
 #[derive(Debug)]
 struct Output {
     name: String,
@@ -271,13 +272,13 @@ impl Output {
     fn new(file: File, name: &str, bytes_hint: Option<u64>) -> Result<Output> {
         let fail = |error: io::Error| Error::io("write", name, error);
         let kind = file.metadata().map_err(fail)?.file_type();
-        // File systems without O_DIRECT take the same writes through the cache.
+        // On file systems without O_DIRECT the same writes go through the cache.
         let direct = kind.is_file()
             && fcntl_getfl(&file).and_then(|flags| fcntl_setfl(&file, flags | OFlags::DIRECT)).is_ok();
         if let Some(bytes) = bytes_hint.filter(|&bytes| bytes > 0 && kind.is_file()) {
-            // The length is only a hint, so a file system without fallocate is no error. If the file has its length
-            // from the start, writes in several places proceed at the same time (1.7 GB/s; 1.15 GB/s if each write
-            // extends the file, ext4).
+            // The length is only a hint, so it is no error if the file system lacks fallocate. If the file has its full
+            // length from the start, several writes proceed at the same time (1.7 GB/s on ext4). If each write extends
+            // the file, they do not (1.15 GB/s).
             if let Err(error @ rustix::io::Errno::NOSPC) = fallocate(&file, FallocateFlags::empty(), 0, bytes)
             {
                 return Err(fail(error.into()));
@@ -351,7 +352,7 @@ mod tests {
             let parts =
                 std::iter::zip(&starts, &ends).map(|(&start, &end)| &bytes[start as usize..end as usize]);
             let mut edges = Vec::new();
-            // The last part is written first: no part waits for another.
+            // The last part is written first, which works since no part waits for another.
             for (mut sink, part) in sinks.into_iter().zip(parts).collect::<Vec<_>>().into_iter().rev() {
                 part.chunks(70_001).for_each(|piece| sink.write(piece).unwrap());
                 edges.push(sink.finish_part().unwrap());

@@ -1,9 +1,10 @@
-//! I/O proceeds while the caller computes.
+//! I/O runs in the background while the caller computes.
 //!
-//! The buffer travels with the request and comes back with the answer, so no thread can touch it meanwhile. If the
-//! storage is a file and the system allows it, the mechanism is io_uring ([`crate::ring`]). Otherwise (a device of a
-//! test, a container that forbids io_uring, `INSHORE_IO_URING=0`) a small pool of threads calls the storage: sixteen
-//! threads keep as many requests in flight. They sleep in the kernel and do not count as worker threads of the budget.
+//! A request owns its buffer until it is done, and the buffer is then returned with the result, so no other thread can
+//! use it meanwhile. If the storage is a file and the system allows it, the mechanism is io_uring ([`crate::ring`]).
+//! Otherwise (a device of a test, a container that forbids io_uring, `INSHORE_IO_URING=0`) a pool of up to sixteen
+//! threads calls the storage, which keeps sixteen requests in flight. These threads sleep in the kernel and do not
+//! count as worker threads of the budget.
 
 use std::{
     io,
@@ -22,7 +23,7 @@ use crate::{
 };
 
 const THREADS: usize = 16;
-/// The number of requests that may wait in the queue. A submitter blocks beyond that.
+/// The number of requests that may wait in the queue; when it is full, a caller that submits a request blocks.
 const QUEUE: usize = 64;
 
 struct Request {
@@ -33,8 +34,8 @@ struct Request {
     answer: Sender<(Buffer, io::Result<()>)>,
 }
 
-/// `Pending` is an I/O request that was submitted. Dropping the value waits for the end of the request. If a reader
-/// with read-ahead is dropped, its budget is free at once and not at some later time.
+/// `Pending` is an I/O request that was submitted. Dropping the value waits for the end of the request, so that the
+/// memory of a dropped reader with read-ahead is free immediately.
 #[derive(Debug)]
 pub struct Pending(Mechanism);
 
@@ -45,14 +46,14 @@ enum Mechanism {
     Pool(PendingAnswer),
 }
 
-/// `PendingAnswer` is the answer that a thread of the pool will send.
+/// `PendingAnswer` is the result that a thread of the pool will send.
 #[derive(Debug)]
 pub(crate) struct PendingAnswer(Receiver<(Buffer, io::Result<()>)>);
 
 impl Drop for PendingAnswer {
     fn drop(&mut self) {
-        // If the answer was received before, this returns at once: the thread has dropped its end by then, or is about
-        // to.
+        // If the result was already received, this call returns at once, since the thread has dropped its sender or is
+        // about to.
         drop(self.0.recv());
     }
 }
@@ -67,8 +68,8 @@ impl Pending {
     }
 
     /// Waits until one of `pending` is done, and returns its index. If some requests are in the ring and some in the
-    /// pool, which happens only on a device with half-written segments, the result is the first request, which may
-    /// still be in flight.
+    /// pool, the function does not wait and returns 0, although the first request may still be in flight. Such a
+    /// mixture happens only on a device with half-written segments.
     ///
     /// # Panics
     /// Panics if `pending` is empty.
@@ -98,7 +99,7 @@ impl Pending {
 /// `Io` is the I/O of a job: a ring, or a pool of threads.
 #[derive(Debug)]
 pub(crate) struct Io {
-    // The first request creates the ring or the pool, since many jobs do little I/O.
+    // The first request creates the ring or the pool. Neither exists before, since many jobs do little I/O.
     ring: OnceLock<Option<Arc<Ring>>>,
     pool: OnceLock<Pool>,
 }
@@ -117,7 +118,7 @@ impl Io {
         self.ring.get_or_init(make).as_ref()
     }
 
-    /// Returns the name of the mechanism that was used so far.
+    /// Returns the name of the I/O mechanism that was used so far.
     pub fn name(&self) -> &'static str {
         match self.ring.get() {
             Some(Some(_)) => "io_uring",
@@ -154,12 +155,12 @@ impl Drop for Io {
     }
 }
 
-/// A pool starts its threads one by one, when more requests are in flight than there are threads.
+/// `Pool` starts its threads one by one, each when there are more requests in flight than threads.
 #[derive(Debug)]
 struct Pool {
     requests: Option<Sender<Request>>,
     queue: Receiver<Request>,
-    /// The number of requests that were submitted and are not done.
+    /// The number of requests that were submitted and are not done yet.
     in_flight: Arc<AtomicUsize>,
     threads: Mutex<Vec<thread::JoinHandle<()>>>,
 }
@@ -189,7 +190,7 @@ impl Pool {
 
     fn start_thread(&self) -> Option<thread::JoinHandle<()>> {
         let (queue, in_flight) = (self.queue.clone(), self.in_flight.clone());
-        // These threads only copy between a buffer and a system call.
+        // The threads need only a small stack, since they only copy between a buffer and a system call.
         let builder = thread::Builder::new().name("inshore-io".into()).stack_size(128 << 10);
         builder.spawn(move || queue.iter().for_each(|request| serve(request, &in_flight))).ok()
     }

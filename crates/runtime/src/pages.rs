@@ -6,7 +6,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 /// The size and alignment of a huge page.
 pub(crate) const HUGE_BYTES: usize = 2 << 20;
-/// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of it.
+/// The unit of O_DIRECT: offsets and lengths of all I/O are multiples of this number of bytes.
 pub const PAGE_BYTES: usize = 4096;
 
 /// Maps `len` bytes. From 2 MiB on, the mapping is aligned to 2 MiB and uses huge pages.
@@ -14,17 +14,17 @@ pub(crate) fn map_pages(len: usize) -> rustix::io::Result<NonNull<u8>> {
     let is_huge = len >= HUGE_BYTES;
     let address = map_aligned(len, if is_huge { HUGE_BYTES } else { PAGE_BYTES })?;
     if is_huge {
-        // SAFETY: the range was mapped just now and has no other user. A kernel without huge pages refuses the advice,
-        // which costs speed and nothing else.
+        // SAFETY: the range was just mapped and has no other user. A kernel without huge pages refuses the advice,
+        // which only makes access slower.
         let _ = unsafe { madvise(address.as_ptr().cast(), len, Advice::LinuxHugepage) };
     }
     Ok(address)
 }
 
-/// Maps `len` bytes at a multiple of `align`, by mapping more and cutting off both ends.
+/// Maps `len` bytes at a multiple of `align`. The function maps more bytes, and unmaps the surplus at both ends.
 fn map_aligned(len: usize, align: usize) -> rustix::io::Result<NonNull<u8>> {
     let slack = if align > PAGE_BYTES { align } else { 0 };
-    // SAFETY: a new private anonymous mapping at an address of the system's choice touches nothing existing.
+    // SAFETY: a new private anonymous mapping at an address of the system's choice changes no existing memory.
     let base = unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),

@@ -14,18 +14,18 @@ pub struct Progress {
     state: Mutex<(String, &'static str, Option<Instant>)>,
     done: AtomicU64,
     total: AtomicU64,
-    /// The lines for the display; `None` while no display listens.
+    /// The lines for the display; `None` if no display listens.
     messages: Mutex<Option<Messages>>,
 }
 
-/// `Messages` holds the lines about the work of a job that were not taken yet.
+/// `Messages` holds the lines about the work of a job that no display has taken yet.
 #[derive(Debug, Default)]
 struct Messages {
     waiting: Vec<String>,
     last: String,
 }
 
-/// The largest number of lines that wait to be taken. Later lines are dropped.
+/// The largest number of lines that are kept for the display. Further lines are dropped.
 const MESSAGES_MAX: usize = 100;
 
 /// `ProgressState` is a snapshot of a job's [`Progress`].
@@ -35,19 +35,19 @@ pub struct ProgressState {
     pub phase: String,
     /// The unit that is counted ("bytes", "edges").
     pub unit: &'static str,
-    /// Units done in this phase.
+    /// The number of units done in this phase.
     pub done: u64,
-    /// Units in this phase; 0 if the total is unknown.
+    /// The number of units in this phase; 0 if the total is unknown.
     pub total: u64,
 }
 
 impl Progress {
-    /// Adds to the units done in the current phase.
+    /// Adds `units` to the number of units done in the current phase.
     pub fn add(&self, units: u64) {
         self.done.fetch_add(units, Ordering::Relaxed);
     }
 
-    /// Adds a line about how the job does its next step, if a display [listens](Self::listen).
+    /// Adds a line that describes how the job does its next step, if a display [listens](Self::listen).
     pub fn tell(&self, plan: impl FnOnce() -> String) {
         let mut messages = self.messages.lock().expect("no panic under this lock");
         let Some(messages) = messages.as_mut().filter(|messages| messages.waiting.len() < MESSAGES_MAX)
@@ -66,7 +66,8 @@ impl Progress {
         self.messages.lock().expect("no panic under this lock").get_or_insert_default();
     }
 
-    /// Takes the lines that were added since the last call. Repetitions of a line in a row are returned once.
+    /// Takes the lines that were added since the last call. A line that was added several times in a row is returned
+    /// once.
     pub fn take_told(&self) -> Vec<String> {
         let mut messages = self.messages.lock().expect("no panic under this lock");
         messages.as_mut().map(|messages| std::mem::take(&mut messages.waiting)).unwrap_or_default()
@@ -83,7 +84,7 @@ impl Progress {
         }
     }
 
-    /// Begins a phase, and returns the previous phase, if there was one, with its seconds.
+    /// Begins a phase. Returns the previous phase, if there was one, with its duration in seconds.
     pub(crate) fn start(
         &self,
         phase: String,
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(progress.take_told(), ["a", "b", "a"]);
         progress.tell(|| "a".to_string());
         assert!(progress.take_told().is_empty());
-        // The number of waiting lines is limited.
+        // More lines are added than are kept.
         (0..2 * MESSAGES_MAX).for_each(|number| progress.tell(|| number.to_string()));
         assert_eq!(progress.take_told().len(), MESSAGES_MAX);
     }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! No thread stands between a caller and the drive, so a request costs two system calls, and fewer if many are in
-//! flight. The slot owns the buffer until the kernel has released it: a caller that gives up leaves both behind, and
-//! [`Ring::drain`] waits for them.
+//! flight. The slot owns the buffer until the kernel has released it. A caller that gives up leaves both slot and
+//! buffer behind, and [`Ring::drain`] waits for them.
 
 use std::{
     fs::File,
@@ -25,7 +25,7 @@ use crate::{Buffer, Direction, Guard, PAGE_BYTES, Part};
 /// The number of entries of the ring, and thus of parts that can be in flight at once. Further submissions wait.
 const ENTRIES: u32 = 256;
 const PART_BITS: u32 = 16;
-/// The time between two attempts if the kernel takes no entry and has none in flight.
+/// The time between two attempts to submit if the kernel takes no entry and no completion is pending.
 const BUSY: Duration = Duration::from_millis(1);
 
 /// `Ring` is the io_uring of one job.
@@ -39,7 +39,7 @@ pub(crate) struct Ring {
 struct State {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Parts that the kernel has taken and not finished.
+    /// The number of parts that the kernel has taken and not finished.
     in_flight: usize,
     /// True while a thread sleeps in the kernel on behalf of all waiting threads.
     has_sleeper: bool,
@@ -84,7 +84,8 @@ impl Ring {
         self.state.lock().expect("no panic under this lock")
     }
 
-    /// Starts to transfer `parts` of `buffer`, each to or from its place (file and offset) in `places`.
+    /// Starts to transfer `parts` of `buffer`. Each part is read from or written to its element of `places` (file and
+    /// offset).
     ///
     /// # Panics
     /// Panics if the kernel refuses a submission with an error other than EINTR, EAGAIN or EBUSY.
@@ -131,14 +132,14 @@ impl Ring {
                 Err(error) => panic!("io_uring refuses what it took before: {error}"),
             }
             // The kernel takes entries one by one, and may lack memory for the next one or room for completions. An
-            // entry that stays in the queue would never complete, so the loop submits until the queue is empty.
-            // SAFETY: the queue is used only under the lock of the state.
+            // entry that stays in the queue would never complete, so the loop submits until the queue is empty. SAFETY:
+            // the queue is used only under the lock of the state.
             let queued = unsafe { self.ring.submission_shared() }.len();
             if queued == 0 {
                 break;
             }
             state = if state.in_flight > queued {
-                // A completion of an earlier entry makes room.
+                // When an earlier entry completes, the kernel has room for another.
                 self.step(state)
             } else {
                 drop(state);
@@ -150,7 +151,7 @@ impl Ring {
         PendingSlot { ring: self.clone(), slot: Some(slot) }
     }
 
-    /// Waits until an entry completes: sleeps in the kernel, or waits for the thread that does.
+    /// Waits until an entry completes: sleeps in the kernel, or waits for the thread that sleeps there.
     fn step<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         if state.has_sleeper {
             return self.changed.wait(state).expect("no panic under this lock");
@@ -168,7 +169,7 @@ impl Ring {
         let mut state = self.state();
         state.has_sleeper = false;
         let mut finished = Vec::new();
-        // SAFETY: the queue is used under the lock of the state only.
+        // SAFETY: the queue is used only under the lock of the state.
         for answer in unsafe { self.ring.completion_shared() } {
             let (slot, part) = (answer.user_data() >> PART_BITS, answer.user_data() & ((1 << PART_BITS) - 1));
             state.in_flight -= 1;
@@ -185,7 +186,8 @@ impl Ring {
             let Slot::InFlight(mut in_flight) = std::mem::take(&mut state.slots[slot]) else {
                 unreachable!()
             };
-            // The guard is dropped before the answer is visible, so that the receiver finds its resources free.
+            // The guard is dropped before the result is visible, so that its resources are free when a caller gets the
+            // result.
             drop(in_flight.guard.take());
             state.slots[slot] = Slot::Done(in_flight.buffer, in_flight.result);
         }
@@ -193,7 +195,7 @@ impl Ring {
         state
     }
 
-    /// Waits for all entries in flight.
+    /// Waits until no entry is in flight.
     pub fn drain(&self) {
         let mut state = self.state();
         while state.in_flight > 0 {
@@ -222,8 +224,8 @@ impl InFlight {
             }
         };
         if done < part.range.len() {
-            // A short transfer means the end of a file, or an interrupted call. The case is rare, and the storage
-            // transfers the rest.
+            // A short transfer means the end of a file, or an interrupted call. The storage transfers the rest; the
+            // case is rare.
             let done = done / PAGE_BYTES * PAGE_BYTES;
             let rest = Part {
                 storage: part.storage.clone(),
@@ -260,7 +262,7 @@ impl PendingSlot {
         self.end().expect("waited for once")
     }
 
-    /// Waits for the end of the I/O and returns the buffer; `None` if this was done before.
+    /// Waits for the end of the I/O and returns the buffer; returns `None` if the buffer was already returned.
     fn end(&mut self) -> Option<(Buffer, io::Result<()>)> {
         let slot = self.slot.take()?;
         let mut state = self.ring.state();
@@ -278,7 +280,7 @@ impl PendingSlot {
 }
 
 impl PendingSlot {
-    /// Waits until one of `slots`, all of one ring, is done, and returns its index.
+    /// Waits until one of `slots`, which must belong to one ring, is done, and returns its index.
     pub fn wait_any<'a>(slots: impl Iterator<Item = &'a PendingSlot> + Clone) -> usize {
         let ring = &slots.clone().next().expect("at least one").ring;
         let mut state = ring.state();

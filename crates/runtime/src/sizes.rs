@@ -1,4 +1,4 @@
-//! Sizes are numbers of bytes as people read them.
+//! Formats numbers of bytes for people.
 
 /// Writes a size with the largest binary unit that keeps it at 1 or more.
 ///
@@ -11,7 +11,7 @@ pub fn format_bytes(bytes: u64) -> String {
     if value.fract() == 0.0 { format!("{value} {unit}") } else { format!("{value:.1} {unit}") }
 }
 
-/// Writes a size like [`format_bytes`], but rounds up. A message that asks for this size asks for enough.
+/// Writes a size as [`format_bytes`] does, but rounds up, so that a message that asks for this size asks for enough.
 ///
 /// ```
 /// assert_eq!(inshore_runtime::format_bytes_up(7 << 20), "7 MiB");

@@ -1,11 +1,12 @@
 //! A slab is a huge page that several buffers share.
 //!
 //! A request to a virtual drive is two to three times as fast from a huge page as from ordinary pages, whatever its
-//! size, since its memory is one segment (two readers, 16 requests each: 256 KiB at a time 3.2 GB/s and 1.4, 64 KiB 2.4
-//! and 1.6). Small budgets have small buffers, so these are cut from huge pages that the whole process shares.
+//! size, since its memory is one segment. With two readers and 16 requests each, requests of 256 KiB reach 3.2 GB/s
+//! from huge pages and 1.4 GB/s from ordinary pages, and requests of 64 KiB reach 2.4 and 1.6 GB/s. Small budgets have
+//! small buffers, so these are parts of huge pages that the complete process shares.
 //!
-//! The cost beyond the counted memory is the free space of these huge pages. They take at most half of a budget, and at
-//! most [`PAGES_MAX`] pages of 2 MiB. Buffers that find no room there get pages of their own.
+//! The free space of these huge pages is memory that no budget counts. The huge pages take at most half of a budget,
+//! and are at most [`PAGES_MAX`] pages of 2 MiB. Buffers for which they have no room get ordinary pages.
 
 use std::{
     ptr::NonNull,
@@ -19,7 +20,7 @@ use crate::pages::{HUGE_BYTES, map_pages};
 /// The unit of allocation in a huge page.
 const UNIT_BYTES: usize = 64 << 10;
 const UNITS: u32 = (HUGE_BYTES / UNIT_BYTES) as u32;
-/// The largest number of units of a buffer. Two such buffers, or one and several smaller ones, share a page.
+/// The largest number of units of a buffer, chosen so that at least two buffers share a page.
 const UNITS_MAX: u32 = UNITS / 2;
 /// The size of the smallest buffer that gains from a huge page.
 const BYTES_MIN: usize = UNIT_BYTES / 2;
@@ -31,7 +32,7 @@ struct Page {
     address: NonNull<u8>,
     /// A bit mask of the units that are in use.
     used: u32,
-    /// A bit mask of the units that were ever in use, whose bytes may be anything.
+    /// A bit mask of the units that were ever in use, whose bytes may be nonzero.
     touched: u32,
 }
 
@@ -44,7 +45,7 @@ fn pages() -> MutexGuard<'static, Vec<Page>> {
     PAGES.lock().expect("no panic under this lock")
 }
 
-/// `Place` is a part of a huge page, and is freed on drop.
+/// `Place` is an allocated part of a huge page, which is freed on drop.
 #[derive(Debug)]
 pub(crate) struct Place {
     address: NonNull<u8>,
@@ -58,7 +59,8 @@ fn bits(first: u32, units: u32) -> u32 {
 
 impl Place {
     /// Allocates zeroed memory of at least `bytes` bytes at a multiple of 64 KiB, for a buffer of a budget of
-    /// `budget_bytes`. The result is `None` if there is no room, or if a huge page would not pay.
+    /// `budget_bytes`. The result is `None` if there is no room, or if the buffer is too small or too large to share a
+    /// huge page.
     pub fn of(bytes: usize, budget_bytes: u64) -> Option<Place> {
         let units = u32::try_from(bytes.div_ceil(UNIT_BYTES)).ok().filter(|&units| units <= UNITS_MAX)?;
         if bytes < BYTES_MIN {
@@ -109,11 +111,11 @@ impl Drop for Place {
             .find_map(|(number, page)| Some((number, within(page)?)))
             .expect("pages stay while parts of them are used");
         pages[number].used &= !bits((place / UNIT_BYTES) as u32, self.units);
-        // One free page is kept, since buffers come and go.
+        // One free page is kept, since buffers are allocated and freed often.
         let are_free = pages.iter().filter(|page| page.used == 0).count();
         if pages[number].used == 0 && are_free > 1 {
             let page = pages.swap_remove(number);
-            // SAFETY: this is the page's own mapping, and no part of it is in use.
+            // SAFETY: the page owns this mapping, and no part of it is in use.
             unsafe { munmap(page.address.as_ptr().cast(), HUGE_BYTES) }.expect("unmapping memory of our own");
         }
     }
@@ -142,7 +144,7 @@ mod tests {
         let mut places: Vec<Place> = Vec::new();
         for turn in 0..400usize {
             let Some(place) = Place::of(sizes[turn % sizes.len()], 1 << 30) else {
-                // All pages are in use, also by other tests.
+                // All pages are in use, some of them by other tests.
                 places.drain(..places.len() / 2);
                 continue;
             };

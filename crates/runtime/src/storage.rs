@@ -2,24 +2,24 @@
 
 use std::{any::Any, fmt::Debug, fs::File, io, ops::Range, sync::Arc};
 
-/// `Storage` is bytes that are read and written at offsets: a file, or an extent of a device. All calls take `&self`:
-/// any thread may call at any time.
+/// `Storage` is bytes that are read and written at offsets: a file, or an extent of a device. All functions take
+/// `&self` and may be called by any thread at any time.
 pub trait Storage: Send + Sync + Debug {
-    /// Fills `buffer` from byte `offset` on.
+    /// Fills `buffer` with the bytes from `offset` on.
     ///
     /// # Errors
     /// The errors of the system.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes all of `buffer` from byte `offset` on.
+    /// Writes all of `buffer` at `offset`.
     ///
     /// # Errors
-    /// The errors of the system; part of the bytes may have been written.
+    /// The errors of the system; some of the bytes may have been written.
     fn write(&self, offset: u64, buffer: &[u8]) -> io::Result<()>;
 
-    /// Returns the file that holds the bytes, and the offset in the file at which they begin. With these, io_uring
-    /// moves bytes without the calls above; after such a write [`Storage::note_written`] is called. The result is
-    /// `None` for storage that is not exactly a range of a file: only the calls above reach its bytes.
+    /// Returns the file that holds the bytes, and the offset in the file at which they begin. io_uring then transfers
+    /// bytes without [`Storage::read`] and [`Storage::write`]; after such a write [`Storage::note_written`] is called.
+    /// The result is `None` for storage that is not exactly a range of a file; io_uring does not transfer its bytes.
     ///
     /// # Errors
     /// The errors of the system.
@@ -27,19 +27,19 @@ pub trait Storage: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Notes that a write without [`Storage::write`] has ended.
+    /// Notes the end of a write that did not use [`Storage::write`].
     fn note_written(&self) {}
 }
 
-/// A `Guard` is kept alive by a request until the bytes are moved.
+/// A `Guard` is kept alive by a request until the bytes are transferred.
 pub type Guard = Arc<dyn Any + Send + Sync>;
 
 /// `Direction` is the direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From the storage into the buffer.
+    /// Bytes are transferred from the storage into the buffer.
     Read,
-    /// From the buffer to the storage.
+    /// Bytes are transferred from the buffer to the storage.
     Write,
 }
 
@@ -55,7 +55,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Transfers the bytes, and waits until this is done.
+    /// Transfers the bytes, and waits for the end of the transfer.
     ///
     /// # Errors
     /// The errors of the storage.
@@ -67,9 +67,9 @@ impl Part {
         }
     }
 
-    /// Returns the file and the offset in it, if the storage can give them to io_uring.
+    /// Returns the storage's file and the part's offset in it, if the storage is a range of a file.
     pub(crate) fn raw(&self, direction: Direction) -> Option<(Arc<File>, u64)> {
-        // If the file cannot be opened, the thread of the pool meets the same error and reports it.
+        // If the file cannot be opened, a thread of the pool gets the same error and reports it.
         let (file, start) = self.storage.raw(direction == Direction::Write).ok()??;
         Some((file, start + self.offset))
     }
